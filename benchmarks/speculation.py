@@ -110,19 +110,19 @@ class Fixed(Controller):
         super().begin(n_streams, depth)
         return True
 
-    def choose(self, bids: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
+    def choose(self, offers: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
         return [
             DraftChoice(one[-1].source, min(self.length, len(one[-1].chances))) if one else None
-            for one in bids
+            for one in offers
         ]
 
-    def pays(self, source: Source) -> float:
+    def expected_gain(self, source: Source) -> float:
         return 1.0
 
-    def goes_on(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+    def is_worth_drafting(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
         return len(chances) < self.length
 
-    def takes(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+    def is_worth_adding(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
         return True
 
     def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
@@ -329,7 +329,7 @@ class Replay:
                     break
                 drafted = rounds
                 chances = controller.chances(classes[:drafted], "model")
-                if drafted == 8 or not controller.goes_on(chances, 0, 8):
+                if drafted == 8 or not controller.is_worth_drafting(chances, 0, 8):
                     break
             chances = controller.chances(classes[:drafted], "model")
             return rounds, drafted if self.drawn else controller.worth_verifying(chances, 0)

@@ -46,16 +46,16 @@ def check_drafters(engine: EngineCore, *, cells: bool = True) -> None:
     model, ngram = engine.speculation._model, engine.speculation._ngram
     streams = set() if engine.is_idle else set(engine.scheduler.sequences)
     if ngram is not None:
-        assert ngram._said.keys() <= streams
-        for stream, (said, _) in ngram._said.items():
+        assert ngram._texts.keys() <= streams
+        for stream, (said, _) in ngram._texts.items():
             assert said.tolist() == stream.tokens[: len(said)]
     if model is not None:
-        assert model._places.keys() <= streams
-        busy = [place.slot.id for place in model._places.values()]
-        assert sorted(busy) == [slot.id for slot in model._cache.slots if slot.busy]
-        for stream, place in model._places.items():
-            read = place.slot.tokens
-            assert read[: place.n_said] == stream.tokens[: place.n_said]
-            assert read[place.n_said :] == place.guessed[: len(read) - place.n_said]
+        assert model._states.keys() <= streams
+        busy = [state.slot.id for state in model._states.values()]
+        assert sorted(busy) == [slot.id for slot in model.cache.slots if slot.busy]
+        for stream, state in model._states.items():
+            read = state.slot.tokens
+            assert read[: state.n_read] == stream.tokens[: state.n_read]
+            assert read[state.n_read :] == state.drafted[: len(read) - state.n_read]
         if cells:
-            check_cache(model._cache)
+            check_cache(model.cache)

@@ -18,7 +18,7 @@ from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Event, Failed, Finished, Message, Persisted
 from edgechat.engine.worker.messages import Cancel, Generate, Inspect, Inspected, Persist
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.engine.worker.worker import _safely
+from edgechat.engine.worker.worker import _handle_safely
 from tests.engine.conftest import MakePlan
 from tests.scripted.backend import ScriptedBackend
 
@@ -154,15 +154,15 @@ def test_a_fault_that_stays_is_raised_where_nobody_is_left(
 
 
 def test_a_fault_over_a_command_is_told_to_who_gave_it(caplog: pytest.LogCaptureFixture) -> None:
-    def obey(_: object) -> list[Event]:
+    def handle(_: object) -> list[Event]:
         raise RuntimeError("broken")
 
     for command in (Generate(asked("r")), Cancel("r")):
-        (failed,) = _safely(obey, command)
+        (failed,) = _handle_safely(handle, command)
         assert isinstance(failed, Failed)
         assert failed.request_id == "r"
-    assert _safely(obey, Persist("chat")) == [Persisted("chat")]
-    assert _safely(obey, Inspect("chat")) == [Inspected(None)]
+    assert _handle_safely(handle, Persist("chat")) == [Persisted("chat")]
+    assert _handle_safely(handle, Inspect("chat")) == [Inspected(None)]
     assert caplog.text.count("Traceback") == 4
 
 

@@ -1,4 +1,4 @@
-"""The protocol of a backend. Scheduling, prefix reuse and sampling are written once, above it."""
+"""The protocol of a backend. Scheduling, prefix reuse and sampling are above it, and the same for all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CacheFull(Exception):
 
 
 class Interrupted(Exception):
-    """The call has been ended early; what its last micro-batch began is gone, what came before it is true."""
+    """The call has been ended early: its last micro-batch is lost, what came before it is valid."""
 
     def __init__(self, n_kept: tuple[int | None, ...]) -> None:
         """n_kept: tokens of each part that are in the cache now; None where the whole sequence is lost."""
@@ -50,7 +50,7 @@ class BatchPart:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do; asking for what it cannot is an error, never ignored."""
+    """What a backend can do. To ask for more is an error, and never ignored."""
 
     mixes: bool
     """One batch may hold parts of several sequences."""
@@ -59,9 +59,9 @@ class Capabilities:
     shifts: bool = False
     """A part can be taken out of the middle of a sequence, which is approximate."""
     saves: bool = False
-    """The state of a sequence can be written down and read again."""
+    """The state of a sequence can be saved and restored."""
     recomputes: bool = False
-    """To take tokens back, what stays of the call is computed again."""
+    """A rollback computes again what stays of the call."""
 
 
 class Vocabulary(Protocol):
@@ -70,17 +70,14 @@ class Vocabulary(Protocol):
     @property
     def size(self) -> int:
         """Number of tokens; the width of a row of logits."""
-        ...
 
     @property
     def bos(self) -> str:
         """Text of the beginning-of-sequence token, or ''."""
-        ...
 
     @property
     def eos(self) -> str:
         """Text of the end-of-sequence token, or ''."""
-        ...
 
     def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
         """Return the ids of `text`.
@@ -88,34 +85,28 @@ class Vocabulary(Protocol):
         bos: put the beginning-of-sequence token in front, if the model wants one and the text has none.
         special: read control tokens written in the text as such.
         """
-        ...
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return the bytes of a token, perhaps part of a character; control tokens only with `special`."""
-        ...
 
     def control_texts(self) -> Iterable[str]:
         """Return the texts that are tokens only where `tokenize` is asked for control tokens."""
-        ...
 
     def is_end(self, token: int) -> bool:
         """Say whether this token ends a generation."""
-        ...
 
     def infill(self) -> tuple[int, int, int] | None:
         """Return the tokens before a prefix, before a suffix, and before what belongs between them.
 
         None for a model that was not trained to fill in.
         """
-        ...
 
     def misfit(self, other: Self) -> str:
         """Return why a draft cannot come in tokens of another vocabulary, as what is wrong with it; or ''."""
-        ...
 
 
 class TokenDrawing(Protocol):
-    """Choosing tokens where the logits are: on a GPU that works ahead while the engine shows what it has."""
+    """Sampling on the GPU, which computes the next token while the engine handles the last one."""
 
     def next_token(self, part: BatchPart, sampling: Sampling, number: float) -> int:
         """Compute a run of one sequence and return the token that comes after it.
@@ -123,27 +114,23 @@ class TokenDrawing(Protocol):
         It is what `Sampler.choose` takes, without penalties; number: from 0 to 1, what the draw falls upon.
         Raises CacheFull, or DecodeFailed.
         """
-        ...
 
 
 class Interruption(Protocol):
-    """Ending a call early, so that prompts can be read in large ones that nobody has to wait for."""
+    """Ending a call early, so that prompts can be read in large batches without keeping others waiting."""
 
     def interrupt(self) -> None:
-        """End the call of `decode_interruptibly` that runs, or those that come; from any thread."""
-        ...
+        """End the running call of `decode_interruptibly`, or the next ones; from any thread."""
 
     def clear_interrupt(self) -> None:
-        """Let calls run to their end again. Look at what the interrupt was for afterwards, not before."""
-        ...
+        """Let calls run to their end again. Look for the reason of the interrupt after this, not before."""
 
     def decode_interruptibly(self, parts: Seq[BatchPart]) -> Logits:
         """Compute a batch; see `Backend.decode`. Raises Interrupted, too."""
-        ...
 
 
 class Backend(Protocol):
-    """A loaded model with its cache. One thread; whoever makes it closes it."""
+    """A loaded model with its KV cache. Used by one thread; closed by its creator."""
 
     capabilities: Capabilities
     drawing: TokenDrawing | None
@@ -167,45 +154,40 @@ class Backend(Protocol):
     n_params: int
     train_context: int
     buffers: tuple[Buffer, ...]
-    """What it has allocated, where it can tell and the plan said it too."""
+    """What it has allocated, if it can tell and the plan predicted it."""
     touched_bytes: int
-    """Of the process's own memory that its buffers have filled by loading; 0 where it cannot tell."""
+    """Bytes of its buffers that loading has filled, without mapped files; 0 if it cannot tell."""
     state_format: str
-    """What a saved state depends on besides the model's file: cache type, build and the like."""
+    """What a saved state depends on beside the model's file: cache type, build and the like."""
 
     def decode(self, parts: Seq[BatchPart]) -> Logits:
         """Compute a batch; return one row of logits for each wanted token, in the order of the parts.
 
         The rows are valid until the next call. Raises CacheFull, or DecodeFailed.
         """
-        ...
 
     def truncate(self, seq: int, length: int) -> bool:
         """Cut a sequence down to `length` tokens.
 
-        False means that the result would not be true (facts of the architecture, not of the call); the
+        False means that the result would be wrong (facts of the architecture, not of the call); the
         sequence is then unchanged. Length 0 always works.
         """
-        ...
 
     def rollback(self, seq: int, count: int) -> bool:
         """Take back the last `count` tokens of a sequence, fewer than the last call of `decode` gave it.
 
         Once after a call, and up to `rolls_back` tokens, on every architecture that says so. False means that
-        the result would not be true; the sequence is then unchanged.
+        the result would be wrong; the sequence is then unchanged.
         """
-        ...
 
     def can_copy(self, source: int, length: int) -> bool:
-        """Say whether the first `length` tokens of a sequence could be copied, and the copy would be true."""
-        ...
+        """Say whether the first `length` tokens of a sequence can be copied with a correct result."""
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Let `target`, which is empty, hold the first `length` tokens of `source` too, in the same cells.
 
-        Only after `can_copy` has said yes.
+        Only after `can_copy` has returned True.
         """
-        ...
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
         """Take the tokens from `start` to `stop` out of a sequence and move the rest down.
@@ -213,29 +195,25 @@ class Backend(Protocol):
         The result is approximate: the rest was computed with what has gone. False if it cannot be done;
         the sequence is then unchanged. ValueError unless 0 < start < stop < length.
         """
-        ...
 
     def save(self, seq: int) -> npt.NDArray[np.uint8]:
         """Return the state of a sequence, to be restored by a backend of the same model and format.
 
         Raises MemoryError where a copy of it would take more than half of the memory that is free.
         """
-        ...
 
     def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:
         """Fill an empty sequence with a saved state of `length` tokens; False, and it stays empty, where not.
 
-        The state must be one that `save` gave: llama.cpp looks at little of it.
+        The state must come from `save`: llama.cpp checks little of it.
         """
-        ...
 
     def close(self) -> None:
         """Free the cache, then the model."""
-        ...
 
 
 def broken_logits() -> DecodeFailed:
-    """Return the error for logits of which no token can be chosen."""
+    """Return the error for NaN or infinite logits."""
     return DecodeFailed(
         "The model produced NaN or infinite logits; its weights may be damaged.",
         hint="Download the model again, or use another quantization.",

@@ -1,9 +1,11 @@
-"""The llama.cpp backend.
+"""The llama.cpp backend, for text and for embeddings.
 
 llama.cpp's cache operations return True where their result is wrong on some architectures: a windowed
 model cut back behind its window goes on with keys that are no longer there. `truncate` therefore decides
 for itself (see `_can_cut`) and answers False where the result would not be the true one.
 """
+
+# ruff: noqa: D102  (base.py documents the methods of its protocols)
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edgechat.base.errors import LoadFailed
+from edgechat.base.errors import DecodeFailed, LoadFailed
 from edgechat.engine.backends.base import (
     BatchPart,
     CacheFull,
@@ -32,16 +34,18 @@ from edgechat.native.vocabulary import NativeVocabulary
 from edgechat.planner.plan import LoadPlan
 
 
-class LlamaCppBackend:
-    """A GGUF model in llama.cpp."""
+class LlamaCppModel:
+    """A loaded model and its context, with what there is to say of them."""
 
-    def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
-        """Load by the plan; LoadFailed if llama.cpp refuses."""
+    def __init__(
+        self, plan: LoadPlan, on_progress: Callable[[float], None] | None, *, must_decode: bool
+    ) -> None:
+        """Load by the plan; LoadFailed if llama.cpp refuses, or if the model must decode and cannot."""
         logs.install()
         with ExitStack() as stack:
             self._model = Model(Path(plan.model_path), plan, on_progress=on_progress)
             stack.callback(self._model.close)
-            if not self._model.can_decode:
+            if must_decode and not self._model.can_decode:
                 raise LoadFailed(
                     f"{plan.model_name} is an embedding model (an encoder) and cannot chat.",
                     hint="Choose a chat model; `edgechat run guide` always works.",
@@ -49,15 +53,33 @@ class LlamaCppBackend:
             self._context = Context(self._model, plan)
             stack.callback(self._context.close)
             self._close = stack.pop_all().close
-        self.vocabulary: Vocabulary = NativeVocabulary(self._model)
-        self.context = self._context.n_ctx
         self.n_seq_max = plan.n_seq_max
-        self.chat_template = self._model.chat_template
         self.architecture = self._model.architecture
         self.n_params = self._model.n_params
-        self.touched_bytes = 0
-        self.buffers = self._allocated(plan)
         self.train_context = self._model.train_context
+        self.buffers: tuple[Buffer, ...] = ()
+        self.touched_bytes = 0
+        # The plan's buffers were read from the same library's map, in a process that survived it.
+        if plan.buffers and breakdown.has_map():
+            allocated = breakdown.from_map(self._model, self._context).buffers
+            self.buffers = counted_once(allocated, sum(buffer.weights for buffer in plan.buffers))
+            # Compute buffers are filled by the first batches; mapped weights are pages of the file.
+            own = (one.cache + (0 if is_mapped(one) else one.weights) for one in allocated if one.is_host)
+            self.touched_bytes = sum(own)
+
+    def close(self) -> None:
+        """Free the context, then the model."""
+        self._close()
+
+
+class LlamaCppBackend(LlamaCppModel):
+    """A GGUF model that generates text."""
+
+    def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
+        super().__init__(plan, on_progress, must_decode=True)
+        self.vocabulary: Vocabulary = NativeVocabulary(self._model)
+        self.context = self._context.n_ctx
+        self.chat_template = self._model.chat_template
         self._window = self._model.window
         # A batch of several micro-batches loses keys inside the window, in silence (seen with two sequences).
         self.n_batch = min(plan.n_batch, plan.n_ubatch) if self._window else plan.n_batch
@@ -80,19 +102,7 @@ class LlamaCppBackend:
         attention = "flash" if plan.flash_attention else "plain"
         self.state_format = f"llama.cpp {build()} {plan.cache_type} {attention}"
 
-    def _allocated(self, plan: LoadPlan) -> tuple[Buffer, ...]:
-        # The plan's were read from the same library's map, in a process that survived it.
-        if not plan.buffers or not breakdown.has_map():
-            return ()
-        found = breakdown.from_map(self._model, self._context)
-        # What is computed in is filled by the first batches; what is mapped is the file's.
-        self.touched_bytes = sum(
-            one.cache + (0 if is_mapped(one) else one.weights) for one in found.buffers if one.is_host
-        )
-        return counted_once(found.buffers, sum(buffer.weights for buffer in plan.buffers))
-
     def decode(self, parts: Sequence[BatchPart]) -> Logits:
-        """Compute a batch; see `Backend.decode`."""
         return self._decode(parts)
 
     def _decode(self, parts: Sequence[BatchPart], *, abortable: bool = False) -> Logits:
@@ -105,7 +115,6 @@ class LlamaCppBackend:
         return rows
 
     def decode_interruptibly(self, parts: Sequence[BatchPart]) -> Logits:
-        """Compute a batch that `interrupt` may end; see `Interruption`."""
         try:
             return self._decode(parts, abortable=True)
         except Aborted:
@@ -120,15 +129,12 @@ class LlamaCppBackend:
         return length - part.start
 
     def interrupt(self) -> None:
-        """End a call early; see `Interruption`."""
         self._context.abort()
 
     def clear_interrupt(self) -> None:
-        """Let calls run to their end again; see `Interruption`."""
         self._context.clear_abort()
 
     def truncate(self, seq: int, length: int) -> bool:
-        """Cut a sequence; see `Backend.truncate`."""
         if length > 0 and not self._can_cut(seq, length):
             return False
         if not length:
@@ -137,12 +143,11 @@ class LlamaCppBackend:
         return self._context.remove(seq, length)
 
     def rollback(self, seq: int, count: int) -> bool:
-        """Take back what was just computed; see `Backend.rollback`."""
         length = self._context.last_position(seq) + 1 - count
         if not self._recurrent:
             return self.truncate(seq, length)
         (alone, computed), self._alone = self._alone, (-1, 0)
-        # llama.cpp says yes to more than this, and goes on from a state of long ago.
+        # llama.cpp accepts more than this, and then continues from a stale state.
         if seq != alone or not 0 < count <= min(self.rolls_back, computed - 1):
             return False
         if not self._context.remove(seq, length):
@@ -151,19 +156,16 @@ class LlamaCppBackend:
         return True
 
     def can_copy(self, source: int, length: int) -> bool:
-        """Say whether a copy would be true; see `Backend.can_copy`."""
         if source in self._rolled_back:
             return False
         return length == self._context.last_position(source) + 1 or self._can_cut(source, length)
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copy a sequence or a prefix of it; see `Backend.copy`."""
         whole = length == self._context.last_position(source) + 1
         # A part of a recurrent state's history cannot be named, not even where it is all of it.
         self._context.copy(source, target, -1 if whole else length)
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
-        """Take out the middle of a sequence; see `Backend.shift`."""
         length = self._context.last_position(seq) + 1
         if not 0 < start < stop < length:
             raise ValueError(f"tokens {start} to {stop} are not in the middle of {length}")
@@ -173,15 +175,13 @@ class LlamaCppBackend:
         return self._context.shift(seq, start, stop)
 
     def save(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Return a sequence's state; see `Backend.save`."""
         return self._context.state(seq)
 
     def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:
-        """Fill a sequence with a saved state; see `Backend.restore`."""
-        if self._context.set_state(seq, state) and self._context.last_position(seq) + 1 == length:
-            return True
-        self._context.remove(seq, 0)
-        return False
+        restored = self._context.set_state(seq, state) and self._context.last_position(seq) + 1 == length
+        if not restored:
+            self._context.remove(seq, 0)
+        return restored
 
     def _can_cut(self, seq: int, length: int) -> bool:
         if self._recurrent:
@@ -189,6 +189,36 @@ class LlamaCppBackend:
         # The next token looks back over the whole window: every position of it must still be there.
         return not self._window or self._context.first_position(seq) <= max(0, length - self._window)
 
-    def close(self) -> None:
-        """Free the cache, then the model."""
-        self._close()
+
+class LlamaCppEmbedder(LlamaCppModel):
+    """A GGUF model made for embeddings; nothing is kept between two calls."""
+
+    def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
+        super().__init__(plan, on_progress, must_decode=False)
+        self.vocabulary = NativeVocabulary(self._model)
+        # An encoder has learnt its positions: llama.cpp aborts at one beyond them.
+        self.longest = min(self._context.n_ctx, self.train_context or self._context.n_ctx)
+        """Tokens of a text."""
+        self.n_batch = plan.n_batch
+        """Tokens of a call, which takes up to `n_seq_max` texts."""
+        self.dimensions = self._context.n_embd
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> Logits:
+        """Return a vector of the length 1 (or 0) for each text [n, dimensions]. Raises DecodeFailed.
+
+        Texts that fit into a call together, or one that is longer and then computed in parts.
+        """
+        self._context.clear()
+        if len(texts) == 1:
+            (text,) = texts
+            for start in range(0, len(text), self.n_batch):
+                vectors = self._context.embed([(0, start, text[start : start + self.n_batch])])
+        else:
+            vectors = self._context.embed([(seq, 0, text) for seq, text in enumerate(texts)])
+        if not np.isfinite(vectors).all():
+            raise DecodeFailed(
+                "The model produced NaN or infinite values.",
+                hint="Try another text, or another quantization.",
+            )
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)

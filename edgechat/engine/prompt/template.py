@@ -14,7 +14,7 @@ from edgechat.engine.prompt import thinking
 from edgechat.engine.prompt.template_child import MEMORY_LIMIT, TIME_LIMIT, Render, Rendered
 from edgechat.engine.tool_calls import history
 from edgechat.engine.tool_calls.formats import format_of
-from edgechat.engine.tool_calls.tools import told
+from edgechat.engine.tool_calls.tools import template_tool
 from edgechat.engine.types import Effort, Message, Tool
 
 TEXT_LIMIT = 16 * 2**20
@@ -112,7 +112,7 @@ class ChatTemplate:
         variables: dict[str, Any] = {
             "messages": guard(history.as_dicts(messages, self.calls)),
             "add_generation_prompt": generation_prompt,
-            "tools": None if self.calls.told or not tools else guard([told(tool) for tool in tools]),
+            "tools": None if self.calls.told or not tools else guard([template_tool(tool) for tool in tools]),
             **self._special,
             **thinking.switch(think, effort),
         }

@@ -7,40 +7,43 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from edgechat.base.errors import SchemaError
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.thinking import HARMONY_FINAL
-from edgechat.engine.reply import forced_gemma, forced_xml
-from edgechat.engine.reply.grammar import OF_TOOL, json_rule, literal
+from edgechat.engine.reply import forced_gemma
+from edgechat.engine.reply.grammar import TOOL_COMMENT, json_rule, literal
 from edgechat.engine.tool_calls.formats import Format
 from edgechat.engine.tool_calls.schemas import relaxed
-from edgechat.engine.tool_calls.tools import COMBINED, parameters_of
+from edgechat.engine.tool_calls.tools import COMBINED, check_top_level, parameters_of, text_choices, types_of
 from edgechat.engine.types import Tool
 
 MOST_CALLS = 16
 """In one reply, where a family may make several."""
 
-Literal = Callable[[str], str]
+_XML_KEY = re.compile(r"[^<>\n]{1,200}")
+
+WriteMark = Callable[[str], str]
 """Writes a text, with the control tokens in it, as it stands in a rule."""
 
 
-def calls_answer(
+def calls_grammar(
     family: Format,
     tools: Sequence[Tool],
     vocabulary: Vocabulary,
     *,
     tool: str | None = None,
     most_calls: int | None = None,
-    other: str = "",
-    free: bool = False,
+    alternative: str = "",
+    optional: bool = False,
 ) -> str:
     """Return the Lark rules, of which `answer` is the top one, of a reply that calls some of these tools.
 
-    tool: the one that is called, once; else there may be several calls, where the family has a way to write
-    that. other: what the answer may be instead, as it stands in a rule; free: any text may come before the
+    tool: the one that is called, once; without it, several calls are allowed where the family can write
+    them. alternative: a rule for what the answer may be instead. optional: any text may come before the
     calls, or instead of them. Raises SchemaError.
     """
     if tool is not None:
-        tools, most_calls = [one for one in tools if one.name == tool], 1
+        tools, most_calls = [candidate for candidate in tools if candidate.name == tool], 1
 
     def mark(text: str) -> str:
         return literal(text, vocabulary)
@@ -48,24 +51,24 @@ def calls_answer(
     calls, rules = [], []
     for number, called in enumerate(tools):
         calls.append(f"call_{number}")
-        body, more = _body(family, called, number, mark)
-        rules += [f"{OF_TOOL}{called.name}", f"call_{number}: {body}", *more]
+        body, more = _call_rule(family, called, number, mark)
+        rules += [f"{TOOL_COMMENT}{called.name}", f"call_{number}: {body}", *more]
     if family.name == "gemma":
         rules.append(forced_gemma.shared(mark))
-    opening, between, closing = _around(family, mark)
-    most = MOST_CALLS if between else 1
+    opening, between, closing = _delimiters(family, mark)
+    n_most = MOST_CALLS if between else 1
     if most_calls is not None:
-        most = min(most, most_calls)
-    made = "call" + (f" ({between} call){{0,{most - 1}}}" if most > 1 else "") + f" {closing}"
-    if free:
-        answer, more = _free(family, opening, made, mark)
+        n_most = min(n_most, most_calls)
+    sequence = "call" + (f" ({between} call){{0,{n_most - 1}}}" if n_most > 1 else "") + f" {closing}"
+    if optional:
+        answer, more = _optional_calls(family, opening, sequence, mark)
         rules += more
     else:
-        answer = f"{opening} {made}{f' | {other}' if other else ''}"
+        answer = f"{opening} {sequence}{f' | {alternative}' if alternative else ''}"
     return "\n".join([f"answer: {answer}", f"call: {' | '.join(calls)}", *rules])
 
 
-def _around(family: Format, mark: Literal) -> tuple[str, str, str]:
+def _delimiters(family: Format, mark: WriteMark) -> tuple[str, str, str]:
     """Return what stands before the first call, between two, and after the last; no between: just one."""
     if family.name in ("llama", "harmony"):
         return "", "", ""
@@ -75,45 +78,45 @@ def _around(family: Format, mark: Literal) -> tuple[str, str, str]:
     return opening, opening if family.name in ("args", "gemma") else f'"\\n" {opening}', ""
 
 
-def _free(family: Format, opening: str, made: str, mark: Literal) -> tuple[str, list[str]]:
+def _optional_calls(family: Format, opening: str, calls: str, mark: WriteMark) -> tuple[str, list[str]]:
     """Return what an answer is that may be any text and then calls, and the rules that this needs.
 
     No text spells out what begins a call: whoever reads it would take that for one.
     """
-    spelled = "|".join(re.escape(one) for one in family.opens)
-    unlike = [f"(?s:.*)({spelled})(?s:.*)"] if spelled else []
+    spelled_out = "|".join(re.escape(text) for text in family.opens)
+    excluded = [f"(?s:.*)({spelled_out})(?s:.*)"] if spelled_out else []
     if family.name == "llama":
-        text = _text(*unlike, r'\{\s*"name"(?s:.*)', start="[^ \\t\\r\\n]")
-        return f"CALL_SPACE? ({mark(family.opens[0])}? {made} | CALL_TEXT?)", [_SPACE, text]
+        text = _text_terminal(*excluded, r'\{\s*"name"(?s:.*)', start="[^ \\t\\r\\n]")
+        return f"CALL_SPACE? ({mark(family.opens[0])}? {calls} | CALL_TEXT?)", [_SPACE, text]
     if family.name == "harmony":
-        text = _text(" ?to=(?s:.*)", r"(?s:.*)<\|(channel|start|end)\|>(?s:.*)")
+        text = _text_terminal(" ?to=(?s:.*)", r"(?s:.*)<\|(channel|start|end)\|>(?s:.*)")
         final = mark(f"<|start|>assistant{HARMONY_FINAL}")
         before = f"{mark('<|channel|>commentary<|message|>')} CALL_TEXT {mark('<|end|>')}"
-        again = f"{before} ({mark('<|start|>assistant')} {made} | {final} CALL_TEXT)"
-        return f"CALL_TEXT? | {made} | {again}", [text]
+        again = f"{before} ({mark('<|start|>assistant')} {calls} | {final} CALL_TEXT)"
+        return f"CALL_TEXT? | {calls} | {again}", [text]
     first, *rest = opening.split(" ", 1)
     if not first.startswith('"'):
-        return f"CALL_TEXT? ({opening} {made})?", [_text(*unlike)]
+        return f"CALL_TEXT? ({opening} {calls})?", [_text_terminal(*excluded)]
     begun = f"call_begun[suffix={first}]: /(?s:.*)/"
-    return f"CALL_TEXT? | call_begun {' '.join(rest)} {made}", [_text(*unlike), begun]
+    return f"CALL_TEXT? | call_begun {' '.join(rest)} {calls}", [_text_terminal(*excluded), begun]
 
 
 _SPACE = "CALL_SPACE: /[ \\t\\r\\n]{1,8}/"
 
 
-def _text(*unlike: str, start: str = "") -> str:
+def _text_terminal(*excluded: str, start: str = "") -> str:
     """Return the terminal of a text that matches none of these patterns."""
     anything = f"/{start}(?s:.*)/" if start else "/(?s:.+)/"
-    escaped = [one.replace("/", r"\/") for one in unlike]
-    return " & ".join([f"CALL_TEXT: {anything}", *(f"~/{one}/" for one in escaped)])
+    escaped = [pattern.replace("/", r"\/") for pattern in excluded]
+    return " & ".join([f"CALL_TEXT: {anything}", *(f"~/{pattern}/" for pattern in escaped)])
 
 
-def _body(family: Format, tool: Tool, number: int, mark: Literal) -> tuple[str, list[str]]:
+def _call_rule(family: Format, tool: Tool, number: int, mark: WriteMark) -> tuple[str, list[str]]:
     """Return the rule of a call of a tool, but for the mark before it, and the rules that it needs."""
     schema, _ = relaxed(closed(parameters_of(tool)))
     name = json.dumps(tool.name)
     if family.name == "xml":
-        return forced_xml.call(tool, schema, f"call_{number}", mark)
+        return _xml_call(tool, schema, f"call_{number}", mark)
     if family.name == "gemma":
         return forced_gemma.call(tool, schema, f"call_{number}", mark)
     arguments = json_rule(json.dumps(schema))
@@ -127,6 +130,34 @@ def _body(family: Format, tool: Tool, number: int, mark: Literal) -> tuple[str, 
     if family.close:
         return f'"\\n" {start} {arguments} "}}" "\\n" {mark(family.close)}', []
     return f'{start} {arguments} "}}"', []
+
+
+def _xml_call(tool: Tool, schema: dict[str, Any], rule: str, mark: WriteMark) -> tuple[str, list[str]]:
+    """Return the rule of a call in Qwen's tags: texts as they are, of any length, other values as JSON."""
+    check_top_level(tool, schema)
+    rules: list[str] = []
+    parts = [json.dumps(f"\n<function={tool.name}>\n")]
+    required = schema.get("required")
+    for number, (key, value) in enumerate(schema["properties"].items()):
+        if not _XML_KEY.fullmatch(key):
+            raise SchemaError(f"{key[:80]!r} is not a valid name for an argument of {tool.name}.")
+        name = f"{rule}_{number}"
+        rules += _xml_parameter(name, key, value if isinstance(value, dict) else {}, schema)
+        parts.append(name if isinstance(required, list) and key in required else f"{name}?")
+    return " ".join([*parts, json.dumps("</function>\n"), mark("</tool_call>")]), rules
+
+
+def _xml_parameter(name: str, key: str, value: dict[str, Any], schema: dict[str, Any]) -> list[str]:
+    opening = json.dumps(f"<parameter={key}>\n")
+    if choices := text_choices(value):
+        text = " | ".join(json.dumps(choice) for choice in choices)
+        return [f'{name}: {opening} ({text}) "\\n</parameter>\\n"']
+    types = types_of(value)
+    if "string" in types or not (types or value):
+        free_text = f'{name}_text[suffix="\\n</parameter>\\n"]: /(?s:.*)/'
+        return [f"{name}: {opening} {name}_text", free_text]
+    complete = value | {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    return [f'{name}: {opening} {json_rule(json.dumps(complete))} "\\n</parameter>\\n"']
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:

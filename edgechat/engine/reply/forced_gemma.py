@@ -11,14 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from edgechat.base.errors import SchemaError
-from edgechat.engine.tool_calls.tools import check_plain, types_of
-from edgechat.engine.tool_calls.written import QUOTE
+from edgechat.engine.tool_calls.call_parsing import QUOTE
+from edgechat.engine.tool_calls.tools import check_top_level, text_choices, types_of
 from edgechat.engine.types import Tool
 
 _KEY = re.compile(r"[\w.$@-]{1,200}")
-_NESTED = 8
-"""Levels of objects that are told apart; what lies deeper may be any value."""
-_SIMPLE = {
+_NESTED = 8  # levels of objects whose schemas are followed; what lies deeper may be any value
+_SIMPLE_RULES = {
     "string": "gemma_text",
     "integer": "GEMMA_INTEGER",
     "number": "GEMMA_NUMBER",
@@ -28,7 +27,7 @@ _SIMPLE = {
 
 def call(tool: Tool, schema: dict[str, Any], rule: str, mark: Callable[[str], str]) -> tuple[str, list[str]]:
     """Return the rule of a call behind its mark, and more rules, named after `rule`. Raises SchemaError."""
-    check_plain(tool, schema)
+    check_top_level(tool, schema)
     rules: list[str] = []
     value = _object(schema, rule, rules, mark, 0)
     name = json.dumps(f"call:{tool.name}")
@@ -61,10 +60,9 @@ def shared(mark: Callable[[str], str]) -> str:
 def _value(schema: Any, rule: str, rules: list[str], mark: Callable[[str], str], depth: int) -> str:
     if not isinstance(schema, dict) or depth > _NESTED:
         return "gemma_any"
-    choices = schema.get("enum")
-    if isinstance(choices, list) and choices and all(isinstance(one, str) for one in choices):
+    if choices := text_choices(schema):
         quote = mark(QUOTE)
-        return f"{quote} ({' | '.join(json.dumps(one) for one in choices)}) {quote}"
+        return f"{quote} ({' | '.join(json.dumps(choice) for choice in choices)}) {quote}"
     types = types_of(schema)
     if len(types) != 1:
         return "gemma_any"
@@ -75,7 +73,7 @@ def _value(schema: Any, rule: str, rules: list[str], mark: Callable[[str], str],
     if kind == "array":
         item = _value(schema.get("items"), f"{rule}_i", rules, mark, depth + 1)
         return f'"[" ({item} ("," {item})*)? "]"'
-    return _SIMPLE.get(kind, "gemma_object" if kind == "object" else "gemma_any")
+    return _SIMPLE_RULES.get(kind, "gemma_object" if kind == "object" else "gemma_any")
 
 
 def _object(
@@ -83,7 +81,7 @@ def _object(
 ) -> str:
     """Return an object as it stands in a rule. Each key has two rules: for the first, and behind others."""
     required = schema.get("required")
-    needed = (
+    required_keys = (
         set(required) if isinstance(required, list) and all(isinstance(x, str) for x in required) else set()
     )
     properties = sorted(schema["properties"].items())
@@ -93,7 +91,7 @@ def _object(
         pair = f"{json.dumps(key + ':')} {_value(value, f'{rule}_{number}', rules, mark, depth + 1)}"
         rest = f"{rule}_{number + 1}"
         first, later = f"{pair} {rest}b", f'"," {pair} {rest}b'
-        if key not in needed:
+        if key not in required_keys:
             first, later = f"{first} | {rest}a", f"{later} | {rest}b"
         rules += [f"{rule}_{number}a: {first}", f"{rule}_{number}b: {later}"]
     rules += [f'{rule}_{len(properties)}a: ""', f'{rule}_{len(properties)}b: ""']

@@ -1,4 +1,4 @@
-"""A request whose reply is being generated: its text, its calls, and how likely its tokens were."""
+"""A request whose reply is being generated: its text, its calls and its logprobs."""
 
 from __future__ import annotations
 
@@ -33,44 +33,44 @@ class Generation(Sequence):
 
     reply: Reply
     logprobs: Logprobs | None = None
-    """How likely its tokens were, where the request wants to know."""
+    """Logprobs of its tokens, if the request asks for them."""
     drawn: int | None = None
-    """The next token, where the backend has chosen it."""
+    """The next token, if the backend has chosen it."""
     pieces: list[Piece] = field(default_factory=list)
     """The reply's text so far ..."""
     calls: list[ToolCall] = field(default_factory=list)
-    """... and what it wants called, with the arguments in pieces here:"""
+    """... and its calls, without their arguments, which are in pieces here:"""
     arguments: list[list[str]] = field(default_factory=list)
 
     def extend(self, token: int, piece: bytes) -> list[Event]:
-        """Add a token, which stands for these bytes; return the text that it completes."""
+        """Add a token and its bytes; return the text that it completes."""
         self.tokens.append(token)
         shown = self.reply.feed(piece)
         if self.logprobs is not None:
-            self.logprobs.fed(self.reply)
+            self.logprobs.track(self.reply)
         return self._events(shown)
 
     def finish(self) -> list[Event]:
-        """Return the text that was held back: nothing follows."""
+        """Return the text that was held back, at the end of the reply."""
         return self._events(self.reply.finish())
 
     def _events(self, shown: list[Shown]) -> list[Event]:
-        self.pieces += [one for one in shown if not isinstance(one, ToolCall | ArgumentsText)]
-        likely = self.logprobs.shown_with(self.reply) if self.logprobs is not None else ()
+        self.pieces += [item for item in shown if not isinstance(item, ToolCall | ArgumentsText)]
+        logprobs = self.logprobs.take_shown(self.reply) if self.logprobs is not None else ()
         events: list[Event] = []
-        for one in shown:
-            if isinstance(one, ToolCall):
-                self.calls.append(one)
+        for item in shown:
+            if isinstance(item, ToolCall):
+                self.calls.append(item)
                 self.arguments.append([])
-                events.append(ToolCallBegun(self.id, one, self.n_generated))
+                events.append(ToolCallBegun(self.id, item, self.n_generated))
                 continue
-            if isinstance(one, ArgumentsText):
-                self.arguments[-1].append(one.text)
-                events.append(ToolCallArguments(self.id, one.text, self.n_generated))
+            if isinstance(item, ArgumentsText):
+                self.arguments[-1].append(item.text)
+                events.append(ToolCallArguments(self.id, item.text, self.n_generated))
                 continue
-            text, thinking = one
-            told, likely = ((), likely) if thinking else (likely, ())
-            events.append(Delta(self.id, text, thinking, self.n_generated, told))
+            text, thinking = item
+            shown_logprobs, logprobs = ((), logprobs) if thinking else (logprobs, ())
+            events.append(Delta(self.id, text, thinking, self.n_generated, shown_logprobs))
         return events
 
     def message(self) -> Message:
@@ -84,23 +84,23 @@ class Generation(Sequence):
         return Message("assistant", answer, thought, tuple(calls))
 
 
-_Placed = tuple[int, TokenLogprobs]
-"""How many characters of the answer there were before a token."""
+PlacedLogprobs = tuple[int, TokenLogprobs]
+"""A token, with the number of characters of the answer before it."""
 
 
 class Logprobs:
-    """The chances of one reply's tokens, each told with the text that it begins.
+    """The logprobs of one reply's tokens, each returned with the text that it begins.
 
-    Nothing of a thought or a call, nor of what is never shown: marks, and what a stop string has cut off.
+    Thoughts and calls have none, nor has what is never shown: marks, and what a stop string has cut off.
     """
 
     def __init__(self, vocabulary: Vocabulary, others: int) -> None:
-        """others: how many of the likeliest tokens are told beside each."""
+        """others: how many of the most likely tokens are returned with each."""
         self._vocabulary = vocabulary
         self._others = others
         self._computed: deque[TokenLogprobs] = deque()
-        self._undecided: list[_Placed] = []
-        self._held: deque[_Placed] = deque()
+        self._undecided: list[PlacedLogprobs] = []
+        self._ready: deque[PlacedLogprobs] = deque()
         self._n_answer = self._n_calls = 0
 
     def compute(self, rows: Logits, tokens: Seq[int]) -> None:
@@ -108,31 +108,31 @@ class Logprobs:
         self._computed.clear()  # of a reply that moved its window before them
         for row, token in zip(rows, tokens, strict=False):
             chance, likeliest = chances(row, token, self._others)
-            others = tuple((self._text(one), value) for one, value in likeliest)
+            others = tuple((self._text(other), value) for other, value in likeliest)
             self._computed.append(TokenLogprobs(self._text(token), chance, others))
 
     def _text(self, token: int) -> bytes:
         return self._vocabulary.piece(token) or self._vocabulary.piece(token, special=True)
 
-    def fed(self, reply: Reply) -> None:
-        """The reply has taken the next of these tokens."""
+    def track(self, reply: Reply) -> None:
+        """Note that the reply has taken the next of these tokens."""
         self._undecided.append((self._n_answer, self._computed.popleft()))
         self._n_answer = reply.n_answer
         if reply.in_call:
             return
         if reply.n_calls > self._n_calls:  # these were its tokens
             self._n_calls = reply.n_calls
-            while self._held and self._held[-1][0] >= reply.n_shown:  # of the white space before it
-                self._held.pop()
+            while self._ready and self._ready[-1][0] >= reply.n_shown:  # of the white space before it
+                self._ready.pop()
         elif reply.where is ReplyPart.ANSWER:
-            self._held += self._undecided
-        elif reply.where is not ReplyPart.THINKING and reply.holds:
+            self._ready += self._undecided
+        elif reply.where is not ReplyPart.THINKING and reply.is_holding:
             return  # a mark may begin here, or an answer
         self._undecided.clear()
 
-    def shown_with(self, reply: Reply) -> tuple[TokenLogprobs, ...]:
-        """Return the chances of the tokens that begin in what the reply has shown since."""
-        found: list[TokenLogprobs] = []
-        while self._held and self._held[0][0] < reply.n_shown:
-            found.append(self._held.popleft()[1])
-        return tuple(found)
+    def take_shown(self, reply: Reply) -> tuple[TokenLogprobs, ...]:
+        """Return the logprobs of the tokens that begin in what the reply has shown since the last call."""
+        logprobs: list[TokenLogprobs] = []
+        while self._ready and self._ready[0][0] < reply.n_shown:
+            logprobs.append(self._ready.popleft()[1])
+        return tuple(logprobs)

@@ -1,8 +1,8 @@
-"""The process that compiles a grammar first: a hostile schema takes hours, all memory, or the stack.
+"""The child process that compiles a grammar first: a hostile schema takes hours, all memory, or the stack.
 
 llguidance bounds most of its work, not all of it: patterns that must all match at once are computed without
-end, and a long chain of references overflows the stack. What comes out of here in time is compiled once more
-by the worker.
+end, and a long chain of references overflows the stack. What is compiled here in time is compiled again by
+the worker.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 TIME_LIMIT = 3.0
 """Seconds for one grammar; most take milliseconds."""
 MEMORY_LIMIT = 768 * 2**20
-"""Bytes that the process may take; an honest grammar takes 30 to 80 MB."""
+"""Bytes that the process may take; a normal grammar takes 30 to 80 MB."""
 _CONTROL_TOKEN = re.compile(r"<\[\d+\]>")
-_END, _CONTROL = 256, 257
-"""Of a vocabulary of bytes; one control token stands for all."""
+_END, _CONTROL = 256, 257  # of a vocabulary of bytes; one control token stands for all
 
 
 def limits() -> Any:
@@ -45,7 +44,7 @@ def limits() -> Any:
 
 
 class Tokens:
-    """A vocabulary as llguidance wants it."""
+    """A vocabulary in the form that llguidance takes."""
 
     bos_token_id = None
     is_tokenizer_wrapper = True
@@ -57,12 +56,12 @@ class Tokens:
         self.special_token_ids: list[int] = []
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """Never called: no grammar of ours has llguidance choose how a text is cut into tokens."""
+        """Never called: edgechat's grammars do not let llguidance tokenize text."""
         raise NotImplementedError
 
 
 def main() -> None:
-    """Answer each grammar with what is wrong with it, or nothing, until the parent goes away."""
+    """Answer each grammar with its error, or nothing, until the parent ends."""
     pipes = spawn.adopt_pipe()
     _limit_memory()
     child.serve(pipes, _answer, seconds=int(TIME_LIMIT) + 2)

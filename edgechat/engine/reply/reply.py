@@ -1,4 +1,4 @@
-"""From the bytes of tokens to what is shown: whole characters, no stop strings, thinking and calls apart."""
+"""From the bytes of tokens to text: whole characters, without stop strings, with thinking and calls apart."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class ReplyPart(Enum):
 class Reply:
     """The text of one reply as it grows.
 
-    What could be the beginning of a mark or of a stop string is held back until it is decided, so nothing
-    that was shown is ever taken back. Stop strings end the answer, not the thinking, and not a call.
+    What may be the beginning of a mark or of a stop string is held back until that is decided, so that shown
+    text is never taken back. Stop strings end the answer, not the thinking, and not a call.
     """
 
     def __init__(
@@ -39,16 +39,16 @@ class Reply:
         thinking: bool = False,
         calls: Splitter | None = None,
     ) -> None:
-        """`thinking`: the prompt has opened the thought already. calls: takes them out of the answer."""
+        """`thinking`: the prompt has opened the thought already. calls: splits calls off the answer."""
         self.stopped = False
         self.n_shown = 0
-        """Characters of the answer that were handed out."""
+        """Characters of the answer that were returned."""
         self._stop = tuple(text for text in stop if text)
         self._marks = marks
         self._calls = calls
-        self._held = ""
-        self._answer = ""
-        """Of the answer, what a stop string may begin with."""
+        self._buffer = ""
+        self._undecided = ""
+        """The end of the answer, which a stop string may begin with."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         if marks is None:
             self.where = ReplyPart.ANSWER
@@ -58,14 +58,14 @@ class Reply:
     @property
     def n_answer(self) -> int:
         """Characters of the answer so far, with those that are held back."""
-        outside = 0 if self.where is ReplyPart.THINKING else len(self._held)
+        outside = 0 if self.where is ReplyPart.THINKING else len(self._buffer)
         in_calls = self._calls.n_held if self._calls is not None else 0
-        return self.n_shown + len(self._answer) + in_calls + outside
+        return self.n_shown + len(self._undecided) + in_calls + outside
 
     @property
-    def holds(self) -> bool:
+    def is_holding(self) -> bool:
         """Whether some text is held back."""
-        return bool(self._held)
+        return bool(self._buffer)
 
     @property
     def in_call(self) -> bool:
@@ -79,95 +79,95 @@ class Reply:
 
     def feed(self, piece: bytes) -> list[Shown]:
         """Take the bytes of one more token; return what can be shown now."""
-        self._held += self._decoder.decode(piece)
+        self._buffer += self._decoder.decode(piece)
         return self._drain(final=False)
 
     def finish(self) -> list[Shown]:
-        """The generation is over: return what was held back."""
-        self._held += self._decoder.decode(b"", final=True)
+        """Return what was held back, at the end of the reply."""
+        self._buffer += self._decoder.decode(b"", final=True)
         shown = self._drain(final=True)
         if self._calls is not None and not self.stopped:
-            shown += self._taken(self._calls.finish())
-        return shown + self._said("", final=True)
+            shown += self._split_answer(self._calls.finish())
+        return shown + self._answer_text("", final=True)
 
     def _drain(self, *, final: bool) -> list[Shown]:
         shown: list[Shown] = []
-        while self._held and not self.stopped:
-            before = (self.where, len(self._held))
+        while self._buffer and not self.stopped:
+            before = (self.where, len(self._buffer))
             if self.where is ReplyPart.ANSWER:
-                shown += self._answered()
+                shown += self._take_answer()
             elif self.where is ReplyPart.THINKING:
-                text = self._thought(final=final)
+                text = self._take_thinking(final=final)
                 shown += [(text, True)] if text else []
             else:
-                self._opening(final=final)
-            if before == (self.where, len(self._held)):
+                self._skip_marks(final=final)
+            if before == (self.where, len(self._buffer)):
                 break
         return shown
 
-    def _opening(self, *, final: bool) -> None:
-        """Before a thought or an answer: pass over white space and marks."""
+    def _skip_marks(self, *, final: bool) -> None:
+        """Skip white space and marks before a thought or an answer."""
         assert self._marks is not None
-        self._held = self._held.lstrip()
-        opening = self._marks.skip + ((self._marks.open,) if self.where is ReplyPart.START else ())
-        opening += self._calls.skip if self._calls is not None else ()
-        for mark in opening:
-            if self._held.startswith(mark):
-                self._held = self._held[len(mark) :]
+        self._buffer = self._buffer.lstrip()
+        marks = self._marks.skip + ((self._marks.open,) if self.where is ReplyPart.START else ())
+        marks += self._calls.skip if self._calls is not None else ()
+        for mark in marks:
+            if self._buffer.startswith(mark):
+                self._buffer = self._buffer[len(mark) :]
                 if mark == self._marks.open:
                     self.where = ReplyPart.THINKING
                 return
-        undecided = any(mark.startswith(self._held) for mark in opening)
-        if self._held and (final or not undecided):
+        undecided = any(mark.startswith(self._buffer) for mark in marks)
+        if self._buffer and (final or not undecided):
             self.where = ReplyPart.ANSWER
 
-    def _thought(self, *, final: bool) -> str:
+    def _take_thinking(self, *, final: bool) -> str:
         assert self._marks is not None
         close = self._marks.close
-        at = self._held.find(close)
+        at = self._buffer.find(close)
         if at >= 0:
             self.where = ReplyPart.BEFORE_ANSWER
             return self._take(at, drop=len(close))
-        return self._take(len(self._held) - (0 if final else held_back(self._held, (close,))))
+        return self._take(len(self._buffer) - (0 if final else held_back(self._buffer, (close,))))
 
-    def _answered(self) -> list[Shown]:
-        text, self._held = self._held, ""
-        return self._said(text) if self._calls is None else self._taken(self._calls.feed(text))
+    def _take_answer(self) -> list[Shown]:
+        text, self._buffer = self._buffer, ""
+        return self._answer_text(text) if self._calls is None else self._split_answer(self._calls.feed(text))
 
-    def _taken(self, items: list[Item]) -> list[Shown]:
-        """Return what is to be shown of what was found in an answer, up to what ends it."""
+    def _split_answer(self, items: list[Item]) -> list[Shown]:
+        """Return what can be shown of these parts of an answer, up to the one that ends it."""
         assert self._calls is not None
         shown: list[Shown] = []
         for item in items:
             if self.stopped:
                 break
             if isinstance(item, str):
-                shown += self._said(item)
+                shown += self._answer_text(item)
                 continue
-            shown += self._said("", final=True)
+            shown += self._answer_text("", final=True)
             if isinstance(item, ToolCall | ArgumentsText):
                 shown.append(item)
             elif item is Ending.MESSAGE and self._marks is not None:
-                self.where, self._held = ReplyPart.START, self._calls.rest()
+                self.where, self._buffer = ReplyPart.START, self._calls.rest()
             else:
                 self.stopped = True
         return shown
 
-    def _said(self, text: str, *, final: bool = False) -> list[Shown]:
-        """Return what can be shown of an answer that goes on with `text`."""
+    def _answer_text(self, text: str, *, final: bool = False) -> list[Shown]:
+        """Return what can be shown of an answer that continues with `text`."""
         if self.stopped:
             return []
-        text = self._answer + text
-        found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
-        if found:
+        text = self._undecided + text
+        stops = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
+        if stops:
             self.stopped = True
-            shown, self._answer = text[: min(found)], ""
+            shown, self._undecided = text[: min(stops)], ""
         else:
             decided = len(text) - (0 if final else held_back(text, self._stop))
-            shown, self._answer = text[:decided], text[decided:]
+            shown, self._undecided = text[:decided], text[decided:]
         self.n_shown += len(shown)
         return [(shown, False)] if shown else []
 
     def _take(self, count: int, *, drop: int = 0) -> str:
-        text, self._held = self._held[:count], self._held[count + drop :]
+        text, self._buffer = self._buffer[:count], self._buffer[count + drop :]
         return text

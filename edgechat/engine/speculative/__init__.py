@@ -1,9 +1,9 @@
-"""Speculative decoding that never loses: guesses of the next tokens, verified by one call of the target.
+"""Speculative decoding that never loses: drafts of the next tokens, verified by one call of the target.
 
-drafters.py     who guesses: a small model, or the conversation's own n-grams
+drafters.py     what drafts: a small model, or the conversation's own n-grams
 acceptance.py   how often they stand, by position and confidence
 step_cost.py    what a call of n tokens costs
 controller.py   how many tokens are worth drafting now, zero included
-speculation.py  all of it around the engine's step: which guesses stand, with the target's distribution kept
-learned.py      what was learnt, kept for the next time
+speculation.py  all of it around the engine's step: which tokens stand, with the target's distribution kept
+learned.py      what was learnt, saved for the next time
 """

@@ -15,24 +15,22 @@ import msgspec
 from edgechat.engine.scheduling.draft import MOST, Source
 
 _PROBABILITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
-_MATCHES = (2, 3, 4, 6, 8, 12, 16, 24)
-CLASSES: dict[Source, int] = {"model": len(_PROBABILITIES) + 1, "ngram": len(_MATCHES) + 1}
+_MATCH_LENGTHS = (2, 3, 4, 6, 8, 12, 16, 24)
+CLASSES: dict[Source, int] = {"model": len(_PROBABILITIES) + 1, "ngram": len(_MATCH_LENGTHS) + 1}
 
-_FADING = 0.993
-"""Of a count, for each further observation of its kind: the last hundred and forty or so are remembered."""
-_FIRST = {"model": 0.6, "ngram": 0.5}
-_WEIGHT = 4.0
-"""Observations that a guess of ours stands for."""
+_FADING = 0.993  # factor of a count with each new observation: about the last 140 matter
+_PRIOR = {"model": 0.6, "ngram": 0.5}
+_PRIOR_N = 4.0  # observations that the prior counts as
 
 
 def class_of_probability(probability: float) -> int:
-    """Return the class of a token to which a small model gives so much."""
+    """Return the class of a token that a small model gives this probability."""
     return bisect(_PROBABILITIES, probability)
 
 
 def class_of_match(length: int) -> int:
     """Return the class of a token that continues a match of so many tokens."""
-    return bisect(_MATCHES, length)
+    return bisect(_MATCH_LENGTHS, length)
 
 
 class AcceptanceCounts(msgspec.Struct):
@@ -47,34 +45,34 @@ class Acceptance:
 
     def __init__(self, source: Source) -> None:
         self.source: Source = source
-        self.by_class = _none(CLASSES[source])
-        self.by_position = _none(MOST[source])
+        self.by_class = _no_counts(CLASSES[source])
+        self.by_position = _no_counts(MOST[source])
 
     def start_with(self, by_class: AcceptanceCounts, by_position: AcceptanceCounts) -> None:
-        """Take what was learnt before, less sure of it."""
-        for mine, theirs in ((self.by_class, by_class), (self.by_position, by_position)):
-            if len(theirs.tried) != len(mine.tried) or len(theirs.stood) != len(mine.stood):
+        """Start with what was learnt earlier, at less weight."""
+        for counts, stored in ((self.by_class, by_class), (self.by_position, by_position)):
+            if len(stored.tried) != len(counts.tried) or len(stored.stood) != len(counts.stood):
                 continue
-            for at, (tried, stood) in enumerate(zip(theirs.tried, theirs.stood, strict=True)):
+            for index, (tried, stood) in enumerate(zip(stored.tried, stored.stood, strict=True)):
                 if 0 < tried < math.inf and 0 <= stood <= tried:
                     weight = min(tried, 8.0) / tried
-                    mine.tried[at], mine.stood[at] = weight * tried, weight * stood
+                    counts.tried[index], counts.stood[index] = weight * tried, weight * stood
 
-    def of_class(self, number: int, *, hopeful: bool = False) -> float:
-        """Return how likely a token of this class stands, those before it standing.
+    def of_class(self, index: int, *, optimistic: bool = False) -> float:
+        """Return how likely a token of this class stands if those before it do.
 
-        hopeful: as likely as it may well be, for what little is known of it.
+        optimistic: an upper estimate, the higher the less is known of it.
         """
-        return _rate(self.by_class, number, self._overall, hopeful)
+        return _rate(self.by_class, index, self._overall, optimistic)
 
-    def at_position(self, position: int, *, hopeful: bool = False) -> float:
+    def at_position(self, position: int, *, optimistic: bool = False) -> float:
         """Return the same for a token that is not drafted yet, `position` others before it."""
-        return _rate(self.by_position, min(position, MOST[self.source] - 1), self._overall, hopeful)
+        return _rate(self.by_position, min(position, MOST[self.source] - 1), self._overall, optimistic)
 
     @property
     def _overall(self) -> float:
         counts = self.by_position
-        return (sum(counts.stood) + _WEIGHT * _FIRST[self.source]) / (sum(counts.tried) + _WEIGHT)
+        return (sum(counts.stood) + _PRIOR_N * _PRIOR[self.source]) / (sum(counts.tried) + _PRIOR_N)
 
     def observe(self, classes: list[int], n_stood: int) -> None:
         """Learn from a verified draft, the first `n_stood` tokens of which stood."""
@@ -83,20 +81,20 @@ class Acceptance:
             _count(self.by_position, position, position < n_stood)
 
     def fade(self, factor: float) -> None:
-        """Be less sure of everything: time has passed."""
+        """Reduce the weight of what was learnt, as time passes."""
         for counts in (self.by_class, self.by_position):
             counts.tried = [factor * n for n in counts.tried]
             counts.stood = [factor * n for n in counts.stood]
 
 
-def _none(n: int) -> AcceptanceCounts:
+def _no_counts(n: int) -> AcceptanceCounts:
     return AcceptanceCounts([0.0] * n, [0.0] * n)
 
 
-def _rate(counts: AcceptanceCounts, at: int, overall: float, hopeful: bool) -> float:
-    n = counts.tried[at] + _WEIGHT
-    rate = (counts.stood[at] + _WEIGHT * overall) / n
-    if hopeful:
+def _rate(counts: AcceptanceCounts, at: int, overall: float, optimistic: bool) -> float:
+    n = counts.tried[at] + _PRIOR_N
+    rate = (counts.stood[at] + _PRIOR_N * overall) / n
+    if optimistic:
         rate += math.sqrt((rate * (1 - rate) + 0.02) / n)
     return min(rate, 0.995)
 

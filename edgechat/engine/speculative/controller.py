@@ -5,17 +5,19 @@ C(streams + k) and the drafting. Lengths are compared by what they make less wha
 at the present pace (Dinkelbach 1967, "On Nonlinear Fractional Programming"), which is how a ratio of sums is
 made largest. All costs are in units of C(1).
 
-That it never loses is kept by a purse: what a step loses against plain decoding is paid out of it, what a
-step wins goes in up to a limit, and plain steps add one part in two hundred. With an empty purse nothing
-is drafted, so a wrong estimate costs a few tokens and half a percent, whatever draft and machine do. What
-the draft model needs to read up to a stream is apart from that: it is spent where the rest of a reply is
-likely to win half as much again, or out of a fund of a few tokens and a quarter of a percent.
+A purse bounds losses: what a step loses against plain decoding is paid out of it, what a step wins goes in up
+to a limit, and each step adds half a percent. With an empty purse nothing is drafted, so a wrong estimate
+costs a few tokens and half a percent, whatever draft and machine do. Reading the stream with the draft model
+is accounted for apart: it is done where the rest of a reply is likely to win half as much again, or out of a
+fund of a few tokens and a quarter of a percent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 
 from edgechat.engine.scheduling.draft import MOST, Source
 from edgechat.engine.speculative.acceptance import Acceptance
@@ -24,22 +26,16 @@ from edgechat.engine.speculative.step_cost import StepCost
 _ALLOWANCE = 0.005
 _FIRST_PURSE = 6.0
 _FULL_PURSE = 8.0
-_PROBE = 3.0
-"""What must be in the purse for a step that is only to learn something."""
-_MARGIN = 0.02
-"""By so much of a plain step a draft must be better than none."""
-_CURIOUS, _CURIOUS_IF_RICH = 48, 12
-"""Every so many steps lengths are judged by what they may be worth, not by what they are thought to be;
-and more often while the purse is full."""
-_SURE_OF_GAIN = 1.5
-"""What is read is likely to win so many times what it takes."""
-_FUND, _FUNDING = 12.0, 0.0025
-"""For reading on a hope only: what there is at first, and at the most, and what a step adds."""
-_REFERENCE = 64
-"""Steps with drafts after which one without is due: the measure of all others."""
+_PROBE = 3.0  # what must be in the purse for a step that explores
+_MARGIN = 0.02  # by so much of a plain step a draft must be better than none
+_EXPLORE_EVERY, _EXPLORE_EVERY_IF_RICH = 48, 12
+"""Steps after which one judges lengths by what they may be worth; fewer with a full purse."""
+_SURE_OF_GAIN = 1.5  # reading must be likely to win so many times its cost
+_FUND, _FUNDING = 12.0, 0.0025  # for reading that may not pay: its size, and what a step adds
+_REFERENCE = 64  # steps with drafts after which a plain one is due, to measure by
 _PACE = 0.97
-_AGE = 256
-_AGEING = 0.9
+_FADE_EVERY = 256
+_FADE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +62,12 @@ class Controller:
         """round_cost: of one token of the draft model, over C(1)."""
         self.cost = cost
         self.round_cost = round_cost
-        self.acceptance: dict[Source, Acceptance] = {
-            "model": Acceptance("model"),
-            "ngram": Acceptance("ngram"),
-        }
+        self.acceptance: dict[Source, Acceptance] = {source: Acceptance(source) for source in MOST}
         self.purse = _FIRST_PURSE
-        self.hopeful = False
-        """Whether the present step is judged by hopes."""
+        self.optimistic = False
+        """Whether this step is judged by what drafts may be worth, not by what they are thought to be."""
         self._fund = _FUND
-        self._look_cost = 0.0
+        self._decision_cost = 0.0
         self._streams = 1
         self._made = self._spent = 1.0
         self._steps = 0
@@ -86,99 +79,99 @@ class Controller:
         return self._made / self._spent
 
     def begin(self, n_streams: int, depth: float) -> bool:
-        """Begin a step of so many streams; say whether it may draft at all. depth: tokens in their cache."""
+        """Begin a step of so many streams; say whether it may draft. depth: tokens in their cache."""
         self.cost.at_depth(depth)
         self._streams = n_streams
         self._steps += 1
-        if self._steps % _AGE == 0:
-            for one in self.acceptance.values():
-                one.fade(_AGEING)
-        often = _CURIOUS if self.purse < _FULL_PURSE else _CURIOUS_IF_RICH
-        self.hopeful = self._steps % often == 1 and self.purse > _PROBE
+        if self._steps % _FADE_EVERY == 0:
+            for acceptance in self.acceptance.values():
+                acceptance.fade(_FADE)
+        every = _EXPLORE_EVERY if self.purse < _FULL_PURSE else _EXPLORE_EVERY_IF_RICH
+        self.optimistic = self._steps % every == 1 and self.purse > _PROBE
         return self.purse > 0 and self._since_plain < _REFERENCE
 
     def chances(self, classes: Sequence[int], source: Source) -> list[float]:
         """Return the chances of tokens whose confidence is known."""
         rates = self.acceptance[source]
-        return [rates.of_class(one, hopeful=self.hopeful) for one in classes]
+        return [rates.of_class(class_index, optimistic=self.optimistic) for class_index in classes]
 
     def prospects(self, source: Source, start: int = 0) -> list[float]:
         """Return the chances of tokens that are not drafted yet, from position `start` on."""
         rates = self.acceptance[source]
-        return [rates.at_position(at, hopeful=self.hopeful) for at in range(start, MOST[source])]
+        return [rates.at_position(at, optimistic=self.optimistic) for at in range(start, MOST[source])]
 
-    def choose(self, bids: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
-        """Return what to draft for each stream out of its bids; `most` tokens in all.
+    def choose(self, offers: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
+        """Return what to draft for each stream out of its offers; `most` tokens in all.
 
-        Each stream takes its best bid. Then the batch takes the likeliest tokens of all of them, as many as
+        Each stream takes its best offer. Then the batch takes the likeliest tokens of all of them, as many as
         pay: the chances of a stream's tokens fall from one to the next, so they come in their order.
         """
-        taken = [max(one, key=self._alone, default=None) for one in bids]
-        gains = [(gain, at) for at, bid in enumerate(taken) if bid for gain in _gains(bid.chances[:most])]
+        chosen = [max(options, key=self._value_alone, default=None) for options in offers]
+        gains = [
+            (gain, at) for at, offer in enumerate(chosen) if offer for gain in accumulate(offer.chances, mul)
+        ]
         gains.sort(reverse=True)
-        lengths = [0] * len(bids)
+        lengths = [0] * len(offers)
         best, best_value, made = list(lengths), self._margin, 0.0
         for gain, at in gains[:most]:
             lengths[at] += 1
             made += gain
-            value = made - self._pace * (self._extra(sum(lengths)) + self._drafting(taken, lengths))
+            value = made - self._pace * (self._extra(sum(lengths)) + self._drafting(chosen, lengths))
             if value > best_value:
                 best, best_value = list(lengths), value
-        return [DraftChoice(bid.source, n) if bid and n else None for bid, n in zip(taken, best, strict=True)]
+        return [
+            DraftChoice(offer.source, n) if offer and n else None
+            for offer, n in zip(chosen, best, strict=True)
+        ]
 
-    def goes_on(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+    def is_worth_drafting(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
         """Say whether to draft another token with the model, those before it having these chances.
 
         n_beside: tokens that others draft in this step.
         """
-        ahead = self.prospects("model", len(chances))[: longest - len(chances)]
-        values = self._values([*chances, *ahead], n_beside)
-        now = max(values[: len(chances) + 1])
-        further = values[len(chances) + 1 :]
-        price = self._pace * self.round_cost
-        return any(value - price * more > now for more, value in enumerate(further, 1))
+        ahead = self.prospects("model", len(chances))
+        values = self._values([*chances, *ahead][:longest], n_beside)
+        now, price = max(values[: len(chances) + 1]), self._pace * self.round_cost
+        return any(value - price * n > now for n, value in enumerate(values[len(chances) + 1 :], 1))
 
-    def takes(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+    def is_worth_adding(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
         """Say whether to draft a token with the last of these chances, which is not drawn yet."""
-        values = self._values([*chances, *self.prospects("model", len(chances))][:longest], n_beside)
-        before, further = values[len(chances) - 1], values[len(chances) :]
-        price = self._pace * self.round_cost
-        return any(value - price * more > before for more, value in enumerate(further))
+        ahead = self.prospects("model", len(chances))
+        values = self._values([*chances, *ahead][:longest], n_beside)
+        before, price = values[len(chances) - 1], self._pace * self.round_cost
+        return any(value - price * n > before for n, value in enumerate(values[len(chances) :]))
 
     def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
         """Return how many of the drafted tokens to verify, where what was drafted may decide that."""
         values = self._values(chances, n_beside)
         return values.index(max(values))
 
-    def reads(self, price: float, left: float, read: float) -> float:
+    def reading_budget(self, price: float, left: float, read: float) -> float:
         """Return how much the draft model may read now, of `price` that it takes to reach a stream.
 
         All in units of C(1). left: tokens that the reply is likely to have yet. read: what a step may read.
-        It is spent freely where it will be won back, and out of a small fund where that is only hoped for.
+        It is spent freely if it is likely to be won back, else out of a small fund.
         """
-        if self.pays("model") * left >= _SURE_OF_GAIN * price:
+        if self.expected_gain("model") * left >= _SURE_OF_GAIN * price:
             return read
-        if self.pays("model", hopeful=True) * left < _SURE_OF_GAIN * price or self.purse <= _PROBE:
+        hoped = self.expected_gain("model", optimistic=True) * left
+        if hoped < _SURE_OF_GAIN * price or self.purse <= _PROBE:
             return 0.0
         spent = min(read, self._fund)
         self._fund -= spent
         return spent
 
-    def pays(self, source: Source, *, hopeful: bool = False) -> float:
+    def expected_gain(self, source: Source, *, optimistic: bool = False) -> float:
         """Return what a draft of this source is likely to make in a step, over plain decoding, less 1.
 
-        hopeful: as much as may well be, for what is known.
+        optimistic: as much as may well be, for what is known.
         """
         rates = self.acceptance[source]
-        ratio = self.cost.least_ratio if hopeful else self.cost.ratio
-        made, best = 1.0, 1.0
-        for n, gain in enumerate(
-            _gains([rates.at_position(at, hopeful=hopeful) for at in range(MOST[source])]), 1
-        ):
-            made += gain
-            rounds = n * self.round_cost if source == "model" else 0.0
-            best = max(best, made / (ratio(1 + n) + rounds))
-        return best - 1.0
+        ratio = self.cost.least_ratio if optimistic else self.cost.ratio
+        round_cost = self.round_cost if source == "model" else 0.0
+        chances = [rates.at_position(at, optimistic=optimistic) for at in range(MOST[source])]
+        made: Iterator[float] = accumulate(accumulate(chances, mul), initial=1.0)
+        return max(tokens / (ratio(1 + n) + n * round_cost) for n, tokens in enumerate(made)) - 1.0
 
     def observe(
         self,
@@ -188,16 +181,16 @@ class Controller:
         *,
         rounds: int = 0,
         drafting: float = 0.0,
-        looking: float = 0.0,
+        deciding: float = 0.0,
     ) -> None:
         """Learn from a step that has made `n_made` tokens in `seconds` of decoding and verifying.
 
-        rounds: calls of the draft model before it, which took `drafting` seconds. looking: seconds that it
-        took to find out what to draft.
+        rounds: calls of the draft model before it, which took `drafting` seconds. deciding: seconds that
+        it took to find out what to draft.
         """
         self.cost.observe(n_rows, seconds)
         if self.cost.level > 0:
-            self._look_cost += 0.1 * (min(looking / self.cost.level, 10.0) - self._look_cost)
+            self._decision_cost += 0.1 * (min(deciding / self.cost.level, 10.0) - self._decision_cost)
         if rounds and self.cost.level > 0:
             self.round_cost += 0.1 * (min(drafting / rounds / self.cost.level, 10.0) - self.round_cost)
         plain = self.cost.ratio(self._streams)
@@ -206,17 +199,17 @@ class Controller:
         self.purse = min(self.purse + _ALLOWANCE * plain, _FULL_PURSE)
         self._fund = min(self._fund + _FUNDING * plain, _FUND)
         if n_rows > self._streams or rounds:
-            spent += self._look_cost
+            spent += self._decision_cost
             self._since_plain += 1
             self.purse = min(self.purse + made - spent, _FULL_PURSE)
         else:
             self._since_plain = 0
         self._made, self._spent = _PACE * self._made + made, _PACE * self._spent + spent
 
-    def passed(self, n_streams: int, seconds: float) -> None:
-        """Learn from a step that could have drafted, and of which nobody has asked whether it should."""
+    def observe_undecided(self, n_streams: int, seconds: float) -> None:
+        """Learn from a plain step for which it was not decided whether to draft."""
         self._streams = n_streams
-        self.observe(n_streams, n_streams, seconds, looking=self._look_cost * self.cost.level)
+        self.observe(n_streams, n_streams, seconds, deciding=self._decision_cost * self.cost.level)
 
     # Values, in tokens.
 
@@ -227,37 +220,25 @@ class Controller:
 
     @property
     def _margin(self) -> float:
-        return _MARGIN * self._streams + self._pace * self._look_cost
+        return _MARGIN * self._streams + self._pace * self._decision_cost
 
     def _extra(self, n: int) -> float:
         """Return what `n` more rows cost."""
-        ratio = self.cost.least_ratio if self.hopeful else self.cost.ratio
+        ratio = self.cost.least_ratio if self.optimistic else self.cost.ratio
         return max(ratio(self._streams + n) - self.cost.ratio(self._streams), 0.0) if n else 0.0
 
-    def _drafting(self, taken: Sequence[DraftOffer | None], lengths: Sequence[int]) -> float:
+    def _drafting(self, offers: Sequence[DraftOffer | None], lengths: Sequence[int]) -> float:
         """Return what drafting costs: streams draft together, in as many rounds as the longest draft."""
-        rounds = [n for bid, n in zip(taken, lengths, strict=True) if bid and bid.source == "model"]
+        rounds = [n for offer, n in zip(offers, lengths, strict=True) if offer and offer.source == "model"]
         return max(rounds, default=0) * self.round_cost
 
-    def _alone(self, bid: DraftOffer) -> float:
-        """Return what a bid is worth if no other stream drafts."""
-        price = self._pace * self.round_cost if bid.source == "model" else 0.0
-        return max((value - n * price for n, value in enumerate(self._values(bid.chances, 0))), default=0.0)
+    def _value_alone(self, offer: DraftOffer) -> float:
+        """Return what an offer is worth if no other stream drafts."""
+        price = self._pace * self.round_cost if offer.source == "model" else 0.0
+        return max((value - n * price for n, value in enumerate(self._values(offer.chances, 0))), default=0.0)
 
     def _values(self, chances: Sequence[float], n_beside: int) -> list[float]:
-        """Return what verifying 0, 1, 2 ... tokens is worth; what drafting them cost is not looked at."""
-        values, made = [-self._pace * self._extra(n_beside)], 0.0
-        for n, gain in enumerate(_gains(chances), 1):
-            made += gain
-            values.append(made - self._pace * self._extra(n_beside + n))
-        return values
-
-
-def _gains(chances: Sequence[float]) -> list[float]:
-    """Return what each drafted token adds to the tokens that are made: the chance that all up to it stand."""
-    gains: list[float] = []
-    all_stand = 1.0
-    for chance in chances:
-        all_stand *= chance
-        gains.append(all_stand)
-    return gains
+        """Return what verifying 0, 1, 2 ... tokens is worth, without the cost of drafting them."""
+        # A drafted token adds the chance that it and all before it stand.
+        made = accumulate(accumulate(chances, mul), initial=0.0)
+        return [tokens - self._pace * self._extra(n_beside + n) for n, tokens in enumerate(made)]

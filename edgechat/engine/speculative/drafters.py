@@ -1,4 +1,4 @@
-"""Who guesses: a small model of the same vocabulary, and the n-grams of the conversation itself."""
+"""The drafters: a small model of the same vocabulary, and the n-grams of the conversation itself."""
 
 from __future__ import annotations
 
@@ -18,39 +18,36 @@ from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.acceptance import class_of_match, class_of_probability
 from edgechat.planner.plan import LoadPlan
 
-_LONG, _SHORT = 4, 2
-"""Tokens of the pattern that is looked for, and of the one that is looked for where that is not found."""
-_LOOKS = 8
-"""Places that are looked at for the longest match, the latest first."""
+_LONG_PATTERN, _SHORT_PATTERN = 4, 2  # tokens of the patterns that are searched for, in this order
+_MATCHES_TRIED = 8  # places that are compared for the longest match, the latest first
 _LONGEST_MATCH = 32
-_TOP = 10
-"""Tokens among which a small model's confidence is shared out."""
+_TOP_TOKENS = 10  # tokens over which a small model's confidence is computed
 
 
 class NgramDrafter:
-    """Prompt lookup (Saxena 2023): what followed the last time that these tokens were said."""
+    """Prompt lookup (Saxena 2023): what followed the same tokens earlier in the conversation."""
 
     def __init__(self) -> None:
-        self._said: dict[Stream, tuple[array[int], bytearray]] = {}
+        self._texts: dict[Stream, tuple[array[int], bytearray]] = {}
 
     def draft(self, stream: Stream, most: int) -> Draft | None:
-        """Return what may come next, `most` tokens at the most; None where nothing was said before."""
+        """Return a draft of up to `most` tokens; None if there is no earlier match."""
         tokens, raw = self._text(stream)
-        found = self._latest(tokens, raw, _LONG) or self._latest(tokens, raw, _SHORT)
-        if found is None:
+        match = self._match(tokens, raw, _LONG_PATTERN) or self._match(tokens, raw, _SHORT_PATTERN)
+        if match is None:
             return None
-        at, length = found
-        guessed = list(tokens[at : at + min(most, MOST["ngram"])])
-        return Draft("ngram", guessed, [class_of_match(length + n) for n in range(len(guessed))])
+        at, length = match
+        tokens_after = list(tokens[at : at + min(most, MOST["ngram"])])
+        return Draft("ngram", tokens_after, [class_of_match(length + n) for n in range(len(tokens_after))])
 
     def _text(self, stream: Stream) -> tuple[array[int], bytearray]:
-        tokens, raw = self._said.setdefault(stream, (array("i"), bytearray()))
-        more = array("i", stream.tokens[len(tokens) :])
-        tokens.extend(more)
-        raw += more.tobytes()
+        tokens, raw = self._texts.setdefault(stream, (array("i"), bytearray()))
+        new_tokens = array("i", stream.tokens[len(tokens) :])
+        tokens.extend(new_tokens)
+        raw += new_tokens.tobytes()
         return tokens, raw
 
-    def _latest(self, tokens: array[int], raw: bytearray, size: int) -> tuple[int, int] | None:
+    def _match(self, tokens: array[int], raw: bytearray, size: int) -> tuple[int, int] | None:
         """Return what follows the longest of the latest matches of the last `size` tokens, and its length."""
         width = tokens.itemsize
         pattern = raw[-size * width :]
@@ -58,7 +55,7 @@ class NgramDrafter:
             return None
         best: tuple[int, int] | None = None
         stop = len(raw) - 1
-        for _ in range(_LOOKS):
+        for _ in range(_MATCHES_TRIED):
             at = raw.rfind(pattern, 0, stop)
             if at < 0:
                 break
@@ -66,17 +63,17 @@ class NgramDrafter:
             if at % width:
                 continue
             end = at // width + size
-            length = size + _alike(tokens, end - size, len(tokens) - size)
+            length = size + _common_suffix(tokens, end - size, len(tokens) - size)
             if best is None or length > best[1]:
                 best = end, length
         return best
 
     def forget(self, stream: Stream) -> None:
-        """The stream has ended, or has other tokens now."""
-        self._said.pop(stream, None)
+        """Forget a stream that has ended or has other tokens now."""
+        self._texts.pop(stream, None)
 
 
-def _alike(tokens: Sequence[int], one: int, other: int) -> int:
+def _common_suffix(tokens: Sequence[int], one: int, other: int) -> int:
     """Return how many tokens before two places are the same."""
     n = 0
     while n < min(one, _LONGEST_MATCH) and tokens[one - 1 - n] == tokens[other - 1 - n]:
@@ -85,14 +82,14 @@ def _alike(tokens: Sequence[int], one: int, other: int) -> int:
 
 
 @dataclass(slots=True)
-class _Place:
-    """Where the small model has got to with a stream."""
+class _StreamState:
+    """How much of a stream the small model has read."""
 
     slot: Slot
-    n_said: int
+    n_read: int
     """Tokens of the stream in its cache ..."""
-    guessed: list[int] = field(default_factory=list)
-    """... and behind them those that were only guessed then."""
+    drafted: list[int] = field(default_factory=list)
+    """... and behind them those that it had drafted."""
 
 
 class ModelDrafter:
@@ -100,13 +97,15 @@ class ModelDrafter:
 
     def __init__(self, backend: Backend, n_vocab: int) -> None:
         """n_vocab: tokens that the target knows; a draft may have some more, or fewer."""
+        self.cache = PrefixCache(backend)
+        self.longest = backend.context
+        """Tokens of a stream that it can look back on."""
         self._backend = backend
-        self._cache = PrefixCache(backend)
         self._n_vocab = min(n_vocab, backend.vocabulary.size)
-        self._places: dict[Stream, _Place] = {}
+        self._states: dict[Stream, _StreamState] = {}
 
     def warm_up(self, token: Sequence[int], *, whole: bool) -> float:
-        """Compute a token some times; return the least seconds that it took: the first pages are cold.
+        """Decode one token several times and return the shortest time: the first pages are cold.
 
         whole: a full batch before it. Raises DecodeFailed or CacheFull.
         """
@@ -122,148 +121,140 @@ class ModelDrafter:
             self._backend.truncate(0, 0)
         return min(seconds)
 
-    @property
-    def cache(self) -> PrefixCache:
-        """What it has read."""
-        return self._cache
-
-    @property
-    def longest(self) -> int:
-        """Tokens of a stream that it can look back on."""
-        return self._backend.context
-
     def n_behind(self, stream: Stream) -> int:
         """Return how many tokens of a stream it has yet to read."""
-        place = self._places.get(stream)
-        if place is None:
-            return len(stream.tokens) - self._cache.best(stream.tokens, len(stream.tokens) - 1)[1]
-        return len(stream.tokens) - place.n_said - common_prefix(place.guessed, stream.tokens[place.n_said :])
+        state = self._states.get(stream)
+        if state is None:
+            return len(stream.tokens) - self.cache.best(stream.tokens, len(stream.tokens) - 1)[1]
+        return len(stream.tokens) - state.n_read - common_prefix(state.drafted, stream.tokens[state.n_read :])
 
     def read(self, stream: Stream, n_tokens: int) -> bool:
         """Read so many more tokens of a stream, all but the last one; False where there is no room."""
-        place = self._place(stream)
-        if place is None:
+        state = self._state_of(stream)
+        if state is None:
             return False
-        stop = min(place.n_said + n_tokens, len(stream.tokens) - 1)
-        while place.n_said < stop:
-            tokens = stream.tokens[place.n_said : min(stop, place.n_said + self._backend.n_batch)]
-            if self._decode([BatchPart(place.slot.id, place.n_said, tokens, 0)]) is None:
+        stop = min(state.n_read + n_tokens, len(stream.tokens) - 1)
+        while state.n_read < stop:
+            tokens = stream.tokens[state.n_read : min(stop, state.n_read + self._backend.n_batch)]
+            if self._decode([BatchPart(state.slot.id, state.n_read, tokens, 0)]) is None:
                 return False
-            self._cache.extend(place.slot, tokens)
-            place.n_said += len(tokens)
+            self.cache.extend(state.slot, tokens)
+            state.n_read += len(tokens)
         return True
 
-    def draft(self, wanted: Sequence[DraftRequest]) -> int:
+    def draft(self, requests: Sequence[DraftRequest]) -> int:
         """Draft for several streams at once, a token of each in every round. Returns the rounds.
 
         Each draft grows until it is as long as wanted or its `goes_on` says no. Raises DecodeFailed.
         """
-        growing = self._within_a_batch(wanted)
+        growing = self._fitting_batch(requests)
         rounds = 0
         while growing:
-            parts = [self._part(one) for one in growing]
+            parts = [self._part(request) for request in growing]
             rows = self._decode(parts)
             if rows is None:
                 break
             rounds += 1
-            for one, part in zip(growing, parts, strict=True):
-                place = self._places[one.stream]
-                self._cache.extend(place.slot, part.tokens)
-                place.n_said, place.guessed = len(one.stream.tokens), list(one.draft.tokens)
+            for request, part in zip(growing, parts, strict=True):
+                state = self._states[request.stream]
+                self.cache.extend(state.slot, part.tokens)
+                state.n_read, state.drafted = len(request.stream.tokens), list(request.draft.tokens)
             growing = [
-                one
-                for one, row in zip(growing, rows, strict=True)
-                if self._guess(one, row[: self._n_vocab]) and self._goes_on(one)
+                request
+                for request, row in zip(growing, rows, strict=True)
+                if self._draft_token(request, row[: self._n_vocab]) and self._continues(request)
             ]
         return rounds
 
-    def _within_a_batch(self, wanted: Sequence[DraftRequest]) -> list[DraftRequest]:
-        """Return those who have a place and whose unread tokens fit into one call, with the others'."""
-        found: list[DraftRequest] = []
+    def _fitting_batch(self, requests: Sequence[DraftRequest]) -> list[DraftRequest]:
+        """Return the requests that have a slot, and whose unread tokens fit into one call together."""
+        fitting: list[DraftRequest] = []
         left = self._backend.n_batch
-        for one in wanted:
-            place = self._place(one.stream)
-            if place is None or len(found) == self._backend.n_outputs_max:
+        for request in requests:
+            state = self._state_of(request.stream)
+            if state is None or len(fitting) == self._backend.n_outputs_max:
                 continue
-            n_unread = len(one.stream.tokens) - place.slot.length
+            n_unread = len(request.stream.tokens) - state.slot.length
             if n_unread <= left:
-                found.append(one)
+                fitting.append(request)
                 left -= n_unread
-        return found
+        return fitting
 
-    def _goes_on(self, one: DraftRequest) -> bool:
+    def _continues(self, request: DraftRequest) -> bool:
         """Say whether a draft grows: nothing follows what ends a reply."""
-        tokens = one.draft.tokens
+        tokens = request.draft.tokens
         ends = self._backend.vocabulary.is_end(tokens[-1])
-        return len(tokens) < one.most and not ends and one.goes_on(one.draft.confidence)
+        return len(tokens) < request.most and not ends and request.is_worth_drafting(request.draft.confidence)
 
-    def _part(self, one: DraftRequest) -> BatchPart:
-        place = self._places[one.stream]
-        start = place.slot.length
-        said = one.stream.tokens[start:]
-        return BatchPart(place.slot.id, start, said or one.draft.tokens[-1:], 1)
+    def _part(self, request: DraftRequest) -> BatchPart:
+        state = self._states[request.stream]
+        start = state.slot.length
+        unread = request.stream.tokens[start:]
+        return BatchPart(state.slot.id, start, unread or request.draft.tokens[-1:], 1)
 
-    def _guess(self, one: DraftRequest, row: Logits) -> bool:
+    def _draft_token(self, request: DraftRequest, row: Logits) -> bool:
         """Add the next token to a draft, chosen from its logits as the target chooses from its own.
 
         False where it is not worth it. That is decided by how sure the draft is, before a token is drawn: to
         leave out some that were drawn would make the others likelier.
         """
-        sampler, draft = one.stream.sampler, one.draft
+        sampler, draft = request.stream.sampler, request.draft
         window = max(sampler.sampling.penalty_window, 0)
-        recent = [*one.stream.tokens[-window:], *draft.tokens] if window else []
+        recent = [*request.stream.tokens[-window:], *draft.tokens] if window else []
         try:
-            drawn = sampler.distribution(row, recent, [*one.stream.said, *draft.tokens])
-        except SchemaError:  # the target will say so too, or knows better
+            distribution = sampler.distribution(row, recent, [*request.stream.said, *draft.tokens])
+        except SchemaError:  # the target will raise it too, or knows better
             return False
-        sure = class_of_probability(float(drawn[1].max()) if len(drawn[0]) > 1 else _confidence(row))
-        if not one.takes([*draft.confidence, sure]):
+        confidence = class_of_probability(
+            float(distribution[1].max()) if len(distribution[0]) > 1 else _confidence(row)
+        )
+        if not request.is_worth_adding([*draft.confidence, confidence]):
             return False
         if sampler.is_foreseeable:
-            token = sampler.foresee(drawn, len(draft.tokens))
+            token = sampler.foresee(distribution, len(draft.tokens))
         else:
-            token = sampler.draw(drawn)
-            draft.distributions = [*(draft.distributions or []), drawn]
+            token = sampler.draw(distribution)
+            draft.distributions = [*(draft.distributions or []), distribution]
         draft.tokens.append(token)
-        draft.confidence.append(sure)
+        draft.confidence.append(confidence)
         return True
 
-    def _place(self, stream: Stream) -> _Place | None:
-        """Return where it has got to, with nothing in the cache that was not said; None without a room."""
-        place = self._places.get(stream)
-        if place is None:
-            if not self._cache.has_free_slot:
+    def _state_of(self, stream: Stream) -> _StreamState | None:
+        """Return its state, with nothing in the cache that is not in the stream; None without a free slot."""
+        state = self._states.get(stream)
+        if state is None:
+            if not self.cache.has_free_slot:
                 return None
-            slot, n = self._cache.seat(stream.tokens)
+            slot, n = self.cache.seat(stream.tokens)
             slot.chat = stream.request.chat
-            place = self._places[stream] = _Place(slot, n)
-        if place.guessed:
-            place.n_said += common_prefix(place.guessed, stream.tokens[place.n_said :])
-            place.guessed = []
-        keep = min(place.n_said, len(stream.tokens) - 1)
-        if keep < place.slot.length and not self._cache.truncate(place.slot, keep):
-            self._cache.clear(place.slot)
-        place.n_said = place.slot.length
-        return place
+            state = self._states[stream] = _StreamState(slot, n)
+        if state.drafted:
+            state.n_read += common_prefix(state.drafted, stream.tokens[state.n_read :])
+            state.drafted = []
+        keep = min(state.n_read, len(stream.tokens) - 1)
+        if keep < state.slot.length and not self.cache.truncate(state.slot, keep):
+            self.cache.clear(state.slot)
+        state.n_read = state.slot.length
+        return state
 
     def _decode(self, parts: Sequence[BatchPart]) -> Logits | None:
-        """Compute a batch; None where there is no room for it even without what is idle."""
+        """Decode a batch; None if there is no room for it even without idle sequences."""
         while True:
             try:
                 return self._backend.decode(parts)
             except CacheFull:
-                if not self._cache.evict():
+                if not self.cache.evict():
                     return None
 
     def forget(self, stream: Stream) -> None:
-        """The stream has ended, or has other tokens now. What was read of it stays for the next turn."""
-        place = self._places.pop(stream, None)
-        if place is not None:
-            self._cache.release(place.slot)
+        """Forget a stream that has ended or has other tokens now. Its cache stays for the next turn."""
+        state = self._states.pop(stream, None)
+        if state is not None:
+            self.cache.release(state.slot)
 
     def forget_chat(self, chat: str) -> None:
         """Keep nothing of a conversation."""
-        self._cache.forget(chat)
+        self.cache.forget(chat)
 
     def close(self) -> None:
         """Free the small model."""
@@ -272,43 +263,40 @@ class ModelDrafter:
 
 @dataclass(slots=True)
 class DraftRequest:
-    """A draft that a small model is asked for."""
+    """A draft to be made by a small model."""
 
     stream: Stream
     draft: Draft
     most: int
-    takes: Callable[[Sequence[int]], bool]
-    """Whether a token is worth verifying, behind others, by the classes of all of them."""
-    goes_on: Callable[[Sequence[int]], bool]
-    """Whether to find out what comes behind tokens of these classes."""
+    is_worth_adding: Callable[[Sequence[int]], bool]
+    """Whether a token is worth verifying behind others, by the classes of all of them."""
+    is_worth_drafting: Callable[[Sequence[int]], bool]
+    """Whether to draft another token behind tokens of these classes."""
 
 
 def _confidence(row: Logits) -> float:
     """Return the probability of the likeliest token, among the ten likeliest."""
-    highest = row[top_ids(row, _TOP)].astype(np.float64)
+    highest = row[top_ids(row, _TOP_TOKENS)].astype(np.float64)
     return float(1 / np.exp(highest - highest[0]).sum())
 
 
 def load_draft(
-    plan: LoadPlan | None, target: Backend, make: Callable[[LoadPlan], Backend]
+    plan: LoadPlan | None, target: Backend, open_backend: Callable[[LoadPlan], Backend]
 ) -> tuple[ModelDrafter | None, str]:
-    """Return the drafter, or None and why there is none: nobody is kept from chatting by a draft.
-
-    make: loads a plan.
-    """
+    """Return the drafter, or None and why there is none: without a draft model a chat goes on."""
     if plan is None:
         return None, ""
     try:
-        backend = make(plan)
+        backend = open_backend(plan)
     except EdgechatError as error:
         return None, f"The draft model {plan.model_name} is not used. {error.message}"
-    why = target.vocabulary.misfit(backend.vocabulary)
+    problem = target.vocabulary.misfit(backend.vocabulary)
     # It computes a token at a time, and may have to go back over several calls.
-    if not why and (not backend.rolls_back or backend.capabilities.recomputes):
-        why = "its state cannot undo a rejected draft"
-    if not why and backend.context < target.context:
-        why = f"its context is {backend.context} tokens, not {target.context}"
-    if why:
+    if not problem and (not backend.rolls_back or backend.capabilities.recomputes):
+        problem = "its state cannot undo a rejected draft"
+    if not problem and backend.context < target.context:
+        problem = f"its context is {backend.context} tokens, not {target.context}"
+    if problem:
         backend.close()
-        return None, f"{plan.model_name} cannot be used as a draft model: {why}."
+        return None, f"{plan.model_name} cannot be used as a draft model: {problem}."
     return ModelDrafter(backend, target.vocabulary.size), ""

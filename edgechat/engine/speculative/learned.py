@@ -21,11 +21,9 @@ from edgechat.planner.plan import LoadPlan
 
 _FILE = "speculation.json"
 _PLACES = 32
-_MOST_READ = 1 << 20
-"""Bytes of the file: several times what we write."""
+_MOST_READ = 1 << 20  # bytes of the file: several times what we write
 _MOST_ROUND_COST = 10.0
-_PAUSE = 5.0
-"""Seconds between two writes."""
+_PAUSE = 5.0  # seconds between two writes
 
 
 class AcceptanceRates(msgspec.Struct, frozen=True):
@@ -47,7 +45,7 @@ class DraftRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DraftHistory:
-    """The lessons of one load."""
+    """What was learnt with one model, draft and machine."""
 
     def __init__(self, plan: LoadPlan) -> None:
         machine = plan.where.machine if plan.where else f"{plan.threads} threads"
@@ -63,36 +61,38 @@ class DraftHistory:
         )
         self._written = 0.0
 
-    def teach(self, controller: Controller) -> None:
+    def restore(self, controller: Controller) -> None:
         """Let a controller start with what was learnt before."""
-        for one in _read():
-            if one.place == self._place:
-                controller.cost.start_with(one.shapes)
-                if 0 < one.round_cost <= _MOST_ROUND_COST:
-                    controller.round_cost = one.round_cost
-                for source, rates in one.rates.items():
+        for record in _read():
+            if record.place == self._place:
+                controller.cost.start_with(record.shapes)
+                if 0 < record.round_cost <= _MOST_ROUND_COST:
+                    controller.round_cost = record.round_cost
+                for source, rates in record.rates.items():
                     controller.acceptance[source].start_with(rates.by_class, rates.by_position)
 
-    def keep(self, controller: Controller) -> None:
+    def save(self, controller: Controller) -> None:
         """Write down what a controller knows, unless that was done just now. Takes a millisecond or two."""
         now = time.time()
         if abs(now - self._written) < _PAUSE:
             return
         self._written = now
         rates = {
-            source: AcceptanceRates(one.by_class, one.by_position)
-            for source, one in controller.acceptance.items()
+            source: AcceptanceRates(record.by_class, record.by_position)
+            for source, record in controller.acceptance.items()
         }
-        mine = DraftRecord(
+        own = DraftRecord(
             place=self._place,
             shapes=controller.cost.shapes,
             round_cost=controller.round_cost,
             rates=rates,
             when=now,
         )
-        others = sorted((one for one in _read() if one.place != self._place), key=lambda one: one.when)
+        others = sorted(
+            (record for record in _read() if record.place != self._place), key=lambda record: record.when
+        )
         with contextlib.suppress(OSError, FolderError):
-            paths.replace(_path(), msgspec.json.encode([*others[-_PLACES + 1 :], mine]))
+            paths.replace(_path(), msgspec.json.encode([*others[-_PLACES + 1 :], own]))
 
 
 def _read() -> list[DraftRecord]:

@@ -1,10 +1,10 @@
-"""Speculation around the engine's step: drafts are put into a planned batch, and judged once decoded."""
+"""Speculation around the engine's step: drafts are added to a planned batch, and verified once decoded."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,23 +21,17 @@ from edgechat.engine.speculative.step_cost import LARGEST
 from edgechat.planner.plan import LoadPlan
 
 _LOG = logging.getLogger(__name__)
-_INLINE = 32
-"""Tokens that the draft model reads as a part of drafting; more are read ahead, in several steps."""
-_READ = 256
-"""Tokens that it reads ahead in a step."""
-_REPLY = 200.0
-"""Tokens that a reply is expected to have, before the first one has ended."""
-_OVERHEAD = 0.005
-"""Share of the time that may be spent on looking whether a draft pays, where none does."""
-_GLANCE = 8
-"""Of the steps at which nobody looks, every so many teach what a step costs: to learn takes time, too."""
-_LONGEST_SKIP = 64.0
-"""Steps; a look that took so long was interrupted."""
+_READ_INLINE = 32  # tokens that the draft model reads while drafting; more are read ahead, in several steps
+_READ_AHEAD = 256  # tokens that it reads ahead in a step
+_FIRST_REPLY_LENGTH = 200.0  # tokens that a reply is expected to have, before the first one has ended
+_OVERHEAD = 0.005  # share of the time that may be spent on deciding whether a draft pays, if none does
+_MEASURE_EVERY = 8  # skipped steps of which one is measured: to learn takes time, too
+_LONGEST_SKIP = 64.0  # steps; a decision that took so long was interrupted
 
 
 @dataclass(slots=True)
 class _Step:
-    """What is being done now."""
+    """The step that is under way."""
 
     n_streams: int
     n_rows: int
@@ -45,9 +39,9 @@ class _Step:
     drafting: float = 0.0
     rounds: int = 0
     reading: float = 0.0
-    looking: float = 0.0
+    deciding: float = 0.0
     skipped: bool = False
-    """Nobody has looked whether a draft pays."""
+    """It was not decided whether a draft pays."""
 
 
 class Speculation:
@@ -64,7 +58,7 @@ class Speculation:
     ) -> None:
         self.controller = controller
         self.sources: frozenset[Source] = frozenset({"model", "ngram"})
-        """Who may draft, of those who are here."""
+        """The sources that may be used."""
         self.lengths: tuple[int, ...] = ()
         """Tokens drafted for each stream in the last step that could draft."""
         self._backend = backend
@@ -72,12 +66,12 @@ class Speculation:
         self._model = model
         self._ngram = ngram
         self._step: _Step | None = None
-        self._skip = 0.0
-        self._reply = _REPLY
+        self._to_skip = 0.0
+        self._reply_length = _FIRST_REPLY_LENGTH
         self._read_cost = controller.round_cost / 8
 
     def warm_up(self, token: Sequence[int], seconds: float, *, whole: bool) -> None:
-        """Learn what a token of the draft model costs, where the target's takes so many seconds."""
+        """Measure what a token of the draft model costs, over the target's `seconds`."""
         self.controller.cost.observe(1, seconds)
         if self._model is None:
             return
@@ -85,30 +79,32 @@ class Speculation:
             self.controller.round_cost = self._model.warm_up(token, whole=whole) / seconds
             self._read_cost = self.controller.round_cost / 8
         except (DecodeFailed, CacheFull) as error:
-            self._lose_model(error)
+            self._drop_model(error)
 
     def names(self, plan: LoadPlan) -> tuple[str, ...]:
-        """Return who drafts."""
-        if not self.drafts:
-            return ()
-        model = (plan.draft.model_name,) if self._model is not None and plan.draft else ()
-        return (*model, *(("n-grams",) if self._ngram is not None else ()))
+        """Return the names of the drafters."""
+        names = {"model": plan.draft.model_name if plan.draft else "", "ngram": "n-grams"}
+        return tuple(names[source] for source in self.present if names[source])
 
     @property
     def drafts(self) -> bool:
-        """Whether anybody is here to draft."""
-        somebody = self._model is not None or self._ngram is not None
-        return somebody and bool(self.sources) and self._backend.rolls_back > 0
+        """Whether there is a drafter whose drafts can be taken back."""
+        return self._has_drafter and bool(self.sources) and self._backend.rolls_back > 0
+
+    @property
+    def _has_drafter(self) -> bool:
+        return self._model is not None or self._ngram is not None
 
     @property
     def present(self) -> tuple[Source, ...]:
-        """Those who may draft now."""
-        here: dict[Source, object] = {"model": self._model, "ngram": self._ngram}
-        return tuple(one for one in here if here[one] is not None and one in self.sources and self.drafts)
+        """The sources of drafts that may be used now."""
+        drafters: dict[Source, object] = {"model": self._model, "ngram": self._ngram}
+        usable = self.sources if self.drafts else frozenset()
+        return tuple(source for source, drafter in drafters.items() if drafter and source in usable)
 
     @property
     def draft_cache(self) -> PrefixCache | None:
-        """What the draft model has read; None where there is no such model."""
+        """The draft model's cache; None without such a model."""
         return self._model.cache if self._model is not None else None
 
     def draft(self, planned: Planned) -> Planned:
@@ -121,19 +117,19 @@ class Speculation:
         if not self.drafts or too_many or not all(self._is_stream(*pair) for pair in planned):
             return planned
         step = self._step = _Step(len(planned), len(planned), time.perf_counter())
-        if self._skip >= 1:
-            self._skip -= 1
+        if self._to_skip >= 1:
+            self._to_skip -= 1
             step.skipped = True
             return planned
         streams, self.lengths = [stream for stream, _ in planned], (0,) * len(planned)
         depth = sum(len(one.tokens) for one in streams) / len(streams)
-        may = self.controller.begin(len(streams), depth)
-        if may and (most := self._room(planned)) > 0:
+        if self.controller.begin(len(streams), depth) and (most := self._max_drafted(planned)) > 0:
             planned = self._drafted(planned, streams, most, step)
-        step.looking = time.perf_counter() - step.began - step.drafting - step.reading
+        step.deciding = time.perf_counter() - step.began - step.drafting - step.reading
         plain = self.controller.cost.seconds(len(streams))
         if step.n_rows == step.n_streams and plain > 0:
-            self._skip = min(self._skip + max(step.looking / (_OVERHEAD * plain) - 1, 0.0), _LONGEST_SKIP)
+            to_skip = self._to_skip + max(step.deciding / (_OVERHEAD * plain) - 1, 0.0)
+            self._to_skip = min(to_skip, _LONGEST_SKIP)
         return planned
 
     def _is_stream(self, stream: Stream, part: BatchPart) -> bool:
@@ -141,46 +137,46 @@ class Speculation:
         forked = not self._backend.capabilities.cuts and part.start < stream.boundary
         return part.n_logits == 1 and len(part.tokens) == 1 and not forked
 
-    def _room(self, planned: Planned) -> int:
+    def _max_drafted(self, planned: Planned) -> int:
         """Return how many tokens this batch may draft."""
         n = len(planned)
         rows = min(self._backend.n_outputs_max, self._backend.n_batch, LARGEST) - n
         return min(rows, self._scheduler.spare(n + rows) - n)
 
     def _drafted(self, planned: Planned, streams: list[Stream], most: int, step: _Step) -> Planned:
-        limits = [min(self._limit(one), most) for one in streams]
-        guesses = [self._lookup(one, limit) for one, limit in zip(streams, limits, strict=True)]
-        bids = [
-            self._bids(one, guess, limit) for one, guess, limit in zip(streams, guesses, limits, strict=True)
+        limits = [min(self._limit(stream), most) for stream in streams]
+        ngrams = [self._ngram_draft(stream, limit) for stream, limit in zip(streams, limits, strict=True)]
+        offers = [
+            self._offers(stream, ngram, limit)
+            for stream, ngram, limit in zip(streams, ngrams, limits, strict=True)
         ]
-        if self._model is None:  # perhaps only since a moment
-            bids = [[bid for bid in one if bid.source != "model"] for one in bids]
-        chosen = self.controller.choose(bids, most)
+        if self._model is None:  # it may have been dropped just now
+            offers = [[offer for offer in stream if offer.source != "model"] for stream in offers]
+        chosen = self.controller.choose(offers, most)
         drafts: list[Draft | None] = [None] * len(streams)
-        planned_in_all = sum(one.length for one in chosen if one is not None)
-        n_with_model = sum(one.source == "model" for one in chosen if one is not None)
-        more = (most - planned_in_all) // max(n_with_model, 1)
-        wanted: list[DraftRequest] = []
-        for at, choice in enumerate(chosen):
-            guess = guesses[at]
+        n_chosen = sum(choice.length for choice in chosen if choice)
+        n_with_model = sum(choice.source == "model" for choice in chosen if choice)
+        more = (most - n_chosen) // max(n_with_model, 1)
+        requests: list[DraftRequest] = []
+        for at, (choice, ngram) in enumerate(zip(chosen, ngrams, strict=True)):
             if choice is None:
                 continue
-            if choice.source == "ngram" and guess is not None:
-                guess.cut(choice.length)
-                drafts[at] = guess
+            if choice.source == "ngram" and ngram is not None:
+                ngram.cut(choice.length)
+                drafts[at] = ngram
             elif choice.source == "model":
                 drafts[at] = draft = Draft("model")
                 # Confidence may make it longer than was thought good, as far as there is room for all.
                 longest = min(limits[at], MOST["model"], choice.length + more)
-                beside = planned_in_all - choice.length
-                takes = partial(self._takes, n_beside=beside, longest=longest)
-                goes_on = partial(self._goes_on, n_beside=beside, longest=longest)
-                wanted.append(DraftRequest(streams[at], draft, longest, takes, goes_on))
-        if wanted:
-            self._ask_model(wanted, step)
-            self._trim(drafts)
+                pays = partial(self._pays, n_beside=n_chosen - choice.length, longest=longest)
+                to_add = partial(pays, self.controller.is_worth_adding)
+                to_draft = partial(pays, self.controller.is_worth_drafting)
+                requests.append(DraftRequest(streams[at], draft, longest, to_add, to_draft))
+        if requests:
+            self._ask_model(requests, step)
+            self._cut_unprofitable(drafts)
         self.lengths = tuple(len(draft.tokens) if draft else 0 for draft in drafts)
-        return [self._with(pair, draft, step) for pair, draft in zip(planned, drafts, strict=True)]
+        return [self._append_draft(pair, draft, step) for pair, draft in zip(planned, drafts, strict=True)]
 
     def _limit(self, stream: Stream) -> int:
         """Return how many tokens may be drafted for a stream."""
@@ -189,73 +185,71 @@ class Speculation:
             limit = min(limit, stream.request.max_tokens - stream.n_generated - 1)
         return limit
 
-    def _lookup(self, stream: Stream, limit: int) -> Draft | None:
+    def _ngram_draft(self, stream: Stream, limit: int) -> Draft | None:
         if self._ngram is None or "ngram" not in self.sources or limit <= 0:
             return None
-        guess = self._ngram.draft(stream, limit)
-        if guess is not None:  # nothing follows what ends a reply
+        ngram = self._ngram.draft(stream, limit)
+        if ngram is not None:  # nothing follows what ends a reply
             is_end = self._backend.vocabulary.is_end
-            guess.cut(next((n for n, token in enumerate(guess.tokens, 1) if is_end(token)), limit))
-            guess.cut(stream.sampler.allowed(stream.said, guess.tokens))
-        return guess if guess is not None and guess.tokens else None
+            ngram.cut(next((n for n, token in enumerate(ngram.tokens, 1) if is_end(token)), limit))
+            ngram.cut(stream.sampler.allowed(stream.said, ngram.tokens))
+        return ngram if ngram is not None and ngram.tokens else None
 
-    def _bids(self, stream: Stream, guess: Draft | None, limit: int) -> list[DraftOffer]:
-        bids: list[DraftOffer] = []
-        if guess is not None:
-            bids.append(DraftOffer("ngram", self.controller.chances(guess.confidence, "ngram")))
+    def _offers(self, stream: Stream, ngram: Draft | None, limit: int) -> list[DraftOffer]:
+        offers: list[DraftOffer] = []
+        if ngram is not None:
+            offers.append(DraftOffer("ngram", self.controller.chances(ngram.confidence, "ngram")))
         may = "model" in self.sources and limit > 0
         if self._model is not None and may and self._is_ready(self._model, stream):
-            bids.append(DraftOffer("model", self.controller.prospects("model")[:limit]))
-        return bids
+            offers.append(DraftOffer("model", self.controller.prospects("model")[:limit]))
+        return offers
 
     def _is_ready(self, model: ModelDrafter, stream: Stream) -> bool:
         """Say whether the draft model has read the stream; let it read on if that seems worth the time."""
         if len(stream.tokens) + MOST["model"] >= model.longest:
             return False
         behind = model.n_behind(stream)
-        if behind <= _INLINE:
+        if behind <= _READ_INLINE:
             return True
-        left = max(self._reply - stream.n_generated, self._reply / 4)
+        left = max(self._reply_length - stream.n_generated, self._reply_length / 4)
         if stream.request.max_tokens is not None:
             left = min(left, stream.request.max_tokens - stream.n_generated)
-        n = min(behind - 1, _READ)
-        may = self.controller.reads(behind * self._read_cost, left, n * self._read_cost)
+        n = min(behind - 1, _READ_AHEAD)
+        may = self.controller.reading_budget(behind * self._read_cost, left, n * self._read_cost)
         n = min(n, int(may / max(self._read_cost, 1e-6) + 0.5))
-        if n < min(behind - 1, _INLINE):
+        if n < min(behind - 1, _READ_INLINE):
             return False
         began = time.perf_counter()
         try:
             if not model.read(stream, n):
                 return False
         except DecodeFailed as error:
-            self._lose_model(error)
+            self._drop_model(error)
             return False
         seconds = time.perf_counter() - began
         if self._step is not None:
             self._step.reading += seconds
         if self.controller.cost.level > 0:
             self._read_cost += 0.5 * (seconds / n / self.controller.cost.level - self._read_cost)
-        return behind - n <= _INLINE
+        return behind - n <= _READ_INLINE
 
-    def _takes(self, classes: Sequence[int], n_beside: int, longest: int) -> bool:
-        return self.controller.takes(self.controller.chances(classes, "model"), n_beside, longest)
+    def _pays(
+        self, decide: Callable[..., bool], classes: Sequence[int], *, n_beside: int, longest: int
+    ) -> bool:
+        return decide(self.controller.chances(classes, "model"), n_beside, longest)
 
-    def _goes_on(self, classes: Sequence[int], n_beside: int, longest: int) -> bool:
-        chances = self.controller.chances(classes, "model")
-        return len(chances) < longest and self.controller.goes_on(chances, n_beside, longest)
-
-    def _ask_model(self, wanted: list[DraftRequest], step: _Step) -> None:
+    def _ask_model(self, requests: list[DraftRequest], step: _Step) -> None:
         assert self._model is not None
         began = time.perf_counter()
         try:
-            step.rounds = self._model.draft(wanted)
+            step.rounds = self._model.draft(requests)
         except DecodeFailed as error:
-            for one in wanted:
-                one.draft.cut(0)
-            self._lose_model(error)
+            for request in requests:
+                request.draft.cut(0)
+            self._drop_model(error)
         step.drafting = time.perf_counter() - began
 
-    def _trim(self, drafts: list[Draft | None]) -> None:
+    def _cut_unprofitable(self, drafts: list[Draft | None]) -> None:
         """Leave out what is not worth verifying after all.
 
         Not of what was drawn: which of its tokens are verified must not depend on what they are.
@@ -266,7 +260,7 @@ class Speculation:
                 chances = self.controller.chances(draft.confidence, "model")
                 draft.cut(self.controller.worth_verifying(chances, beside))
 
-    def _with(
+    def _append_draft(
         self, pair: tuple[Stream, BatchPart], draft: Draft | None, step: _Step
     ) -> tuple[Stream, BatchPart]:
         stream, part = pair
@@ -277,68 +271,65 @@ class Speculation:
         tokens = [*part.tokens, *draft.tokens]
         return stream, BatchPart(part.seq, part.start, tokens, len(tokens))
 
-    def _lose_model(self, error: Exception) -> None:
-        """The draft model is broken: nobody needs it."""
+    def _drop_model(self, error: Exception) -> None:
+        """Go on without the draft model, which is broken."""
         _LOG.warning("the draft model is no longer used: %s", error)
-        if self._model is not None:
-            self._model.close()
+        self.close()
         self._model = None
 
     def stop(self) -> None:
-        """Let nobody draft any more: a fault of ours lies there, and nobody needs drafts."""
+        """Draft no more: there is a bug in drafting, and replies do not need it."""
         self.sources, self._step = frozenset(), None
 
     @property
     def why_off(self) -> str:
-        """Why nobody drafts although somebody could; '' where that is not so."""
-        if self._backend.rolls_back or (self._model is None and self._ngram is None):
+        """Why the drafters cannot be used; '' if they can, or if there are none."""
+        if self._backend.rolls_back or not self._has_drafter:
             return ""
         return "Drafting is not possible: the model cannot undo a rejected draft."
 
-    # What came of it.
+    # Learning.
 
     def verified(self, stream: Stream, draft: Draft, n_stood: int) -> None:
-        """A draft has been verified: so many of its tokens stand."""
+        """Learn from a verified draft, of which the first `n_stood` tokens stand."""
         self.controller.acceptance[draft.source].observe(draft.confidence, n_stood)
         stream.tally.drafted += len(draft.tokens)
         stream.tally.accepted += n_stood
         stream.tally.drafts += 1
 
     def done(self, streams: Sequence[Stream], n_made: int) -> None:
-        """The step has made so many tokens."""
+        """Learn from the step, which has made `n_made` tokens."""
         step, self._step = self._step, None
         if step is None:
             return
         seconds = time.perf_counter() - step.began
         if step.skipped:
-            if int(self._skip) % _GLANCE == 0:
-                self.controller.passed(step.n_streams, seconds)
-            for stream in streams:
-                stream.tally.seconds += seconds / step.n_streams
-                stream.tally.plain_seconds += seconds / step.n_streams
-            return
-        decoding = seconds - step.drafting - step.reading - step.looking
-        self.controller.observe(
-            step.n_rows,
-            n_made,
-            decoding,
-            rounds=step.rounds,
-            drafting=step.drafting,
-            looking=step.looking,
-        )
-        plain = n_made * self.controller.cost.seconds(step.n_streams) / step.n_streams
+            plain = seconds
+            if int(self._to_skip) % _MEASURE_EVERY == 0:
+                self.controller.observe_undecided(step.n_streams, seconds)
+        else:
+            decoding = seconds - step.drafting - step.reading - step.deciding
+            self.controller.observe(
+                step.n_rows,
+                n_made,
+                decoding,
+                rounds=step.rounds,
+                drafting=step.drafting,
+                deciding=step.deciding,
+            )
+            plain = n_made * self.controller.cost.seconds(step.n_streams) / step.n_streams
         for stream in streams:
             stream.tally.seconds += seconds / step.n_streams
             stream.tally.plain_seconds += plain / step.n_streams
 
     def gave_up(self) -> None:
-        """The batch found no room: it will be planned again, and for a while without drafts."""
+        """Forget a step that found no room: it is planned again, and for a while without drafts."""
         self._step = None
-        self._skip = max(self._skip, 16.0)
+        self._to_skip = max(self._to_skip, 16.0)
 
     def ended(self, stream: Stream) -> None:
-        """A reply has ended."""
-        self._reply += 0.2 * (min(stream.n_generated, 10 * _REPLY) - self._reply)
+        """Learn from the length of a reply that has ended."""
+        self._reply_length += 0.2 * (min(stream.n_generated, 10 * _FIRST_REPLY_LENGTH) - self._reply_length)
         self.forget(stream)
 
     def forget_chat(self, chat: str) -> None:
@@ -347,10 +338,10 @@ class Speculation:
             self._model.forget_chat(chat)
 
     def forget(self, stream: Stream) -> None:
-        """A stream is no more, or has other tokens now."""
-        for one in (self._model, self._ngram):
-            if one is not None:
-                one.forget(stream)
+        """Forget a stream that has ended or has other tokens now."""
+        for drafter in (self._model, self._ngram):
+            if drafter is not None:
+                drafter.forget(stream)
 
     def close(self) -> None:
         """Free the draft model."""
@@ -359,28 +350,28 @@ class Speculation:
 
 
 def verify(
-    sampler: Sampler, rows: Logits, tokens: Sequence[int], draft: Draft, said: Sequence[int] = ()
+    sampler: Sampler, rows: Logits, tokens: Sequence[int], draft: Draft, reply_tokens: Sequence[int] = ()
 ) -> list[int]:
     """Return the tokens that come next: the drafted ones that stand, and one of the target's own.
 
-    rows: logits [k + 1, n_vocab] after the last of `tokens` and after each drafted one. said: those of the
-    tokens that are the reply's, where it follows a grammar. Every token is chosen with the ones before it in
-    sight, so penalties count drafted tokens too, and grammars go on from them. Where it was drawn from a
-    distribution it is judged by rejection sampling; a plain guess stands if the sampler chooses the same.
+    rows: logits [k + 1, n_vocab] after the last of `tokens` and after each drafted one. reply_tokens: those
+    of the tokens that are the reply's, where it follows a grammar. Every token is chosen with the ones before
+    it in sight, so penalties count drafted tokens too, and grammars go on from them. Where it was drawn from
+    a distribution it is judged by rejection sampling; a plain guess stands if the sampler chooses the same.
     Raises DecodeFailed or SchemaError.
     """
     window = max(sampler.sampling.penalty_window, 0)
-    recent, so_far = list(tokens[-window:]) if window else [], list(said)
-    found: list[int] = []
+    recent, so_far = list(tokens[-window:]) if window else [], list(reply_tokens)
+    chosen: list[int] = []
     for at, token in enumerate(draft.tokens):
         if draft.distributions is None:
-            chosen = sampler.choose(rows[at], recent, so_far)
+            next_token = sampler.choose(rows[at], recent, so_far)
         else:
-            chosen = sampler.judge(rows[at], recent, token, draft.distributions[at], so_far)
-        found.append(chosen)
-        recent.append(chosen)
-        so_far.append(chosen)
-        if chosen != token:
-            return found
-    found.append(sampler.choose(rows[len(draft.tokens)], recent, so_far))
-    return found
+            next_token = sampler.judge(rows[at], recent, token, draft.distributions[at], so_far)
+        chosen.append(next_token)
+        recent.append(next_token)
+        so_far.append(next_token)
+        if next_token != token:
+            return chosen
+    chosen.append(sampler.choose(rows[len(draft.tokens)], recent, so_far))
+    return chosen

@@ -21,26 +21,18 @@ LARGEST = 32
 """Rows; larger calls are read off the curve's end."""
 
 # All of logarithms; 0.1 is about ten percent.
-_NOISE = 0.08
-"""Of a step."""
-_DRIFT = 0.04
-"""Of the level, from one step to the next."""
-_CHANGE = 0.002
-"""Of the shape, from one step to the next: the cache grows."""
-_BEND, _JAG = 0.4, 0.2
-"""Of the first guess: of C(e n) over C(n), and of each n by itself."""
-_REMEMBERED = 0.05
-"""Of a shape that was learnt in another session."""
-_UNKNOWN = 10.0
-_OUTLIER = 4.0
-"""Standard deviations beyond which a surprise is the level's: something else runs on the machine."""
+_NOISE = 0.08  # of a step
+_DRIFT = 0.04  # of the level, from one step to the next
+_CHANGE = 0.002  # of the shape, from one step to the next: the cache grows
+_SHAPE_DEVIATION, _ROW_DEVIATION = 0.4, 0.2  # of the first guess: C(e n) over C(n), and each n by itself
+_REMEMBERED = 0.05  # of a shape that was learnt in another session
+_UNKNOWN_LEVEL = 10.0
+_OUTLIER = 4.0  # standard deviations beyond which a surprise is the level's: the machine is busy
 
 _FIRST_DEPTH = 512
-_DEPTHS = 8
-"""Depths of the cache apart by a factor of two: up to 512 tokens, 1024, 2048 ..."""
+_DEPTHS = 8  # depths of the cache apart by a factor of two: up to 512 tokens, 1024, 2048 ...
 
-_FEW_ROWS = 3.5
-"""A row of a small batch costs so many times more than one of a large batch, on processors."""
+_FEW_ROWS = 3.5  # a row of a small batch costs so many times more than one of a large batch, on processors
 _LEAST_SLOPE, _MOST_SLOPE = 0.02, 0.8
 
 Vector = npt.NDArray[np.float64]
@@ -79,17 +71,17 @@ class StepCost:
     @property
     def shapes(self) -> dict[int, Shape]:
         """What was learnt, by depth."""
-        return {depth: one.shape() for depth, one in self._filters.items() if one.level}
+        return {depth: filter_.shape() for depth, filter_ in self._filters.items() if filter_.level}
 
     def start_with(self, shapes: dict[int, Shape]) -> None:
-        """Take what was learnt before, less sure of it."""
-        for depth, one in shapes.items():
-            if 0 <= depth < _DEPTHS and _is_sound(one):
-                self._filters[depth] = _Filter.remembered(one, self.level)
+        """Start with what was learnt earlier, less sure of it."""
+        for depth, shape in shapes.items():
+            if 0 <= depth < _DEPTHS and _is_sound(shape):
+                self._filters[depth] = _Filter.remembered(shape, self.level)
         self._filter = self._filters.get(self._depth, self._filter)
 
     def at_depth(self, tokens: float) -> None:
-        """Say how many tokens of the cache the next steps look back on."""
+        """Set the number of tokens in the cache for the next steps."""
         depth = max(0, math.ceil(math.log2(max(tokens, 1) / _FIRST_DEPTH)))
         depth = min(depth, _DEPTHS - 1)
         if depth == self._depth:
@@ -111,7 +103,7 @@ class StepCost:
         return ratio[LARGEST] + (n - LARGEST) * max(ratio[LARGEST] - ratio[LARGEST // 2], 0) / (LARGEST // 2)
 
     def least_ratio(self, n: int) -> float:
-        """Return what C(n) / C(1) may well be if we are lucky."""
+        """Return a lower estimate of C(n) / C(1)."""
         at = min(n, LARGEST)
         return self.ratio(n) * math.exp(-math.sqrt(max(self._filter.spread[at, at], 0.0)))
 
@@ -128,33 +120,33 @@ class _Filter:
         self.mean, self.spread = mean, spread
         self.level = 0.0
         self.ratio: list[float] = []
-        self._tell()
+        self._update_ratio()
 
     @classmethod
     def guessed(cls, slope: float) -> _Filter:
         rows = np.arange(1, LARGEST + 1)
         mean = np.concatenate([[0.0], np.log(1 + slope * (rows - 1))])
         spread = np.zeros((LARGEST + 1, LARGEST + 1))
-        spread[1:, 1:] = _BEND**2 * np.minimum.outer(np.log(rows), np.log(rows))
-        spread[2:, 2:] += np.diag(np.full(LARGEST - 1, _JAG**2))
-        spread[0, 0] = _UNKNOWN**2
+        spread[1:, 1:] = _SHAPE_DEVIATION**2 * np.minimum.outer(np.log(rows), np.log(rows))
+        spread[2:, 2:] += np.diag(np.full(LARGEST - 1, _ROW_DEVIATION**2))
+        spread[0, 0] = _UNKNOWN_LEVEL**2
         return cls(mean, spread)
 
     @classmethod
     def remembered(cls, shape: Shape, level: float) -> _Filter:
         mean = np.concatenate([[0.0], np.log(shape.ratio)])
-        doubt = np.array([_UNKNOWN, 0.0, *shape.doubt[1:]])
+        doubt = np.array([_UNKNOWN_LEVEL, 0.0, *shape.doubt[1:]])
         doubt[2:] = np.sqrt(np.minimum(doubt[2:], 1.0) ** 2 + _REMEMBERED**2)
-        made = cls(mean, np.diag(doubt**2))
-        made.restart(level)
-        return made
+        filter_ = cls(mean, np.diag(doubt**2))
+        filter_.restart(level)
+        return filter_
 
     def nearby(self) -> _Filter:
-        """Return what this tells of the next depth."""
-        made = _Filter(self.mean.copy(), self.spread.copy())
-        made.level = self.level
-        made.spread[2:, 2:] += np.diag(np.full(LARGEST - 1, _REMEMBERED**2))
-        return made
+        """Return a first estimate for the next depth."""
+        filter_ = _Filter(self.mean.copy(), self.spread.copy())
+        filter_.level = self.level
+        filter_.spread[2:, 2:] += np.diag(np.full(LARGEST - 1, _REMEMBERED**2))
+        return filter_
 
     def restart(self, level: float) -> None:
         """Take over the level of another depth."""
@@ -175,10 +167,10 @@ class _Filter:
         gain = shown / variance
         self.mean += gain * surprise
         self.spread -= np.outer(gain, shown)
-        self._tell()
+        self._update_ratio()
         self.level = math.exp(self.mean[0])
 
-    def _tell(self) -> None:
+    def _update_ratio(self) -> None:
         self.ratio = [1.0, *np.exp(self.mean[1:]).tolist()]
 
     def shape(self) -> Shape:
@@ -187,7 +179,7 @@ class _Filter:
 
 
 def _is_sound(shape: Shape) -> bool:
-    """Say whether a shape that was read from a file can be believed."""
+    """Say whether a shape that was read from a file is plausible."""
     if len(shape.ratio) != LARGEST or len(shape.doubt) != LARGEST or shape.ratio[0] != 1.0:
         return False
-    return all(0.1 < one < 1000 for one in shape.ratio) and all(0 <= one < 10 for one in shape.doubt)
+    return all(0.1 < ratio < 1000 for ratio in shape.ratio) and all(0 <= ratio < 10 for ratio in shape.doubt)

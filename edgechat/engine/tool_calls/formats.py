@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from edgechat.engine.tool_calls import written
-from edgechat.engine.tool_calls.written import CallHead, Kinds, ParsedCall
+from edgechat.engine.tool_calls import call_parsing
+from edgechat.engine.tool_calls.call_parsing import Kinds, ParsedCall
 
 _SPACE = " \t\r\n"
 
@@ -17,13 +17,13 @@ class Format:
 
     name: str
     signs: tuple[str, ...]
-    """All of them are in the template of a family that writes calls this way ..."""
-    read: Callable[[str, str, Kinds], ParsedCall | None]
-    """Make a call of header and body; None where it is none."""
-    head: Callable[[str, str, Kinds], CallHead | None]
-    """Make what there is of a call whose body is not complete; None where it may be none."""
-    grows: bool = True
-    """A call is told piece by piece; else whole, unless it is cut short."""
+    """A template with all of these is of a family that writes calls this way ..."""
+    read: Callable[[str, str, Kinds], ParsedCall | None] = call_parsing.parse_named
+    """Parses header and body; None if they are no call."""
+    head: Callable[[str, str, Kinds], ParsedCall | None] = call_parsing.parse_named_head
+    """Parses a call whose body is incomplete, as far as it is written; None if it may be none."""
+    streams: bool = True
+    """The arguments are handed on piece by piece; else complete, unless the call is cut short."""
     opens: tuple[str, ...] = ()
     """Marks that begin a call wherever they stand in an answer."""
     first: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Format:
     close: str = ""
     """The mark behind a call."""
     ends: tuple[str, ...] = ()
-    """Marks that end the whole reply: it is the tools' turn."""
+    """Marks that end the reply."""
     message_end: str = ""
     """The mark behind one message of a reply that may have several."""
     skip: tuple[str, ...] = ()
@@ -55,30 +55,20 @@ class Format:
     short_ids: bool = False
     """The template wants ids of nine letters or digits."""
     unmarked: bool = False
-    """Nothing but a body that names a tool and has arguments tells that it is a call."""
+    """A call is recognized only by its body, which names a tool and has arguments."""
     told: bool = False
-    """The template knows nothing of tools: they and the format are told in a message."""
+    """The template does not support tools: a message tells the model about them and the format."""
 
     @property
     def marks(self) -> tuple[str, ...]:
         """All texts that may hold control tokens."""
-        named = (self.header_end, self.close, self.message_end, *self.inside, *self.skip)
-        return tuple(mark for mark in (*self.opens, *self.first, *self.ends, *named) if mark)
+        others = (self.header_end, self.close, self.message_end, *self.inside, *self.skip)
+        return tuple(mark for mark in (*self.opens, *self.first, *self.ends, *others) if mark)
 
 
-GENERIC = Format(
-    "generic", (), written.named, written.named_head, opens=("<tool_call>",), close="</tool_call>", told=True
-)
+GENERIC = Format("generic", (), opens=("<tool_call>",), close="</tool_call>", told=True)
 
-BARE = Format(
-    "bare",
-    (),
-    written.named,
-    written.named_head,
-    between=_SPACE + "[],;",
-    several=True,
-    unmarked=True,
-)
+BARE = Format("bare", (), between=_SPACE + "[],;", several=True, unmarked=True)
 """A call that models write where they forget the marks: JSON at the beginning of an answer ..."""
 FENCED = replace(BARE, name="fenced", close="```")
 """... or of a fenced block of code ..."""
@@ -92,8 +82,8 @@ FORMATS = (
     Format(
         "harmony",
         ("<|call|>", "<|channel|>commentary"),
-        written.addressed,
-        written.addressed_head,
+        call_parsing.parse_addressed,
+        call_parsing.parse_addressed_head,
         first=("<|channel|>commentary to=", "<|channel|>analysis to=", "to=functions."),
         header_end="<|message|>",
         ends=("<|call|>", "<|return|>"),
@@ -106,38 +96,30 @@ FORMATS = (
     Format(
         "gemma",
         ("<|tool_call>", "<tool_call|>"),
-        written.gemma,
-        written.gemma_head,
-        grows=False,
+        call_parsing.parse_gemma,
+        call_parsing.parse_gemma_head,
+        streams=False,
         opens=("<|tool_call>",),
         body_end=r"<tool_call\|>",
         ends=("<|tool_response>",),
-        inside=("<tool_call|>", written.QUOTE),
+        inside=("<tool_call|>", call_parsing.QUOTE),
         before="reasoning_content",
     ),
     Format(
         "xml",
         ("<tool_call>", "<function=", "<parameter="),
-        written.xml,
-        written.xml_head,
-        grows=False,
+        call_parsing.parse_xml,
+        call_parsing.parse_xml_head,
+        streams=False,
         opens=("<tool_call>",),
         body_end=r"</function>\s{0,16}</tool_call>",
     ),
-    Format(
-        "hermes",
-        ("<tool_call>",),
-        written.named,
-        written.named_head,
-        opens=("<tool_call>",),
-        close="</tool_call>",
-        unless="<arg_key>",
-    ),
+    replace(GENERIC, name="hermes", signs=("<tool_call>",), unless="<arg_key>", told=False),
     Format(
         "args",
         ("[TOOL_CALLS]", "[ARGS]"),
-        written.before_args,
-        written.args_head,
+        call_parsing.parse_args,
+        call_parsing.parse_args_head,
         opens=("[TOOL_CALLS]",),
         header_end="[ARGS]",
         inside=("[CALL_ID]",),
@@ -146,9 +128,7 @@ FORMATS = (
     Format(
         "mistral",
         ("[TOOL_CALLS]",),
-        written.named,
-        written.named_head,
-        grows=False,  # its id comes last
+        streams=False,  # its id comes last
         opens=("[TOOL_CALLS]",),
         between=_SPACE + "[],",
         several=True,
@@ -157,8 +137,6 @@ FORMATS = (
     Format(
         "llama",
         ("ipython", '"parameters": '),
-        written.named,
-        written.named_head,
         opens=("<|python_tag|>",),
         first=("{",),
         between=_SPACE + ";",
@@ -174,8 +152,7 @@ def format_of(template: str) -> Format:
     if "tools" not in template or "tool_calls" not in template:
         return GENERIC
     for family in FORMATS:
-        if all(sign in template for sign in family.signs) and not (
-            family.unless and family.unless in template
-        ):
+        excluded = family.unless and family.unless in template
+        if not excluded and all(sign in template for sign in family.signs):
             return family
     return GENERIC

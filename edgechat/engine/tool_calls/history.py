@@ -10,10 +10,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from edgechat.engine.tool_calls.formats import Format
-from edgechat.engine.tool_calls.tools import object_in, told
+from edgechat.engine.tool_calls.tools import object_in, template_tool
 from edgechat.engine.types import Message, Role, Tool, ToolCall
 
-_TOLD = """# Tools
+_TOOLS_MESSAGE = """# Tools
 
 You may call functions to help with a question. These are the functions that there are:
 <tools>
@@ -29,13 +29,13 @@ Its result comes back between <tool_response> tags. Call functions where they he
 
 
 def as_dicts(messages: Sequence[Message], family: Format) -> list[dict[str, Any]]:
-    """Return messages as templates get them, of a family that has its own way to write calls."""
+    """Return messages in the form that the templates of a family take."""
     called: dict[str, str] = {}
-    found = []
-    for message in _one_by_one(messages) if family.single else messages:
+    dicts = []
+    for message in _one_call_each(messages) if family.single else messages:
         called |= {call.id: call.name for call in message.calls}
-        found.append(_as_dict(message, family, called))
-    return found
+        dicts.append(_as_dict(message, family, called))
+    return dicts
 
 
 def _as_dict(message: Message, family: Format, called: dict[str, str]) -> dict[str, Any]:
@@ -61,14 +61,14 @@ def _call(call: ToolCall, family: Format) -> dict[str, Any]:
     return {"id": _id(call.id, family), "type": "function", "function": function}
 
 
-def _id(given: str, family: Format) -> str:
-    if not family.short_ids or (len(given) == 9 and given.isascii() and given.isalnum()):
-        return given
-    return hashlib.blake2b(given.encode("utf-8", "replace"), digest_size=8).hexdigest()[:9]
+def _id(call_id: str, family: Format) -> str:
+    if not family.short_ids or (len(call_id) == 9 and call_id.isascii() and call_id.isalnum()):
+        return call_id
+    return hashlib.blake2b(call_id.encode("utf-8", "replace"), digest_size=8).hexdigest()[:9]
 
 
-def _one_by_one(messages: Sequence[Message]) -> Iterable[Message]:
-    """Let every message have one call, with its result behind it."""
+def _one_call_each(messages: Sequence[Message]) -> Iterable[Message]:
+    """Yield the messages, with one call in each and its result after it."""
     at = 0
     while at < len(messages):
         message = messages[at]
@@ -84,16 +84,16 @@ def _one_by_one(messages: Sequence[Message]) -> Iterable[Message]:
             first = {} if not number else {"content": "", "thinking": ""}
             yield replace(message, calls=(call,), **first)
             yield from (result for result in results if result.call_id == call.id)
-        known = {call.id for call in message.calls}
-        yield from (result for result in results if result.call_id not in known)
+        call_ids = {call.id for call in message.calls}
+        yield from (result for result in results if result.call_id not in call_ids)
 
 
 def in_words(messages: Sequence[Message], tools: Sequence[Tool], *, ruled: bool) -> list[Message]:
-    """Return messages for a template that knows no tools: these, calls and results are told as text.
+    """Return messages for a template without tools: tools, calls and results become text.
 
-    ruled: the template takes a system message; else the tools are told in the first question.
+    ruled: the template takes a system message; else the first question describes the tools.
     """
-    found: list[Message] = []
+    result: list[Message] = []
     answered = False
     for message in messages:
         role, content = message.role, message.content
@@ -101,26 +101,26 @@ def in_words(messages: Sequence[Message], tools: Sequence[Tool], *, ruled: bool)
             role, content = "user", f"<tool_response>\n{content}\n</tool_response>"
         if message.calls:
             content = "\n".join(
-                [*([content] if content else []), *(_written(call) for call in message.calls)]
+                [*([content] if content else []), *(_call_text(call) for call in message.calls)]
             )
         if answered and role == "user":  # one message, since turns may have to alternate
-            found[-1] = replace(found[-1], content=f"{found[-1].content}\n{content}")
+            result[-1] = replace(result[-1], content=f"{result[-1].content}\n{content}")
         else:
-            found.append(Message(role, content, message.thinking))
+            result.append(Message(role, content, message.thinking))
         answered = message.role == "tool"
-    return _with_tools(found, tools, ruled) if tools else found
+    return _add_tools(result, tools, ruled) if tools else result
 
 
-def _written(call: ToolCall) -> str:
+def _call_text(call: ToolCall) -> str:
     arguments = call.arguments if object_in(call.arguments) is not None else json.dumps(call.arguments)
     return f'<tool_call>\n{{"name": {json.dumps(call.name)}, "arguments": {arguments}}}\n</tool_call>'
 
 
-def _with_tools(messages: list[Message], tools: Sequence[Tool], ruled: bool) -> list[Message]:
-    lines = "\n".join(json.dumps(told(tool), ensure_ascii=False) for tool in tools)
-    text = _TOLD.format(tools=lines)
+def _add_tools(messages: list[Message], tools: Sequence[Tool], ruled: bool) -> list[Message]:
+    lines = "\n".join(json.dumps(template_tool(tool), ensure_ascii=False) for tool in tools)
+    text = _TOOLS_MESSAGE.format(tools=lines)
     role: Role = "system" if ruled else "user"
-    at = next((at for at, one in enumerate(messages) if one.role == role), None)
+    at = next((at for at, message in enumerate(messages) if message.role == role), None)
     if at is None or (ruled and at > 0):
         return [Message(role, text), *messages]
     both = (messages[at].content, text) if ruled else (text, messages[at].content)

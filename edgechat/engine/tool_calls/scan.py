@@ -1,25 +1,13 @@
-"""Where the body of a call ends, in a text that comes piece by piece. Every character is looked at once."""
+"""Finds the end of a call's body in text that comes piece by piece; every character is scanned once."""
 
 from __future__ import annotations
 
 import re
-from typing import Protocol
 
 DEEPEST = 64
-"""Nesting of a body; what lies deeper is no call."""
+"""Levels of nesting in a body; what is deeper is no call."""
 LONGEST_END = 64
-"""Characters of what ends a body."""
-
-
-class Scan(Protocol):
-    """Looks for the end of a body."""
-
-    n_sound: int
-    """Of a piece with which the body turns out to be none: characters before those to blame."""
-
-    def feed(self, text: str) -> int | None:
-        """Return where in this piece the body has ended; None if it goes on. ValueError: it is none."""
-        ...
+"""Characters of the end of a body."""
 
 
 class JsonScan:
@@ -29,27 +17,31 @@ class JsonScan:
     _INSIDE = re.compile(r'[^"\\]*')
 
     def __init__(self) -> None:
-        self.n_sound = 0
+        self.n_valid = 0
+        """Of a piece that shows that the body is none: characters before the first wrong one."""
         self._depth = 0
-        self._in_text = False
+        self._in_string = False
         self._escaped = False
 
     def feed(self, text: str) -> int | None:
-        """See `Scan.feed`. That brackets match and the rest is in order is for the parser to say."""
+        """Return where in this piece the body has ended; None if it goes on. ValueError: it is none.
+
+        Brackets are counted, not matched: the rest is for the parser to check.
+        """
         at = 0
         while at < len(text):
             if self._escaped:
                 self._escaped = False
                 at += 1
-            elif self._in_text:
-                at = self._past(self._INSIDE, text, at)
+            elif self._in_string:
+                at = self._skip(self._INSIDE, text, at)
                 if at < len(text):
-                    self._in_text, self._escaped = text[at] == "\\", text[at] == "\\"
+                    self._in_string, self._escaped = text[at] == "\\", text[at] == "\\"
                     at += 1
             else:
-                at = self._past(self._OUTSIDE, text, at)
+                at = self._skip(self._OUTSIDE, text, at)
                 if at < len(text):
-                    self.n_sound = at
+                    self.n_valid = at
                     self._bracket(text[at])
                     at += 1
                 if not self._depth:
@@ -62,38 +54,38 @@ class JsonScan:
         elif sign in "}]":
             self._depth -= 1
         elif sign == '"' and self._depth:
-            self._in_text = True
+            self._in_string = True
         else:
             raise ValueError(f"{sign!r} is no JSON")
         if self._depth > DEEPEST:
             raise ValueError("too deep")
 
     @staticmethod
-    def _past(pattern: re.Pattern[str], text: str, at: int) -> int:
-        found = pattern.match(text, at)
-        return found.end() if found else at
+    def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
+        match = pattern.match(text, at)
+        return match.end() if match else at
 
 
 class EndScan:
     """A body that ends with a pattern of at most `LONGEST_END` characters."""
 
     def __init__(self, end: str) -> None:
-        self.n_sound = 0
+        self.n_valid = 0
         self._end = re.compile(end)
         self._tail = ""
 
     def feed(self, text: str) -> int | None:
-        """See `Scan.feed`. The end itself belongs to the body."""
+        """Return where in this piece the body has ended, its end included; None if it goes on."""
         seen = self._tail + text
-        found = self._end.search(seen)
-        if found is not None:
-            return found.end() - len(self._tail)
+        match = self._end.search(seen)
+        if match is not None:
+            return match.end() - len(self._tail)
         self._tail = seen[-LONGEST_END:]
         return None
 
 
-def nests(text: str) -> bool:
-    """Say whether a JSON text is no deeper than can be worked with."""
+def is_shallow(text: str) -> bool:
+    """Say whether a JSON text is not nested too deeply."""
     try:
         JsonScan().feed("[" + text)
     except ValueError:

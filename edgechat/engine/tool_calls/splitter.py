@@ -1,4 +1,4 @@
-"""An answer as it grows, taken apart into what is said and the calls in it."""
+"""Splits an answer, while it grows, into text and calls."""
 
 from __future__ import annotations
 
@@ -9,24 +9,21 @@ from dataclasses import dataclass
 from enum import Enum
 from io import StringIO
 
+from edgechat.engine.tool_calls.call_parsing import Kinds
 from edgechat.engine.tool_calls.formats import BARE, FENCED, TAGGED, Format
-from edgechat.engine.tool_calls.scan import EndScan, JsonScan, Scan, held_back
-from edgechat.engine.tool_calls.written import Kinds
+from edgechat.engine.tool_calls.scan import EndScan, JsonScan, held_back
 from edgechat.engine.types import ToolCall
 
 LONGEST_CALL = 2**20
 """Characters of a call; what is longer is text."""
 _LONGEST_HEADER = 512
-_LONGEST_HEAD = 1024
-"""Characters of a body in which its arguments have begun, if that is to be told before its end."""
-_LONGEST_PLAUSIBLE = 512
-"""Characters of what may be a call without marks, until it has named a tool and its arguments have begun."""
+_LONGEST_HEAD = 1024  # characters of a body in which arguments must begin to be handed on before its end
+_LONGEST_PLAUSIBLE = 512  # characters of a possible call without marks in which its arguments must begin
 _SPACE = " \t\r\n"
 _FENCE = re.compile(r"(?:\A|(?<=\n))[ \t]{0,3}```\w{0,16}[ \t]*\n")
 _BARE = re.compile(r"\s*(?:\[\s*)?(\{)?")
 _FENCE_BEGINS = re.compile(r"(?:\A|(?<=\n))[ \t]{0,3}(?:`{1,2}|```\w{0,16}[ \t]{0,16})\Z")
-_MOST_SPACE = 64
-"""Characters of white space that are held back, as they may belong to the call that follows."""
+_MOST_SPACE = 64  # characters of white space that are held back, as they may belong to the call that follows
 
 
 class Ending(Enum):
@@ -44,23 +41,15 @@ class ArgumentsText:
 
 
 Item = str | ToolCall | ArgumentsText | Ending
-"""Text; a call, without its arguments; more of these; or the end of a message or of the reply, after which
-nothing more is taken apart."""
-
-
-class _Part(Enum):
-    HEADER = "header"
-    GAP = "gap"
-    BODY = "body"
-    AFTER = "after"
+"""Text; a call without its arguments; more arguments; or, last, the end of a message or of the reply."""
 
 
 class Splitter:
     """Takes calls out of the text of one reply.
 
-    What could be the beginning of a mark is held back until it is decided. What turns out to be no call is
-    text again, all of it. Text is looked at once: a call inside of what was no call is not looked for.
-    A call is told when its arguments begin, and stands from then on, whatever becomes of them.
+    What could be the beginning of a mark is held back until it is decided. What turns out not to be a call is
+    text again, all of it. Text is scanned once: calls inside of such text are not looked for. A call is
+    announced when its arguments begin, and is a call from then on, whatever follows.
     """
 
     def __init__(
@@ -74,40 +63,41 @@ class Splitter:
     ) -> None:
         """kinds: the tools that there are, with the JSON types of their parameters.
 
-        forced: the answer is nothing but calls, so what is left of one that is cut short is no text. marked:
-        calls have the family's marks, as a grammar sees to that. most: calls after which the reply ends.
+        forced: the answer consists of calls, so that the rest of one that is cut short is no text. marked: a
+        grammar ensures that calls have the family's marks. most: calls after which the reply ends.
         """
         self._family = family
         self._format = family
         """Of the call that is being written."""
-        self._marked = marked or forced
+        self._needs_marks = marked or forced
         self._heads = [
             f'{{"name":"{name}","{key}":{{' for name in kinds for key in ("arguments", "parameters")
         ]
-        """What calls without marks begin with, but for white space."""
+        """The beginnings of calls without marks, without white space."""
         self._kinds = kinds
         self._forced = forced
         self._most = most
-        self._held = ""
-        self._starts = True
-        """Nothing has been said in this message."""
+        self._buffer = ""
+        self._at_start = True
+        """This message has no text yet."""
         self._at_line = True
         """What comes next begins a line."""
         self._in_fence = False
-        """A fenced block of code has been begun that is no call."""
+        """Inside a fenced block of code that is no call."""
         self._raw: StringIO | None = None
-        """Of a call, its text so far, the mark included; nothing behind it; None outside of calls."""
-        self._part = _Part.GAP
+        """The text of the call so far, with its mark; empty once it is announced; None outside of calls."""
+        self._step = self._in_gap
+        """The method for the part of the call that comes next."""
         self._length = 0
         self._header: list[str] = []
         self._body: list[str] = []
-        self._scan: Scan = JsonScan()
-        self._told = False
-        """The call that is being written has been told."""
+        self._scan: JsonScan | EndScan = JsonScan()
+        self._announced = False
+        """The call that is being written has been returned."""
         self._arguments: JsonScan | None = None
         """Looks for the end of its arguments, until that has come."""
         self._ids: set[str] = set()
-        """Of the calls so far."""
+        """Ids of the calls so far."""
 
     @property
     def skip(self) -> tuple[str, ...]:
@@ -127,40 +117,41 @@ class Splitter:
     @property
     def n_held(self) -> int:
         """Characters that are held back, and may be text."""
-        return len(self._held) + (0 if self._raw is None else self._raw.tell())
+        return len(self._buffer) + (0 if self._raw is None else self._raw.tell())
 
     def feed(self, text: str) -> list[Item]:
         """Take more text; return what is decided by it."""
-        self._held += text
+        self._buffer += text
         return self._drain(final=False)
 
     def finish(self) -> list[Item]:
         """No more text comes: return what was held back."""
         items = self._drain(final=True)
-        if self._raw is not None and self._part is _Part.BODY and not self._told:
-            items += self._tell()
+        if self._raw is not None and self._step == self._in_body and not self._announced:
+            items += self._announce()
         # Behind a call, what is held back has begun as the mark that closes it.
-        behind = self._raw is not None and (self._part is _Part.AFTER or self._told)
-        rest = "" if behind else self._left() + self._held
-        self._raw, self._held = None, ""
+        behind = self._raw is not None and (self._step == self._after_call or self._announced)
+        rest = "" if behind else self._left() + self._buffer
+        self._raw, self._buffer = None, ""
         items += [rest] if rest else []
         if self._forced:
-            return [one for one in items if not isinstance(one, str)]
-        return items if not self._ids else [one for one in items if not _is_space(one)]
+            return [item for item in items if not isinstance(item, str)]
+        return [
+            item for item in items if not (self._ids and isinstance(item, str) and not item.strip(_SPACE))
+        ]
 
     def rest(self) -> str:
         """Return what follows the end of a message, and begin with the next one."""
-        rest, self._held, self._starts = self._held, "", True
+        rest, self._buffer, self._at_start = self._buffer, "", True
         return rest
 
     def _drain(self, *, final: bool) -> list[Item]:
         items: list[Item] = []
-        while self._held:
-            before = (len(self._held), self._raw is None, self._part)
-            items += self._outside(final=final) if self._raw is None else self._inside()
-            if items and isinstance(items[-1], Ending):
-                break
-            if before == (len(self._held), self._raw is None, self._part):
+        while self._buffer:
+            before = (len(self._buffer), self._raw is None, self._step)
+            items += self._outside(final=final) if self._raw is None else self._step()
+            is_unchanged = before == (len(self._buffer), self._raw is None, self._step)
+            if is_unchanged or (items and isinstance(items[-1], Ending)):
                 break
         return items
 
@@ -168,195 +159,178 @@ class Splitter:
 
     def _outside(self, *, final: bool) -> list[Item]:
         family = self._family
-        if self._starts:
-            begun = self._held.lstrip(_SPACE)
-            mark = next((one for one in family.first if begun.startswith(one)), "")
+        if self._at_start:
+            begun = self._buffer.lstrip(_SPACE)
+            mark = next((start for start in family.first if begun.startswith(start)), "")
             if mark:
-                self._open(self._held[: len(self._held) - len(begun)], begun, family)
+                space, self._buffer = self._buffer[: len(self._buffer) - len(begun)], begun
+                self._enter_call(space, family)
                 return []
-            if any(one.startswith(begun) for one in family.first) and not final and self._is_short():
+            is_short = len(self._buffer) <= _MOST_SPACE
+            if is_short and not final and any(start.startswith(begun) for start in family.first):
                 return []
         endings = dict.fromkeys(family.ends, Ending.REPLY) | {family.message_end: Ending.MESSAGE}
-        opens = dict.fromkeys(family.opens, family) | ({} if self._marked else TAGGED)
+        opens = dict.fromkeys(family.opens, family) | ({} if self._needs_marks else TAGGED)
         marks = tuple(mark for mark in (*opens, *endings) if mark)
-        at, mark = min(((self._held.find(one), one) for one in marks if one in self._held), default=(-1, ""))
-        if (unmarked := self._unmarked(at, final=final)) is not None:
+        places = ((self._buffer.find(mark), mark) for mark in marks if mark in self._buffer)
+        at, mark = min(places, default=(-1, ""))
+        if (unmarked := self._find_unmarked(at, final=final)) is not None:
             return unmarked
         if at < 0:
-            return self._said(len(self._held) - (0 if final else self._undecided(marks)))
+            return self._take_text(len(self._buffer) - (0 if final else self._undecided(marks)))
         if mark not in endings:
-            return self._called(at, at + len(mark), opens[mark])
-        before, self._held = self._held[:at], self._held[at + len(mark) :]
+            return self._begin_call(at, at + len(mark), opens[mark])
+        before, self._buffer = self._buffer[:at], self._buffer[at + len(mark) :]
         return [before, endings[mark]] if before else [endings[mark]]
 
-    def _unmarked(self, before: int, *, final: bool) -> list[Item] | None:
+    def _find_unmarked(self, before: int, *, final: bool) -> list[Item] | None:
         """Take what may be a call without marks, if it begins before a character (-1: anywhere)."""
-        if self._marked:
+        if self._needs_marks:
             return None
-        if self._starts and (bare := _BARE.match(self._held)) is not None:
+        if self._at_start and (bare := _BARE.match(self._buffer)) is not None:
             if bare[1]:
-                return self._called(0, bare.start(1), BARE)
-            if bare.end() == len(self._held) and self._is_short() and not final:
+                return self._begin_call(0, bare.start(1), BARE)
+            if bare.end() == len(self._buffer) <= _MOST_SPACE and not final:
                 return []
-        fence = _FENCE.search(self._held, 0 if self._at_line else 1)
+        fence = _FENCE.search(self._buffer, 0 if self._at_line else 1)
         if fence is None or 0 <= before < fence.start():
             return None
         if not self._in_fence:
-            return self._called(fence.start(), fence.end(), FENCED)
+            return self._begin_call(fence.start(), fence.end(), FENCED)
         self._in_fence = False
-        return self._said(fence.end() - 1)
+        return self._take_text(fence.end() - 1)
 
-    def _called(self, at: int, end: int, writes: Format) -> list[Item]:
-        """What is held goes on with a call whose mark is between two places."""
-        before, mark, behind = self._held[:at], self._held[at:end], self._held[end:]
-        said = before.rstrip(_SPACE)
-        self._open(before[len(said) :] + mark, behind, writes)
-        return [said] if said else []
-
-    def _is_short(self) -> bool:
-        return len(self._held) <= _MOST_SPACE
+    def _begin_call(self, at: int, end: int, call_format: Format) -> list[Item]:
+        """Begin a call whose mark is between two places of the buffer; return the text before it."""
+        text = self._buffer[:at].rstrip(_SPACE)
+        raw, self._buffer = self._buffer[len(text) : end], self._buffer[end:]
+        self._enter_call(raw, call_format)
+        return [text] if text else []
 
     def _undecided(self, marks: tuple[str, ...]) -> int:
         """Return how much of the end of the text may belong to a mark, or be the white space before one."""
-        held = held_back(self._held, marks)
-        fence = None if self._marked else _FENCE_BEGINS.search(self._held, 0 if self._at_line else 1)
-        held = max(held, len(self._held) - fence.start() if fence is not None else 0)
-        before = self._held[: len(self._held) - held]
+        held = held_back(self._buffer, marks)
+        fence = None if self._needs_marks else _FENCE_BEGINS.search(self._buffer, 0 if self._at_line else 1)
+        held = max(held, len(self._buffer) - fence.start() if fence is not None else 0)
+        before = self._buffer[: len(self._buffer) - held]
         space = len(before) - len(before.rstrip(_SPACE))
         return held + space if space <= _MOST_SPACE else held
 
-    def _said(self, count: int) -> list[Item]:
-        said, self._held = self._held[:count], self._held[count:]
-        if said.strip(_SPACE):
-            self._starts = False
-        self._at_line = said.endswith("\n") if said else self._at_line
-        return [said] if said else []
-
-    def _open(self, mark: str, text: str, writes: Format) -> None:
-        """Begin with a call, of which `text` is what there is behind its mark."""
-        self._format = writes
-        self._begin(mark)
-        self._held = text
-        self._starts = False
+    def _take_text(self, count: int) -> list[Item]:
+        text, self._buffer = self._buffer[:count], self._buffer[count:]
+        if text.strip(_SPACE):
+            self._at_start = False
+        self._at_line = text.endswith("\n") if text else self._at_line
+        return [text] if text else []
 
     # Inside of calls.
 
-    def _begin(self, mark: str = "") -> None:
+    def _enter_call(self, raw: str, call_format: Format) -> None:
+        """Begin a call, of which `raw` has been read: its mark and the white space before that."""
+        self._format, self._at_start = call_format, False
         self._raw = StringIO()
-        self._raw.write(mark)
+        self._raw.write(raw)
         self._header, self._body, self._length = [], [], 0
-        self._part = _Part.HEADER if self._format.header_end else _Part.GAP
-        self._scan = EndScan(self._format.body_end) if self._format.body_end else JsonScan()
-        self._told, self._arguments = False, None
-
-    def _inside(self) -> list[Item]:
-        steps = {
-            _Part.HEADER: self._in_header,
-            _Part.GAP: self._in_gap,
-            _Part.BODY: self._in_body,
-            _Part.AFTER: self._after,
-        }
-        return steps[self._part]()
+        self._step = self._in_header if call_format.header_end else self._in_gap
+        self._scan = EndScan(call_format.body_end) if call_format.body_end else JsonScan()
+        self._announced, self._arguments = False, None
 
     def _in_header(self) -> list[Item]:
         end = self._format.header_end
-        at = self._held.find(end)
+        at = self._buffer.find(end)
         if at >= 0:
             self._header = [self._take(at)]
             self._take(len(end))
-            self._part = _Part.GAP
-        elif len(self._held) > _LONGEST_HEADER:
-            return self._failed()
+            self._step = self._in_gap
+        elif len(self._buffer) > _LONGEST_HEADER:
+            return self._reject_call()
         return []
 
     def _in_gap(self) -> list[Item]:
-        """Before a body: pass over what may stand there."""
+        """Skip what may stand before a body."""
         self._skip()
-        if not self._held:
+        if not self._buffer:
             return []
-        if not (self._format.body_end or self._held.startswith("{")):
-            return self._failed()
-        self._part = _Part.BODY
+        if not (self._format.body_end or self._buffer.startswith("{")):
+            return self._reject_call()
+        self._step = self._in_body
         return []
 
     def _in_body(self) -> list[Item]:
         try:
-            end = self._scan.feed(self._held)
+            end = self._scan.feed(self._buffer)
         except ValueError:
-            return self._grown(self._take(self._scan.n_sound)) + self._failed()
-        items = self._grown(self._take(len(self._held) if end is None else end))
+            return self._extend_body(self._take(self._scan.n_valid)) + self._reject_call()
+        items = self._extend_body(self._take(len(self._buffer) if end is None else end))
         if self._raw is None:
             return items
         if self._length > LONGEST_CALL:
-            return items + self._failed()
-        return items if end is None else items + self._complete()
+            return items + self._reject_call()
+        return items if end is None else items + self._finish_call()
 
-    def _grown(self, piece: str) -> list[Item]:
-        """Add a piece to a body; return what is to be told of it."""
+    def _extend_body(self, piece: str) -> list[Item]:
+        """Add a piece to the body; return what is decided by it."""
         self._body.append(piece)
         self._length += len(piece)
-        if self._told:
-            return self._argued(piece)
+        if self._announced:
+            return self._arguments_text(piece)
         if self._format.unmarked:
-            return self._plausible()
-        is_head = self._format.grows and self._length - len(piece) <= _LONGEST_HEAD
-        return self._tell() if is_head else []
+            return self._check_unmarked()
+        is_head = self._format.streams and self._length - len(piece) <= _LONGEST_HEAD
+        return self._announce() if is_head else []
 
-    def _plausible(self) -> list[Item]:
-        """Tell of a call without marks, or give it up as soon as it is none."""
+    def _check_unmarked(self) -> list[Item]:
+        """Announce a call without marks, or reject it as soon as it is none."""
         begun = re.sub(r"\s", "", "".join(self._body))
         begun = begun.removeprefix("{") if begun.startswith("{{") else begun
         is_one = any(begun.startswith(head[: len(begun)]) for head in self._heads)
-        items = self._tell() if is_one else []
-        return items if items or (is_one and self._length <= _LONGEST_PLAUSIBLE) else self._failed()
+        items = self._announce() if is_one else []
+        return items if items or (is_one and self._length <= _LONGEST_PLAUSIBLE) else self._reject_call()
 
-    def _tell(self) -> list[Item]:
-        """Tell of the call that is being written, if its arguments have begun, and what there is of them."""
+    def _announce(self) -> list[Item]:
+        """Return the call that is being written, with its arguments so far, once these have begun."""
         head = self._format.head("".join(self._header), "".join(self._body), self._kinds)
         if head is None or head.name not in self._kinds:
             return []
-        self._told, self._arguments = True, JsonScan()
+        self._announced, self._arguments = True, JsonScan()
         self._raw = StringIO()  # nothing of it will be text
-        return [self._call(head.name, head.id), *self._argued(head.arguments)]
+        return [self._call(head.name, head.id), *self._arguments_text(head.arguments)]
 
-    def _call(self, name: str, given_id: str) -> ToolCall:
-        call = ToolCall(
-            given_id if given_id and given_id not in self._ids else new_id(self._family), name, ""
-        )
-        self._ids.add(call.id)
-        return call
+    def _call(self, name: str, model_id: str) -> ToolCall:
+        call_id = model_id if model_id and model_id not in self._ids else new_id(self._family)
+        self._ids.add(call_id)
+        return ToolCall(call_id, name, "")
 
-    def _argued(self, text: str) -> list[Item]:
-        """Return what more of a body adds to the arguments in it."""
+    def _arguments_text(self, text: str) -> list[Item]:
+        """Return the part of a piece of the body that belongs to the arguments."""
         end = self._arguments.feed(text) if self._arguments is not None else 0
         if end is not None:
             self._arguments, text = None, text[:end]
         return [ArgumentsText(text)] if text else []
 
-    def _complete(self) -> list[Item]:
+    def _finish_call(self) -> list[Item]:
         items: list[Item] = []
-        if not self._told:
-            written = self._format.read("".join(self._header), "".join(self._body), self._kinds)
-            if written is None or written.name not in self._kinds:
-                return self._failed()
-            items = [self._call(written.name, written.id), ArgumentsText(written.arguments)]
-        return items + self._ended()
+        if not self._announced:
+            call = self._format.read("".join(self._header), "".join(self._body), self._kinds)
+            if call is None or call.name not in self._kinds:
+                return self._reject_call()
+            items = [self._call(call.name, call.id), ArgumentsText(call.arguments)]
+        return items + self._end_call()
 
-    def _ended(self) -> list[Item]:
-        """A call is over."""
-        self._raw, self._part = StringIO(), _Part.AFTER
+    def _end_call(self) -> list[Item]:
+        self._raw, self._step = StringIO(), self._after_call
         return [] if self._most is None or len(self._ids) < self._most else [Ending.REPLY]
 
-    def _after(self) -> list[Item]:
-        """Behind a call: another one may follow before the mark that closes them, if there is one."""
+    def _after_call(self) -> list[Item]:
+        """Read what follows a call: another one, or the mark that closes them, if there is one."""
         self._skip()
         close = self._format.close
-        if not self._held or (close != self._held and close.startswith(self._held)):
+        if not self._buffer or (close != self._buffer and close.startswith(self._buffer)):
             return []
-        if close and self._held.startswith(close):
+        if close and self._buffer.startswith(close):
             self._take(len(close))
-        elif self._format.several and self._held.startswith("{"):
-            self._begin()
+        elif self._format.several and self._buffer.startswith("{"):
+            self._enter_call("", self._format)
             return []
         else:
             self._in_fence = self._format is FENCED
@@ -364,29 +338,25 @@ class Splitter:
         return []
 
     def _skip(self) -> None:
-        self._take(len(self._held) - len(self._held.lstrip(self._format.between)))
+        self._take(len(self._buffer) - len(self._buffer.lstrip(self._format.between)))
 
     def _take(self, count: int) -> str:
-        text, self._held = self._held[:count], self._held[count:]
-        if self._raw is not None and self._part is not _Part.AFTER and not self._told:
+        text, self._buffer = self._buffer[:count], self._buffer[count:]
+        if self._raw is not None and self._step != self._after_call and not self._announced:
             self._raw.write(text)
         return text
 
     def _left(self) -> str:
-        """Return the text of what has not become a call; between calls there is none."""
+        """Return the text that has not become a call."""
         return "" if self._raw is None else self._raw.getvalue()
 
-    def _failed(self) -> list[Item]:
-        """What was taken for a call is none, or has been told already and goes no further."""
-        if self._told:
-            return self._ended()
+    def _reject_call(self) -> list[Item]:
+        """Return what was taken for a call as text; if it has been announced already, end it there."""
+        if self._announced:
+            return self._end_call()
         text, self._raw = self._left(), None
         self._in_fence, self._at_line = self._format is FENCED, text.endswith("\n")
         return [text] if text else []
-
-
-def _is_space(item: Item) -> bool:
-    return isinstance(item, str) and not item.strip(_SPACE)
 
 
 def new_id(family: Format) -> str:

@@ -1,4 +1,4 @@
-"""The tools of a request: looked over, and as templates and parsers want them. They are a stranger's text."""
+"""The tools of a request, which are untrusted: checked, and in the form that templates and parsers take."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from edgechat.base.errors import BadRequest, SchemaError
-from edgechat.engine.tool_calls.scan import nests
+from edgechat.engine.tool_calls.call_parsing import Kinds
+from edgechat.engine.tool_calls.scan import is_shallow
 from edgechat.engine.tool_calls.schemas import LONGEST_SCHEMA, SHORTER, relaxed
-from edgechat.engine.tool_calls.written import Kinds
 from edgechat.engine.types import ChatRequest, Tool
 
 MOST_TOOLS = 128
@@ -19,12 +19,12 @@ MOST_TOOLS = 128
 MOST_CHARACTERS = 2**18
 """Of all of them together: some 60,000 tokens."""
 COMBINED = ("$ref", "anyOf", "oneOf", "allOf")
-"""What makes a schema of others."""
+"""Keywords that combine schemas."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def check(request: ChatRequest) -> None:
-    """Raise SchemaError or BadRequest unless a request's tools can be told to a model, and calls be read."""
+    """Raise SchemaError or BadRequest unless a request's tools can be used."""
     if request.tools and request.text is not None:
         raise BadRequest("Text completions do not support tools.", hint="Send messages instead.")
     check_tools(request.tools)
@@ -32,7 +32,7 @@ def check(request: ChatRequest) -> None:
 
 
 def check_tools(tools: Sequence[Tool]) -> None:
-    """Raise SchemaError unless these tools can be told to a model."""
+    """Raise SchemaError unless these tools can be described to a model."""
     size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
     if len(tools) > MOST_TOOLS or size > MOST_CHARACTERS:
         raise SchemaError(
@@ -51,7 +51,7 @@ def check_tools(tools: Sequence[Tool]) -> None:
 
 
 def check_choice(request: ChatRequest) -> None:
-    """Raise SchemaError where a call is required that cannot be made."""
+    """Raise SchemaError if a call is required that is impossible."""
     if request.tool_choice == "required" and not request.tools:
         raise SchemaError(
             "A tool call is required, but no tools were sent.", hint="Send the tools with the request."
@@ -61,7 +61,7 @@ def check_choice(request: ChatRequest) -> None:
 
 
 def parameters_of(tool: Tool) -> dict[str, Any]:
-    """Return the schema of a tool's arguments. SchemaError where it is none, too long or too deep."""
+    """Return the schema of a tool's arguments. Raises SchemaError if it is invalid, too long or too deep."""
     if len(tool.parameters) > LONGEST_SCHEMA:
         raise SchemaError(
             f"The parameters of the tool {tool.name} have {len(tool.parameters)} characters; the limit is "
@@ -78,7 +78,7 @@ def parameters_of(tool: Tool) -> dict[str, Any]:
     return schema
 
 
-def held_tools(request: ChatRequest) -> tuple[Tool, ...]:
+def constrained_tools(request: ChatRequest) -> tuple[Tool, ...]:
     """Return the tools whose calls must follow their schemas."""
     if request.tool is not None:
         return tuple(tool for tool in request.tools if tool.name == request.tool)
@@ -86,52 +86,60 @@ def held_tools(request: ChatRequest) -> tuple[Tool, ...]:
     return request.tools if has_grammar or any(tool.strict for tool in request.tools) else ()
 
 
-def unkept(tools: Sequence[Tool]) -> list[str]:
-    """Return what no grammar can keep of the tools' schemas: NAME: where it stands in the schema."""
+def unenforceable(tools: Sequence[Tool]) -> list[str]:
+    """Return what a grammar cannot enforce of the tools' schemas, as NAME: PLACE."""
     return [f"{tool.name}: {where}" for tool in tools for where in relaxed(parameters_of(tool))[1]]
 
 
-def check_plain(tool: Tool, schema: dict[str, Any]) -> None:
-    """Raise SchemaError where a schema does not itself name all the arguments of a tool."""
-    if found := next((key for key in COMBINED if key in schema), None):
+def check_top_level(tool: Tool, schema: dict[str, Any]) -> None:
+    """Raise SchemaError unless the schema itself names all arguments of a tool."""
+    if combined := next((key for key in COMBINED if key in schema), None):
         raise SchemaError(
-            f"The parameters of {tool.name} have {found} at the top level, which cannot be enforced for "
+            f"The parameters of {tool.name} have {combined} at the top level, which cannot be enforced for "
             "this model.",
             hint="List all properties at the top level, or use tool_choice auto without strict.",
         )
 
 
 def object_in(text: str) -> dict[str, Any] | None:
-    """Return the JSON object in a text; None where it is none that can be passed on."""
+    """Return the JSON object in a text; None if it is none, or cannot be sent to other processes."""
     try:
-        value = msgspec.json.decode(text) if nests(text) else None
+        value = msgspec.json.decode(text) if is_shallow(text) else None
         msgspec.msgpack.encode(value)  # refuses numbers that no other process could be sent
     except (msgspec.MsgspecError, OverflowError):
         return None
     return value if isinstance(value, dict) else None
 
 
-def told(tool: Tool) -> dict[str, Any]:
-    """Return a tool as chat templates want it."""
+def template_tool(tool: Tool) -> dict[str, Any]:
+    """Return a tool in the form that chat templates take."""
     function = {"name": tool.name, "description": tool.description, "parameters": parameters_of(tool)}
     return {"type": "function", "function": function}
 
 
 def kinds_of(tools: Sequence[Tool]) -> Kinds:
-    """Return the JSON types that each parameter of each tool may have, none where that is not said."""
-    found = {}
+    """Return the JSON types that each parameter of each tool may have; none if the schema does not say."""
+    kinds = {}
     for tool in tools:
         properties = parameters_of(tool).get("properties", {})
-        found[tool.name] = {key: types_of(value) for key, value in properties.items()}
-    return found
+        kinds[tool.name] = {key: types_of(value) for key, value in properties.items()}
+    return kinds
+
+
+def text_choices(schema: dict[str, Any]) -> list[str]:
+    """Return the texts that a schema allows if these are all that it allows; else nothing."""
+    choices = schema.get("enum")
+    return choices if isinstance(choices, list) and all(isinstance(one, str) for one in choices) else []
 
 
 def types_of(schema: Any) -> frozenset[str]:
     """Return the JSON types that a schema names."""
     if not isinstance(schema, dict):
         return frozenset()
-    given = schema.get("type")
-    types = {one for one in (given if isinstance(given, list) else [given]) if isinstance(one, str)}
+    declared = schema.get("type")
+    types = {
+        name for name in (declared if isinstance(declared, list) else [declared]) if isinstance(name, str)
+    }
     for options in (schema.get("anyOf"), schema.get("oneOf")):
         for option in options if isinstance(options, list) else ():
             types |= types_of(option)

@@ -1,89 +1,39 @@
 """Embeddings: texts in, vectors out, by a model made for that.
 
-Submit texts, then step(): a batch of them, from all requests. Many texts of one request keep no other
-waiting: each call takes texts of one request first, of the next one at the next call.
+Submit texts, then step(): a batch of them, from all requests. A request with many texts does not keep others
+waiting: each call begins with the texts of another request.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
 import psutil
 
 from edgechat.base.errors import EdgechatError, NotEmbeddable, PromptTooLong
+from edgechat.engine import types
 from edgechat.engine.prompt.token_estimate import at_least
-from edgechat.engine.prompt.translation import PlainVocabulary, translate
+from edgechat.engine.prompt.translation import translate
 from edgechat.engine.scheduling.preparation import fault
 from edgechat.engine.snapshot import CacheMap, CacheStats, DraftingState, SchedulerState, Snapshot
-from edgechat.engine.types import (
-    Embed,
-    Embedded,
-    ErrorInfo,
-    Event,
-    Failed,
-    Finished,
-    ModelInfo,
-    Persisted,
-    Timings,
-    Translate,
-    Usage,
-)
+from edgechat.engine.types import Embed, ErrorInfo, Event, Failed
+from edgechat.engine.worker import messages
 from edgechat.engine.worker.kinds import cannot_chat
 from edgechat.engine.worker.load_report import LoadReport, anonymous_memory
-from edgechat.engine.worker.messages import (
-    Cancel,
-    Command,
-    Generate,
-    Inspect,
-    Inspected,
-    Persist,
-    WorkerEvent,
-)
+from edgechat.engine.worker.messages import Command, Inspected, WorkerEvent
 from edgechat.models.local.usage import note_use
 from edgechat.planner.plan import LoadPlan
 
-_BATCH = 512
-"""Tokens of a call that are gathered from short texts; it cannot be stopped in its middle."""
-_LARGEST = 48 << 20
-"""Bytes of an answer, which one message must hold."""
+if TYPE_CHECKING:
+    from edgechat.engine.backends.llama_cpp import LlamaCppEmbedder
+
+_BATCH = 512  # tokens of short texts in one call, which cannot be interrupted
+_LARGEST = 48 << 20  # bytes of an answer, which must fit into one message
 _NO_DRAFTS = "It is an embedding model."
-
-
-class EmbedderVocabulary(PlainVocabulary, Protocol):
-    """What an embedder tells of its tokens."""
-
-    def whole(self, text: str) -> list[int]:
-        """Return the ids of a text with those that the model wants around it."""
-        ...
-
-
-class Embedder(Protocol):
-    """What computes embeddings; `backends.llama_cpp_embedding.LlamaCppEmbedder` is one."""
-
-    @property
-    def vocabulary(self) -> EmbedderVocabulary:
-        """Its tokens."""
-        ...
-
-    longest: int
-    n_batch: int
-    n_seq_max: int
-    dimensions: int
-
-    def embed(self, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
-        """Return a vector of the length 1 for each text [n, dimensions]."""
-        ...
-
-    def close(self) -> None:
-        """Free everything."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -93,7 +43,7 @@ class _Job:
     id: str
     texts: deque[str | tuple[int, ...]]
     tokens: list[int] = field(default_factory=list)
-    """Of the text that comes next, once it was looked at; empty before."""
+    """Of the next text, once it has been tokenized; empty before."""
     vectors: list[bytes] = field(default_factory=list)
     n_tokens: int = 0
 
@@ -101,27 +51,23 @@ class _Job:
 class EmbeddingEngine:
     """One embedder, many requests. Not thread-safe: one thread submits, cancels and steps."""
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: LlamaCppEmbedder) -> None:
+        self.vocabulary = embedder.vocabulary
         self._embedder = embedder
         self._jobs: deque[_Job] = deque()
         self._batches = [0] * embedder.n_seq_max
         self._seconds = 0.0
-        """Of a token, lately."""
+        """Of a token, in the last call."""
 
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to compute."""
         return not self._jobs
 
-    @property
-    def words(self) -> EmbedderVocabulary:
-        """The tokens of the model."""
-        return self._embedder.vocabulary
-
     def submit(self, request: Embed) -> list[Event]:
         """Queue a request."""
         if not request.texts:
-            return [Embedded(request.request_id, (), 0)]
+            return [types.Embedded(request.request_id, (), 0)]
         if len(request.texts) * 4 * self._embedder.dimensions > _LARGEST:
             most = _LARGEST // (4 * self._embedder.dimensions)
             error = NotEmbeddable(
@@ -133,26 +79,28 @@ class EmbeddingEngine:
         return []
 
     def cancel(self, request_id: str) -> list[Event]:
-        """Forget a request. An unknown one is none of our business."""
-        job = next((one for one in self._jobs if one.id == request_id), None)
+        """Forget a request. Unknown ids are ignored."""
+        job = next((candidate for candidate in self._jobs if candidate.id == request_id), None)
         if job is None:
             return []
         self._jobs.remove(job)
-        return [Finished(job.id, "cancelled", Usage(job.n_tokens, 0, 0), Timings(0.0, 0.0, 0.0))]
+        return [
+            types.Finished(job.id, "cancelled", types.Usage(job.n_tokens, 0, 0), types.Timings(0.0, 0.0, 0.0))
+        ]
 
     def step(self) -> list[Event]:
         """Compute one call and return what came of it; nothing if there is nothing to do."""
         events: list[Event] = []
-        batch = list(self._gathered(events))
+        batch = list(self._next_batch(events))
         if not batch:
             return events
         began = time.perf_counter()
         try:
             vectors = self._embedder.embed([tokens for _, tokens in batch])
         except Exception as error:
-            struck = dict.fromkeys(job for job, _ in batch if job in self._jobs)
-            failed = fault(error)
-            return events + [self._fail(job, failed) for job in struck]
+            affected = dict.fromkeys(job for job, _ in batch if job in self._jobs)
+            error = fault(error)
+            return events + [self._fail(job, error) for job in affected]
         self._seconds = (time.perf_counter() - began) / sum(len(tokens) for _, tokens in batch)
         self._batches[len(batch) - 1] += 1
         for (job, tokens), vector in zip(batch, vectors, strict=True):
@@ -161,12 +109,12 @@ class EmbeddingEngine:
         done = [job for job in self._jobs if not job.texts and not job.tokens]
         for job in done:
             self._jobs.remove(job)
-            events.append(Embedded(job.id, tuple(job.vectors), job.n_tokens))
+            events.append(types.Embedded(job.id, tuple(job.vectors), job.n_tokens))
         self._jobs.rotate(-1)
         return events
 
-    def _gathered(self, events: list[Event]) -> Iterator[tuple[_Job, list[int]]]:
-        """Yield the texts of the next call; who has a text that cannot be computed fails."""
+    def _next_batch(self, events: list[Event]) -> Iterator[tuple[_Job, list[int]]]:
+        """Yield the texts of the next call; a request with a text that cannot be computed fails."""
         left = min(self._embedder.n_batch, _BATCH)
         n = 0
         for job in list(self._jobs):
@@ -184,15 +132,15 @@ class EmbeddingEngine:
                 yield job, tokens
 
     def _tokens(self, text: str | tuple[int, ...]) -> list[int]:
-        words, longest = self._embedder.vocabulary, self._embedder.longest
-        if isinstance(text, str) and (more := at_least(text, longest, words.whole)):
+        vocabulary, longest = self.vocabulary, self._embedder.longest
+        if isinstance(text, str) and (more := at_least(text, longest, vocabulary.whole)):
             raise _too_long(f"more than {more}", longest)
-        tokens = words.whole(text) if isinstance(text, str) else list(text)
+        tokens = vocabulary.whole(text) if isinstance(text, str) else list(text)
         if not tokens:
             raise NotEmbeddable("An empty text has no embedding.", hint="Omit it.")
-        if any(not 0 <= token < words.size for token in tokens):
+        if any(not 0 <= token < vocabulary.size for token in tokens):
             raise NotEmbeddable(
-                f"Unknown tokens were given; the model's tokens are 0 to {words.size - 1}.",
+                f"Unknown tokens were given; the model's tokens are 0 to {vocabulary.size - 1}.",
                 hint="Send texts instead of tokens.",
             )
         if len(tokens) > longest:
@@ -203,8 +151,8 @@ class EmbeddingEngine:
         self._jobs.remove(job)
         return Failed(job.id, ErrorInfo.of(error))
 
-    def look(self) -> Snapshot:
-        """Return what there is now. Nothing is cached, and nobody drafts."""
+    def snapshot(self) -> Snapshot:
+        """Return a snapshot: nothing is cached, and nothing drafted."""
         work = SchedulerState(
             running=min(len(self._jobs), self._embedder.n_seq_max),
             waiting=max(0, len(self._jobs) - self._embedder.n_seq_max),
@@ -224,7 +172,7 @@ class EmbeddingEngine:
             drafting=drafting,
             work=work,
             on_disk=None,
-            memory_bytes=psutil.Process(os.getpid()).memory_info().rss,
+            memory_bytes=psutil.Process().memory_info().rss,
         )
 
     def warm_up(self) -> None:
@@ -242,19 +190,19 @@ def _too_long(tokens: str, longest: int) -> PromptTooLong:
     )
 
 
-def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEngine, ModelInfo]:
+def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEngine, types.ModelInfo]:
     """Load by the plan, telling the progress, and compute one token before calling it ready."""
     # Imported here: it brings the native library.
-    from edgechat.engine.backends.llama_cpp_embedding import LlamaCppEmbedder
+    from edgechat.engine.backends.llama_cpp import LlamaCppEmbedder
 
     began = time.perf_counter()
     backend = LlamaCppEmbedder(plan, progress)
     touched, n_vocab = backend.touched_bytes, backend.vocabulary.size
-    found = LoadReport(plan).loaded(backend.buffers, touched, anonymous_memory(), n_vocab)
+    differences = LoadReport(plan).loaded(backend.buffers, touched, anonymous_memory(), n_vocab)
     engine = EmbeddingEngine(backend)
     engine.warm_up()
     note_use(plan.model_path)
-    model = ModelInfo(
+    model = types.ModelInfo(
         name=plan.model_name,
         architecture=backend.architecture,
         backend=plan.backend,
@@ -266,25 +214,25 @@ def load(plan: LoadPlan, progress: Callable[[float], None]) -> tuple[EmbeddingEn
         load_ms=1000 * (time.perf_counter() - began),
         embedding=backend.dimensions,
         buffers=backend.buffers,
-        differences=found,
+        differences=differences,
         memory_bytes=psutil.Process().memory_info().rss,
     )
     return engine, model
 
 
-def obey(engine: EmbeddingEngine, command: Command) -> Sequence[WorkerEvent]:
-    """Do what a command says, and return what there is to say at once."""
+def handle(engine: EmbeddingEngine, command: Command) -> Sequence[WorkerEvent]:
+    """Carry out a command, and return the events that it has at once."""
     match command:
         case Embed():
             return engine.submit(command)
-        case Cancel(request_id):
+        case messages.Cancel(request_id):
             return engine.cancel(request_id)
-        case Inspect():
-            return [Inspected(engine.look())]
-        case Persist(chat):
-            return [Persisted(chat)]  # nothing is kept of anybody
-        case Translate():
-            return [translate(engine.words, command)]
-        case Generate(request):
+        case messages.Inspect():
+            return [Inspected(engine.snapshot())]
+        case messages.Persist(chat):
+            return [types.Persisted(chat)]  # there is nothing to save
+        case types.Translate():
+            return [translate(engine.vocabulary, command)]
+        case messages.Generate(request):
             return [Failed(request.id, ErrorInfo.of(cannot_chat()))]
     return []

@@ -1,4 +1,4 @@
-"""Looking into an engine between two of its steps; nothing is noted or computed while nobody looks."""
+"""Snapshots of an engine between two of its steps; nothing is noted or computed in advance."""
 
 from __future__ import annotations
 
@@ -6,104 +6,70 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 import psutil
 
-from edgechat.engine.backends.base import Backend, Vocabulary
+from edgechat.engine import snapshot
+from edgechat.engine.backends.base import Vocabulary
+from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot
 from edgechat.engine.kv.window import turns_of
-from edgechat.engine.scheduling.chat_cache import ChatCache
-from edgechat.engine.scheduling.scheduler import Scheduler
-from edgechat.engine.snapshot import (
-    KINDS,
-    MOST_RUNS,
-    CacheMap,
-    DraftCache,
-    DraftingState,
-    Kind,
-    PromptUse,
-    Run,
-    SchedulerState,
-    SlotState,
-    Snapshot,
-    SourceState,
-)
 from edgechat.engine.speculative.acceptance import Acceptance
-from edgechat.engine.speculative.speculation import Speculation
-from edgechat.engine.types import ChatRequest, Message, Usage
+from edgechat.engine.types import ChatRequest, Message
 
-_ROWS = (1, 2, 4, 8, 16)
-"""The n of C(n) that are told."""
-_AROUND = 512
-"""Bytes that a template may put before and around a message."""
-_CLOSING = 3
-"""Tokens after a message among which the one that closes it is."""
+_ROWS = (1, 2, 4, 8, 16)  # the n of C(n) that a snapshot has
+_AROUND = 512  # bytes that a template may put before and around a message
+_CLOSING = 3  # tokens after a message among which the one that closes it is
 
 
 @dataclass(frozen=True, slots=True)
 class _Pinned:
-    """What is pinned of a chat."""
+    """The tokens that are pinned of a chat."""
 
     first: tuple[Message, ...]
-    """The messages that may be."""
+    """The messages that may be pinned."""
     length: int
-    """Of the slot that they were looked for in."""
+    """Of the slot in which they were searched for."""
     tokens: list[int]
-
-
-class Inspectable(Protocol):
-    """What is looked at of an engine."""
-
-    backend: Backend
-    scheduler: Scheduler
-    chat_cache: ChatCache
-    speculation: Speculation
-    last_usage: Usage | None
-
-    @property
-    def n_waiting(self) -> int:
-        """Requests that the scheduler does not know of yet."""
-        ...
 
 
 class Inspector:
     """Takes snapshots of an engine."""
 
-    def __init__(self, engine: Inspectable) -> None:
+    def __init__(self, engine: EngineCore) -> None:
         self._engine = engine
         self._process = psutil.Process()
         self._pinned: dict[str, _Pinned] = {}
 
-    def look(self, chat: str | None = None) -> Snapshot:
-        """Return what there is now. chat: the one that is looked at; None is the one answered last."""
+    def inspect(self, chat: str | None = None) -> snapshot.Snapshot:
+        """Return a snapshot, with `chat` in view; None is the one answered last."""
         engine = self._engine
         draft = engine.speculation.draft_cache
-        return Snapshot(
+        return snapshot.Snapshot(
             cache=self._map(chat or next(reversed(engine.chat_cache.chats), None)),
-            draft_cache=DraftCache(draft.cells, draft.cells_used) if draft is not None else None,
+            draft_cache=snapshot.DraftCache(draft.cells, draft.cells_used) if draft is not None else None,
             prompt=self._prompt(),
-            drafting=self._drafting(),
-            work=self._work(),
+            drafting=self._drafting_state(),
+            work=self._scheduler_state(),
             on_disk=engine.chat_cache.on_disk(),
             memory_bytes=self._process.memory_info().rss,
         )
 
     # The cache.
 
-    def _map(self, chat: str | None) -> CacheMap:
+    def _map(self, chat: str | None) -> snapshot.CacheMap:
         scheduler = self._engine.scheduler
         cache = scheduler.cache
         runs = list(_runs(cache, self._pinned_nodes(cache), chat))
-        return CacheMap(
+        return snapshot.CacheMap(
             cells=max(scheduler.cells, cache.cells_used),
             used=cache.cells_used,
-            runs=tuple(summed_up(runs)),
+            runs=tuple(merge_small_runs(runs)),
             slots=tuple(
-                SlotState(one.id, one.chat, one.length, one.busy, one.approximate)
-                for one in cache.slots
-                if one.length
+                snapshot.SlotState(slot.id, slot.chat, slot.length, slot.busy, slot.approximate)
+                for slot in cache.slots
+                if slot.length
             ),
             n_slots=len(cache.slots),
             stats=msgspec.structs.replace(cache.stats),
@@ -111,7 +77,7 @@ class Inspector:
 
     def _pinned_nodes(self, cache: PrefixCache) -> dict[int, int]:
         """Return, by the id of each node that holds pinned tokens, the position where these end."""
-        found: dict[int, int] = {}
+        ends: dict[int, int] = {}
         requests = dict(self._engine.chat_cache.chats)
         for sequence in self._engine.scheduler.running:
             if sequence.generates and sequence.request.chat is not None:
@@ -124,52 +90,55 @@ class Inspector:
             for node in slot.path:
                 if node.start >= end:
                     break
-                found[id(node)] = max(found.get(id(node), 0), min(node.end, end))
-        self._pinned = {name: known for name, known in self._pinned.items() if name in requests}
-        return found
+                ends[id(node)] = max(ends.get(id(node), 0), min(node.end, end))
+        self._pinned = {chat: pinned for chat, pinned in self._pinned.items() if chat in requests}
+        return ends
 
     def _pinned_end(self, slot: Slot, request: ChatRequest) -> int:
-        """Return how many tokens of a chat's slot are pinned; looked for once, until the chat has more."""
+        """Return how many tokens of a chat's slot are pinned; searched for once, until the chat has more."""
         assert slot.chat is not None
-        known = self._pinned.get(slot.chat)
+        pinned = self._pinned.get(slot.chat)
         first = first_turn(request.messages)
-        if known is None or known.first != first or (not known.tokens and slot.length > known.length):
+        if pinned is None or pinned.first != first or (not pinned.tokens and slot.length > pinned.length):
             vocabulary, cells = self._engine.backend.vocabulary, self._engine.scheduler.cells
             end = pinned_end(slot, request.messages, vocabulary, cells)
-            known = self._pinned[slot.chat] = _Pinned(first, slot.length, list(_tokens(slot, end)))
-        return len(known.tokens) if _begins(slot, known.tokens) else 0
+            pinned = self._pinned[slot.chat] = _Pinned(first, slot.length, list(_tokens(slot, end)))
+        return len(pinned.tokens) if _starts_with(slot, pinned.tokens) else 0
 
     # The rest.
 
-    def _prompt(self) -> PromptUse | None:
-        for one in reversed(self._engine.scheduler.running):
-            if one.generates and one.slot is not None:
-                cached = one.n_cached or 0
-                done = min(one.slot.length, one.n_prompt)
-                return PromptUse(one.n_prompt, cached, max(done - cached, 0))
+    def _prompt(self) -> snapshot.PromptUse | None:
+        for sequence in reversed(self._engine.scheduler.running):
+            if sequence.generates and sequence.slot is not None:
+                cached = sequence.n_cached or 0
+                done = min(sequence.slot.length, sequence.n_prompt)
+                return snapshot.PromptUse(sequence.n_prompt, cached, max(done - cached, 0))
         last = self._engine.last_usage
         if last is None:
             return None
-        return PromptUse(last.prompt_tokens, last.cached_tokens, last.prompt_tokens - last.cached_tokens)
-
-    def _drafting(self) -> DraftingState:
-        speculation = self._engine.speculation
-        control = speculation.controller
-        sources = tuple(
-            SourceState(one, _share(control.acceptance[one]), 1 + control.pays(one))
-            for one in speculation.present
+        return snapshot.PromptUse(
+            last.prompt_tokens, last.cached_tokens, last.prompt_tokens - last.cached_tokens
         )
-        return DraftingState(
+
+    def _drafting_state(self) -> snapshot.DraftingState:
+        speculation = self._engine.speculation
+        controller = speculation.controller
+        sources = tuple(
+            snapshot.SourceState(source, _acceptance_rate(rates), 1 + controller.expected_gain(source))
+            for source, rates in controller.acceptance.items()
+            if source in speculation.present
+        )
+        return snapshot.DraftingState(
             sources=sources,
             lengths=speculation.lengths,
-            step_seconds=control.cost.level,
-            costs=tuple((n, control.cost.ratio(n)) for n in _ROWS),
-            speedup=control.speedup,
-            purse=control.purse,
+            step_seconds=controller.cost.level,
+            costs=tuple((n, controller.cost.ratio(n)) for n in _ROWS),
+            speedup=controller.speedup,
+            purse=controller.purse,
             why_off=self._why_off(sources),
         )
 
-    def _why_off(self, sources: tuple[SourceState, ...]) -> str:
+    def _why_off(self, sources: tuple[snapshot.SourceState, ...]) -> str:
         speculation = self._engine.speculation
         if not sources:
             return speculation.why_off
@@ -179,10 +148,10 @@ class Inspector:
             return "Drafts are unlikely to save time now; they are tried occasionally."
         return ""
 
-    def _work(self) -> SchedulerState:
+    def _scheduler_state(self) -> snapshot.SchedulerState:
         scheduler = self._engine.scheduler
         cost = scheduler.cost
-        return SchedulerState(
+        return snapshot.SchedulerState(
             running=sum(one.generates for one in scheduler.running),
             waiting=sum(one.generates for one in scheduler.waiting) + self._engine.n_waiting,
             settling=any(not one.generates for one in scheduler.sequences),
@@ -204,7 +173,7 @@ def first_turn(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 def pinned_end(slot: Slot, messages: tuple[Message, ...], vocabulary: Vocabulary, cells: int) -> int:
     """Return how many tokens of a slot are of messages that stay when the window moves; see `window_of`.
 
-    They are found by their text, which may be nowhere: a template may put the system prompt elsewhere.
+    They are found by their text, which may be missing: a template may put the system prompt elsewhere.
     """
     first = first_turn(messages)
     end = _end_of(slot, first, vocabulary)
@@ -217,8 +186,8 @@ def _end_of(slot: Slot, messages: tuple[Message, ...], vocabulary: Vocabulary) -
     """Return the tokens of a slot up to the end of the last of these messages; 0 where it is not found."""
     if not messages:
         return 0
-    sizes = [len(one.content.strip().encode()) for one in messages]
-    thoughts = sum(len(one.thinking.encode()) for one in messages)
+    sizes = [len(message.content.strip().encode()) for message in messages]
+    thoughts = sum(len(message.thinking.encode()) for message in messages)
     most = sum(sizes) + thoughts + _AROUND * (1 + len(messages))
     text, ends, controls = bytearray(), [], []
     for token in _tokens(slot, slot.length):
@@ -243,7 +212,7 @@ def _tokens(slot: Slot, stop: int) -> Iterator[int]:
     return itertools.islice(every, stop)
 
 
-def _begins(slot: Slot, tokens: list[int]) -> bool:
+def _starts_with(slot: Slot, tokens: list[int]) -> bool:
     """Say whether a slot begins with these tokens."""
     if slot.length < len(tokens):
         return False
@@ -252,7 +221,7 @@ def _begins(slot: Slot, tokens: list[int]) -> bool:
     )
 
 
-def _runs(cache: PrefixCache, pinned: dict[int, int], chat: str | None) -> Iterator[Run]:
+def _runs(cache: PrefixCache, pinned: dict[int, int], chat: str | None) -> Iterator[snapshot.Run]:
     """Yield the runs of all nodes, those of a slot behind each other."""
     paths = [(slot, slot.path) for slot in cache.slots]
     owners: dict[int, set[str | int]] = {}
@@ -260,7 +229,7 @@ def _runs(cache: PrefixCache, pinned: dict[int, int], chat: str | None) -> Itera
     for slot, path in paths:
         is_own = slot.busy or (slot.chat is not None and slot.chat == chat)
         for node in path:
-            # The checkpoints of one chat are slots as well, and share nothing with anybody.
+            # The checkpoints of one chat are slots as well, and do not count as shared.
             owners.setdefault(id(node), set()).add(slot.id if slot.chat is None else slot.chat)
             if is_own:
                 own.add(id(node))
@@ -272,29 +241,29 @@ def _runs(cache: PrefixCache, pinned: dict[int, int], chat: str | None) -> Itera
             seen.add(id(node))
             stop = pinned.get(id(node), node.start)
             if stop > node.start:
-                yield Run(node.start, stop - node.start, node.n_slots, "pinned")
+                yield snapshot.Run(node.start, stop - node.start, node.n_slots, "pinned")
             if stop < node.end:
                 shared = len(owners[id(node)]) > 1
-                kind: Kind = "shared" if shared else "own" if id(node) in own else "kept"
-                yield Run(stop, node.end - stop, node.n_slots, kind)
+                kind: snapshot.Kind = "shared" if shared else "own" if id(node) in own else "kept"
+                yield snapshot.Run(stop, node.end - stop, node.n_slots, kind)
 
 
-def summed_up(runs: list[Run], most: int = MOST_RUNS) -> list[Run]:
+def merge_small_runs(runs: list[snapshot.Run], most: int = snapshot.MOST_RUNS) -> list[snapshot.Run]:
     """Return `most` runs at the most: the smallest ones of each kind become one, behind the others."""
     if len(runs) <= most:
         return runs
     by_size = sorted(range(len(runs)), key=lambda at: runs[at].length, reverse=True)
-    large = set(by_size[: most - len(KINDS)])
+    large = set(by_size[: most - len(snapshot.KINDS)])
     kept = [run for at, run in enumerate(runs) if at in large]
-    for kind in KINDS:
+    for kind in snapshot.KINDS:
         small = [run for at, run in enumerate(runs) if at not in large and run.kind == kind]
         if small:
             length, slots = sum(run.length for run in small), max(run.slots for run in small)
-            kept.append(Run(min(run.start for run in small), length, slots, kind, len(small)))
+            kept.append(snapshot.Run(min(run.start for run in small), length, slots, kind, len(small)))
     return kept
 
 
-def _share(acceptance: Acceptance) -> float | None:
+def _acceptance_rate(acceptance: Acceptance) -> float | None:
     counts = acceptance.by_position
     tried = sum(counts.tried)
     return sum(counts.stood) / tried if tried > 0 else None

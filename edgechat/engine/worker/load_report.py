@@ -1,4 +1,4 @@
-"""What the worker learns of its load for the next plan: real memory and speed held against the plan."""
+"""What the worker learns of its load for the next plan: memory and speed, compared with the plan."""
 
 from __future__ import annotations
 
@@ -17,72 +17,69 @@ from edgechat.planner.estimate.memory import program_bytes
 from edgechat.planner.plan import LoadPlan
 
 _LOG = logging.getLogger(__name__)
-_PROMPT, _REPLY = 128, 16
-"""Tokens; shorter ones say little about speed."""
-_LEAST = 0.004
-"""Seconds of a token below which a model tells what a call costs, not what memory does for others."""
-_HOT = 0.25
-"""What a run weighs for which the processor was too hot: a state of the machine, unless it is always so."""
+_PROMPT, _REPLY = 128, 16  # tokens; shorter ones say little about speed
+_LEAST = 0.004  # seconds of a token below which it shows the cost of calls, not the speed of memory
+_HOT = 0.25  # weight of a run on a processor that was too hot, which may be temporary
 
 
 class LoadReport:
-    """The experience with one load."""
+    """What is learnt from one load."""
 
-    def __init__(self, plan: LoadPlan, keep: Callable[[], None] = lambda: None) -> None:
-        """keep: writes down what else was learnt by the end of a request."""
+    def __init__(self, plan: LoadPlan, save: Callable[[], None] = lambda: None) -> None:
+        """save: saves what else was learnt by the end of a request."""
         self._plan = plan
-        self._keep = keep
+        self._save = save
         self._shared = False
         # Only where no accelerator computes it is known how many threads should be at work all the time.
         on_processor = plan.backend == "llama.cpp" and not plan.devices
         self._threads = plan.threads if on_processor else None
-        self._began: LoadSample | None = None
-        self._wrote: LoadSample | None = None
+        self._request_sample: LoadSample | None = None
+        self._reply_sample: LoadSample | None = None
 
-    def begins(self, n_running: int) -> None:
-        """Before each step: look at what else the machine does, where a request is there that was not."""
-        if n_running and self._began is None:
-            self._began = moment()
+    def before_step(self, n_running: int) -> None:
+        """Sample what else the machine does, before the first step of a request."""
+        if n_running and self._request_sample is None:
+            self._request_sample = moment()
 
     def loaded(
         self, buffers: tuple[Buffer, ...], touched: int, anonymous: int | None, n_vocab: int
     ) -> tuple[Difference, ...]:
         """Compare what was allocated with the plan, and learn what the process takes besides.
 
-        touched: bytes of buffers of its own that the process has written to; 0 where nobody knows. anonymous:
-        of its memory, all that is not mapped from files; None where nobody knows.
+        touched: bytes of its own buffers that the process has written to; 0 if unknown. anonymous: its memory
+        that is not mapped from files; None if unknown.
         """
         if self._plan.where is not None and anonymous is not None and touched:
             program = program_bytes(n_vocab, "mlx" if self._plan.backend == "mlx" else "gguf")
             learn(self._plan.where, beyond=anonymous - touched - program)
-        found = differences(self._plan.buffers, buffers) if buffers else ()
-        for one in found:
-            real, planned = mebibytes(one.real), mebibytes(one.planned)
-            _LOG.info("%s takes %s for %s, not %s", one.name, real, one.what, planned)
-        return found
+        changed = differences(self._plan.buffers, buffers) if buffers else ()
+        for difference in changed:
+            real, planned = mebibytes(difference.real), mebibytes(difference.planned)
+            _LOG.info("%s takes %s for %s, not %s", difference.name, real, difference.what, planned)
+        return changed
 
-    def watch(self, events: Iterable[Event], n_running: int) -> None:
+    def learn_from(self, events: Iterable[Event], n_running: int) -> None:
         """Learn the speed from requests that ran alone, on a machine that did little else."""
         self._shared = self._shared or n_running > 1
         for event in events:
-            if isinstance(event, Delta | ToolCallBegun) and self._wrote is None:
-                self._wrote = moment()
+            if isinstance(event, Delta | ToolCallBegun) and self._reply_sample is None:
+                self._reply_sample = moment()
             elif isinstance(event, Finished):
                 if not self._shared:
-                    self._ran(event)
+                    self._learn_speed(event)
                 self._shared = n_running > 0
-                self._keep()
+                self._save()
         if not n_running:
-            self._began = self._wrote = None
+            self._request_sample = self._reply_sample = None
 
     def _disturbances(self) -> tuple[Disturbance | None, Disturbance | None]:
-        """Return what slowed down the reading of the prompt that was answered, and the writing of that."""
-        if self._began is None or self._wrote is None:
+        """Return what slowed down the prefill and the decoding of the last reply."""
+        if self._request_sample is None or self._reply_sample is None:
             return "busy", "busy"
-        reading = disturbance(self._began, self._wrote, self._threads)
-        return reading, disturbance(self._wrote, moment(), self._threads)
+        reading = disturbance(self._request_sample, self._reply_sample, self._threads)
+        return reading, disturbance(self._reply_sample, moment(), self._threads)
 
-    def _ran(self, finished: Finished) -> None:
+    def _learn_speed(self, finished: Finished) -> None:
         forecast, where = self._plan.forecast, self._plan.where
         if forecast is None or where is None:
             return
@@ -115,5 +112,5 @@ def anonymous_memory() -> int | None:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
-    found = re.search(r"^RssAnon:\s+(\d+) kB$", status, re.MULTILINE)
-    return int(found[1]) * 1024 if found else None
+    match = re.search(r"^RssAnon:\s+(\d+) kB$", status, re.MULTILINE)
+    return int(match[1]) * 1024 if match else None

@@ -1,4 +1,4 @@
-"""What front end and worker say to each other: typed messages, no pickle, nothing native.
+"""The messages between front end and worker: typed, without pickle or native objects.
 
 front end                                worker
 Load(plan, upkeep)                ->
@@ -15,7 +15,7 @@ Cancel(request_id)                ->
 <-     Finished(reason="cancelled")
 <-     Prewarmed(tokens)                 some time later
 Persist(chat)                     ->
-<-     Persisted(chat)                   its state is on disk, or need not be
+<-     Persisted(chat)                   its state is saved, or need not be
 Forget(chat)                      ->
 Inspect(chat)                     ->
 <-     Inspected(snapshot)
@@ -47,25 +47,25 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """Stop a request within one decode call; what it has cached stays valid."""
+    """Stop a request within one decode call; its cache stays valid."""
 
     request_id: str
 
 
 class Persist(msgspec.Struct, frozen=True, tag=True):
-    """Nobody looks at this chat (None: at any) any more: put its state on disk if that is worth it."""
+    """Save the state of a chat that is no longer open (None: of all) to disk, if that is worth it."""
 
     chat: str | None = None
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True):
-    """A chat is deleted: nothing of it is kept, in memory or on disk."""
+    """Delete what is kept of a chat, in memory and on disk."""
 
     chat: str
 
 
 class Inspect(msgspec.Struct, frozen=True, tag=True):
-    """Say what there is now, between two steps. chat: the one that is looked at (None: answered last)."""
+    """Take a snapshot between two steps, with `chat` (None: the one answered last) in view."""
 
     chat: str | None = None
 
@@ -74,7 +74,7 @@ Command = Load | Generate | Cancel | Persist | Forget | Inspect | Embed | Transl
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):
-    """The load goes on; `progress` is from 0 to 1."""
+    """The progress of a load, from 0 to 1."""
 
     progress: float
 
@@ -86,7 +86,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Inspected(msgspec.Struct, frozen=True, tag=True):
-    """The answer to Inspect; None where a fault of ours lies in the way."""
+    """The answer to Inspect; None if a bug prevents it."""
 
     snapshot: Snapshot | None
 

@@ -1,9 +1,10 @@
 """The front end's side of the worker process: start it, stream from it, survive its death.
 
-One EngineSupervisor stands for one model. Its worker comes with the first request and goes when it has been
-idle for a while, which gives all its memory back; the next request brings a new one. A crash is the same
-thing without the idle time.
+One EngineSupervisor stands for one model. Its worker is started by the first request and ended when it has
+been idle for a while, which frees all its memory; the next request starts a new one, also after a crash.
 """
+
+# ruff: noqa: D102  (`Engine` documents its methods)
 
 from __future__ import annotations
 
@@ -37,14 +38,15 @@ from edgechat.planner.placement.fallback import again, grown, is_short, refit
 from edgechat.planner.plan import LoadPlan
 
 _CRASHES_ALLOWED = 2
-_LEAVING = 10.0
-"""Seconds that the state of chats may take on its way to disk."""
-_LOOKING = 5.0
-"""Seconds that a look into the engine may take: a step, which may be a long one on a slow machine."""
+_PERSIST_SECONDS = 10.0  # seconds that the state of chats may take on its way to disk
+_INSPECT_SECONDS = 5.0  # seconds that a snapshot may take: a step, which may be long on a slow machine
 
 
 class EngineSupervisor:
-    """A model in a worker process. Belongs to one event loop."""
+    """An `Engine` in a worker process.
+
+    A request that has killed its worker twice raises RequestRefused.
+    """
 
     def __init__(
         self,
@@ -56,11 +58,11 @@ class EngineSupervisor:
         on_state: Callable[[EngineState], None] | None = None,
         on_note: Callable[[str], None] = lambda _note: None,
     ) -> None:
-        """`idle_seconds` 0 keeps an idle worker. `on_note` hears what had to be changed about the plan.
+        """`idle_seconds` 0 keeps an idle worker. `on_note` is told what had to be changed about the plan.
 
-        replan: makes the plan anew, for a load at which there is more memory; called in a thread.
+        replan: plans again, for a load at which there is more memory; called in a thread.
         """
-        self._wish = self._plan = self._last = plan
+        self._requested = self._plan = self._loaded_plan = plan
         self._replan = replan
         self.model: ModelInfo | None = None
         self.state = EngineState.STOPPED
@@ -70,9 +72,9 @@ class EngineSupervisor:
         self._on_note = on_note
         self._worker: WorkerConnection | None = None
         self._ending: asyncio.Task[None] | None = None
-        """The end of the worker before, which goes on where nobody waits for it any more."""
+        """Ends the previous worker, also if whoever awaited that has been cancelled."""
         self._log: Path | None = None
-        self._changing = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._closed = False
         self._users = 0
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -83,18 +85,14 @@ class EngineSupervisor:
 
     @property
     def plan(self) -> LoadPlan:
-        """How the model is loaded, or will be if as much memory is free; to set it is another wish."""
+        """How the model is loaded, or will be if as much memory is free; a new one is for the next load."""
         return self._plan
 
     @plan.setter
     def plan(self, plan: LoadPlan) -> None:
-        self._wish = self._plan = plan
+        self._requested = self._plan = plan
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
-        """Load the model if it is not loaded.
-
-        Raises LoadFailed, DoesNotFit, EngineCrashed, and EngineClosed where `close` ends that.
-        """
         with self.holding():
             await self._ready(on_progress)
             assert self.model is not None
@@ -107,16 +105,10 @@ class EngineSupervisor:
         *,
         may_load: bool = True,
     ) -> AsyncGenerator[RequestEvent, None]:
-        """Yield Prefill and Delta events, and at last Finished.
-
-        Starts a worker if there is none (`on_progress` hears of the load), or raises EngineGone if it may
-        not. Raises EngineCrashed when the worker dies, RequestRefused if this same request has killed it
-        twice, or what the engine says. Leaving the iteration early cancels the request.
-        """
         if self.plan.embeddings:
             raise cannot_chat(self.plan.model_name)
         digest = _digest(msgspec.structs.replace(request, id=""))
-        async with self._answering(request.id, digest, on_progress, may_load) as worker:
+        async with self._worker_for(request.id, digest, on_progress, may_load) as worker:
             if worker is None:
                 yield cancelled(request.id)
                 return
@@ -133,14 +125,10 @@ class EngineSupervisor:
         *,
         may_load: bool = True,
     ) -> Embedded | None:
-        """Return embeddings of texts, or of texts that are tokens already; None where it was cancelled.
-
-        Starts a worker and raises as `stream` does; and WrongKind, PromptTooLong or NotEmbeddable.
-        """
         if not self.plan.embeddings:
             raise cannot_embed(self.plan.model_name)
         digest = _digest(Embed("", texts))
-        async with self._answering(request_id, digest, on_progress, may_load) as worker:
+        async with self._worker_for(request_id, digest, on_progress, may_load) as worker:
             return None if worker is None else await worker.embed(Embed(request_id, texts))
 
     async def translate(
@@ -152,50 +140,35 @@ class EngineSupervisor:
         special: bool = False,
         may_load: bool = True,
     ) -> Translated | None:
-        """Return the tokens of a text, or the text of tokens; None where it was cancelled.
-
-        Starts a worker and raises as `stream` does; and BadRequest.
-        """
         digest = _digest(Translate("", what, bos, special))
-        async with self._answering(request_id, digest, None, may_load) as worker:
+        async with self._worker_for(request_id, digest, None, may_load) as worker:
             asked = Translate(request_id, what, bos, special)
             return None if worker is None else await worker.translate(asked)
 
     async def cancel(self, request_id: str) -> None:
-        """Ask for a request to stop: its stream ends with reason 'cancelled', also while the model loads."""
         if request_id in self._loading:
             self._cancelled.add(request_id)
         elif self._worker is not None:
             self._worker.send(Cancel(request_id))
 
     async def persist(self, chat: str | None = None) -> None:
-        """Nobody looks at this chat (None: at any) any more: its state goes to disk, if that is worth it.
-
-        Returns when that is done, or has taken too long.
-        """
         if self._worker is not None and self._worker.alive and self.state is EngineState.READY:
-            await self._worker.persist(chat, _LEAVING)
+            await self._worker.persist(chat, _PERSIST_SECONDS)
 
     def forget(self, chat: str) -> None:
-        """Keep nothing of a chat, which is deleted. Raises ValueError for what is no id of ours."""
         check_id(chat)
         if self._worker is not None:
             self._worker.send(Forget(chat))
 
     async def inspect(self, chat: str | None = None) -> Snapshot | None:
-        """Return what the engine does and knows now, and look at this chat (None: the one answered last).
-
-        None where no model is loaded, or the worker dies or does not answer. It answers between two steps.
-        """
         if self._worker is None or self.state is not EngineState.READY:
             return None
-        return await self._worker.inspect(chat, _LOOKING)
+        return await self._worker.inspect(chat, _INSPECT_SECONDS)
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
-        """Keep the worker, which is somebody's, from going idle."""
         self._users += 1
-        self._forget_timer()
+        self._cancel_idle_timer()
         try:
             yield
         finally:
@@ -205,34 +178,33 @@ class EngineSupervisor:
                 self._idle_timer = loop.call_later(self._idle_seconds, self._went_idle)
 
     async def unload(self) -> None:
-        """Give the memory back unless somebody uses the model; the next request loads it again."""
-        await self._stop_unless_used()
+        async with self._lock:
+            if not self._users:
+                await self.persist()
+            if not self._users:  # nobody has come meanwhile
+                await self._end_worker()
 
     @property
     def has_crashed(self) -> bool:
-        """Whether the last worker died by itself; a new one has not been started yet."""
         return self._worker is not None and self.state is EngineState.STOPPED and not self._closed
 
     @property
     def log_path(self) -> Path | None:
-        """The log of the present worker, or of the last one where there is none."""
         return self._log
 
     def log_tail(self, n_bytes: int = 4096) -> str:
-        """Return the end of that log, printable, perhaps from a line's middle; '' where there is none."""
         return tail(self._log, n_bytes) if self._log is not None else ""
 
     async def close(self) -> None:
-        """End the worker, and with it every stream (reason 'cancelled'); the engine is of no more use."""
         self._closed = True
-        self._forget_timer()
+        self._cancel_idle_timer()
         if self._worker is not None:
             await self._worker.close()  # a load that is under way ends with it
-        async with self._changing:
+        async with self._lock:
             await self._end_worker()
 
     @contextlib.asynccontextmanager
-    async def _answering(
+    async def _worker_for(
         self, request_id: str, digest: bytes, on_progress: Callable[[float], None] | None, may_load: bool
     ) -> AsyncIterator[WorkerConnection | None]:
         """Yield the worker for a request, and remember if that kills it; None: it was cancelled meanwhile."""
@@ -251,10 +223,10 @@ class EngineSupervisor:
                 raise
 
     async def _is_to_blame(self, request_id: str, worker: WorkerConnection) -> bool:
-        """Say whether a request has killed its worker, as far as anybody can know."""
-        if worker.victims != {request_id}:  # with others beside it nobody knows
+        """Say whether a request has killed its worker, as far as that can be known."""
+        if worker.victims != {request_id}:  # it may have been any of them
             return False
-        return not (worker.lost_its_memory and await asyncio.to_thread(is_short, self._last))
+        return not (worker.lost_its_memory and await asyncio.to_thread(is_short, self._loaded_plan))
 
     async def _ready_for(
         self, request_id: str, on_progress: Callable[[float], None] | None, may_load: bool
@@ -275,7 +247,7 @@ class EngineSupervisor:
     async def _ready(
         self, on_progress: Callable[[float], None] | None, *, may_load: bool = True
     ) -> WorkerConnection:
-        async with self._changing:
+        async with self._lock:
             if self._closed:
                 raise closed()
             if self._worker is not None and self._worker.alive and self.state is EngineState.READY:
@@ -287,32 +259,32 @@ class EngineSupervisor:
                 )
             killed = self._worker is not None and self._worker.lost_its_memory
             await self._end_worker()
-            self._become(EngineState.LOADING)
+            self._set_state(EngineState.LOADING)
             try:
-                fitted = await asyncio.to_thread(self._planned, killed=killed)
+                fitted = await asyncio.to_thread(self._refitted_plan, killed=killed)
                 while not await self._load(*fitted, on_progress):
                     await self._end_worker()
-                    self._become(EngineState.LOADING)
-                    fitted = await asyncio.to_thread(refit, self._last, failed=True)
+                    self._set_state(EngineState.LOADING)
+                    fitted = await asyncio.to_thread(refit, self._loaded_plan, failed=True)
             except BaseException:
                 await self._end_worker()
                 raise
-            self._become(EngineState.READY)
+            self._set_state(EngineState.READY)
             assert self._worker is not None
             return self._worker
 
-    def _planned(self, *, killed: bool) -> tuple[LoadPlan, tuple[str, ...]]:
-        """Return what is wished for as it fits into what is free now, and what that changes."""
+    def _refitted_plan(self, *, killed: bool) -> tuple[LoadPlan, tuple[str, ...]]:
+        """Return the requested plan as it fits into what is free now, and notes on what that changes."""
         if self._replan is not None:
-            self._wish = grown(self._wish, self._replan)
-        return again(self._wish, self._last, killed=killed)
+            self._requested = grown(self._requested, self._replan)
+        return again(self._requested, self._loaded_plan, killed=killed)
 
     async def _load(
-        self, plan: LoadPlan, told: tuple[str, ...], on_progress: Callable[[float], None] | None
+        self, plan: LoadPlan, notes: tuple[str, ...], on_progress: Callable[[float], None] | None
     ) -> bool:
         """Load by a plan; False if memory was not enough for it after all."""
-        self._plan = self._last = plan
-        for note in told:
+        self._plan = self._loaded_plan = plan
+        for note in notes:
             self._on_note(note)
         self._worker = await WorkerConnection.spawn(self._worker_ended)
         self._log = self._worker.log
@@ -327,22 +299,15 @@ class EngineSupervisor:
         return True
 
     def _went_idle(self) -> None:
-        self._idle_stop = asyncio.ensure_future(self._stop_unless_used())
+        self._idle_stop = asyncio.ensure_future(self.unload())
 
-    async def _stop_unless_used(self) -> None:
-        async with self._changing:
-            if not self._users:
-                await self.persist()
-            if not self._users:  # nobody has come meanwhile
-                await self._end_worker()
-
-    def _forget_timer(self) -> None:
+    def _cancel_idle_timer(self) -> None:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
 
     async def _end_worker(self) -> None:
-        """End the worker if there is one; where that is cancelled, its end goes on by itself."""
+        """End the worker if there is one; if that is cancelled, the worker is ended nevertheless."""
         worker, self._worker = self._worker, None
         if worker is not None:
             self._ending = asyncio.ensure_future(worker.close())
@@ -351,13 +316,13 @@ class EngineSupervisor:
                 await asyncio.shield(self._ending)
                 self._ending = None
         finally:
-            self._become(EngineState.STOPPED)
+            self._set_state(EngineState.STOPPED)
 
     def _worker_ended(self, worker: WorkerConnection) -> None:
         if worker is self._worker and self.state is EngineState.READY:
-            self._become(EngineState.STOPPED)
+            self._set_state(EngineState.STOPPED)
 
-    def _become(self, state: EngineState) -> None:
+    def _set_state(self, state: EngineState) -> None:
         if state is not self.state:
             self.state = state
             if self._on_state is not None:
@@ -365,5 +330,5 @@ class EngineSupervisor:
 
 
 def _digest(request: ChatRequest | Embed | Translate) -> bytes:
-    """Return what makes two requests, which have no ids here, the same work."""
+    """Return a digest by which the same request, sent again, is recognized; it must have no id."""
     return hashlib.blake2b(msgspec.msgpack.encode(request), digest_size=16).digest()

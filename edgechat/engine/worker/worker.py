@@ -1,7 +1,7 @@
 """The worker process: the engine's loop between a pipe of commands and a pipe of events.
 
-It ends when its parent does: the thread that reads commands sees the end of the file, however the parent
-died, and ends the process at once, whatever native code is doing.
+It ends with its parent: the thread that reads commands sees the end of the file, however the parent died, and
+ends the process at once, whatever native code is doing.
 """
 
 from __future__ import annotations
@@ -44,30 +44,17 @@ from edgechat.engine.types import (
     Persisted,
     Translate,
 )
-from edgechat.engine.worker import embeddings
+from edgechat.engine.worker import embeddings, messages
 from edgechat.engine.worker.inspection import Inspector
 from edgechat.engine.worker.kinds import cannot_embed
 from edgechat.engine.worker.load_report import LoadReport, anonymous_memory
-from edgechat.engine.worker.messages import (
-    Cancel,
-    Command,
-    Forget,
-    Generate,
-    Inspect,
-    Inspected,
-    Load,
-    Loaded,
-    Loading,
-    Persist,
-    WorkerEvent,
-)
+from edgechat.engine.worker.messages import Cancel, Command, Generate, Inspected, Loaded, WorkerEvent
 from edgechat.models.local.usage import note_use
 from edgechat.planner.plan import LoadPlan
 
 _LOG = logging.getLogger(__name__)
-_PROGRESS_EVERY = 0.05
-_DISK_PAUSE = 0.002
-"""Seconds between two looks whether the disk has answered, where nothing else is to be done."""
+_PROGRESS_SECONDS = 0.05
+_DISK_PAUSE = 0.002  # seconds between two checks whether the disk has answered, when otherwise idle
 
 OpenBackend = Callable[[LoadPlan, Callable[[float], None] | None], Backend]
 
@@ -77,7 +64,7 @@ class Pipe:
 
     def __init__(self, incoming: BinaryIO, outgoing: BinaryIO) -> None:
         self.interruption: Interruption | None = None
-        """What ends a call early for a command that cannot wait."""
+        """Ends a call of the backend early for a command that cannot wait."""
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._first: Command | None = None
         self._incoming = incoming
@@ -89,16 +76,14 @@ class Pipe:
         decoder = msgspec.msgpack.Decoder(Command)
         try:
             while (payload := frames.read(self._incoming)) is not None:
-                self._put(decoder.decode(payload))
+                command = decoder.decode(payload)
+                self._commands.put(command)
+                if self.interruption is not None and isinstance(command, Generate | Cancel):
+                    self.interruption.interrupt()
         except (frames.BrokenFrame, msgspec.DecodeError, OSError) as error:
             _LOG.error("the pipe to the front end broke: %s", error)
-        # Not sys.exit: a native call may run for long, and nobody is there to read its result.
+        # Not sys.exit: a native call may run for long, and its result has no reader.
         os._exit(0)
-
-    def _put(self, command: Command) -> None:
-        self._commands.put(command)
-        if self.interruption is not None and isinstance(command, Generate | Cancel):
-            self.interruption.interrupt()
 
     def first(self) -> Command:
         """Wait for a command."""
@@ -116,7 +101,7 @@ class Pipe:
             self.interruption.clear_interrupt()
 
     def received(self) -> Iterable[Command]:
-        """Yield what has come."""
+        """Yield the commands that have come."""
         if self._first is not None:
             yield self._first
             self._first = None
@@ -130,14 +115,14 @@ class Pipe:
             return
         try:
             payload = self._encoder.encode(events)
-        except Exception:  # one of them is no message; the others go their way
-            payload = self._encoder.encode([self._sound(one) for one in events])
+        except Exception:  # one of them cannot be encoded; the others are sent
+            payload = self._encoder.encode([self._encodable(event) for event in events])
         try:
             frames.write(self._outgoing, payload)
         except OSError:
             os._exit(0)
 
-    def _sound(self, event: WorkerEvent) -> WorkerEvent:
+    def _encodable(self, event: WorkerEvent) -> WorkerEvent:
         """Return the event, or that its request failed over it."""
         try:
             self._encoder.encode(event)
@@ -165,20 +150,22 @@ def open_backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Ba
 def load(
     plan: LoadPlan,
     upkeep: CachePolicy,
-    tell: Callable[[Sequence[WorkerEvent]], None],
+    send: Callable[[Sequence[WorkerEvent]], None],
     open_backend: OpenBackend = open_backend,
 ) -> tuple[EngineCore, ModelInfo, LoadReport]:
     """Load by the plan, telling the progress, and compute one token before calling it ready."""
     began = time.perf_counter()
     renderer = TemplateProcess()
-    backend = open_backend(plan, _telling(tell))
-    words = backend.vocabulary
-    template = ChatTemplate(backend.chat_template, bos=words.bos, eos=words.eos, process=renderer)
+    backend = open_backend(plan, _progress_reporter(send))
+    vocabulary = backend.vocabulary
+    template = ChatTemplate(backend.chat_template, bos=vocabulary.bos, eos=vocabulary.eos, process=renderer)
     identity = partial(fingerprint_of, plan.model_path, backend.state_format)
     states = None if upkeep.disk_bytes == 0 else KVStateStore(upkeep.disk_bytes, identity)
-    controller, lessons = Controller(StepCost(slope_of(plan.forecast))), DraftHistory(plan)
-    experience = LoadReport(plan, lambda: lessons.keep(controller))
-    found = experience.loaded(backend.buffers, backend.touched_bytes, anonymous_memory(), words.size)
+    controller, history = Controller(StepCost(slope_of(plan.forecast))), DraftHistory(plan)
+    load_report = LoadReport(plan, lambda: history.save(controller))
+    differences = load_report.loaded(
+        backend.buffers, backend.touched_bytes, anonymous_memory(), vocabulary.size
+    )
     drafter, no_draft = load_draft(plan.for_draft(), backend, lambda draft: open_backend(draft, None))
     engine = EngineCore(
         backend,
@@ -190,7 +177,7 @@ def load(
         controller=controller,
     )
     engine.warm_up(whole=bool(plan.devices))
-    lessons.teach(controller)
+    history.restore(controller)
     if upkeep.grammars:
         engine.constraints.prepare()
     for path in (plan.model_path, plan.draft.model_path if plan.draft else ""):
@@ -208,37 +195,37 @@ def load(
         template="own" if template.is_own else "chatml",
         load_ms=1000 * (time.perf_counter() - began),
         buffers=backend.buffers,
-        differences=found,
+        differences=differences,
         drafters=engine.speculation.names(plan),
         no_draft=no_draft or plan.no_draft or engine.speculation.why_off,
         memory_bytes=psutil.Process().memory_info().rss,
     )
-    return engine, model, experience
+    return engine, model, load_report
 
 
-def _telling(tell: Callable[[Sequence[WorkerEvent]], None]) -> Callable[[float], None]:
-    """Return what tells the progress of a load, not too often."""
-    told = 0.0
+def _progress_reporter(send: Callable[[Sequence[WorkerEvent]], None]) -> Callable[[float], None]:
+    """Return a function that reports the progress of a load, not too often."""
+    sent_at = 0.0
 
     def progress(value: float) -> None:
-        nonlocal told
-        if time.perf_counter() - told > _PROGRESS_EVERY:
-            told = time.perf_counter()
-            tell([Loading(value)])
+        nonlocal sent_at
+        if time.perf_counter() - sent_at > _PROGRESS_SECONDS:
+            sent_at = time.perf_counter()
+            send([messages.Loading(value)])
 
     return progress
 
 
 def serve_embeddings(engine: embeddings.EmbeddingEngine, pipe: Pipe) -> None:
-    """The same as `serve` for embeddings, of which nothing is kept."""
+    """Step and serve commands as `serve` does, for embeddings."""
     while True:
         pipe.wait(None if engine.is_idle else 0.0)
         for command in pipe.received():
-            pipe.send(_safely(partial(embeddings.obey, engine), command))
+            pipe.send(_handle_safely(partial(embeddings.handle, engine), command))
         pipe.send(engine.step())
 
 
-def serve(engine: EngineCore, pipe: Pipe, experience: LoadReport) -> None:
+def serve(engine: EngineCore, pipe: Pipe, load_report: LoadReport) -> None:
     """Step while there is work, wait for commands while there is none."""
     inspector = Inspector(engine)
     pipe.interruption = engine.backend.interruption
@@ -246,54 +233,51 @@ def serve(engine: EngineCore, pipe: Pipe, experience: LoadReport) -> None:
         pause = None if engine.is_idle else _DISK_PAUSE if engine.is_waiting else 0.0
         pipe.wait(pause)
         for command in pipe.received():
-            pipe.send(_safely(partial(_obey, engine, inspector), command))
-        experience.begins(engine.n_running)
+            pipe.send(_handle_safely(partial(_handle, engine, inspector), command))
+        load_report.before_step(engine.n_running)
         events = engine.step()
         try:
-            experience.watch(events, engine.n_running)  # first: a front end may leave with its answer
-        except Exception as error:  # nobody waits for what is learnt
+            load_report.learn_from(events, engine.n_running)  # first: a front end may leave with its answer
+        except Exception as error:  # nothing depends on what is learnt
             fault(error)
         pipe.send(events)
 
 
-def _safely(obey: Callable[[Command], Sequence[WorkerEvent]], command: Command) -> Sequence[WorkerEvent]:
-    """Do what a command says; a fault of ours ends its request, and no other."""
+def _handle_safely(
+    handle: Callable[[Command], Sequence[WorkerEvent]], command: Command
+) -> Sequence[WorkerEvent]:
+    """Carry out a command; a bug in that fails its request, and no other."""
     try:
-        return obey(command)
+        return handle(command)
     except Exception as error:
         failed = ErrorInfo.of(fault(error))
         match command:
-            case (
-                Generate(ChatRequest(id=request_id))
-                | Cancel(request_id)
-                | Embed(request_id)
-                | Translate(request_id)
-            ):
-                return [Failed(request_id, failed)]
-            case Persist(chat):
+            case Generate(ChatRequest(id=name)) | Cancel(name) | Embed(name) | Translate(name):
+                return [Failed(name, failed)]
+            case messages.Persist(chat):
                 return [Persisted(chat)]
-            case Inspect():
+            case messages.Inspect():
                 return [Inspected(None)]
         return []
 
 
-def _obey(engine: EngineCore, inspector: Inspector, command: Command) -> Sequence[WorkerEvent]:
+def _handle(engine: EngineCore, inspector: Inspector, command: Command) -> Sequence[WorkerEvent]:
     match command:
         case Generate(request):
             engine.begin(request)
         case Cancel(request_id):
             return engine.cancel(request_id)
-        case Persist(chat):
+        case messages.Persist(chat):
             engine.persist(chat)
-        case Forget(chat):
+        case messages.Forget(chat):
             engine.forget(chat)
-        case Inspect(chat):
-            return [Inspected(inspector.look(chat))]
+        case messages.Inspect(chat):
+            return [Inspected(inspector.inspect(chat))]
         case Embed(request_id):
             return [Failed(request_id, ErrorInfo.of(cannot_embed()))]
         case Translate():
             engine.translate(command)
-        case Load():
+        case messages.Load():
             raise ValueError("a worker loads one model in its life")
     return []
 
@@ -305,10 +289,10 @@ def main(open_backend: OpenBackend = open_backend) -> None:
     faulthandler.enable()
     pipe = Pipe(incoming, outgoing)
     first = pipe.first()
-    if not isinstance(first, Load):
+    if not isinstance(first, messages.Load):
         raise ValueError("the first command must be Load")
     try:
-        serving = _loaded(first, pipe, open_backend)
+        serving = _load_first(first, pipe, open_backend)
     except EdgechatError as error:
         pipe.send([Failed(None, ErrorInfo.of(error))])
         return
@@ -319,12 +303,12 @@ def main(open_backend: OpenBackend = open_backend) -> None:
     serving()
 
 
-def _loaded(first: Load, pipe: Pipe, open_backend: OpenBackend) -> Callable[[], None]:
+def _load_first(first: messages.Load, pipe: Pipe, open_backend: OpenBackend) -> Callable[[], None]:
     """Load the model and say so; return what serves it. Raises EdgechatError."""
     if first.plan.embeddings:
-        embedding, model = embeddings.load(first.plan, _telling(pipe.send))
+        embedding, model = embeddings.load(first.plan, _progress_reporter(pipe.send))
         pipe.send([Loaded(model)])
         return partial(serve_embeddings, embedding, pipe)
-    engine, model, experience = load(first.plan, first.upkeep, pipe.send, open_backend)
+    engine, model, load_report = load(first.plan, first.upkeep, pipe.send, open_backend)
     pipe.send([Loaded(model)])
-    return partial(serve, engine, pipe, experience)
+    return partial(serve, engine, pipe, load_report)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from edgechat.engine.tool_calls.tools import held_tools, unkept
+from edgechat.engine.tool_calls.tools import constrained_tools, unenforceable
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -171,7 +171,7 @@ class ChatAnswers(Answers[ChoiceChunk]):
         self._request = body.asked()
         self._think = think
         self._calls = [0] * self.n_choices
-        self._unenforced = unkept(held_tools(self._request)) or UNSET
+        self._unenforced = unenforceable(constrained_tools(self._request)) or UNSET
 
     @property
     def shorter(self) -> str:

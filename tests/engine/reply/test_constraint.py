@@ -137,7 +137,7 @@ def test_what_cannot_be_followed_fails_alone(make) -> None:
 
 
 def test_without_llguidance_it_says_what_to_install(make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgechat.engine.reply.constraints._missing", lambda: True)
+    monkeypatch.setattr("edgechat.engine.reply.constraints._is_missing", lambda: True)
     with pytest.raises(EngineError, match="not installed") as caught:
         make().submit(request(schema="{}"))
     assert caught.value.hint == 'pip install "edgechat[server]"'
@@ -146,8 +146,8 @@ def test_without_llguidance_it_says_what_to_install(make, monkeypatch: pytest.Mo
 def test_others_go_on_while_a_grammar_is_compiled_and_it_can_be_cancelled(
     make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, try_out = threading.Event(), Constraints._try_out
-    monkeypatch.setattr(Constraints, "_try_out", lambda *asked: (gate.wait(), try_out(*asked)))
+    gate, try_out = threading.Event(), Constraints._compile_in_child
+    monkeypatch.setattr(Constraints, "_compile_in_child", lambda *asked: (gate.wait(), try_out(*asked)))
     engine = make(reply='{"n": 1}')
     events = []
     for one in (request("streams"), request("waits", schema="{}"), request("cancelled", schema=PINNED)):
@@ -332,7 +332,7 @@ def test_told_are_the_tokens_that_begin_in_what_is_shown(tokens: list[int], stop
     def show(shown: list[tuple[str, bool]]) -> None:
         nonlocal text
         text += "".join(one for one, _ in shown)
-        told.extend(one.token for one in likely.shown_with(reply))
+        told.extend(one.token for one in likely.take_shown(reply))
 
     for token in tokens:
         if reply.stopped:
@@ -340,7 +340,7 @@ def test_told_are_the_tokens_that_begin_in_what_is_shown(tokens: list[int], stop
         fed += 1
         likely.compute(rows, [token])
         shown = reply.feed(PIECES.piece(token))
-        likely.fed(reply)
+        likely.track(reply)
         show(shown)
     show(reply.finish())
     decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from edgechat.base.errors import SchemaError
-from edgechat.engine.reply.constraint import Constraint
-from edgechat.engine.reply.constraints import Constraints
-from edgechat.engine.reply.forced_calls import MOST_CALLS, calls_answer
+from edgechat.engine.reply.constraints import Constraint, Constraints
+from edgechat.engine.reply.forced_calls import MOST_CALLS, calls_grammar
 from edgechat.engine.reply.grammar import reply_grammar
 from edgechat.engine.types import Message, Tool, ToolCall
 from tests.engine.families import NOW, SOURCES, TOOLS, WEATHER, family
@@ -40,7 +39,7 @@ class Family:
         self, text: str, tools: tuple[Tool, ...] = TOOLS, tool: str | None = None, **options: Any
     ) -> bool:
         """Say whether a text is all of an answer that calls one of these tools."""
-        body = calls_answer(family(self.name), tools, self.words, tool=tool, **options)
+        body = calls_grammar(family(self.name), tools, self.words, tool=tool, **options)
         constraint = self.all.of(reply_grammar(body, self.words, None, thinking=False)).result()
         tokens = self.words.script(text)
         return constraint.allows([], tokens) == len(tokens) and bool(constraint.mask(tokens)[END])
@@ -126,34 +125,34 @@ def test_several_calls_are_let_through_where_the_family_has_a_way_for_that(force
 
 
 def test_an_answer_may_be_something_else_where_nothing_has_to_be_called(forced: Family) -> None:
-    assert forced.follows('"yes"', other='"\\"yes\\""')
+    assert forced.follows('"yes"', alternative='"\\"yes\\""')
     assert not forced.follows('"yes"')
-    assert forced.follows(written(forced.name, CALL), other='"\\"yes\\""')
+    assert forced.follows(written(forced.name, CALL), alternative='"\\"yes\\""')
 
 
 def test_where_it_is_free_any_text_may_be_said_but_a_call_follows_its_schema(forced: Family) -> None:
     call = written(forced.name, CALL)
     for text in ("", "It rains.", "{", 'As JSON: {"name": 1} <tool', "a < b\n\n[1]"):
-        assert forced.follows(text, free=True), text
-    assert forced.follows(call, free=True)
+        assert forced.follows(text, optional=True), text
+    assert forced.follows(call, optional=True)
     for arguments in ('{"days": 3}', '{"city": "Bonn", "days": "three"}', '{"city": "Bonn", "other": 1}'):
         wrong = written(forced.name, ToolCall("abcDEF123", "get_weather", arguments))
-        assert not forced.follows(wrong, free=True), wrong
-        assert not forced.follows("I look. " + wrong, free=True) or forced.name in ("llama", "harmony")
+        assert not forced.follows(wrong, optional=True), wrong
+        assert not forced.follows("I look. " + wrong, optional=True) or forced.name in ("llama", "harmony")
     if forced.name not in ("llama", "harmony"):
-        assert forced.follows("I look.\n" + call, free=True)
+        assert forced.follows("I look.\n" + call, optional=True)
         two = written(forced.name, CALL, ToolCall("abcDEF123", "now", "{}"))
-        assert forced.follows(two, free=True)
-        assert not forced.follows(two, free=True, most_calls=1)
+        assert forced.follows(two, optional=True)
+        assert not forced.follows(two, optional=True, most_calls=1)
 
 
 def test_what_is_said_before_a_call_is_a_message_of_its_own_for_gpt_oss() -> None:
     made = Family("harmony", CONTROL["harmony"])
     before = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
-    assert made.follows(before + written("harmony", CALL), free=True)
-    assert made.follows(before + "<|channel|>final<|message|>Rain.", free=True)
-    assert not made.follows(before + written("harmony", CALL).replace("Bonn", '", "x": "'), free=True)
-    assert not made.follows(" to=functions.now", free=True)
+    assert made.follows(before + written("harmony", CALL), optional=True)
+    assert made.follows(before + "<|channel|>final<|message|>Rain.", optional=True)
+    assert not made.follows(before + written("harmony", CALL).replace("Bonn", '", "x": "'), optional=True)
+    assert not made.follows(" to=functions.now", optional=True)
     made.all.close()
 
 
@@ -197,11 +196,11 @@ def test_a_schema_that_cannot_be_followed_names_its_tool(name: str) -> None:
 def test_schemas_made_of_others_are_refused_where_the_notation_is_not_json(name: str) -> None:
     tool = Tool("f", "", '{"type": "object", "anyOf": [{"required": ["a"]}]}')
     with pytest.raises(SchemaError, match="anyOf at the top level"):
-        calls_answer(family(name), [tool], ScriptedVocabulary())
+        calls_grammar(family(name), [tool], ScriptedVocabulary())
 
 
 @pytest.mark.parametrize("name", ["xml", "gemma"])
 def test_names_of_arguments_that_break_the_notation_are_refused(name: str) -> None:
     tool = Tool("f", "", '{"type": "object", "properties": {"a>\\n": {"type": "string"}}}')
     with pytest.raises(SchemaError, match="argument"):
-        calls_answer(family(name), [tool], ScriptedVocabulary())
+        calls_grammar(family(name), [tool], ScriptedVocabulary())

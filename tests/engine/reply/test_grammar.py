@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from edgechat.base.errors import SchemaError
 from edgechat.engine.prompt.thinking import FAMILIES, Marks
-from edgechat.engine.reply.constraint import Constraint
-from edgechat.engine.reply.constraints import Constraints
+from edgechat.engine.reply.constraints import Constraint, Constraints
 from edgechat.engine.reply.grammar import json_rule, literal, reply_grammar
 from edgechat.engine.tool_calls.schemas import LONGEST_SCHEMA, relaxed
 from tests.properties import examples
@@ -281,8 +280,8 @@ def test_what_a_grammar_has_used_up_is_not_the_next_ones(monkeypatch: pytest.Mon
     """Also that a grammar which compiled once is not tried out again."""
     monkeypatch.setattr("edgechat.engine.reply.constraints.limits", _few_states)
     made, tried = Constraints(PLAIN), []
-    try_out = made._try_out
-    monkeypatch.setattr(made, "_try_out", lambda grammar: (tried.append(grammar), try_out(grammar)))
+    try_out = made._compile_in_child
+    monkeypatch.setattr(made, "_compile_in_child", lambda grammar: (tried.append(grammar), try_out(grammar)))
     grammar = reply_grammar(
         "answer: " + json_rule('{"type": "string", "maxLength": 9999}'), PLAIN, None, thinking=False
     )
@@ -307,7 +306,7 @@ def test_what_is_known_waits_for_no_grammar_that_is_tried_out(monkeypatch: pytes
     assert made.of(sound).result().allows([], [*b"a"]) == 1
     with pytest.raises(SchemaError, match="odd"):
         made.of(wrong).result()
-    monkeypatch.setattr(made, "_try_out", lambda grammar: (tried.append(grammar), gate.wait()))
+    monkeypatch.setattr(made, "_compile_in_child", lambda grammar: (tried.append(grammar), gate.wait()))
     waits = made.of('start: "b"')
     try:
         assert made.of(sound).result().allows([], [*b"a"]) == 1
@@ -349,10 +348,10 @@ def test_the_end_waits_for_what_looks_at_the_vocabulary_and_leaves_no_process() 
 def test_all_can_be_made_ready_ahead() -> None:
     made = Constraints(CONTROL)
     made.prepare()
-    ready = made._tokens
+    ready = made._shared_tokenizer
     assert ready is not None
     assert made.of("start: /a+/").result().allows([], [*b"aab"]) == 2
-    assert made._tokens is ready
+    assert made._shared_tokenizer is ready
     made.close()
 
 

@@ -31,22 +31,22 @@ class Always(Controller):
         """Say how many there may be at the most."""
         return [0.5] * (MOST[source] - start)
 
-    def choose(self, bids: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
-        """Take one of a stream's bids, and as much of it as chance has it."""
+    def choose(self, offers: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
+        """Take one of a stream's offers, and as much of it as chance has it."""
         chosen: list[DraftChoice | None] = []
-        for one in bids:
-            bid = self._random.choice(one) if one else None
-            longest = min(len(bid.chances), most, self._longest) if bid else 0
+        for one in offers:
+            offer = self._random.choice(one) if one else None
+            longest = min(len(offer.chances), most, self._longest) if offer else 0
             length = self._random.randint(0, longest)
             most -= length
-            chosen.append(DraftChoice(bid.source, length) if bid and length else None)
+            chosen.append(DraftChoice(offer.source, length) if offer and length else None)
         return chosen
 
-    def goes_on(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+    def is_worth_drafting(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
         """Go on until chance has it otherwise."""
         return self._random.random() < 0.8
 
-    def takes(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+    def is_worth_adding(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
         """Take what comes."""
         return True
 

@@ -73,7 +73,9 @@ class Run:
             if choice and not known:
                 rounds = 1
                 while rounds < len(classes):
-                    if not controller.goes_on(controller.chances(classes[:rounds], "model"), 0, len(classes)):
+                    if not controller.is_worth_drafting(
+                        controller.chances(classes[:rounds], "model"), 0, len(classes)
+                    ):
                         break
                     rounds += 1
                 length = controller.worth_verifying(controller.chances(classes[:rounds], "model"), 0)
@@ -145,7 +147,7 @@ def test_no_more_is_chosen_than_there_is_room_for() -> None:
     rng = random.Random(1)
     for _ in range(200):
         n = rng.randrange(1, 6)
-        bids = [
+        offers = [
             [DraftOffer(source, [rng.random() for _ in range(MOST[source])]) for source in ("model", "ngram")]
             if rng.random() < 0.8
             else []
@@ -153,11 +155,11 @@ def test_no_more_is_chosen_than_there_is_room_for() -> None:
         ]
         controller.begin(n, rng.randrange(1, 5000))
         most = rng.randrange(0, 30)
-        chosen = controller.choose(bids, most)
+        chosen = controller.choose(offers, most)
         assert len(chosen) == n
         assert sum(one.length for one in chosen if one) <= most
         assert all(one is None or 0 < one.length <= MOST[one.source] for one in chosen)
-        assert all(bid or one is None for bid, one in zip(bids, chosen, strict=True))
+        assert all(offer or one is None for offer, one in zip(offers, chosen, strict=True))
 
 
 @pytest.mark.parametrize("curve", [linear(0.05), linear(0.6), stairs], ids=NAME)
@@ -200,7 +202,7 @@ def test_chances_are_learnt_by_class_and_position(source: Source) -> None:
         rates.observe(classes, stood)
     assert rates.of_class(6) == pytest.approx(0.9, abs=0.1)
     assert rates.of_class(1) == pytest.approx(0.2, abs=0.12)
-    assert all(0 <= rates.at_position(at) <= rates.at_position(at, hopeful=True) < 1 for at in range(40))
+    assert all(0 <= rates.at_position(at) <= rates.at_position(at, optimistic=True) < 1 for at in range(40))
 
 
 BROKEN = [math.nan, math.inf, -math.inf, -1.0, 0.0, 1e300]
@@ -215,7 +217,7 @@ def test_counts_that_are_none_are_not_taken(tried: float, stood: float) -> None:
         AcceptanceCounts([tried] * by_class, [stood] * by_class),
         AcceptanceCounts([tried] * by_position, [stood] * by_position),
     )
-    assert all(0 <= rates.of_class(number, hopeful=True) < 1 for number in range(by_class))
+    assert all(0 <= rates.of_class(number, optimistic=True) < 1 for number in range(by_class))
     assert all(0 <= rates.at_position(at) < 1 for at in range(by_position))
 
 

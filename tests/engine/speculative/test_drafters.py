@@ -134,7 +134,7 @@ class TestModel:
         one.tokens += [6, 7, 8, 9, 0]
         assert drafter.n_behind(one) == 2
         assert asked(drafter, one, 1).tokens == [1]
-        assert backend.held[drafter._places[one].slot.id] == one.tokens
+        assert backend.held[drafter._states[one].slot.id] == one.tokens
 
     def test_what_was_rejected_is_taken_back(self, drafter: ModelDrafter, backend: Tables) -> None:
         one = stream([3, 4, 5])
@@ -142,7 +142,7 @@ class TestModel:
         one.tokens += [6, 2]
         assert drafter.n_behind(one) == 1
         assert asked(drafter, one, 2).tokens == [3, 4]
-        assert backend.held[drafter._places[one].slot.id] == [3, 4, 5, 6, 2, 3]
+        assert backend.held[drafter._states[one].slot.id] == [3, 4, 5, 6, 2, 3]
 
     def test_it_catches_up_in_parts(self, drafter: ModelDrafter, backend: Tables) -> None:
         one = stream([n % 10 for n in range(150)])
@@ -150,7 +150,7 @@ class TestModel:
         assert drafter.n_behind(one) == 50
         assert drafter.read(one, 1000)
         assert drafter.n_behind(one) == 1
-        assert backend.held[drafter._places[one].slot.id] == one.tokens[:-1]
+        assert backend.held[drafter._states[one].slot.id] == one.tokens[:-1]
         assert asked(drafter, one, 2).tokens == [0, 1]
 
     def test_more_than_a_batch_is_not_read_in_one_call(self, drafter: ModelDrafter, backend: Tables) -> None:
@@ -192,7 +192,7 @@ class TestModel:
         drafter.read(other, 99)
         backend.context = sum(map(len, backend.held)) + 2
         assert len(asked(drafter, one).tokens) == 2
-        assert drafter._cache.cells_used == sum(map(len, backend.held))
+        assert drafter.cache.cells_used == sum(map(len, backend.held))
 
     def test_tokens_that_the_target_does_not_know_are_not_guessed(self, backend: Tables) -> None:
         assert 6 not in asked(ModelDrafter(backend, 6), stream([3, 4, 5])).tokens

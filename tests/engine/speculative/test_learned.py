@@ -39,7 +39,7 @@ def experienced() -> Controller:
 
 def taught(plan: LoadPlan = PLAN) -> Controller:
     controller = Controller(StepCost())
-    DraftHistory(plan).teach(controller)
+    DraftHistory(plan).restore(controller)
     return controller
 
 
@@ -64,7 +64,7 @@ def check_sound(controller: Controller) -> None:
         assert all(0 <= chance < 1 for chance in bid.chances)
         (choice,) = controller.choose([[bid]], 8)
         assert choice is None or 0 < choice.length <= 8
-        assert math.isfinite(controller.pays(source))
+        assert math.isfinite(controller.expected_gain(source))
     for n in (1, 5, 1, 3):
         controller.observe(n, 1, 0.02, rounds=1, drafting=0.002)
     assert math.isfinite(controller.purse)
@@ -72,7 +72,7 @@ def check_sound(controller: Controller) -> None:
 
 def test_what_was_learnt_is_there_the_next_time() -> None:
     old = experienced()
-    DraftHistory(PLAN).keep(old)
+    DraftHistory(PLAN).save(old)
     new = taught()
     for n in (2, 5, 8):
         assert new.cost.ratio(n) == pytest.approx(old.cost.ratio(n))
@@ -87,17 +87,17 @@ def test_what_was_learnt_is_there_the_next_time() -> None:
     "changes", [{"model_name": "n"}, {"quant": "Q8_0"}, {"cache_type": "q8_0"}, {"threads": 7}], ids=str
 )
 def test_another_model_or_machine_learns_for_itself(changes: dict[str, Any]) -> None:
-    DraftHistory(PLAN).keep(experienced())
+    DraftHistory(PLAN).save(experienced())
     other = msgspec.structs.replace(PLAN, **changes)
     assert is_new(taught(other))
-    DraftHistory(other).keep(experienced())
+    DraftHistory(other).save(experienced())
     assert not is_new(taught(other))
     assert not is_new(taught()), "one lesson does not displace another"
 
 
 def test_only_so_many_places_are_remembered() -> None:
     for number in range(40):
-        DraftHistory(msgspec.structs.replace(PLAN, model_name=f"m{number}")).keep(experienced())
+        DraftHistory(msgspec.structs.replace(PLAN, model_name=f"m{number}")).save(experienced())
     assert len(json.loads(path().read_bytes())) == 32
     assert not is_new(taught(msgspec.structs.replace(PLAN, model_name="m39")))
     assert is_new(taught(msgspec.structs.replace(PLAN, model_name="m0")))
@@ -105,9 +105,9 @@ def test_only_so_many_places_are_remembered() -> None:
 
 def test_it_is_not_written_at_every_step() -> None:
     lessons = DraftHistory(PLAN)
-    lessons.keep(experienced())
+    lessons.save(experienced())
     path().unlink()
-    lessons.keep(experienced())
+    lessons.save(experienced())
     assert not path().exists()
 
 
@@ -129,13 +129,13 @@ def test_a_damaged_file_is_ignored_and_written_anew(raw: bytes) -> None:
     path().parent.mkdir(parents=True, exist_ok=True)
     path().write_bytes(raw)
     assert is_new(taught())
-    DraftHistory(PLAN).keep(experienced())
+    DraftHistory(PLAN).save(experienced())
     assert not is_new(taught())
 
 
 def test_a_folder_in_its_place_harms_nobody() -> None:
     path().mkdir(parents=True)
-    DraftHistory(PLAN).keep(experienced())
+    DraftHistory(PLAN).save(experienced())
     assert is_new(taught())
 
 
@@ -170,7 +170,7 @@ def lessons(draw: st.DrawFn) -> dict[str, Any]:
 @pytest.mark.slow
 @given(lessons())
 def test_whatever_the_file_says_the_numbers_stay_sound(lesson: dict[str, Any]) -> None:
-    DraftHistory(PLAN).keep(experienced())
+    DraftHistory(PLAN).save(experienced())
     place = json.loads(path().read_bytes())[-1]["place"]
     path().write_text(json.dumps([lesson | {"place": place}]))
     check_sound(taught())

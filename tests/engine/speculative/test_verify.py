@@ -208,13 +208,13 @@ class Choosy(Always):
     def chances(self, classes: Sequence[int], source: Source) -> list[float]:
         return [one / 10 for one in classes]
 
-    def choose(self, bids: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
-        return [DraftChoice("model", 1) if one else None for one in bids]
+    def choose(self, offers: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
+        return [DraftChoice("model", 1) if one else None for one in offers]
 
-    def takes(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+    def is_worth_adding(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
         return chances[-1] > 0.3
 
-    def goes_on(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+    def is_worth_drafting(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
         return chances[-1] < 0.8
 
     def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
@@ -237,7 +237,7 @@ def test_to_leave_out_what_was_drawn_is_seen(monkeypatch: pytest.MonkeyPatch) ->
             if one is not None:
                 one.cut(self.controller.worth_verifying(self.controller.chances(one.confidence, "model"), 0))
 
-    monkeypatch.setattr(Speculation, "_trim", trim)
+    monkeypatch.setattr(Speculation, "_cut_unprofitable", trim)
     chances = expected(logits_of(1, parted=False), SETTINGS["plain"])
     assert is_rejected(said(SETTINGS["plain"], FEW, model=True, controller=Choosy())[0], chances)
 

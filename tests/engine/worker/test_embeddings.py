@@ -22,7 +22,7 @@ from edgechat.base.errors import (
     RequestRefused,
     WrongKind,
 )
-from edgechat.engine.backends.llama_cpp_embedding import LlamaCppEmbedder
+from edgechat.engine.backends.llama_cpp import LlamaCppEmbedder
 from edgechat.engine.types import ChatRequest, Embed, Embedded, Event, Failed, Finished, Message
 from edgechat.engine.worker.embeddings import EmbeddingEngine
 from edgechat.engine.worker.supervisor import EngineSupervisor

@@ -17,7 +17,7 @@ from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.snapshot import KINDS, MOST_RUNS, CacheMap, Run, Snapshot
 from edgechat.engine.speculative.drafters import ModelDrafter
 from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Event, Message
-from edgechat.engine.worker.inspection import Inspector, pinned_end, summed_up
+from edgechat.engine.worker.inspection import Inspector, merge_small_runs, pinned_end
 from tests.counting import calls_of
 from tests.engine.cells import check
 from tests.engine.conftest import MakePlan
@@ -107,7 +107,7 @@ def check_snapshot(snapshot: Snapshot, engine: EngineCore) -> None:
 
 def test_an_engine_that_has_done_nothing(make: MakeEngine) -> None:
     engine = make()
-    snapshot = Inspector(engine).look()
+    snapshot = Inspector(engine).inspect()
     check_snapshot(snapshot, engine)
     assert (snapshot.cache.used, snapshot.cache.cells, snapshot.cache.runs) == (0, 4096, ())
     assert snapshot.prompt is snapshot.draft_cache is snapshot.on_disk is None
@@ -119,10 +119,10 @@ def test_two_chats_with_one_system_prompt(make: MakeEngine) -> None:
     engine = make()
     inspector = Inspector(engine)
     ask(engine, ONE, SYSTEM, user("A first question"))
-    alone = inspector.look()
+    alone = inspector.inspect()
     assert [(run.kind, run.slots) for run in alone.cache.runs] == [("pinned", 1), ("own", 1)]
     ask(engine, OTHER, SYSTEM, user("Another thing"))
-    both = inspector.look()
+    both = inspector.inspect()
     check_snapshot(both, engine)
     runs = {run.kind: run for run in both.cache.runs}
     assert runs["pinned"] == Run(0, n_tokens(engine, SYSTEM), 2, "pinned")
@@ -145,12 +145,12 @@ def test_own_is_the_chat_that_is_looked_at(make: MakeEngine) -> None:
     ask(engine, ONE, user("Something"))
     ask(engine, OTHER, user("Or nothing at all"))
     lengths = {slot.chat: slot.length for slot in engine.scheduler.cache.slots}
-    longer = inspector.look().cache
-    shorter = inspector.look(ONE).cache
+    longer = inspector.inspect().cache
+    shorter = inspector.inspect(ONE).cache
     assert longer.of_kind("own") == shorter.of_kind("kept") == lengths[OTHER] - longer.of_kind("shared")
     assert shorter.of_kind("own") == longer.of_kind("kept") == lengths[ONE] - longer.of_kind("shared")
     engine.forget(ONE)
-    assert inspector.look().cache.of_kind("kept") == inspector.look().cache.of_kind("shared") == 0
+    assert inspector.inspect().cache.of_kind("kept") == inspector.inspect().cache.of_kind("shared") == 0
 
 
 @pytest.mark.parametrize("kind", [{"cuts": False}, {"window": 40}], ids=["hybrid", "windowed"])
@@ -161,7 +161,7 @@ def test_the_checkpoints_of_a_chat_are_its_own(make: MakeEngine, kind: dict[str,
     for turn in range(3):
         said.append(user(f"Question {turn}"))
         said.append(ask(engine, ONE, *said))
-    snapshot = inspector.look()
+    snapshot = inspector.inspect()
     check_snapshot(snapshot, engine)
     assert len(snapshot.cache.slots) > 1
     assert max(run.slots for run in snapshot.cache.runs if run.kind == "own") > 1
@@ -176,7 +176,7 @@ def test_what_stays_when_the_window_moves_is_pinned(make: MakeEngine) -> None:
     for turn in range(12):
         said.append(user(f"Question {turn}, which is a long one."))
         said.append(ask(engine, ONE, *said))
-        snapshot = inspector.look()
+        snapshot = inspector.inspect()
         check_snapshot(snapshot, engine)
         pinned.append([run for run in snapshot.cache.runs if run.kind == "pinned"])
     head, first_turn = n_tokens(engine, SYSTEM), n_tokens(engine, *said[:3])
@@ -191,7 +191,7 @@ def test_a_chat_that_may_not_lose_anything_has_nothing_pinned(make: MakeEngine) 
     engine.submit(ChatRequest(id="r", messages=(SYSTEM, user("Well?")), chat=ONE, overflow="error"))
     while not engine.is_idle:
         engine.step()
-    assert {run.kind for run in Inspector(engine).look().cache.runs} == {"own"}
+    assert {run.kind for run in Inspector(engine).inspect().cache.runs} == {"own"}
 
 
 def test_pinned_text_that_the_prompt_has_elsewhere_is_not_claimed(make: MakeEngine) -> None:
@@ -214,14 +214,14 @@ def test_a_request_that_runs(make: MakeEngine) -> None:
     while not engine.is_idle:
         engine.step()
         check(engine)
-        snapshot = inspector.look(OTHER)
+        snapshot = inspector.inspect(OTHER)
         check_snapshot(snapshot, engine)
         assert snapshot.cache.of_kind("kept") == 0 or snapshot.work.running < 2
         if snapshot.prompt is not None:
             seen.append((snapshot.work.running, snapshot.prompt.computed_tokens))
     assert {running for running, _ in seen} == {0, 1, 2}
     assert len({computed for _, computed in seen}) > 3
-    assert inspector.look().work.prompt_token_seconds > 0
+    assert inspector.inspect().work.prompt_token_seconds > 0
 
 
 def test_drafts(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_drafts(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = set()
     while not engine.is_idle:
         engine.step()
-        snapshot = inspector.look()
+        snapshot = inspector.inspect()
         check_snapshot(snapshot, engine)
         lengths.update(snapshot.drafting.lengths)
     assert snapshot.draft_cache is not None
@@ -247,7 +247,7 @@ def test_drafts(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert snapshot.drafting.costs[0] == (1, 1.0)
     assert snapshot.drafting.step_seconds > 0
     engine.speculation.controller.purse = -1.0
-    assert "cost more time" in inspector.look().drafting.why_off
+    assert "cost more time" in inspector.inspect().drafting.why_off
 
 
 def test_states_on_disk_are_counted(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ def test_states_on_disk_are_counted(make: MakeEngine, monkeypatch: pytest.Monkey
     for chat in (ONE, OTHER):
         ask(engine, chat, user("Something that is worth a file" * 4))
         engine.persist(chat)
-    while (found := inspector.look().on_disk) is None or found.count < 2:
+    while (found := inspector.inspect().on_disk) is None or found.count < 2:
         engine.step()
         time.sleep(0.01)
     assert found.n_bytes > 500
@@ -284,7 +284,7 @@ def test_sums_are_right_whatever_happens(
         return engine
 
     def look(engine: EngineCore) -> None:
-        check_snapshot(inspectors[id(engine)].look(random.choice((None, ONE))), engine)
+        check_snapshot(inspectors[id(engine)].inspect(random.choice((None, ONE))), engine)
 
     world = World(make, scripted_judge, scripted_question, seed, look)
     try:
@@ -296,13 +296,13 @@ def test_sums_are_right_whatever_happens(
 def test_many_runs_are_summed_up() -> None:
     rng = random.Random(1)
     runs = [Run(n, rng.randrange(1, 99), rng.randrange(1, 5), rng.choice(KINDS)) for n in range(900)]
-    fewer = summed_up(runs)
+    fewer = merge_small_runs(runs)
     assert len(fewer) == MOST_RUNS
     assert sum(run.parts for run in fewer) == 900
     for kind in KINDS:
         assert sum(r.length for r in fewer if r.kind == kind) == sum(r.length for r in runs if r.kind == kind)
     assert max(runs, key=lambda run: run.length) in fewer
-    assert summed_up(runs[:MOST_RUNS]) == runs[:MOST_RUNS]
+    assert merge_small_runs(runs[:MOST_RUNS]) == runs[:MOST_RUNS]
 
 
 def test_a_look_into_a_cache_of_many_nodes_is_quick(make: MakeEngine) -> None:
@@ -321,7 +321,7 @@ def test_a_look_into_a_cache_of_many_nodes_is_quick(make: MakeEngine) -> None:
         cache.extend(taken, found[n : n + 500])
         cache.release(taken)
     inspector = Inspector(engine)
-    first = inspector.look("00000001")
+    first = inspector.inspect("00000001")
     check_map(first.cache, engine)
     assert len(first.cache.runs) > 64
-    assert calls_of(lambda: inspector.look("00000001")) < first.cache.cells // 10
+    assert calls_of(lambda: inspector.inspect("00000001")) < first.cache.cells // 10

@@ -59,14 +59,14 @@ class Machine:
         """Answer so many requests, so many times slower than the roofline."""
         learning = LoadReport(plan)
         for _ in range(n):
-            learning.begins(1 + beside)
-            learning.watch([Prefill("r", 0, 500)], 1 + beside)
+            learning.before_step(1 + beside)
+            learning.learn_from([Prefill("r", 0, 500)], 1 + beside)
             self.passes(500 * FORECAST.prefill * slower, own, others, waited, hot)
-            learning.begins(1 + beside)
-            learning.watch([Delta("r", "a", False, 1)], 1 + beside)
+            learning.before_step(1 + beside)
+            learning.learn_from([Delta("r", "a", False, 1)], 1 + beside)
             self.passes(100 * FORECAST.decode * slower, own, others, waited, hot)
             rates = Timings(1.0, 1 / FORECAST.prefill / slower, 1 / FORECAST.decode / slower)
-            learning.watch([Finished("r", "stop", Usage(500, 0, 100), rates)], beside)
+            learning.learn_from([Finished("r", "stop", Usage(500, 0, 100), rates)], beside)
             self.passes(60.0, 0.0, 0.2, 0.0, hot=False)
 
 
@@ -126,24 +126,24 @@ def test_where_an_accelerator_computes_the_processor_may_rest(machine: Machine) 
 def test_only_the_disturbed_half_of_a_request_is_left_out(machine: Machine) -> None:
     for _ in range(3):
         learning = LoadReport(PLAN)
-        learning.begins(1)
+        learning.before_step(1)
         machine.passes(25.0, 1.0, 3.0, 0.9, hot=False)
-        learning.watch([Delta("r", "a", False, 1)], 1)
+        learning.learn_from([Delta("r", "a", False, 1)], 1)
         machine.passes(5.0, 3.9, 0.1, 0.0, hot=False)
-        learning.watch([Finished("r", "stop", Usage(500, 0, 100), Timings(1.0, 20.0, 20.0))], 0)
+        learning.learn_from([Finished("r", "stop", Usage(500, 0, 100), Timings(1.0, 20.0, 20.0))], 0)
     assert (learnt().decode, learnt().prefill) == (pytest.approx(1.0), 1.0)
     assert Calibration.read().knows(WHERE)
 
 
 def test_a_request_that_failed_leaves_nothing_to_the_next(machine: Machine) -> None:
     learning = LoadReport(PLAN)
-    learning.begins(1)
+    learning.before_step(1)
     machine.passes(25.0, 0.1, 8.0, 0.9, hot=False)
-    learning.watch([Failed("x", ErrorInfo("EngineError", "no"))], 0)
+    learning.learn_from([Failed("x", ErrorInfo("EngineError", "no"))], 0)
     for _ in range(3):
-        learning.begins(1)
+        learning.before_step(1)
         machine.passes(2.5, 3.9, 0.1, 0.0, hot=False)
-        learning.watch([Delta("r", "a", False, 1)], 1)
+        learning.learn_from([Delta("r", "a", False, 1)], 1)
         machine.passes(5.0, 3.9, 0.1, 0.0, hot=False)
-        learning.watch([Finished("r", "stop", Usage(500, 0, 100), Timings(1.0, 200.0, 20.0))], 0)
+        learning.learn_from([Finished("r", "stop", Usage(500, 0, 100), Timings(1.0, 200.0, 20.0))], 0)
     assert Calibration.read().knows(WHERE)

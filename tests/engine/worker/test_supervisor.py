@@ -319,7 +319,7 @@ async def test_a_look_into_the_worker(start: Callable[..., EngineSupervisor]) ->
 async def test_a_look_into_a_worker_that_dies(
     start: Callable[..., EngineSupervisor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgechat.engine.worker.supervisor._LOOKING", 600.0)
+    monkeypatch.setattr("edgechat.engine.worker.supervisor._INSPECT_SECONDS", 600.0)
     states: list[EngineState] = []
     engine = start()
     engine._on_state = states.append
@@ -342,17 +342,17 @@ async def test_a_look_into_a_worker_that_dies(
 async def test_a_worker_that_hangs_is_looked_into_once(
     start: Callable[..., EngineSupervisor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgechat.engine.worker.supervisor._LOOKING", 0.1)
+    monkeypatch.setattr("edgechat.engine.worker.supervisor._INSPECT_SECONDS", 0.1)
     engine = start()
     await engine.start()
     (worker,) = workers()
     worker.suspend()
     assert [await engine.inspect() for _ in range(3)] == [None] * 3
     assert engine._worker is not None
-    assert len(engine._worker._looks) == 1
+    assert len(engine._worker._inspections) == 1
     worker.resume()
     assert await said(engine, "hi") == "Hello!"
-    assert len(engine._worker._looks) == 0
+    assert len(engine._worker._inspections) == 0
     assert await engine.inspect() is not None
 
 
@@ -568,7 +568,7 @@ def test_logs_do_not_pile_up(home: object) -> None:
         (folder / f"engine-20200101-000000-{number:06d}-{2**30 + number}.log").touch()
     in_use = folder / f"engine-20200101-000000-000000-{os.getpid()}.log"
     in_use.touch()
-    log, handle = connection._opened_log()
+    log, handle = connection._open_log()
     os.close(handle)
     assert len(list(folder.iterdir())) == 11
     assert in_use.exists()
@@ -622,7 +622,7 @@ def test_a_makeshift_log_goes_with_its_process(home: Path, tmp_path: Path) -> No
     home.write_text("not a folder")
     makeshift = tmp_path / "makeshift"
     makeshift.mkdir()
-    code = "from edgechat.engine.worker.connection import _opened_log as log; print(log()[0], log()[0])"
+    code = "from edgechat.engine.worker.connection import _open_log as log; print(log()[0], log()[0])"
     found = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "TMPDIR": str(makeshift), "TEMP": str(makeshift), "TMP": str(makeshift)},

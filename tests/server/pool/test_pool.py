@@ -629,7 +629,7 @@ async def test_a_worker_that_hangs_does_not_hang_the_metrics(
     make: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edgechat.server.pool.pool._LOOKING", 0.2)
-    monkeypatch.setattr("edgechat.engine.worker.supervisor._LOOKING", 600)
+    monkeypatch.setattr("edgechat.engine.worker.supervisor._INSPECT_SECONDS", 600)
     pool = make()
     await said(pool)
     workers()[0].suspend()

@@ -6,6 +6,8 @@ the logits of a prompt's other tokens are never computed, and a token can be beg
 has been read: see `next_token`.
 """
 
+# ruff: noqa: D102  (base.py documents the methods of its protocols)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -44,21 +46,19 @@ from edgechat.models.formats.mlx.config import read_config
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan
 
-_SHORT = 32
-"""Tokens that are computed in one go although not all of their logits are wanted."""
-_LEAST_KEPT = 64 * 2**20
-_CLEAR_EVERY = 256
-"""Calls after which memory that MLX keeps for reuse goes back to the system, as mlx-lm does."""
+_SHORT = 32  # tokens that are computed in one go although not all of their logits are wanted
+_LEAST_CACHE = 64 * 2**20
+_CLEAR_EVERY = 256  # calls after which memory that MLX keeps for reuse is freed, as in mlx-lm
 
 
 @dataclass(slots=True)
-class _Ahead:
-    """A token that was computed before anybody asked for it."""
+class _Predicted:
+    """A token that has been decoded ahead of the engine's request."""
 
     logits: mx.array
-    """What it led to: [n_vocab]."""
+    """The logits after it: [n_vocab]."""
     token: int = BROKEN
-    """Which it was, once that has been read."""
+    """Its id, once that has been read."""
 
 
 @dataclass(slots=True)
@@ -66,23 +66,23 @@ class _Sequence:
     """A sequence: what its caches hold, without the token that was computed ahead."""
 
     caches: Caches
-    ahead: _Ahead | None = None
+    predicted: _Predicted | None = None
     run: list[int] = field(default_factory=list)
     """What was computed last, behind the states that the caches have kept."""
 
     @property
     def length(self) -> int:
-        return self.caches.length - (self.ahead is not None)
+        return self.caches.length - (self.predicted is not None)
 
-    def drop_ahead(self) -> None:
-        """Take back what nobody asked for."""
-        if self.ahead is not None:
-            self.ahead = None
+    def drop_predicted(self) -> None:
+        """Take the token that was decoded ahead out of the caches."""
+        if self.predicted is not None:
+            self.predicted = None
             self.caches.cut(self.caches.length - 1)
 
 
 class MlxBackend:
-    """A model in MLX."""
+    """A model in MLX, which computes one sequence at a time."""
 
     def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
         """Load the folder of the plan. Raises LoadFailed, OutOfMemory, ModelFileError."""
@@ -92,13 +92,13 @@ class MlxBackend:
         mx.set_default_device(mx.gpu if on_gpu else mx.cpu)
         if plan.memory:  # a draft's plan is a part of its target's
             # What is freed is kept for reuse, without a bound by itself; the plan speaks of so much.
-            mx.set_cache_limit(max(plan.compute_bytes, _LEAST_KEPT))
+            mx.set_cache_limit(max(plan.compute_bytes, _LEAST_CACHE))
         if on_gpu:
             maybe_set_recommended_wired_limit()
         self._model: Any = loading.load(folder, header.path, on_progress or (lambda _progress: None))
-        with loading.told(header.path):
+        with loading.load_errors(header.path):
             self._layers = CacheLayers(self._model, plan.cache_type)
-            n_vocab = self._try()
+            n_vocab = self._probe()
         self.vocabulary: Vocabulary = FolderVocabulary(folder, n_vocab, read_config(folder / CONFIG))
         self.context = plan.context
         # A sequence that cannot be cut is copied where its next turn will part from this one.
@@ -122,7 +122,7 @@ class MlxBackend:
         self._sequences: dict[int, _Sequence] = {}
         self._n_calls = 0
 
-    def _try(self) -> int:
+    def _probe(self) -> int:
         """Compute a token with caches of every kind, and return the width of a row of logits."""
         caches = Caches(self._layers)
         logits = self._model(mx.array([[0]]), cache=caches.all)
@@ -133,7 +133,7 @@ class MlxBackend:
     # Computing.
 
     def decode(self, parts: Sequence[BatchPart]) -> Logits:
-        """Compute a run of one sequence; see `Backend.decode`. ValueError for several at once."""
+        """ValueError for several at once."""
         (part,) = parts
         with self._computing(part):
             rows = self._rows(part)
@@ -143,9 +143,7 @@ class MlxBackend:
             return np.empty((0, self.vocabulary.size), np.float32)
 
     def next_token(self, part: BatchPart, sampling: Sampling, number: float) -> int:
-        """Compute a run and choose what comes next; see `TokenDrawing.next_token`.
-
-        The chosen token is computed at once, before it is known here: a GPU works on it while the engine
+        """The chosen token is computed at once, before it is known here: a GPU works on it while the engine
         shows the one before. Where the engine wants something else then, it is cut off again.
         """
         with self._computing(part):
@@ -154,27 +152,27 @@ class MlxBackend:
             mx.async_eval(chosen)
             sequence = self._sequences[part.seq]
             if self._used < self._cells:
-                sequence.caches.keep()
+                sequence.caches.checkpoint()
                 following = self._forward(sequence.caches, chosen.reshape(1))[-1]
                 mx.async_eval(following)
-                sequence.ahead = _Ahead(following)
+                sequence.predicted = _Predicted(following)
             token = int(chosen.item())  # type: ignore[arg-type]
             if token == BROKEN:
                 raise broken_logits()
-        if sequence.ahead is not None:
-            sequence.ahead.token = token
+        if sequence.predicted is not None:
+            sequence.predicted.token = token
         return token
 
     def _rows(self, part: BatchPart) -> mx.array:
         """Compute a run; return the logits [n, n_vocab] of its last tokens, `n_logits` of them or more."""
         sequence = self._sequences.setdefault(part.seq, _Sequence(Caches(self._layers)))
         tokens, rows = list(part.tokens), []
-        ahead, caches = sequence.ahead, sequence.caches
-        if ahead is not None and ahead.token == tokens[0]:
-            sequence.ahead, rows = None, [ahead.logits[None]]
+        predicted, caches = sequence.predicted, sequence.caches
+        if predicted is not None and predicted.token == tokens[0]:
+            sequence.predicted, rows = None, [predicted.logits[None]]
             del tokens[0]
         else:
-            sequence.drop_ahead()
+            sequence.drop_predicted()
         n_last = len(tokens)
         if n_last > _SHORT:  # what may be taken back is computed in one go, behind a kept state
             n_last = max(part.n_logits, _SHORT * self._layers.is_recurrent)
@@ -183,7 +181,7 @@ class MlxBackend:
             mx.eval(caches.arrays)
             mx.clear_cache()
         if last := tokens[len(first) :]:
-            caches.keep()
+            caches.checkpoint()
             sequence.run = last
             rows.append(self._forward(caches, mx.array(last)))
         return mx.concatenate(rows) if len(rows) > 1 else rows[0] if rows else mx.zeros((0, 1))
@@ -196,7 +194,7 @@ class MlxBackend:
 
     @contextmanager
     def _computing(self, part: BatchPart) -> Iterator[None]:
-        """Refuse what does not fit; where MLX fails nothing of the sequence is believed any more."""
+        """Refuse what does not fit; if MLX fails, drop the whole sequence."""
         sequence = self._sequences.get(part.seq)
         length, held = (sequence.length, sequence.caches.length) if sequence else (0, 0)
         if part.start != length:
@@ -226,24 +224,20 @@ class MlxBackend:
         return sum(one.caches.length for one in self._sequences.values())
 
     def truncate(self, seq: int, length: int) -> bool:
-        """Cut a sequence; see `Backend.truncate`."""
         sequence = self._sequences.get(seq)
         if not length or sequence is None:
             self._sequences.pop(seq, None)
             return not length
-        sequence.drop_ahead()
+        sequence.drop_predicted()
         if not sequence.caches.can_cut(length):
             return False
         sequence.caches.cut(length)
         return True
 
     def rollback(self, seq: int, count: int) -> bool:
-        """Take back what was just computed; see `Backend.rollback`.
-
-        A recurrent state goes back to before the call, and what stays of that is computed again.
-        """
+        """A recurrent state goes back to before the call, and what stays of that is computed again."""
         sequence = self._sequences[seq]
-        length, caches, start = sequence.length - count, sequence.caches, sequence.caches.kept_at
+        length, caches, start = sequence.length - count, sequence.caches, sequence.caches.checkpoint_at
         if not self._layers.is_recurrent:
             return self.truncate(seq, length)
         if start + len(sequence.run) != caches.length or length < start or not caches.can_cut(start):
@@ -257,23 +251,20 @@ class MlxBackend:
         return True
 
     def can_copy(self, source: int, length: int) -> bool:
-        """Say whether a copy would be true; see `Backend.can_copy`."""
         sequence = self._sequences.get(source)
         return sequence is not None and sequence.caches.can_cut(length)
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copy a sequence or a prefix of it; see `Backend.copy`."""
         self._sequences[target] = _Sequence(self._sequences[source].caches.copy(length))
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
-        """Refuse; see `Backend.shift`. Keys are kept with their positions worked in."""
+        """Keys are kept with their positions worked in."""
         length = self._sequences[seq].length
         if not 0 < start < stop < length:
             raise ValueError(f"tokens {start} to {stop} are not in the middle of {length}")
         return False
 
     def save(self, seq: int) -> npt.NDArray[np.uint8]:
-        """Return a sequence's state; see `Backend.save`."""
         sequence = self._sequences[seq]
         if 2 * states.size_of(sequence.caches) > psutil.virtual_memory().available // 2:
             raise MemoryError
@@ -283,7 +274,6 @@ class MlxBackend:
             raise MemoryError from error
 
     def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:
-        """Fill a sequence with a saved state; see `Backend.restore`."""
         caches = Caches(self._layers)
         if self._used + length > self._cells or not states.unpack(state, caches, length):
             return False

@@ -1,4 +1,4 @@
-"""What one sequence holds: mlx-lm's caches of all layers, cut and copied only where the result is true.
+"""The caches of one sequence: mlx-lm's, of all layers, cut and copied only where the result is correct.
 
 mlx-lm's own `trim_prompt_cache` refuses every windowed cache that has gone round, and nothing tells how far
 back the others may go. Here it is known which tokens are still there:
@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
+from mlx.utils import tree_flatten, tree_map
 from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, RotatingKVCache
 
 from edgechat.base.errors import LoadFailed
@@ -42,7 +43,7 @@ class WindowCache(RotatingKVCache):
         length = self.offset - n
         keys, values = self._arrays
         if length < self.max_size:
-            self.keys, self.values = (self._first(array, length, n) for array in (keys, values))
+            self.keys, self.values = (self._first_tokens(array, length, n) for array in (keys, values))
             self._idx = length
         elif self._idx == keys.shape[2]:  # from old to new, and perhaps longer than the ring
             self._idx -= n
@@ -58,60 +59,60 @@ class WindowCache(RotatingKVCache):
         assert self.values is not None
         return self.keys, self.values
 
-    def _first(self, array: mx.array, length: int, n: int) -> mx.array:
+    def _first_tokens(self, array: mx.array, length: int, n: int) -> mx.array:
         """Return the array of `length` tokens, in their order, without the last `n`.
 
         Before the ring is full mlx-lm takes a token's place for its number: where the first ones have gone,
         anything may stand for them, for no window reaches there.
         """
-        found: mx.array = self._temporal_order(array)[..., :-n, :]
-        if (gone := length - found.shape[2]) > 0:
-            shape = (*found.shape[:2], gone, found.shape[3])
-            return mx.concatenate([mx.zeros(shape, found.dtype), found], axis=2)
-        return found[..., -length:, :]
+        tokens: mx.array = self._temporal_order(array)[..., :-n, :]
+        if (n_missing := length - tokens.shape[2]) > 0:
+            shape = (*tokens.shape[:2], n_missing, tokens.shape[3])
+            return mx.concatenate([mx.zeros(shape, tokens.dtype), tokens], axis=2)
+        return tokens[..., -length:, :]
 
 
 _KNOWN = frozenset({KVCache, QuantizedKVCache, WindowCache, ArraysCache})
 
 
 class CacheLayers:
-    """How the layers of a model keep what they have read."""
+    """The kinds of caches that the layers of a model have."""
 
     def __init__(self, model: Any, cache_type: str) -> None:
-        """cache_type: 'f16' is the model's own. Raises LoadFailed for ways that are not known here."""
+        """cache_type: 'f16' is the model's own. Raises LoadFailed for unknown kinds of caches."""
         self._model, self._bits = model, _BITS.get(cache_type)
-        self._looks: list[list[tuple[str, tuple[int, ...]]]] = []
-        found = self.make()
-        odd = {type(one) for one in found} - _KNOWN
-        if odd:
-            names = ", ".join(sorted(kind.__name__ for kind in odd))
+        self._layout: list[list[tuple[str, tuple[int, ...]]]] = []
+        caches = self.make()
+        unknown = {type(cache) for cache in caches} - _KNOWN
+        if unknown:
+            names = ", ".join(sorted(kind.__name__ for kind in unknown))
             raise LoadFailed(
                 f"This model uses a cache that edgechat does not support ({names}).",
                 hint="Use a GGUF file of the model: --backend llama.cpp",
             )
-        self.windows = frozenset(one.window for one in found if type(one) is WindowCache)
+        self.windows = frozenset(cache.window for cache in caches if type(cache) is WindowCache)
         """Tokens that windowed layers see."""
-        self.is_recurrent = any(type(one) is ArraysCache for one in found)
+        self.is_recurrent = any(type(cache) is ArraysCache for cache in caches)
         self.cuts = not (self.windows or self.is_recurrent)
         """Whether a sequence can be cut at any token."""
 
     def learn(self, caches: Caches) -> None:
-        """Note what the arrays of caches that hold something look like."""
-        self._looks = [_looks(one) for one in caches.all]
+        """Note types and shapes of the arrays of caches that are not empty."""
+        self._layout = [_layout(one) for one in caches.all]
 
     def fit(self, caches: Caches) -> bool:
-        """Say whether the arrays of these caches could be such as this model makes."""
-        return [_looks(one) for one in caches.all] == self._looks
+        """Say whether the arrays of these caches have the types and shapes of this model's."""
+        return [_layout(one) for one in caches.all] == self._layout
 
     def make(self) -> list[Any]:
         """Return empty caches, one for each layer that keeps something."""
         if hasattr(self._model, "make_cache"):
-            found = list(self._model.make_cache())
+            caches = list(self._model.make_cache())
         else:
-            found = [KVCache() for _ in self._model.layers]
-        return [self._as_here(one) for one in found]
+            caches = [KVCache() for _ in self._model.layers]
+        return [self._edgechat_cache(cache) for cache in caches]
 
-    def _as_here(self, cache: Any) -> Any:
+    def _edgechat_cache(self, cache: Any) -> Any:
         if type(cache) is RotatingKVCache and not cache.keep:
             return WindowCache(cache.max_size)
         # Windowed layers cannot be quantized in mlx-lm; they are small.
@@ -128,12 +129,12 @@ class Caches:
         self._layers = layers
         self.held = dict.fromkeys(layers.windows, 0)
         """By window, the last tokens whose keys its layers still have."""
-        self._kept: tuple[int, list[list[Any]]] = (-1, [])
+        self._checkpoint: tuple[int, list[list[Any]]] = (-1, [])
         """Recurrent states at an earlier length."""
 
     @property
     def arrays(self) -> list[mx.array]:
-        """What is yet to be computed, or has been."""
+        """The arrays of all layers, computed or not."""
         return [array for one in self.all for array in arrays_of(one)]
 
     def grew(self, n: int) -> None:
@@ -144,24 +145,24 @@ class Caches:
             # A longer run is put behind what is there, so that its first token finds a whole ring too.
             self.held[window] = min(held + 1, size) if n == 1 else min(held, size - 1) + n
 
-    def keep(self) -> None:
+    def checkpoint(self) -> None:
         """Remember the recurrent states, so that the sequence can be cut to where it is now."""
         if self._layers.is_recurrent:
-            found = [_alone(one.cache) for one in self.all if type(one) is ArraysCache]
-            mx.async_eval(found)
-            self._kept = self.length, found
+            states = [_contiguous(cache.cache) for cache in self.all if type(cache) is ArraysCache]
+            mx.async_eval(states)
+            self._checkpoint = self.length, states
 
     @property
-    def kept_at(self) -> int:
-        """The length at which they were remembered; -1 for never."""
-        return self._kept[0]
+    def checkpoint_at(self) -> int:
+        """The length at the last checkpoint; -1 before the first one."""
+        return self._checkpoint[0]
 
     def can_cut(self, length: int) -> bool:
         """Say whether the first `length` tokens can be gone on from as if nothing had followed."""
         n = self.length - length
         if n <= 0:
             return n == 0
-        if self._layers.is_recurrent and self._kept[0] != length:
+        if self._layers.is_recurrent and self._checkpoint[0] != length:
             return False
         return all(held - n >= min(length, window - 1) for window, held in self.held.items())
 
@@ -170,19 +171,19 @@ class Caches:
         n = self.length - length
         if not n:
             return
-        states = iter(self._kept[1])
-        for one in self.all:
-            if type(one) is WindowCache:
-                one.take_out(n)
-            elif type(one) is ArraysCache:
-                one.cache = list(next(states))
+        states = iter(self._checkpoint[1])
+        for cache in self.all:
+            if type(cache) is WindowCache:
+                cache.take_out(n)
+            elif type(cache) is ArraysCache:
+                cache.cache = list(next(states))
             else:
-                one.trim(n)
+                cache.trim(n)
         self.length = length
         self.held = {window: held - n for window, held in self.held.items()}
 
     def resume(self, length: int, held: dict[int, int]) -> None:
-        """Note that the layers have been given what others held. ValueError where these cannot be theirs."""
+        """Note that the layers have been given the contents of others. ValueError if these do not fit."""
         if held.keys() != self.held.keys() or not self._layers.fit(self):
             raise ValueError("these are of another model")
         self.length, self.held = length, held
@@ -192,50 +193,37 @@ class Caches:
 
         They share their memory with these until one of both goes on: arrays are copied when written to.
         """
-        found = Caches(self._layers)
-        for one, other in zip(self.all, found.all, strict=True):
+        caches = Caches(self._layers)
+        for one, other in zip(self.all, caches.all, strict=True):
             if type(one) is ArraysCache:
-                other.cache = _alone(one.cache)
+                other.cache = _contiguous(one.cache)
             else:
-                other.state = _renewed(one.state)
-        found.length, found.held, found._kept = self.length, dict(self.held), self._kept
-        found.cut(length)
-        return found
+                other.state = _copied(one.state)
+        caches.length, caches.held, caches._checkpoint = self.length, dict(self.held), self._checkpoint
+        caches.cut(length)
+        return caches
 
 
 def arrays_of(cache: Any) -> list[mx.array]:
     """Return the arrays of one layer's cache."""
-    found: list[mx.array] = []
-    ahead = [cache.state]
-    while ahead:
-        one = ahead.pop()
-        if isinstance(one, mx.array):
-            found.append(one)
-        elif isinstance(one, list | tuple):
-            ahead += one
-    return found
+    leaves: Any = tree_flatten(cache.state)
+    return [leaf for _, leaf in leaves if isinstance(leaf, mx.array)]
 
 
-def _alone(states: list[Any]) -> list[Any]:
+def _contiguous(states: list[Any]) -> list[Any]:
     """Return recurrent states in memory of their own: some are slices that hold a whole prompt's."""
-    return [one if one is None else mx.contiguous(one) for one in states]
+    return [state if state is None else mx.contiguous(state) for state in states]
 
 
-def _looks(cache: Any) -> list[tuple[str, tuple[int, ...]]]:
+def _layout(cache: Any) -> list[tuple[str, tuple[int, ...]]]:
     """Return types and shapes of a layer's arrays, whatever the number of tokens in them."""
     per_token = type(cache) is not ArraysCache
     return [
-        (str(one.dtype), one.shape[:-2] + one.shape[-1:] if per_token else one.shape)
-        for one in arrays_of(cache)
+        (str(array.dtype), array.shape[:-2] + array.shape[-1:] if per_token else array.shape)
+        for array in arrays_of(cache)
     ]
 
 
-def _renewed(state: Any) -> Any:
-    """Return a state with arrays of its own: writing to an array in Python changes all who hold it."""
-    if isinstance(state, mx.array):
-        return mx.array(state)
-    if isinstance(state, list):
-        return [_renewed(one) for one in state]
-    if isinstance(state, tuple):
-        return tuple(_renewed(one) for one in state)
-    return state
+def _copied(state: Any) -> Any:
+    """Return a state with arrays of its own: a write to a shared array would change both."""
+    return tree_map(lambda leaf: mx.array(leaf) if isinstance(leaf, mx.array) else leaf, state)

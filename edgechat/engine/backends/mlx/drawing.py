@@ -11,7 +11,7 @@ import mlx.core as mx
 
 from edgechat.engine.types import Sampling
 
-_MOST = 1 - 2**-24
+_BELOW_ONE = 1 - 2**-24
 BROKEN = -1
 """In place of a token where the logits are no numbers."""
 
@@ -24,12 +24,12 @@ def draw(logits: mx.array, sampling: Sampling, number: float) -> mx.array:
     if sampling.temperature <= 0:
         token, highest = logits.argmax(), logits.max()
     else:
-        token, highest = _drawn(logits, sampling, number)
+        token, highest = _sample(logits, sampling, number)
     # A NaN anywhere comes out as the maximum.
     return mx.where(mx.isfinite(highest), token.astype(mx.int32), BROKEN)
 
 
-def _drawn(logits: mx.array, sampling: Sampling, number: float) -> tuple[mx.array, mx.array]:
+def _sample(logits: mx.array, sampling: Sampling, number: float) -> tuple[mx.array, mx.array]:
     """Return a token and the highest logit. Every operation counts here: each is a kernel of its own."""
     highest = logits.max()
     ids, values = _candidates(logits, sampling)
@@ -48,7 +48,7 @@ def _drawn(logits: mx.array, sampling: Sampling, number: float) -> tuple[mx.arra
         ids, chances = ids[order], chances[order]
     reached = mx.cumsum(chances)
     # Not 1, to which 32 bits would round it: nothing lies behind the end.
-    at = mx.minimum((reached <= min(number, _MOST) * reached[-1]).sum(), len(weights) - 1)
+    at = mx.minimum((reached <= min(number, _BELOW_ONE) * reached[-1]).sum(), len(weights) - 1)
     return (at if ids is None else ids[at]), highest
 
 

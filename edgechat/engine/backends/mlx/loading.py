@@ -1,4 +1,4 @@
-"""From a folder to a model in memory, by mlx-lm; what goes wrong is told in our words."""
+"""Loading a folder with mlx-lm, whose errors become edgechat's."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from mlx_lm.utils import load_model
 
 from edgechat.base.errors import DecodeFailed, LoadFailed, OutOfMemory
 
-_OTHER = "Use a GGUF file of the model: --backend llama.cpp"
-AGAIN = "Download the model again, or use another model (`edgechat run guide` always works)."
-_EACH = 64 * 2**20
-"""Bytes after which progress is told."""
-_NO_MEMORY = re.compile(
+_USE_GGUF = "Use a GGUF file of the model: --backend llama.cpp"
+DOWNLOAD_AGAIN = "Download the model again, or use another model (`edgechat run guide` always works)."
+_PROGRESS_BYTES = 64 * 2**20  # bytes after which progress is reported
+_OUT_OF_MEMORY = re.compile(
     r"std::bad_alloc"
     r"|(?:\[[\w:]*malloc\w*\] )?(?:Unable to allocate \d+ bytes|Resource limit \(\d+\) exceeded"
     r"|Attempting to allocate \d+ bytes which is greater than the maximum allowed buffer size of \d+ bytes"
@@ -34,24 +33,24 @@ def load(folder: Path, name: str, on_progress: Callable[[float], None]) -> Any:
 
     Nothing of the folder is run. Raises LoadFailed, or OutOfMemory.
     """
-    with told(name):
+    with load_errors(name):
         model, _ = load_model(folder, lazy=True, trust_remote_code=False)
         tree: Any = tree_flatten(model.parameters())
         weights: list[mx.array] = [array for _, array in tree]
-        total, done, ahead = sum(array.nbytes for array in weights), 0, []
+        total, done, batch = sum(array.nbytes for array in weights), 0, []
         for array in weights:
-            ahead.append(array)
+            batch.append(array)
             done += array.nbytes
-            if sum(one.nbytes for one in ahead) >= _EACH or array is weights[-1]:
-                mx.eval(ahead)
+            if sum(pending.nbytes for pending in batch) >= _PROGRESS_BYTES or array is weights[-1]:
+                mx.eval(batch)
                 on_progress(done / max(total, 1))
-                ahead = []
+                batch = []
     return model
 
 
 @contextlib.contextmanager
-def told(name: str) -> Iterator[None]:
-    """Turn what MLX and mlx-lm raise over a stranger's files into LoadFailed."""
+def load_errors(name: str) -> Iterator[None]:
+    """Turn what MLX and mlx-lm raise over untrusted files into LoadFailed or OutOfMemory."""
     try:
         yield
     except (LoadFailed, DecodeFailed):
@@ -59,8 +58,10 @@ def told(name: str) -> Iterator[None]:
     except MemoryError as error:
         raise OutOfMemory(f"There is not enough memory for {name}.") from error
     except Exception as error:  # mlx-lm raises whatever a wrong file leads to
-        words = " ".join(str(error).split())[:300] or type(error).__name__
-        if _NO_MEMORY.fullmatch(words):
-            raise OutOfMemory(f"There is not enough memory for {name}: {words}") from error
-        known = "not supported" not in words
-        raise LoadFailed(f"MLX cannot load {name}: {words}", hint=AGAIN if known else _OTHER) from error
+        message = " ".join(str(error).split())[:300] or type(error).__name__
+        if _OUT_OF_MEMORY.fullmatch(message):
+            raise OutOfMemory(f"There is not enough memory for {name}: {message}") from error
+        is_supported = "not supported" not in message
+        raise LoadFailed(
+            f"MLX cannot load {name}: {message}", hint=DOWNLOAD_AGAIN if is_supported else _USE_GGUF
+        ) from error

@@ -18,7 +18,7 @@ _TABLE = "edgechat"
 
 
 class _Table(msgspec.Struct, frozen=True):
-    """What is no array."""
+    """What is not an array."""
 
     length: int
     held: dict[int, int]
@@ -45,19 +45,16 @@ def pack(caches: Caches) -> npt.NDArray[np.uint8]:
 
 
 def unpack(image: npt.NDArray[np.uint8], caches: Caches, length: int) -> bool:
-    """Fill empty caches with what `pack` gave.
-
-    False where that is something else; the caches are of no use then.
-    """
+    """Fill empty caches with what `pack` gave; False, with the caches unusable, if it is something else."""
     try:
         loaded: Any = mx.load(io.BytesIO(image.tobytes()), format="safetensors", return_metadata=True)
-        arrays, told = loaded
-        table = msgspec.json.decode(told[_TABLE], type=_Table)
+        arrays, metadata = loaded
+        table = msgspec.json.decode(metadata[_TABLE], type=_Table)
         if table.length != length or table.kinds != _kinds(caches):
             return False
         states: Any = tree_unflatten([*arrays.items(), *table.rest.items()])
-        for one, state in zip(caches.all, states, strict=True):
-            one.state = state
+        for cache, state in zip(caches.all, states, strict=True):
+            cache.state = state
         caches.resume(length, table.held)
         mx.eval(caches.arrays)
     except (RuntimeError, ValueError, TypeError, KeyError, msgspec.MsgspecError):
@@ -66,7 +63,7 @@ def unpack(image: npt.NDArray[np.uint8], caches: Caches, length: int) -> bool:
 
 
 def _kinds(caches: Caches) -> list[str]:
-    return [type(one).__name__ for one in caches.all]
+    return [type(cache).__name__ for cache in caches.all]
 
 
 def _state(cache: Any) -> Any:

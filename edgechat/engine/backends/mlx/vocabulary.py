@@ -1,5 +1,7 @@
 """Tokens to bytes and back, by the tokenizer.json that lies beside the weights."""
 
+# ruff: noqa: D102  (base.py documents the methods of its protocols)
+
 from __future__ import annotations
 
 import re
@@ -13,13 +15,11 @@ import msgspec
 from tokenizers import Tokenizer
 
 from edgechat.base.errors import LoadFailed
-from edgechat.engine.backends.mlx.loading import AGAIN
+from edgechat.engine.backends.mlx.loading import DOWNLOAD_AGAIN
 from edgechat.models.formats.mlx.config import Config, bounded, parse_json
 
-_MORE = 128
-"""Tokens that one of two vocabularies may have more: some are padded."""
-_LARGEST = 64 * 2**20
-"""Bytes of a tokenizer; the largest have 35 MB."""
+_MOST_PADDING = 128  # tokens that one of two vocabularies may have more: some are padded
+_LARGEST = 64 * 2**20  # bytes of a tokenizer; the largest have 35 MB
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 _ENDS = (
     *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot|>"),
@@ -34,8 +34,8 @@ class _Added(msgspec.Struct):
     special: bool = False
 
 
-class _Told(msgspec.Struct):
-    """What we read of tokenizer.json ourselves."""
+class _TokenizerFile(msgspec.Struct):
+    """The parts of tokenizer.json that are read here."""
 
     added_tokens: list[_Added] = []
     decoder: Any = None
@@ -57,58 +57,60 @@ class FolderVocabulary:
         self.size = size
         raw = _read(folder / "tokenizer.json")
         try:
-            told = msgspec.json.decode(raw, type=_Told)
+            tokenizer_file = msgspec.json.decode(raw, type=_TokenizerFile)
             self._tokenizer = Tokenizer.from_buffer(raw)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # tokenizers raises nothing more special, and panics of Rust's
             why = " ".join(str(error).split())[:200]
-            raise LoadFailed(f"The tokenizer of {config.name} cannot be used: {why}", hint=AGAIN) from error
+            raise LoadFailed(
+                f"The tokenizer of {config.name} cannot be used: {why}", hint=DOWNLOAD_AGAIN
+            ) from error
         # Of the training that some files come from.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        about = _table(folder / "tokenizer_config.json")
-        self._special = {one.id: one.content for one in told.added_tokens if one.special}
-        self._added = {one.id: one.content for one in told.added_tokens}
-        self._is_byte_level = "ByteLevel" in _kinds(told.decoder)
+        tokenizer_config = _read_json(folder / "tokenizer_config.json")
+        self._special = {token.id: token.content for token in tokenizer_file.added_tokens if token.special}
+        self._added = {token.id: token.content for token in tokenizer_file.added_tokens}
+        self._is_byte_level = "ByteLevel" in _decoder_types(tokenizer_file.decoder)
         self._pieces: dict[int, bytes] = {}
         self._lock = threading.Lock()
-        self.bos = _text(about.get("bos_token"))
-        self.eos = _text(about.get("eos_token"))
+        self.bos = _text(tokenizer_config.get("bos_token"))
+        self.eos = _text(tokenizer_config.get("eos_token"))
         self._bos_id = self._tokenizer.token_to_id(self.bos) if self.bos else None
-        self._adds_bos = self._bos_id is not None and self._wants_bos(about)
-        generation = _table(folder / "generation_config.json")
-        named = (*_ids(config.whole), *_ids(config.text), *_ids(generation))
+        self._adds_bos = self._bos_id is not None and self._wants_bos(tokenizer_config)
+        generation = _read_json(folder / "generation_config.json")
+        named_ends = (*_end_ids(config.whole), *_end_ids(config.text), *_end_ids(generation))
         special = {text: token for token, text in self._special.items()}
-        known = [special[text] for text in (self.eos, *_ENDS) if text in special]
+        usual_ends = [special[text] for text in (self.eos, *_ENDS) if text in special]
         if special.keys() >= {"<|return|>", "<|call|>"}:  # gpt-oss ends its thought so, and then answers
-            known = [token for token in known if token != special.get("<|end|>")]
-        self._ends = frozenset((*named, *known))
+            usual_ends = [token for token in usual_ends if token != special.get("<|end|>")]
+        self._ends = frozenset((*named_ends, *usual_ends))
 
-    def _wants_bos(self, about: dict[str, Any]) -> bool:
-        told = about.get("add_bos_token")
-        return told if isinstance(told, bool) else self._tokenizer.encode("").ids[:1] == [self._bos_id]
+    def _wants_bos(self, tokenizer_config: dict[str, Any]) -> bool:
+        adds_bos = tokenizer_config.get("add_bos_token")
+        return (
+            adds_bos if isinstance(adds_bos, bool) else self._tokenizer.encode("").ids[:1] == [self._bos_id]
+        )
 
     def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
-        """Return the ids of `text`; see `Vocabulary.tokenize`."""
         clean = text.encode("utf-8", "replace").decode()
         with self._lock:  # it is the tokenizer's state, and threads share that
             self._tokenizer.encode_special_tokens = not special
-            found: list[int] = self._tokenizer.encode(clean, add_special_tokens=False).ids
+            ids: list[int] = self._tokenizer.encode(clean, add_special_tokens=False).ids
         # Some tokenizers know tokens that the model has no row for: of pictures, say.
-        tokens = [token for token in found if token < self.size]
+        tokens = [token for token in ids if token < self.size]
         if bos and self._adds_bos and self._bos_id is not None and tokens[:1] != [self._bos_id]:
             tokens.insert(0, self._bos_id)
         return tokens
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """Return the bytes of a token; see `Vocabulary.piece`."""
         if token in self._special:
             return self._special[token].encode() if special else b""
-        found = self._pieces.get(token)
-        if found is None:
-            found = self._pieces[token] = self._bytes(token)
-        return found
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._bytes(token)
+        return piece
 
     def _bytes(self, token: int) -> bytes:
         if token in self._added:
@@ -117,14 +119,13 @@ class FolderVocabulary:
         if text is None:  # rows of logits may be padded
             return b""
         if self._is_byte_level:
-            known = bytes(_BYTES[char] for char in text if char in _BYTES)
-            return known if len(known) == len(text) else text.encode()
+            encoded = bytes(_BYTES[char] for char in text if char in _BYTES)
+            return encoded if len(encoded) == len(text) else text.encode()
         if byte := _BYTE.fullmatch(text):
             return bytes.fromhex(byte[1])
         return text.replace("▁", " ").encode()
 
     def control_texts(self) -> list[str]:
-        """See `Vocabulary.control_texts`."""
         return list(self._special.values())
 
     def is_end(self, token: int) -> bool:
@@ -132,10 +133,9 @@ class FolderVocabulary:
         return token in self._ends
 
     def infill(self) -> tuple[int, int, int] | None:
-        """Return the tokens of one of the usual names; see `Vocabulary.infill`."""
         added = {text: token for token, text in self._added.items()}
-        found = next((names for names in _INFILL if added.keys() >= set(names)), None)
-        return None if found is None else (added[found[0]], added[found[1]], added[found[2]])
+        names = next((names for names in _INFILL if added.keys() >= set(names)), None)
+        return None if names is None else (added[names[0]], added[names[1]], added[names[2]])
 
     def misfit(self, other: FolderVocabulary) -> str:
         """Return why tokens of the other vocabulary are not tokens of this one; '' where they are."""
@@ -143,11 +143,11 @@ class FolderVocabulary:
             return "its tokenizer is of a different type"
         if self._adds_bos != other._adds_bos or (self._adds_bos and self._bos_id != other._bos_id):
             return "its BOS token is different"
-        if abs(self.size - other.size) > _MORE:
+        if abs(self.size - other.size) > _MOST_PADDING:
             return f"its vocabulary has {other.size} tokens, not {self.size}"
-        mine, theirs = self._texts, other._texts
-        odd = [token for token in mine.keys() & theirs.keys() if mine[token] != theirs[token]]
-        return f"its token {min(odd)} is different" if odd else ""
+        own, theirs = self._texts, other._texts
+        different = [token for token in own.keys() & theirs.keys() if own[token] != theirs[token]]
+        return f"its token {min(different)} is different" if different else ""
 
     @cached_property
     def _texts(self) -> dict[int, str]:
@@ -159,45 +159,45 @@ def _read(path: Path) -> bytes:
         return bounded(path, _LARGEST)
     except OSError as error:
         why = error.strerror or str(error)
-        raise LoadFailed(f"{path.name} of this model cannot be read: {why}.", hint=AGAIN) from error
+        raise LoadFailed(f"{path.name} of this model cannot be read: {why}.", hint=DOWNLOAD_AGAIN) from error
 
 
-def _table(path: Path) -> dict[str, Any]:
-    """Return what a file says that need not be there."""
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return the content of an optional file."""
     return parse_json(_read(path), path.name) if path.is_file() else {}
 
 
 def _text(value: Any) -> str:
     """Return a token's text as these files write it: as such, or in a table."""
-    found = value.get("content") if isinstance(value, dict) else value
-    return found if isinstance(found, str) else ""
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else ""
 
 
-def _ids(table: Mapping[str, Any]) -> Iterator[int]:
+def _end_ids(table: Mapping[str, Any]) -> Iterator[int]:
     """Yield the end tokens that a table names: one, or a list of them."""
-    found = table.get("eos_token_id")
-    for one in found if isinstance(found, list) else [found]:
-        if isinstance(one, int):
-            yield one
+    ids = table.get("eos_token_id")
+    for token in ids if isinstance(ids, list) else [ids]:
+        if isinstance(token, int):
+            yield token
 
 
-def _kinds(decoder: Any) -> set[str]:
+def _decoder_types(decoder: Any) -> set[str]:
     """Return the types of a decoder and of those that it is made of."""
     if not isinstance(decoder, dict):
         return set()
-    found = {str(decoder.get("type"))}
+    types = {str(decoder.get("type"))}
     parts = decoder.get("decoders")
     for part in parts if isinstance(parts, list) else []:
-        found |= _kinds(part)
-    return found
+        types |= _decoder_types(part)
+    return types
 
 
 def _byte_letters() -> dict[str, int]:
     """Return the byte that each letter of a byte-level vocabulary stands for (GPT-2's table)."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in plain]
-    found = {chr(byte): byte for byte in plain}
-    return found | {chr(256 + n): byte for n, byte in enumerate(rest)}
+    letters = {chr(byte): byte for byte in plain}
+    return letters | {chr(256 + n): byte for n, byte in enumerate(rest)}
 
 
 _BYTES = _byte_letters()

@@ -52,7 +52,7 @@ def test_a_damaged_folder_is_refused(damage: str, tmp_path: Path) -> None:
     ],
 )
 def test_too_little_memory_is_known_by_whole_messages(words: str, kind: type[LoadFailed]) -> None:
-    with pytest.raises(LoadFailed) as caught, loading.told("a model"):
+    with pytest.raises(LoadFailed) as caught, loading.load_errors("a model"):
         raise RuntimeError(words)
     assert type(caught.value) is kind
 
