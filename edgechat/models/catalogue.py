@@ -77,8 +77,10 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     def file_for(self, quant: str) -> str:
         """Return the name of the file with this quantization, which may be spelled in any way."""
-        known = {canonical(one): one for one in (*self.quants, self.quant or "")}
-        return self.file.replace(_QUANT, known.get(canonical(quant), quant))
+        labels = {
+            canonical(quant_in_repo): quant_in_repo for quant_in_repo in (*self.quants, self.quant or "")
+        }
+        return self.file.replace(_QUANT, labels.get(canonical(quant), quant))
 
     def mlx_repo(self, quant: str) -> str | None:
         """Return the MLX repository with this quantization, which may be spelled in any way, or None."""
@@ -108,9 +110,9 @@ def catalogue() -> tuple[CatalogueEntry, ...]:
     """Return the catalogue that comes with edgechat, with what the user's own adds. Raises SettingsError."""
     own = own_catalogue()
     try:
-        return _joined(own, own.stat().st_mtime_ns)
+        return _with_own(own, own.stat().st_mtime_ns)
     except FileNotFoundError:
-        return _shipped()
+        return _shipped_catalogue()
     except OSError as error:
         raise SettingsError(
             f"{own} cannot be read: {error.strerror}.", hint="Correct or remove it."
@@ -124,36 +126,36 @@ def own_catalogue() -> Path:
 
 def read_catalogue(path: Path) -> tuple[CatalogueEntry, ...]:
     """Return the models of a models.toml. Raises SettingsError naming the file, the model and the field."""
-    return _sound([_entry(table, where) for table, where in _tables(path)], path)
+    return _check_names([_parse_entry(table, where) for table, where in _read_tables(path)], path)
 
 
 @cache
-def _shipped() -> tuple[CatalogueEntry, ...]:
+def _shipped_catalogue() -> tuple[CatalogueEntry, ...]:
     return read_catalogue(paths.shipped("models.toml"))
 
 
 @cache
-def _joined(own: Path, _changed_at: int) -> tuple[CatalogueEntry, ...]:
+def _with_own(own: Path, _changed_at: int) -> tuple[CatalogueEntry, ...]:
     """Return the shipped entries, some with fields of the user's, and then the user's new ones."""
-    entries = {entry.name: entry for entry in _shipped()}
-    for table, where in _tables(own):
+    entries = {entry.name: entry for entry in _shipped_catalogue()}
+    for table, where in _read_tables(own):
         name = table.get("name") if isinstance(table, dict) else None
         base = entries.get(name) if isinstance(name, str) else None
-        entry = _entry(table if base is None else _fields(base) | table, where)
+        entry = _parse_entry(table if base is None else _table_of(base) | table, where)
         entries[entry.name] = entry
-    return _sound(entries.values(), own)
+    return _check_names(entries.values(), own)
 
 
-def _fields(entry: CatalogueEntry) -> dict[str, Any]:
+def _table_of(entry: CatalogueEntry) -> dict[str, Any]:
     """Return an entry as the table it was read from."""
-    found = {name: value for name, value in msgspec.structs.asdict(entry).items() if value is not None}
+    fields = {name: value for name, value in msgspec.structs.asdict(entry).items() if value is not None}
     for name in ("sampling", "switched_sampling"):
-        if name in found:
-            found[name] = found[name].given()
-    return found
+        if name in fields:
+            fields[name] = fields[name].given()
+    return fields
 
 
-def _tables(path: Path) -> list[tuple[Any, str]]:
+def _read_tables(path: Path) -> list[tuple[Any, str]]:
     """Return the [[model]] tables of a file, each with what messages call it."""
     table = read_toml(path)
     tables = table.get("model", [])
@@ -161,7 +163,7 @@ def _tables(path: Path) -> list[tuple[Any, str]]:
         raise SettingsError(
             f"{path}: only [[model]] tables are allowed at the top level, one for each model."
         )
-    return [(one, _where(one, f"{path}, model {number}")) for number, one in enumerate(tables, 1)]
+    return [(entry, _where(entry, f"{path}, model {number}")) for number, entry in enumerate(tables, 1)]
 
 
 def _where(table: Any, where: str) -> str:
@@ -170,25 +172,25 @@ def _where(table: Any, where: str) -> str:
     return f"{where} ({table['name']})" if isinstance(table.get("name"), str) else where
 
 
-def _sound(entries: Iterable[CatalogueEntry], path: Path) -> tuple[CatalogueEntry, ...]:
+def _check_names(entries: Iterable[CatalogueEntry], path: Path) -> tuple[CatalogueEntry, ...]:
     """Return the entries if no two have a name in common and every draft is one of them."""
-    found = tuple(entries)
-    taken: dict[str, str] = {}
-    for entry in found:
+    checked_entries = tuple(entries)
+    name_owner: dict[str, str] = {}
+    for entry in checked_entries:
         for name in entry.names:
-            if name in taken:
-                raise SettingsError(f"{path}: {name!r} names both {taken[name]} and {entry.name}.")
-            taken[name] = entry.name
-    known = {entry.name for entry in found}
-    for entry in found:
-        if entry.draft is not None and (entry.draft not in known or entry.draft == entry.name):
+            if name in name_owner:
+                raise SettingsError(f"{path}: {name!r} names both {name_owner[name]} and {entry.name}.")
+            name_owner[name] = entry.name
+    entry_names = {entry.name for entry in checked_entries}
+    for entry in checked_entries:
+        if entry.draft is not None and (entry.draft not in entry_names or entry.draft == entry.name):
             raise SettingsError(
                 f"{path}: the draft of {entry.name}, {entry.draft!r}, is not the name of another entry."
             )
-    return found
+    return checked_entries
 
 
-def _entry(table: dict[str, Any], where: str) -> CatalogueEntry:
+def _parse_entry(table: dict[str, Any], where: str) -> CatalogueEntry:
     entry = checked(table, CatalogueEntry, where)
     for name in entry.names:
         if not name or name != name.strip().lower() or "/" in name or "\\" in name:

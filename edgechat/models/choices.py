@@ -91,7 +91,7 @@ _LABEL = re.compile(
         ))(?![A-Za-z0-9])""",
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
-_SAME = {"FP16": "F16", "FP32": "F32"}
+_SYNONYMS = {"FP16": "F16", "FP32": "F32"}
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 """Files that every MLX model has."""
@@ -119,7 +119,7 @@ _MLX_LABEL = re.compile(
 
 # What lies beside models and is none: vision parts, importance matrices, drafts that only work with their
 # target, bare vocabularies. llama.cpp has such a list too (common/download.cpp).
-_BESIDE = re.compile(
+_NO_MODEL = re.compile(
     r"""(?:mmproj|imatrix|draft-|ggml-vocab-).* | .*[-._]imatrix
       | (?:.*[-._])?(?:mmproj|mtp|eagle3|dflash|dspark)(?:[-._].*)?""",
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
@@ -132,15 +132,15 @@ def model_choices(files: Iterable[RemoteFile], repo: str = "") -> tuple[ModelCho
     repo: its name, which tells what an MLX model is quantized to. Sets that lack a part are left out. Whether
     safetensors hold a language model their header tells.
     """
-    known = list(files)
-    return (*_gguf_choices(known), *_mlx_choices(known, repo))
+    listed = list(files)
+    return (*_gguf_choices(listed), *_mlx_choices(listed, repo))
 
 
 def _gguf_choices(files: Iterable[RemoteFile]) -> tuple[ModelChoice, ...]:
     single: list[ModelChoice] = []
     sets: dict[tuple[str, int], dict[int, RemoteFile]] = {}
     for file in files:
-        stem = _stem(file.name)
+        stem = _gguf_stem(file.name)
         if stem is None or file.size <= 0:
             continue
         match = _PART.fullmatch(stem)
@@ -155,7 +155,7 @@ def _gguf_choices(files: Iterable[RemoteFile]) -> tuple[ModelChoice, ...]:
 def quant_label(name: str) -> str | None:
     """Return the quantization that a file's name states, in capitals: the last one that it holds, or None."""
     labels = [match["label"].upper() for match in _LABEL.finditer(PurePosixPath(name).name)]
-    return _SAME.get(labels[-1], labels[-1]) if labels else None
+    return _SYNONYMS.get(labels[-1], labels[-1]) if labels else None
 
 
 def mlx_label(name: str) -> str | None:
@@ -174,13 +174,13 @@ def _mlx_choices(files: Sequence[RemoteFile], repo: str) -> Iterator[ModelChoice
         folder, _, name = file.name.rpartition("/")
         if needed_by_mlx(name):
             folders.setdefault(folder, {})[name] = file
-    for folder, held in sorted(folders.items()):
-        weights = sorted(name for name in held if _MLX_WEIGHTS.fullmatch(name))
-        if CONFIG not in held or TOKENIZER not in held or not _all_there(weights):
+    for folder, names in sorted(folders.items()):
+        weights = sorted(name for name in names if _MLX_WEIGHTS.fullmatch(name))
+        if CONFIG not in names or TOKENIZER not in names or not _all_there(weights):
             continue
-        rest = sorted(set(held) - set(weights) - {CONFIG})
+        rest = sorted(set(names) - set(weights) - {CONFIG})
         label = mlx_label(folder) or mlx_label(repo)
-        yield ModelChoice(folder, label, tuple(held[name] for name in (CONFIG, *weights, *rest)), "mlx")
+        yield ModelChoice(folder, label, tuple(names[name] for name in (CONFIG, *weights, *rest)), "mlx")
 
 
 def needed_by_mlx(name: str) -> bool:
@@ -196,18 +196,18 @@ def _all_there(weights: Sequence[str]) -> bool:
         if match is not None:
             sets.setdefault((match["stem"], int(match["count"])), set()).add(int(match["number"]))
     whole = all(
-        count <= MAX_PARTS and found == set(range(1, count + 1)) for (_, count), found in sets.items()
+        count <= MAX_PARTS and numbers == set(range(1, count + 1)) for (_, count), numbers in sets.items()
     )
     return 0 < len(weights) <= MAX_PARTS and whole
 
 
-def _stem(name: str) -> str | None:
+def _gguf_stem(name: str) -> str | None:
     """Return the name without its ending, or None for what holds no language model."""
     if not name.lower().endswith(".gguf"):
         return None
     stem = name[: -len(".gguf")]
     base = stem.rpartition("/")[2]
-    return None if not base or _BESIDE.fullmatch(base) else stem
+    return None if not base or _NO_MODEL.fullmatch(base) else stem
 
 
 def _set(stem: str, count: int, parts: dict[int, RemoteFile]) -> ModelChoice | None:

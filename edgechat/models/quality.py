@@ -99,7 +99,7 @@ def kl_divergence(quant: str | None) -> Figure | None:
     MXFP4 is that of gpt-oss, which was trained in it; other models' files of that name lose something. An
     uploader's own mixture counts as the plain one that it is most like.
     """
-    label = _plain(quant)
+    label = _plain_label(quant)
     if label == "MXFP4":
         return Figure(0.0, _NATIVE)
     if is_mlx_bits(label):
@@ -114,12 +114,12 @@ def kl_divergence(quant: str | None) -> Figure | None:
 
 def quality_class(quant: str | None) -> QualityClass | None:
     """Return the class of a quantization; None where nothing is known of it."""
-    if _plain(quant) in ("F32", "BF16"):
+    if _plain_label(quant) in ("F32", "BF16"):
         return QualityClass.REFERENCE
     figure = kl_divergence(quant)
     if figure is None:
         return None
-    return next((found for limit, found in _LIMITS if figure.value <= limit), QualityClass.POOR)
+    return next((quality for limit, quality in _LIMITS if figure.value <= limit), QualityClass.POOR)
 
 
 def worth_offering(header: ModelHeader, quant: str | None) -> bool:
@@ -136,5 +136,5 @@ def worth_offering(header: ModelHeader, quant: str | None) -> bool:
     return quality_class(quant) is not QualityClass.POOR or header.n_params >= LARGE
 
 
-def _plain(quant: str | None) -> str:
+def _plain_label(quant: str | None) -> str:
     return canonical(quant or "").removeprefix("UD-").replace("_XL", "_M")

@@ -48,13 +48,13 @@ class _Index(msgspec.Struct, frozen=True, array_like=True):
 
 def shipped_quants(entry: CatalogueEntry) -> tuple[str, ...]:
     """Return the quantizations of which a header is shipped, from small to large. Raises ModelFileError."""
-    model = _model(entry)
+    model = _indexed_model(entry)
     return tuple(sorted(model.sizes, key=model.sizes.__getitem__)) if model else ()
 
 
 def shipped_size(entry: CatalogueEntry, quant: str) -> int | None:
     """Return the bytes of a file of this model, or None where no header of it is shipped."""
-    model = _model(entry)
+    model = _indexed_model(entry)
     return model.sizes.get(canonical(quant)) if model else None
 
 
@@ -64,7 +64,7 @@ def shipped_header(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
     None too where the user's own catalogue takes it from another repository. Raises ModelFileError where the
     shipped file is damaged.
     """
-    model, label = _model(entry), canonical(quant)
+    model, label = _indexed_model(entry), canonical(quant)
     if model is None or label not in model.sizes:
         return None
     base, types = _base(model.name)
@@ -93,8 +93,8 @@ def pack_all(models: Iterable[tuple[CatalogueEntry, list[ModelHeader]]]) -> byte
     at = 0
     for entry, headers in models:
         types = b"".join(bytes(tensor.type for tensor in header.tensors) for header in headers)
-        made = skeleton(headers[0])
-        part = zlib.compress(_U32.pack(len(made)) + made + types, 9)
+        packed_skeleton = skeleton(headers[0])
+        part = zlib.compress(_U32.pack(len(packed_skeleton)) + packed_skeleton + types, 9)
         sizes = {header.quant or "": header.file_size for header in headers}
         index.append(_Model(entry.name, entry.repo or "", entry.file, at, len(part), sizes))
         parts.append(part)
@@ -103,7 +103,7 @@ def pack_all(models: Iterable[tuple[CatalogueEntry, list[ModelHeader]]]) -> byte
     return b"".join([_MAGIC, _U32.pack(len(packed)), packed, *parts])
 
 
-def _model(entry: CatalogueEntry) -> _Model | None:
+def _indexed_model(entry: CatalogueEntry) -> _Model | None:
     model = _index()[0].get(entry.name)
     same = model is not None and (model.repo, model.file) == (entry.repo, entry.file)
     return model if same else None
@@ -124,7 +124,7 @@ def _index() -> tuple[dict[str, _Model], bytes]:
         start = 8 + _U32.unpack_from(data, 4)[0]
         index = msgspec.msgpack.decode(data[8:start], type=_Index)
     except (OSError, ValueError, struct.error, msgspec.DecodeError) as error:
-        raise _damaged(f"{path} cannot be read: {error}") from error
+        raise _damaged_installation(f"{path} cannot be read: {error}") from error
     return {model.name: model for model in index.models}, data[start:]
 
 
@@ -137,9 +137,9 @@ def _base(name: str) -> tuple[ModelHeader, bytes]:
         part = zlib.decompress(data[model.at : model.at + model.length])
         end = 4 + _U32.unpack_from(part)[0]
     except (zlib.error, struct.error) as error:
-        raise _damaged(f"{FILE} is damaged at {name}: {error}") from error
+        raise _damaged_installation(f"{FILE} is damaged at {name}: {error}") from error
     return parse_header(part[4:end], 2**62, name), part[end:]
 
 
-def _damaged(what: str) -> ModelFileError:
+def _damaged_installation(what: str) -> ModelFileError:
     return ModelFileError(f"{what}.", hint="Reinstall edgechat: this installation is damaged.")

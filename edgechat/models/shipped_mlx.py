@@ -16,7 +16,7 @@ from edgechat.models.shipped import shipped_header, shipped_quants
 
 GROUP = 64
 """Weights that share a scale and a bias."""
-_SHARED = 4
+_SCALE_AND_BIAS = 4
 """Bytes of those."""
 
 
@@ -30,28 +30,28 @@ def mlx_header_of(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
     base = shipped_header(entry, quants[0]) if repo and quants else None
     if base is None or repo is None:
         return None
-    label = next(one for one in entry.mlx if canonical(one) == canonical(quant))
-    tensors = tuple(_converted(tensor, label) for tensor in base.tensors)
+    label = next(name for name in entry.mlx if canonical(name) == canonical(quant))
+    tensors = tuple(_to_mlx(tensor, label) for tensor in base.tensors)
     metadata = {key: value for key, value in base.metadata.items() if key != "general.file_type"}
-    made = replace(
+    header = replace(
         base, path=repo, metadata=metadata | {"mlx.quantization": label}, tensors=tensors, format="mlx"
     )
-    return replace(made, file_size=made.weights_bytes)
+    return replace(header, file_size=header.weights_bytes)
 
 
-def _converted(tensor: ModelTensor, label: str) -> ModelTensor:
+def _to_mlx(tensor: ModelTensor, label: str) -> ModelTensor:
     """Return a tensor as it would be in an MLX model."""
     n = tensor.n_elements
-    kind = _type_in(tensor, label)
+    kind = _mlx_type(tensor, label)
     if kind is GgmlType.MXFP4:
         return replace(tensor, type=kind, n_bytes=kind.row_bytes(n))
     if kind is GgmlType.BF16:
         return replace(tensor, type=kind, n_bytes=2 * n)
-    bits = next(bits for bits, one in MLX_TYPES.items() if one is kind)
-    return replace(tensor, type=kind, n_bytes=n * bits // 8 + n // GROUP * _SHARED)
+    bits = next(bits for bits, mlx_type in MLX_TYPES.items() if mlx_type is kind)
+    return replace(tensor, type=kind, n_bytes=n * bits // 8 + n // GROUP * _SCALE_AND_BIAS)
 
 
-def _type_in(tensor: ModelTensor, label: str) -> GgmlType:
+def _mlx_type(tensor: ModelTensor, label: str) -> GgmlType:
     # What llama.cpp leaves whole, norms, convolutions and small gates, MLX does too.
     whole = tensor.type in (GgmlType.F32, GgmlType.F16, GgmlType.BF16)
     if whole or len(tensor.shape) < 2 or tensor.shape[0] % GROUP:

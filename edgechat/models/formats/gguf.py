@@ -43,9 +43,9 @@ MAX_ALIGNMENT = 1 << 14
 MAX_SIZE = 2**63 - 1
 
 _SHORTEST_KEY, _SHORTEST_TENSOR = 13, 24
-_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
-_BEGINNINGS = {
+_KNOWN_MAGIC = {
     b"PK\x03\x04": "a zip or PyTorch file",
     b"ggml": "a GGML file, a format of 2023 that is no longer supported",
     b"lmgg": "a GGML file, a format of 2023 that is no longer supported",
@@ -57,7 +57,11 @@ _BEGINNINGS = {
 }
 
 
-_OTHERS = {"adapter": "a LoRA adapter", "mmproj": "a vision projector", "imatrix": "an importance matrix"}
+_NOT_LANGUAGE_MODELS = {
+    "adapter": "a LoRA adapter",
+    "mmproj": "a vision projector",
+    "imatrix": "an importance matrix",
+}
 
 
 def read_header(path: Path) -> ModelHeader:
@@ -68,11 +72,11 @@ def read_header(path: Path) -> ModelHeader:
             kind = "a folder" if stat.S_ISDIR(info.st_mode) else "not a regular file"
             raise ModelFileError(f"{path} is {kind}.", hint="Use a .gguf file.")
 
-        def first(n: int) -> bytes:
+        def read_first(n: int) -> bytes:
             with path.open("rb") as file:
                 return file.read(n)
 
-        return read_growing(first, info.st_size, path.name, start=FIRST_LOCAL_READ)
+        return read_growing(read_first, info.st_size, path.name, start=FIRST_LOCAL_READ)
     except FileNotFoundError:
         raise ModelFileError(f"{path} does not exist.", hint="Check the name.") from None
     except PermissionError:
@@ -84,7 +88,7 @@ def read_header(path: Path) -> ModelHeader:
 
 
 def read_growing(
-    first: Callable[[int], Buffer], file_size: int, name: str, *, start: int = FIRST_READ
+    read_first: Callable[[int], Buffer], file_size: int, name: str, *, start: int = FIRST_READ
 ) -> ModelHeader:
     """Parse a header from the file's first `start` bytes, or twice that, and so on until it is whole.
 
@@ -94,7 +98,7 @@ def read_growing(
     n = start
     while True:
         try:
-            header = parse_header(first(min(n, file_size)), file_size, name)
+            header = parse_header(read_first(min(n, file_size)), file_size, name)
             if header.file_size - header.end > MAX_TAIL:
                 beyond = mebibytes(header.file_size - header.end)
                 raise damaged(name, f"it has {beyond} of data after its last tensor")
@@ -111,15 +115,15 @@ def read_model(path: Path) -> ModelHeader:
     A split model comes back as one, whichever part is named: the first part's metadata, the tensors of all,
     the sum of the sizes. Raises ModelFileError, also for files that hold no language model.
     """
-    match = _PART.fullmatch(path.name)
-    header = read_header(_part(path, match, 1) if match else path)
+    match = _SHARD.fullmatch(path.name)
+    header = read_header(_shard_path(path, match, 1) if match else path)
     count = _n_parts(header)
     if count > 1 and (not match or int(match["count"]) != count):
         raise ModelFileError(
             f"{path.name} is one of {count} shards, but its name does not say so.",
             hint=f"Name the shards NAME-00001-of-{count:05}.gguf, all in one folder.",
         )
-    others = (read_header(_part(path, match, i + 1)) for i in range(1, count) if match)
+    others = (read_header(_shard_path(path, match, i + 1)) for i in range(1, count) if match)
     return one_model(chain([header], others))
 
 
@@ -129,17 +133,17 @@ def one_model(parts: Iterable[ModelHeader]) -> ModelHeader:
     The first part's metadata, the tensors of all, the sum of the sizes. No more parts are taken than it needs
     to see that they are too much.
     """
-    taken: list[ModelHeader] = []
+    headers: list[ModelHeader] = []
     n_tensors = 0
     for part in parts:
-        taken.append(part)
+        headers.append(part)
         n_tensors += len(part.tensors)
-        _check_tensors(taken[0].path, n_tensors, taken[0].metadata)
-    header = taken[0]
-    if max(1, _n_parts(header)) != len(taken):
+        _check_tensors(headers[0].path, n_tensors, headers[0].metadata)
+    header = headers[0]
+    if max(1, _n_parts(header)) != len(headers):
         raise damaged(header.path, f"it says that it is one of {_n_parts(header)} shards")
-    if len(taken) > 1:
-        header = _joined(taken)
+    if len(headers) > 1:
+        header = _join_shards(headers)
     _require_language_model(header)
     return header
 
@@ -151,7 +155,7 @@ def _n_parts(header: ModelHeader) -> int:
     return count
 
 
-def _part(path: Path, match: re.Match[str], number: int) -> Path:
+def _shard_path(path: Path, match: re.Match[str], number: int) -> Path:
     part = path.with_name(f"{match['stem']}-{number:05}-of-{match['count']}.gguf")
     if not part.exists():
         raise ModelFileError(
@@ -161,7 +165,7 @@ def _part(path: Path, match: re.Match[str], number: int) -> Path:
     return part
 
 
-def _joined(parts: Sequence[ModelHeader]) -> ModelHeader:
+def _join_shards(parts: Sequence[ModelHeader]) -> ModelHeader:
     for i, part in enumerate(parts):
         if part.metadata.get("split.no") != i:
             raise damaged(part.path, f"it does not say that it is shard {i + 1}")
@@ -173,8 +177,8 @@ def _joined(parts: Sequence[ModelHeader]) -> ModelHeader:
 
 def _require_language_model(header: ModelHeader) -> None:
     kind = header.text("general.type")
-    if kind in _OTHERS or header.architecture == "clip":
-        what = _OTHERS.get(kind or "", "a vision projector")
+    if kind in _NOT_LANGUAGE_MODELS or header.architecture == "clip":
+        what = _NOT_LANGUAGE_MODELS.get(kind or "", "a vision projector")
         raise ModelFileError(
             f"{header.path} is {what}, not a model.", hint="Use the model that it belongs to."
         )
@@ -191,7 +195,7 @@ def parse_header(data: Buffer, file_size: int, name: str = "the file") -> ModelH
     everything that makes the file unfit, a file cut short among it.
     """
     cursor = Cursor(data, file_size, name)
-    version = _begin(cursor)
+    version = _read_version(cursor)
     n_tensors, n_keys = cursor.u64(), cursor.u64()
     cursor.check_count("tensors", n_tensors, _most_tensors(MOST_LAYERED), _SHORTEST_TENSOR)
     cursor.check_count("metadata entries", n_keys, MAX_KEYS, _SHORTEST_KEY)
@@ -203,8 +207,8 @@ def parse_header(data: Buffer, file_size: int, name: str = "the file") -> ModelH
         metadata[key] = cursor.value(key)
     _check_tensors(name, n_tensors, metadata)
     alignment = _alignment(metadata, name)
-    tensors = _tensors(cursor, n_tensors, alignment)
-    data_offset = _padded(cursor.at, alignment) if tensors else cursor.at
+    tensors = _read_tensors(cursor, n_tensors, alignment)
+    data_offset = _aligned(cursor.at, alignment) if tensors else cursor.at
     header = ModelHeader(name, version, metadata, tensors, data_offset, alignment, file_size)
     if header.end > file_size:
         raise cut_short(name, header.end - file_size, file_size)
@@ -222,14 +226,14 @@ def _check_tensors(name: str, n: int, metadata: dict[str, Value]) -> None:
         raise damaged(name, f"{n} tensors are too many for {layers} layers")
 
 
-def _begin(cursor: Cursor) -> int:
+def _read_version(cursor: Cursor) -> int:
     """Read magic and version."""
     if not cursor.file_size:
         raise ModelFileError(f"{cursor.name} is empty.", hint=AGAIN)
     magic = bytes(cursor.data[:4])
     if magic != b"GGUF"[: len(magic)]:
-        known = _BEGINNINGS.get(magic)
-        what = f"it looks like {known}" if known else f"it begins with {magic!r}"
+        guess = _KNOWN_MAGIC.get(magic)
+        what = f"it looks like {guess}" if guess else f"it begins with {magic!r}"
         raise ModelFileError(f"{cursor.name} is not a GGUF file: {what}.", hint="Use a .gguf file.")
     cursor.need(4)
     version = cursor.u32()
@@ -251,44 +255,44 @@ def _begin(cursor: Cursor) -> int:
 
 
 def _alignment(metadata: dict[str, Value], name: str) -> int:
-    found = metadata.get("general.alignment", 32)
-    if isinstance(found, bool) or not isinstance(found, int):
+    alignment = metadata.get("general.alignment", 32)
+    if isinstance(alignment, bool) or not isinstance(alignment, int):
         raise damaged(name, "its alignment is not a number")
-    if not 0 < found <= MAX_ALIGNMENT or found & (found - 1):
-        raise damaged(name, f"its alignment of {found} is not a power of two up to {MAX_ALIGNMENT}")
-    return found
+    if not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
+        raise damaged(name, f"its alignment of {alignment} is not a power of two up to {MAX_ALIGNMENT}")
+    return alignment
 
 
-def _tensors(cursor: Cursor, n: int, alignment: int) -> tuple[ModelTensor, ...]:
+def _read_tensors(cursor: Cursor, n: int, alignment: int) -> tuple[ModelTensor, ...]:
     """Read the table of tensors. They follow each other without gap or overlap, as llama.cpp demands."""
-    found: dict[str, ModelTensor] = {}
+    tensors: dict[str, ModelTensor] = {}
     expected = 0
     for _ in range(n):
-        tensor = _tensor(cursor)
-        if tensor.name in found:
+        tensor = _read_tensor(cursor)
+        if tensor.name in tensors:
             raise damaged(cursor.name, f"the tensor {show(tensor.name)} appears twice")
         if tensor.offset != expected:
             where = f"at {tensor.offset} instead of {expected}"
             raise damaged(cursor.name, f"the tensor {show(tensor.name)} is {where}")
-        found[tensor.name] = tensor
-        expected += _padded(tensor.n_bytes, alignment)
+        tensors[tensor.name] = tensor
+        expected += _aligned(tensor.n_bytes, alignment)
         if expected > MAX_SIZE:
             raise damaged(cursor.name, "its tensors are impossibly large")
-    return tuple(found.values())
+    return tuple(tensors.values())
 
 
-def _tensor(cursor: Cursor) -> ModelTensor:
+def _read_tensor(cursor: Cursor) -> ModelTensor:
     name = cursor.key(MAX_TENSOR_NAME)
     n_dims = cursor.u32()
     if n_dims > MAX_DIMS:
         raise damaged(cursor.name, f"the tensor {show(name)} has {n_dims} dimensions")
     shape = tuple(cursor.u64() for _ in range(n_dims))
-    kind = _type(cursor.u32(), name, cursor.name)
+    kind = _tensor_type(cursor.u32(), name, cursor.name)
     tensor = ModelTensor(name, shape, kind, cursor.u64(), 0)
     block, size = kind.block
     if not 0 < tensor.n_elements <= MAX_SIZE or (shape[0] if shape else 1) % block:
         raise damaged(cursor.name, f"the tensor {show(name)} cannot be {list(shape)} in {kind.name}")
-    if not _in_place(name, shape, kind):
+    if not _is_computable(name, shape, kind):
         raise ModelFileError(
             f"{cursor.name} has the tensor {show(name)} in {kind.name}, which would crash llama.cpp.",
             hint="Use another copy of this model.",
@@ -296,7 +300,7 @@ def _tensor(cursor: Cursor) -> ModelTensor:
     return replace(tensor, n_bytes=tensor.n_elements // block * size)
 
 
-def _in_place(name: str, shape: tuple[int, ...], kind: GgmlType) -> bool:
+def _is_computable(name: str, shape: tuple[int, ...], kind: GgmlType) -> bool:
     """Say whether llama.cpp can compute with a tensor of this type here; its loader does not ask.
 
     Norms, biases and scales meet activations one by one, which works in F32 only; whole numbers are indices.
@@ -306,7 +310,7 @@ def _in_place(name: str, shape: tuple[int, ...], kind: GgmlType) -> bool:
     return kind is GgmlType.F32 or (len(shape) > 1 and not name.endswith("norm.weight"))
 
 
-def _type(number: int, tensor: str, name: str) -> GgmlType:
+def _tensor_type(number: int, tensor: str, name: str) -> GgmlType:
     try:
         return GgmlType(number)
     except ValueError:
@@ -322,5 +326,5 @@ def _type(number: int, tensor: str, name: str) -> GgmlType:
     )
 
 
-def _padded(n: int, alignment: int) -> int:
+def _aligned(n: int, alignment: int) -> int:
     return (n + alignment - 1) // alignment * alignment

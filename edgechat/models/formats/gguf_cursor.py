@@ -75,13 +75,13 @@ class Cursor:
 
     def u32(self) -> int:
         """Return an unsigned number of four bytes."""
-        found: int = _U32.unpack_from(self.data, self.need(4))[0]
-        return found
+        number: int = _U32.unpack_from(self.data, self.need(4))[0]
+        return number
 
     def u64(self) -> int:
         """Return an unsigned number of eight bytes."""
-        found: int = _U64.unpack_from(self.data, self.need(8))[0]
-        return found
+        number: int = _U64.unpack_from(self.data, self.need(8))[0]
+        return number
 
     def check_count(self, what: str, n: int, limit: int, least: int) -> None:
         """Refuse a count beyond reason, or beyond what the rest of the file holds at `least` bytes each."""
@@ -102,12 +102,12 @@ class Cursor:
         """Return a name: of a metadata entry or of a tensor."""
         raw = self.text(limit)
         try:
-            found = raw.decode()
+            text = raw.decode()
         except UnicodeDecodeError:
             raise damaged(self.name, f"the name {raw[:40]!r} is not UTF-8") from None
-        if not found:
+        if not text:
             raise damaged(self.name, "a metadata entry has no name")
-        return found
+        return text
 
     def string(self) -> str:
         """Return a text to be kept; broken UTF-8 is replaced, since only people and templates read it."""
@@ -123,8 +123,8 @@ class Cursor:
         if kind == _ARRAY:
             return self.array(key)
         form = self.form(key, kind)[1]
-        found: Scalar = form.unpack_from(self.data, self.need(form.size))[0]
-        return found
+        scalar: Scalar = form.unpack_from(self.data, self.need(form.size))[0]
+        return scalar
 
     def form(self, key: str, kind: int) -> tuple[str, struct.Struct]:
         """Return name and layout of a scalar type."""
@@ -150,8 +150,8 @@ class Cursor:
         start = self.need(n * form.size)
         if not keep:
             return GgufArray(type_name, n, None)
-        found = struct.unpack_from(f"<{n}{form.format[-1]}", self.data, start)
-        return GgufArray(type_name, n, found)
+        values = struct.unpack_from(f"<{n}{form.format[-1]}", self.data, start)
+        return GgufArray(type_name, n, values)
 
     def skip_strings(self, n: int) -> None:
         """Walk over n strings: hundreds of thousands, so the bounds are held here, in one tight loop."""

@@ -89,10 +89,10 @@ class ModelHeader:
     @cached_property
     def architecture(self) -> str:
         """Name of the architecture as llama.cpp knows it: 'llama', 'qwen3', ..."""
-        found = self.text("general.architecture")
-        if not found:
+        name = self.text("general.architecture")
+        if not name:
             raise self._lacks("general.architecture")
-        return found
+        return name
 
     @cached_property
     def name(self) -> str | None:
@@ -114,8 +114,8 @@ class ModelHeader:
         """The mixture the file was quantized to ('Q4_K_M', '4bit'), as it says itself."""
         if self.format == "mlx":
             return self.text("mlx.quantization")
-        found = self.metadata.get("general.file_type")
-        return FILE_TYPES.get(found) if isinstance(found, int) else None
+        file_type = self.metadata.get("general.file_type")
+        return FILE_TYPES.get(file_type) if isinstance(file_type, int) else None
 
     @cached_property
     def end(self) -> int:
@@ -193,8 +193,8 @@ class ModelHeader:
 
         An encoder whose file does not say gets the mean.
         """
-        found = 0 if self.format == "mlx" else self.number("pooling_type", 0)
-        return found or POOLED_MEAN * (self.is_encoder and self.format == "gguf")
+        number = 0 if self.format == "mlx" else self.number("pooling_type", 0)
+        return number or POOLED_MEAN * (self.is_encoder and self.format == "gguf")
 
     @cached_property
     def makes_embeddings(self) -> bool:
@@ -213,8 +213,8 @@ class ModelHeader:
 
     def text(self, key: str) -> str | None:
         """Return a string of the metadata by its full name, or None where it is missing or no string."""
-        found = self.metadata.get(key)
-        return found if isinstance(found, str) else None
+        value = self.metadata.get(key)
+        return value if isinstance(value, str) else None
 
     def shape_value(self, key: str) -> Value | None:
         """Return what the metadata says under the architecture's prefix, or None."""
@@ -222,23 +222,23 @@ class ModelHeader:
 
     def number(self, key: str, default: int | None = None) -> int:
         """Return a count under the architecture's prefix; it must be there unless a default is given."""
-        found = self.shape_value(key)
-        if found is None and default is not None:
+        value = self.shape_value(key)
+        if value is None and default is not None:
             return default
-        if found is None:
+        if value is None:
             raise self._lacks(f"{self.architecture}.{key}")
-        return self._checked(key, found)
+        return self._checked(key, value)
 
     def per_layer(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
         """Return a count for each layer, whether the file gives one for all or a list."""
-        found = self.shape_value(key)
-        if found is None and default is not None:
+        value = self.shape_value(key)
+        if value is None and default is not None:
             return default
-        if not isinstance(found, GgufArray):
+        if not isinstance(value, GgufArray):
             return (self.number(key),) * self.n_layers
-        if found.values is None or len(found.values) < self.n_layers:
-            raise ModelFileError(f"{self.path} lists {found.count} {key!r} for {self.n_layers} layers.")
-        return tuple(self._checked(key, value) for value in found.values[: self.n_layers])
+        if value.values is None or len(value.values) < self.n_layers:
+            raise ModelFileError(f"{self.path} lists {value.count} {key!r} for {self.n_layers} layers.")
+        return tuple(self._checked(key, item) for item in value.values[: self.n_layers])
 
     def _checked(self, key: str, value: Any) -> int:
         if not isinstance(value, int) or not 0 <= value <= MAX_NUMBER:

@@ -86,8 +86,8 @@ def type_of(label: str | None) -> GgmlType | None:
     name = canonical(label or "").removeprefix("UD-")
     if is_mlx_bits(name):
         return MLX_TYPES[int(name[0])]
-    found = [kind for kind in GgmlType if name == kind.name or name.startswith(f"{kind.name}_")]
-    return max(found, key=lambda kind: len(kind.name), default=None)
+    matches = [kind for kind in GgmlType if name == kind.name or name.startswith(f"{kind.name}_")]
+    return max(matches, key=lambda kind: len(kind.name), default=None)
 
 
 _BLOCKS: dict[GgmlType, tuple[int, int]] = {

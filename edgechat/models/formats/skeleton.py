@@ -53,14 +53,14 @@ def skeleton(header: ModelHeader) -> bytes:
 
     The parts of a split model become one. Raises ModelFileError where there is more than a shape can need.
     """
-    entries = [_entry(key, value, header.path) for key, value in _shape(header)]
-    tensors, _ = _table(header)
+    entries = [_entry(key, value, header.path) for key, value in _shape_entries(header)]
+    tensors, _ = _tensor_table(header)
     head = b"GGUF" + struct.pack("<IQQ", _VERSION, len(tensors), len(entries))
-    made = head + b"".join(entries) + b"".join(_tensor(tensor) for tensor in tensors)
-    made += bytes(-len(made) % header.alignment)
-    if len(made) > MAX_BYTES:
-        raise _refused(header.path, f"its shape takes {len(made)} bytes")
-    return made
+    data = head + b"".join(entries) + b"".join(_tensor_info(tensor) for tensor in tensors)
+    data += bytes(-len(data) % header.alignment)
+    if len(data) > MAX_BYTES:
+        raise _refused(header.path, f"its shape takes {len(data)} bytes")
+    return data
 
 
 def write_skeleton(header: ModelHeader, path: Path) -> None:
@@ -68,11 +68,11 @@ def write_skeleton(header: ModelHeader, path: Path) -> None:
 
     The hole takes no space on file systems that know sparse files; FAT does not.
     """
-    made = skeleton(header)
+    data = skeleton(header)
     with path.open("wb") as file:
         _make_sparse(file)
-        file.write(made)
-        file.truncate(len(made) + _table(header)[1])
+        file.write(data)
+        file.truncate(len(data) + _tensor_table(header)[1])
 
 
 def pack(header: ModelHeader) -> bytes:
@@ -88,15 +88,15 @@ def unpack(data: bytes, name: str) -> ModelHeader:
     stream = zlib.decompressobj()
     try:
         (file_size,) = _SIZE.unpack_from(data)
-        made = stream.decompress(data[_SIZE.size :], MAX_BYTES)
+        header = stream.decompress(data[_SIZE.size :], MAX_BYTES)
     except (struct.error, zlib.error) as error:
         raise _refused(name, f"it is not a packed skeleton ({error})") from error
     if not stream.eof:
         raise _refused(name, f"it is truncated, or larger than {MAX_BYTES} bytes")
-    return parse_header(made, file_size, name)
+    return parse_header(header, file_size, name)
 
 
-def _shape(header: ModelHeader) -> Iterator[tuple[str, Value]]:
+def _shape_entries(header: ModelHeader) -> Iterator[tuple[str, Value]]:
     """Yield the entries of the skeleton."""
     for key in _GENERAL:
         if key in header.metadata:
@@ -104,18 +104,18 @@ def _shape(header: ModelHeader) -> Iterator[tuple[str, Value]]:
     if header.alignment != 32:
         yield "general.alignment", header.alignment
     prefix = header.architecture + "."
-    own = {key: value for key, value in header.metadata.items() if key.startswith(prefix)}
-    own.pop(prefix + _DROPPED, None)
-    if len(own) > MAX_ENTRIES:
-        raise _refused(header.path, f"it has {len(own)} metadata entries about its shape")
-    yield from own.items()
+    shape = {key: value for key, value in header.metadata.items() if key.startswith(prefix)}
+    shape.pop(prefix + _DROPPED, None)
+    if len(shape) > MAX_ENTRIES:
+        raise _refused(header.path, f"it has {len(shape)} metadata entries about its shape")
+    yield from shape.items()
     yield prefix + _DROPPED, header.vocab_size
     if isinstance(n_types := header.metadata.get(_TYPES_OF_TOKENS), int):  # encoders have a tensor by it
         yield _TYPES_OF_TOKENS, n_types
     yield "tokenizer.ggml.model", "none"
 
 
-def _table(header: ModelHeader) -> tuple[list[ModelTensor], int]:
+def _tensor_table(header: ModelHeader) -> tuple[list[ModelTensor], int]:
     """Return the tensors one after the other, as they lie in one file, and the bytes they take."""
     placed: list[ModelTensor] = []
     at = 0
@@ -125,19 +125,19 @@ def _table(header: ModelHeader) -> tuple[list[ModelTensor], int]:
     return placed, at
 
 
-def _tensor(tensor: ModelTensor) -> bytes:
+def _tensor_info(tensor: ModelTensor) -> bytes:
     shape = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
-    return _text(tensor.name) + shape + struct.pack("<IQ", tensor.type, tensor.offset)
+    return _string(tensor.name) + shape + struct.pack("<IQ", tensor.type, tensor.offset)
 
 
 def _entry(key: str, value: Value, path: str) -> bytes:
     try:
         if isinstance(value, GgufArray):
-            return _text(key) + struct.pack("<I", _ARRAY) + _array(value)
+            return _string(key) + struct.pack("<I", _ARRAY) + _array(value)
         if isinstance(value, str):
-            return _text(key) + struct.pack("<I", _STRING) + _text(value)
+            return _string(key) + struct.pack("<I", _STRING) + _string(value)
         number, form = _TYPES[_type_of(value)]
-        return _text(key) + struct.pack(f"<I{form}", number, value)
+        return _string(key) + struct.pack(f"<I{form}", number, value)
     except ValueError as error:
         raise _refused(path, f"its entry {key[:60]!a} is {error}") from error
 
@@ -146,7 +146,7 @@ def _array(array: GgufArray) -> bytes:
     if array.values is None:
         raise ValueError(f"a list of {array.count}")
     if array.type == "string":
-        texts = b"".join(_text(str(value)) for value in array.values)
+        texts = b"".join(_string(str(value)) for value in array.values)
         return struct.pack("<IQ", _STRING, array.count) + texts
     number, form = _TYPES[array.type]
     return struct.pack(f"<IQ{array.count}{form}", number, array.count, *array.values)
@@ -166,7 +166,7 @@ def _type_of(value: Scalar) -> str:
     return "uint32" if 0 <= int(value) < 2**32 else "uint64" if int(value) > 0 else "int64"
 
 
-def _text(text: str) -> bytes:
+def _string(text: str) -> bytes:
     raw = text.encode("utf-8", "replace")
     if len(raw) > MAX_TEXT:
         raise ValueError(f"a text of {len(raw)} bytes")

@@ -36,7 +36,7 @@ _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 # For information about cache directory tags, see:
 #	https://bford.info/cachedir/
 """
-_SPARE = 1 << 26
+_RESERVE = 1 << 26
 """Bytes of a disk that are left free."""
 _MAX_REVISION = 4096
 """Bytes of the name of a revision."""
@@ -76,11 +76,11 @@ class HubStore:
         """Return where the bytes with that hash grow."""
         return self.folder / "blobs" / f"{digest}.incomplete"
 
-    def scratch(self, file: RemoteFile) -> Path:
+    def new_xet_folder(self, file: RemoteFile) -> Path:
         """Return a new folder for its bytes, of whoever holds its lock; what an earlier one left goes."""
         folder = self.folder / ".xet" / self.digest(file)
         shutil.rmtree(folder, ignore_errors=True)
-        self._make(folder)
+        self._make_folder(folder)
         return folder
 
     def lock(self, file: RemoteFile) -> Path:
@@ -91,31 +91,31 @@ class HubStore:
         """Return the lock of the bytes with that hash."""
         return self.root / ".locks" / self._name / f"{digest}.lock"
 
-    def begin(self, file: RemoteFile, revision: str) -> None:
+    def mark_begun(self, file: RemoteFile, revision: str) -> None:
         """Note that its partial, unless there is one already, is ours: begun for a branch, tag or commit."""
         if not os.path.lexists(self.partial(file)):
-            self._write(self._mark(self.digest(file)), revision)
+            self._write(self._mark_path(self.digest(file)), revision)
 
-    def end(self, file: RemoteFile) -> None:
+    def unmark(self, file: RemoteFile) -> None:
         """Forget who began its partial, which is no more."""
         with contextlib.suppress(OSError):
-            self._mark(self.digest(file)).unlink()
+            self._mark_path(self.digest(file)).unlink()
 
-    def stale(self, revision: str) -> list[str]:
+    def stale_partials(self, revision: str) -> list[str]:
         """Return the hashes of partials that edgechat began for a revision which no longer has such files."""
-        known = {file.digest for file in self.listing.files}
-        marks = self._mark("*").parent.glob(self._mark("*").name)
-        return [one.stem for one in marks if one.stem not in known and _revision_in(one) == revision]
+        digests = {file.digest for file in self.listing.files}
+        marks = self._mark_path("*").parent.glob(self._mark_path("*").name)
+        return [mark.stem for mark in marks if mark.stem not in digests and _revision_in(mark) == revision]
 
-    def drop(self, digest: str) -> int:
-        """Remove a partial that is stale; return its bytes. Raises OSError. Only who holds its lock may."""
+    def remove_stale(self, digest: str) -> int:
+        """Remove a stale partial; return its bytes. Raises OSError. Only who holds its lock may."""
         path = self.partial_of(digest)
         size = os.lstat(path).st_size if os.path.lexists(path) else 0
         path.unlink(missing_ok=True)
-        self._mark(digest).unlink(missing_ok=True)
+        self._mark_path(digest).unlink(missing_ok=True)
         return size
 
-    def _mark(self, digest: str) -> Path:
+    def _mark_path(self, digest: str) -> Path:
         return self.lock_of(digest).with_suffix(".edgechat")
 
     def is_here(self, file: RemoteFile) -> bool:
@@ -126,7 +126,7 @@ class HubStore:
         """Say whether its bytes are complete, by their number, for this commit or for another."""
         return self.is_here(file) or _size(self.blob(file)) == file.size
 
-    def kept(self, file: RemoteFile) -> int:
+    def n_kept(self, file: RemoteFile) -> int:
         """Return how many of its bytes an earlier download left."""
         return min(_size(self.partial(file)) or 0, file.size)
 
@@ -137,7 +137,7 @@ class HubStore:
         except OSError as error:
             raise disk_error(self.root, error) from error
         for path in (self.blob(file), self.path(file), self.lock(file)):
-            self._make(path.parent)
+            self._make_folder(path.parent)
         # Made new or left alone: what is a link, even to nowhere, is not written through.
         with contextlib.suppress(OSError), (self.root / "CACHEDIR.TAG").open("x", encoding="ascii") as tag:
             tag.write(_TAG)
@@ -149,7 +149,7 @@ class HubStore:
         try:
             if self.is_here(file):
                 return
-            if not _linked(blob, draft):
+            if not _symlinked(blob, draft):
                 if new:
                     draft = blob
                 else:
@@ -160,12 +160,12 @@ class HubStore:
                 path.with_name(draft.name).unlink()
             raise disk_error(path, error) from error
 
-    def refer(self, revision: str) -> None:
+    def write_ref(self, revision: str) -> None:
         """Keep which commit a branch or tag is."""
         if revision == self.listing.commit:
             return
         path = self.folder.joinpath("refs", *revision.split("/"))
-        self._make(path.parent)
+        self._make_folder(path.parent)
         self._write(path, self.listing.commit)
 
     def _write(self, path: Path, text: str) -> None:
@@ -177,21 +177,21 @@ class HubStore:
         except OSError as error:
             raise disk_error(path, error) from error
 
-    def _make(self, folder: Path) -> None:
+    def _make_folder(self, folder: Path) -> None:
         """Make a folder below the root, and all between, none of which may be a link."""
-        at = self.root
+        folder_above = self.root
         for part in folder.relative_to(self.root).parts:
-            at = at / part
+            folder_above = folder_above / part
             try:
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(at)
-                kind = os.lstat(at).st_mode
+                    os.mkdir(folder_above)
+                kind = os.lstat(folder_above).st_mode
             except OSError as error:
-                raise disk_error(at, error) from error
+                raise disk_error(folder_above, error) from error
             if not stat.S_ISDIR(kind):
                 what = "a link" if stat.S_ISLNK(kind) else "not a folder"
                 raise DiskError(
-                    f"{one_line(str(at), 300)} is {what}; edgechat does not write through it.",
+                    f"{one_line(str(folder_above), 300)} is {what}; edgechat does not write through it.",
                     hint="Replace it by a real folder, or set HF_HUB_CACHE to another folder.",
                 )
 
@@ -202,7 +202,7 @@ def check_space(needed: int) -> None:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    if needed and needed + _SPARE > free:
+    if needed and needed + _RESERVE > free:
         raise DiskError(
             f"The download needs {mebibytes(needed)}, but the disk of {one_line(str(folder), 300)} has "
             f"only {mebibytes(free)} free.",
@@ -211,7 +211,7 @@ def check_space(needed: int) -> None:
         )
 
 
-def _linked(blob: Path, path: Path) -> bool:
+def _symlinked(blob: Path, path: Path) -> bool:
     """Make `path` a relative link to `blob`; say whether that can be done here."""
     if is_true("HF_HUB_DISABLE_SYMLINKS"):
         return False
@@ -233,7 +233,7 @@ def _revision_in(mark: Path) -> str | None:
 
 def _size(path: Path) -> int | None:
     try:
-        found = path.stat()
+        info = path.stat()
     except OSError:
         return None
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
+    return info.st_size if stat.S_ISREG(info.st_mode) else None

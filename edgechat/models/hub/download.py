@@ -44,7 +44,7 @@ MAX_WAIT = 300
 MOST = 50 * 10**9
 """Bytes of the largest file that the hub gives over plain HTTP; larger ones come through hf-xet."""
 _READ = 1 << 20
-_ASK_LOCK_EVERY = 0.2
+_LOCK_POLL = 0.2
 
 
 class DownloadStopped(Exception):
@@ -79,7 +79,7 @@ def download(
     listing: RepoListing,
     files: Sequence[RemoteFile],
     revision: str,
-    seen: DownloadObserver,
+    observer: DownloadObserver,
     stop: threading.Event | None = None,
 ) -> list[FetchedFile]:
     """Bring files of a repository here, and put them into their places when all are complete.
@@ -89,97 +89,97 @@ def download(
     Raises HubError, DiskError, DownloadStopped.
     """
     store, stop = HubStore(listing), stop or threading.Event()
-    done: list[FetchedFile] = []
+    fetched: list[FetchedFile] = []
     for file in files:
         store.make_folders(file)
-        with _locked(store, file, seen, stop):
-            done.append(_bring(store, file, revision, seen, stop))
+        with _locked(store, file, observer, stop):
+            fetched.append(_download_file(store, file, revision, observer, stop))
     # The first part of a split model last: who finds it finds the others.
-    for one in reversed(done):
-        store.put(one.file, new=one.resumed + one.received > 0)
-    store.refer(revision)
-    _drop_stale(store, revision, seen)
-    return done
+    for result in reversed(fetched):
+        store.put(result.file, new=result.resumed + result.received > 0)
+    store.write_ref(revision)
+    _remove_stale_partials(store, revision, observer)
+    return fetched
 
 
-def _drop_stale(store: HubStore, revision: str, seen: DownloadObserver) -> None:
+def _remove_stale_partials(store: HubStore, revision: str, observer: DownloadObserver) -> None:
     """Remove what our earlier downloads left of files that the revision does not hold any more.
 
     What other programs began is theirs, and other revisions may still hold what was begun for them.
     """
     from filelock import FileLock, Timeout
 
-    for digest in store.stale(revision):
+    for digest in store.stale_partials(revision):
         try:
             with FileLock(store.lock_of(digest), timeout=0, mode=0o664):
-                size = store.drop(digest)
+                size = store.remove_stale(digest)
         except (OSError, Timeout):
             continue
         if size:
-            seen.says(
+            observer.says(
                 f"Removed {mebibytes(size)} of an earlier partial download, because the file has been "
                 "replaced on the hub."
             )
 
 
-def _bring(
-    store: HubStore, file: RemoteFile, revision: str, seen: DownloadObserver, stop: threading.Event
+def _download_file(
+    store: HubStore, file: RemoteFile, revision: str, observer: DownloadObserver, stop: threading.Event
 ) -> FetchedFile:
     """Return when the bytes of a file are here and verified; the lock is held."""
     if store.has_bytes(file):
-        seen.has(file, file.size)
+        observer.has(file, file.size)
         return FetchedFile(file, 0, 0)
     name = one_line(file.name)
     require_network(False, f"{name} is not on this machine")
     digest = store.digest(file)
     if file.size > MOST:
-        return _bring_by_xet(store, file, seen, stop)
-    store.begin(file, revision)
+        return _download_by_xet(store, file, observer, stop)
+    store.mark_begun(file, revision)
     partial = Partial(store.partial(file), lambda: hash_for(digest, file.size))
     try:
         if partial.size > file.size:
             partial.restart()
         resumed = partial.size
-        partial.hash_kept(_heeding(stop, lambda n: seen.checked(file, n)))
-        received = _fetch(store.listing, file, partial, seen, stop)
+        partial.hash_kept(_stoppable(stop, lambda n: observer.checked(file, n)))
+        received = _receive(store.listing, file, partial, observer, stop)
         wrong = partial.digest() != digest
         if wrong and received < file.size:
-            seen.says(f"The partial download of {name} is damaged; starting again.")
+            observer.says(f"The partial download of {name} is damaged; starting again.")
             partial.restart()
-            resumed, received = 0, _fetch(store.listing, file, partial, seen, stop)
+            resumed, received = 0, _receive(store.listing, file, partial, observer, stop)
             wrong = partial.digest() != digest
         if wrong:
             partial.remove()
-            store.end(file)
-            raise _wrong(store.listing, name, "hash" if is_git_sha1(digest) else "SHA-256")
+            store.unmark(file)
+            raise _corrupt(store.listing, name, "hash" if is_git_sha1(digest) else "SHA-256")
         partial.finish(store.blob(file))
-        store.end(file)
+        store.unmark(file)
     finally:
         partial.close()
     return FetchedFile(file, resumed, received)
 
 
-def _bring_by_xet(
-    store: HubStore, file: RemoteFile, seen: DownloadObserver, stop: threading.Event
+def _download_by_xet(
+    store: HubStore, file: RemoteFile, observer: DownloadObserver, stop: threading.Event
 ) -> FetchedFile:
     """Do the same for a file that plain HTTP does not give; what an earlier download left is of no use."""
-    digest, folder = store.digest(file), store.scratch(file)
-    told = _heeding(stop, lambda n: seen.has(file, n))
+    digest, folder = store.digest(file), store.new_xet_folder(file)
+    report = _stoppable(stop, lambda n: observer.has(file, n))
 
     def wait(seconds: float, n: int) -> None:
-        told(n)
+        report(n)
         stop.wait(seconds)
 
     try:
         path = xet.fetch(store.listing, file, folder, wait)
-        told(file.size)
-        found = hash_for(digest, file.size)
+        report(file.size)
+        hasher = hash_for(digest, file.size)
         with path.open("rb", buffering=0) as stream:
             while piece := stream.read(_READ):
-                found.update(piece)
-                _heeding(stop, lambda n: seen.checked(file, n))(stream.tell())
-        if found.hexdigest() != digest:
-            raise _wrong(store.listing, one_line(file.name), "hash" if is_git_sha1(digest) else "SHA-256")
+                hasher.update(piece)
+                _stoppable(stop, lambda n: observer.checked(file, n))(stream.tell())
+        if hasher.hexdigest() != digest:
+            raise _corrupt(store.listing, one_line(file.name), "hash" if is_git_sha1(digest) else "SHA-256")
         os.replace(path, store.blob(file))
     except OSError as error:
         raise disk_error(store.blob(file), error) from error
@@ -188,58 +188,62 @@ def _bring_by_xet(
     return FetchedFile(file, 0, file.size)
 
 
-def _fetch(
-    listing: RepoListing, file: RemoteFile, partial: Partial, seen: DownloadObserver, stop: threading.Event
+def _receive(
+    listing: RepoListing,
+    file: RemoteFile,
+    partial: Partial,
+    observer: DownloadObserver,
+    stop: threading.Event,
 ) -> int:
     """Return how many bytes came until all were there, over as many connections as it takes."""
     hub, ranged = Endpoint(listing.hub), RangedFile(file, listing.commit)
     url = hub.file(listing.repo, listing.commit, file.name)
     failures, best, received = 0, partial.size, 0
-    told = _heeding(stop, lambda n: seen.has(file, n))
+    report = _stoppable(stop, lambda n: observer.has(file, n))
 
     def receive(client: Client) -> None:
         nonlocal received
-        for piece in _pieces(client, url, ranged, partial):
-            with client.aside():
+        for piece in _missing_bytes(client, url, ranged, partial):
+            with client.paused():
                 partial.write(piece)
             received += len(piece)
-            told(partial.size)
+            report(partial.size)
 
-    told(partial.size)
+    report(partial.size)
     while partial.size < file.size:
         try:
             ask_hub(hub, listing.repo, math.inf, receive)
         except (HubUnreachable, RateLimited) as error:
             if partial.size >= best + PROGRESS:
                 failures, best = 0, partial.size
-            wait = _wait(error, failures)
+            wait = _retry_delay(error, failures)
             if wait is None:
-                raise _later(error, partial) from error
+                raise _resumable(error, partial) from error
             failures += 1
-            seen.says(f"{error.message} Trying again in {wait:.0f} s.")
+            observer.says(f"{error.message} Trying again in {wait:.0f} s.")
             if stop.wait(wait):
                 raise DownloadStopped from error
     return received
 
 
-def _heeding(stop: threading.Event, told: Callable[[int], None]) -> Callable[[int], None]:
+def _stoppable(stop: threading.Event, report: Callable[[int], None]) -> Callable[[int], None]:
     """Return what tells of progress, and raises DownloadStopped where nobody wants it any more."""
 
-    def tell(n: int) -> None:
-        told(n)
+    def report_or_stop(n: int) -> None:
+        report(n)
         if stop.is_set():
             raise DownloadStopped
 
-    return tell
+    return report_or_stop
 
 
-def _pieces(client: Client, url: str, ranged: RangedFile, partial: Partial) -> Iterator[bytes]:
+def _missing_bytes(client: Client, url: str, ranged: RangedFile, partial: Partial) -> Iterator[bytes]:
     """Yield what is missing; may discard what was there. Raises HubError, ConnectionCut."""
     at, end = partial.size, ranged.file.size
     with client.get(url, ranged.headers(at, end) if at else None) as answer:
-        same = ranged.same(answer)
+        unchanged = ranged.is_unchanged(answer)
         start, end = ranged.part(answer, at, end)
-        if start < at or not same:
+        if start < at or not unchanged:
             partial.restart()
         if start > partial.size:
             raise ConnectionCut("it has been replaced there")
@@ -251,7 +255,7 @@ def _pieces(client: Client, url: str, ranged: RangedFile, partial: Partial) -> I
         raise ConnectionCut("the response is shorter than announced")
 
 
-def _wait(error: HubUnreachable | RateLimited, failures: int) -> float | None:
+def _retry_delay(error: HubUnreachable | RateLimited, failures: int) -> float | None:
     """Return the seconds to wait before the next try, or None to give up."""
     if failures >= len(WAITS):
         return None
@@ -260,14 +264,14 @@ def _wait(error: HubUnreachable | RateLimited, failures: int) -> float | None:
     return WAITS[failures]
 
 
-def _later(error: HubError, partial: Partial) -> HubError:
+def _resumable(error: HubError, partial: Partial) -> HubError:
     kept = (
         "The part that was downloaded is kept; to resume, run the same command again." if partial.size else ""
     )
     return type(error)(error.message, hint=" ".join(filter(None, (error.hint, kept))))
 
 
-def _wrong(listing: RepoListing, name: str, what: str) -> WrongBytes:
+def _corrupt(listing: RepoListing, name: str, what: str) -> WrongBytes:
     return WrongBytes(
         f"The download of {name} from {listing.repo} is corrupt: its {what} does not match. It was deleted.",
         hint="Try again. If this happens again, a proxy or the mirror in HF_ENDPOINT changes the data.",
@@ -276,7 +280,7 @@ def _wrong(listing: RepoListing, name: str, what: str) -> WrongBytes:
 
 @contextmanager
 def _locked(
-    store: HubStore, file: RemoteFile, seen: DownloadObserver, stop: threading.Event
+    store: HubStore, file: RemoteFile, observer: DownloadObserver, stop: threading.Event
 ) -> Iterator[None]:
     """Hold the lock of a file's bytes; where another process has it, say so and wait."""
     from filelock import FileLock, Timeout
@@ -285,7 +289,7 @@ def _locked(
     try:
         lock.acquire()
     except Timeout:
-        seen.says(f"Another program is downloading {one_line(file.name)}; waiting for it.")
+        observer.says(f"Another program is downloading {one_line(file.name)}; waiting for it.")
         _acquire(lock, stop)
     except OSError as error:
         raise disk_error(store.lock(file), error) from error
@@ -300,7 +304,7 @@ def _acquire(lock: FileLock, stop: threading.Event) -> None:
     from filelock import Timeout
 
     while True:
-        if stop.wait(_ASK_LOCK_EVERY):
+        if stop.wait(_LOCK_POLL):
             raise DownloadStopped
         with suppress(Timeout):
             lock.acquire(timeout=0)

@@ -58,7 +58,7 @@ def refusal(
 
     The body is not looked at: the hub tells in X-Error-Code what it means.
     """
-    code, said = headers.get("x-error-code", ""), one_line(headers.get("x-error-message", ""), 120)
+    code, detail = headers.get("x-error-code", ""), one_line(headers.get("x-error-message", ""), 120)
     if status == 429:
         return _rate_limited(url, headers, had_token=had_token)
     if status >= 500 or status == 408:
@@ -76,8 +76,8 @@ def refusal(
     if status in (401, 404):
         return _not_found(hub, repo, code, had_token=had_token)
     if status == 403:
-        return AccessDenied(f"{host(url)} denies access to {repo}: {said or 'access is forbidden'}.")
-    return nonsense(url, f"responded with error {status}" + (f": {said}" if said else ""))
+        return AccessDenied(f"{host(url)} denies access to {repo}: {detail or 'access is forbidden'}.")
+    return nonsense(url, f"responded with error {status}" + (f": {detail}" if detail else ""))
 
 
 def _gated(hub: Endpoint, repo: str, *, had_token: bool) -> AccessDenied:
@@ -94,24 +94,26 @@ def _not_found(hub: Endpoint, repo: str, code: str, *, had_token: bool) -> RepoN
     if code == "EntryNotFound":
         return RepoNotFound(f"{repo} does not have this file (any more).", hint=f"See {hub.page(repo)}")
     message = f"There is no repository {repo} on {host(hub.url)}, or it is private."
-    near = near_repos(repo)
+    near = similar_repos(repo)
     if near:
         return RepoNotFound(message, hint=f"Did you mean {' or '.join(near)}?")
     private = "" if had_token else " For a private repository, log in: hf auth login"
     return RepoNotFound(message, hint=f"Check the name.{private}")
 
 
-def near_repos(repo: str) -> list[str]:
+def similar_repos(repo: str) -> list[str]:
     """Return names of the catalogue that look like what was asked for: 'qwen3-4b (unsloth/Qwen3-4B-…)'."""
-    known: dict[str, str] = {}
+    shown_by_name: dict[str, str] = {}
     for entry in catalogue():
         if entry.repo is not None:
-            shown = f"{entry.name} ({entry.repo})"
-            known |= {one.lower(): shown for one in (entry.repo, entry.repo.partition("/")[2], *entry.names)}
-    wanted = repo.lower()
-    found = difflib.get_close_matches(wanted, known, n=2, cutoff=0.75)
-    found += difflib.get_close_matches(wanted.partition("/")[2], known, n=2, cutoff=0.75)
-    return list(dict.fromkeys(known[one] for one in found))[:2]
+            label = f"{entry.name} ({entry.repo})"
+            shown_by_name |= {
+                name.lower(): label for name in (entry.repo, entry.repo.partition("/")[2], *entry.names)
+            }
+    name_wanted = repo.lower()
+    matches = difflib.get_close_matches(name_wanted, shown_by_name, n=2, cutoff=0.75)
+    matches += difflib.get_close_matches(name_wanted.partition("/")[2], shown_by_name, n=2, cutoff=0.75)
+    return list(dict.fromkeys(shown_by_name[name] for name in matches))[:2]
 
 
 def _rate_limited(url: str, headers: Mapping[str, str], *, had_token: bool) -> RateLimited:

@@ -24,8 +24,8 @@ MAX_BYTES = 8 << 20
 """Of an entry."""
 
 
-def kept_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader | None:
-    """Return the header of a model that was read before, as far as `keep_header` keeps it, or None."""
+def cached_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader | None:
+    """Return the header of a model that was read before, as far as `store_header` keeps it, or None."""
     data = _read("headers", _header_key(listing, choice))
     if data is None:
         return None
@@ -38,24 +38,24 @@ def kept_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader | None
     return header if header.file_size == choice.total_bytes else None
 
 
-def keep_header(listing: RepoListing, choice: ModelChoice, header: ModelHeader) -> ModelHeader:
-    """Keep the shape of a model; return what `kept_header` will. Raises ModelFileError where it has none."""
+def store_header(listing: RepoListing, choice: ModelChoice, header: ModelHeader) -> ModelHeader:
+    """Store a shape; return what `cached_header` will. Raises ModelFileError where it has none."""
     data = pack(header)
     _write("headers", _header_key(listing, choice), data, MAX_HEADERS)
     return unpack(data, choice.name.rpartition("/")[2])
 
 
-def keep_contents(listing: RepoListing, choice: ModelChoice, found: contents.Contents) -> None:
-    """Keep what was read of an MLX model, for `kept_header`."""
-    _write("headers", _header_key(listing, choice), found.pack(), MAX_HEADERS)
+def store_contents(listing: RepoListing, choice: ModelChoice, read_contents: contents.Contents) -> None:
+    """Keep what was read of an MLX model, for `cached_header`."""
+    _write("headers", _header_key(listing, choice), read_contents.pack(), MAX_HEADERS)
 
 
-def kept_listing(hub: str, repo: str, revision: str | None) -> bytes | None:
-    """Return what `keep_listing` was given, or None."""
+def cached_listing(hub: str, repo: str, revision: str | None) -> bytes | None:
+    """Return what `store_listing` was given, or None."""
     return _read("listings", (hub, repo.lower(), revision or ""))
 
 
-def keep_listing(hub: str, repo: str, revision: str | None, data: bytes) -> None:
+def store_listing(hub: str, repo: str, revision: str | None, data: bytes) -> None:
     """Keep the listing of a repository."""
     _write("listings", (hub, repo.lower(), revision or ""), data, MAX_LISTINGS)
 

@@ -57,7 +57,7 @@ def parse_model_name(text: str) -> HubName | None:
         return _from_link(text)
     if host.lower() in _HOSTS:
         return _from_link("https://" + text)
-    return _from_words(text)
+    return _from_name(text)
 
 
 def valid_repo(repo: str) -> bool:
@@ -94,7 +94,7 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _from_words(text: str) -> HubName | None:
+def _from_name(text: str) -> HubName | None:
     repo, colon, label = text.partition(":")
     if not valid_repo(repo) or repo.partition("/")[0].lower() in _RESERVED:
         return None
@@ -114,16 +114,16 @@ def _from_link(text: str) -> HubName | None:
     if port not in (None, 80, 443) or "@" in link.netloc:
         return None
     owner, name, *rest = [*link.path.strip("/").split("/"), ""]
-    found = _from_words(f"{owner}/{name}")
-    if found is None:
+    name_only = _from_name(f"{owner}/{name}")
+    if name_only is None:
         return None
-    revision, file = _place(rest)
+    revision, file = _revision_and_file(rest)
     if (revision is not None and not valid_revision(revision)) or (file is not None and not safe_path(file)):
         return None
-    return replace(found, revision=revision, file=file)
+    return replace(name_only, revision=revision, file=file)
 
 
-def _place(rest: list[str]) -> tuple[str | None, str | None]:
+def _revision_and_file(rest: list[str]) -> tuple[str | None, str | None]:
     """Return the revision and the file of what follows the repository in a link: blob/main/folder/a.gguf."""
     if len(rest) < 2 or rest[0] not in ("blob", "resolve", "tree", "raw"):
         return None, None

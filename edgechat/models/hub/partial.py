@@ -27,8 +27,8 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class RunningHash:
     """The hash of bytes as they come, in a thread of its own: beside a network it costs no time."""
 
-    def __init__(self, start: Hash) -> None:
-        self._hash = start
+    def __init__(self, new_hash: Hash) -> None:
+        self._hash = new_hash
         self._batch: list[bytes] = []
         self._waiting = 0
         self._queue: queue.Queue[list[bytes] | None] = queue.Queue(_BATCHES)
@@ -63,23 +63,23 @@ class RunningHash:
 class Partial:
     """The file in which a download grows. Only who holds its lock may make one. Methods raise DiskError."""
 
-    def __init__(self, path: Path, start: Callable[[], Hash]) -> None:
+    def __init__(self, path: Path, new_hash: Callable[[], Hash]) -> None:
         self.path = path
-        self._start = start
+        self._new_hash = new_hash
         self._lock = threading.Lock()
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
         try:
             self._fd = os.open(path, flags, 0o666)
-            found = os.fstat(self._fd)
+            info = os.fstat(self._fd)
         except OSError as error:
             raise disk_error(path, error) from error
-        self.size = found.st_size
+        self.size = info.st_size
         """Bytes that are on the disk."""
         self._synced = time.monotonic()
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        if not stat.S_ISREG(info.st_mode) or info.st_nlink > 1:
             os.close(self._fd)
             raise DiskError(f"{_shown(path)} is not a plain file.", hint="Check what it is, and remove it.")
-        self._hash = RunningHash(start())
+        self._hash = RunningHash(new_hash())
 
     def hash_kept(self, checked: Callable[[int], None]) -> None:
         """Hash what an earlier download left; `checked` is told how many bytes are done."""
@@ -117,7 +117,7 @@ class Partial:
         except OSError as error:
             raise disk_error(self.path, error) from error
         self._hash.drop()
-        self._hash, self.size = RunningHash(self._start()), 0
+        self._hash, self.size = RunningHash(self._new_hash()), 0
 
     def digest(self) -> str:
         """Return the hash of all bytes; only restart() may follow, or finish()."""

@@ -11,7 +11,7 @@ from edgechat.models.choices import RemoteFile
 
 _WINDOW = 8.0
 """Seconds whose mean is the rate."""
-_LEAST = 0.2
+_MIN_SECONDS = 0.2
 """Seconds of which a rate can be told."""
 
 
@@ -55,14 +55,14 @@ class DownloadPace:
         self._total = total
         self._here: dict[RemoteFile, int] = {}
         self._received = 0
-        self._marks: deque[tuple[float, int]] = deque()
+        self._samples: deque[tuple[float, int]] = deque()
 
     def has(self, file: RemoteFile, n: int) -> bool:
         """Note that the first n bytes of the file are here; say whether it was heard of before."""
         before = self._here.get(file)
         self._here[file] = n
-        if not self._marks:
-            self._marks.append((time.monotonic(), 0))
+        if not self._samples:
+            self._samples.append((time.monotonic(), 0))
         if before is not None:
             self._received += max(0, n - before)
         return before is not None
@@ -73,11 +73,11 @@ class DownloadPace:
 
     def _rate(self) -> float:
         now = time.monotonic()
-        self._marks.append((now, self._received))
-        while len(self._marks) > 2 and self._marks[0][0] < now - _WINDOW:
-            self._marks.popleft()
-        seconds = now - self._marks[0][0]
-        return (self._received - self._marks[0][1]) / seconds if seconds > _LEAST else 0.0
+        self._samples.append((now, self._received))
+        while len(self._samples) > 2 and self._samples[0][0] < now - _WINDOW:
+            self._samples.popleft()
+        seconds = now - self._samples[0][0]
+        return (self._received - self._samples[0][1]) / seconds if seconds > _MIN_SECONDS else 0.0
 
 
 def speed(rate: float) -> str:

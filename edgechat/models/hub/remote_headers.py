@@ -71,17 +71,17 @@ def read_remote_contents(
         config, *others = choice.files
         if config.size > MAX_CONFIG:
             raise unsound(config.name, f"it has more than {MAX_CONFIG} bytes")
-        said = bytes(start(config).first(config.size))
+        config_data = bytes(start(config).first(config.size))
         tables: list[TensorTable] = []
         for file in others:
             if file.name.endswith(".safetensors"):
                 left = MAX_TABLES - sum(len(table.data) for table in tables)
                 tables.append(_table(start(file), file, left))
-        return Contents(said, tuple(tables))
+        return Contents(config_data, tuple(tables))
 
     with _on_the_hub():
-        found = ask_hub(hub, listing.repo, TIME_LIMIT, work)
-        return found, found.header(name)
+        contents = ask_hub(hub, listing.repo, TIME_LIMIT, work)
+        return contents, contents.header(name)
 
 
 @contextmanager
@@ -134,7 +134,7 @@ class RemoteStart:
         """Fetch what is missing of the first n bytes. Raises HubError, ConnectionCut."""
         at = len(self.data)
         with self.client.get(self.url, self.ranged.headers(at, n)) as answer:
-            if not self.ranged.same(answer):
+            if not self.ranged.is_unchanged(answer):
                 raise self.ranged.changed()
             start, end = self.ranged.part(answer, at, n)
             del self.data[start:]

@@ -43,15 +43,15 @@ def hub_cache() -> Path:
     """
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or os.path.join(home, "huggingface")
-    found = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    return Path(os.path.expandvars(os.path.expanduser(found or os.path.join(home, "hub"))))
+    folder = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(os.path.expandvars(os.path.expanduser(folder or os.path.join(home, "hub"))))
 
 
 def llama_cpp_folder() -> Path:
     """Return the folder in which llama.cpp kept its downloads before it turned to the hub's cache."""
-    found = os.environ.get("LLAMA_CACHE")
-    if found:
-        return Path(found)
+    folder = os.environ.get("LLAMA_CACHE")
+    if folder:
+        return Path(folder)
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or "~/AppData/Local").expanduser() / "llama.cpp"
     if sys.platform == "darwin":
@@ -66,31 +66,35 @@ def lm_studio_folders() -> list[Path]:
     """
     home = _home()
     homes = [home / ".lmstudio", home / ".cache" / "lm-studio"]
-    pointed = _text(home / ".lmstudio-home-pointer", _MAX_POINTER).strip()
+    pointed = _read_text(home / ".lmstudio-home-pointer", _MAX_POINTER).strip()
     if _is_path(pointed):
         homes.insert(0, Path(pointed))
-    folders = [folder for one in homes for folder in (*_told(one / "settings.json"), one / "models")]
+    folders = [
+        folder
+        for studio_home in homes
+        for folder in (*_downloads_folders(studio_home / "settings.json"), studio_home / "models")
+    ]
     return list(dict.fromkeys(folders))
 
 
 def ollama_folders() -> list[Path]:
     """Return the folders in which Ollama may keep models: OLLAMA_MODELS, or its user's and service's."""
-    told = os.environ.get("OLLAMA_MODELS")
-    if told:
-        return [Path(told).expanduser()]
-    found = [_home() / ".ollama" / "models"]
+    configured = os.environ.get("OLLAMA_MODELS")
+    if configured:
+        return [Path(configured).expanduser()]
+    folders = [_home() / ".ollama" / "models"]
     if sys.platform.startswith("linux"):
-        found += [Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama")]
-    return found
+        folders += [Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama")]
+    return folders
 
 
-def _told(settings: Path) -> Iterator[Path]:
+def _downloads_folders(settings: Path) -> Iterator[Path]:
     """Yield the folder that LM Studio's settings name."""
     try:
-        found = json.loads(_text(settings, _MAX_SETTINGS) or "{}")
+        table = json.loads(_read_text(settings, _MAX_SETTINGS) or "{}")
     except (ValueError, RecursionError):
         return
-    folder = found.get("downloadsFolder") if isinstance(found, dict) else None
+    folder = table.get("downloadsFolder") if isinstance(table, dict) else None
     if isinstance(folder, str) and _is_path(folder):
         yield Path(folder)
 
@@ -99,7 +103,7 @@ def _is_path(text: str) -> bool:
     return text.isprintable() and os.path.isabs(text)
 
 
-def _text(path: Path, most: int) -> str:
+def _read_text(path: Path, most: int) -> str:
     """Return the text of a small file, or nothing."""
     try:
         if not path.is_file():

@@ -70,13 +70,13 @@ def models(root: Path, note: Note) -> Iterator[OllamaModel]:
     for digest, names in sorted(tags.items(), key=lambda pair: sorted(pair[1])):
         path = root / "blobs" / f"sha256-{digest}"
         try:
-            found = os.stat(path)
+            info = os.stat(path)
         except OSError as error:
             note(error, path)
             continue
-        if stat.S_ISREG(found.st_mode):
+        if stat.S_ISREG(info.st_mode):
             ordered = sorted(names, key=lambda name: (name.endswith(":" + _TAG), name))
-            yield OllamaModel(tuple(ordered), path, found.st_size, found.st_mtime_ns, digest)
+            yield OllamaModel(tuple(ordered), path, info.st_size, info.st_mtime_ns, digest)
 
 
 def _manifests(root: Path, note: Note) -> Iterator[tuple[str, Path]]:
@@ -90,7 +90,11 @@ def _manifests(root: Path, note: Note) -> Iterator[tuple[str, Path]]:
             except OSError as error:
                 note(error, folder)
                 continue
-            below += [(f"{name}/{one}", folder / one) for one in listed if _PART.fullmatch(one)]
+            below += [
+                (f"{name}/{name_part}", folder / name_part)
+                for name_part in listed
+                if _PART.fullmatch(name_part)
+            ]
         levels = below[:MAX_MANIFESTS]
     for name, path in levels:
         host, namespace, model, tag = name.lstrip("/").split("/")
@@ -111,13 +115,13 @@ def _digest(path: Path, root: Path, note: Note) -> str | None:
     choices = [manifest]
     if manifest.media_type == _LIST:
         choices = []
-        for one in manifest.manifests[:16]:
-            blob = _DIGEST.fullmatch(one.digest)
-            child = _read(root / "blobs" / f"sha256-{blob[1].lower()}", note) if blob else one
-            if child is not None:
-                choices.append(child)
-    for one in choices:
-        digests = [layer.digest for layer in one.layers if layer.media_type == _MODEL]
+        for child in manifest.manifests[:16]:
+            blob = _DIGEST.fullmatch(child.digest)
+            blob_manifest = _read(root / "blobs" / f"sha256-{blob[1].lower()}", note) if blob else child
+            if blob_manifest is not None:
+                choices.append(blob_manifest)
+    for child in choices:
+        digests = [layer.digest for layer in child.layers if layer.media_type == _MODEL]
         match = _DIGEST.fullmatch(digests[0]) if len(digests) == 1 else None
         if match:
             return match[1].lower()

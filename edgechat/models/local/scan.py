@@ -45,22 +45,22 @@ class Skipped:
 
 def names(root: Path, depth: int, skipped: Skipped) -> list[str]:
     """Return the files of models below a folder, with their folders and '/' between, `depth` levels deep."""
-    found: list[str] = []
+    files: list[str] = []
     ahead = [""]
     for n_folders, folder in enumerate(ahead):
-        if n_folders >= MAX_FOLDERS or len(found) >= MAX_FILES:
+        if n_folders >= MAX_FOLDERS or len(files) >= MAX_FILES:
             break
-        below, held = _content(root / folder, skipped)
+        folders, names_here = _scan_folder(root / folder, skipped)
         prefix = f"{folder}/" if folder else ""
-        found += [prefix + name for name in held if safe_path(prefix + name)]
+        files += [prefix + name for name in names_here if safe_path(prefix + name)]
         if prefix.count("/") + 1 < depth:
-            ahead += [prefix + name for name in below if safe_path(prefix + name)]
-    return sorted(found)[:MAX_FILES]
+            ahead += [prefix + name for name in folders if safe_path(prefix + name)]
+    return sorted(files)[:MAX_FILES]
 
 
-def _content(folder: Path, skipped: Skipped) -> tuple[list[str], list[str]]:
+def _scan_folder(folder: Path, skipped: Skipped) -> tuple[list[str], list[str]]:
     """Return the folders and the files of models in a folder; those that are hidden are someone's drafts."""
-    below: list[str] = []
+    folders: list[str] = []
     names: list[str] = []
     try:
         with os.scandir(folder) as entries:
@@ -68,15 +68,15 @@ def _content(folder: Path, skipped: Skipped) -> tuple[list[str], list[str]]:
                 if entry.name.startswith("."):
                     continue
                 if entry.is_dir(follow_symlinks=False):
-                    below.append(entry.name)
+                    folders.append(entry.name)
                 elif entry.name.lower().endswith(".gguf") or needed_by_mlx(entry.name):
                     names.append(entry.name)
     except OSError as error:
         skipped.note(error, folder)
-    return sorted(below), names
+    return sorted(folders), names
 
 
-def listed(folder: Path, skipped: Skipped) -> list[str]:
+def list_names(folder: Path, skipped: Skipped) -> list[str]:
     """Return the names of what is in a folder."""
     try:
         return sorted(os.listdir(folder))
@@ -88,9 +88,9 @@ def listed(folder: Path, skipped: Skipped) -> list[str]:
 def file_at(path: Path, digest: str | None = None) -> ModelPartFile | None:
     """Return a file, or None for what is no regular one or leads nowhere."""
     try:
-        found = os.stat(path)
+        info = os.stat(path)
     except (OSError, ValueError):
         return None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(info.st_mode):
         return None
-    return ModelPartFile(path, found.st_size, found.st_mtime_ns, digest)
+    return ModelPartFile(path, info.st_size, info.st_mtime_ns, digest)

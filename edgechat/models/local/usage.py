@@ -36,7 +36,7 @@ class ModelUse(msgspec.Struct, frozen=True):
     @property
     def is_loaded(self) -> bool:
         """Whether a process that loaded it still runs."""
-        return any(alive(one) for one in self.by)
+        return any(alive(process) for process in self.by)
 
 
 def note_use(path: str) -> None:
@@ -44,9 +44,9 @@ def note_use(path: str) -> None:
     real = os.path.realpath(path)
     with contextlib.suppress(OSError, FolderError, UnicodeEncodeError):
         file = _folder() / hashlib.sha256(real.encode()).hexdigest()[:40]
-        before = _read(file)
-        others = [one for one in before.by if alive(one)] if before is not None else []
-        use = ModelUse(real, time.time(), (*others[-_MAX_PROCESSES:], this_process()))
+        previous = _read(file)
+        still_running = [process for process in previous.by if alive(process)] if previous is not None else []
+        use = ModelUse(real, time.time(), (*still_running[-_MAX_PROCESSES:], this_process()))
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         paths.replace(file, msgspec.json.encode(use))
         _prune(file.parent)
@@ -54,13 +54,13 @@ def note_use(path: str) -> None:
 
 def uses() -> dict[str, ModelUse]:
     """Return the last use of each model that was ever loaded, by its `path`."""
-    found: dict[str, ModelUse] = {}
+    latest: dict[str, ModelUse] = {}
     with contextlib.suppress(OSError, FolderError):
         for entry in list(os.scandir(_folder()))[: 2 * _MOST]:
             use = None if entry.name.startswith(".") else _read(Path(entry.path))
             if use is not None:
-                found[use.path] = use
-    return found
+                latest[use.path] = use
+    return latest
 
 
 def use_of(path: Path) -> ModelUse | None:

@@ -24,38 +24,38 @@ class Verification:
     """What is wrong; empty where nothing is."""
 
 
-def verify(one: LocalModel, tell: Callable[[int], None] = lambda _n: None) -> Verification:
-    """Read a model and compare it with what is known of it; `tell` hears how many bytes were read."""
-    hashed = all(file.digest for file in one.found.files)
+def verify(model: LocalModel, on_progress: Callable[[int], None] = lambda _n: None) -> Verification:
+    """Read a model and compare it with what is known of it; `on_progress` hears how many bytes were read."""
+    hashed = all(file.digest for file in model.found.files)
     try:
-        read_model(one.path)  # first: a file that is mostly a hole would be hashed for hours
+        read_model(model.path)  # first: a file that is mostly a hole would be hashed for hours
     except ModelFileError as error:
         return Verification(hashed, error.message)
     read = 0
-    for file in one.found.files:
+    for file in model.found.files:
         if file.digest is None:
             continue
         try:
-            found = _hashed(file, file.digest, _beyond(read, tell))
+            digest = _hashed(file, file.digest, _offset(read, on_progress))
         except OSError as error:
             return Verification(hashed, f"{file.path.name} cannot be read: {error.strerror or error}.")
-        if found != file.digest:
+        if digest != file.digest:
             return Verification(hashed, f"The hash of {file.path.name} does not match.")
         read += file.size
     return Verification(hashed)
 
 
-def _beyond(before: int, tell: Callable[[int], None]) -> Callable[[int], None]:
-    return lambda n: tell(before + n)
+def _offset(before: int, on_progress: Callable[[int], None]) -> Callable[[int], None]:
+    return lambda n: on_progress(before + n)
 
 
-def _hashed(file: ModelPartFile, like: str, tell: Callable[[int], None]) -> str:
+def _hashed(file: ModelPartFile, digest_like: str, on_progress: Callable[[int], None]) -> str:
     """Return the hash of a file, of the kind that `like` is."""
-    made = hash_for(like, file.size)
+    hasher = hash_for(digest_like, file.size)
     done = 0
     with file.path.open("rb") as stream:
         while chunk := stream.read(_CHUNK):
-            made.update(chunk)
+            hasher.update(chunk)
             done += len(chunk)
-            tell(done)
-    return made.hexdigest()
+            on_progress(done)
+    return hasher.hexdigest()

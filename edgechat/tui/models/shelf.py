@@ -88,12 +88,12 @@ def _ladder(backend: Backend | None, name: str) -> SurveyFindings:
 def _decide(
     backend: Backend | None, name: str, quant: str | None, tell: Tell
 ) -> PullDecision | LocalModelEntry:
-    from edgechat.models.request import wanted
+    from edgechat.models.request import parse_request
     from edgechat.planner.ranking.pulling import decide
     from edgechat.planner.request import FORMATS
 
     reads = FORMATS[backend] if backend is not None else None
-    return decide(wanted(name, quant, format=reads), backend=backend, tell=tell)
+    return decide(parse_request(name, quant, format=reads), backend=backend, tell=tell)
 
 
 def _bring(

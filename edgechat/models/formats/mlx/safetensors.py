@@ -95,21 +95,23 @@ def parse_table(table: bytes | bytearray, file_size: int, name: str) -> tuple[St
         raw.pop("__metadata__", None)
         if len(raw) > MAX_TENSORS:
             raise unsound(name, f"it lists {len(raw)} tensors")
-        found = [_stored(key, msgspec.json.decode(one, type=_Entry), name) for key, one in raw.items()]
+        tensors = [
+            _stored(key, msgspec.json.decode(tensor, type=_Entry), name) for key, tensor in raw.items()
+        ]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise unsound(name, f"its table of tensors is not valid ({error})") from error
-    found.sort(key=lambda one: one.offset)
+    tensors.sort(key=lambda tensor: tensor.offset)
     at = 0
-    for one in found:
-        if one.offset != at:
-            raise unsound(name, f"the tensor {show(one.name)} does not begin where the one before it ends")
-        at += one.n_bytes
+    for tensor in tensors:
+        if tensor.offset != at:
+            raise unsound(name, f"the tensor {show(tensor.name)} does not begin where the one before it ends")
+        at += tensor.n_bytes
     if at != file_size - PREFIX - len(table):
         what = (
             "is truncated" if at > file_size - PREFIX - len(table) else "has bytes that belong to no tensor"
         )
         raise unsound(name, f"it {what}: its tensors take {at} bytes")
-    return tuple(found)
+    return tuple(tensors)
 
 
 def _stored(key: str, entry: _Entry, name: str) -> StoredTensor:

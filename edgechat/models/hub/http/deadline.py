@@ -25,24 +25,24 @@ class ProgressWatch:
     """What the work tells of its progress; any thread may look."""
 
     def __init__(self) -> None:
-        self.moved = time.monotonic()
-        self.left = False
+        self.last_progress = time.monotonic()
+        self.abandoned = False
 
     def beat(self) -> None:
         """Say that something came. Raises OutOfTime where nobody waits any more, which ends the work."""
-        if self.left:
+        if self.abandoned:
             raise OutOfTime(0, stalled=False)
-        self.moved = time.monotonic()
+        self.last_progress = time.monotonic()
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Do what is not waited for, a slow disk say, for as long as it takes. Raises as `beat` does."""
         self.beat()
-        self.moved = math.inf
+        self.last_progress = math.inf
         try:
             yield
         finally:
-            self.moved = time.monotonic()
+            self.last_progress = time.monotonic()
 
 
 class _Outcome(Generic[T]):
@@ -59,7 +59,7 @@ class _Outcome(Generic[T]):
         self.done.set()
 
 
-def within(seconds: float, idle: float, work: Callable[[ProgressWatch], T]) -> T:
+def run_within(seconds: float, idle: float, work: Callable[[ProgressWatch], T]) -> T:
     """Return what `work` returns, in a thread of its own, or raise what it raises.
 
     seconds: for all of it, or math.inf; idle: without a beat of the watch. Raises OutOfTime when either is
@@ -69,14 +69,16 @@ def within(seconds: float, idle: float, work: Callable[[ProgressWatch], T]) -> T
     threading.Thread(target=outcome.run, args=(work, watch), name="hub", daemon=True).start()
     end = time.monotonic() + seconds
     try:
-        while not outcome.done.wait(max(0.0, min(idle, min(end, watch.moved + idle) - time.monotonic()))):
+        while not outcome.done.wait(
+            max(0.0, min(idle, min(end, watch.last_progress + idle) - time.monotonic()))
+        ):
             now = time.monotonic()
             if now >= end:
                 raise OutOfTime(seconds, stalled=False)
-            if now >= watch.moved + idle:
+            if now >= watch.last_progress + idle:
                 raise OutOfTime(idle, stalled=True)
     finally:
-        watch.left = True
+        watch.abandoned = True
     if outcome.error is not None:
         raise outcome.error
     return outcome.value[0]

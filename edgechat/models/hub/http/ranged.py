@@ -26,20 +26,20 @@ class RangedFile:
 
     def headers(self, at: int, end: int) -> dict[str, str]:
         """Return what to ask with for the bytes from `at` to before `end`."""
-        found = {"Range": f"bytes={at}-{end - 1}"}
+        headers = {"Range": f"bytes={at}-{end - 1}"}
         if self.etag is not None and not self.etag.startswith("W/"):
-            found["If-Range"] = self.etag
-        return found
+            headers["If-Range"] = self.etag
+        return headers
 
-    def same(self, answer: HubResponse) -> bool:
+    def is_unchanged(self, answer: HubResponse) -> bool:
         """Say whether the keeper calls the file what it did before, and remember what it does now.
 
         Raises RemoteFileChanged where the hub itself says that this is not the file that was listed.
         """
         size, etag = answer.linked.get("x-linked-size"), answer.linked.get("x-linked-etag", "").strip('"')
         digest = self.file.digest
-        other = digest is not None and is_digest(etag) and len(etag) == len(digest) and etag != digest
-        if (size is not None and size != str(self.file.size)) or other:
+        is_other = digest is not None and is_digest(etag) and len(etag) == len(digest) and etag != digest
+        if (size is not None and size != str(self.file.size)) or is_other:
             raise self.changed()
         if answer.linked.get("x-repo-commit", self.commit) != self.commit:
             raise self.changed()

@@ -18,7 +18,7 @@ from edgechat import __version__
 from edgechat.base.errors import HubError, HubUnreachable
 from edgechat.models.hub.endpoint import Endpoint, next_address
 from edgechat.models.hub.errors import CHECK, host, nonsense, refusal, unreachable
-from edgechat.models.hub.http.deadline import OutOfTime, ProgressWatch, within
+from edgechat.models.hub.http.deadline import OutOfTime, ProgressWatch, run_within
 
 if TYPE_CHECKING:
     import ssl
@@ -68,9 +68,9 @@ class Client:
         self._watch = watch
         self._token = token
 
-    def aside(self) -> AbstractContextManager[None]:
-        """Do something between two pieces of an answer that may take long: see ProgressWatch.aside."""
-        return self._watch.aside()
+    def paused(self) -> AbstractContextManager[None]:
+        """Do something between two pieces of an answer that may take long: see ProgressWatch.paused."""
+        return self._watch.paused()
 
     @contextmanager
     def get(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[HubResponse]:
@@ -88,13 +88,17 @@ class Client:
             self._watch.beat()
             with self._http.stream("GET", url, headers=self._headers(url, headers)) as response:
                 self._watch.beat()
-                found = {name.lower(): value for name, value in response.headers.items()}
+                headers_lower = {name.lower(): value for name, value in response.headers.items()}
                 if self.hub.may_see_token(url):
-                    linked |= {k: v for k, v in found.items() if k.startswith(("x-linked-", "x-repo-"))}
-                location = found.get("location") if 300 <= response.status_code < 400 else None
+                    linked |= {
+                        k: v for k, v in headers_lower.items() if k.startswith(("x-linked-", "x-repo-"))
+                    }
+                location = headers_lower.get("location") if 300 <= response.status_code < 400 else None
                 if location is None:
-                    self._check(url, response.status_code, found)
-                    yield HubResponse(url, response.status_code, found, linked, self._pieces(url, response))
+                    self._check(url, response.status_code, headers_lower)
+                    yield HubResponse(
+                        url, response.status_code, headers_lower, linked, self._pieces(url, response)
+                    )
                     return
             url = next_address(url, location)
         raise nonsense(self.hub.url, f"redirected more than {MAX_REDIRECTS} times")
@@ -110,10 +114,10 @@ class Client:
         return bytes(body)
 
     def _headers(self, url: str, more: Mapping[str, str] | None) -> dict[str, str]:
-        found = {"User-Agent": f"edgechat/{__version__}", "Accept-Encoding": "identity", **(more or {})}
+        headers = {"User-Agent": f"edgechat/{__version__}", "Accept-Encoding": "identity", **(more or {})}
         if self._token and self.hub.may_see_token(url):
-            found["Authorization"] = f"Bearer {self._token}"
-        return found
+            headers["Authorization"] = f"Bearer {self._token}"
+        return headers
 
     def _check(self, url: str, status: int, headers: Mapping[str, str]) -> None:
         if status not in (200, 206):
@@ -124,18 +128,18 @@ class Client:
     def _pieces(self, url: str, response: httpx2.Response) -> Iterator[bytes]:
         import httpx2
 
-        came, waited, asked = 0, 0.0, time.monotonic()
+        n_bytes, waited, since = 0, 0.0, time.monotonic()
         try:
             for piece in response.iter_raw():  # of no fixed size: a slow line would look silent
                 self._watch.beat()
                 # What is done with the pieces takes its own time.
-                came, waited = came + len(piece), waited + time.monotonic() - asked
+                n_bytes, waited = n_bytes + len(piece), waited + time.monotonic() - since
                 if waited >= PATIENCE:
-                    if came < SLOWEST * PATIENCE:
-                        raise _crawls(url)
-                    came, waited = 0, 0.0
+                    if n_bytes < SLOWEST * PATIENCE:
+                        raise _too_slow(url)
+                    n_bytes, waited = 0, 0.0
                 yield piece
-                asked = time.monotonic()
+                since = time.monotonic()
         except httpx2.TimeoutException as error:
             raise _stalled(url, IDLE) from error
         except httpx2.TransportError as error:
@@ -157,12 +161,12 @@ def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T
             with httpx2.Client(timeout=limits, verify=_tls(), follow_redirects=False) as http:
                 return work(Client(hub, repo, http, watch, _token()))
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.CookieConflict, httpx2.StreamError) as error:
-            raise _failed(hub, error) from error
+            raise _connection_error(hub, error) from error
         except ConnectionCut as error:
             raise unreachable(hub.url, "the connection was lost during a response") from error
 
     try:
-        return within(seconds, IDLE + SPARE, run)
+        return run_within(seconds, IDLE + SPARE, run)
     except OutOfTime as error:
         if error.stalled:
             raise _stalled(hub.url, error.seconds) from error
@@ -194,7 +198,7 @@ def _token() -> str | None:
         return None
 
 
-def _crawls(url: str) -> HubError:
+def _too_slow(url: str) -> HubError:
     return HubUnreachable(
         f"{host(url)} is too slow: less than {SLOWEST} bytes per second for {PATIENCE:.0f} seconds.",
         hint=CHECK,
@@ -205,7 +209,7 @@ def _stalled(url: str, seconds: float) -> HubError:
     return unreachable(url, f"no data for {seconds:.0f} seconds")
 
 
-def _failed(hub: Endpoint, error: Exception) -> HubError:
+def _connection_error(hub: Endpoint, error: Exception) -> HubError:
     import httpx2
 
     if isinstance(error, httpx2.TimeoutException):
@@ -221,5 +225,5 @@ def _reason(error: BaseException) -> str:
         error = error.__cause__ or error.__context__ or error
     if isinstance(error, socket.gaierror):
         return "its name could not be resolved"
-    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return said.rstrip(".") or type(error).__name__
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return message.rstrip(".") or type(error).__name__
