@@ -22,7 +22,7 @@ _LABEL = r"(?P<quant>(?:UD-)?(?:MXFP|NVFP|BF|FP|F|T?I?Q)[0-9][A-Z0-9_]*)"
 _PART = r"(?:-[0-9]{5}-of-[0-9]{5})?"
 
 Thinking = Literal["none", "always", "default-on", "default-off"]
-"""none: it answers at once. always: it thinks first. The others have a switch that stands so untouched."""
+"""none: answers at once. always: thinks first. default-…: has a switch, with this default."""
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -33,7 +33,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     description: str
     licence: str
     gated: bool = False
-    """Whether the hub wants its terms accepted before a download."""
+    """Whether its terms must be accepted on the hub before a download."""
     repo: str | None = None
     """Its repository on the hub; None for a model that comes with edgechat."""
     file: str
@@ -45,24 +45,24 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     mlx: dict[str, str] = {}
     """Repositories of it for MLX, by quantization ('4bit'), the recommended one first."""
     context: Annotated[int, Meta(ge=1)] | None = None
-    """Tokens it was trained to look back on."""
+    """Context length that it was trained with, in tokens."""
     draft: str | None = None
-    """Name of the entry that drafts for it."""
+    """Name of the entry that is its draft model."""
     no_draft: str | None = None
     """Why there is none."""
     thinking: Thinking = "none"
     quality: Annotated[int, Meta(ge=1, le=6)] | None = None
     """6 is the best; None for a model that is not meant for chat by itself."""
     unverified: bool = False
-    """Whether values of its sampling are recalled and not read in a source."""
+    """Whether some of its sampling values lack a source."""
     sampling: SamplingDefaults = SamplingDefaults()
-    """What its makers recommend, with the thinking switch untouched."""
+    """Recommended by its makers, for the default of the thinking switch."""
     switched_sampling: SamplingDefaults | None = None
-    """The same with the switch moved; None where that is no different."""
+    """Recommended for the other position of the switch; None if it is the same."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everything that a person may call it."""
+        """Its name and aliases."""
         return (self.name, *self.aliases)
 
     @property
@@ -87,9 +87,9 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return next((repo for label, repo in self.mlx.items() if canonical(label) == canonical(quant)), None)
 
     def quant_of(self, file_name: str) -> str | None:
-        """Return the quantization of a file, spelled as everyone does; None if it is none of this model's.
+        """Return the quantization of a file, in canonical spelling; None if the file is not this model's.
 
-        Case does not matter. Of a split file any part will do.
+        Case does not matter. Any shard of a split model will do.
         """
         before, has_quant, after = self.file.partition(_QUANT)
         if not has_quant:
@@ -100,23 +100,22 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return canonical(match["quant"]) if match else None
 
     def sampling_for(self, think: bool | None) -> SamplingDefaults:
-        """Return what its makers recommend where thinking was switched on or off, or not touched (None)."""
+        """Return the recommended sampling with thinking switched on, off, or left at its default (None)."""
         default = self.thinking in ("always", "default-on")
         moved = self.thinking.startswith("default") and think is not None and think != default
         return self.switched_sampling or self.sampling if moved else self.sampling
 
 
 def catalogue() -> tuple[CatalogueEntry, ...]:
-    """Return the catalogue that comes with edgechat, with what the user's own adds. Raises SettingsError."""
+    """Return the shipped catalogue, changed and extended by the user's own. Raises SettingsError."""
     own = own_catalogue()
     try:
         return _with_own(own, own.stat().st_mtime_ns)
     except FileNotFoundError:
         return _shipped_catalogue()
     except OSError as error:
-        raise SettingsError(
-            f"{own} cannot be read: {error.strerror}.", hint="Correct or remove it."
-        ) from error
+        message = f"{own} cannot be read: {error.strerror}."
+        raise SettingsError(message, hint="Correct or remove it.") from error
 
 
 def own_catalogue() -> Path:
@@ -139,7 +138,7 @@ def _with_own(own: Path, _changed_at: int) -> tuple[CatalogueEntry, ...]:
     """Return the shipped entries, some with fields of the user's, and then the user's new ones."""
     entries = {entry.name: entry for entry in _shipped_catalogue()}
     for table, where in _read_tables(own):
-        name = table.get("name") if isinstance(table, dict) else None
+        name = table.get("name")
         base = entries.get(name) if isinstance(name, str) else None
         entry = _parse_entry(table if base is None else _table_of(base) | table, where)
         entries[entry.name] = entry
@@ -147,7 +146,7 @@ def _with_own(own: Path, _changed_at: int) -> tuple[CatalogueEntry, ...]:
 
 
 def _table_of(entry: CatalogueEntry) -> dict[str, Any]:
-    """Return an entry as the table it was read from."""
+    """Return an entry as a table of models.toml."""
     fields = {name: value for name, value in msgspec.structs.asdict(entry).items() if value is not None}
     for name in ("sampling", "switched_sampling"):
         if name in fields:
@@ -155,25 +154,26 @@ def _table_of(entry: CatalogueEntry) -> dict[str, Any]:
     return fields
 
 
-def _read_tables(path: Path) -> list[tuple[Any, str]]:
-    """Return the [[model]] tables of a file, each with what messages call it."""
+def _read_tables(path: Path) -> list[tuple[dict[str, Any], str]]:
+    """Return the [[model]] tables of a file, each with its place, for messages."""
     table = read_toml(path)
     tables = table.get("model", [])
     if set(table) - {"model"} or not isinstance(tables, list):
         raise SettingsError(
             f"{path}: only [[model]] tables are allowed at the top level, one for each model."
         )
-    return [(entry, _where(entry, f"{path}, model {number}")) for number, entry in enumerate(tables, 1)]
-
-
-def _where(table: Any, where: str) -> str:
-    if not isinstance(table, dict):
-        raise SettingsError(f"{where}: not a table.")
-    return f"{where} ({table['name']})" if isinstance(table.get("name"), str) else where
+    places: list[tuple[dict[str, Any], str]] = []
+    for number, model in enumerate(tables, 1):
+        where = f"{path}, model {number}"
+        if not isinstance(model, dict):
+            raise SettingsError(f"{where}: not a table.")
+        name = model.get("name")
+        places.append((model, f"{where} ({name})" if isinstance(name, str) else where))
+    return places
 
 
 def _check_names(entries: Iterable[CatalogueEntry], path: Path) -> tuple[CatalogueEntry, ...]:
-    """Return the entries if no two have a name in common and every draft is one of them."""
+    """Return the entries. Raises SettingsError for ambiguous names and unknown draft models."""
     checked_entries = tuple(entries)
     name_owner: dict[str, str] = {}
     for entry in checked_entries:

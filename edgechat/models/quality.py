@@ -15,7 +15,7 @@ from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.quants import canonical, is_mlx_bits
 
 LARGE = 30_000_000_000
-"""Weights from which a model bears a poor quantization: Q2_K costs 70B what Q3_K_M costs 8B."""
+"""Number of weights from which a poor quantization is acceptable: Q2_K costs 70B what Q3_K_M costs 8B."""
 BLOCK = 256
 """Weights in a block of the K-quants. Rows that are no multiple get larger types, and files hardly shrink."""
 
@@ -29,7 +29,7 @@ class Figure:
 
 
 class QualityClass(IntEnum):
-    """How near a quantization comes to the model itself; greater is better."""
+    """How close a quantization is to the unquantized model; greater is better."""
 
     POOR = 1
     REDUCED = 2
@@ -40,7 +40,7 @@ class QualityClass(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name that people read: 'near-lossless'."""
+        """The name that users see: 'near-lossless'."""
         return self.name.lower().replace("_", "-")
 
 

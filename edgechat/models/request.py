@@ -1,4 +1,4 @@
-"""What is wanted of the hub: from a name that a person typed to the models of one repository."""
+"""Requests for models on the hub: from a name that a user typed to the models of one repository."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgechat.models.local.resolve import entry_of, resolve
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A repository, and what was said about which of its models."""
+    """A repository, and which of its models are requested."""
 
     hub: HubName
     entry: CatalogueEntry | None
@@ -30,7 +30,7 @@ class ModelRequest:
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """Its name in the catalogue, else its repository's."""
         return self.entry.name if self.entry else self.hub.repo
 
     @property
@@ -42,11 +42,11 @@ class ModelRequest:
 def parse_request(
     name: str, quant: str | None = None, revision: str | None = None, format: Format | None = None
 ) -> ModelRequest:
-    """Return what a name of the catalogue, an alias, owner/repo[:QUANT] or a hub address means.
+    """Parse a name or alias of the catalogue, owner/repo[:QUANT], or a hub URL.
 
-    format: 'mlx' means the repository for MLX of a model of the catalogue, as does a quantization that only
-    such have; of another repository the models of that format. Raises ModelNotFound; SettingsError where two
-    things were said that cannot both be.
+    format: 'mlx', or a quantization that only MLX models have, selects the MLX repository of a model of the
+    catalogue; of another repository, the models in that format. Raises ModelNotFound; SettingsError for
+    contradictory arguments.
     """
     entry = entry_of(name)
     if entry is not None and entry.repo is None:
@@ -73,7 +73,7 @@ def parse_request(
 
 
 def matching_choices(want: ModelRequest, remote: RemoteModel) -> tuple[ModelChoice, ...]:
-    """Return the models of the listing that are meant, at least one. Raises ModelNotFound."""
+    """Return the requested models of the listing, at least one. Raises ModelNotFound."""
     choices: Sequence[ModelChoice] = [
         choice for choice in remote.choices if want.format in (None, choice.format)
     ]
@@ -111,7 +111,7 @@ def _mlx_repo(entry: CatalogueEntry, quant: str | None) -> str:
 
 
 def _belongs_to(entry: CatalogueEntry, choice: ModelChoice) -> bool:
-    """Say whether a model of the entry's repository is the entry's, and not one that lies beside it."""
+    """Return whether a model of the entry's repository is the entry's, and not another one."""
     names = choice.file_names
     if entry.quant is None:
         return names == (entry.file,)
@@ -119,7 +119,7 @@ def _belongs_to(entry: CatalogueEntry, choice: ModelChoice) -> bool:
 
 
 def _raise_not_remote(name: str) -> ModelRequest:
-    """Raise ModelNotFound for what is no name of the hub."""
+    """Raise ModelNotFound for a name that is not the hub's."""
     if Path(name).expanduser().exists():
         raise ModelNotFound(
             f"{one_line(name)} is already on this machine.", hint=f"To run it: edgechat run {one_line(name)}"

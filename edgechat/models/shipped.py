@@ -1,4 +1,4 @@
-"""The headers that come with edgechat: what every model of the catalogue would take, before it is downloaded.
+"""The headers that ship with edgechat, to plan every model of the catalogue before it is downloaded.
 
 `skeletons.bin` holds one skeleton for each model, and for each of its quantizations a byte for each tensor:
 its type. packaging/catalogue writes it, with the types that llama.cpp's own quantizer gives.
@@ -20,7 +20,7 @@ import msgspec
 from edgechat.base import paths
 from edgechat.base.errors import ModelFileError
 from edgechat.models.catalogue import CatalogueEntry
-from edgechat.models.formats.gguf import parse_header
+from edgechat.models.formats.gguf import aligned, parse_header
 from edgechat.models.formats.header import ModelHeader, ModelTensor
 from edgechat.models.formats.quants import FILE_TYPES, GgmlType, canonical
 from edgechat.models.formats.skeleton import skeleton
@@ -32,7 +32,7 @@ _U32 = struct.Struct("<I")
 
 
 class _Model(msgspec.Struct, frozen=True, array_like=True):
-    """Where one model's part lies, and the bytes of its files by quantization, ordered like their types."""
+    """Where one model's part is, and its file sizes by quantization, in the order of their types."""
 
     name: str
     repo: str
@@ -61,8 +61,8 @@ def shipped_size(entry: CatalogueEntry, quant: str) -> int | None:
 def shipped_header(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
     """Return the header of a file of this model as it is in its repository, without the tokenizer, or None.
 
-    None too where the user's own catalogue takes it from another repository. Raises ModelFileError where the
-    shipped file is damaged.
+    None also if the user's own catalogue names another repository. Raises ModelFileError if the shipped file
+    is damaged.
     """
     model, label = _indexed_model(entry), canonical(quant)
     if model is None or label not in model.sizes:
@@ -70,17 +70,17 @@ def shipped_header(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
     base, types = _base(model.name)
     number = list(model.sizes).index(label)
     n = len(base.tensors)
-    tensors, at = [], 0
-    for tensor, kind in zip(base.tensors, types[number * n : (number + 1) * n], strict=True):
-        weights, size = GgmlType(kind).block
-        n_bytes = tensor.n_elements // weights * size
+    file_type = next(number for number, name in FILE_TYPES.items() if name == label)
+    tensors, offset = [], 0
+    for tensor, kind in zip(base.tensors, map(GgmlType, types[number * n : (number + 1) * n]), strict=True):
+        n_bytes = kind.row_bytes(tensor.n_elements)
         # Not replace(), which takes four times as long: `edgechat plan` reads thirty thousand of them.
-        tensors.append(ModelTensor(tensor.name, tensor.shape, GgmlType(kind), at, n_bytes))
-        at += -(-n_bytes // base.alignment) * base.alignment
+        tensors.append(ModelTensor(tensor.name, tensor.shape, kind, offset, n_bytes))
+        offset += aligned(n_bytes, base.alignment)
     return replace(
         base,
         path=entry.file_for(label),
-        metadata=base.metadata | {"general.file_type": _file_type(label)},
+        metadata=base.metadata | {"general.file_type": file_type},
         tensors=tuple(tensors),
         file_size=model.sizes[label],
     )
@@ -105,12 +105,7 @@ def pack_all(models: Iterable[tuple[CatalogueEntry, list[ModelHeader]]]) -> byte
 
 def _indexed_model(entry: CatalogueEntry) -> _Model | None:
     model = _index()[0].get(entry.name)
-    same = model is not None and (model.repo, model.file) == (entry.repo, entry.file)
-    return model if same else None
-
-
-def _file_type(label: str) -> int:
-    return next(number for number, name in FILE_TYPES.items() if name == label)
+    return model if model and (model.repo, model.file) == (entry.repo, entry.file) else None
 
 
 @cache
@@ -130,7 +125,7 @@ def _index() -> tuple[dict[str, _Model], bytes]:
 
 @lru_cache(maxsize=4)
 def _base(name: str) -> tuple[ModelHeader, bytes]:
-    """Return a model's header, of which only the shapes are meant, and the types of all its quantizations."""
+    """Return a model's header, for its shapes only, and the types of all its quantizations."""
     models, data = _index()
     model = models[name]
     try:

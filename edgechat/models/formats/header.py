@@ -1,7 +1,7 @@
 """What a model's files say about it: metadata and the table of tensors, without the weights.
 
-The keys of the metadata are GGUF's. What an MLX repository says in its own words is translated to them, so
-that everything that plans by a header reads one language.
+The keys of the metadata are GGUF's. The config of an MLX model is translated to them, so that the planner
+needs to know only one format.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ ENCODERS = frozenset(
         "nomic-bert-moe",
     }
 )
-"""Architectures that read a text at once, keep no cache and make no logits (llama.cpp's create_memory)."""
+"""Architectures without KV cache and logits, which read a text at once (llama.cpp's create_memory)."""
 POOLED_MEAN, POOLED_LAST, POOLED_RANK = 1, 3, 4
-"""llama.cpp's numbers (enum llama_pooling_type) of what is made of the states of a text's tokens; 0: nothing,
-2: the first one's."""
+"""Of llama.cpp's enum llama_pooling_type; 0 is no pooling, 2 the first token's."""
 
 Scalar = int | float | bool | str
 Format = Literal["gguf", "mlx"]
@@ -40,7 +39,7 @@ Format = Literal["gguf", "mlx"]
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """An array of the metadata; `values` is None where it has more than 1024, as vocabularies have."""
+    """An array of the metadata; `values` is None for one of more than 1024 elements, such as a vocabulary."""
 
     type: str
     """Of the elements: 'string', 'uint32', 'float32', ..."""
@@ -71,7 +70,7 @@ class ModelTensor:
 
 @dataclass(frozen=True)
 class ModelHeader:
-    """The header of a model. Properties raise ModelFileError where the file lacks or garbles what they need.
+    """The header of a model. Properties raise ModelFileError for missing or invalid metadata.
 
     Sizes are bytes; lengths and counts are tokens, layers, heads or channels.
     """
@@ -101,7 +100,7 @@ class ModelHeader:
 
     @cached_property
     def licence(self) -> str | None:
-        """The licence that the file states, usually an SPDX name in lower case."""
+        """The licence, usually an SPDX name in lower case."""
         return self.text("general.license")
 
     @cached_property
@@ -111,7 +110,7 @@ class ModelHeader:
 
     @cached_property
     def quant(self) -> str | None:
-        """The mixture the file was quantized to ('Q4_K_M', '4bit'), as it says itself."""
+        """The quantization according to the metadata: 'Q4_K_M', '4bit'."""
         if self.format == "mlx":
             return self.text("mlx.quantization")
         file_type = self.metadata.get("general.file_type")
@@ -135,7 +134,7 @@ class ModelHeader:
 
     @cached_property
     def n_layers(self) -> int:
-        """Number of blocks, those that only predict further tokens (MTP) among them."""
+        """Number of blocks, those for multi-token prediction (MTP) included."""
         n = self.number("block_count")
         if not 0 < n <= MAX_LAYERS:
             raise ModelFileError(f"{self.path} says it has {n} layers; the limit is {MAX_LAYERS}.")
@@ -143,7 +142,7 @@ class ModelHeader:
 
     @cached_property
     def context_length(self) -> int:
-        """Tokens the model was trained to look back on."""
+        """Context length that the model was trained with, in tokens."""
         return self.number("context_length")
 
     @cached_property
@@ -179,31 +178,31 @@ class ModelHeader:
 
     @cached_property
     def sliding_window(self) -> int:
-        """Tokens that a windowed layer sees; 0 where there is no window."""
+        """Window of the layers with sliding-window attention, in tokens; 0 without any."""
         return self.number("attention.sliding_window", 0)
 
     @cached_property
     def is_encoder(self) -> bool:
-        """Whether it reads a whole text at once, and writes none."""
+        """Whether it is an encoder, which reads a whole text at once and generates none."""
         return self.architecture in ENCODERS
 
     @cached_property
     def pooling(self) -> int:
-        """What is made of the states of a text's tokens, by llama.cpp's number; 0 for a model for chat.
+        """The number of llama.cpp's pooling type; 0 for a chat model.
 
-        An encoder whose file does not say gets the mean.
+        An encoder without metadata about it pools by the mean.
         """
         number = 0 if self.format == "mlx" else self.number("pooling_type", 0)
         return number or POOLED_MEAN * (self.is_encoder and self.format == "gguf")
 
     @cached_property
     def makes_embeddings(self) -> bool:
-        """Whether it was made for embeddings or to rank texts, and not for chat."""
+        """Whether it is an embedding or reranking model, not a chat model."""
         return self.pooling > 0
 
     @cached_property
     def reads_in_parts(self) -> bool:
-        """Whether a long text may be computed part after part: causal attention, and only the end counts."""
+        """Whether a long text can be computed in parts: causal attention, and only the end counts."""
         causal = self.shape_value("attention.causal") is not False and not self.is_encoder
         return causal and self.pooling in (0, POOLED_LAST)
 
@@ -230,7 +229,7 @@ class ModelHeader:
         return self._checked(key, value)
 
     def per_layer(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Return a count for each layer, whether the file gives one for all or a list."""
+        """Return a count for each layer, given as one for all or as a list."""
         value = self.shape_value(key)
         if value is None and default is not None:
             return default

@@ -1,8 +1,8 @@
-"""Skeletons: a GGUF header of our own that describes a model's shape and nothing else of it.
+"""Skeletons: generated GGUF headers that describe only the shape of a model.
 
-A dry run needs the numbers of the architecture and the table of tensors; neither the tokenizer, which is
-most of a header, nor the weights. So native code is shown a file that we wrote ourselves from what our
-reader has checked: some tens of kilobytes, then a hole of the weights' size. Packed, it is a few kilobytes.
+A dry run needs the numbers of the architecture and the table of tensors, but neither the tokenizer, which is
+most of a header, nor the weights. So native code is given a file that is generated from checked data: some
+tens of kilobytes, then a hole of the weights' size. Packed, it is a few kilobytes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edgechat.base.errors import ModelFileError
-from edgechat.models.formats.gguf import parse_header
+from edgechat.models.formats.gguf import aligned, parse_header
+from edgechat.models.formats.gguf_cursor import ARRAY, SCALARS, STRING
 from edgechat.models.formats.header import GgufArray, ModelHeader, ModelTensor, Scalar, Value
 
 MAX_ENTRIES = 512
-"""Entries about the shape that are copied; the most that is known is sixty."""
+"""Metadata entries of the architecture; the largest known number is sixty."""
 MAX_TEXT = 4096
-"""Bytes of a text that is copied."""
+"""Bytes of a string."""
 MAX_BYTES = 16 << 20
 """Of a skeleton: more than the largest table of tensors takes."""
 
@@ -32,26 +33,12 @@ _DROPPED = "vocab_size"  # which follows from the tokenizer, and is written anew
 _TYPES_OF_TOKENS = "tokenizer.ggml.token_type_count"
 _VERSION = 3
 _SIZE = struct.Struct("<Q")
-_TYPES = {
-    "uint8": (0, "B"),
-    "int8": (1, "b"),
-    "uint16": (2, "H"),
-    "int16": (3, "h"),
-    "uint32": (4, "I"),
-    "int32": (5, "i"),
-    "float32": (6, "f"),
-    "bool": (7, "?"),
-    "uint64": (10, "Q"),
-    "int64": (11, "q"),
-    "float64": (12, "d"),
-}
-_STRING, _ARRAY = 8, 9
 
 
 def skeleton(header: ModelHeader) -> bytes:
     """Return a GGUF header with the shape of this model: metadata of its architecture, and its tensors.
 
-    The parts of a split model become one. Raises ModelFileError where there is more than a shape can need.
+    The shards of a split model become one. Raises ModelFileError if it is implausibly large.
     """
     entries = [_entry(key, value, header.path) for key, value in _shape_entries(header)]
     tensors, _ = _tensor_table(header)
@@ -81,7 +68,7 @@ def pack(header: ModelHeader) -> bytes:
 
 
 def unpack(data: bytes, name: str) -> ModelHeader:
-    """Return the header that `pack` was given, as far as it is in the skeleton. Raises ModelFileError.
+    """Return the header that was packed, as far as a skeleton has it. Raises ModelFileError.
 
     name: what messages call the model.
     """
@@ -116,12 +103,12 @@ def _shape_entries(header: ModelHeader) -> Iterator[tuple[str, Value]]:
 
 
 def _tensor_table(header: ModelHeader) -> tuple[list[ModelTensor], int]:
-    """Return the tensors one after the other, as they lie in one file, and the bytes they take."""
+    """Return the tensors with their offsets in one file, and their size in bytes."""
     placed: list[ModelTensor] = []
     at = 0
     for tensor in header.tensors:
         placed.append(ModelTensor(tensor.name, tensor.shape, tensor.type, at, tensor.n_bytes))
-        at += -(-tensor.n_bytes // header.alignment) * header.alignment
+        at += aligned(tensor.n_bytes, header.alignment)
     return placed, at
 
 
@@ -133,10 +120,10 @@ def _tensor_info(tensor: ModelTensor) -> bytes:
 def _entry(key: str, value: Value, path: str) -> bytes:
     try:
         if isinstance(value, GgufArray):
-            return _string(key) + struct.pack("<I", _ARRAY) + _array(value)
+            return _string(key) + struct.pack("<I", ARRAY) + _array(value)
         if isinstance(value, str):
-            return _string(key) + struct.pack("<I", _STRING) + _string(value)
-        number, form = _TYPES[_type_of(value)]
+            return _string(key) + struct.pack("<I", STRING) + _string(value)
+        number, form = SCALARS[_type_of(value)]
         return _string(key) + struct.pack(f"<I{form}", number, value)
     except ValueError as error:
         raise _refused(path, f"its entry {key[:60]!a} is {error}") from error
@@ -147,13 +134,13 @@ def _array(array: GgufArray) -> bytes:
         raise ValueError(f"a list of {array.count}")
     if array.type == "string":
         texts = b"".join(_string(str(value)) for value in array.values)
-        return struct.pack("<IQ", _STRING, array.count) + texts
-    number, form = _TYPES[array.type]
+        return struct.pack("<IQ", STRING, array.count) + texts
+    number, form = SCALARS[array.type]
     return struct.pack(f"<IQ{array.count}{form}", number, array.count, *array.values)
 
 
 def _type_of(value: Scalar) -> str:
-    """Return the type that writers give such a value. llama.cpp reads a count only as uint32."""
+    """Return the usual type for a value. llama.cpp reads a count only as uint32."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, float):
@@ -174,7 +161,7 @@ def _string(text: str) -> bytes:
 
 
 def _make_sparse(file: BinaryIO) -> None:
-    """Tell Windows that the hole to come need not be kept free on the disk; elsewhere that is understood."""
+    """Make the file sparse on Windows; other systems need no request."""
     if sys.platform == "win32":
         import ctypes
         import msvcrt

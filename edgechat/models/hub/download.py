@@ -16,9 +16,9 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from edgechat.base.errors import HubError, HubUnreachable, RateLimited, WrongBytes
 from edgechat.base.text import mebibytes, one_line
@@ -30,10 +30,7 @@ from edgechat.models.hub.errors import nonsense
 from edgechat.models.hub.http.ranged import RangedFile
 from edgechat.models.hub.http.transfer import Client, ConnectionCut, ask_hub
 from edgechat.models.hub.partial import Partial, disk_error
-from edgechat.models.local.hashes import hash_for, is_git_sha1
-
-if TYPE_CHECKING:
-    from filelock import FileLock
+from edgechat.models.local.hashes import hash_for
 
 WAITS: tuple[float, ...] = (1, 2, 4, 8, 15, 30, 60)
 """Seconds before the next try, after failures without progress between them."""
@@ -142,16 +139,14 @@ def _download_file(
         resumed = partial.size
         partial.hash_kept(_stoppable(stop, lambda n: observer.checked(file, n)))
         received = _receive(store.listing, file, partial, observer, stop)
-        wrong = partial.digest() != digest
-        if wrong and received < file.size:
+        while partial.digest() != digest:
+            if received >= file.size:
+                partial.remove()
+                store.unmark(file)
+                raise _corrupt(store.listing, file)
             observer.says(f"The partial download of {name} is damaged; starting again.")
             partial.restart()
             resumed, received = 0, _receive(store.listing, file, partial, observer, stop)
-            wrong = partial.digest() != digest
-        if wrong:
-            partial.remove()
-            store.unmark(file)
-            raise _corrupt(store.listing, name, "hash" if is_git_sha1(digest) else "SHA-256")
         partial.finish(store.blob(file))
         store.unmark(file)
     finally:
@@ -165,6 +160,7 @@ def _download_by_xet(
     """Do the same for a file that plain HTTP does not give; what an earlier download left is of no use."""
     digest, folder = store.digest(file), store.new_xet_folder(file)
     report = _stoppable(stop, lambda n: observer.has(file, n))
+    report_checked = _stoppable(stop, lambda n: observer.checked(file, n))
 
     def wait(seconds: float, n: int) -> None:
         report(n)
@@ -177,9 +173,9 @@ def _download_by_xet(
         with path.open("rb", buffering=0) as stream:
             while piece := stream.read(_READ):
                 hasher.update(piece)
-                _stoppable(stop, lambda n: observer.checked(file, n))(stream.tell())
+                report_checked(stream.tell())
         if hasher.hexdigest() != digest:
-            raise _corrupt(store.listing, one_line(file.name), "hash" if is_git_sha1(digest) else "SHA-256")
+            raise _corrupt(store.listing, file)
         os.replace(path, store.blob(file))
     except OSError as error:
         raise disk_error(store.blob(file), error) from error
@@ -265,13 +261,14 @@ def _retry_delay(error: HubUnreachable | RateLimited, failures: int) -> float | 
 
 
 def _resumable(error: HubError, partial: Partial) -> HubError:
-    kept = (
-        "The part that was downloaded is kept; to resume, run the same command again." if partial.size else ""
-    )
-    return type(error)(error.message, hint=" ".join(filter(None, (error.hint, kept))))
+    hints = [error.hint] if error.hint else []
+    if partial.size:
+        hints.append("The part that was downloaded is kept; to resume, run the same command again.")
+    return type(error)(error.message, hint=" ".join(hints))
 
 
-def _corrupt(listing: RepoListing, name: str, what: str) -> WrongBytes:
+def _corrupt(listing: RepoListing, file: RemoteFile) -> WrongBytes:
+    name, what = one_line(file.name), "hash" if file.sha256 is None else "SHA-256"
     return WrongBytes(
         f"The download of {name} from {listing.repo} is corrupt: its {what} does not match. It was deleted.",
         hint="Try again. If this happens again, a proxy or the mirror in HF_ENDPOINT changes the data.",
@@ -286,26 +283,19 @@ def _locked(
     from filelock import FileLock, Timeout
 
     lock = FileLock(store.lock(file), timeout=0, mode=0o664)
-    try:
-        lock.acquire()
-    except Timeout:
-        observer.says(f"Another program is downloading {one_line(file.name)}; waiting for it.")
-        _acquire(lock, stop)
-    except OSError as error:
-        raise disk_error(store.lock(file), error) from error
+    waiting = False
+    while not lock.is_locked:
+        try:
+            lock.acquire()
+        except Timeout:
+            if not waiting:
+                observer.says(f"Another program is downloading {one_line(file.name)}; waiting for it.")
+            waiting = True
+            if stop.wait(_LOCK_POLL):
+                raise DownloadStopped from None
+        except OSError as error:
+            raise disk_error(store.lock(file), error) from error
     try:
         yield
     finally:
         lock.release()
-
-
-def _acquire(lock: FileLock, stop: threading.Event) -> None:
-    """Wait for a lock, for as long as someone wants it. Raises DownloadStopped."""
-    from filelock import Timeout
-
-    while True:
-        if stop.wait(_LOCK_POLL):
-            raise DownloadStopped
-        with suppress(Timeout):
-            lock.acquire(timeout=0)
-            return

@@ -75,23 +75,17 @@ def valid_revision(revision: str) -> bool:
 
 def safe_path(name: str) -> bool:
     """Say whether `name` is a plain relative path that stays in its folder, on every platform."""
-    if not name or len(name.encode("utf-8", "replace")) > MAX_PATH or not _is_text(name):
-        return False
-    if "\\" in name or name[1:2] == ":" or any(ord(char) < 32 or ord(char) == 127 for char in name):
-        return False
-    return all(_safe_component(part) for part in name.split("/"))
-
-
-def _safe_component(part: str) -> bool:
-    return part not in ("", ".", "..") and len(part.encode()) <= MAX_COMPONENT
-
-
-def _is_text(name: str) -> bool:
     try:
-        name.encode()
+        n_bytes = len(name.encode())
     except UnicodeEncodeError:
         return False
-    return True
+    if n_bytes > MAX_PATH or "\\" in name or name[1:2] == ":":
+        return False
+    if any(ord(char) < 32 or ord(char) == 127 for char in name):
+        return False
+    return all(
+        part not in ("", ".", "..") and len(part.encode()) <= MAX_COMPONENT for part in name.split("/")
+    )
 
 
 def _from_name(text: str) -> HubName | None:

@@ -77,11 +77,12 @@ class Inventory:
         exact = self._by_name.get(wanted)
         if exact is not None:
             return [exact]
-        several = [model for model in self.models if wanted in _group_names(model)]
+        with_entry = ((model, model.entry) for model in self.models if model.entry is not None)
+        several = [model for model, entry in with_entry if wanted in map(str.casefold, entry.names)]
         remote = parse_model_name(name)
-        return several or (
-            [model for model in self.models if _matches_hub_name(model, remote)] if remote else []
-        )
+        if several or remote is None:
+            return several
+        return [model for model in self.models if _matches_hub_name(model, remote)]
 
     @cached_property
     def _by_name(self) -> dict[str, LocalModel]:
@@ -198,11 +199,6 @@ def _other_names(model: LocalModel) -> Iterator[str]:
         yield model.found.label.rpartition("/")[2]
         if model.found.format == "gguf":
             yield model.path.name.removesuffix(".gguf")
-
-
-def _group_names(model: LocalModel) -> tuple[str, ...]:
-    """Return the names that mean several files: those of the catalogue."""
-    return tuple(name.casefold() for name in model.entry.names) if model.entry is not None else ()
 
 
 def _matches_hub_name(model: LocalModel, remote: HubName) -> bool:

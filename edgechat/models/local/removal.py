@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edgechat.base.errors import NotRemovable
 from edgechat.base.text import one_line
@@ -21,9 +20,6 @@ from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import find_models
 from edgechat.models.local.usage import use_of
-
-if TYPE_CHECKING:
-    from huggingface_hub import CachedFileInfo, CachedRepoInfo, HFCacheInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +70,10 @@ def _not_ours(model: LocalModel) -> NotRemovable:
             whose, hint = "llama.cpp's", f"llama.cpp has no command for that; remove the file: rm {path}"
         case _:
             whose = "not in edgechat's folder"
-            message = (
-                f"folder yourself: rm -r {path}"
-                if model.found.format == "mlx"
-                else f"file yourself: rm {path}"
-            )
-            hint = f"Remove the {message}"
+            command = f"folder yourself: rm -r {path}"
+            if model.found.format == "gguf":
+                command = f"file yourself: rm {path}"
+            hint = f"Remove the {command}"
     return NotRemovable(f"{model.name} is {whose}, so edgechat does not remove it.", hint=hint)
 
 
@@ -111,28 +105,23 @@ def _of_hub(model: LocalModel) -> Removal:
         cache = scan_cache_dir(locations.hub_cache())
     except (CacheNotFound, OSError, ValueError) as error:
         raise _invalid_cache(model, str(error)) from error
-    repo = next((repo for repo in cache.repos if _holds(repo, model)), None)
+    models = (repo for repo in cache.repos if repo.repo_type == "model")
+    repo = next((repo for repo in models if repo.repo_id == model.found.repo), None)
     if repo is None:
         raise _invalid_cache(model, "; ".join(one_line(str(warning)) for warning in cache.warnings))
     wanted = {file.path for file in model.found.files}
     everything = [file for revision in repo.revisions for file in revision.files]
-    blobs = {file.blob_path for file in everything if file.file_path in wanted}
-    if model.found.format == "mlx":
-        # Small files are the same in many revisions, and in other models beside it.
-        chosen = [file for file in everything if file.file_path in wanted]
-    else:
+    chosen = [file for file in everything if file.file_path in wanted]
+    if model.found.format == "gguf":  # an MLX model's small files are the same in many revisions and models
+        blobs = {file.blob_path for file in chosen}
         chosen = [file for file in everything if file.blob_path in blobs]
+    # What would be removed must lie in the repository: a link could name any file.
+    inside = (repo.repo_path / "blobs", *(revision.snapshot_path for revision in repo.revisions))
     for file in chosen:
-        _check(model, repo, file)
+        if not any(folder in file.blob_path.parents for folder in inside):
+            raise _invalid_cache(model, f"{file.file_path} is a link to a place outside it")
     # A repository that was renamed is there twice, with the same commits: only this one is meant.
-    run = _strategy(replace(cache, repos=frozenset({repo})), repo, chosen, everything)
-    return Removal(tuple(sorted(file.file_path for file in chosen)), run[0], run[1])
-
-
-def _strategy(
-    cache: HFCacheInfo, repo: CachedRepoInfo, chosen: list[CachedFileInfo], everything: list[CachedFileInfo]
-) -> tuple[int, Callable[[], None]]:
-    """Return the bytes that go, and what removes them."""
+    cache = replace(cache, repos=frozenset({repo}))
     unfinished = any((repo.repo_path / "blobs").glob("*.incomplete"))
     if len(chosen) == len(everything) and not unfinished:
         strategy = cache.delete_revisions(*(revision.commit_hash for revision in repo.revisions))
@@ -145,18 +134,8 @@ def _strategy(
         except OSError as error:
             raise _not_removable(repo.repo_path, error) from error
 
-    return strategy.expected_freed_size, run
-
-
-def _holds(repo: CachedRepoInfo, model: LocalModel) -> bool:
-    return repo.repo_type == "model" and repo.repo_id == model.found.repo
-
-
-def _check(model: LocalModel, repo: CachedRepoInfo, file: CachedFileInfo) -> None:
-    """See that what would be removed lies in the repository: a link could name any file."""
-    inside = (repo.repo_path / "blobs", *(revision.snapshot_path for revision in repo.revisions))
-    if not any(folder in file.blob_path.parents for folder in inside):
-        raise _invalid_cache(model, f"{file.file_path} is a link to a place outside it")
+    files = tuple(sorted(file.file_path for file in chosen))
+    return Removal(files, strategy.expected_freed_size, run)
 
 
 def _invalid_cache(model: LocalModel, why: str) -> NotRemovable:

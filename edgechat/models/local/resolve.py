@@ -55,7 +55,8 @@ def resolve(name: str) -> ResolvedModel:
     models_here = inventory()
     matches = models_here.find(name)
     if matches:
-        return _resolved(matches[0])
+        model = matches[0]
+        return ResolvedModel(model.path, model.entry.name if model.entry else model.name, model.entry)
     if os.path.isdir(path):
         raise _folder_error(name, path)
     if os.path.lexists(path):
@@ -122,10 +123,6 @@ def local_files(entry: CatalogueEntry, models_here: Inventory | None = None) -> 
         if model.quant is not None:
             files.setdefault(model.quant, model.path)
     return files
-
-
-def _resolved(model: LocalModel) -> ResolvedModel:
-    return ResolvedModel(model.path, model.entry.name if model.entry else model.name, model.entry)
 
 
 def entry_of(name: str) -> CatalogueEntry | None:

@@ -11,9 +11,10 @@ Nothing in these folders is believed: see scan.py. The hub's cache:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,8 +68,11 @@ class FoundModel:
 
 def all_models(skipped: Skipped) -> Iterator[FoundModel]:
     """Yield every model on this machine; who keeps it: ours first, then those that are easily shared."""
-    yield from _shipped()
-    yield from _own(skipped)
+    guide = file_at(paths.shipped(_GUIDE))
+    if guide is not None:  # its draft is a part of it and no model to choose: only found_at() knows that
+        yield FoundModel(Place.SHIPPED, "guide", (guide,))
+    with contextlib.suppress(FolderError):  # reported by whatever needs our folder
+        yield from _named_files(Place.OWN, locations.own_folder(), 2, skipped)
     yield from _hub(locations.hub_cache(), skipped)
     for folder in _unique_folders(locations.lm_studio_folders()):
         yield from _named_files(Place.LM_STUDIO, folder, 4, skipped)
@@ -118,22 +122,6 @@ def _sibling_shards(path: Path) -> list[str]:
         return [path.name]
     count = min(int(match["count"]), MAX_PARTS)
     return [f"{match['stem']}-{i + 1:05}-of-{match['count']}.gguf" for i in range(count)]
-
-
-def _shipped() -> Iterator[FoundModel]:
-    """Yield the guide. Its draft is a part of it and no model to choose: only found_at() knows that."""
-    path = paths.shipped(_GUIDE)
-    file = file_at(path)
-    if file is not None:
-        yield FoundModel(Place.SHIPPED, "guide", (file,))
-
-
-def _own(skipped: Skipped) -> Iterator[FoundModel]:
-    try:
-        folder = locations.own_folder()
-    except FolderError:
-        return  # said by whoever needs it
-    yield from _named_files(Place.OWN, folder, 2, skipped)
 
 
 def _named_files(place: Place, root: Path, depth: int, skipped: Skipped) -> Iterator[FoundModel]:
@@ -244,5 +232,4 @@ def _mlx_quant(path: Path) -> str | None:
 
 def _unique_folders(folders: list[Path]) -> list[Path]:
     """Return the folders without those that are another one's by way of a link."""
-    key: Callable[[Path], str] = os.path.realpath
-    return list({key(folder): folder for folder in reversed(folders)}.values())[::-1]
+    return list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[::-1]

@@ -9,7 +9,6 @@ from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.local.hashes import hash_for
 from edgechat.models.local.inventory import LocalModel
-from edgechat.models.local.scan import ModelPartFile
 
 _CHUNK = 4 << 20
 
@@ -31,31 +30,19 @@ def verify(model: LocalModel, on_progress: Callable[[int], None] = lambda _n: No
         read_model(model.path)  # first: a file that is mostly a hole would be hashed for hours
     except ModelFileError as error:
         return Verification(hashed, error.message)
-    read = 0
+    n_read = 0
     for file in model.found.files:
         if file.digest is None:
             continue
+        hasher = hash_for(file.digest, file.size)
         try:
-            digest = _hashed(file, file.digest, _offset(read, on_progress))
+            with file.path.open("rb") as stream:
+                while chunk := stream.read(_CHUNK):
+                    hasher.update(chunk)
+                    n_read += len(chunk)
+                    on_progress(n_read)
         except OSError as error:
             return Verification(hashed, f"{file.path.name} cannot be read: {error.strerror or error}.")
-        if digest != file.digest:
+        if hasher.hexdigest() != file.digest:
             return Verification(hashed, f"The hash of {file.path.name} does not match.")
-        read += file.size
     return Verification(hashed)
-
-
-def _offset(before: int, on_progress: Callable[[int], None]) -> Callable[[int], None]:
-    return lambda n: on_progress(before + n)
-
-
-def _hashed(file: ModelPartFile, digest_like: str, on_progress: Callable[[int], None]) -> str:
-    """Return the hash of a file, of the kind that `like` is."""
-    hasher = hash_for(digest_like, file.size)
-    done = 0
-    with file.path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            hasher.update(chunk)
-            done += len(chunk)
-            on_progress(done)
-    return hasher.hexdigest()

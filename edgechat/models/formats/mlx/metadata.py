@@ -115,8 +115,8 @@ def _attention(config: Config, layers: LayerKinds) -> Iterator[tuple[str, Value]
         1, heads
     )
     length = config.number("head_dim") or default
-    n_kv = config.number("num_key_value_heads", "multi_query_kv_heads")
-    n_kv = n_kv if n_kv is not None else _default(config, "num_key_value_heads")
+    default_kv = _default(config, "num_key_value_heads")
+    n_kv = config.number("num_key_value_heads", "multi_query_kv_heads", default=default_kv)
     n_kv = heads if n_kv is None else n_kv
     global_length = config.number("global_head_dim", default=_default(config, "global_head_dim"))
     if global_length and any(layers.windowed):  # Gemma 4: what sees everything has longer heads

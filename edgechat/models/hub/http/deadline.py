@@ -6,8 +6,9 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -45,33 +46,25 @@ class ProgressWatch:
             self.last_progress = time.monotonic()
 
 
-class _Outcome(Generic[T]):
-    def __init__(self) -> None:
-        self.value: list[T] = []
-        self.error: BaseException | None = None
-        self.done = threading.Event()
-
-    def run(self, work: Callable[[ProgressWatch], T], watch: ProgressWatch) -> None:
-        try:
-            self.value.append(work(watch))
-        except BaseException as error:  # it is raised again where the work was asked for
-            self.error = error
-        self.done.set()
-
-
 def run_within(seconds: float, idle: float, work: Callable[[ProgressWatch], T]) -> T:
     """Return what `work` returns, in a thread of its own, or raise what it raises.
 
     seconds: for all of it, or math.inf; idle: without a beat of the watch. Raises OutOfTime when either is
     over; the thread is then left to end by itself, and keeps no program from ending.
     """
-    watch, outcome = ProgressWatch(), _Outcome[T]()
-    threading.Thread(target=outcome.run, args=(work, watch), name="hub", daemon=True).start()
-    end = time.monotonic() + seconds
+    watch, outcome = ProgressWatch(), Future[T]()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work(watch))
+        except BaseException as error:  # raised again by outcome.result()
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="hub", daemon=True).start()
+    now = time.monotonic()
+    end = now + seconds
     try:
-        while not outcome.done.wait(
-            max(0.0, min(idle, min(end, watch.last_progress + idle) - time.monotonic()))
-        ):
+        while not wait([outcome], max(0.0, min(idle, end - now, watch.last_progress + idle - now))).done:
             now = time.monotonic()
             if now >= end:
                 raise OutOfTime(seconds, stalled=False)
@@ -79,6 +72,4 @@ def run_within(seconds: float, idle: float, work: Callable[[ProgressWatch], T]) 
                 raise OutOfTime(idle, stalled=True)
     finally:
         watch.abandoned = True
-    if outcome.error is not None:
-        raise outcome.error
-    return outcome.value[0]
+    return outcome.result()
