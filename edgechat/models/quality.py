@@ -123,7 +123,7 @@ def quality_class(quant: str | None) -> QualityClass | None:
 
 
 def worth_offering(header: ModelHeader, quant: str | None) -> bool:
-    """Say whether a sensible person would run this model in this quantization if it fits.
+    """Return whether a sensible person would run this model in this quantization if it fits.
 
     Not a poor one below 30B; and of GGUF files nothing below Q4_K_M where rows are no multiple of 256, since
     such files hardly shrink any more: gemma-3-1b takes 0.69 GB in Q2_K, 0.81 in Q4_K_M.

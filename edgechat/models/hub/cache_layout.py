@@ -37,13 +37,13 @@ _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 #	https://bford.info/cachedir/
 """
 _RESERVE = 1 << 26
-"""Bytes of a disk that are left free."""
+"""Bytes of the disk that are left free."""
 _MAX_REVISION = 4096
-"""Bytes of the name of a revision."""
+"""Bytes of a revision's name."""
 
 
 class HubStore:
-    """The files of a repository at one commit, as far as they are here. Methods raise DiskError."""
+    """The files of a repository at one commit, in the local cache. Methods raise DiskError."""
 
     def __init__(self, listing: RepoListing) -> None:
         self.listing = listing
@@ -52,15 +52,15 @@ class HubStore:
         self.folder = self.root / self._name
 
     def path(self, file: RemoteFile) -> Path:
-        """Return where the file is, or will be, for whoever opens it."""
+        """Return the file's path in the snapshot, whether it is complete or not."""
         return self.folder.joinpath("snapshots", self.listing.commit, *file.name.split("/"))
 
     def blob(self, file: RemoteFile) -> Path:
-        """Return where its bytes are. Raises HubAnswerError for a file that cannot be verified."""
+        """Return the path of its blob. Raises HubAnswerError for a file that cannot be verified."""
         return self.folder / "blobs" / self.digest(file)
 
     def digest(self, file: RemoteFile) -> str:
-        """Return the hash by which it is verified. Raises HubAnswerError where the hub gave none."""
+        """Return the hash by which it is verified. Raises HubAnswerError without one."""
         if file.digest is None:
             raise HubAnswerError(
                 f"The hub states no hash for {one_line(file.name)}, so a download could not be verified.",
@@ -69,46 +69,46 @@ class HubStore:
         return file.digest
 
     def partial(self, file: RemoteFile) -> Path:
-        """Return where its bytes grow."""
+        """Return the path of its partial download."""
         return self.partial_of(self.digest(file))
 
     def partial_of(self, digest: str) -> Path:
-        """Return where the bytes with that hash grow."""
+        """Return the path of the partial download with this hash."""
         return self.folder / "blobs" / f"{digest}.incomplete"
 
     def new_xet_folder(self, file: RemoteFile) -> Path:
-        """Return a new folder for its bytes, of whoever holds its lock; what an earlier one left goes."""
+        """Return a new, empty folder for hf-xet. Requires the file's lock."""
         folder = self.folder / ".xet" / self.digest(file)
         shutil.rmtree(folder, ignore_errors=True)
         self._make_folder(folder)
         return folder
 
     def lock(self, file: RemoteFile) -> Path:
-        """Return the lock of its bytes, which huggingface_hub takes too."""
+        """Return the path of its lock, which huggingface_hub uses too."""
         return self.lock_of(self.blob(file).name)
 
     def lock_of(self, digest: str) -> Path:
-        """Return the lock of the bytes with that hash."""
+        """Return the path of the lock of a hash."""
         return self.root / ".locks" / self._name / f"{digest}.lock"
 
     def mark_begun(self, file: RemoteFile, revision: str) -> None:
-        """Note that its partial, unless there is one already, is ours: begun for a branch, tag or commit."""
+        """Record the revision for which edgechat begins a partial download, unless there is one already."""
         if not os.path.lexists(self.partial(file)):
             self._write(self._mark_path(self.digest(file)), revision)
 
     def unmark(self, file: RemoteFile) -> None:
-        """Forget who began its partial, which is no more."""
+        """Remove the record of a partial download that is gone."""
         with contextlib.suppress(OSError):
             self._mark_path(self.digest(file)).unlink()
 
     def stale_partials(self, revision: str) -> list[str]:
-        """Return the hashes of partials that edgechat began for a revision which no longer has such files."""
+        """Return the hashes of edgechat's partial downloads of files that the revision no longer has."""
         digests = {file.digest for file in self.listing.files}
         marks = self._mark_path("*").parent.glob(self._mark_path("*").name)
         return [mark.stem for mark in marks if mark.stem not in digests and _revision_in(mark) == revision]
 
     def remove_stale(self, digest: str) -> int:
-        """Remove a stale partial; return its bytes. Raises OSError. Only who holds its lock may."""
+        """Remove a stale partial download; return its size. Requires its lock. Raises OSError."""
         path = self.partial_of(digest)
         size = os.lstat(path).st_size if os.path.lexists(path) else 0
         path.unlink(missing_ok=True)
@@ -119,19 +119,19 @@ class HubStore:
         return self.lock_of(digest).with_suffix(".edgechat")
 
     def is_here(self, file: RemoteFile) -> bool:
-        """Say whether the file is complete and in its place, by its size."""
+        """Return whether the snapshot has the file, by its size."""
         return _size(self.path(file)) == file.size
 
     def has_bytes(self, file: RemoteFile) -> bool:
-        """Say whether its bytes are complete, by their number, for this commit or for another."""
+        """Return whether its bytes are complete, by their number, for any commit."""
         return self.is_here(file) or _size(self.blob(file)) == file.size
 
     def n_kept(self, file: RemoteFile) -> int:
-        """Return how many of its bytes an earlier download left."""
+        """Return the size of its partial download."""
         return min(_size(self.partial(file)) or 0, file.size)
 
     def make_folders(self, file: RemoteFile) -> None:
-        """Make what the file needs."""
+        """Create the folders for the file, its blob and its lock."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -143,7 +143,7 @@ class HubStore:
             tag.write(_TAG)
 
     def put(self, file: RemoteFile, *, new: bool) -> None:
-        """Put the file, whose bytes are here, into its place. new: nobody else can be using the bytes yet."""
+        """Link the complete blob into the snapshot. new: the blob is not in use and may be moved."""
         path, blob = self.path(file), self.blob(file)
         draft = path.with_name(f".{uuid.uuid4().hex[:12]}.tmp")
         try:
@@ -161,7 +161,7 @@ class HubStore:
             raise disk_error(path, error) from error
 
     def write_ref(self, revision: str) -> None:
-        """Keep which commit a branch or tag is."""
+        """Record the commit of a branch or tag."""
         if revision == self.listing.commit:
             return
         path = self.folder.joinpath("refs", *revision.split("/"))
@@ -169,7 +169,7 @@ class HubStore:
         self._write(path, self.listing.commit)
 
     def _write(self, path: Path, text: str) -> None:
-        """Put a small file in its place, which is not written through where it is a link."""
+        """Write a small file atomically; a link is replaced, not followed."""
         draft = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
         try:
             draft.write_text(text, encoding="utf-8")
@@ -178,7 +178,7 @@ class HubStore:
             raise disk_error(path, error) from error
 
     def _make_folder(self, folder: Path) -> None:
-        """Make a folder below the root, and all between, none of which may be a link."""
+        """Create a folder below the root, with its parents, none of which may be a link."""
         folder_above = self.root
         for part in folder.relative_to(self.root).parts:
             folder_above = folder_above / part
@@ -197,7 +197,7 @@ class HubStore:
 
 
 def check_space(needed: int) -> None:
-    """Raise DiskError where the cache's disk has not so many bytes free, and some to spare."""
+    """Raise DiskError unless the cache's disk has so many bytes free, and a reserve."""
     folder = hub_cache()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -212,7 +212,7 @@ def check_space(needed: int) -> None:
 
 
 def _symlinked(blob: Path, path: Path) -> bool:
-    """Make `path` a relative link to `blob`; say whether that can be done here."""
+    """Make `path` a relative link to `blob`; return False where links are not possible."""
     if is_true("HF_HUB_DISABLE_SYMLINKS"):
         return False
     try:

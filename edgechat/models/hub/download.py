@@ -1,4 +1,4 @@
-"""Files of the hub brought here: into huggingface_hub's cache, from where they stopped, verified on the way.
+"""Resumable, verified downloads from the hub into huggingface_hub's cache.
 
 The bytes come over plain HTTP from the hub's address of the file, as for any browser. So do those of files
 that the hub keeps in its Xet storage, which huggingface_hub would fetch in pieces through hf-xet: that keeps
@@ -33,43 +33,43 @@ from edgechat.models.hub.partial import Partial, disk_error
 from edgechat.models.local.hashes import hash_for
 
 WAITS: tuple[float, ...] = (1, 2, 4, 8, 15, 30, 60)
-"""Seconds before the next try, after failures without progress between them."""
+"""Seconds before each retry, after consecutive failures without progress."""
 PROGRESS = 1 << 16
-"""Bytes more than ever before that count as progress."""
+"""New bytes that count as progress."""
 MAX_WAIT = 300
-"""Seconds that the hub may ask us to wait."""
+"""Longest wait that the hub may request, in seconds."""
 MOST = 50 * 10**9
-"""Bytes of the largest file that the hub gives over plain HTTP; larger ones come through hf-xet."""
+"""Largest file that the hub serves over plain HTTP, in bytes; hf-xet downloads larger ones."""
 _READ = 1 << 20
 _LOCK_POLL = 0.2
 
 
 class DownloadStopped(Exception):
-    """Whoever asked for a download ended it; what has come is kept."""
+    """The caller stopped a download; what was received is kept."""
 
 
 class DownloadObserver(Protocol):
-    """Who is told how it goes, from any thread."""
+    """Callbacks for the progress of a download, from any thread."""
 
     def has(self, file: RemoteFile, n: int) -> None:
-        """Note that the first n bytes of the file are here."""
+        """The first n bytes of the file are here."""
 
     def checked(self, file: RemoteFile, n: int) -> None:
-        """Note that the first n of the bytes that were kept have been hashed again."""
+        """The first n bytes of an earlier download have been hashed again."""
 
     def says(self, text: str) -> None:
-        """Take a sentence about something out of the ordinary."""
+        """Something unusual happened; `text` is a sentence about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedFile:
-    """What became of one file."""
+    """The result for one file."""
 
     file: RemoteFile
     resumed: int
-    """Bytes that an earlier download had left."""
+    """Bytes of an earlier download."""
     received: int
-    """Bytes that came now; of both 0 for a file that was here."""
+    """Bytes received now. Both are 0 for a file that was complete."""
 
 
 def download(
@@ -79,7 +79,7 @@ def download(
     observer: DownloadObserver,
     stop: threading.Event | None = None,
 ) -> list[FetchedFile]:
-    """Bring files of a repository here, and put them into their places when all are complete.
+    """Download files of a repository; link them into the snapshot when all are complete.
 
     revision: what the listing was asked for: a branch, tag or commit. stop: ends it from another thread; a
     silent connection is given up only when its own time is over.
@@ -100,9 +100,9 @@ def download(
 
 
 def _remove_stale_partials(store: HubStore, revision: str, observer: DownloadObserver) -> None:
-    """Remove what our earlier downloads left of files that the revision does not hold any more.
+    """Remove edgechat's partial downloads of files that the revision no longer has.
 
-    What other programs began is theirs, and other revisions may still hold what was begun for them.
+    Those of other programs, and those for other revisions, stay.
     """
     from filelock import FileLock, Timeout
 
@@ -122,7 +122,7 @@ def _remove_stale_partials(store: HubStore, revision: str, observer: DownloadObs
 def _download_file(
     store: HubStore, file: RemoteFile, revision: str, observer: DownloadObserver, stop: threading.Event
 ) -> FetchedFile:
-    """Return when the bytes of a file are here and verified; the lock is held."""
+    """Download and verify a file. Requires its lock."""
     if store.has_bytes(file):
         observer.has(file, file.size)
         return FetchedFile(file, 0, 0)
@@ -157,7 +157,7 @@ def _download_file(
 def _download_by_xet(
     store: HubStore, file: RemoteFile, observer: DownloadObserver, stop: threading.Event
 ) -> FetchedFile:
-    """Do the same for a file that plain HTTP does not give; what an earlier download left is of no use."""
+    """Download a file that plain HTTP does not serve; a partial download cannot be resumed."""
     digest, folder = store.digest(file), store.new_xet_folder(file)
     report = _stoppable(stop, lambda n: observer.has(file, n))
     report_checked = _stoppable(stop, lambda n: observer.checked(file, n))
@@ -191,7 +191,7 @@ def _receive(
     observer: DownloadObserver,
     stop: threading.Event,
 ) -> int:
-    """Return how many bytes came until all were there, over as many connections as it takes."""
+    """Receive the missing bytes, over as many connections as needed; return their number."""
     hub, ranged = Endpoint(listing.hub), RangedFile(file, listing.commit)
     url = hub.file(listing.repo, listing.commit, file.name)
     failures, best, received = 0, partial.size, 0
@@ -223,7 +223,7 @@ def _receive(
 
 
 def _stoppable(stop: threading.Event, report: Callable[[int], None]) -> Callable[[int], None]:
-    """Return what tells of progress, and raises DownloadStopped where nobody wants it any more."""
+    """Wrap a progress callback: it raises DownloadStopped once `stop` is set."""
 
     def report_or_stop(n: int) -> None:
         report(n)
@@ -234,7 +234,7 @@ def _stoppable(stop: threading.Event, report: Callable[[int], None]) -> Callable
 
 
 def _missing_bytes(client: Client, url: str, ranged: RangedFile, partial: Partial) -> Iterator[bytes]:
-    """Yield what is missing; may discard what was there. Raises HubError, ConnectionCut."""
+    """Yield the missing bytes; may discard the existing ones. Raises HubError, ConnectionCut."""
     at, end = partial.size, ranged.file.size
     with client.get(url, ranged.headers(at, end) if at else None) as answer:
         unchanged = ranged.is_unchanged(answer)
@@ -252,7 +252,7 @@ def _missing_bytes(client: Client, url: str, ranged: RangedFile, partial: Partia
 
 
 def _retry_delay(error: HubUnreachable | RateLimited, failures: int) -> float | None:
-    """Return the seconds to wait before the next try, or None to give up."""
+    """Return the seconds before the next try, or None to give up."""
     if failures >= len(WAITS):
         return None
     if isinstance(error, RateLimited) and error.seconds is not None:
@@ -279,7 +279,7 @@ def _corrupt(listing: RepoListing, file: RemoteFile) -> WrongBytes:
 def _locked(
     store: HubStore, file: RemoteFile, observer: DownloadObserver, stop: threading.Event
 ) -> Iterator[None]:
-    """Hold the lock of a file's bytes; where another process has it, say so and wait."""
+    """Hold the lock of a file's blob; wait while another process has it."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(store.lock(file), timeout=0, mode=0o664)

@@ -1,4 +1,4 @@
-"""Where the hub is, which host may see the token, and whether the network may be used at all."""
+"""The hub's address, which host gets the token, and whether the network may be used."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _NUMERIC_HOST = re.compile(r"[0-9a-fx.]+", re.ASCII | re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address of the hub or of a mirror, without a slash at its end."""
+    """The URL of the hub or of a mirror, without a trailing slash."""
 
     url: str
 
     def info(self, repo: str, revision: str | None) -> str:
-        """Return the address of what the hub knows of a repository, with sizes and hashes of its files."""
+        """Return the API URL of a repository, with sizes and hashes of its files."""
         at = f"/revision/{quote(revision, safe='')}" if revision else ""
         return f"{self.url}/api/models/{repo}{at}?blobs=true"
 
     def file(self, repo: str, commit: str, name: str) -> str:
-        """Return the address of a file as it was at a commit."""
+        """Return the URL of a file at a commit."""
         return f"{self.url}/{repo}/resolve/{quote(commit, safe='')}/{quote(name)}"
 
     def page(self, repo: str) -> str:
-        """Return the address of the repository for a browser."""
+        """Return the URL of the repository's page."""
         return f"{self.url}/{repo}"
 
     def may_see_token(self, url: str) -> bool:
-        """Say whether `url` is on the hub's own host: same scheme, same name, same port."""
+        """Return whether `url` has the hub's own scheme, host and port."""
         return _origin(urlsplit(url)) == _origin(urlsplit(self.url))
 
 
 def endpoint() -> Endpoint:
-    """Return the hub that HF_ENDPOINT names, or the real one. Raises SettingsError where it is no address."""
+    """Return the hub that HF_ENDPOINT names, or huggingface.co. Raises SettingsError."""
     text = (os.environ.get("HF_ENDPOINT") or DEFAULT).rstrip("/")
     try:
         parts = urlsplit(text)
@@ -58,7 +58,7 @@ def endpoint() -> Endpoint:
 
 
 def require_network(offline: bool, what: str) -> None:
-    """Raise OfflineMode where the network may not be used. what: begins the sentence: 'x/y was never …'."""
+    """Raise OfflineMode if the network must not be used. what: begins the sentence: 'x/y was never …'."""
     reason = offline_by()
     if reason:
         option = reason == OFFLINE_OPTION
@@ -73,7 +73,7 @@ def require_network(offline: bool, what: str) -> None:
 
 
 def next_address(url: str, location: str) -> str:
-    """Return where a redirect from `url` leads.
+    """Return the target of a redirect from `url`.
 
     Raises HubAnswerError for an address that is none, for one that gives up encryption, for one that leads
     from elsewhere to this machine, where it would reach what no stranger may, and for one where no other host
@@ -112,14 +112,14 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
 
 
 def _is_this_machine(parts: SplitResult) -> bool:
-    """Say whether an address is this machine, as far as its name tells."""
+    """Return whether the host is a loopback address or a name of one."""
     host = (parts.hostname or "").rstrip(".")
     address = _address(host)
     return host == "localhost" or host.endswith(".localhost") or (address is not None and address.is_loopback)
 
 
 def _is_not_a_file_host(parts: SplitResult) -> bool:
-    """Say whether an address is of the link, of a group, reserved, or none at all."""
+    """Return whether the host is a link-local, multicast, reserved or unspecified address."""
     address = _address((parts.hostname or "").rstrip("."))
     return address is not None and (
         address.is_link_local or address.is_multicast or address.is_reserved or address.is_unspecified
@@ -127,7 +127,7 @@ def _is_not_a_file_host(parts: SplitResult) -> bool:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address that a host is given by, however it is written: 127.1 is one too, and 0x7f000001."""
+    """Return the IP address of a host, in any notation: 127.1 is one too, and 0x7f000001."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the hub's refusals mean, in sentences for people: from status and headers to a typed error."""
+"""Typed errors for the hub's error responses, from status and headers."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _RESET = re.compile(r'"[\w ]+"\s*;\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,6})', re.ASCI
 
 
 def host(url: str) -> str:
-    """Return the host of an address, for a message."""
+    """Return the host of a URL, for messages."""
     return one_line(urlsplit(url).hostname or url, 80)
 
 
 def unreachable(url: str, why: str, *, hint: str = CHECK) -> HubUnreachable:
-    """Return the error for a hub that cannot be asked. why: ends the sentence."""
+    """Return the error for an unreachable hub. why: ends the sentence."""
     return HubUnreachable(f"{host(url)} is not reachable: {one_line(why)}.", hint=hint)
 
 
 def nonsense(url: str, what: str) -> HubAnswerError:
-    """Return the error for an answer that no hub would give. what: '… answered with …'."""
+    """Return the error for an invalid response. what: continues the sentence after the host."""
     return HubAnswerError(
         f"{host(url)} {what}.",
         hint="A mirror, a proxy or the login page of this network may be in the way. Try again later.",
@@ -44,7 +44,7 @@ def nonsense(url: str, what: str) -> HubAnswerError:
 
 
 def changed(what: str) -> RemoteFileChanged:
-    """Return the error for a file that is another one than was listed. what: begins the sentence."""
+    """Return the error for a file that differs from the listing. what: begins the sentence."""
     return RemoteFileChanged(
         f"{what} is not what the hub listed.",
         hint="It was replaced in the meantime, or a mirror is out of date. Try again.",
@@ -54,9 +54,9 @@ def changed(what: str) -> RemoteFileChanged:
 def refusal(
     hub: Endpoint, repo: str, url: str, status: int, headers: Mapping[str, str], *, had_token: bool
 ) -> HubError:
-    """Return the error for an answer of `url` with a status that is no success.
+    """Return the error for a response of `url` whose status is not a success.
 
-    The body is not looked at: the hub tells in X-Error-Code what it means.
+    The body is ignored: the hub states the reason in X-Error-Code.
     """
     code, detail = headers.get("x-error-code", ""), one_line(headers.get("x-error-message", ""), 120)
     if status == 429:
@@ -102,7 +102,7 @@ def _not_found(hub: Endpoint, repo: str, code: str, *, had_token: bool) -> RepoN
 
 
 def similar_repos(repo: str) -> list[str]:
-    """Return names of the catalogue that look like what was asked for: 'qwen3-4b (unsloth/Qwen3-4B-…)'."""
+    """Return models of the catalogue with similar names: 'qwen3-4b (unsloth/Qwen3-4B-…)'."""
     shown_by_name: dict[str, str] = {}
     for entry in catalogue():
         if entry.repo is not None:

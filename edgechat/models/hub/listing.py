@@ -1,10 +1,10 @@
-"""What is on the hub: the files of a repository and the headers of its models, before any download.
+"""Repositories on the hub: their files, and the headers of their models, before any download.
 
     remote = resolve_remote(parse_model_name("unsloth/Qwen3-4B-Instruct-2507-GGUF"), offline=False)
     for choice in remote.choices:
         remote.header(choice)
 
-What was seen once is seen again without the network.
+Listings and headers are cached for use without the network.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from edgechat.models.hub.remote_headers import read_remote_contents, read_remote
 from edgechat.models.local.hashes import is_git_sha1
 
 LIST_TIME_LIMIT = 20.0
-"""Seconds for a listing, which takes well under one."""
+"""Seconds for a listing, which usually takes well under one."""
 MAX_LISTING = 8 << 20
-"""Bytes of a listing as the hub gives it; a file takes some three hundred."""
+"""Bytes of a listing; a file takes about three hundred."""
 MAX_FILES = 10_000
 MAX_FILE_SIZE = 1 << 50
 
@@ -60,11 +60,11 @@ class _Sibling(msgspec.Struct):
     size: _Size | None = None
     lfs: _Lfs | None = None
     blob_id: str | None = msgspec.field(default=None, name="blobId")
-    """Git's hash: of the file, or of what stands for it where it is kept with LFS."""
+    """Git's hash of the file, or of its LFS pointer."""
 
 
 class _Info(msgspec.Struct):
-    """What is used of the hub's answer."""
+    """The fields of the hub's response that are used."""
 
     sha: _Commit
     siblings: Annotated[list[_Sibling], Meta(max_length=MAX_FILES)]
@@ -73,7 +73,7 @@ class _Info(msgspec.Struct):
 
 
 class _CachedListing(msgspec.Struct):
-    """A listing in the cache: the hub's answer, as far as it was used."""
+    """A listing in the cache."""
 
     info: _Info
     listed: float
@@ -97,7 +97,7 @@ class RemoteModel:
 
     @property
     def commit(self) -> str:
-        """What the listing and all headers are of."""
+        """The commit of the listing and of all headers."""
         return self.listing.commit
 
     def header(self, choice: ModelChoice) -> ModelHeader:
@@ -123,7 +123,7 @@ class RemoteModel:
 
 
 def resolve_remote(name: HubName, *, offline: bool) -> RemoteModel:
-    """Return what the hub has under a name; where there is no network, what it had when it was last asked.
+    """Return the models of a name on the hub; without network, from the cached listing.
 
     offline: open no socket, as HF_HUB_OFFLINE and EDGECHAT_OFFLINE in the environment do too.
     Raises HubError; ModelNotFound where no model in the repository is what the name says.
@@ -141,7 +141,7 @@ def resolve_remote(name: HubName, *, offline: bool) -> RemoteModel:
 
 
 def list_repo(repo: str, revision: str | None) -> RepoListing:
-    """Ask the hub for the files of a repository, and keep the answer. Raises HubError.
+    """Ask the hub for the files of a repository, and cache the answer. Raises HubError.
 
     revision: a branch, tag or commit; None is the main branch.
     """
@@ -174,7 +174,7 @@ def _cached_listing(hub: Endpoint, name: HubName) -> RepoListing | None:
 
 
 def _listing(hub: Endpoint, repo: str, cached: _CachedListing) -> RepoListing:
-    """Return the listing of an answer. Raises HubAnswerError where a name could lead out of its folder."""
+    """Return the listing of a response. Raises HubAnswerError for duplicate or unsafe names."""
     files: list[RemoteFile] = []
     names = {sibling.rfilename for sibling in cached.info.siblings}
     if len(names) < len(cached.info.siblings):
@@ -197,7 +197,7 @@ def _listing(hub: Endpoint, repo: str, cached: _CachedListing) -> RepoListing:
 
 
 def _choices_named(listing: RepoListing, name: HubName) -> tuple[ModelChoice, ...]:
-    """Return the models of a listing that a name means. Raises ModelNotFound."""
+    """Return the models of a listing that match a name. Raises ModelNotFound."""
     choices = model_choices(listing.files, listing.repo)
     if not choices:
         raise ModelNotFound(
@@ -211,7 +211,7 @@ def _choices_named(listing: RepoListing, name: HubName) -> tuple[ModelChoice, ..
 
 
 def of_quant(repo: str, choices: Sequence[ModelChoice], quant: str) -> tuple[ModelChoice, ...]:
-    """Return the models of a repository in one quantization. Raises ModelNotFound where there is none."""
+    """Return the models of a repository in one quantization, at least one. Raises ModelNotFound."""
     matches = tuple(choice for choice in choices if canonical(choice.quant or "") == canonical(quant))
     return matches or _raise_lacks(repo, canonical(quant), (choice.shown for choice in choices))
 

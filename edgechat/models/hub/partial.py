@@ -1,4 +1,4 @@
-"""A download that has not ended: the bytes that came, on the disk at once, and their hash as they come."""
+"""A partial download: bytes are written to disk as they arrive, and hashed on the way."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from edgechat.base.text import one_line
 from edgechat.models.local.hashes import Hash
 
 SYNC_EVERY = 10.0
-"""Seconds after which what came is made to reach the disk itself: what a power cut can cost."""
+"""Seconds between calls of fsync: what a power cut can cost."""
 _READ = 1 << 20
 _BATCH, _BATCHES = 1 << 20, 16
-"""Bytes that go to the hashing thread together, and how many such may wait for it."""
+"""Bytes that are handed to the hashing thread together, and how many batches may wait."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class RunningHash:
-    """The hash of bytes as they come, in a thread of its own: beside a network it costs no time."""
+    """The hash of a stream, computed in a thread of its own, beside the network."""
 
     def __init__(self, new_hash: Hash) -> None:
         self._hash = new_hash
@@ -44,7 +44,7 @@ class RunningHash:
             self._batch, self._waiting = [], 0
 
     def end(self) -> str:
-        """Return the hash of everything in hexadecimal digits; nothing can follow."""
+        """Return the hash in hexadecimal digits; no update may follow."""
         self._queue.put(self._batch)
         self._queue.put(None)
         self._thread.join()
@@ -61,7 +61,7 @@ class RunningHash:
 
 
 class Partial:
-    """The file in which a download grows. Only who holds its lock may make one. Methods raise DiskError."""
+    """The file of a partial download. Requires its lock. Methods raise DiskError."""
 
     def __init__(self, path: Path, new_hash: Callable[[], Hash]) -> None:
         self.path = path
@@ -82,7 +82,7 @@ class Partial:
         self._hash = RunningHash(new_hash())
 
     def hash_kept(self, checked: Callable[[int], None]) -> None:
-        """Hash what an earlier download left; `checked` is told how many bytes are done."""
+        """Hash the bytes of an earlier download; `checked` is called with the number of bytes so far."""
         done = 0
         try:
             os.lseek(self._fd, 0, os.SEEK_SET)
@@ -95,7 +95,7 @@ class Partial:
         self.size = done
 
     def write(self, piece: bytes) -> None:
-        """Add bytes at the end, unless it was closed meanwhile."""
+        """Append bytes."""
         view = memoryview(piece)
         with self._lock:
             try:
@@ -110,7 +110,7 @@ class Partial:
             self.size += len(piece)
 
     def restart(self) -> None:
-        """Forget all bytes."""
+        """Discard all bytes."""
         try:
             os.ftruncate(self._fd, 0)
             os.lseek(self._fd, 0, os.SEEK_SET)
@@ -124,7 +124,7 @@ class Partial:
         return self._hash.end()
 
     def finish(self, final: Path) -> None:
-        """Give the file its name, once its bytes are safe on the disk."""
+        """Rename the file, after its bytes have reached the disk."""
         try:
             os.fsync(self._fd)
             os.close(self._fd)  # Windows renames no open file
@@ -134,13 +134,13 @@ class Partial:
             raise disk_error(final, error) from error
 
     def remove(self) -> None:
-        """Leave nothing of it."""
+        """Close and delete the file."""
         self.close()
         with contextlib.suppress(OSError):
             os.unlink(self.path)
 
     def close(self) -> None:
-        """Leave it as it is, for another time."""
+        """Close the file, to be resumed later."""
         with self._lock:
             if self._fd >= 0:
                 os.close(self._fd)
@@ -149,7 +149,7 @@ class Partial:
 
 
 def disk_error(path: Path, error: OSError) -> DiskError:
-    """Return what a failure to write or to make `path` means."""
+    """Return the error for a failure to write or create `path`."""
     if error.errno in _FULL:
         return DiskError(
             f"The disk of {_shown(path.parent)} is full.",

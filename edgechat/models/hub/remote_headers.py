@@ -1,4 +1,4 @@
-"""Headers of models that are not here yet: the first megabytes of their files, and nothing after them."""
+"""Headers of models on the hub, read from the first megabytes of their files."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from edgechat.models.hub.http.ranged import RangedFile
 from edgechat.models.hub.http.transfer import Client, ConnectionCut, ask_hub
 
 TIME_LIMIT = 120.0
-"""Seconds for the header of a model, all its parts together."""
+"""Seconds for the header of a model, all shards together."""
 LATER_READ = 1 << 18
-"""Bytes asked for first of the second and later parts, which hold no tokenizer."""
+"""Bytes of the first request for later shards, which have no tokenizer."""
 FIRST_TABLE = 1 << 17
-"""Bytes asked for first of a safetensors file, enough for most tables."""
+"""Bytes of the first request for a safetensors file, enough for most tables."""
 MAX_CUTS = 4
-"""Times that a connection may be cut while one file is read."""
+"""Lost connections that are tolerated for one file."""
 
 
 def read_remote_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader:
-    """Read the header of a model on the hub, of a split one the headers of all parts, as one.
+    """Read the header of a model on the hub; the headers of all shards are merged.
 
     Reads 8 MiB of the file, then up to twice that, and so on up to gguf_cursor.MAX_HEADER. Raises HubError;
     ModelFileError where the file is no language model.
@@ -86,7 +86,7 @@ def read_remote_contents(
 
 @contextmanager
 def _on_the_hub() -> Iterator[None]:
-    """Give no advice to download a file again that is damaged on the hub itself."""
+    """Replace the advice to download again, for a file that is damaged on the hub itself."""
     try:
         yield
     except ModelFileError as error:
@@ -107,7 +107,7 @@ def _table(start: RemoteStart, file: RemoteFile, most: int) -> TensorTable:
 
 @dataclass(slots=True)
 class RemoteStart:
-    """The first bytes of a file on the hub, fetched as far as they are asked for and none twice."""
+    """The first bytes of a file on the hub, fetched on demand, none of them twice."""
 
     client: Client
     url: str

@@ -1,4 +1,4 @@
-"""Files that the hub gives only through its Xet storage: huggingface_hub fetches them, with hf-xet.
+"""Files that the hub serves only from its Xet storage: huggingface_hub downloads them, with hf-xet.
 
 It does so in a child process, which can be ended at any moment, as the libraries cannot. What came of a
 download that was ended is lost, for hf-xet does not go on from there.
@@ -27,7 +27,7 @@ _BLOCK = 512
 
 
 class XetRequest(msgspec.Struct, frozen=True):
-    """What the child is to fetch, and into which folder."""
+    """The file to download, and the destination folder."""
 
     hub: str
     repo: str
@@ -81,7 +81,7 @@ def fetch(listing: RepoListing, file: RemoteFile, folder: Path, wait: Callable[[
 
 
 def _bytes_on_disk(folder: Path) -> int:
-    """Return the bytes below a folder that the disk has, for hf-xet may write a file from several places."""
+    """Return the bytes on disk below a folder; hf-xet may write several parts of a file at once."""
     total = 0
     for path in folder.rglob("*"):
         try:

@@ -1,4 +1,4 @@
-"""Putting a model of the user's into edgechat's folder, sharing its bytes on the disk where that can be.
+"""Import of a user's model into edgechat's folder, sharing its bytes on disk if possible.
 
 A file system that can clone does; else it gets a second name (a hard link); else it is copied. All or nothing
 of a split model or of an MLX model's folder appears, and nothing is ever overwritten.
@@ -32,17 +32,17 @@ How = Literal["cloned", "linked", "copied", "moved"]
 
 _CHUNK = 4 << 20
 _RESERVE = 1 << 26
-"""Bytes of a disk that are left free."""
+"""Bytes of the disk that are left free."""
 _NUMBER = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.ASCII)
 _FICLONE = 0x40049409
 _DRAFT = ".part"
 _STALE_AFTER = 3600.0
-"""Seconds after which nobody writes a draft any more."""
+"""Age in seconds after which a draft is abandoned."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """A model that is in our folder now."""
+    """An imported model."""
 
     path: Path
     how: How
@@ -92,7 +92,7 @@ def import_model(
 
 
 def _targets(folder: Path, model: LocalModel, name: str | None) -> list[Path]:
-    """Return where the files will be; those of an MLX model in a folder of its own."""
+    """Return the paths of the imported files; an MLX model gets a folder of its own."""
     if model.found.format == "gguf":
         return [folder / _file_name(part.path, name) for part in model.found.files]
     model_folder = folder / _check_name(folder_name(model.path).rpartition("/")[2] if name is None else name)
@@ -102,7 +102,7 @@ def _targets(folder: Path, model: LocalModel, name: str | None) -> list[Path]:
 
 
 def _file_name(path: Path, name: str | None) -> str:
-    """Return the name of a file in our folder; the parts of a split model keep their numbers."""
+    """Return the name of a file in our folder; shards keep their numbers."""
     new_name = path.name if name is None else name.removesuffix(".gguf")
     if name is not None:
         number = _NUMBER.search(path.name)
@@ -122,7 +122,7 @@ def _check_name(name: str) -> str:
 
 
 def _place_all(pairs: list[tuple[Path, Path]], *, move: bool, on_progress: Callable[[int, int], None]) -> How:
-    """Place all files, or none; the first one comes last, for it makes the set a model."""
+    """Import all files, or none; the first one last, as it makes the set a model."""
     placed: list[Path] = []
     how: How = "linked"
     sizes = [source.stat().st_size for source, _ in pairs]
@@ -164,7 +164,7 @@ def _place_one(source: Path, target: Path, *, clone: bool, on_progress: Callable
 
 
 def _remove_old_drafts(folder: Path) -> None:
-    """Remove what imports left that were killed."""
+    """Remove the drafts of killed imports."""
     for draft in folder.glob(f"**/.*{_DRAFT}"):
         with contextlib.suppress(OSError):
             if time.time() - draft.stat().st_mtime > _STALE_AFTER:
@@ -182,7 +182,7 @@ def _hard_linked(source: Path, target: Path) -> bool:
 
 
 def _cloned(source: Path, target: Path) -> bool:
-    """Make a file that shares the other's bytes until one is changed, as btrfs, XFS and bcachefs can."""
+    """Clone a file copy-on-write, as btrfs, XFS and bcachefs can; return False elsewhere."""
     if sys.platform != "linux":
         return False
     import fcntl
@@ -220,7 +220,7 @@ def _copy(source: Path, target: Path, on_progress: Callable[[int], None]) -> Non
 
 
 def _rename_new(draft: Path, target: Path) -> None:
-    """Give a finished file its name, unless another has it."""
+    """Rename a finished file; an existing file is never replaced."""
     if _hard_linked(draft, target):
         return
     if os.path.lexists(target):  # no links here, so there is a moment in between

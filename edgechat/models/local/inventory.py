@@ -1,4 +1,4 @@
-"""Every model on this machine with the names that a person can type for it.
+"""Every model on this machine, with the names that users can type for it.
 
 A file of a model in the catalogue goes by that name, with the quantization after a colon where there are
 several. Any other goes by its file's name without the ending, unless a model that comes before has that name;
@@ -33,15 +33,15 @@ _PREFIXES = {
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model that is here, and what to call it."""
+    """A model on this machine, with its names."""
 
     name: str
-    """The shortest name that means it and no other."""
+    """The shortest unambiguous name."""
     full_name: str
     found: FoundModel
     entry: CatalogueEntry | None = None
     quant: str | None = None
-    """As its file's name says; of an MLX model as its config does."""
+    """From its file's name; for an MLX model from its config."""
 
     @property
     def path(self) -> Path:
@@ -50,7 +50,7 @@ class LocalModel:
 
     @property
     def place(self) -> Place:
-        """Who keeps it."""
+        """The place where it is stored."""
         return self.found.place
 
     @property
@@ -61,18 +61,18 @@ class LocalModel:
 
 @dataclass(frozen=True)
 class Inventory:
-    """What is here, as it was found at one moment: ours first, then the hub's cache, then other tools'."""
+    """The models on this machine at one moment: ours first, then the hub's cache, then other tools'."""
 
     models: tuple[LocalModel, ...]
     skipped: dict[Path, str] = field(default_factory=dict)
-    """Folders and files that may not be read, with the reason."""
+    """Unreadable folders and files, with the reason."""
 
     def of(self, entry: CatalogueEntry) -> list[LocalModel]:
         """Return the files of a model of the catalogue."""
         return [model for model in self.models if model.entry is not None and model.entry.name == entry.name]
 
     def find(self, name: str) -> list[LocalModel]:
-        """Return what a name means: one model, or the files of one in several quantizations; or nothing."""
+        """Return what a name means: one model, one model in several quantizations, or nothing."""
         wanted = name.strip().casefold().removesuffix(".gguf")
         exact = self._by_name.get(wanted)
         if exact is not None:
@@ -94,7 +94,7 @@ class Inventory:
 
 
 def inventory() -> Inventory:
-    """Look at every place. Takes some tens of milliseconds where there are hundreds. Raises SettingsError."""
+    """Scan all places; hundreds of models take some tens of milliseconds. Raises SettingsError."""
     skipped = Skipped()
     found = list(all_models(skipped))
     return Inventory(tuple(_named(found, catalogue())), skipped.found)
@@ -120,7 +120,7 @@ def _named(found: Sequence[FoundModel], entries: Sequence[CatalogueEntry]) -> It
 def _entry_of(
     model: FoundModel, entries: Sequence[CatalogueEntry]
 ) -> tuple[CatalogueEntry | None, str | None]:
-    """Return the model of the catalogue that a file is of, and the file's quantization.
+    """Return the catalogue entry of a file, and its quantization.
 
     In the hub's cache the repository decides, elsewhere the file's name.
     """
@@ -145,7 +145,7 @@ def _entry_of(
 
 
 def _mlx_entry_of(model: FoundModel, entries: Sequence[CatalogueEntry]) -> CatalogueEntry | None:
-    """Return the model of the catalogue that an MLX model is: the repository's name decides."""
+    """Return the catalogue entry of an MLX model, by its repository's name."""
     repo_or_folder = (model.repo or model.label).lower()
     for entry in entries:
         for repo in map(str.lower, entry.mlx.values()):
@@ -156,7 +156,7 @@ def _mlx_entry_of(model: FoundModel, entries: Sequence[CatalogueEntry]) -> Catal
 
 
 def _without_repo(model: FoundModel, entry: CatalogueEntry) -> str:
-    """Return the file's name; llama.cpp puts the repository's before it."""
+    """Return the file's name without the repository's, which llama.cpp prepends."""
     file = model.path.name
     if model.place is Place.LLAMA_CPP and entry.repo is not None:
         prefix = entry.repo.replace("/", "_") + "_"
@@ -177,7 +177,7 @@ def _full_name(model: FoundModel) -> str:
 
 
 def _numbered(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, those that were there before with a number."""
+    """Yield the names, repeated ones with a number."""
     seen: Counter[str] = Counter()
     for name in names:
         key = name.casefold()
@@ -186,7 +186,7 @@ def _numbered(names: Iterable[str]) -> Iterator[str]:
 
 
 def _other_names(model: LocalModel) -> Iterator[str]:
-    """Yield what else means one model and no other."""
+    """Yield further unambiguous names."""
     if model.place is Place.OLLAMA:
         for tag in model.found.tags:
             yield f"ollama/{tag}"
@@ -202,7 +202,7 @@ def _other_names(model: LocalModel) -> Iterator[str]:
 
 
 def _matches_hub_name(model: LocalModel, remote: HubName) -> bool:
-    """Say whether a model in the hub's cache is of this repository, and the quantization or file named."""
+    """Return whether a model in the hub's cache matches a repository, quantization and file."""
     found = model.found
     if found.repo is None or found.revision is not None or found.repo.lower() != remote.repo.lower():
         return False

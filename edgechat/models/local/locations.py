@@ -1,4 +1,4 @@
-"""Where models lie on this machine: edgechat's own folder, the hub's cache, and what other tools keep.
+"""Where models are on this machine: edgechat's own folder, the hub's cache, and other tools' folders.
 
 Only folders are named here, found as each tool finds its own. Nothing is imported from them, and none need
 exist.
@@ -20,7 +20,7 @@ _MAX_SETTINGS = 1 << 20
 
 
 class Place(Enum):
-    """Who keeps a model; the value is what people read."""
+    """The owner of a model; the value is what users see."""
 
     SHIPPED = "edgechat"
     OWN = "own folder"
@@ -32,12 +32,12 @@ class Place(Enum):
 
 
 def own_folder() -> Path:
-    """Return the folder of the models that are edgechat's own, which need not exist. Raises FolderError."""
+    """Return the folder of edgechat's own models, which may not exist. Raises FolderError."""
     return paths.data_dir() / "models"
 
 
 def hub_cache() -> Path:
-    """Return the folder in which huggingface_hub keeps what it downloads, found as that library does.
+    """Return huggingface_hub's cache folder, found as that library does.
 
     It is not asked itself: importing it takes a quarter of a second. llama.cpp downloads into it too.
     """
@@ -48,7 +48,7 @@ def hub_cache() -> Path:
 
 
 def llama_cpp_folder() -> Path:
-    """Return the folder in which llama.cpp kept its downloads before it turned to the hub's cache."""
+    """Return llama.cpp's download folder from before it used the hub's cache."""
     folder = os.environ.get("LLAMA_CACHE")
     if folder:
         return Path(folder)
@@ -60,7 +60,7 @@ def llama_cpp_folder() -> Path:
 
 
 def lm_studio_folders() -> list[Path]:
-    """Return the folders in which LM Studio may keep models: where it was told to, and its own.
+    """Return LM Studio's possible model folders: the configured and the default ones.
 
     Its home is what ~/.lmstudio-home-pointer says, else one of two; its settings may name another folder.
     """
@@ -78,7 +78,7 @@ def lm_studio_folders() -> list[Path]:
 
 
 def ollama_folders() -> list[Path]:
-    """Return the folders in which Ollama may keep models: OLLAMA_MODELS, or its user's and service's."""
+    """Return Ollama's possible model folders: OLLAMA_MODELS, or the user's and the service's."""
     configured = os.environ.get("OLLAMA_MODELS")
     if configured:
         return [Path(configured).expanduser()]
@@ -89,7 +89,7 @@ def ollama_folders() -> list[Path]:
 
 
 def _downloads_folders(settings: Path) -> Iterator[Path]:
-    """Yield the folder that LM Studio's settings name."""
+    """Yield the folder in LM Studio's settings, if any."""
     try:
         table = json.loads(_read_text(settings, _MAX_SETTINGS) or "{}")
     except (ValueError, RecursionError):
@@ -104,7 +104,7 @@ def _is_path(text: str) -> bool:
 
 
 def _read_text(path: Path, most: int) -> str:
-    """Return the text of a small file, or nothing."""
+    """Return the text of a small file, '' if unreadable."""
     try:
         if not path.is_file():
             return ""

@@ -1,4 +1,4 @@
-"""The models that Ollama keeps: manifests by name, and beside them blobs by hash.
+"""Ollama's models: manifests by name, and blobs by hash.
 
     manifests[-v2]/<host>/<namespace>/<model>/<tag>   JSON: layers, each with a media type and a digest;
                                                       a link to a blob, or the file itself
@@ -45,19 +45,19 @@ class _Manifest(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class OllamaModel:
-    """A GGUF file and the names that Ollama has for it."""
+    """A GGUF file and its names in Ollama."""
 
     tags: tuple[str, ...]
     """As its own commands take them: 'llama3.2:3b'; 'latest' comes last."""
     path: Path
     size: int
     changed: int
-    """When, in nanoseconds since 1970."""
+    """Modification time in nanoseconds since 1970."""
     sha256: str
 
 
 def models(root: Path, note: Note) -> Iterator[OllamaModel]:
-    """Yield the models of one of Ollama's folders, by name. What cannot be read is noted and skipped."""
+    """Yield the models of one of Ollama's folders, by name. Unreadable files are noted and skipped."""
     named: dict[str, str] = {}
     for folder in ("manifests-v2", "manifests"):  # it looks there first
         for tag, path in _manifests(root / folder, note):
@@ -80,7 +80,7 @@ def models(root: Path, note: Note) -> Iterator[OllamaModel]:
 
 
 def _manifests(root: Path, note: Note) -> Iterator[tuple[str, Path]]:
-    """Yield the manifests with their names; always four folders deep."""
+    """Yield the manifests, which are four folders deep, with their names."""
     levels = [("", root)]
     for _ in range(4):
         below: list[tuple[str, Path]] = []
@@ -108,7 +108,7 @@ def _short(host: str, namespace: str, model: str) -> str:
 
 
 def _digest(path: Path, root: Path, note: Note) -> str | None:
-    """Return the hash of the model's file, or None where the manifest names none, or several."""
+    """Return the hash of the model's file, or None unless the manifest names exactly one."""
     manifest = _read(path, note)
     if manifest is None:
         return None

@@ -1,4 +1,4 @@
-"""Removing a model that is ours to remove: from our own folder, or from the hub's cache.
+"""Removal of models from our own folder or from the hub's cache.
 
 There huggingface_hub removes it, so that the cache stays one: first the file's names in all revisions, then
 its bytes, if no other file of the repository shares them. A repository with nothing else in it goes whole.
@@ -24,11 +24,11 @@ from edgechat.models.local.usage import use_of
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What would be removed, and how."""
+    """A prepared removal."""
 
     files: tuple[Path, ...]
     frees: int
-    """Bytes of the disk; a file that has another name elsewhere frees none."""
+    """Bytes that become free; a file with another hard link frees none."""
     run: Callable[[], None]
     """Removes it. Raises NotRemovable."""
 
@@ -46,7 +46,7 @@ def single_model(name: str) -> LocalModel:
 
 
 def removal(model: LocalModel) -> Removal:
-    """Return how to remove a model, with nothing done yet. Raises NotRemovable."""
+    """Prepare the removal of a model; nothing is removed yet. Raises NotRemovable."""
     if model.place not in (Place.OWN, Place.HUB):
         raise _not_ours(model)
     use = use_of(model.path)

@@ -1,4 +1,4 @@
-"""The models on this machine: from what a person typed to a file. Never touches the network."""
+"""Resolution of typed names to model files on this machine, without the network."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class ResolvedModel:
 
     path: Path
     name: str
-    """What to call it: its name in the catalogue, or the file's without the ending."""
+    """Its name in the catalogue, or the file's without extension."""
     entry: CatalogueEntry | None = None
 
 
 def resolve(name: str) -> ResolvedModel:
-    """Return the model that `name` means: one of the catalogue, a path, or one that is on this machine.
+    """Return the model that `name` means: of the catalogue, a path, or any model on this machine.
 
     A name of the catalogue wins over a file that happens to be called so; './guide' is always a path.
     Raises ModelNotFound; ModelFileError where there is something of that name that cannot be a model.
@@ -70,7 +70,7 @@ def resolve(name: str) -> ResolvedModel:
 
 
 def local_models(name: str) -> list[LocalModel]:
-    """Return the models that a name or a path means, whoever keeps them; or none."""
+    """Return the models on this machine that a name or path means, possibly none."""
     models_here = inventory()
     if "\0" in name or not name.strip():
         return []
@@ -81,7 +81,7 @@ def local_models(name: str) -> list[LocalModel]:
 
 
 def find_models(name: str) -> list[LocalModel]:
-    """Return what `local_models` does, and what is in none of these places: a file or folder of the user's.
+    """Like `local_models`, but include files and folders outside the known places.
 
     There is always one at least. Raises ModelNotFound or ModelFileError.
     """
@@ -96,7 +96,7 @@ def find_models(name: str) -> list[LocalModel]:
 
 
 def local_file(entry: CatalogueEntry) -> Path | None:
-    """Return where this model's file is on this machine, or None.
+    """Return the path of this model's file on this machine, or None.
 
     Of several quantizations the recommended one is taken, else the first of local_files(). Of an MLX model it
     is the folder.
@@ -132,12 +132,12 @@ def entry_of(name: str) -> CatalogueEntry | None:
 
 
 def _printable(name: str) -> str:
-    """Return a file's name for a message: one line, and printable even where it is no valid text."""
+    """Return a file's name for messages: one printable line, even if it is not valid Unicode."""
     return one_line(name.encode("utf-8", "replace").decode("utf-8"))
 
 
 def _text_path(path: Path) -> Path:
-    """Return `path`, which llama.cpp and the worker's pipe take as UTF-8 only."""
+    """Return `path` if it is valid Unicode, as llama.cpp and the worker's pipe require."""
     try:
         str(path).encode("utf-8")
     except UnicodeEncodeError:
@@ -149,7 +149,7 @@ def _text_path(path: Path) -> Path:
 
 
 def _first_part(path: Path) -> Path:
-    """Return the first file of a model that is split into several: the one llama.cpp wants to be given."""
+    """Return the first shard of a split model, which is the one to give to llama.cpp."""
     return path.with_name(re.sub(r"-[0-9]{5}(-of-[0-9]{5}\.gguf)$", r"-00001\1", path.name))
 
 

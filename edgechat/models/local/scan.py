@@ -1,4 +1,4 @@
-"""Walking through folders of models: their files by name and size, none of them opened.
+"""Listing folders of models: files by name and size, without opening them.
 
 Nothing there is believed. Names are checked, depth and number are bounded, folders that are links are not
 entered, and what may not be read is skipped and noted.
@@ -21,30 +21,30 @@ MAX_FOLDERS = 4096
 
 @dataclass(frozen=True, slots=True)
 class ModelPartFile:
-    """One file of a model: a part of it, or all."""
+    """One file of a model."""
 
     path: Path
     size: int
     changed: int
-    """When, in nanoseconds since 1970."""
+    """Modification time in nanoseconds since 1970."""
     digest: str | None = None
-    """Its hash, as whoever keeps it says (see models/digest.py); None where nobody does."""
+    """Its hash, if the tool that stores it states one (see hashes.py)."""
 
 
 @dataclass(slots=True)
 class Skipped:
-    """The folders and files that could not be read, with the reason."""
+    """Unreadable folders and files, with the reason."""
 
     found: dict[Path, str] = field(default_factory=dict)
 
     def note(self, error: OSError, path: Path) -> None:
-        """Keep why; that there is nothing at all is no reason to say so."""
+        """Record the reason, unless the path does not exist."""
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
             self.found[path] = error.strerror or str(error)
 
 
 def names(root: Path, depth: int, skipped: Skipped) -> list[str]:
-    """Return the files of models below a folder, with their folders and '/' between, `depth` levels deep."""
+    """Return the relative paths, with '/', of model files below a folder, `depth` levels deep."""
     files: list[str] = []
     ahead = [""]
     for n_folders, folder in enumerate(ahead):
@@ -59,7 +59,7 @@ def names(root: Path, depth: int, skipped: Skipped) -> list[str]:
 
 
 def _scan_folder(folder: Path, skipped: Skipped) -> tuple[list[str], list[str]]:
-    """Return the folders and the files of models in a folder; those that are hidden are someone's drafts."""
+    """Return subfolders and model files of a folder, without hidden ones."""
     folders: list[str] = []
     names: list[str] = []
     try:
@@ -77,7 +77,7 @@ def _scan_folder(folder: Path, skipped: Skipped) -> tuple[list[str], list[str]]:
 
 
 def list_names(folder: Path, skipped: Skipped) -> list[str]:
-    """Return the names of what is in a folder."""
+    """Return the names in a folder."""
     try:
         return sorted(os.listdir(folder))
     except OSError as error:
@@ -86,7 +86,7 @@ def list_names(folder: Path, skipped: Skipped) -> list[str]:
 
 
 def file_at(path: Path, digest: str | None = None) -> ModelPartFile | None:
-    """Return a file, or None for what is no regular one or leads nowhere."""
+    """Return a regular file, or None."""
     try:
         info = os.stat(path)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The model files that are on this machine, whoever keeps them: found by name and size, without opening them.
+"""The model files on this machine, of all tools, found by name and size, without opening them.
 
 Only the config.json of a folder of safetensors is read: it tells whether it is a language model's.
 
@@ -52,7 +52,7 @@ class FoundModel:
     revision: str | None = None
     """The commit there, of a file that a newer revision has in another version."""
     tags: tuple[str, ...] = ()
-    """Ollama's names of it."""
+    """Its names in Ollama."""
     format: Format = "gguf"
 
     @property
@@ -67,7 +67,7 @@ class FoundModel:
 
 
 def all_models(skipped: Skipped) -> Iterator[FoundModel]:
-    """Yield every model on this machine; who keeps it: ours first, then those that are easily shared."""
+    """Yield every model on this machine: ours first, then those that are easily shared."""
     guide = file_at(paths.shipped(_GUIDE))
     if guide is not None:  # its draft is a part of it and no model to choose: only found_at() knows that
         yield FoundModel(Place.SHIPPED, "guide", (guide,))
@@ -84,7 +84,7 @@ def all_models(skipped: Skipped) -> Iterator[FoundModel]:
 
 
 def found_at(path: Path) -> FoundModel | None:
-    """Return the model of which this is the only file or a part, or the folder, wherever it is; or None."""
+    """Return the model of a file, shard or MLX folder anywhere, or None."""
     if os.path.isdir(path):
         return _in_folder(path)
     file = file_at(path)
@@ -101,12 +101,12 @@ def found_at(path: Path) -> FoundModel | None:
 
 
 def is_model_folder(path: Path) -> bool:
-    """Say whether a folder holds an MLX model, as far as names tell: config, all weights, tokenizer."""
+    """Return whether a folder is an MLX model, by file names: config, all weights, tokenizer."""
     return os.path.isdir(path) and _in_folder(path) is not None
 
 
 def _in_folder(path: Path) -> FoundModel | None:
-    """Return the MLX model that a folder is, whatever its config says."""
+    """Return the MLX model in a folder, whatever its config says."""
     files = {name: file for name in names(path, 1, Skipped()) if (file := file_at(path / name))}
     for choice in _choices(files):
         if choice.format == "mlx":
@@ -116,7 +116,7 @@ def _in_folder(path: Path) -> FoundModel | None:
 
 
 def _sibling_shards(path: Path) -> list[str]:
-    """Return the names of the parts of a split model, of which `path` is one."""
+    """Return the file names of all shards of the model to which `path` belongs."""
     match = _PART.fullmatch(path.name)
     if match is None:
         return [path.name]
@@ -125,14 +125,14 @@ def _sibling_shards(path: Path) -> list[str]:
 
 
 def _named_files(place: Place, root: Path, depth: int, skipped: Skipped) -> Iterator[FoundModel]:
-    """Yield the models of a folder whose files have their own names."""
+    """Yield the models of a folder in which files are named after models."""
     files = {name: file for name in names(root, depth, skipped) if (file := file_at(root / name))}
     for choice, parts in _usable_choices(files):
         yield FoundModel(place, choice.name or root.name, parts, choice.quant, format=choice.format)
 
 
 def _hub(root: Path, skipped: Skipped) -> Iterator[FoundModel]:
-    """Yield the models of the hub's cache, each once however many revisions have it."""
+    """Yield the models of the hub's cache, each once for all revisions."""
     for name in list_names(root, skipped)[:MAX_FOLDERS]:
         repo = name.removeprefix(_REPO).replace("--", "/", 1)
         if name.startswith(_REPO) and valid_repo(repo):
@@ -190,7 +190,7 @@ def _main_commit(folder: Path) -> str | None:
 
 
 def _snapshot_file(path: Path, blobs: str) -> ModelPartFile | None:
-    """Return a file of a snapshot: one that lies there itself, or a link into the repository's own blobs."""
+    """Return a file of a snapshot: a regular file, or a link into the repository's own blobs."""
     try:
         target = os.readlink(path)
     except OSError:
@@ -203,14 +203,14 @@ def _snapshot_file(path: Path, blobs: str) -> ModelPartFile | None:
 
 
 def _choices(files: dict[str, ModelPartFile]) -> tuple[ModelChoice, ...]:
-    """Return the language models among the files of a folder: what a repository on the hub would offer."""
+    """Return the language models among the files of a folder, like `model_choices` for a repository."""
     return model_choices(RemoteFile(name, file.size) for name, file in files.items())
 
 
 def _usable_choices(
     files: dict[str, ModelPartFile],
 ) -> Iterator[tuple[ModelChoice, tuple[ModelPartFile, ...]]]:
-    """Yield the same with their files, without the safetensors that are no language model for MLX."""
+    """Yield the choices with their files, without safetensors that are not an MLX language model."""
     for choice in _choices(files):
         parts = tuple(files[name] for name in choice.file_names)
         if choice.format == "mlx":
@@ -222,7 +222,7 @@ def _usable_choices(
 
 
 def _mlx_quant(path: Path) -> str | None:
-    """Return the quantization that a config.json says; None where it is not that of a model for MLX."""
+    """Return the quantization of a config.json; None if it is not an MLX language model's."""
     try:
         config = read_config(path)
         return config.quant if is_language_model(config) else None
@@ -231,5 +231,5 @@ def _mlx_quant(path: Path) -> str | None:
 
 
 def _unique_folders(folders: list[Path]) -> list[Path]:
-    """Return the folders without those that are another one's by way of a link."""
+    """Return the folders without links to others of them."""
     return list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[::-1]

@@ -1,4 +1,4 @@
-"""When each model was loaded last, and by which processes: a small file for each, in the data folder.
+"""When and by which processes each model was last loaded: one small file each, in the data folder.
 
 A worker writes it as its model is ready. Whatever is wrong with a file, it is as if the model had never been
 used; the files of those that were not used for longest go first.
@@ -27,11 +27,11 @@ class ModelUse(msgspec.Struct, frozen=True):
     """The last use of a model."""
 
     path: str
-    """Of its file, with all links followed: a model has one file, whatever leads to it."""
+    """The real path of its file, with all links resolved."""
     when: float
     """In seconds since 1970."""
     by: tuple[Owner, ...] = ()
-    """The processes that loaded it and were still running."""
+    """The processes that loaded it and were running at that time."""
 
     @property
     def is_loaded(self) -> bool:
@@ -40,7 +40,7 @@ class ModelUse(msgspec.Struct, frozen=True):
 
 
 def note_use(path: str) -> None:
-    """Keep that this process has loaded the model. It is only a help: nothing is said where it fails."""
+    """Record that this process has loaded the model. Errors are ignored."""
     real = os.path.realpath(path)
     with contextlib.suppress(OSError, FolderError, UnicodeEncodeError):
         file = _folder() / hashlib.sha256(real.encode()).hexdigest()[:40]
@@ -53,7 +53,7 @@ def note_use(path: str) -> None:
 
 
 def uses() -> dict[str, ModelUse]:
-    """Return the last use of each model that was ever loaded, by its `path`."""
+    """Return the last use of each model, by its `path`."""
     latest: dict[str, ModelUse] = {}
     with contextlib.suppress(OSError, FolderError):
         for entry in list(os.scandir(_folder()))[: 2 * _MOST]:

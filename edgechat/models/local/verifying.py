@@ -1,4 +1,4 @@
-"""Whether a model's files are still what they were: by their hashes where known, else by their form."""
+"""Verification of a model's files, by their hashes if known, else by their format."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _CHUNK = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found out of a model."""
+    """The result of a verification."""
 
     hashed: bool
-    """All its files were compared with known hashes; else only headers and sizes were looked at."""
+    """Whether all its files were compared with known hashes, not only headers and sizes checked."""
     damage: str = ""
-    """What is wrong; empty where nothing is."""
+    """What is wrong; empty if nothing is."""
 
 
 def verify(model: LocalModel, on_progress: Callable[[int], None] = lambda _n: None) -> Verification:
-    """Read a model and compare it with what is known of it; `on_progress` hears how many bytes were read."""
+    """Verify a model; `on_progress` is called with the number of bytes read."""
     hashed = all(file.digest for file in model.found.files)
     try:
         read_model(model.path)  # first: a file that is mostly a hole would be hashed for hours

@@ -1,4 +1,4 @@
-"""Architectures as mlx-lm and as llama.cpp call them, and what mlx-lm takes where a config is silent."""
+"""Architecture names of mlx-lm and llama.cpp, and mlx-lm's defaults for missing config values."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ _DEFAULTS: dict[str, dict[str, int]] = {
 
 
 def llama_cpp_name(kind: str) -> str:
-    """Return llama.cpp's name of an architecture that mlx-lm calls `kind`; where it has none, that one."""
+    """Return llama.cpp's name of mlx-lm's architecture `kind`, or `kind` if there is none."""
     return _NAMES.get(kind, kind)
 
 
 def default_count(kind: str, key: str, *, multimodal: bool = False) -> int | None:
-    """Return what mlx-lm takes for a count that a config leaves out, or None where it takes nothing.
+    """Return mlx-lm's default for a count that a config omits, or None.
 
     multimodal: the model is the language part of a multimodal one, for which Gemma 3 has other values.
     """

@@ -1,4 +1,4 @@
-"""What config.json says of a model, in the words of the transformers library and of mlx-lm."""
+"""The config.json of a model, as the transformers library and mlx-lm define it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ MAX_CONFIG = 1 << 20
 _TEXT_CLASSES = ("ForCausalLM", "LMHeadModel")
 _MULTIMODAL_CLASSES = ("ForConditionalGeneration",)
 _NATIVE = ("mxfp4", "mxfp8")
-"""Foreign quantizations whose bytes mlx-lm takes as they are."""
+"""Quantizations of other tools that mlx-lm reads unchanged."""
 _MODES = ("mxfp4", "mxfp8", "nvfp4")
 _UNSUPPORTED_CACHES = {
     *("baichuan_m1", "deepseek_v32", "falcon_h1", "llama4", "longcat_flash", "longcat_flash_ngram"),
     "minimax_m3",
 }
-"""Models whose layers have caches that mlx-lm makes of others, or cuts into chunks."""
+"""Models with composed or chunked caches in mlx-lm."""
 _USE_MLX_COPY = "Use an MLX copy of this model; their names end in -4bit or -8bit."
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A config.json. Methods raise ModelFileError where a value makes no sense."""
+    """A config.json. Methods raise ModelFileError for invalid values."""
 
     name: str
     """What messages call the model."""
@@ -41,12 +41,12 @@ class Config:
     """The language model's `model_type`: 'qwen3', 'gemma3'."""
 
     def get(self, key: str) -> Any:
-        """Return a value of the language model's part, else of the whole; None where there is none."""
+        """Return a value of the language model's part, else of the whole, else None."""
         value = self.text.get(key)
         return self.whole.get(key) if value is None else value
 
     def number(self, *keys: str, default: int | None = None) -> int | None:
-        """Return the count that the first of these keys says that is there, else `default`."""
+        """Return the count under the first of these keys that is present, else `default`."""
         for key in keys:
             value = self.get(key)
             if value is None:
@@ -59,7 +59,7 @@ class Config:
         return default
 
     def require(self, *keys: str, default: int | None = None) -> int:
-        """Return the same of what must be there."""
+        """Return a required count, like `number`."""
         value = self.number(*keys, default=default)
         if value is None:
             raise ModelFileError(
@@ -78,7 +78,7 @@ class Config:
         return n
 
     def layer_types(self, key: str) -> tuple[str, ...] | None:
-        """Return a word for each layer ('full_attention'), or None where there is no such list."""
+        """Return the type of each layer ('full_attention'), or None without such a list."""
         words = self.get(key)
         if not isinstance(words, list) or not words:
             return None
@@ -123,7 +123,7 @@ class Config:
         return f"{bits}bit"
 
     def invalid(self, key: str) -> ModelFileError:
-        """Return the error for a value that makes no sense."""
+        """Return the error for an invalid value."""
         return unsound(self.name, f"its config.json has no valid value for {key!r}")
 
 
@@ -133,7 +133,7 @@ def read_config(path: Path) -> Config:
 
 
 def parse_config(data: bytes, name: str) -> Config:
-    """Return what a config.json says. Raises ModelFileError, also for a model that wants code of its own."""
+    """Parse a config.json. Raises ModelFileError, also for a model that requires its own code."""
     config = parse_json(data, f"{name}'s config.json")
     if config.get("model_file") is not None:
         raise ModelFileError(
@@ -151,7 +151,7 @@ def parse_config(data: bytes, name: str) -> Config:
 
 
 def parse_json(data: bytes, what: str) -> dict[str, Any]:
-    """Return the object of a JSON file that its caller has bounded. Raises ModelFileError."""
+    """Parse a JSON object whose size the caller has bounded. Raises ModelFileError."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -162,7 +162,7 @@ def parse_json(data: bytes, what: str) -> dict[str, Any]:
 
 
 def is_language_model(config: Config) -> bool:
-    """Say whether this is a language model, as far as its config tells."""
+    """Return whether this is a language model, by its config."""
     names = config.whole.get("architectures")
     if not isinstance(names, list) or not names:
         return True
@@ -172,7 +172,7 @@ def is_language_model(config: Config) -> bool:
 
 
 def require_language_model(config: Config) -> None:
-    """Raise ModelFileError for what is none, or none that edgechat's backend can run."""
+    """Raise ModelFileError unless this is a language model that edgechat's MLX backend can run."""
     if not is_language_model(config):
         raise ModelFileError(
             f"{config.name} is not a language model: {show(str(config.whole['architectures'][0]))}.",
@@ -186,7 +186,7 @@ def require_language_model(config: Config) -> None:
 
 
 def folder_name(folder: Path) -> str:
-    """Return what to call the model in a folder: its name, or its repository's in the hub's cache."""
+    """Return the name of the model in a folder: its own, or its repository's in the hub's cache."""
     repo = folder.parent.parent.name
     if folder.parent.name == "snapshots" and repo.startswith("models--"):
         return repo.removeprefix("models--").replace("--", "/", 1)
@@ -194,7 +194,7 @@ def folder_name(folder: Path) -> str:
 
 
 def bounded(path: Path, most: int) -> bytes:
-    """Return what a file holds. Raises ModelFileError where that is more than `most` bytes, OSError."""
+    """Return the contents of a file. Raises ModelFileError above `most` bytes, OSError."""
     if not path.is_file():  # a pipe would be waited for
         raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
     with path.open("rb") as file:

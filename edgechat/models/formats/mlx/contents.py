@@ -1,4 +1,4 @@
-"""What is read of an MLX model to plan by it, from a folder or from the hub, and the header made of it."""
+"""The parts of an MLX model that plans need, from a folder or the hub, and the header made of them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TensorTable(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Contents(msgspec.Struct, frozen=True, array_like=True):
-    """What is read; all of it a stranger's."""
+    """The parts that are read; all are untrusted."""
 
     config: Annotated[bytes, Meta(max_length=MAX_CONFIG)]
     tables: Annotated[tuple[TensorTable, ...], Meta(max_length=MAX_FILES)]

@@ -1,4 +1,4 @@
-"""What each layer of an MLX model keeps of the past: everything, a window of it, or a state.
+"""What each layer of an MLX model caches: all tokens, a sliding window, or a recurrent state.
 
 As mlx-lm's `make_cache` has it, which gives windows to fewer architectures than their makers did: where it
 keeps everything, so says this.
@@ -13,7 +13,7 @@ from edgechat.models.formats.header import GgufArray, Value
 from edgechat.models.formats.mlx.config import Config
 
 _FIXED_PERIOD = {"gemma3": 6, "cohere2": 4}
-"""Every so many layers one sees everything, whatever `layer_types` says."""
+"""Period of the layers with full attention, whatever `layer_types` says."""
 _PERIOD_WITHOUT_LIST = {
     "afmoe": 1,
     "gemma3n": 5,
@@ -24,22 +24,22 @@ _PERIOD_WITHOUT_LIST = {
     "ministral3": 1,
     "olmo3": 4,
 }
-"""The same where there is no `layer_types`; 1: then all do."""
+"""The same in the absence of `layer_types`; 1: all layers have full attention."""
 _RECURRENT_TYPES = {"linear_attention", "conv", "mamba", "recurrent"}
 _ATTENTION_PERIOD = {"qwen3_5": 4, "qwen3_5_moe": 4, "qwen3_next": 4}
-"""Every so many layers one has attention, the others a recurrent state, where no list says so."""
+"""Period of the layers with attention among recurrent ones, in the absence of a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerKinds:
-    """For each layer, whether it sees a window only, and whether it keeps a state instead of attention."""
+    """For each layer, whether its attention is windowed, and whether it is recurrent instead."""
 
     windowed: tuple[bool, ...]
     recurrent: tuple[bool, ...]
 
 
 def layers_of(config: Config) -> LayerKinds:
-    """Return what the layers keep. Raises ModelFileError."""
+    """Return the kinds of the layers. Raises ModelFileError."""
     n = config.n_layers
     layer_types = config.layer_types("layer_types")
     return LayerKinds(_windowed(config, n, layer_types), _recurrent(config, n, layer_types))
@@ -95,7 +95,7 @@ def _windowed(config: Config, n: int, layer_types: tuple[str, ...] | None) -> tu
 
 
 def _default_window(config: Config) -> int | None:
-    """Return the window that mlx-lm takes where a config leaves it out."""
+    """Return mlx-lm's default window."""
     return {"gemma3": 512, "gemma3n": 512, "gemma4": 512, "gpt_oss": 128, "cohere2": 4096}.get(config.kind)
 
 

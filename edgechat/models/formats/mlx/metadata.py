@@ -1,4 +1,4 @@
-"""A config.json translated to the keys that GGUF files have, which is what plans are made by."""
+"""Translation of a config.json to the metadata keys of GGUF files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUANT = "mlx.quantization"
 _MAX_TEMPLATE = 1 << 20
 """Characters of a chat template; the longest known have some tens of thousands."""
 _MLA_MODELS = ("deepseek_v3", "kimi_k2", "glm4_moe_lite", "mistral4")
-"""Models of which mlx-lm keeps latent rows (MLA), where others keep what they are spread out to."""
+"""Models whose latent rows (MLA) mlx-lm caches; of others it caches the expanded keys and values."""
 
 
 def metadata_of(config: Config, vocab_size: int | None) -> dict[str, Value]:
@@ -43,7 +43,7 @@ def metadata_of(config: Config, vocab_size: int | None) -> dict[str, Value]:
 
 
 def tokenizer_entries(config: Config, tokenizer: Mapping[str, Any], template: str | None) -> dict[str, Value]:
-    """Return what plans and chats want to know of the tokenizer.
+    """Return the metadata of the tokenizer that plans and chats need.
 
     tokenizer: tokenizer_config.json. template: chat_template.jinja, which counts before what is in there.
     """
@@ -133,7 +133,7 @@ def _attention(config: Config, layers: LayerKinds) -> Iterator[tuple[str, Value]
 
 
 def _mla_entries(config: Config) -> Iterator[tuple[str, Value]]:
-    """Yield multi-head latent attention (MLA), of which mlx-lm keeps one short row for all heads."""
+    """Yield the sizes of multi-head latent attention (MLA): mlx-lm caches one short row for all heads."""
     rank, rope_length = config.require("kv_lora_rank"), config.require("qk_rope_head_dim")
     yield "attention.head_count_kv", 1
     yield "attention.key_length", rank + rope_length
@@ -143,13 +143,13 @@ def _mla_entries(config: Config) -> Iterator[tuple[str, Value]]:
 
 
 def _key_length(config: Config, length: int) -> int:
-    """Return the channels of a key: longer than a value's where a part of it is turned (MLA, spread out)."""
+    """Return the channels of a key, longer than a value's by the rotated part (expanded MLA)."""
     nope_length, rope_length = config.number("qk_nope_head_dim"), config.number("qk_rope_head_dim")
     return nope_length + rope_length if nope_length is not None and rope_length is not None else length
 
 
 def _kv_heads(config: Config, n_kv: int, layers: LayerKinds) -> Value:
-    """Return the key heads: of each layer, where they differ."""
+    """Return the number of key heads, for each layer if they differ."""
     n_global = config.number("num_global_key_value_heads")
     values = [
         0 if recurrent else n_kv if windowed or n_global is None else n_global

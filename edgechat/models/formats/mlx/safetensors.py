@@ -45,9 +45,9 @@ class StoredTensor:
 
     name: str
     dtype: str
-    """As the format spells it: 'BF16', 'U32'."""
+    """In the format's spelling: 'BF16', 'U32'."""
     shape: tuple[int, ...]
-    """The contiguous dimension last, as everywhere but in GGUF."""
+    """The contiguous dimension last, unlike in GGUF."""
     offset: int
     """Bytes from the start of its file's data."""
     n_bytes: int

@@ -81,7 +81,7 @@ def tensors_of(stored: Iterable[StoredTensor], config: Config) -> tuple[ModelTen
 
 
 def rows_of_embedding(tensors: Iterable[ModelTensor]) -> int | None:
-    """Return how many tokens there are, or None where no tensor tells."""
+    """Return the vocabulary size by the embedding's rows, or None without one."""
     return next((tensor.shape[-1] for tensor in tensors if tensor.name == "token_embd.weight"), None)
 
 
@@ -103,7 +103,7 @@ def _is_dropped(name: str, n_layers: int, tied: bool) -> bool:
 
 
 def _is_quantization_part(name: str, table: Mapping[str, StoredTensor]) -> bool:
-    """Say whether this is a part of another tensor: the scales or biases of a packed one."""
+    """Return whether this is a part of a quantized tensor: its scales or biases."""
     base, _, last = name.rpartition(".")
     if last in ("scales", "biases"):
         return f"{base}.weight" in table
@@ -130,7 +130,7 @@ def _gguf_tensor(
 def _unpacked(
     packed: StoredTensor, scales: StoredTensor, quantization: Mapping[str, Any] | None, name: str
 ) -> tuple[tuple[int, ...], GgmlType]:
-    """Return the shape that a packed matrix stands for, and the type that is most like it."""
+    """Return the unpacked shape of a quantized matrix, and the most similar type."""
     wrong = unsound(name, f"the parts of the quantized tensor {show(packed.name)} do not match")
     if not packed.shape or not scales.shape or packed.shape[:-1] != scales.shape[:-1] or not scales.shape[-1]:
         raise wrong
@@ -146,7 +146,7 @@ def _unpacked(
 def _bits_and_groups(
     base: str, quantization: Mapping[str, Any] | None, bytes_as_scales: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yield bits and group of a matrix, what the config says of it first.
+    """Yield possible bits and group sizes of a matrix, those of the config first.
 
     Shapes give the product of the two only, and mlx-lm too tells layers of other bits apart by it.
     """
@@ -166,7 +166,7 @@ def _bits_and_groups(
 
 
 def _gguf_name(name: str) -> str:
-    """Return the name in a GGUF file, as near as plans need it: in which layer, and whether an expert."""
+    """Return the name in a GGUF file, as far as plans need it: layer and whether it is an expert."""
     match = _LAYER.search(name)
     if match is None:
         base, _, last = name.rpartition(".")

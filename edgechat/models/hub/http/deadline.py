@@ -1,4 +1,4 @@
-"""Work that may hang, bounded in time: looking up a host has no limit of its own, nor has a slow drip."""
+"""Deadlines for work that may hang, such as name resolution and slowly dripping responses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class OutOfTime(Exception):
-    """The work took longer than it may; `stalled`: nothing came any more, as opposed to: too slowly."""
+    """The work ran out of time. stalled: without any progress, as opposed to too slowly."""
 
     def __init__(self, seconds: float, *, stalled: bool) -> None:
         super().__init__(f"no data for {seconds:g} s" if stalled else f"not finished after {seconds:g} s")
@@ -23,21 +23,21 @@ class OutOfTime(Exception):
 
 
 class ProgressWatch:
-    """What the work tells of its progress; any thread may look."""
+    """The progress of the work, for any thread."""
 
     def __init__(self) -> None:
         self.last_progress = time.monotonic()
         self.abandoned = False
 
     def beat(self) -> None:
-        """Say that something came. Raises OutOfTime where nobody waits any more, which ends the work."""
+        """Record progress. Raises OutOfTime if nobody waits any more, which ends the work."""
         if self.abandoned:
             raise OutOfTime(0, stalled=False)
         self.last_progress = time.monotonic()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Do what is not waited for, a slow disk say, for as long as it takes. Raises as `beat` does."""
+        """Suspend the deadline, for a slow disk, say. Raises like `beat`."""
         self.beat()
         self.last_progress = math.inf
         try:
@@ -47,7 +47,7 @@ class ProgressWatch:
 
 
 def run_within(seconds: float, idle: float, work: Callable[[ProgressWatch], T]) -> T:
-    """Return what `work` returns, in a thread of its own, or raise what it raises.
+    """Run `work` in a thread; return its result, or raise its exception.
 
     seconds: for all of it, or math.inf; idle: without a beat of the watch. Raises OutOfTime when either is
     over; the thread is then left to end by itself, and keeps no program from ending.

@@ -1,4 +1,4 @@
-"""Requests to the hub, every answer bounded in time and in bytes, the token kept to the hub's own host.
+"""Requests to the hub, bounded in time and size; only the hub's own host gets the token.
 
 huggingface_hub tells what the token is. Its own requests are not used before a download: they read answers
 of any size, wait without end where a server drips, and even its headers ask the network who is asking.
@@ -28,36 +28,36 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CONNECT = 5.0
-"""Seconds for a connection."""
+"""Seconds to connect."""
 IDLE = 8.0
-"""Seconds in which something must come: an address for a name, a connection, a byte."""
+"""Seconds without progress: an address, a connection, a byte."""
 SPARE = 1.0
-"""Seconds more for what has no limit of its own, so that one that has can say what was wrong."""
+"""Additional seconds, so that a more specific timeout comes first."""
 PATIENCE, SLOWEST = 60.0, 1024
-"""Seconds in which so many bytes a second must come: a byte now and then is no download."""
+"""Seconds after which the average must reach so many bytes per second."""
 MAX_REDIRECTS = 5
 
 
 class ConnectionCut(Exception):
-    """The connection ended before the answer did."""
+    """The connection was lost during a response."""
 
 
 @dataclass(slots=True)
 class HubResponse:
-    """A successful answer, its body still to be read; header names are in lower case."""
+    """A successful response whose body is still to be read; header names are in lower case."""
 
     url: str
-    """Where it came from, after all redirects."""
+    """After all redirects."""
     status: int
     headers: Mapping[str, str]
     linked: Mapping[str, str]
-    """What the hub itself said of the file when it sent us on: its x-linked-… and x-repo-commit headers."""
+    """The hub's own headers about the file, from before redirects: x-linked-… and x-repo-commit."""
     pieces: Iterator[bytes]
-    """The body, as it comes. Raises ConnectionCut, HubUnreachable."""
+    """The body. Raises ConnectionCut, HubUnreachable."""
 
 
 class Client:
-    """Requests about one repository, over connections that are kept between them."""
+    """Requests about one repository, over persistent connections."""
 
     def __init__(
         self, hub: Endpoint, repo: str, http: httpx2.Client, watch: ProgressWatch, token: str | None
@@ -69,7 +69,7 @@ class Client:
         self._token = token
 
     def paused(self) -> AbstractContextManager[None]:
-        """Do something between two pieces of an answer that may take long: see ProgressWatch.paused."""
+        """Suspend the deadline between two pieces of a response: see ProgressWatch.paused."""
         return self._watch.paused()
 
     @contextmanager
@@ -104,7 +104,7 @@ class Client:
         raise nonsense(self.hub.url, f"redirected more than {MAX_REDIRECTS} times")
 
     def read(self, url: str, limit: int) -> bytes:
-        """Return the whole answer of `url`, which may have `limit` bytes. Raises HubError, ConnectionCut."""
+        """Return the response body of `url`, at most `limit` bytes. Raises HubError, ConnectionCut."""
         body = bytearray()
         with self.get(url) as answer:
             for piece in answer.pieces:
@@ -147,7 +147,7 @@ class Client:
 
 
 def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T]) -> T:
-    """Return what `work` makes of the hub's answers. Raises HubError, and what `work` raises.
+    """Run `work` with a client, in a thread of its own. Raises HubError, and what `work` raises.
 
     seconds: for all of it, or math.inf: then only silence ends it. `work` has a thread of its own, which may
     go on for a moment when given up.
@@ -179,14 +179,14 @@ def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Return what certificates are checked with; made once, for it takes 25 ms."""
+    """Return the TLS context; creating it takes 25 ms."""
     import httpx2
 
     return httpx2.create_ssl_context()
 
 
 def _token() -> str | None:
-    """Return the token of the hub's own login, or None. Takes a quarter of a second the first time."""
+    """Return the token of `hf auth login`, or None. The first call takes a quarter of a second."""
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
@@ -220,7 +220,7 @@ def _connection_error(hub: Endpoint, error: Exception) -> HubError:
 
 
 def _reason(error: BaseException) -> str:
-    """Return why there is no connection, in the words of what it first failed on."""
+    """Return the message of the error's root cause."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
     if isinstance(error, socket.gaierror):
