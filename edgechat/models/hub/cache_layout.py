@@ -27,7 +27,7 @@ from edgechat.base.errors import DiskError, HubAnswerError
 from edgechat.base.offline import is_true
 from edgechat.base.text import mebibytes, one_line
 from edgechat.models.choices import RemoteFile, RepoListing
-from edgechat.models.hub.partial import disk_error
+from edgechat.models.hub.partial import disk_errors
 from edgechat.models.local.hashes import is_digest
 from edgechat.models.local.locations import hub_cache
 
@@ -132,10 +132,8 @@ class HubStore:
 
     def make_folders(self, file: RemoteFile) -> None:
         """Create the folders for the file, its blob and its lock."""
-        try:
+        with disk_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise disk_error(self.root, error) from error
         for path in (self.blob(file), self.path(file), self.lock(file)):
             self._make_folder(path.parent)
         # Made new or left alone: what is a link, even to nowhere, is not written through.
@@ -146,19 +144,20 @@ class HubStore:
         """Link the complete blob into the snapshot. new: the blob is not in use and may be moved."""
         path, blob = self.path(file), self.blob(file)
         draft = path.with_name(f".{uuid.uuid4().hex[:12]}.tmp")
+        if self.is_here(file):
+            return
         try:
-            if self.is_here(file):
-                return
-            if not _symlinked(blob, draft):
-                if new:
-                    draft = blob
-                else:
-                    shutil.copyfile(blob, draft)
-            os.replace(draft, path)
-        except OSError as error:
+            with disk_errors(path):
+                if not _symlinked(blob, draft):
+                    if new:
+                        draft = blob
+                    else:
+                        shutil.copyfile(blob, draft)
+                os.replace(draft, path)
+        except DiskError:
             with contextlib.suppress(OSError):
                 path.with_name(draft.name).unlink()
-            raise disk_error(path, error) from error
+            raise
 
     def write_ref(self, revision: str) -> None:
         """Record the commit of a branch or tag."""
@@ -171,23 +170,19 @@ class HubStore:
     def _write(self, path: Path, text: str) -> None:
         """Write a small file atomically; a link is replaced, not followed."""
         draft = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-        try:
+        with disk_errors(path):
             draft.write_text(text, encoding="utf-8")
             os.replace(draft, path)
-        except OSError as error:
-            raise disk_error(path, error) from error
 
     def _make_folder(self, folder: Path) -> None:
         """Create a folder below the root, with its parents, none of which may be a link."""
         folder_above = self.root
         for part in folder.relative_to(self.root).parts:
             folder_above = folder_above / part
-            try:
+            with disk_errors(folder_above):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(folder_above)
                 kind = os.lstat(folder_above).st_mode
-            except OSError as error:
-                raise disk_error(folder_above, error) from error
             if not stat.S_ISDIR(kind):
                 what = "a link" if stat.S_ISLNK(kind) else "not a folder"
                 raise DiskError(

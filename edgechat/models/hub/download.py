@@ -29,7 +29,7 @@ from edgechat.models.hub.endpoint import Endpoint, require_network
 from edgechat.models.hub.errors import nonsense
 from edgechat.models.hub.http.ranged import RangedFile
 from edgechat.models.hub.http.transfer import Client, ConnectionCut, ask_hub
-from edgechat.models.hub.partial import Partial, disk_error
+from edgechat.models.hub.partial import Partial, disk_error, disk_errors
 from edgechat.models.local.hashes import hash_for
 
 WAITS: tuple[float, ...] = (1, 2, 4, 8, 15, 30, 60)
@@ -167,18 +167,17 @@ def _download_by_xet(
         stop.wait(seconds)
 
     try:
-        path = xet.fetch(store.listing, file, folder, wait)
-        report(file.size)
-        hasher = hash_for(digest, file.size)
-        with path.open("rb", buffering=0) as stream:
-            while piece := stream.read(_READ):
-                hasher.update(piece)
-                report_checked(stream.tell())
-        if hasher.hexdigest() != digest:
-            raise _corrupt(store.listing, file)
-        os.replace(path, store.blob(file))
-    except OSError as error:
-        raise disk_error(store.blob(file), error) from error
+        with disk_errors(store.blob(file)):
+            path = xet.fetch(store.listing, file, folder, wait)
+            report(file.size)
+            hasher = hash_for(digest, file.size)
+            with path.open("rb", buffering=0) as stream:
+                while piece := stream.read(_READ):
+                    hasher.update(piece)
+                    report_checked(stream.tell())
+            if hasher.hexdigest() != digest:
+                raise _corrupt(store.listing, file)
+            os.replace(path, store.blob(file))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return FetchedFile(file, 0, file.size)

@@ -9,7 +9,7 @@ import queue
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from edgechat.base.errors import DiskError
@@ -68,11 +68,9 @@ class Partial:
         self._new_hash = new_hash
         self._lock = threading.Lock()
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-        try:
+        with disk_errors(path):
             self._fd = os.open(path, flags, 0o666)
             info = os.fstat(self._fd)
-        except OSError as error:
-            raise disk_error(path, error) from error
         self.size = info.st_size
         """Bytes that are on the disk."""
         self._synced = time.monotonic()
@@ -84,38 +82,32 @@ class Partial:
     def hash_kept(self, checked: Callable[[int], None]) -> None:
         """Hash the bytes of an earlier download; `checked` is called with the number of bytes so far."""
         done = 0
-        try:
+        with disk_errors(self.path):
             os.lseek(self._fd, 0, os.SEEK_SET)
             while done < self.size and (piece := os.read(self._fd, min(_READ, self.size - done))):
                 self._hash.update(piece)
                 done += len(piece)
                 checked(done)
-        except OSError as error:
-            raise disk_error(self.path, error) from error
         self.size = done
 
     def write(self, piece: bytes) -> None:
         """Append bytes."""
         view = memoryview(piece)
         with self._lock:
-            try:
+            with disk_errors(self.path):
                 while view:
                     view = view[os.write(self._fd, view) :]
                 if time.monotonic() - self._synced > SYNC_EVERY:
                     os.fsync(self._fd)
                     self._synced = time.monotonic()
-            except OSError as error:
-                raise disk_error(self.path, error) from error
             self._hash.update(piece)
             self.size += len(piece)
 
     def restart(self) -> None:
         """Discard all bytes."""
-        try:
+        with disk_errors(self.path):
             os.ftruncate(self._fd, 0)
             os.lseek(self._fd, 0, os.SEEK_SET)
-        except OSError as error:
-            raise disk_error(self.path, error) from error
         self._hash.drop()
         self._hash, self.size = RunningHash(self._new_hash()), 0
 
@@ -125,13 +117,11 @@ class Partial:
 
     def finish(self, final: Path) -> None:
         """Rename the file, after its bytes have reached the disk."""
-        try:
+        with disk_errors(final):
             os.fsync(self._fd)
             os.close(self._fd)  # Windows renames no open file
             self._fd = -1
             os.replace(self.path, final)
-        except OSError as error:
-            raise disk_error(final, error) from error
 
     def remove(self) -> None:
         """Close and delete the file."""
@@ -146,6 +136,15 @@ class Partial:
                 os.close(self._fd)
                 self._hash.drop()
             self._fd = -1
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Raise DiskError instead of OSError for a failure to write or create `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(path, error) from error
 
 
 def disk_error(path: Path, error: OSError) -> DiskError:

@@ -196,8 +196,7 @@ def _not_found(name: str, models_here: Inventory | None = None) -> ModelNotFound
         likely = list(dict.fromkeys(near))[:3]
         return ModelNotFound(message, hint=f"Did you mean {' or '.join(map(_printable, likely))}?")
     return ModelNotFound(
-        message,
-        hint="Use the path of a model, or a name shown by `edgechat list` or `edgechat plan`.",
+        message, hint="Use the path of a model, or a name shown by `edgechat list` or `edgechat plan`."
     )
 
 

@@ -25,6 +25,7 @@ _PERIOD_WITHOUT_LIST = {
     "olmo3": 4,
 }
 """The same in the absence of `layer_types`; 1: all layers have full attention."""
+_DEFAULT_WINDOWS = {"gemma3": 512, "gemma3n": 512, "gemma4": 512, "gpt_oss": 128, "cohere2": 4096}
 _RECURRENT_TYPES = {"linear_attention", "conv", "mamba", "recurrent"}
 _ATTENTION_PERIOD = {"qwen3_5": 4, "qwen3_5_moe": 4, "qwen3_next": 4}
 """Period of the layers with attention among recurrent ones, in the absence of a list."""
@@ -66,7 +67,10 @@ def state_entries(config: Config) -> Iterator[tuple[str, Value]]:
 def window_entries(config: Config, layers: LayerKinds) -> Iterator[tuple[str, Value]]:
     """Yield the window, and which layers have it."""
     if any(layers.windowed):
-        yield "attention.sliding_window", config.require("sliding_window", default=_default_window(config))
+        yield (
+            "attention.sliding_window",
+            config.require("sliding_window", default=_DEFAULT_WINDOWS.get(config.kind)),
+        )
         yield "attention.sliding_window_pattern", flags(layers.windowed)
 
 
@@ -77,7 +81,7 @@ def flags(values: tuple[bool, ...]) -> GgufArray:
 
 def _windowed(config: Config, n: int, layer_types: tuple[str, ...] | None) -> tuple[bool, ...]:
     kind = config.kind
-    if config.get("sliding_window") is None and _default_window(config) is None:
+    if config.get("sliding_window") is None and _DEFAULT_WINDOWS.get(config.kind) is None:
         return (False,) * n
     if kind in _FIXED_PERIOD:
         period = config.require("sliding_window_pattern", default=_FIXED_PERIOD[kind])
@@ -92,11 +96,6 @@ def _windowed(config: Config, n: int, layer_types: tuple[str, ...] | None) -> tu
     else:
         return (False,) * n
     return tuple(period > 0 and i % period < period - 1 for i in range(n))
-
-
-def _default_window(config: Config) -> int | None:
-    """Return mlx-lm's default window."""
-    return {"gemma3": 512, "gemma3n": 512, "gemma4": 512, "gpt_oss": 128, "cohere2": 4096}.get(config.kind)
 
 
 def _recurrent(config: Config, n: int, layer_types: tuple[str, ...] | None) -> tuple[bool, ...]:

@@ -69,29 +69,23 @@ def tensors_of(stored: Iterable[StoredTensor], config: Config) -> tuple[ModelTen
     """Return the tensors of all files of a model. Raises ModelFileError where two have one name, or where
     the parts of a quantized one do not go together.
     """
-    table = _by_name(stored, config.name)
+    table: dict[str, StoredTensor] = {}
+    for tensor in stored:
+        if tensor.name in table:
+            raise unsound(config.name, f"two of its files contain the tensor {show(tensor.name)}")
+        table[tensor.name] = tensor
     n_layers, tied = config.n_layers, config.get("tie_word_embeddings") is True
     quantization = config.quantization
-    tensors: list[ModelTensor] = []
-    for tensor in table.values():
-        if _is_dropped(tensor.name, n_layers, tied) or _is_quantization_part(tensor.name, table):
-            continue
-        tensors.append(_gguf_tensor(tensor, table, quantization, config.name))
-    return tuple(tensors)
+    return tuple(
+        _gguf_tensor(tensor, table, quantization, config.name)
+        for tensor in table.values()
+        if not _is_dropped(tensor.name, n_layers, tied) and not _is_quantization_part(tensor.name, table)
+    )
 
 
 def rows_of_embedding(tensors: Iterable[ModelTensor]) -> int | None:
     """Return the vocabulary size by the embedding's rows, or None without one."""
     return next((tensor.shape[-1] for tensor in tensors if tensor.name == "token_embd.weight"), None)
-
-
-def _by_name(stored: Iterable[StoredTensor], name: str) -> dict[str, StoredTensor]:
-    table: dict[str, StoredTensor] = {}
-    for tensor in stored:
-        if tensor.name in table:
-            raise unsound(name, f"two of its files contain the tensor {show(tensor.name)}")
-        table[tensor.name] = tensor
-    return table
 
 
 def _is_dropped(name: str, n_layers: int, tied: bool) -> bool:
@@ -176,13 +170,9 @@ def _gguf_name(name: str) -> str:
     last = inside[-1]
     gguf_name = next((_LAYER_NAMES[part] for part in inside if part in _LAYER_NAMES), None)
     if not _EXPERTS.isdisjoint(inside):
-        rest = ".".join(_numbers(inside))
-        return f"blk.{int(match[1])}.{gguf_name or 'ffn'}_exps.{rest + '.' if rest else ''}{last}"
+        numbers = [part for part in inside if part.isdigit()]
+        return ".".join([f"blk.{int(match[1])}.{gguf_name or 'ffn'}_exps", *numbers, last])
     shared = any(part.startswith("shared_expert") for part in inside)
     if gguf_name is None or (shared and not gguf_name.startswith("ffn")):
         return f"blk.{int(match[1])}.{match[2]}"
     return f"blk.{int(match[1])}.{gguf_name}{'_shexp' if shared else ''}.{last}"
-
-
-def _numbers(parts: list[str]) -> Iterator[str]:
-    return (part for part in parts if part.isdigit())
