@@ -95,7 +95,10 @@ def next_address(url: str, location: str) -> str:
         return target
     if _is_this_machine(destination):
         raise _unsafe_redirect("to this machine")
-    if _is_not_a_file_host(destination):
+    address = _address((destination.hostname or "").rstrip("."))
+    if address is not None and (
+        address.is_link_local or address.is_multicast or address.is_reserved or address.is_unspecified
+    ):
         raise _unsafe_redirect(f"to {host}, which is not a host of the hub's files")
     return target
 
@@ -116,14 +119,6 @@ def _is_this_machine(parts: SplitResult) -> bool:
     host = (parts.hostname or "").rstrip(".")
     address = _address(host)
     return host == "localhost" or host.endswith(".localhost") or (address is not None and address.is_loopback)
-
-
-def _is_not_a_file_host(parts: SplitResult) -> bool:
-    """Return whether the host is a link-local, multicast, reserved or unspecified address."""
-    address = _address((parts.hostname or "").rstrip("."))
-    return address is not None and (
-        address.is_link_local or address.is_multicast or address.is_reserved or address.is_unspecified
-    )
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

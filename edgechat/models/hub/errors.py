@@ -68,7 +68,11 @@ def refusal(
     if not hub.may_see_token(url):
         return nonsense(url, f"stores the files of {repo}, and responded with error {status}")
     if code == "GatedRepo":
-        return _gated(hub, repo, had_token=had_token)
+        then = "then try again." if had_token else "then log in: hf auth login (or set HF_TOKEN)."
+        return AccessDenied(
+            f"{repo} can be downloaded only after its terms have been accepted.",
+            hint=f"Accept them at {hub.page(repo)}, {then}",
+        )
     if status == 401 and had_token and code != "RepoNotFound":
         return AccessDenied(
             f"{host(url)} rejected your token.", hint="Log in again: hf auth login, or unset HF_TOKEN."
@@ -78,14 +82,6 @@ def refusal(
     if status == 403:
         return AccessDenied(f"{host(url)} denies access to {repo}: {detail or 'access is forbidden'}.")
     return nonsense(url, f"responded with error {status}" + (f": {detail}" if detail else ""))
-
-
-def _gated(hub: Endpoint, repo: str, *, had_token: bool) -> AccessDenied:
-    then = "then try again." if had_token else "then log in: hf auth login (or set HF_TOKEN)."
-    return AccessDenied(
-        f"{repo} can be downloaded only after its terms have been accepted.",
-        hint=f"Accept them at {hub.page(repo)}, {then}",
-    )
 
 
 def _not_found(hub: Endpoint, repo: str, code: str, *, had_token: bool) -> RepoNotFound:
@@ -110,9 +106,9 @@ def similar_repos(repo: str) -> list[str]:
             shown_by_name |= {
                 name.lower(): label for name in (entry.repo, entry.repo.partition("/")[2], *entry.names)
             }
-    name_wanted = repo.lower()
-    matches = difflib.get_close_matches(name_wanted, shown_by_name, n=2, cutoff=0.75)
-    matches += difflib.get_close_matches(name_wanted.partition("/")[2], shown_by_name, n=2, cutoff=0.75)
+    matches: list[str] = []
+    for wanted in (repo.lower(), repo.lower().partition("/")[2]):
+        matches += difflib.get_close_matches(wanted, shown_by_name, n=2, cutoff=0.75)
     return list(dict.fromkeys(shown_by_name[name] for name in matches))[:2]
 
 

@@ -63,7 +63,12 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
         """Return the model's header. name: what messages call it. Raises ModelFileError."""
         config = parse_config(self.config, name)
         require_language_model(config)
-        tensors = tensors_of(self._stored(), config)
+        stored: list[StoredTensor] = []
+        for table in self.tables:
+            stored += parse_table(table.data, table.file_size, table.file)
+            if len(stored) > MAX_TENSORS:
+                raise unsound(table.file, f"the model has more than {MAX_TENSORS} tensors")
+        tensors = tensors_of(stored, config)
         if not tensors:
             raise ModelFileError(f"{name} contains no weights.", hint="Use a complete model.")
         metadata = metadata_of(config, rows_of_embedding(tensors))
@@ -79,14 +84,6 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
             file_size=sum(table.file_size for table in self.tables),
             format="mlx",
         )
-
-    def _stored(self) -> list[StoredTensor]:
-        tensors: list[StoredTensor] = []
-        for table in self.tables:
-            tensors += parse_table(table.data, table.file_size, table.file)
-            if len(tensors) > MAX_TENSORS:
-                raise unsound(table.file, f"the model has more than {MAX_TENSORS} tensors")
-        return tensors
 
     def pack(self) -> bytes:
         """Return it compressed, for `unpack`."""

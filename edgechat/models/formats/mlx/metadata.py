@@ -78,11 +78,6 @@ def _default(config: Config, key: str) -> int | None:
     return default_count(config.kind, key, multimodal=config.text is not config.whole)
 
 
-def _count(config: Config, *keys: str) -> int:
-    """Return a count that the config says or mlx-lm knows. Raises ModelFileError."""
-    return config.require(*keys, default=_default(config, keys[0]))
-
-
 def _sizes(config: Config) -> Iterator[tuple[str, Value]]:
     yield "block_count", config.n_layers
     positions = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx")
@@ -106,15 +101,16 @@ def _attention(config: Config, layers: LayerKinds) -> Iterator[tuple[str, Value]
         yield "attention.head_count", 0
         yield "attention.head_count_kv", 0
         return
-    heads = _count(config, "num_attention_heads", "n_head", "num_heads")
+    default_heads = _default(config, "num_attention_heads")
+    heads = config.require("num_attention_heads", "n_head", "num_heads", default=default_heads)
     yield "attention.head_count", heads
     if config.kind in _MLA_MODELS and config.number("kv_lora_rank"):
         yield from _mla_entries(config)
         return
-    default = _default(config, "head_dim") or config.require("hidden_size", "n_embd", "d_model") // max(
-        1, heads
-    )
-    length = config.number("head_dim") or default
+    default_length = _default(config, "head_dim")
+    if not default_length:
+        default_length = config.require("hidden_size", "n_embd", "d_model") // max(1, heads)
+    length = config.number("head_dim") or default_length
     default_kv = _default(config, "num_key_value_heads")
     n_kv = config.number("num_key_value_heads", "multi_query_kv_heads", default=default_kv)
     n_kv = heads if n_kv is None else n_kv
@@ -123,8 +119,11 @@ def _attention(config: Config, layers: LayerKinds) -> Iterator[tuple[str, Value]
         yield "attention.key_length_swa", length
         yield "attention.value_length_swa", length
         length = global_length
-    key_length = _key_length(config, length)
-    yield "attention.key_length", key_length
+    nope_length, rope_length = config.number("qk_nope_head_dim"), config.number("qk_rope_head_dim")
+    if nope_length is None or rope_length is None:
+        yield "attention.key_length", length
+    else:  # expanded MLA: keys have a rotated part that values lack
+        yield "attention.key_length", nope_length + rope_length
     yield "attention.value_length", config.number("v_head_dim") or length
     yield "attention.head_count_kv", _kv_heads(config, n_kv, layers)
     shared = config.number("num_kv_shared_layers", default=_default(config, "num_kv_shared_layers"))
@@ -140,12 +139,6 @@ def _mla_entries(config: Config) -> Iterator[tuple[str, Value]]:
     yield "attention.value_length", rank
     yield "attention.key_length_mla", config.require("qk_nope_head_dim") + rope_length
     yield "attention.value_length_mla", config.require("v_head_dim")
-
-
-def _key_length(config: Config, length: int) -> int:
-    """Return the channels of a key, longer than a value's by the rotated part (expanded MLA)."""
-    nope_length, rope_length = config.number("qk_nope_head_dim"), config.number("qk_rope_head_dim")
-    return nope_length + rope_length if nope_length is not None and rope_length is not None else length
 
 
 def _kv_heads(config: Config, n_kv: int, layers: LayerKinds) -> Value:

@@ -88,16 +88,14 @@ class Client:
             self._watch.beat()
             with self._http.stream("GET", url, headers=self._headers(url, headers)) as response:
                 self._watch.beat()
-                headers_lower = {name.lower(): value for name, value in response.headers.items()}
+                received = {name.lower(): value for name, value in response.headers.items()}
                 if self.hub.may_see_token(url):
-                    linked |= {
-                        k: v for k, v in headers_lower.items() if k.startswith(("x-linked-", "x-repo-"))
-                    }
-                location = headers_lower.get("location") if 300 <= response.status_code < 400 else None
+                    linked |= {k: v for k, v in received.items() if k.startswith(("x-linked-", "x-repo-"))}
+                location = received.get("location") if 300 <= response.status_code < 400 else None
                 if location is None:
-                    self._check(url, response.status_code, headers_lower)
+                    self._check(url, response.status_code, received)
                     yield HubResponse(
-                        url, response.status_code, headers_lower, linked, self._pieces(url, response)
+                        url, response.status_code, received, linked, self._pieces(url, response)
                     )
                     return
             url = next_address(url, location)
@@ -136,7 +134,8 @@ class Client:
                 n_bytes, waited = n_bytes + len(piece), waited + time.monotonic() - since
                 if waited >= PATIENCE:
                     if n_bytes < SLOWEST * PATIENCE:
-                        raise _too_slow(url)
+                        speed = f"less than {SLOWEST} bytes per second for {PATIENCE:.0f} seconds"
+                        raise HubUnreachable(f"{host(url)} is too slow: {speed}.", hint=CHECK)
                     n_bytes, waited = 0, 0.0
                 yield piece
                 since = time.monotonic()
@@ -196,13 +195,6 @@ def _token() -> str | None:
     # A token that cannot be read or renewed is none: most repositories need no token, and the others say so.
     except Exception:
         return None
-
-
-def _too_slow(url: str) -> HubError:
-    return HubUnreachable(
-        f"{host(url)} is too slow: less than {SLOWEST} bytes per second for {PATIENCE:.0f} seconds.",
-        hint=CHECK,
-    )
 
 
 def _stalled(url: str, seconds: float) -> HubError:
