@@ -113,10 +113,10 @@ def _is_model(word: str) -> bool:
     if word.endswith(".gguf") or os.path.isfile(word):
         return True
     from edgechat.base.errors import EdgechatError
-    from edgechat.models.local.resolve import entry_of, here
+    from edgechat.models.local.resolve import entry_of, local_models
     from edgechat.models.local.stores import is_model_folder
 
     try:
-        return entry_of(word) is not None or is_model_folder(Path(word)) or bool(here(word))
+        return entry_of(word) is not None or is_model_folder(Path(word)) or bool(local_models(word))
     except EdgechatError:
         return False

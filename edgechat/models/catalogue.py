@@ -22,7 +22,7 @@ _LABEL = r"(?P<quant>(?:UD-)?(?:MXFP|NVFP|BF|FP|F|T?I?Q)[0-9][A-Z0-9_]*)"
 _PART = r"(?:-[0-9]{5}-of-[0-9]{5})?"
 
 Thinking = Literal["none", "always", "default-on", "default-off"]
-"""none: it answers at once. always: it thinks first. The others have a switch that stands so untouched."""
+"""none: answers at once. always: thinks first. default-…: has a switch, with this default."""
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -33,7 +33,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     description: str
     licence: str
     gated: bool = False
-    """Whether the hub wants its terms accepted before a download."""
+    """Whether its terms must be accepted on the hub before a download."""
     repo: str | None = None
     """Its repository on the hub; None for a model that comes with edgechat."""
     file: str
@@ -45,24 +45,24 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     mlx: dict[str, str] = {}
     """Repositories of it for MLX, by quantization ('4bit'), the recommended one first."""
     context: Annotated[int, Meta(ge=1)] | None = None
-    """Tokens it was trained to look back on."""
+    """Context length that it was trained with, in tokens."""
     draft: str | None = None
-    """Name of the entry that drafts for it."""
+    """Name of the entry that is its draft model."""
     no_draft: str | None = None
     """Why there is none."""
     thinking: Thinking = "none"
     quality: Annotated[int, Meta(ge=1, le=6)] | None = None
     """6 is the best; None for a model that is not meant for chat by itself."""
     unverified: bool = False
-    """Whether values of its sampling are recalled and not read in a source."""
+    """Whether some of its sampling values lack a source."""
     sampling: SamplingDefaults = SamplingDefaults()
-    """What its makers recommend, with the thinking switch untouched."""
+    """Recommended by its makers, for the default of the thinking switch."""
     switched_sampling: SamplingDefaults | None = None
-    """The same with the switch moved; None where that is no different."""
+    """Recommended for the other position of the switch; None if it is the same."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everything that a person may call it."""
+        """Its name and aliases."""
         return (self.name, *self.aliases)
 
     @property
@@ -77,17 +77,19 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     def file_for(self, quant: str) -> str:
         """Return the name of the file with this quantization, which may be spelled in any way."""
-        known = {canonical(one): one for one in (*self.quants, self.quant or "")}
-        return self.file.replace(_QUANT, known.get(canonical(quant), quant))
+        labels = {
+            canonical(quant_in_repo): quant_in_repo for quant_in_repo in (*self.quants, self.quant or "")
+        }
+        return self.file.replace(_QUANT, labels.get(canonical(quant), quant))
 
     def mlx_repo(self, quant: str) -> str | None:
         """Return the MLX repository with this quantization, which may be spelled in any way, or None."""
         return next((repo for label, repo in self.mlx.items() if canonical(label) == canonical(quant)), None)
 
     def quant_of(self, file_name: str) -> str | None:
-        """Return the quantization of a file, spelled as everyone does; None if it is none of this model's.
+        """Return the quantization of a file, in canonical spelling; None if the file is not this model's.
 
-        Case does not matter. Of a split file any part will do.
+        Case does not matter. Any shard of a split model will do.
         """
         before, has_quant, after = self.file.partition(_QUANT)
         if not has_quant:
@@ -98,23 +100,22 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return canonical(match["quant"]) if match else None
 
     def sampling_for(self, think: bool | None) -> SamplingDefaults:
-        """Return what its makers recommend where thinking was switched on or off, or not touched (None)."""
+        """Return the recommended sampling with thinking switched on, off, or left at its default (None)."""
         default = self.thinking in ("always", "default-on")
         moved = self.thinking.startswith("default") and think is not None and think != default
         return self.switched_sampling or self.sampling if moved else self.sampling
 
 
 def catalogue() -> tuple[CatalogueEntry, ...]:
-    """Return the catalogue that comes with edgechat, with what the user's own adds. Raises SettingsError."""
+    """Return the shipped catalogue, changed and extended by the user's own. Raises SettingsError."""
     own = own_catalogue()
     try:
-        return _joined(own, own.stat().st_mtime_ns)
+        return _with_own(own, own.stat().st_mtime_ns)
     except FileNotFoundError:
-        return _shipped()
+        return _shipped_catalogue()
     except OSError as error:
-        raise SettingsError(
-            f"{own} cannot be read: {error.strerror}.", hint="Correct or remove it."
-        ) from error
+        message = f"{own} cannot be read: {error.strerror}."
+        raise SettingsError(message, hint="Correct or remove it.") from error
 
 
 def own_catalogue() -> Path:
@@ -124,71 +125,72 @@ def own_catalogue() -> Path:
 
 def read_catalogue(path: Path) -> tuple[CatalogueEntry, ...]:
     """Return the models of a models.toml. Raises SettingsError naming the file, the model and the field."""
-    return _sound([_entry(table, where) for table, where in _tables(path)], path)
+    return _check_names([_parse_entry(table, where) for table, where in _read_tables(path)], path)
 
 
 @cache
-def _shipped() -> tuple[CatalogueEntry, ...]:
+def _shipped_catalogue() -> tuple[CatalogueEntry, ...]:
     return read_catalogue(paths.shipped("models.toml"))
 
 
 @cache
-def _joined(own: Path, _changed_at: int) -> tuple[CatalogueEntry, ...]:
+def _with_own(own: Path, _changed_at: int) -> tuple[CatalogueEntry, ...]:
     """Return the shipped entries, some with fields of the user's, and then the user's new ones."""
-    entries = {entry.name: entry for entry in _shipped()}
-    for table, where in _tables(own):
-        name = table.get("name") if isinstance(table, dict) else None
+    entries = {entry.name: entry for entry in _shipped_catalogue()}
+    for table, where in _read_tables(own):
+        name = table.get("name")
         base = entries.get(name) if isinstance(name, str) else None
-        entry = _entry(table if base is None else _fields(base) | table, where)
+        entry = _parse_entry(table if base is None else _table_of(base) | table, where)
         entries[entry.name] = entry
-    return _sound(entries.values(), own)
+    return _check_names(entries.values(), own)
 
 
-def _fields(entry: CatalogueEntry) -> dict[str, Any]:
-    """Return an entry as the table it was read from."""
-    found = {name: value for name, value in msgspec.structs.asdict(entry).items() if value is not None}
+def _table_of(entry: CatalogueEntry) -> dict[str, Any]:
+    """Return an entry as a table of models.toml."""
+    fields = {name: value for name, value in msgspec.structs.asdict(entry).items() if value is not None}
     for name in ("sampling", "switched_sampling"):
-        if name in found:
-            found[name] = found[name].given()
-    return found
+        if name in fields:
+            fields[name] = fields[name].given()
+    return fields
 
 
-def _tables(path: Path) -> list[tuple[Any, str]]:
-    """Return the [[model]] tables of a file, each with what messages call it."""
+def _read_tables(path: Path) -> list[tuple[dict[str, Any], str]]:
+    """Return the [[model]] tables of a file, each with its place, for messages."""
     table = read_toml(path)
     tables = table.get("model", [])
     if set(table) - {"model"} or not isinstance(tables, list):
         raise SettingsError(
             f"{path}: only [[model]] tables are allowed at the top level, one for each model."
         )
-    return [(one, _where(one, f"{path}, model {number}")) for number, one in enumerate(tables, 1)]
+    places: list[tuple[dict[str, Any], str]] = []
+    for number, model in enumerate(tables, 1):
+        where = f"{path}, model {number}"
+        if not isinstance(model, dict):
+            raise SettingsError(f"{where}: not a table.")
+        name = model.get("name")
+        places.append((model, f"{where} ({name})" if isinstance(name, str) else where))
+    return places
 
 
-def _where(table: Any, where: str) -> str:
-    if not isinstance(table, dict):
-        raise SettingsError(f"{where}: not a table.")
-    return f"{where} ({table['name']})" if isinstance(table.get("name"), str) else where
-
-
-def _sound(entries: Iterable[CatalogueEntry], path: Path) -> tuple[CatalogueEntry, ...]:
-    """Return the entries if no two have a name in common and every draft is one of them."""
-    found = tuple(entries)
-    taken: dict[str, str] = {}
-    for entry in found:
+def _check_names(entries: Iterable[CatalogueEntry], path: Path) -> tuple[CatalogueEntry, ...]:
+    """Return the entries. Raises SettingsError for ambiguous names and unknown draft models."""
+    checked_entries = tuple(entries)
+    name_owner: dict[str, str] = {}
+    for entry in checked_entries:
         for name in entry.names:
-            if name in taken:
-                raise SettingsError(f"{path}: {name!r} names both {taken[name]} and {entry.name}.")
-            taken[name] = entry.name
-    known = {entry.name for entry in found}
-    for entry in found:
-        if entry.draft is not None and (entry.draft not in known or entry.draft == entry.name):
+            if name in name_owner:
+                raise SettingsError(f"{path}: {name!r} names both {name_owner[name]} and {entry.name}.")
+            name_owner[name] = entry.name
+    entry_names = {entry.name for entry in checked_entries}
+    for entry in checked_entries:
+        if entry.draft is not None and (entry.draft not in entry_names or entry.draft == entry.name):
             raise SettingsError(
                 f"{path}: the draft of {entry.name}, {entry.draft!r}, is not the name of another entry."
             )
-    return found
+    return checked_entries
 
 
-def _entry(table: dict[str, Any], where: str) -> CatalogueEntry:
+def _parse_entry(table: dict[str, Any], where: str) -> CatalogueEntry:
     entry = checked(table, CatalogueEntry, where)
     for name in entry.names:
         if not name or name != name.strip().lower() or "/" in name or "\\" in name:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from edgechat.models.formats.header import Format
 from edgechat.models.formats.limits import MAX_PARTS
+from edgechat.models.formats.quants import canonical
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +20,13 @@ class RemoteFile:
     """With its folders: 'BF16/model-00001-of-00002.gguf'."""
     size: int
     sha256: str | None = None
-    """64 hexadecimal digits in lower case; None for a file that is small enough to live in git itself."""
+    """64 hexadecimal digits in lower case; None for a small file that is stored in git itself."""
     git_sha1: str | None = None
     """Git's hash of such a small file, 40 digits."""
 
     @property
     def digest(self) -> str | None:
-        """The hash that it is verified and kept by; None where the hub gives none."""
+        """The hash that it is verified and stored by; None where the hub gives none."""
         return self.sha256 or self.git_sha1
 
 
@@ -40,7 +41,7 @@ class RepoListing:
     commit: str
     """40 hexadecimal digits."""
     gated: bool
-    """Files are given only to those who have accepted its terms."""
+    """Its files can be downloaded only after its terms have been accepted."""
     licence: str | None
     """As the repository states it: 'apache-2.0'."""
     files: tuple[RemoteFile, ...]
@@ -63,7 +64,7 @@ class ModelChoice:
 
     @property
     def shown(self) -> str:
-        """What tells it from the others of its repository, for people."""
+        """Its label, for users: what distinguishes it from the others of its repository."""
         return self.quant or self.name or "an MLX model whose name does not state its quantization"
 
     @property
@@ -91,7 +92,6 @@ _LABEL = re.compile(
         ))(?![A-Za-z0-9])""",
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
-_SAME = {"FP16": "F16", "FP32": "F32"}
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 """Files that every MLX model has."""
@@ -117,9 +117,9 @@ _MLX_LABEL = re.compile(
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
 
-# What lies beside models and is none: vision parts, importance matrices, drafts that only work with their
-# target, bare vocabularies. llama.cpp has such a list too (common/download.cpp).
-_BESIDE = re.compile(
+# GGUF files that are not language models: vision parts, importance matrices, drafts that only work with
+# their target, bare vocabularies. llama.cpp has such a list too (common/download.cpp).
+_NO_MODEL = re.compile(
     r"""(?:mmproj|imatrix|draft-|ggml-vocab-).* | .*[-._]imatrix
       | (?:.*[-._])?(?:mmproj|mtp|eagle3|dflash|dspark)(?:[-._].*)?""",
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
@@ -129,33 +129,36 @@ _BESIDE = re.compile(
 def model_choices(files: Iterable[RemoteFile], repo: str = "") -> tuple[ModelChoice, ...]:
     """Return the language models among the files of a repository or folder: GGUF files, then those for MLX.
 
-    repo: its name, which tells what an MLX model is quantized to. Sets that lack a part are left out. Whether
-    safetensors hold a language model their header tells.
+    repo: its name, which states the quantization of an MLX model. Incomplete split models are left out.
+    Whether safetensors hold a language model is known only from their header.
     """
-    known = list(files)
-    return (*_gguf_choices(known), *_mlx_choices(known, repo))
+    listed = list(files)
+    return (*_gguf_choices(listed), *_mlx_choices(listed, repo))
 
 
 def _gguf_choices(files: Iterable[RemoteFile]) -> tuple[ModelChoice, ...]:
-    single: list[ModelChoice] = []
+    choices: list[ModelChoice] = []
     sets: dict[tuple[str, int], dict[int, RemoteFile]] = {}
     for file in files:
-        stem = _stem(file.name)
+        stem = _gguf_stem(file.name)
         if stem is None or file.size <= 0:
             continue
         match = _PART.fullmatch(stem)
         if match is None:
-            single.append(ModelChoice(stem, quant_label(stem), (file,)))
+            choices.append(ModelChoice(stem, quant_label(stem), (file,)))
         else:
             sets.setdefault((match["stem"], int(match["count"])), {})[int(match["number"])] = file
-    whole = [_set(stem, count, parts) for (stem, count), parts in sets.items()]
-    return tuple(sorted([*single, *filter(None, whole)], key=lambda choice: choice.name))
+    for (stem, count), parts in sets.items():
+        if _is_complete(parts, count):
+            files_in_order = tuple(file for _, file in sorted(parts.items()))
+            choices.append(ModelChoice(stem, quant_label(stem), files_in_order))
+    return tuple(sorted(choices, key=lambda choice: choice.name))
 
 
 def quant_label(name: str) -> str | None:
-    """Return the quantization that a file's name states, in capitals: the last one that it holds, or None."""
+    """Return the last quantization in a file's name, in capitals, or None."""
     labels = [match["label"].upper() for match in _LABEL.finditer(PurePosixPath(name).name)]
-    return _SAME.get(labels[-1], labels[-1]) if labels else None
+    return canonical(labels[-1]) if labels else None
 
 
 def mlx_label(name: str) -> str | None:
@@ -164,7 +167,7 @@ def mlx_label(name: str) -> str | None:
     if match is None:
         return None
     bits = match["bits"] or match["q"]
-    return f"{bits}bit" if bits else {"fp16": "f16", "fp32": "f32"}.get(match[0].lower(), match[0].lower())
+    return f"{bits}bit" if bits else canonical(match[0]).lower()
 
 
 def _mlx_choices(files: Sequence[RemoteFile], repo: str) -> Iterator[ModelChoice]:
@@ -174,44 +177,40 @@ def _mlx_choices(files: Sequence[RemoteFile], repo: str) -> Iterator[ModelChoice
         folder, _, name = file.name.rpartition("/")
         if needed_by_mlx(name):
             folders.setdefault(folder, {})[name] = file
-    for folder, held in sorted(folders.items()):
-        weights = sorted(name for name in held if _MLX_WEIGHTS.fullmatch(name))
-        if CONFIG not in held or TOKENIZER not in held or not _all_there(weights):
+    for folder, names in sorted(folders.items()):
+        weights = sorted(name for name in names if _MLX_WEIGHTS.fullmatch(name))
+        if CONFIG not in names or TOKENIZER not in names or not _all_there(weights):
             continue
-        rest = sorted(set(held) - set(weights) - {CONFIG})
+        rest = sorted(set(names) - set(weights) - {CONFIG})
         label = mlx_label(folder) or mlx_label(repo)
-        yield ModelChoice(folder, label, tuple(held[name] for name in (CONFIG, *weights, *rest)), "mlx")
+        yield ModelChoice(folder, label, tuple(names[name] for name in (CONFIG, *weights, *rest)), "mlx")
 
 
 def needed_by_mlx(name: str) -> bool:
-    """Say whether a file of this name is a part of an MLX model. No program is, whatever it is called."""
+    """Return whether a file of this name is part of an MLX model. Code never is."""
     return name in _MLX_FILES or _MLX_WEIGHTS.fullmatch(name) is not None
 
 
 def _all_there(weights: Sequence[str]) -> bool:
-    """Say whether there are weights, and no numbered set among them lacks a part."""
+    """Return whether there are weights, and no shard of them is missing."""
     sets: dict[tuple[str, int], set[int]] = {}
     for name in weights:
         match = _PART.fullmatch(name.removesuffix(".safetensors"))
         if match is not None:
             sets.setdefault((match["stem"], int(match["count"])), set()).add(int(match["number"]))
-    whole = all(
-        count <= MAX_PARTS and found == set(range(1, count + 1)) for (_, count), found in sets.items()
-    )
-    return 0 < len(weights) <= MAX_PARTS and whole
+    complete = all(_is_complete(numbers, count) for (_, count), numbers in sets.items())
+    return 0 < len(weights) <= MAX_PARTS and complete
 
 
-def _stem(name: str) -> str | None:
-    """Return the name without its ending, or None for what holds no language model."""
+def _gguf_stem(name: str) -> str | None:
+    """Return the name without its extension, or None for a file that is not a language model."""
     if not name.lower().endswith(".gguf"):
         return None
     stem = name[: -len(".gguf")]
     base = stem.rpartition("/")[2]
-    return None if not base or _BESIDE.fullmatch(base) else stem
+    return None if not base or _NO_MODEL.fullmatch(base) else stem
 
 
-def _set(stem: str, count: int, parts: dict[int, RemoteFile]) -> ModelChoice | None:
-    if not 0 < count <= MAX_PARTS or set(parts) != set(range(1, count + 1)):
-        return None
-    files: Sequence[RemoteFile] = [parts[number] for number in range(1, count + 1)]
-    return ModelChoice(stem, quant_label(stem), tuple(files))
+def _is_complete(numbers: Collection[int], count: int) -> bool:
+    """Return whether these are the numbers of all shards of a model that is split into `count`."""
+    return 0 < count <= MAX_PARTS and set(numbers) == set(range(1, count + 1))

@@ -15,7 +15,7 @@ from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.quants import canonical, is_mlx_bits
 
 LARGE = 30_000_000_000
-"""Weights from which a model bears a poor quantization: Q2_K costs 70B what Q3_K_M costs 8B."""
+"""Number of weights from which a poor quantization is acceptable: Q2_K costs 70B what Q3_K_M costs 8B."""
 BLOCK = 256
 """Weights in a block of the K-quants. Rows that are no multiple get larger types, and files hardly shrink."""
 
@@ -29,7 +29,7 @@ class Figure:
 
 
 class QualityClass(IntEnum):
-    """How near a quantization comes to the model itself; greater is better."""
+    """How close a quantization is to the unquantized model; greater is better."""
 
     POOR = 1
     REDUCED = 2
@@ -40,7 +40,7 @@ class QualityClass(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name that people read: 'near-lossless'."""
+        """The name that users see: 'near-lossless'."""
         return self.name.lower().replace("_", "-")
 
 
@@ -99,7 +99,7 @@ def kl_divergence(quant: str | None) -> Figure | None:
     MXFP4 is that of gpt-oss, which was trained in it; other models' files of that name lose something. An
     uploader's own mixture counts as the plain one that it is most like.
     """
-    label = _plain(quant)
+    label = _plain_label(quant)
     if label == "MXFP4":
         return Figure(0.0, _NATIVE)
     if is_mlx_bits(label):
@@ -114,16 +114,16 @@ def kl_divergence(quant: str | None) -> Figure | None:
 
 def quality_class(quant: str | None) -> QualityClass | None:
     """Return the class of a quantization; None where nothing is known of it."""
-    if _plain(quant) in ("F32", "BF16"):
+    if _plain_label(quant) in ("F32", "BF16"):
         return QualityClass.REFERENCE
     figure = kl_divergence(quant)
     if figure is None:
         return None
-    return next((found for limit, found in _LIMITS if figure.value <= limit), QualityClass.POOR)
+    return next((quality for limit, quality in _LIMITS if figure.value <= limit), QualityClass.POOR)
 
 
 def worth_offering(header: ModelHeader, quant: str | None) -> bool:
-    """Say whether a sensible person would run this model in this quantization if it fits.
+    """Return whether a sensible person would run this model in this quantization if it fits.
 
     Not a poor one below 30B; and of GGUF files nothing below Q4_K_M where rows are no multiple of 256, since
     such files hardly shrink any more: gemma-3-1b takes 0.69 GB in Q2_K, 0.81 in Q4_K_M.
@@ -136,5 +136,5 @@ def worth_offering(header: ModelHeader, quant: str | None) -> bool:
     return quality_class(quant) is not QualityClass.POOR or header.n_params >= LARGE
 
 
-def _plain(quant: str | None) -> str:
+def _plain_label(quant: str | None) -> str:
     return canonical(quant or "").removeprefix("UD-").replace("_XL", "_M")

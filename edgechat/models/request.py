@@ -1,4 +1,4 @@
-"""What is wanted of the hub: from a name that a person typed to the models of one repository."""
+"""Requests for models on the hub: from a name that a user typed to the models of one repository."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgechat.models.local.resolve import entry_of, resolve
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A repository, and what was said about which of its models."""
+    """A repository, and which of its models are requested."""
 
     hub: HubName
     entry: CatalogueEntry | None
@@ -30,7 +30,7 @@ class ModelRequest:
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """Its name in the catalogue, else its repository's."""
         return self.entry.name if self.entry else self.hub.repo
 
     @property
@@ -39,14 +39,14 @@ class ModelRequest:
         return self.hub.revision or "main"
 
 
-def wanted(
+def parse_request(
     name: str, quant: str | None = None, revision: str | None = None, format: Format | None = None
 ) -> ModelRequest:
-    """Return what a name of the catalogue, an alias, owner/repo[:QUANT] or a hub address means.
+    """Parse a name or alias of the catalogue, owner/repo[:QUANT], or a hub URL.
 
-    format: 'mlx' means the repository for MLX of a model of the catalogue, as does a quantization that only
-    such have; of another repository the models of that format. Raises ModelNotFound; SettingsError where two
-    things were said that cannot both be.
+    format: 'mlx', or a quantization that only MLX models have, selects the MLX repository of a model of the
+    catalogue; of another repository, the models in that format. Raises ModelNotFound; SettingsError for
+    contradictory arguments.
     """
     entry = entry_of(name)
     if entry is not None and entry.repo is None:
@@ -58,7 +58,7 @@ def wanted(
         hub = HubName(entry.repo) if entry and entry.repo else parse_model_name(name)
         format = "gguf" if entry else format
     if hub is None:
-        return _local(name)
+        return _raise_not_remote(name)
     if quant and hub.quant and canonical(quant) != canonical(hub.quant):
         raise SettingsError(f"{one_line(name)} asks for {hub.quant}, and --quant for {one_line(quant)}.")
     if revision and hub.revision and revision != hub.revision:
@@ -67,29 +67,31 @@ def wanted(
         )
     if revision is not None and not valid_revision(revision):
         raise SettingsError(f"{one_line(revision)!r} is not a valid branch, tag or commit.")
-    asked = quant or hub.quant
+    label = quant or hub.quant
     hub = replace(hub, quant=None, revision=revision or hub.revision)
-    return ModelRequest(hub, entry, canonical(asked) if asked else None, format)
+    return ModelRequest(hub, entry, canonical(label) if label else None, format)
 
 
-def matching(want: ModelRequest, remote: RemoteModel) -> tuple[ModelChoice, ...]:
-    """Return the models of the listing that are meant, at least one. Raises ModelNotFound."""
-    found: Sequence[ModelChoice] = [one for one in remote.choices if want.format in (None, one.format)]
-    if not found:
+def matching_choices(want: ModelRequest, remote: RemoteModel) -> tuple[ModelChoice, ...]:
+    """Return the requested models of the listing, at least one. Raises ModelNotFound."""
+    choices: Sequence[ModelChoice] = [
+        choice for choice in remote.choices if want.format in (None, choice.format)
+    ]
+    if not choices:
         what = "MLX model" if want.format == "mlx" else "GGUF file"
         raise ModelNotFound(
             f"{remote.repo} contains no {what}.", hint="Omit --backend, or choose another repository."
         )
     if want.entry is not None and want.format == "mlx":
-        return tuple(found)  # the repository was chosen by the quantization
+        return tuple(choices)  # the repository was chosen by the quantization
     if want.entry is not None:
-        found = [one for one in found if _is_of(want.entry, one)]
-        if not found:
+        choices = [choice for choice in choices if _belongs_to(want.entry, choice)]
+        if not choices:
             raise ModelNotFound(
                 f"{remote.repo} does not contain a file like {want.entry.file} (any more).",
                 hint=f"To see its files: edgechat plan {remote.repo}",
             )
-    return tuple(found) if want.quant is None else of_quant(remote.repo, found, want.quant)
+    return tuple(choices) if want.quant is None else of_quant(remote.repo, choices, want.quant)
 
 
 def _mlx_repo(entry: CatalogueEntry, quant: str | None) -> str:
@@ -99,25 +101,25 @@ def _mlx_repo(entry: CatalogueEntry, quant: str | None) -> str:
             f"The catalogue has no MLX repository for {entry.name}.",
             hint=f"Give a repository, or use the GGUF files: edgechat pull {entry.name} --backend llama.cpp",
         )
-    found = entry.mlx_repo(quant) if quant else next(iter(entry.mlx.values()))
-    if found is None:
+    repo = entry.mlx_repo(quant) if quant else next(iter(entry.mlx.values()))
+    if repo is None:
         raise ModelNotFound(
             f"The catalogue has no {one_line(quant or '')} of {entry.name} for MLX.",
             hint=f"It has: {', '.join(entry.mlx)}.",
         )
-    return found
+    return repo
 
 
-def _is_of(entry: CatalogueEntry, choice: ModelChoice) -> bool:
-    """Say whether a model of the entry's repository is the entry's, and not one that lies beside it."""
+def _belongs_to(entry: CatalogueEntry, choice: ModelChoice) -> bool:
+    """Return whether a model of the entry's repository is the entry's, and not another one."""
     names = choice.file_names
     if entry.quant is None:
         return names == (entry.file,)
     return entry.quant_of(names[0]) is not None
 
 
-def _local(name: str) -> ModelRequest:
-    """Raise ModelNotFound for what is no name of the hub."""
+def _raise_not_remote(name: str) -> ModelRequest:
+    """Raise ModelNotFound for a name that is not the hub's."""
     if Path(name).expanduser().exists():
         raise ModelNotFound(
             f"{one_line(name)} is already on this machine.", hint=f"To run it: edgechat run {one_line(name)}"

@@ -1,4 +1,4 @@
-"""The headers that come with edgechat: what every model of the catalogue would take, before it is downloaded.
+"""The headers that ship with edgechat, to plan every model of the catalogue before it is downloaded.
 
 `skeletons.bin` holds one skeleton for each model, and for each of its quantizations a byte for each tensor:
 its type. packaging/catalogue writes it, with the types that llama.cpp's own quantizer gives.
@@ -20,7 +20,7 @@ import msgspec
 from edgechat.base import paths
 from edgechat.base.errors import ModelFileError
 from edgechat.models.catalogue import CatalogueEntry
-from edgechat.models.formats.gguf import parse_header
+from edgechat.models.formats.gguf import aligned, parse_header
 from edgechat.models.formats.header import ModelHeader, ModelTensor
 from edgechat.models.formats.quants import FILE_TYPES, GgmlType, canonical
 from edgechat.models.formats.skeleton import skeleton
@@ -32,7 +32,7 @@ _U32 = struct.Struct("<I")
 
 
 class _Model(msgspec.Struct, frozen=True, array_like=True):
-    """Where one model's part lies, and the bytes of its files by quantization, ordered like their types."""
+    """Where one model's part is, and its file sizes by quantization, in the order of their types."""
 
     name: str
     repo: str
@@ -48,39 +48,39 @@ class _Index(msgspec.Struct, frozen=True, array_like=True):
 
 def shipped_quants(entry: CatalogueEntry) -> tuple[str, ...]:
     """Return the quantizations of which a header is shipped, from small to large. Raises ModelFileError."""
-    model = _model(entry)
+    model = _indexed_model(entry)
     return tuple(sorted(model.sizes, key=model.sizes.__getitem__)) if model else ()
 
 
 def shipped_size(entry: CatalogueEntry, quant: str) -> int | None:
     """Return the bytes of a file of this model, or None where no header of it is shipped."""
-    model = _model(entry)
+    model = _indexed_model(entry)
     return model.sizes.get(canonical(quant)) if model else None
 
 
 def shipped_header(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
     """Return the header of a file of this model as it is in its repository, without the tokenizer, or None.
 
-    None too where the user's own catalogue takes it from another repository. Raises ModelFileError where the
-    shipped file is damaged.
+    None also if the user's own catalogue names another repository. Raises ModelFileError if the shipped file
+    is damaged.
     """
-    model, label = _model(entry), canonical(quant)
+    model, label = _indexed_model(entry), canonical(quant)
     if model is None or label not in model.sizes:
         return None
     base, types = _base(model.name)
     number = list(model.sizes).index(label)
     n = len(base.tensors)
-    tensors, at = [], 0
-    for tensor, kind in zip(base.tensors, types[number * n : (number + 1) * n], strict=True):
-        weights, size = GgmlType(kind).block
-        n_bytes = tensor.n_elements // weights * size
+    file_type = next(number for number, name in FILE_TYPES.items() if name == label)
+    tensors, offset = [], 0
+    for tensor, kind in zip(base.tensors, map(GgmlType, types[number * n : (number + 1) * n]), strict=True):
+        n_bytes = kind.row_bytes(tensor.n_elements)
         # Not replace(), which takes four times as long: `edgechat plan` reads thirty thousand of them.
-        tensors.append(ModelTensor(tensor.name, tensor.shape, GgmlType(kind), at, n_bytes))
-        at += -(-n_bytes // base.alignment) * base.alignment
+        tensors.append(ModelTensor(tensor.name, tensor.shape, kind, offset, n_bytes))
+        offset += aligned(n_bytes, base.alignment)
     return replace(
         base,
         path=entry.file_for(label),
-        metadata=base.metadata | {"general.file_type": _file_type(label)},
+        metadata=base.metadata | {"general.file_type": file_type},
         tensors=tuple(tensors),
         file_size=model.sizes[label],
     )
@@ -93,8 +93,8 @@ def pack_all(models: Iterable[tuple[CatalogueEntry, list[ModelHeader]]]) -> byte
     at = 0
     for entry, headers in models:
         types = b"".join(bytes(tensor.type for tensor in header.tensors) for header in headers)
-        made = skeleton(headers[0])
-        part = zlib.compress(_U32.pack(len(made)) + made + types, 9)
+        packed_skeleton = skeleton(headers[0])
+        part = zlib.compress(_U32.pack(len(packed_skeleton)) + packed_skeleton + types, 9)
         sizes = {header.quant or "": header.file_size for header in headers}
         index.append(_Model(entry.name, entry.repo or "", entry.file, at, len(part), sizes))
         parts.append(part)
@@ -103,14 +103,9 @@ def pack_all(models: Iterable[tuple[CatalogueEntry, list[ModelHeader]]]) -> byte
     return b"".join([_MAGIC, _U32.pack(len(packed)), packed, *parts])
 
 
-def _model(entry: CatalogueEntry) -> _Model | None:
+def _indexed_model(entry: CatalogueEntry) -> _Model | None:
     model = _index()[0].get(entry.name)
-    same = model is not None and (model.repo, model.file) == (entry.repo, entry.file)
-    return model if same else None
-
-
-def _file_type(label: str) -> int:
-    return next(number for number, name in FILE_TYPES.items() if name == label)
+    return model if model and (model.repo, model.file) == (entry.repo, entry.file) else None
 
 
 @cache
@@ -124,22 +119,22 @@ def _index() -> tuple[dict[str, _Model], bytes]:
         start = 8 + _U32.unpack_from(data, 4)[0]
         index = msgspec.msgpack.decode(data[8:start], type=_Index)
     except (OSError, ValueError, struct.error, msgspec.DecodeError) as error:
-        raise _damaged(f"{path} cannot be read: {error}") from error
+        raise _damaged_installation(f"{path} cannot be read: {error}") from error
     return {model.name: model for model in index.models}, data[start:]
 
 
 @lru_cache(maxsize=4)
 def _base(name: str) -> tuple[ModelHeader, bytes]:
-    """Return a model's header, of which only the shapes are meant, and the types of all its quantizations."""
+    """Return a model's header, for its shapes only, and the types of all its quantizations."""
     models, data = _index()
     model = models[name]
     try:
         part = zlib.decompress(data[model.at : model.at + model.length])
         end = 4 + _U32.unpack_from(part)[0]
     except (zlib.error, struct.error) as error:
-        raise _damaged(f"{FILE} is damaged at {name}: {error}") from error
+        raise _damaged_installation(f"{FILE} is damaged at {name}: {error}") from error
     return parse_header(part[4:end], 2**62, name), part[end:]
 
 
-def _damaged(what: str) -> ModelFileError:
+def _damaged_installation(what: str) -> ModelFileError:
     return ModelFileError(f"{what}.", hint="Reinstall edgechat: this installation is damaged.")

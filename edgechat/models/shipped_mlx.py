@@ -1,8 +1,8 @@
-"""What a model of the catalogue would take as an MLX model, before its repository was asked.
+"""Estimated headers of the catalogue's MLX models, before their repositories are asked.
 
 From the shapes that come with edgechat (shipped.py) and MLX's own rule: matrices are quantized in groups of
-64, each with a scale and a bias of 16 bits; norms and the like stay in 16 bits. Which matrices are left in
-more bits a converter decides, so this may be some per cent off; the header on the hub says exactly.
+64, each with a scale and a bias of 16 bits; norms and the like stay in 16 bits. A converter decides which
+matrices keep more bits, so this may be off by some per cent; the header on the hub is exact.
 """
 
 from __future__ import annotations
@@ -16,45 +16,41 @@ from edgechat.models.shipped import shipped_header, shipped_quants
 
 GROUP = 64
 """Weights that share a scale and a bias."""
-_SHARED = 4
+_SCALE_AND_BIAS = 4
 """Bytes of those."""
 
 
 def mlx_header_of(entry: CatalogueEntry, quant: str) -> ModelHeader | None:
-    """Return about the header of a model's MLX repository in this quantization, its sizes estimated.
+    """Return the header of a model's MLX repository in this quantization, with estimated sizes.
 
-    quant: '4bit', 'mxfp4', 'bf16'. None where the catalogue names no such repository, or no shapes of the
-    model are shipped. Raises ModelFileError where what is shipped is damaged.
+    quant: '4bit', 'mxfp4', 'bf16'. None if the catalogue names no such repository, or if no shapes of the
+    model are shipped. Raises ModelFileError if the shipped file is damaged.
     """
     repo, quants = entry.mlx_repo(quant), shipped_quants(entry)
     base = shipped_header(entry, quants[0]) if repo and quants else None
     if base is None or repo is None:
         return None
-    label = next(one for one in entry.mlx if canonical(one) == canonical(quant))
-    tensors = tuple(_converted(tensor, label) for tensor in base.tensors)
+    label = next(name for name in entry.mlx if canonical(name) == canonical(quant))
+    tensors = tuple(_to_mlx(tensor, label) for tensor in base.tensors)
     metadata = {key: value for key, value in base.metadata.items() if key != "general.file_type"}
-    made = replace(
-        base, path=repo, metadata=metadata | {"mlx.quantization": label}, tensors=tensors, format="mlx"
-    )
-    return replace(made, file_size=made.weights_bytes)
+    metadata["mlx.quantization"] = label
+    n_bytes = sum(tensor.n_bytes for tensor in tensors)
+    return replace(base, path=repo, metadata=metadata, tensors=tensors, format="mlx", file_size=n_bytes)
 
 
-def _converted(tensor: ModelTensor, label: str) -> ModelTensor:
-    """Return a tensor as it would be in an MLX model."""
+def _to_mlx(tensor: ModelTensor, label: str) -> ModelTensor:
     n = tensor.n_elements
-    kind = _type_in(tensor, label)
-    if kind is GgmlType.MXFP4:
+    kind = _mlx_type(tensor, label)
+    if kind in (GgmlType.MXFP4, GgmlType.BF16):
         return replace(tensor, type=kind, n_bytes=kind.row_bytes(n))
-    if kind is GgmlType.BF16:
-        return replace(tensor, type=kind, n_bytes=2 * n)
-    bits = next(bits for bits, one in MLX_TYPES.items() if one is kind)
-    return replace(tensor, type=kind, n_bytes=n * bits // 8 + n // GROUP * _SHARED)
+    bits = next(bits for bits, mlx_type in MLX_TYPES.items() if mlx_type is kind)
+    return replace(tensor, type=kind, n_bytes=n * bits // 8 + n // GROUP * _SCALE_AND_BIAS)
 
 
-def _type_in(tensor: ModelTensor, label: str) -> GgmlType:
-    # What llama.cpp leaves whole, norms, convolutions and small gates, MLX does too.
-    whole = tensor.type in (GgmlType.F32, GgmlType.F16, GgmlType.BF16)
-    if whole or len(tensor.shape) < 2 or tensor.shape[0] % GROUP:
+def _mlx_type(tensor: ModelTensor, label: str) -> GgmlType:
+    # Like llama.cpp, MLX does not quantize norms, convolutions and small gates.
+    unquantized = tensor.type in (GgmlType.F32, GgmlType.F16, GgmlType.BF16)
+    if unquantized or len(tensor.shape) < 2 or tensor.shape[0] % GROUP:
         return GgmlType.BF16
     if is_mlx_bits(label):
         return MLX_TYPES[int(label[0])]

@@ -116,7 +116,7 @@ def test_an_odd_cache_is_as_if_there_were_none(make: Make) -> None:
     assert listing._read() == {}
     assert not calibration.Calibration.read()._runs
     assert lessons._read() == []
-    assert metadata_cache.kept_listing("hub", "owner/name", None) is None
+    assert metadata_cache.cached_listing("hub", "owner/name", None) is None
     assert usage.uses() == {}
 
 

@@ -482,15 +482,15 @@ def test_where_links_cannot_be_made_it_is_copied(
     from edgechat.models.local import importing
 
     path = homes.place(model, tmp_path / "loose.gguf")
-    monkeypatch.setattr(importing, "_linked", lambda source, target: False)
+    monkeypatch.setattr(importing, "_hard_linked", lambda source, target: False)
     monkeypatch.setattr(importing, "_cloned", lambda source, target: False)
     told: list[tuple[int, int]] = []
-    found = importing.take_in(str(path), tell=lambda n, total: told.append((n, total)))
+    found = importing.import_model(str(path), on_progress=lambda n, total: told.append((n, total)))
     assert (found.how, told[-1]) == ("copied", (path.stat().st_size,) * 2)
     assert found.path.read_bytes() == path.read_bytes()
-    monkeypatch.setattr(importing, "_SPARE", 1 << 60)
+    monkeypatch.setattr(importing, "_RESERVE", 1 << 60)
     with pytest.raises(NotImported, match="free"):
-        importing.take_in(str(path), name="second", tell=lambda n, total: None)
+        importing.import_model(str(path), name="second", on_progress=lambda n, total: None)
     assert [file.name for file in found.path.parent.iterdir()] == ["loose.gguf"]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from edgechat.base.errors import BackendMissing, ModelNotFound
 from edgechat.device.profile import DeviceProfile
-from edgechat.models.request import wanted
+from edgechat.models.request import parse_request
 from edgechat.planner import machine, prepare
 from edgechat.planner.ranking import pulling
 from edgechat.planner.ranking.pulling import PullDecision, bring, decide
@@ -77,7 +77,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 def decided(name: str, backend: str | None = None, quant: str | None = None, **more: object) -> PullDecision:
     reads = {"mlx": "mlx", "llama.cpp": "gguf", None: None}[backend]
-    answer = decide(wanted(name, quant, format=reads), backend=backend, **more)  # type: ignore[arg-type]
+    answer = decide(parse_request(name, quant, format=reads), backend=backend, **more)  # type: ignore[arg-type]
     assert isinstance(answer, PullDecision)
     return answer
 
@@ -119,7 +119,7 @@ def test_a_name_of_the_catalogue_with_its_draft(pull: Pull, hub: Hub) -> None:
     made = json.loads(ran.stdout)["plan"]
     assert (made["backend"], made["draft"]["model"]) == ("mlx", "tiny-two")
     hub.stop()
-    here = decide(wanted("tiny-one", format="mlx"), backend="mlx")
+    here = decide(parse_request("tiny-one", format="mlx"), backend="mlx")
     assert isinstance(here, PullDecision)
     assert (repos(here), here.missing) == ([FOUR], ((),))
 

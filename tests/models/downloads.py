@@ -74,5 +74,5 @@ def keep(listing: RepoListing, data: bytes) -> None:
     """Leave the partial of an earlier download."""
     at, file = store(listing)
     at.make_folders(file)
-    at.begin(file, "main")
+    at.mark_begun(file, "main")
     at.partial(file).write_bytes(data)

@@ -6,8 +6,8 @@ import sys
 
 from edgechat.base.text import flat, mebibytes
 from edgechat.cli.output.status import StatusLine
-from edgechat.models.local.importing import take_in
-from edgechat.models.local.resolve import here
+from edgechat.models.local.importing import import_model
+from edgechat.models.local.resolve import local_models
 
 _HOW = {
     "cloned": "It shares disk space with your file until one of the two is changed.",
@@ -21,17 +21,17 @@ def run(file: str, *, name: str | None, move: bool) -> int:
     """Run the command; return the exit code. Raises EdgechatError."""
     status = StatusLine(sys.stderr)
     try:
-        found = take_in(
+        found = import_model(
             file,
             name=name,
             move=move,
-            tell=lambda n, total: status.show(
+            on_progress=lambda n, total: status.show(
                 f"copying {100 * n // max(1, total)}% of {mebibytes(total)}, Ctrl+C cancels"
             ),
         )
     finally:
         status.clear()
-    known = here(str(found.path))
+    known = local_models(str(found.path))
     called = known[0].name if known else str(found.path)
     print(flat(f"Imported {called}: {found.path}"))
     print(_HOW[found.how])

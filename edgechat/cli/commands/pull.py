@@ -27,7 +27,7 @@ from edgechat.cli.output.progress import DownloadProgress
 from edgechat.cli.output.pull_report import as_object, of_local_file, result, shown
 from edgechat.cli.output.status import StatusLine
 from edgechat.models.hub.download import FetchedFile
-from edgechat.models.request import wanted
+from edgechat.models.request import parse_request
 from edgechat.planner.ranking.download_choice import DownloadChoice
 from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision, bring, decide
 from edgechat.planner.request import FORMATS
@@ -53,7 +53,7 @@ class PullOptions:
 def run(options: PullOptions) -> int:
     """Run the command; return the exit code. Raises EdgechatError."""
     reads = FORMATS[options.backend] if options.backend else None
-    want = wanted(options.model, options.quant, options.revision, reads)
+    want = parse_request(options.model, options.quant, options.revision, reads)
     status = StatusLine(sys.stderr)
     try:
         decided = decide(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from edgechat.base.text import flat, mebibytes
 from edgechat.cli.terminal_io import refused
 from edgechat.models.local.inventory import LocalModel
-from edgechat.models.local.removal import Removal, only, removal
+from edgechat.models.local.removal import Removal, removal, single_model
 
 
 def run(name: str, *, yes: bool) -> int:
     """Run the command; return the exit code: 1 where nothing was removed. Raises EdgechatError."""
-    one = only(name)
+    one = single_model(name)
     found = removal(one)
     print(_words(one, found))
     if not yes:

@@ -25,7 +25,7 @@ from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.inventory import LocalModel
-from edgechat.models.local.resolve import located
+from edgechat.models.local.resolve import find_models
 from edgechat.models.local.usage import ModelUse, use_of
 from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.estimate.calibration import Calibration
@@ -62,7 +62,7 @@ def run(name: str, *, json: bool) -> int:
     try:
         with DryRun() as dry:
             machine = Machine(look(dry), history=Calibration.read(), dry=dry)
-            found = [_shown(one, machine) for one in located(name)]
+            found = [_shown(one, machine) for one in find_models(name)]
     finally:
         status.clear()
     if json:

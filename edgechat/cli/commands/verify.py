@@ -9,13 +9,13 @@ from edgechat.base.text import flat, mebibytes, one_line
 from edgechat.cli.output.status import StatusLine
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
-from edgechat.models.local.resolve import located
+from edgechat.models.local.resolve import find_models
 from edgechat.models.local.verifying import Verification, verify
 
 
 def run(name: str | None) -> int:
     """Run the command; return the exit code: 1 where something is damaged. Raises EdgechatError."""
-    models = list(inventory().models) if name is None else located(name)
+    models = list(inventory().models) if name is None else find_models(name)
     n_damaged = 0
     for one in models:
         found = _verified(one)

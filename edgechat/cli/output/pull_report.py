@@ -62,7 +62,7 @@ def result(
             if file not in files:
                 yield f"{name} is already on this machine: {flat(str(part.path(file)))}"
             elif dry_run:
-                kept = part.store.kept(file)
+                kept = part.store.n_kept(file)
                 yield f"would download {name}, {size}" + (f", {mebibytes(kept)} here" if kept else "")
             else:
                 yield f"downloaded {name}, {size}: {flat(str(part.path(file)))}"
@@ -81,7 +81,7 @@ def _folder(part: PullPart, missing: Sequence[RemoteFile], dry_run: bool) -> str
     size = mebibytes(sum(file.size for file in missing))
     n = f"{len(missing)} file{'s' * (len(missing) > 1)}"
     if dry_run:
-        kept = sum(part.store.kept(file) for file in missing)
+        kept = sum(part.store.n_kept(file) for file in missing)
         return f"would download {n} of {name}, {size}" + (f", {mebibytes(kept)} here" if kept else "")
     return f"downloaded {name}, {n}, {size}: {path}"
 

@@ -1,4 +1,4 @@
-"""Steps through the bytes of a GGUF header, each checked before it is taken."""
+"""A cursor over the bytes of a GGUF header, with bounds checks."""
 
 from __future__ import annotations
 
@@ -13,35 +13,34 @@ MAX_HEADER = 128 << 20
 MAX_KEPT = 32 << 20
 """Bytes of text kept of one file."""
 MAX_KEPT_VALUES = 1024
-"""Longer arrays are walked over."""
+"""Longer arrays are skipped."""
 MAX_STRINGS = 2_000_000
 """Strings in the arrays of one file: more than twice the largest vocabulary with its merges."""
 
 Buffer = bytes | bytearray | memoryview
 
+STRING, ARRAY = 8, 9
+SCALARS = {
+    "uint8": (0, "B"),
+    "int8": (1, "b"),
+    "uint16": (2, "H"),
+    "int16": (3, "h"),
+    "uint32": (4, "I"),
+    "int32": (5, "i"),
+    "float32": (6, "f"),
+    "bool": (7, "?"),
+    "uint64": (10, "Q"),
+    "int64": (11, "q"),
+    "float64": (12, "d"),
+}
+"""Types of metadata: their numbers in a file, and struct's codes for them."""
+_LAYOUTS = {number: (name, struct.Struct("<" + code)) for name, (number, code) in SCALARS.items()}
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-_STRING, _ARRAY = 8, 9
-_SCALARS: dict[int, tuple[str, struct.Struct]] = {
-    number: (name, struct.Struct("<" + code))
-    for number, name, code in (
-        (0, "uint8", "B"),
-        (1, "int8", "b"),
-        (2, "uint16", "H"),
-        (3, "int16", "h"),
-        (4, "uint32", "I"),
-        (5, "int32", "i"),
-        (6, "float32", "f"),
-        (7, "bool", "?"),
-        (10, "uint64", "Q"),
-        (11, "int64", "q"),
-        (12, "float64", "d"),
-    )
-}
 
 
 class NeedMoreBytes(Exception):
-    """The header goes on beyond the bytes at hand, and the file does too."""
+    """The header and the file go on beyond the available bytes."""
 
     def __init__(self, at_least: int) -> None:
         super().__init__(f"the header needs at least {at_least} bytes")
@@ -49,7 +48,7 @@ class NeedMoreBytes(Exception):
 
 
 class Cursor:
-    """A place in the bytes at hand; every step forward is checked before it is taken."""
+    """A position in the available bytes, checked before every step forward."""
 
     __slots__ = ("at", "data", "file_size", "kept", "name", "strings")
 
@@ -62,7 +61,7 @@ class Cursor:
         self.strings = 0
 
     def need(self, n: int) -> int:
-        """Return the present place and step n bytes on."""
+        """Return the position, and advance it by n bytes."""
         end = self.at + n
         if end > self.file_size:
             raise cut_header(self.name, end - self.file_size)
@@ -75,16 +74,16 @@ class Cursor:
 
     def u32(self) -> int:
         """Return an unsigned number of four bytes."""
-        found: int = _U32.unpack_from(self.data, self.need(4))[0]
-        return found
+        number: int = _U32.unpack_from(self.data, self.need(4))[0]
+        return number
 
     def u64(self) -> int:
         """Return an unsigned number of eight bytes."""
-        found: int = _U64.unpack_from(self.data, self.need(8))[0]
-        return found
+        number: int = _U64.unpack_from(self.data, self.need(8))[0]
+        return number
 
     def check_count(self, what: str, n: int, limit: int, least: int) -> None:
-        """Refuse a count beyond reason, or beyond what the rest of the file holds at `least` bytes each."""
+        """Refuse a count above the limit, or for which the file is too short at `least` bytes each."""
         if n > limit:
             raise damaged(self.name, f"it claims {n} {what}, more than {limit}")
         if n * least > self.file_size - self.at:
@@ -102,15 +101,15 @@ class Cursor:
         """Return a name: of a metadata entry or of a tensor."""
         raw = self.text(limit)
         try:
-            found = raw.decode()
+            text = raw.decode()
         except UnicodeDecodeError:
             raise damaged(self.name, f"the name {raw[:40]!r} is not UTF-8") from None
-        if not found:
+        if not text:
             raise damaged(self.name, "a metadata entry has no name")
-        return found
+        return text
 
     def string(self) -> str:
-        """Return a text to be kept; broken UTF-8 is replaced, since only people and templates read it."""
+        """Return a string value; invalid UTF-8 is replaced, since only users and templates read it."""
         raw = self.text(MAX_KEPT - self.kept)
         self.kept += len(raw)
         return raw.decode(errors="replace")
@@ -118,25 +117,25 @@ class Cursor:
     def value(self, key: str) -> Value:
         """Return the value of a metadata entry, whatever its type."""
         kind = self.u32()
-        if kind == _STRING:
+        if kind == STRING:
             return self.string()
-        if kind == _ARRAY:
+        if kind == ARRAY:
             return self.array(key)
         form = self.form(key, kind)[1]
-        found: Scalar = form.unpack_from(self.data, self.need(form.size))[0]
-        return found
+        scalar: Scalar = form.unpack_from(self.data, self.need(form.size))[0]
+        return scalar
 
     def form(self, key: str, kind: int) -> tuple[str, struct.Struct]:
         """Return name and layout of a scalar type."""
-        if kind not in _SCALARS:
+        if kind not in _LAYOUTS:
             raise damaged(self.name, f"the metadata entry {show(key)} has the unknown type {kind}")
-        return _SCALARS[kind]
+        return _LAYOUTS[kind]
 
     def array(self, key: str) -> GgufArray:
-        """Return an array: its values where it is short, its length where not."""
+        """Return an array: the values of a short one, only the length of a long one."""
         kind, n = self.u32(), self.u64()
         keep = n <= MAX_KEPT_VALUES
-        if kind == _STRING:
+        if kind == STRING:
             self.strings += n
             self.check_count(f"strings in {show(key)}", self.strings, MAX_STRINGS, 0)
             self.check_count(f"strings in {show(key)}", n, MAX_STRINGS, 8)
@@ -144,17 +143,17 @@ class Cursor:
                 return GgufArray("string", n, tuple(self.string() for _ in range(n)))
             self.skip_strings(n)
             return GgufArray("string", n, None)
-        if kind == _ARRAY:
+        if kind == ARRAY:
             raise damaged(self.name, f"the metadata entry {show(key)} is an array of arrays")
         type_name, form = self.form(key, kind)
         start = self.need(n * form.size)
         if not keep:
             return GgufArray(type_name, n, None)
-        found = struct.unpack_from(f"<{n}{form.format[-1]}", self.data, start)
-        return GgufArray(type_name, n, found)
+        values = struct.unpack_from(f"<{n}{form.format[-1]}", self.data, start)
+        return GgufArray(type_name, n, values)
 
     def skip_strings(self, n: int) -> None:
-        """Walk over n strings: hundreds of thousands, so the bounds are held here, in one tight loop."""
+        """Skip n strings, often hundreds of thousands, so bounds are checked in one tight loop."""
         data, at, length_at = self.data, self.at, _U64.unpack_from
         last = len(data) - 8
         for left in range(n, 0, -1):
@@ -171,7 +170,7 @@ def damaged(name: str, why: str) -> ModelFileError:
 
 
 def cut_header(name: str, missing: int) -> ModelFileError:
-    """Return the error for a file that ends inside its header, `missing` bytes or more too early."""
+    """Return the error for a file that ends inside its header, at least `missing` bytes too early."""
     return ModelFileError(f"{name} is truncated: at least {missing} bytes are missing.", hint=AGAIN)
 
 

@@ -1,7 +1,7 @@
 """What a model's files say about it: metadata and the table of tensors, without the weights.
 
-The keys of the metadata are GGUF's. What an MLX repository says in its own words is translated to them, so
-that everything that plans by a header reads one language.
+The keys of the metadata are GGUF's. The config of an MLX model is translated to them, so that the planner
+needs to know only one format.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ ENCODERS = frozenset(
         "nomic-bert-moe",
     }
 )
-"""Architectures that read a text at once, keep no cache and make no logits (llama.cpp's create_memory)."""
+"""Architectures without KV cache and logits, which read a text at once (llama.cpp's create_memory)."""
 POOLED_MEAN, POOLED_LAST, POOLED_RANK = 1, 3, 4
-"""llama.cpp's numbers (enum llama_pooling_type) of what is made of the states of a text's tokens; 0: nothing,
-2: the first one's."""
+"""Of llama.cpp's enum llama_pooling_type; 0 is no pooling, 2 the first token's."""
 
 Scalar = int | float | bool | str
 Format = Literal["gguf", "mlx"]
@@ -40,7 +39,7 @@ Format = Literal["gguf", "mlx"]
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """An array of the metadata; `values` is None where it has more than 1024, as vocabularies have."""
+    """An array of the metadata; `values` is None for one of more than 1024 elements, such as a vocabulary."""
 
     type: str
     """Of the elements: 'string', 'uint32', 'float32', ..."""
@@ -71,7 +70,7 @@ class ModelTensor:
 
 @dataclass(frozen=True)
 class ModelHeader:
-    """The header of a model. Properties raise ModelFileError where the file lacks or garbles what they need.
+    """The header of a model. Properties raise ModelFileError for missing or invalid metadata.
 
     Sizes are bytes; lengths and counts are tokens, layers, heads or channels.
     """
@@ -89,10 +88,10 @@ class ModelHeader:
     @cached_property
     def architecture(self) -> str:
         """Name of the architecture as llama.cpp knows it: 'llama', 'qwen3', ..."""
-        found = self.text("general.architecture")
-        if not found:
+        name = self.text("general.architecture")
+        if not name:
             raise self._lacks("general.architecture")
-        return found
+        return name
 
     @cached_property
     def name(self) -> str | None:
@@ -101,7 +100,7 @@ class ModelHeader:
 
     @cached_property
     def licence(self) -> str | None:
-        """The licence that the file states, usually an SPDX name in lower case."""
+        """The licence, usually an SPDX name in lower case."""
         return self.text("general.license")
 
     @cached_property
@@ -111,11 +110,11 @@ class ModelHeader:
 
     @cached_property
     def quant(self) -> str | None:
-        """The mixture the file was quantized to ('Q4_K_M', '4bit'), as it says itself."""
+        """The quantization according to the metadata: 'Q4_K_M', '4bit'."""
         if self.format == "mlx":
             return self.text("mlx.quantization")
-        found = self.metadata.get("general.file_type")
-        return FILE_TYPES.get(found) if isinstance(found, int) else None
+        file_type = self.metadata.get("general.file_type")
+        return FILE_TYPES.get(file_type) if isinstance(file_type, int) else None
 
     @cached_property
     def end(self) -> int:
@@ -135,7 +134,7 @@ class ModelHeader:
 
     @cached_property
     def n_layers(self) -> int:
-        """Number of blocks, those that only predict further tokens (MTP) among them."""
+        """Number of blocks, those for multi-token prediction (MTP) included."""
         n = self.number("block_count")
         if not 0 < n <= MAX_LAYERS:
             raise ModelFileError(f"{self.path} says it has {n} layers; the limit is {MAX_LAYERS}.")
@@ -143,7 +142,7 @@ class ModelHeader:
 
     @cached_property
     def context_length(self) -> int:
-        """Tokens the model was trained to look back on."""
+        """Context length that the model was trained with, in tokens."""
         return self.number("context_length")
 
     @cached_property
@@ -179,31 +178,31 @@ class ModelHeader:
 
     @cached_property
     def sliding_window(self) -> int:
-        """Tokens that a windowed layer sees; 0 where there is no window."""
+        """Window of the layers with sliding-window attention, in tokens; 0 without any."""
         return self.number("attention.sliding_window", 0)
 
     @cached_property
     def is_encoder(self) -> bool:
-        """Whether it reads a whole text at once, and writes none."""
+        """Whether it is an encoder, which reads a whole text at once and generates none."""
         return self.architecture in ENCODERS
 
     @cached_property
     def pooling(self) -> int:
-        """What is made of the states of a text's tokens, by llama.cpp's number; 0 for a model for chat.
+        """The number of llama.cpp's pooling type; 0 for a chat model.
 
-        An encoder whose file does not say gets the mean.
+        An encoder without metadata about it pools by the mean.
         """
-        found = 0 if self.format == "mlx" else self.number("pooling_type", 0)
-        return found or POOLED_MEAN * (self.is_encoder and self.format == "gguf")
+        number = 0 if self.format == "mlx" else self.number("pooling_type", 0)
+        return number or POOLED_MEAN * (self.is_encoder and self.format == "gguf")
 
     @cached_property
     def makes_embeddings(self) -> bool:
-        """Whether it was made for embeddings or to rank texts, and not for chat."""
+        """Whether it is an embedding or reranking model, not a chat model."""
         return self.pooling > 0
 
     @cached_property
     def reads_in_parts(self) -> bool:
-        """Whether a long text may be computed part after part: causal attention, and only the end counts."""
+        """Whether a long text can be computed in parts: causal attention, and only the end counts."""
         causal = self.shape_value("attention.causal") is not False and not self.is_encoder
         return causal and self.pooling in (0, POOLED_LAST)
 
@@ -213,8 +212,8 @@ class ModelHeader:
 
     def text(self, key: str) -> str | None:
         """Return a string of the metadata by its full name, or None where it is missing or no string."""
-        found = self.metadata.get(key)
-        return found if isinstance(found, str) else None
+        value = self.metadata.get(key)
+        return value if isinstance(value, str) else None
 
     def shape_value(self, key: str) -> Value | None:
         """Return what the metadata says under the architecture's prefix, or None."""
@@ -222,23 +221,23 @@ class ModelHeader:
 
     def number(self, key: str, default: int | None = None) -> int:
         """Return a count under the architecture's prefix; it must be there unless a default is given."""
-        found = self.shape_value(key)
-        if found is None and default is not None:
+        value = self.shape_value(key)
+        if value is None and default is not None:
             return default
-        if found is None:
+        if value is None:
             raise self._lacks(f"{self.architecture}.{key}")
-        return self._checked(key, found)
+        return self._checked(key, value)
 
     def per_layer(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Return a count for each layer, whether the file gives one for all or a list."""
-        found = self.shape_value(key)
-        if found is None and default is not None:
+        """Return a count for each layer, given as one for all or as a list."""
+        value = self.shape_value(key)
+        if value is None and default is not None:
             return default
-        if not isinstance(found, GgufArray):
+        if not isinstance(value, GgufArray):
             return (self.number(key),) * self.n_layers
-        if found.values is None or len(found.values) < self.n_layers:
-            raise ModelFileError(f"{self.path} lists {found.count} {key!r} for {self.n_layers} layers.")
-        return tuple(self._checked(key, value) for value in found.values[: self.n_layers])
+        if value.values is None or len(value.values) < self.n_layers:
+            raise ModelFileError(f"{self.path} lists {value.count} {key!r} for {self.n_layers} layers.")
+        return tuple(self._checked(key, item) for item in value.values[: self.n_layers])
 
     def _checked(self, key: str, value: Any) -> int:
         if not isinstance(value, int) or not 0 <= value <= MAX_NUMBER:

@@ -1,4 +1,4 @@
-"""Limits on what the file of a stranger may say, and the errors for files that break their format's rules."""
+"""Limits on the contents of untrusted files, and the errors for files that break their format's rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AGAIN = "Download it again: this copy is damaged or incomplete."
 
 
 def show(text: str) -> str:
-    """Return a stranger's text so that it can do no harm on a terminal."""
+    """Return untrusted text so that it is harmless on a terminal."""
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 

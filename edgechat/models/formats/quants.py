@@ -13,44 +13,50 @@ class GgmlType(IntEnum):
     Q4_0_4_4, ...) do not load.
     """
 
-    F32 = 0
-    F16 = 1
-    Q4_0 = 2
-    Q4_1 = 3
-    Q5_0 = 6
-    Q5_1 = 7
-    Q8_0 = 8
-    Q2_K = 10
-    Q3_K = 11
-    Q4_K = 12
-    Q5_K = 13
-    Q6_K = 14
-    IQ2_XXS = 16
-    IQ2_XS = 17
-    IQ3_XXS = 18
-    IQ1_S = 19
-    IQ4_NL = 20
-    IQ3_S = 21
-    IQ2_S = 22
-    IQ4_XS = 23
-    I32 = 26
-    IQ1_M = 29
-    BF16 = 30
-    TQ1_0 = 34
-    TQ2_0 = 35
-    MXFP4 = 39
-    NVFP4 = 40
-    Q1_0 = 41
-    Q2_0 = 42
+    block: tuple[int, int]
+    """Weights in a block, and the bytes it takes."""
 
-    @property
-    def block(self) -> tuple[int, int]:
-        """Weights in a block, and the bytes it takes."""
-        return _BLOCKS[self]
+    def __new__(cls, number: int, weights: int = 1, size: int = 1) -> GgmlType:
+        """Return the member of this number."""
+        kind = int.__new__(cls, number)
+        kind._value_ = number
+        kind.block = weights, size
+        return kind
+
+    # Number in a GGUF file, weights in a block, bytes of a block.
+    F32 = 0, 1, 4
+    F16 = 1, 1, 2
+    Q4_0 = 2, 32, 18
+    Q4_1 = 3, 32, 20
+    Q5_0 = 6, 32, 22
+    Q5_1 = 7, 32, 24
+    Q8_0 = 8, 32, 34
+    Q2_K = 10, 256, 84
+    Q3_K = 11, 256, 110
+    Q4_K = 12, 256, 144
+    Q5_K = 13, 256, 176
+    Q6_K = 14, 256, 210
+    IQ2_XXS = 16, 256, 66
+    IQ2_XS = 17, 256, 74
+    IQ3_XXS = 18, 256, 98
+    IQ1_S = 19, 256, 50
+    IQ4_NL = 20, 32, 18
+    IQ3_S = 21, 256, 110
+    IQ2_S = 22, 256, 82
+    IQ4_XS = 23, 256, 136
+    I32 = 26, 1, 4
+    IQ1_M = 29, 256, 56
+    BF16 = 30, 1, 2
+    TQ1_0 = 34, 256, 54
+    TQ2_0 = 35, 256, 66
+    MXFP4 = 39, 32, 17
+    NVFP4 = 40, 64, 36
+    Q1_0 = 41, 128, 18
+    Q2_0 = 42, 64, 18
 
     def row_bytes(self, n: int) -> int:
         """Return the bytes of n weights; n is a multiple of the block."""
-        weights, size = _BLOCKS[self]
+        weights, size = self.block
         return n // weights * size
 
 
@@ -66,9 +72,9 @@ MLX_TYPES = {
 
 
 def canonical(label: str) -> str:
-    """Return the name of a quantization as everyone spells it: 'Q4_K_M' for 'q4_k_m', 'F16' for 'fp16'.
+    """Return the common spelling of a quantization: 'Q4_K_M' for 'q4_k_m', 'F16' for 'fp16'.
 
-    Those of MLX are '4bit', '8bit', and in capitals those that GGUF has too: 'BF16', 'MXFP4'.
+    MLX's own are '4bit', '8bit'; those that GGUF has too are in capitals: 'BF16', 'MXFP4'.
     """
     upper = label.upper()
     if is_mlx_bits(upper):
@@ -77,50 +83,18 @@ def canonical(label: str) -> str:
 
 
 def is_mlx_bits(label: str) -> bool:
-    """Say whether a label is one that only MLX models have: '4bit'."""
+    """Return whether a label is one that only MLX models have: '4bit'."""
     return len(label) == 4 and label[0] in "234568" and label[1:].upper() == "BIT"
 
 
 def type_of(label: str | None) -> GgmlType | None:
-    """Return the type of most weights of a file in this quantization; None where its name does not say."""
+    """Return the type of most weights of a file in this quantization; None if unknown."""
     name = canonical(label or "").removeprefix("UD-")
     if is_mlx_bits(name):
         return MLX_TYPES[int(name[0])]
-    found = [kind for kind in GgmlType if name == kind.name or name.startswith(f"{kind.name}_")]
-    return max(found, key=lambda kind: len(kind.name), default=None)
+    matches = [kind for kind in GgmlType if name == kind.name or name.startswith(f"{kind.name}_")]
+    return max(matches, key=lambda kind: len(kind.name), default=None)
 
-
-_BLOCKS: dict[GgmlType, tuple[int, int]] = {
-    GgmlType.F32: (1, 4),
-    GgmlType.F16: (1, 2),
-    GgmlType.Q4_0: (32, 18),
-    GgmlType.Q4_1: (32, 20),
-    GgmlType.Q5_0: (32, 22),
-    GgmlType.Q5_1: (32, 24),
-    GgmlType.Q8_0: (32, 34),
-    GgmlType.Q2_K: (256, 84),
-    GgmlType.Q3_K: (256, 110),
-    GgmlType.Q4_K: (256, 144),
-    GgmlType.Q5_K: (256, 176),
-    GgmlType.Q6_K: (256, 210),
-    GgmlType.IQ2_XXS: (256, 66),
-    GgmlType.IQ2_XS: (256, 74),
-    GgmlType.IQ3_XXS: (256, 98),
-    GgmlType.IQ1_S: (256, 50),
-    GgmlType.IQ4_NL: (32, 18),
-    GgmlType.IQ3_S: (256, 110),
-    GgmlType.IQ2_S: (256, 82),
-    GgmlType.IQ4_XS: (256, 136),
-    GgmlType.I32: (1, 4),
-    GgmlType.IQ1_M: (256, 56),
-    GgmlType.BF16: (1, 2),
-    GgmlType.TQ1_0: (256, 54),
-    GgmlType.TQ2_0: (256, 66),
-    GgmlType.MXFP4: (32, 17),
-    GgmlType.NVFP4: (64, 36),
-    GgmlType.Q1_0: (128, 18),
-    GgmlType.Q2_0: (64, 18),
-}
 
 REFUSED = {
     4: "Q4_2",
@@ -138,7 +112,7 @@ REFUSED = {
     37: "IQ4_NL_4_8",
     38: "IQ4_NL_8_8",
 }
-"""Types that ggml knows or knew and no model on disk may have."""
+"""Types of ggml, past or present, that are not valid in a model on disk."""
 
 FILE_TYPES = {
     0: "F32",

@@ -1,8 +1,8 @@
-"""Skeletons: a GGUF header of our own that describes a model's shape and nothing else of it.
+"""Skeletons: generated GGUF headers that describe only the shape of a model.
 
-A dry run needs the numbers of the architecture and the table of tensors; neither the tokenizer, which is
-most of a header, nor the weights. So native code is shown a file that we wrote ourselves from what our
-reader has checked: some tens of kilobytes, then a hole of the weights' size. Packed, it is a few kilobytes.
+A dry run needs the numbers of the architecture and the table of tensors, but neither the tokenizer, which is
+most of a header, nor the weights. So native code is given a file that is generated from checked data: some
+tens of kilobytes, then a hole of the weights' size. Packed, it is a few kilobytes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edgechat.base.errors import ModelFileError
-from edgechat.models.formats.gguf import parse_header
+from edgechat.models.formats.gguf import aligned, parse_header
+from edgechat.models.formats.gguf_cursor import ARRAY, SCALARS, STRING
 from edgechat.models.formats.header import GgufArray, ModelHeader, ModelTensor, Scalar, Value
 
 MAX_ENTRIES = 512
-"""Entries about the shape that are copied; the most that is known is sixty."""
+"""Metadata entries of the architecture; the largest known number is sixty."""
 MAX_TEXT = 4096
-"""Bytes of a text that is copied."""
+"""Bytes of a string."""
 MAX_BYTES = 16 << 20
 """Of a skeleton: more than the largest table of tensors takes."""
 
@@ -32,35 +33,21 @@ _DROPPED = "vocab_size"  # which follows from the tokenizer, and is written anew
 _TYPES_OF_TOKENS = "tokenizer.ggml.token_type_count"
 _VERSION = 3
 _SIZE = struct.Struct("<Q")
-_TYPES = {
-    "uint8": (0, "B"),
-    "int8": (1, "b"),
-    "uint16": (2, "H"),
-    "int16": (3, "h"),
-    "uint32": (4, "I"),
-    "int32": (5, "i"),
-    "float32": (6, "f"),
-    "bool": (7, "?"),
-    "uint64": (10, "Q"),
-    "int64": (11, "q"),
-    "float64": (12, "d"),
-}
-_STRING, _ARRAY = 8, 9
 
 
 def skeleton(header: ModelHeader) -> bytes:
     """Return a GGUF header with the shape of this model: metadata of its architecture, and its tensors.
 
-    The parts of a split model become one. Raises ModelFileError where there is more than a shape can need.
+    The shards of a split model become one. Raises ModelFileError if it is implausibly large.
     """
-    entries = [_entry(key, value, header.path) for key, value in _shape(header)]
-    tensors, _ = _table(header)
+    entries = [_entry(key, value, header.path) for key, value in _shape_entries(header)]
+    tensors, _ = _tensor_table(header)
     head = b"GGUF" + struct.pack("<IQQ", _VERSION, len(tensors), len(entries))
-    made = head + b"".join(entries) + b"".join(_tensor(tensor) for tensor in tensors)
-    made += bytes(-len(made) % header.alignment)
-    if len(made) > MAX_BYTES:
-        raise _refused(header.path, f"its shape takes {len(made)} bytes")
-    return made
+    data = head + b"".join(entries) + b"".join(_tensor_info(tensor) for tensor in tensors)
+    data += bytes(-len(data) % header.alignment)
+    if len(data) > MAX_BYTES:
+        raise _refused(header.path, f"its shape takes {len(data)} bytes")
+    return data
 
 
 def write_skeleton(header: ModelHeader, path: Path) -> None:
@@ -68,11 +55,11 @@ def write_skeleton(header: ModelHeader, path: Path) -> None:
 
     The hole takes no space on file systems that know sparse files; FAT does not.
     """
-    made = skeleton(header)
+    data = skeleton(header)
     with path.open("wb") as file:
         _make_sparse(file)
-        file.write(made)
-        file.truncate(len(made) + _table(header)[1])
+        file.write(data)
+        file.truncate(len(data) + _tensor_table(header)[1])
 
 
 def pack(header: ModelHeader) -> bytes:
@@ -81,22 +68,22 @@ def pack(header: ModelHeader) -> bytes:
 
 
 def unpack(data: bytes, name: str) -> ModelHeader:
-    """Return the header that `pack` was given, as far as it is in the skeleton. Raises ModelFileError.
+    """Return the header that was packed, as far as a skeleton has it. Raises ModelFileError.
 
     name: what messages call the model.
     """
     stream = zlib.decompressobj()
     try:
         (file_size,) = _SIZE.unpack_from(data)
-        made = stream.decompress(data[_SIZE.size :], MAX_BYTES)
+        header = stream.decompress(data[_SIZE.size :], MAX_BYTES)
     except (struct.error, zlib.error) as error:
         raise _refused(name, f"it is not a packed skeleton ({error})") from error
     if not stream.eof:
         raise _refused(name, f"it is truncated, or larger than {MAX_BYTES} bytes")
-    return parse_header(made, file_size, name)
+    return parse_header(header, file_size, name)
 
 
-def _shape(header: ModelHeader) -> Iterator[tuple[str, Value]]:
+def _shape_entries(header: ModelHeader) -> Iterator[tuple[str, Value]]:
     """Yield the entries of the skeleton."""
     for key in _GENERAL:
         if key in header.metadata:
@@ -104,40 +91,40 @@ def _shape(header: ModelHeader) -> Iterator[tuple[str, Value]]:
     if header.alignment != 32:
         yield "general.alignment", header.alignment
     prefix = header.architecture + "."
-    own = {key: value for key, value in header.metadata.items() if key.startswith(prefix)}
-    own.pop(prefix + _DROPPED, None)
-    if len(own) > MAX_ENTRIES:
-        raise _refused(header.path, f"it has {len(own)} metadata entries about its shape")
-    yield from own.items()
+    shape = {key: value for key, value in header.metadata.items() if key.startswith(prefix)}
+    shape.pop(prefix + _DROPPED, None)
+    if len(shape) > MAX_ENTRIES:
+        raise _refused(header.path, f"it has {len(shape)} metadata entries about its shape")
+    yield from shape.items()
     yield prefix + _DROPPED, header.vocab_size
     if isinstance(n_types := header.metadata.get(_TYPES_OF_TOKENS), int):  # encoders have a tensor by it
         yield _TYPES_OF_TOKENS, n_types
     yield "tokenizer.ggml.model", "none"
 
 
-def _table(header: ModelHeader) -> tuple[list[ModelTensor], int]:
-    """Return the tensors one after the other, as they lie in one file, and the bytes they take."""
+def _tensor_table(header: ModelHeader) -> tuple[list[ModelTensor], int]:
+    """Return the tensors with their offsets in one file, and their size in bytes."""
     placed: list[ModelTensor] = []
     at = 0
     for tensor in header.tensors:
         placed.append(ModelTensor(tensor.name, tensor.shape, tensor.type, at, tensor.n_bytes))
-        at += -(-tensor.n_bytes // header.alignment) * header.alignment
+        at += aligned(tensor.n_bytes, header.alignment)
     return placed, at
 
 
-def _tensor(tensor: ModelTensor) -> bytes:
+def _tensor_info(tensor: ModelTensor) -> bytes:
     shape = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
-    return _text(tensor.name) + shape + struct.pack("<IQ", tensor.type, tensor.offset)
+    return _string(tensor.name) + shape + struct.pack("<IQ", tensor.type, tensor.offset)
 
 
 def _entry(key: str, value: Value, path: str) -> bytes:
     try:
         if isinstance(value, GgufArray):
-            return _text(key) + struct.pack("<I", _ARRAY) + _array(value)
+            return _string(key) + struct.pack("<I", ARRAY) + _array(value)
         if isinstance(value, str):
-            return _text(key) + struct.pack("<I", _STRING) + _text(value)
-        number, form = _TYPES[_type_of(value)]
-        return _text(key) + struct.pack(f"<I{form}", number, value)
+            return _string(key) + struct.pack("<I", STRING) + _string(value)
+        number, form = SCALARS[_type_of(value)]
+        return _string(key) + struct.pack(f"<I{form}", number, value)
     except ValueError as error:
         raise _refused(path, f"its entry {key[:60]!a} is {error}") from error
 
@@ -146,14 +133,14 @@ def _array(array: GgufArray) -> bytes:
     if array.values is None:
         raise ValueError(f"a list of {array.count}")
     if array.type == "string":
-        texts = b"".join(_text(str(value)) for value in array.values)
-        return struct.pack("<IQ", _STRING, array.count) + texts
-    number, form = _TYPES[array.type]
+        texts = b"".join(_string(str(value)) for value in array.values)
+        return struct.pack("<IQ", STRING, array.count) + texts
+    number, form = SCALARS[array.type]
     return struct.pack(f"<IQ{array.count}{form}", number, array.count, *array.values)
 
 
 def _type_of(value: Scalar) -> str:
-    """Return the type that writers give such a value. llama.cpp reads a count only as uint32."""
+    """Return the usual type for a value. llama.cpp reads a count only as uint32."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, float):
@@ -166,7 +153,7 @@ def _type_of(value: Scalar) -> str:
     return "uint32" if 0 <= int(value) < 2**32 else "uint64" if int(value) > 0 else "int64"
 
 
-def _text(text: str) -> bytes:
+def _string(text: str) -> bytes:
     raw = text.encode("utf-8", "replace")
     if len(raw) > MAX_TEXT:
         raise ValueError(f"a text of {len(raw)} bytes")
@@ -174,7 +161,7 @@ def _text(text: str) -> bytes:
 
 
 def _make_sparse(file: BinaryIO) -> None:
-    """Tell Windows that the hole to come need not be kept free on the disk; elsewhere that is understood."""
+    """Make the file sparse on Windows; other systems need no request."""
     if sys.platform == "win32":
         import ctypes
         import msvcrt

@@ -1,4 +1,4 @@
-"""The hub: what a repository has, headers before any download, and downloads that go on where they stopped.
+"""The hub: listings of repositories, headers before any download, and resumable downloads.
 
 In come names and addresses; out come listings, headers and verified files. Read `names.py` first, then
 `listing.py` and `download.py`.

@@ -27,7 +27,7 @@ from edgechat.base.errors import DiskError, HubAnswerError
 from edgechat.base.offline import is_true
 from edgechat.base.text import mebibytes, one_line
 from edgechat.models.choices import RemoteFile, RepoListing
-from edgechat.models.hub.partial import disk_error
+from edgechat.models.hub.partial import disk_errors
 from edgechat.models.local.hashes import is_digest
 from edgechat.models.local.locations import hub_cache
 
@@ -36,14 +36,14 @@ _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 # For information about cache directory tags, see:
 #	https://bford.info/cachedir/
 """
-_SPARE = 1 << 26
-"""Bytes of a disk that are left free."""
+_RESERVE = 1 << 26
+"""Bytes of the disk that are left free."""
 _MAX_REVISION = 4096
-"""Bytes of the name of a revision."""
+"""Bytes of a revision's name."""
 
 
 class HubStore:
-    """The files of a repository at one commit, as far as they are here. Methods raise DiskError."""
+    """The files of a repository at one commit, in the local cache. Methods raise DiskError."""
 
     def __init__(self, listing: RepoListing) -> None:
         self.listing = listing
@@ -52,15 +52,15 @@ class HubStore:
         self.folder = self.root / self._name
 
     def path(self, file: RemoteFile) -> Path:
-        """Return where the file is, or will be, for whoever opens it."""
+        """Return the file's path in the snapshot, whether it is complete or not."""
         return self.folder.joinpath("snapshots", self.listing.commit, *file.name.split("/"))
 
     def blob(self, file: RemoteFile) -> Path:
-        """Return where its bytes are. Raises HubAnswerError for a file that cannot be verified."""
+        """Return the path of its blob. Raises HubAnswerError for a file that cannot be verified."""
         return self.folder / "blobs" / self.digest(file)
 
     def digest(self, file: RemoteFile) -> str:
-        """Return the hash by which it is verified. Raises HubAnswerError where the hub gave none."""
+        """Return the hash by which it is verified. Raises HubAnswerError without one."""
         if file.digest is None:
             raise HubAnswerError(
                 f"The hub states no hash for {one_line(file.name)}, so a download could not be verified.",
@@ -69,140 +69,135 @@ class HubStore:
         return file.digest
 
     def partial(self, file: RemoteFile) -> Path:
-        """Return where its bytes grow."""
+        """Return the path of its partial download."""
         return self.partial_of(self.digest(file))
 
     def partial_of(self, digest: str) -> Path:
-        """Return where the bytes with that hash grow."""
+        """Return the path of the partial download with this hash."""
         return self.folder / "blobs" / f"{digest}.incomplete"
 
-    def scratch(self, file: RemoteFile) -> Path:
-        """Return a new folder for its bytes, of whoever holds its lock; what an earlier one left goes."""
+    def new_xet_folder(self, file: RemoteFile) -> Path:
+        """Return a new, empty folder for hf-xet. Requires the file's lock."""
         folder = self.folder / ".xet" / self.digest(file)
         shutil.rmtree(folder, ignore_errors=True)
-        self._make(folder)
+        self._make_folder(folder)
         return folder
 
     def lock(self, file: RemoteFile) -> Path:
-        """Return the lock of its bytes, which huggingface_hub takes too."""
+        """Return the path of its lock, which huggingface_hub uses too."""
         return self.lock_of(self.blob(file).name)
 
     def lock_of(self, digest: str) -> Path:
-        """Return the lock of the bytes with that hash."""
+        """Return the path of the lock of a hash."""
         return self.root / ".locks" / self._name / f"{digest}.lock"
 
-    def begin(self, file: RemoteFile, revision: str) -> None:
-        """Note that its partial, unless there is one already, is ours: begun for a branch, tag or commit."""
+    def mark_begun(self, file: RemoteFile, revision: str) -> None:
+        """Record the revision for which edgechat begins a partial download, unless there is one already."""
         if not os.path.lexists(self.partial(file)):
-            self._write(self._mark(self.digest(file)), revision)
+            self._write(self._mark_path(self.digest(file)), revision)
 
-    def end(self, file: RemoteFile) -> None:
-        """Forget who began its partial, which is no more."""
+    def unmark(self, file: RemoteFile) -> None:
+        """Remove the record of a partial download that is gone."""
         with contextlib.suppress(OSError):
-            self._mark(self.digest(file)).unlink()
+            self._mark_path(self.digest(file)).unlink()
 
-    def stale(self, revision: str) -> list[str]:
-        """Return the hashes of partials that edgechat began for a revision which no longer has such files."""
-        known = {file.digest for file in self.listing.files}
-        marks = self._mark("*").parent.glob(self._mark("*").name)
-        return [one.stem for one in marks if one.stem not in known and _revision_in(one) == revision]
+    def stale_partials(self, revision: str) -> list[str]:
+        """Return the hashes of edgechat's partial downloads of files that the revision no longer has."""
+        digests = {file.digest for file in self.listing.files}
+        marks = self._mark_path("*").parent.glob(self._mark_path("*").name)
+        return [mark.stem for mark in marks if mark.stem not in digests and _revision_in(mark) == revision]
 
-    def drop(self, digest: str) -> int:
-        """Remove a partial that is stale; return its bytes. Raises OSError. Only who holds its lock may."""
+    def remove_stale(self, digest: str) -> int:
+        """Remove a stale partial download; return its size. Requires its lock. Raises OSError."""
         path = self.partial_of(digest)
         size = os.lstat(path).st_size if os.path.lexists(path) else 0
         path.unlink(missing_ok=True)
-        self._mark(digest).unlink(missing_ok=True)
+        self._mark_path(digest).unlink(missing_ok=True)
         return size
 
-    def _mark(self, digest: str) -> Path:
+    def _mark_path(self, digest: str) -> Path:
         return self.lock_of(digest).with_suffix(".edgechat")
 
     def is_here(self, file: RemoteFile) -> bool:
-        """Say whether the file is complete and in its place, by its size."""
+        """Return whether the snapshot has the file, by its size."""
         return _size(self.path(file)) == file.size
 
     def has_bytes(self, file: RemoteFile) -> bool:
-        """Say whether its bytes are complete, by their number, for this commit or for another."""
+        """Return whether its bytes are complete, by their number, for any commit."""
         return self.is_here(file) or _size(self.blob(file)) == file.size
 
-    def kept(self, file: RemoteFile) -> int:
-        """Return how many of its bytes an earlier download left."""
+    def n_kept(self, file: RemoteFile) -> int:
+        """Return the size of its partial download."""
         return min(_size(self.partial(file)) or 0, file.size)
 
     def make_folders(self, file: RemoteFile) -> None:
-        """Make what the file needs."""
-        try:
+        """Create the folders for the file, its blob and its lock."""
+        with disk_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise disk_error(self.root, error) from error
         for path in (self.blob(file), self.path(file), self.lock(file)):
-            self._make(path.parent)
+            self._make_folder(path.parent)
         # Made new or left alone: what is a link, even to nowhere, is not written through.
         with contextlib.suppress(OSError), (self.root / "CACHEDIR.TAG").open("x", encoding="ascii") as tag:
             tag.write(_TAG)
 
     def put(self, file: RemoteFile, *, new: bool) -> None:
-        """Put the file, whose bytes are here, into its place. new: nobody else can be using the bytes yet."""
+        """Link the complete blob into the snapshot. new: the blob is not in use and may be moved."""
         path, blob = self.path(file), self.blob(file)
         draft = path.with_name(f".{uuid.uuid4().hex[:12]}.tmp")
+        if self.is_here(file):
+            return
         try:
-            if self.is_here(file):
-                return
-            if not _linked(blob, draft):
-                if new:
-                    draft = blob
-                else:
-                    shutil.copyfile(blob, draft)
-            os.replace(draft, path)
-        except OSError as error:
+            with disk_errors(path):
+                if not _symlinked(blob, draft):
+                    if new:
+                        draft = blob
+                    else:
+                        shutil.copyfile(blob, draft)
+                os.replace(draft, path)
+        except DiskError:
             with contextlib.suppress(OSError):
                 path.with_name(draft.name).unlink()
-            raise disk_error(path, error) from error
+            raise
 
-    def refer(self, revision: str) -> None:
-        """Keep which commit a branch or tag is."""
+    def write_ref(self, revision: str) -> None:
+        """Record the commit of a branch or tag."""
         if revision == self.listing.commit:
             return
         path = self.folder.joinpath("refs", *revision.split("/"))
-        self._make(path.parent)
+        self._make_folder(path.parent)
         self._write(path, self.listing.commit)
 
     def _write(self, path: Path, text: str) -> None:
-        """Put a small file in its place, which is not written through where it is a link."""
+        """Write a small file atomically; a link is replaced, not followed."""
         draft = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-        try:
+        with disk_errors(path):
             draft.write_text(text, encoding="utf-8")
             os.replace(draft, path)
-        except OSError as error:
-            raise disk_error(path, error) from error
 
-    def _make(self, folder: Path) -> None:
-        """Make a folder below the root, and all between, none of which may be a link."""
-        at = self.root
+    def _make_folder(self, folder: Path) -> None:
+        """Create a folder below the root, with its parents, none of which may be a link."""
+        folder_above = self.root
         for part in folder.relative_to(self.root).parts:
-            at = at / part
-            try:
+            folder_above = folder_above / part
+            with disk_errors(folder_above):
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(at)
-                kind = os.lstat(at).st_mode
-            except OSError as error:
-                raise disk_error(at, error) from error
+                    os.mkdir(folder_above)
+                kind = os.lstat(folder_above).st_mode
             if not stat.S_ISDIR(kind):
                 what = "a link" if stat.S_ISLNK(kind) else "not a folder"
                 raise DiskError(
-                    f"{one_line(str(at), 300)} is {what}; edgechat does not write through it.",
+                    f"{one_line(str(folder_above), 300)} is {what}; edgechat does not write through it.",
                     hint="Replace it by a real folder, or set HF_HUB_CACHE to another folder.",
                 )
 
 
 def check_space(needed: int) -> None:
-    """Raise DiskError where the cache's disk has not so many bytes free, and some to spare."""
+    """Raise DiskError unless the cache's disk has so many bytes free, and a reserve."""
     folder = hub_cache()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    if needed and needed + _SPARE > free:
+    if needed and needed + _RESERVE > free:
         raise DiskError(
             f"The download needs {mebibytes(needed)}, but the disk of {one_line(str(folder), 300)} has "
             f"only {mebibytes(free)} free.",
@@ -211,8 +206,8 @@ def check_space(needed: int) -> None:
         )
 
 
-def _linked(blob: Path, path: Path) -> bool:
-    """Make `path` a relative link to `blob`; say whether that can be done here."""
+def _symlinked(blob: Path, path: Path) -> bool:
+    """Make `path` a relative link to `blob`; return False where links are not possible."""
     if is_true("HF_HUB_DISABLE_SYMLINKS"):
         return False
     try:
@@ -233,7 +228,7 @@ def _revision_in(mark: Path) -> str | None:
 
 def _size(path: Path) -> int | None:
     try:
-        found = path.stat()
+        info = path.stat()
     except OSError:
         return None
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
+    return info.st_size if stat.S_ISREG(info.st_mode) else None

@@ -1,4 +1,4 @@
-"""Files of the hub brought here: into huggingface_hub's cache, from where they stopped, verified on the way.
+"""Resumable, verified downloads from the hub into huggingface_hub's cache.
 
 The bytes come over plain HTTP from the hub's address of the file, as for any browser. So do those of files
 that the hub keeps in its Xet storage, which huggingface_hub would fetch in pieces through hf-xet: that keeps
@@ -16,9 +16,9 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from edgechat.base.errors import HubError, HubUnreachable, RateLimited, WrongBytes
 from edgechat.base.text import mebibytes, one_line
@@ -29,217 +29,216 @@ from edgechat.models.hub.endpoint import Endpoint, require_network
 from edgechat.models.hub.errors import nonsense
 from edgechat.models.hub.http.ranged import RangedFile
 from edgechat.models.hub.http.transfer import Client, ConnectionCut, ask_hub
-from edgechat.models.hub.partial import Partial, disk_error
-from edgechat.models.local.hashes import hash_for, is_git_sha1
-
-if TYPE_CHECKING:
-    from filelock import FileLock
+from edgechat.models.hub.partial import Partial, disk_error, disk_errors
+from edgechat.models.local.hashes import hash_for
 
 WAITS: tuple[float, ...] = (1, 2, 4, 8, 15, 30, 60)
-"""Seconds before the next try, after failures without progress between them."""
+"""Seconds before each retry, after consecutive failures without progress."""
 PROGRESS = 1 << 16
-"""Bytes more than ever before that count as progress."""
+"""New bytes that count as progress."""
 MAX_WAIT = 300
-"""Seconds that the hub may ask us to wait."""
+"""Longest wait that the hub may request, in seconds."""
 MOST = 50 * 10**9
-"""Bytes of the largest file that the hub gives over plain HTTP; larger ones come through hf-xet."""
+"""Largest file that the hub serves over plain HTTP, in bytes; hf-xet downloads larger ones."""
 _READ = 1 << 20
-_ASK_LOCK_EVERY = 0.2
+_LOCK_POLL = 0.2
 
 
 class DownloadStopped(Exception):
-    """Whoever asked for a download ended it; what has come is kept."""
+    """The caller stopped a download; what was received is kept."""
 
 
 class DownloadObserver(Protocol):
-    """Who is told how it goes, from any thread."""
+    """Callbacks for the progress of a download, from any thread."""
 
     def has(self, file: RemoteFile, n: int) -> None:
-        """Note that the first n bytes of the file are here."""
+        """The first n bytes of the file are here."""
 
     def checked(self, file: RemoteFile, n: int) -> None:
-        """Note that the first n of the bytes that were kept have been hashed again."""
+        """The first n bytes of an earlier download have been hashed again."""
 
     def says(self, text: str) -> None:
-        """Take a sentence about something out of the ordinary."""
+        """Something unusual happened; `text` is a sentence about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedFile:
-    """What became of one file."""
+    """The result for one file."""
 
     file: RemoteFile
     resumed: int
-    """Bytes that an earlier download had left."""
+    """Bytes of an earlier download."""
     received: int
-    """Bytes that came now; of both 0 for a file that was here."""
+    """Bytes received now. Both are 0 for a file that was complete."""
 
 
 def download(
     listing: RepoListing,
     files: Sequence[RemoteFile],
     revision: str,
-    seen: DownloadObserver,
+    observer: DownloadObserver,
     stop: threading.Event | None = None,
 ) -> list[FetchedFile]:
-    """Bring files of a repository here, and put them into their places when all are complete.
+    """Download files of a repository; link them into the snapshot when all are complete.
 
     revision: what the listing was asked for: a branch, tag or commit. stop: ends it from another thread; a
     silent connection is given up only when its own time is over.
     Raises HubError, DiskError, DownloadStopped.
     """
     store, stop = HubStore(listing), stop or threading.Event()
-    done: list[FetchedFile] = []
+    fetched: list[FetchedFile] = []
     for file in files:
         store.make_folders(file)
-        with _locked(store, file, seen, stop):
-            done.append(_bring(store, file, revision, seen, stop))
+        with _locked(store, file, observer, stop):
+            fetched.append(_download_file(store, file, revision, observer, stop))
     # The first part of a split model last: who finds it finds the others.
-    for one in reversed(done):
-        store.put(one.file, new=one.resumed + one.received > 0)
-    store.refer(revision)
-    _drop_stale(store, revision, seen)
-    return done
+    for result in reversed(fetched):
+        store.put(result.file, new=result.resumed + result.received > 0)
+    store.write_ref(revision)
+    _remove_stale_partials(store, revision, observer)
+    return fetched
 
 
-def _drop_stale(store: HubStore, revision: str, seen: DownloadObserver) -> None:
-    """Remove what our earlier downloads left of files that the revision does not hold any more.
+def _remove_stale_partials(store: HubStore, revision: str, observer: DownloadObserver) -> None:
+    """Remove edgechat's partial downloads of files that the revision no longer has.
 
-    What other programs began is theirs, and other revisions may still hold what was begun for them.
+    Those of other programs, and those for other revisions, stay.
     """
     from filelock import FileLock, Timeout
 
-    for digest in store.stale(revision):
+    for digest in store.stale_partials(revision):
         try:
             with FileLock(store.lock_of(digest), timeout=0, mode=0o664):
-                size = store.drop(digest)
+                size = store.remove_stale(digest)
         except (OSError, Timeout):
             continue
         if size:
-            seen.says(
+            observer.says(
                 f"Removed {mebibytes(size)} of an earlier partial download, because the file has been "
                 "replaced on the hub."
             )
 
 
-def _bring(
-    store: HubStore, file: RemoteFile, revision: str, seen: DownloadObserver, stop: threading.Event
+def _download_file(
+    store: HubStore, file: RemoteFile, revision: str, observer: DownloadObserver, stop: threading.Event
 ) -> FetchedFile:
-    """Return when the bytes of a file are here and verified; the lock is held."""
+    """Download and verify a file. Requires its lock."""
     if store.has_bytes(file):
-        seen.has(file, file.size)
+        observer.has(file, file.size)
         return FetchedFile(file, 0, 0)
     name = one_line(file.name)
     require_network(False, f"{name} is not on this machine")
     digest = store.digest(file)
     if file.size > MOST:
-        return _bring_by_xet(store, file, seen, stop)
-    store.begin(file, revision)
+        return _download_by_xet(store, file, observer, stop)
+    store.mark_begun(file, revision)
     partial = Partial(store.partial(file), lambda: hash_for(digest, file.size))
     try:
         if partial.size > file.size:
             partial.restart()
         resumed = partial.size
-        partial.hash_kept(_heeding(stop, lambda n: seen.checked(file, n)))
-        received = _fetch(store.listing, file, partial, seen, stop)
-        wrong = partial.digest() != digest
-        if wrong and received < file.size:
-            seen.says(f"The partial download of {name} is damaged; starting again.")
+        partial.hash_kept(_stoppable(stop, lambda n: observer.checked(file, n)))
+        received = _receive(store.listing, file, partial, observer, stop)
+        while partial.digest() != digest:
+            if received >= file.size:
+                partial.remove()
+                store.unmark(file)
+                raise _corrupt(store.listing, file)
+            observer.says(f"The partial download of {name} is damaged; starting again.")
             partial.restart()
-            resumed, received = 0, _fetch(store.listing, file, partial, seen, stop)
-            wrong = partial.digest() != digest
-        if wrong:
-            partial.remove()
-            store.end(file)
-            raise _wrong(store.listing, name, "hash" if is_git_sha1(digest) else "SHA-256")
+            resumed, received = 0, _receive(store.listing, file, partial, observer, stop)
         partial.finish(store.blob(file))
-        store.end(file)
+        store.unmark(file)
     finally:
         partial.close()
     return FetchedFile(file, resumed, received)
 
 
-def _bring_by_xet(
-    store: HubStore, file: RemoteFile, seen: DownloadObserver, stop: threading.Event
+def _download_by_xet(
+    store: HubStore, file: RemoteFile, observer: DownloadObserver, stop: threading.Event
 ) -> FetchedFile:
-    """Do the same for a file that plain HTTP does not give; what an earlier download left is of no use."""
-    digest, folder = store.digest(file), store.scratch(file)
-    told = _heeding(stop, lambda n: seen.has(file, n))
+    """Download a file that plain HTTP does not serve; a partial download cannot be resumed."""
+    digest, folder = store.digest(file), store.new_xet_folder(file)
+    report = _stoppable(stop, lambda n: observer.has(file, n))
+    report_checked = _stoppable(stop, lambda n: observer.checked(file, n))
 
     def wait(seconds: float, n: int) -> None:
-        told(n)
+        report(n)
         stop.wait(seconds)
 
     try:
-        path = xet.fetch(store.listing, file, folder, wait)
-        told(file.size)
-        found = hash_for(digest, file.size)
-        with path.open("rb", buffering=0) as stream:
-            while piece := stream.read(_READ):
-                found.update(piece)
-                _heeding(stop, lambda n: seen.checked(file, n))(stream.tell())
-        if found.hexdigest() != digest:
-            raise _wrong(store.listing, one_line(file.name), "hash" if is_git_sha1(digest) else "SHA-256")
-        os.replace(path, store.blob(file))
-    except OSError as error:
-        raise disk_error(store.blob(file), error) from error
+        with disk_errors(store.blob(file)):
+            path = xet.fetch(store.listing, file, folder, wait)
+            report(file.size)
+            hasher = hash_for(digest, file.size)
+            with path.open("rb", buffering=0) as stream:
+                while piece := stream.read(_READ):
+                    hasher.update(piece)
+                    report_checked(stream.tell())
+            if hasher.hexdigest() != digest:
+                raise _corrupt(store.listing, file)
+            os.replace(path, store.blob(file))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return FetchedFile(file, 0, file.size)
 
 
-def _fetch(
-    listing: RepoListing, file: RemoteFile, partial: Partial, seen: DownloadObserver, stop: threading.Event
+def _receive(
+    listing: RepoListing,
+    file: RemoteFile,
+    partial: Partial,
+    observer: DownloadObserver,
+    stop: threading.Event,
 ) -> int:
-    """Return how many bytes came until all were there, over as many connections as it takes."""
+    """Receive the missing bytes, over as many connections as needed; return their number."""
     hub, ranged = Endpoint(listing.hub), RangedFile(file, listing.commit)
     url = hub.file(listing.repo, listing.commit, file.name)
     failures, best, received = 0, partial.size, 0
-    told = _heeding(stop, lambda n: seen.has(file, n))
+    report = _stoppable(stop, lambda n: observer.has(file, n))
 
     def receive(client: Client) -> None:
         nonlocal received
-        for piece in _pieces(client, url, ranged, partial):
-            with client.aside():
+        for piece in _missing_bytes(client, url, ranged, partial):
+            with client.paused():
                 partial.write(piece)
             received += len(piece)
-            told(partial.size)
+            report(partial.size)
 
-    told(partial.size)
+    report(partial.size)
     while partial.size < file.size:
         try:
             ask_hub(hub, listing.repo, math.inf, receive)
         except (HubUnreachable, RateLimited) as error:
             if partial.size >= best + PROGRESS:
                 failures, best = 0, partial.size
-            wait = _wait(error, failures)
+            wait = _retry_delay(error, failures)
             if wait is None:
-                raise _later(error, partial) from error
+                raise _resumable(error, partial) from error
             failures += 1
-            seen.says(f"{error.message} Trying again in {wait:.0f} s.")
+            observer.says(f"{error.message} Trying again in {wait:.0f} s.")
             if stop.wait(wait):
                 raise DownloadStopped from error
     return received
 
 
-def _heeding(stop: threading.Event, told: Callable[[int], None]) -> Callable[[int], None]:
-    """Return what tells of progress, and raises DownloadStopped where nobody wants it any more."""
+def _stoppable(stop: threading.Event, report: Callable[[int], None]) -> Callable[[int], None]:
+    """Wrap a progress callback: it raises DownloadStopped once `stop` is set."""
 
-    def tell(n: int) -> None:
-        told(n)
+    def report_or_stop(n: int) -> None:
+        report(n)
         if stop.is_set():
             raise DownloadStopped
 
-    return tell
+    return report_or_stop
 
 
-def _pieces(client: Client, url: str, ranged: RangedFile, partial: Partial) -> Iterator[bytes]:
-    """Yield what is missing; may discard what was there. Raises HubError, ConnectionCut."""
+def _missing_bytes(client: Client, url: str, ranged: RangedFile, partial: Partial) -> Iterator[bytes]:
+    """Yield the missing bytes; may discard the existing ones. Raises HubError, ConnectionCut."""
     at, end = partial.size, ranged.file.size
     with client.get(url, ranged.headers(at, end) if at else None) as answer:
-        same = ranged.same(answer)
+        unchanged = ranged.is_unchanged(answer)
         start, end = ranged.part(answer, at, end)
-        if start < at or not same:
+        if start < at or not unchanged:
             partial.restart()
         if start > partial.size:
             raise ConnectionCut("it has been replaced there")
@@ -251,8 +250,8 @@ def _pieces(client: Client, url: str, ranged: RangedFile, partial: Partial) -> I
         raise ConnectionCut("the response is shorter than announced")
 
 
-def _wait(error: HubUnreachable | RateLimited, failures: int) -> float | None:
-    """Return the seconds to wait before the next try, or None to give up."""
+def _retry_delay(error: HubUnreachable | RateLimited, failures: int) -> float | None:
+    """Return the seconds before the next try, or None to give up."""
     if failures >= len(WAITS):
         return None
     if isinstance(error, RateLimited) and error.seconds is not None:
@@ -260,14 +259,15 @@ def _wait(error: HubUnreachable | RateLimited, failures: int) -> float | None:
     return WAITS[failures]
 
 
-def _later(error: HubError, partial: Partial) -> HubError:
-    kept = (
-        "The part that was downloaded is kept; to resume, run the same command again." if partial.size else ""
-    )
-    return type(error)(error.message, hint=" ".join(filter(None, (error.hint, kept))))
+def _resumable(error: HubError, partial: Partial) -> HubError:
+    hints = [error.hint] if error.hint else []
+    if partial.size:
+        hints.append("The part that was downloaded is kept; to resume, run the same command again.")
+    return type(error)(error.message, hint=" ".join(hints))
 
 
-def _wrong(listing: RepoListing, name: str, what: str) -> WrongBytes:
+def _corrupt(listing: RepoListing, file: RemoteFile) -> WrongBytes:
+    name, what = one_line(file.name), "hash" if file.sha256 is None else "SHA-256"
     return WrongBytes(
         f"The download of {name} from {listing.repo} is corrupt: its {what} does not match. It was deleted.",
         hint="Try again. If this happens again, a proxy or the mirror in HF_ENDPOINT changes the data.",
@@ -276,32 +276,25 @@ def _wrong(listing: RepoListing, name: str, what: str) -> WrongBytes:
 
 @contextmanager
 def _locked(
-    store: HubStore, file: RemoteFile, seen: DownloadObserver, stop: threading.Event
+    store: HubStore, file: RemoteFile, observer: DownloadObserver, stop: threading.Event
 ) -> Iterator[None]:
-    """Hold the lock of a file's bytes; where another process has it, say so and wait."""
+    """Hold the lock of a file's blob; wait while another process has it."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(store.lock(file), timeout=0, mode=0o664)
-    try:
-        lock.acquire()
-    except Timeout:
-        seen.says(f"Another program is downloading {one_line(file.name)}; waiting for it.")
-        _acquire(lock, stop)
-    except OSError as error:
-        raise disk_error(store.lock(file), error) from error
+    waiting = False
+    while not lock.is_locked:
+        try:
+            lock.acquire()
+        except Timeout:
+            if not waiting:
+                observer.says(f"Another program is downloading {one_line(file.name)}; waiting for it.")
+            waiting = True
+            if stop.wait(_LOCK_POLL):
+                raise DownloadStopped from None
+        except OSError as error:
+            raise disk_error(store.lock(file), error) from error
     try:
         yield
     finally:
         lock.release()
-
-
-def _acquire(lock: FileLock, stop: threading.Event) -> None:
-    """Wait for a lock, for as long as someone wants it. Raises DownloadStopped."""
-    from filelock import Timeout
-
-    while True:
-        if stop.wait(_ASK_LOCK_EVERY):
-            raise DownloadStopped
-        with suppress(Timeout):
-            lock.acquire(timeout=0)
-            return

@@ -1,4 +1,4 @@
-"""Where the hub is, which host may see the token, and whether the network may be used at all."""
+"""The hub's address, which host gets the token, and whether the network may be used."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from edgechat.base.offline import OFFLINE_OPTION, offline_by
 from edgechat.base.text import one_line
 
 DEFAULT = "https://huggingface.co"
-_NUMBERS = re.compile(r"[0-9a-fx.]+", re.ASCII | re.IGNORECASE)
+_NUMERIC_HOST = re.compile(r"[0-9a-fx.]+", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address of the hub or of a mirror, without a slash at its end."""
+    """The URL of the hub or of a mirror, without a trailing slash."""
 
     url: str
 
     def info(self, repo: str, revision: str | None) -> str:
-        """Return the address of what the hub knows of a repository, with sizes and hashes of its files."""
+        """Return the API URL of a repository, with sizes and hashes of its files."""
         at = f"/revision/{quote(revision, safe='')}" if revision else ""
         return f"{self.url}/api/models/{repo}{at}?blobs=true"
 
     def file(self, repo: str, commit: str, name: str) -> str:
-        """Return the address of a file as it was at a commit."""
+        """Return the URL of a file at a commit."""
         return f"{self.url}/{repo}/resolve/{quote(commit, safe='')}/{quote(name)}"
 
     def page(self, repo: str) -> str:
-        """Return the address of the repository for a browser."""
+        """Return the URL of the repository's page."""
         return f"{self.url}/{repo}"
 
     def may_see_token(self, url: str) -> bool:
-        """Say whether `url` is on the hub's own host: same scheme, same name, same port."""
+        """Return whether `url` has the hub's own scheme, host and port."""
         return _origin(urlsplit(url)) == _origin(urlsplit(self.url))
 
 
 def endpoint() -> Endpoint:
-    """Return the hub that HF_ENDPOINT names, or the real one. Raises SettingsError where it is no address."""
+    """Return the hub that HF_ENDPOINT names, or huggingface.co. Raises SettingsError."""
     text = (os.environ.get("HF_ENDPOINT") or DEFAULT).rstrip("/")
     try:
         parts = urlsplit(text)
-        sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
-        sound = None
-    if not sound or "@" in text or "?" in text or "#" in text or not text.isprintable():
+        valid = None
+    if not valid or "@" in text or "?" in text or "#" in text or not text.isprintable():
         raise SettingsError(
             f"HF_ENDPOINT is {one_line(text, 80)!r}, which is not the URL of a hub.",
             hint=f"Set it to a URL like {DEFAULT}, or unset it.",
@@ -58,45 +58,52 @@ def endpoint() -> Endpoint:
 
 
 def require_network(offline: bool, what: str) -> None:
-    """Raise OfflineMode where the network may not be used. what: begins the sentence: 'x/y was never …'."""
-    by = offline_by()
-    if by:
-        option = by == OFFLINE_OPTION
-        hint = f"Run the same command without {by}." if option else f"To allow it once: {by}=0 edgechat …"
-        raise OfflineMode(f"{what}, and {by} keeps edgechat offline.", hint=hint)
+    """Raise OfflineMode if the network must not be used. what: begins the sentence: 'x/y was never …'."""
+    reason = offline_by()
+    if reason:
+        option = reason == OFFLINE_OPTION
+        hint = (
+            f"Run the same command without {reason}."
+            if option
+            else f"To allow it once: {reason}=0 edgechat …"
+        )
+        raise OfflineMode(f"{what}, and {reason} keeps edgechat offline.", hint=hint)
     if offline:
         raise OfflineMode(f"{what}, and edgechat is offline.", hint="Allow the network, and try again.")
 
 
 def next_address(url: str, location: str) -> str:
-    """Return where a redirect from `url` leads.
+    """Return the target of a redirect from `url`.
 
     Raises HubAnswerError for an address that is none, for one that gives up encryption, for one that leads
     from elsewhere to this machine, where it would reach what no stranger may, and for one where no other host
     keeps files: of the link, which in clouds gives out keys, of a group, or reserved.
     """
     try:
-        found = urljoin(url, location)
-        here, there = urlsplit(url), urlsplit(found)
-        sound = there.scheme in ("http", "https") and there.hostname and there.port != 0
+        target = urljoin(url, location)
+        source, destination = urlsplit(url), urlsplit(target)
+        valid = destination.scheme in ("http", "https") and destination.hostname and destination.port != 0
     except ValueError:
-        sound = None
-    if not sound or "@" in there.netloc or not found.isprintable():
-        raise _astray("to an invalid URL")
-    host = one_line(there.hostname or "", 80)
-    near = _is_this_machine(here) and _is_this_machine(there)
-    if here.scheme == "https" and there.scheme == "http" and not near:
-        raise _astray(f"without encryption to {host}")
-    if there.hostname == here.hostname or near:
-        return found
-    if _is_this_machine(there):
-        raise _astray("to this machine")
-    if _is_special(there):
-        raise _astray(f"to {host}, which is not a host of the hub's files")
-    return found
+        valid = None
+    if not valid or "@" in destination.netloc or not target.isprintable():
+        raise _unsafe_redirect("to an invalid URL")
+    host = one_line(destination.hostname or "", 80)
+    local_only = _is_this_machine(source) and _is_this_machine(destination)
+    if source.scheme == "https" and destination.scheme == "http" and not local_only:
+        raise _unsafe_redirect(f"without encryption to {host}")
+    if destination.hostname == source.hostname or local_only:
+        return target
+    if _is_this_machine(destination):
+        raise _unsafe_redirect("to this machine")
+    address = _address((destination.hostname or "").rstrip("."))
+    if address is not None and (
+        address.is_link_local or address.is_multicast or address.is_reserved or address.is_unspecified
+    ):
+        raise _unsafe_redirect(f"to {host}, which is not a host of the hub's files")
+    return target
 
 
-def _astray(where: str) -> HubAnswerError:
+def _unsafe_redirect(where: str) -> HubAnswerError:
     return HubAnswerError(
         f"The hub redirects {where}; edgechat does not follow.",
         hint="If HF_ENDPOINT names a mirror, try without it; otherwise, check for a proxy.",
@@ -108,29 +115,21 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
 
 
 def _is_this_machine(parts: SplitResult) -> bool:
-    """Say whether an address is this machine, as far as its name tells."""
+    """Return whether the host is a loopback address or a name of one."""
     host = (parts.hostname or "").rstrip(".")
     address = _address(host)
     return host == "localhost" or host.endswith(".localhost") or (address is not None and address.is_loopback)
 
 
-def _is_special(parts: SplitResult) -> bool:
-    """Say whether an address is of the link, of a group, reserved, or none at all."""
-    found = _address((parts.hostname or "").rstrip("."))
-    return found is not None and (
-        found.is_link_local or found.is_multicast or found.is_reserved or found.is_unspecified
-    )
-
-
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address that a host is given by, however it is written: 127.1 is one too, and 0x7f000001."""
+    """Return the IP address of a host, in any notation: 127.1 is one too, and 0x7f000001."""
     try:
-        found = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
-        if _NUMBERS.fullmatch(host) is None:
+        if _NUMERIC_HOST.fullmatch(host) is None:
             return None
         try:
             return ipaddress.IPv4Address(socket.inet_aton(host))
         except OSError:
             return None
-    return getattr(found, "ipv4_mapped", None) or getattr(found, "sixtofour", None) or found
+    return getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None) or address

@@ -1,4 +1,4 @@
-"""What the hub's refusals mean, in sentences for people: from status and headers to a typed error."""
+"""Typed errors for the hub's error responses, from status and headers."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _RESET = re.compile(r'"[\w ]+"\s*;\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,6})', re.ASCI
 
 
 def host(url: str) -> str:
-    """Return the host of an address, for a message."""
+    """Return the host of a URL, for messages."""
     return one_line(urlsplit(url).hostname or url, 80)
 
 
 def unreachable(url: str, why: str, *, hint: str = CHECK) -> HubUnreachable:
-    """Return the error for a hub that cannot be asked. why: ends the sentence."""
+    """Return the error for an unreachable hub. why: ends the sentence."""
     return HubUnreachable(f"{host(url)} is not reachable: {one_line(why)}.", hint=hint)
 
 
 def nonsense(url: str, what: str) -> HubAnswerError:
-    """Return the error for an answer that no hub would give. what: '… answered with …'."""
+    """Return the error for an invalid response. what: continues the sentence after the host."""
     return HubAnswerError(
         f"{host(url)} {what}.",
         hint="A mirror, a proxy or the login page of this network may be in the way. Try again later.",
@@ -44,7 +44,7 @@ def nonsense(url: str, what: str) -> HubAnswerError:
 
 
 def changed(what: str) -> RemoteFileChanged:
-    """Return the error for a file that is another one than was listed. what: begins the sentence."""
+    """Return the error for a file that differs from the listing. what: begins the sentence."""
     return RemoteFileChanged(
         f"{what} is not what the hub listed.",
         hint="It was replaced in the meantime, or a mirror is out of date. Try again.",
@@ -54,11 +54,11 @@ def changed(what: str) -> RemoteFileChanged:
 def refusal(
     hub: Endpoint, repo: str, url: str, status: int, headers: Mapping[str, str], *, had_token: bool
 ) -> HubError:
-    """Return the error for an answer of `url` with a status that is no success.
+    """Return the error for a response of `url` whose status is not a success.
 
-    The body is not looked at: the hub tells in X-Error-Code what it means.
+    The body is ignored: the hub states the reason in X-Error-Code.
     """
-    code, said = headers.get("x-error-code", ""), one_line(headers.get("x-error-message", ""), 120)
+    code, detail = headers.get("x-error-code", ""), one_line(headers.get("x-error-message", ""), 120)
     if status == 429:
         return _rate_limited(url, headers, had_token=had_token)
     if status >= 500 or status == 408:
@@ -68,7 +68,11 @@ def refusal(
     if not hub.may_see_token(url):
         return nonsense(url, f"stores the files of {repo}, and responded with error {status}")
     if code == "GatedRepo":
-        return _gated(hub, repo, had_token=had_token)
+        then = "then try again." if had_token else "then log in: hf auth login (or set HF_TOKEN)."
+        return AccessDenied(
+            f"{repo} can be downloaded only after its terms have been accepted.",
+            hint=f"Accept them at {hub.page(repo)}, {then}",
+        )
     if status == 401 and had_token and code != "RepoNotFound":
         return AccessDenied(
             f"{host(url)} rejected your token.", hint="Log in again: hf auth login, or unset HF_TOKEN."
@@ -76,16 +80,8 @@ def refusal(
     if status in (401, 404):
         return _not_found(hub, repo, code, had_token=had_token)
     if status == 403:
-        return AccessDenied(f"{host(url)} denies access to {repo}: {said or 'access is forbidden'}.")
-    return nonsense(url, f"responded with error {status}" + (f": {said}" if said else ""))
-
-
-def _gated(hub: Endpoint, repo: str, *, had_token: bool) -> AccessDenied:
-    then = "then try again." if had_token else "then log in: hf auth login (or set HF_TOKEN)."
-    return AccessDenied(
-        f"{repo} can be downloaded only after its terms have been accepted.",
-        hint=f"Accept them at {hub.page(repo)}, {then}",
-    )
+        return AccessDenied(f"{host(url)} denies access to {repo}: {detail or 'access is forbidden'}.")
+    return nonsense(url, f"responded with error {status}" + (f": {detail}" if detail else ""))
 
 
 def _not_found(hub: Endpoint, repo: str, code: str, *, had_token: bool) -> RepoNotFound:
@@ -94,24 +90,26 @@ def _not_found(hub: Endpoint, repo: str, code: str, *, had_token: bool) -> RepoN
     if code == "EntryNotFound":
         return RepoNotFound(f"{repo} does not have this file (any more).", hint=f"See {hub.page(repo)}")
     message = f"There is no repository {repo} on {host(hub.url)}, or it is private."
-    near = near_repos(repo)
+    near = similar_repos(repo)
     if near:
         return RepoNotFound(message, hint=f"Did you mean {' or '.join(near)}?")
     private = "" if had_token else " For a private repository, log in: hf auth login"
     return RepoNotFound(message, hint=f"Check the name.{private}")
 
 
-def near_repos(repo: str) -> list[str]:
-    """Return names of the catalogue that look like what was asked for: 'qwen3-4b (unsloth/Qwen3-4B-…)'."""
-    known: dict[str, str] = {}
+def similar_repos(repo: str) -> list[str]:
+    """Return models of the catalogue with similar names: 'qwen3-4b (unsloth/Qwen3-4B-…)'."""
+    shown_by_name: dict[str, str] = {}
     for entry in catalogue():
         if entry.repo is not None:
-            shown = f"{entry.name} ({entry.repo})"
-            known |= {one.lower(): shown for one in (entry.repo, entry.repo.partition("/")[2], *entry.names)}
-    wanted = repo.lower()
-    found = difflib.get_close_matches(wanted, known, n=2, cutoff=0.75)
-    found += difflib.get_close_matches(wanted.partition("/")[2], known, n=2, cutoff=0.75)
-    return list(dict.fromkeys(known[one] for one in found))[:2]
+            label = f"{entry.name} ({entry.repo})"
+            shown_by_name |= {
+                name.lower(): label for name in (entry.repo, entry.repo.partition("/")[2], *entry.names)
+            }
+    matches: list[str] = []
+    for wanted in (repo.lower(), repo.lower().partition("/")[2]):
+        matches += difflib.get_close_matches(wanted, shown_by_name, n=2, cutoff=0.75)
+    return list(dict.fromkeys(shown_by_name[name] for name in matches))[:2]
 
 
 def _rate_limited(url: str, headers: Mapping[str, str], *, had_token: bool) -> RateLimited:

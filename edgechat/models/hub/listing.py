@@ -1,10 +1,10 @@
-"""What is on the hub: the files of a repository and the headers of its models, before any download.
+"""Repositories on the hub: their files, and the headers of their models, before any download.
 
     remote = resolve_remote(parse_model_name("unsloth/Qwen3-4B-Instruct-2507-GGUF"), offline=False)
     for choice in remote.choices:
         remote.header(choice)
 
-What was seen once is seen again without the network.
+Listings and headers are cached for use without the network.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from edgechat.models.hub.remote_headers import read_remote_contents, read_remote
 from edgechat.models.local.hashes import is_git_sha1
 
 LIST_TIME_LIMIT = 20.0
-"""Seconds for a listing, which takes well under one."""
+"""Seconds for a listing, which usually takes well under one."""
 MAX_LISTING = 8 << 20
-"""Bytes of a listing as the hub gives it; a file takes some three hundred."""
+"""Bytes of a listing; a file takes about three hundred."""
 MAX_FILES = 10_000
 MAX_FILE_SIZE = 1 << 50
 
@@ -60,11 +60,11 @@ class _Sibling(msgspec.Struct):
     size: _Size | None = None
     lfs: _Lfs | None = None
     blob_id: str | None = msgspec.field(default=None, name="blobId")
-    """Git's hash: of the file, or of what stands for it where it is kept with LFS."""
+    """Git's hash of the file, or of its LFS pointer."""
 
 
 class _Info(msgspec.Struct):
-    """What is used of the hub's answer."""
+    """The fields of the hub's response that are used."""
 
     sha: _Commit
     siblings: Annotated[list[_Sibling], Meta(max_length=MAX_FILES)]
@@ -73,7 +73,7 @@ class _Info(msgspec.Struct):
 
 
 class _CachedListing(msgspec.Struct):
-    """A listing in the cache: the hub's answer, as far as it was used."""
+    """A listing in the cache."""
 
     info: _Info
     listed: float
@@ -97,7 +97,7 @@ class RemoteModel:
 
     @property
     def commit(self) -> str:
-        """What the listing and all headers are of."""
+        """The commit of the listing and of all headers."""
         return self.listing.commit
 
     def header(self, choice: ModelChoice) -> ModelHeader:
@@ -106,42 +106,42 @@ class RemoteModel:
         Read from the hub the first time: of a GGUF file 8 MiB or more, of an MLX model its config and the
         tables of its files, some 100 KB. Raises HubError, ModelFileError.
         """
-        found = metadata_cache.kept_header(self.listing, choice)
-        if found is not None:
-            return found
+        cached = metadata_cache.cached_header(self.listing, choice)
+        if cached is not None:
+            return cached
         what = f"{one_line(choice.name)} of {self.repo} has not been examined before"
         if self.unasked is not None:
             raise type(self.unasked)(f"{what}. {self.unasked.message}", hint=self.unasked.hint)
         require_network(False, what)
         if choice.format == "mlx":
-            called = metadata_cache.mlx_name(self.listing, choice)
-            contents, header = read_remote_contents(self.listing, choice, called)
-            metadata_cache.keep_contents(self.listing, choice, contents)
+            name = metadata_cache.mlx_name(self.listing, choice)
+            contents, header = read_remote_contents(self.listing, choice, name)
+            metadata_cache.store_contents(self.listing, choice, contents)
             return header
         header = read_remote_header(self.listing, choice)
-        return metadata_cache.keep_header(self.listing, choice, header)
+        return metadata_cache.store_header(self.listing, choice, header)
 
 
 def resolve_remote(name: HubName, *, offline: bool) -> RemoteModel:
-    """Return what the hub has under a name; where there is no network, what it had when it was last asked.
+    """Return the models of a name on the hub; without network, from the cached listing.
 
     offline: open no socket, as HF_HUB_OFFLINE and EDGECHAT_OFFLINE in the environment do too.
     Raises HubError; ModelNotFound where no model in the repository is what the name says.
     """
     hub = endpoint()
-    kept = _kept(hub, name)
+    cached = _cached_listing(hub, name)
     try:
         require_network(offline, f"{name.repo} cannot be examined")
         listing, unasked = list_repo(name.repo, name.revision), None
     except (HubUnreachable, RateLimited, OfflineMode) as error:
-        if kept is None:
+        if cached is None:
             raise
-        listing, unasked = kept, error
-    return RemoteModel(listing, _named(listing, name), unasked)
+        listing, unasked = cached, error
+    return RemoteModel(listing, _choices_named(listing, name), unasked)
 
 
 def list_repo(repo: str, revision: str | None) -> RepoListing:
-    """Ask the hub for the files of a repository, and keep the answer. Raises HubError.
+    """Ask the hub for the files of a repository, and cache the answer. Raises HubError.
 
     revision: a branch, tag or commit; None is the main branch.
     """
@@ -157,14 +157,14 @@ def list_repo(repo: str, revision: str | None) -> RepoListing:
         info = msgspec.json.decode(body, type=_Info)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise nonsense(hub.url, f"sent an invalid listing of {repo}") from error
-    kept = _CachedListing(info, time.time())
-    listing = _listing(hub, repo, kept)
-    metadata_cache.keep_listing(hub.url, repo, revision, msgspec.json.encode(kept))
+    cached = _CachedListing(info, time.time())
+    listing = _listing(hub, repo, cached)
+    metadata_cache.store_listing(hub.url, repo, revision, msgspec.json.encode(cached))
     return listing
 
 
-def _kept(hub: Endpoint, name: HubName) -> RepoListing | None:
-    data = metadata_cache.kept_listing(hub.url, name.repo, name.revision)
+def _cached_listing(hub: Endpoint, name: HubName) -> RepoListing | None:
+    data = metadata_cache.cached_listing(hub.url, name.repo, name.revision)
     if data is None:
         return None
     try:
@@ -173,47 +173,49 @@ def _kept(hub: Endpoint, name: HubName) -> RepoListing | None:
         return None
 
 
-def _listing(hub: Endpoint, repo: str, kept: _CachedListing) -> RepoListing:
-    """Return the listing of an answer. Raises HubAnswerError where a name could lead out of its folder."""
+def _listing(hub: Endpoint, repo: str, cached: _CachedListing) -> RepoListing:
+    """Return the listing of a response. Raises HubAnswerError for duplicate or unsafe names."""
     files: list[RemoteFile] = []
-    names = {one.rfilename for one in kept.info.siblings}
-    if len(names) < len(kept.info.siblings):
+    names = {sibling.rfilename for sibling in cached.info.siblings}
+    if len(names) < len(cached.info.siblings):
         raise nonsense(hub.url, f"lists a file of {repo} twice")
-    for one in kept.info.siblings:
-        if not safe_path(one.rfilename):
+    for sibling in cached.info.siblings:
+        if not safe_path(sibling.rfilename):
             raise nonsense(
-                hub.url, f"lists a file of {repo} with an unsafe name: {one_line(one.rfilename, 80)!a}"
+                hub.url, f"lists a file of {repo} with an unsafe name: {one_line(sibling.rfilename, 80)!a}"
             )
-        size = one.lfs.size if one.lfs else one.size
+        size = sibling.lfs.size if sibling.lfs else sibling.size
         if size is not None:
-            small = one.blob_id if one.lfs is None and is_git_sha1(one.blob_id or "") else None
-            files.append(RemoteFile(one.rfilename, size, one.lfs.sha256 if one.lfs else None, small))
-    licences = [tag.removeprefix("license:") for tag in kept.info.tags if tag.startswith("license:")]
+            small = sibling.blob_id if sibling.lfs is None and is_git_sha1(sibling.blob_id or "") else None
+            files.append(
+                RemoteFile(sibling.rfilename, size, sibling.lfs.sha256 if sibling.lfs else None, small)
+            )
+    licences = [tag.removeprefix("license:") for tag in cached.info.tags if tag.startswith("license:")]
     licence = one_line(licences[0], 80) if licences else None
-    gated = kept.info.gated not in (False, "", "false")
-    return RepoListing(hub.url, repo, kept.info.sha, gated, licence, tuple(files), kept.listed)
+    gated = cached.info.gated not in (False, "", "false")
+    return RepoListing(hub.url, repo, cached.info.sha, gated, licence, tuple(files), cached.listed)
 
 
-def _named(listing: RepoListing, name: HubName) -> tuple[ModelChoice, ...]:
-    """Return the models of a listing that a name means. Raises ModelNotFound."""
-    found = model_choices(listing.files, listing.repo)
-    if not found:
+def _choices_named(listing: RepoListing, name: HubName) -> tuple[ModelChoice, ...]:
+    """Return the models of a listing that match a name. Raises ModelNotFound."""
+    choices = model_choices(listing.files, listing.repo)
+    if not choices:
         raise ModelNotFound(
             f"{listing.repo} contains no model that edgechat can run: neither a GGUF file nor an MLX model.",
             hint="Look for a repository whose name ends in -GGUF or, for a Mac, in -4bit.",
         )
     if name.file is not None:
-        chosen = tuple(one for one in found if name.file in one.file_names)
-        return chosen or _lacks(listing.repo, name.file, (one.files[0].name for one in found))
-    return found if name.quant is None else of_quant(listing.repo, found, name.quant)
+        matches = tuple(choice for choice in choices if name.file in choice.file_names)
+        return matches or _raise_lacks(listing.repo, name.file, (choice.files[0].name for choice in choices))
+    return choices if name.quant is None else of_quant(listing.repo, choices, name.quant)
 
 
 def of_quant(repo: str, choices: Sequence[ModelChoice], quant: str) -> tuple[ModelChoice, ...]:
-    """Return the models of a repository in one quantization. Raises ModelNotFound where there is none."""
-    chosen = tuple(one for one in choices if canonical(one.quant or "") == canonical(quant))
-    return chosen or _lacks(repo, canonical(quant), (one.shown for one in choices))
+    """Return the models of a repository in one quantization, at least one. Raises ModelNotFound."""
+    matches = tuple(choice for choice in choices if canonical(choice.quant or "") == canonical(quant))
+    return matches or _raise_lacks(repo, canonical(quant), (choice.shown for choice in choices))
 
 
-def _lacks(repo: str, missing: str, there: Iterable[str]) -> NoReturn:
-    shown = ", ".join(one_line(one, 80) for one in list(dict.fromkeys(there))[:30])
+def _raise_lacks(repo: str, missing: str, there: Iterable[str]) -> NoReturn:
+    shown = ", ".join(one_line(name, 80) for name in list(dict.fromkeys(there))[:30])
     raise ModelNotFound(f"{repo} has no {one_line(missing)}.", hint=f"It has: {shown}.")

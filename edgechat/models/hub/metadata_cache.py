@@ -1,6 +1,6 @@
-"""What was learnt of the hub before: listings of repositories and packed headers, in the cache folder.
+"""The cache of what the hub returned: listings of repositories and packed headers.
 
-Whatever is wrong with an entry, it is as if there were none. The least recently used go first.
+Invalid entries are ignored. The least recently used are removed first.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MAX_BYTES = 8 << 20
 """Of an entry."""
 
 
-def kept_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader | None:
-    """Return the header of a model that was read before, as far as `keep_header` keeps it, or None."""
+def cached_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader | None:
+    """Return the cached header of a model, as far as `store_header` stores it, or None."""
     data = _read("headers", _header_key(listing, choice))
     if data is None:
         return None
@@ -38,35 +38,35 @@ def kept_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader | None
     return header if header.file_size == choice.total_bytes else None
 
 
-def keep_header(listing: RepoListing, choice: ModelChoice, header: ModelHeader) -> ModelHeader:
-    """Keep the shape of a model; return what `kept_header` will. Raises ModelFileError where it has none."""
+def store_header(listing: RepoListing, choice: ModelChoice, header: ModelHeader) -> ModelHeader:
+    """Store a header's shape; return what `cached_header` will. Raises ModelFileError."""
     data = pack(header)
     _write("headers", _header_key(listing, choice), data, MAX_HEADERS)
     return unpack(data, choice.name.rpartition("/")[2])
 
 
-def keep_contents(listing: RepoListing, choice: ModelChoice, found: contents.Contents) -> None:
-    """Keep what was read of an MLX model, for `kept_header`."""
-    _write("headers", _header_key(listing, choice), found.pack(), MAX_HEADERS)
+def store_contents(listing: RepoListing, choice: ModelChoice, read_contents: contents.Contents) -> None:
+    """Store the contents of an MLX model, for `cached_header`."""
+    _write("headers", _header_key(listing, choice), read_contents.pack(), MAX_HEADERS)
 
 
-def kept_listing(hub: str, repo: str, revision: str | None) -> bytes | None:
-    """Return what `keep_listing` was given, or None."""
+def cached_listing(hub: str, repo: str, revision: str | None) -> bytes | None:
+    """Return the cached listing of a repository, or None."""
     return _read("listings", (hub, repo.lower(), revision or ""))
 
 
-def keep_listing(hub: str, repo: str, revision: str | None, data: bytes) -> None:
-    """Keep the listing of a repository."""
+def store_listing(hub: str, repo: str, revision: str | None, data: bytes) -> None:
+    """Store the listing of a repository."""
     _write("listings", (hub, repo.lower(), revision or ""), data, MAX_LISTINGS)
 
 
 def mlx_name(listing: RepoListing, choice: ModelChoice) -> str:
-    """Return what messages call an MLX model on the hub."""
+    """Return the name of an MLX model on the hub, for messages."""
     return f"{listing.repo}/{choice.name}".rstrip("/")
 
 
 def _header_key(listing: RepoListing, choice: ModelChoice) -> tuple[str, ...]:
-    """Return what makes a header another one; the hub too, for a mirror may have other files."""
+    """Return what identifies a header, including the hub, as a mirror may have different files."""
     files = (f"{file.name} {file.size} {file.digest}" for file in choice.files)
     return (listing.hub, listing.repo.lower(), listing.commit, *files)
 
@@ -88,7 +88,7 @@ def _read(kind: str, key: tuple[str, ...]) -> bytes | None:
 
 
 def _write(kind: str, key: tuple[str, ...], data: bytes, most: int) -> None:
-    """Write an entry whole or not at all; a disk that is full or closed is no error."""
+    """Write an entry atomically; errors are ignored."""
     with contextlib.suppress(OSError, FolderError):
         path = _path(kind, key)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

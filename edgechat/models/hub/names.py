@@ -1,4 +1,4 @@
-"""Names of models and files on the hub: from what a person typed or pasted to a repository."""
+"""Names of models and files on the hub, as users type or paste them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ _REVISION = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._/-]{0,254}[A-Za-z0-9_])?", r
 _MAX_REPO = 96
 _MAX_TEXT = 2048
 MAX_PATH = 1024
-"""Bytes of a file's name with its folders."""
+"""Bytes of a path."""
 MAX_COMPONENT = 255
-"""Bytes of one folder or file: what file systems hold."""
+"""Bytes of one component of a path: the limit of file systems."""
 # Folders of a checkout and of the hub's own pages, which stand where an owner would.
 _RESERVED = frozenset({"api", "datasets", "spaces", "docs", "models", "collections", "papers", "blog"})
 
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """A repository of models on the hub, and what was said about which of its files."""
+    """A repository on the hub, and optionally which of its files."""
 
     repo: str
     """'owner/name'."""
     quant: str | None = None
-    """The label that was asked for, in capitals: 'Q5_K_M'."""
+    """The requested quantization, in capitals: 'Q5_K_M'."""
     revision: str | None = None
     """A branch, tag or commit; None is the main branch."""
     file: str | None = None
-    """The file that a link pointed at, with its folder."""
+    """The file of a link, with its folder."""
 
     def __str__(self) -> str:
         name = self.repo + (f":{self.quant}" if self.quant else "")
@@ -43,7 +43,7 @@ class HubName:
 
 
 def parse_model_name(text: str) -> HubName | None:
-    """Return the repository that `text` names, or None where it names none.
+    """Return the repository that `text` names, or None.
 
     Understood are owner/repo, owner/repo:QUANT, hf.co/owner/repo[:QUANT] and the addresses that a browser
     shows, of a repository or of a file in it. Whether a file of that name is here is for the caller to ask
@@ -57,11 +57,11 @@ def parse_model_name(text: str) -> HubName | None:
         return _from_link(text)
     if host.lower() in _HOSTS:
         return _from_link("https://" + text)
-    return _from_words(text)
+    return _from_name(text)
 
 
 def valid_repo(repo: str) -> bool:
-    """Say whether the hub would take this for the name of a repository: 'owner/name'."""
+    """Return whether this is a valid repository name for the hub: 'owner/name'."""
     owner, slash, name = repo.partition("/")
     if not slash or len(repo) > _MAX_REPO or "--" in repo or ".." in repo or name.endswith(".git"):
         return False
@@ -69,32 +69,26 @@ def valid_repo(repo: str) -> bool:
 
 
 def valid_revision(revision: str) -> bool:
-    """Say whether this can be a branch, a tag or a commit."""
+    """Return whether this is a valid branch, tag or commit."""
     return bool(_REVISION.fullmatch(revision)) and ".." not in revision and "//" not in revision
 
 
 def safe_path(name: str) -> bool:
-    """Say whether `name` is a plain relative path that stays in its folder, on every platform."""
-    if not name or len(name.encode("utf-8", "replace")) > MAX_PATH or not _is_text(name):
-        return False
-    if "\\" in name or name[1:2] == ":" or any(ord(char) < 32 or ord(char) == 127 for char in name):
-        return False
-    return all(_safe_component(part) for part in name.split("/"))
-
-
-def _safe_component(part: str) -> bool:
-    return part not in ("", ".", "..") and len(part.encode()) <= MAX_COMPONENT
-
-
-def _is_text(name: str) -> bool:
+    """Return whether `name` is a plain relative path that stays in its folder, on every platform."""
     try:
-        name.encode()
+        n_bytes = len(name.encode())
     except UnicodeEncodeError:
         return False
-    return True
+    if n_bytes > MAX_PATH or "\\" in name or name[1:2] == ":":
+        return False
+    if any(ord(char) < 32 or ord(char) == 127 for char in name):
+        return False
+    return all(
+        part not in ("", ".", "..") and len(part.encode()) <= MAX_COMPONENT for part in name.split("/")
+    )
 
 
-def _from_words(text: str) -> HubName | None:
+def _from_name(text: str) -> HubName | None:
     repo, colon, label = text.partition(":")
     if not valid_repo(repo) or repo.partition("/")[0].lower() in _RESERVED:
         return None
@@ -114,17 +108,17 @@ def _from_link(text: str) -> HubName | None:
     if port not in (None, 80, 443) or "@" in link.netloc:
         return None
     owner, name, *rest = [*link.path.strip("/").split("/"), ""]
-    found = _from_words(f"{owner}/{name}")
-    if found is None:
+    name_only = _from_name(f"{owner}/{name}")
+    if name_only is None:
         return None
-    revision, file = _place(rest)
+    revision, file = _revision_and_file(rest)
     if (revision is not None and not valid_revision(revision)) or (file is not None and not safe_path(file)):
         return None
-    return replace(found, revision=revision, file=file)
+    return replace(name_only, revision=revision, file=file)
 
 
-def _place(rest: list[str]) -> tuple[str | None, str | None]:
-    """Return the revision and the file of what follows the repository in a link: blob/main/folder/a.gguf."""
+def _revision_and_file(rest: list[str]) -> tuple[str | None, str | None]:
+    """Parse the part of a link after the repository: blob/main/folder/a.gguf."""
     if len(rest) < 2 or rest[0] not in ("blob", "resolve", "tree", "raw"):
         return None, None
     file = unquote("/".join(rest[2:]).strip("/"))

@@ -1,4 +1,4 @@
-"""A download that has not ended: the bytes that came, on the disk at once, and their hash as they come."""
+"""A partial download: bytes are written to disk as they arrive, and hashed on the way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import queue
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from edgechat.base.errors import DiskError
@@ -17,18 +17,18 @@ from edgechat.base.text import one_line
 from edgechat.models.local.hashes import Hash
 
 SYNC_EVERY = 10.0
-"""Seconds after which what came is made to reach the disk itself: what a power cut can cost."""
+"""Seconds between calls of fsync: what a power cut can cost."""
 _READ = 1 << 20
 _BATCH, _BATCHES = 1 << 20, 16
-"""Bytes that go to the hashing thread together, and how many such may wait for it."""
+"""Bytes that are handed to the hashing thread together, and how many batches may wait."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class RunningHash:
-    """The hash of bytes as they come, in a thread of its own: beside a network it costs no time."""
+    """The hash of a stream, computed in a thread of its own, beside the network."""
 
-    def __init__(self, start: Hash) -> None:
-        self._hash = start
+    def __init__(self, new_hash: Hash) -> None:
+        self._hash = new_hash
         self._batch: list[bytes] = []
         self._waiting = 0
         self._queue: queue.Queue[list[bytes] | None] = queue.Queue(_BATCHES)
@@ -44,7 +44,7 @@ class RunningHash:
             self._batch, self._waiting = [], 0
 
     def end(self) -> str:
-        """Return the hash of everything in hexadecimal digits; nothing can follow."""
+        """Return the hash in hexadecimal digits; no update may follow."""
         self._queue.put(self._batch)
         self._queue.put(None)
         self._thread.join()
@@ -61,86 +61,76 @@ class RunningHash:
 
 
 class Partial:
-    """The file in which a download grows. Only who holds its lock may make one. Methods raise DiskError."""
+    """The file of a partial download. Requires its lock. Methods raise DiskError."""
 
-    def __init__(self, path: Path, start: Callable[[], Hash]) -> None:
+    def __init__(self, path: Path, new_hash: Callable[[], Hash]) -> None:
         self.path = path
-        self._start = start
+        self._new_hash = new_hash
         self._lock = threading.Lock()
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-        try:
+        with disk_errors(path):
             self._fd = os.open(path, flags, 0o666)
-            found = os.fstat(self._fd)
-        except OSError as error:
-            raise disk_error(path, error) from error
-        self.size = found.st_size
+            info = os.fstat(self._fd)
+        self.size = info.st_size
         """Bytes that are on the disk."""
         self._synced = time.monotonic()
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        if not stat.S_ISREG(info.st_mode) or info.st_nlink > 1:
             os.close(self._fd)
             raise DiskError(f"{_shown(path)} is not a plain file.", hint="Check what it is, and remove it.")
-        self._hash = RunningHash(start())
+        self._hash = RunningHash(new_hash())
 
     def hash_kept(self, checked: Callable[[int], None]) -> None:
-        """Hash what an earlier download left; `checked` is told how many bytes are done."""
+        """Hash the bytes of an earlier download; `checked` is called with the number of bytes so far."""
         done = 0
-        try:
+        with disk_errors(self.path):
             os.lseek(self._fd, 0, os.SEEK_SET)
             while done < self.size and (piece := os.read(self._fd, min(_READ, self.size - done))):
                 self._hash.update(piece)
                 done += len(piece)
                 checked(done)
-        except OSError as error:
-            raise disk_error(self.path, error) from error
         self.size = done
 
     def write(self, piece: bytes) -> None:
-        """Add bytes at the end, unless it was closed meanwhile."""
+        """Append bytes."""
         view = memoryview(piece)
         with self._lock:
-            try:
+            with disk_errors(self.path):
                 while view:
                     view = view[os.write(self._fd, view) :]
                 if time.monotonic() - self._synced > SYNC_EVERY:
                     os.fsync(self._fd)
                     self._synced = time.monotonic()
-            except OSError as error:
-                raise disk_error(self.path, error) from error
             self._hash.update(piece)
             self.size += len(piece)
 
     def restart(self) -> None:
-        """Forget all bytes."""
-        try:
+        """Discard all bytes."""
+        with disk_errors(self.path):
             os.ftruncate(self._fd, 0)
             os.lseek(self._fd, 0, os.SEEK_SET)
-        except OSError as error:
-            raise disk_error(self.path, error) from error
         self._hash.drop()
-        self._hash, self.size = RunningHash(self._start()), 0
+        self._hash, self.size = RunningHash(self._new_hash()), 0
 
     def digest(self) -> str:
         """Return the hash of all bytes; only restart() may follow, or finish()."""
         return self._hash.end()
 
     def finish(self, final: Path) -> None:
-        """Give the file its name, once its bytes are safe on the disk."""
-        try:
+        """Rename the file, after its bytes have reached the disk."""
+        with disk_errors(final):
             os.fsync(self._fd)
             os.close(self._fd)  # Windows renames no open file
             self._fd = -1
             os.replace(self.path, final)
-        except OSError as error:
-            raise disk_error(final, error) from error
 
     def remove(self) -> None:
-        """Leave nothing of it."""
+        """Close and delete the file."""
         self.close()
         with contextlib.suppress(OSError):
             os.unlink(self.path)
 
     def close(self) -> None:
-        """Leave it as it is, for another time."""
+        """Close the file, to be resumed later."""
         with self._lock:
             if self._fd >= 0:
                 os.close(self._fd)
@@ -148,8 +138,17 @@ class Partial:
             self._fd = -1
 
 
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Raise DiskError instead of OSError for a failure to write or create `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(path, error) from error
+
+
 def disk_error(path: Path, error: OSError) -> DiskError:
-    """Return what a failure to write or to make `path` means."""
+    """Return the error for a failure to write or create `path`."""
     if error.errno in _FULL:
         return DiskError(
             f"The disk of {_shown(path.parent)} is full.",

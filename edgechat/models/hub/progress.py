@@ -1,4 +1,4 @@
-"""How a download goes: what of it is here, how fast it comes, and how long it will still take."""
+"""Progress of a download: bytes so far, speed, and remaining time."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from edgechat.base.text import mebibytes
 from edgechat.models.choices import RemoteFile
 
 _WINDOW = 8.0
-"""Seconds whose mean is the rate."""
-_LEAST = 0.2
-"""Seconds of which a rate can be told."""
+"""Seconds over which the rate is averaged."""
+_MIN_SECONDS = 0.2
+"""Shortest time from which a rate is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressSample:
-    """How things stood at one moment."""
+    """The progress at one moment."""
 
     here: int
     total: int
     """Both in bytes."""
     rate: float = 0.0
-    """Bytes a second; 0 where nothing is known yet."""
+    """Bytes per second; 0 while unknown."""
 
     @property
     def share(self) -> float:
-        """What of it is here: 0 to 1."""
+        """The completed fraction, from 0 to 1."""
         return self.here / self.total if self.total else 1.0
 
     @property
     def left(self) -> float | None:
-        """Seconds that it will take; None where nobody knows."""
+        """Remaining seconds; None while unknown."""
         return (self.total - self.here) / self.rate if self.rate > 0 else None
 
     @property
@@ -49,44 +49,44 @@ class ProgressSample:
 
 
 class DownloadPace:
-    """Of several files together, whose bytes are `total`; told by one thread."""
+    """The progress of several files, of `total` bytes together; for one thread."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._here: dict[RemoteFile, int] = {}
         self._received = 0
-        self._marks: deque[tuple[float, int]] = deque()
+        self._samples: deque[tuple[float, int]] = deque()
 
     def has(self, file: RemoteFile, n: int) -> bool:
-        """Note that the first n bytes of the file are here; say whether it was heard of before."""
+        """Record that the first n bytes of a file are here; return whether the file was known before."""
         before = self._here.get(file)
         self._here[file] = n
-        if not self._marks:
-            self._marks.append((time.monotonic(), 0))
+        if not self._samples:
+            self._samples.append((time.monotonic(), 0))
         if before is not None:
             self._received += max(0, n - before)
         return before is not None
 
     def standing(self) -> ProgressSample:
-        """Return how things stand now."""
+        """Return the current progress."""
         return ProgressSample(sum(self._here.values()), self._total, self._rate())
 
     def _rate(self) -> float:
         now = time.monotonic()
-        self._marks.append((now, self._received))
-        while len(self._marks) > 2 and self._marks[0][0] < now - _WINDOW:
-            self._marks.popleft()
-        seconds = now - self._marks[0][0]
-        return (self._received - self._marks[0][1]) / seconds if seconds > _LEAST else 0.0
+        self._samples.append((now, self._received))
+        while len(self._samples) > 2 and self._samples[0][0] < now - _WINDOW:
+            self._samples.popleft()
+        seconds = now - self._samples[0][0]
+        return (self._received - self._samples[0][1]) / seconds if seconds > _MIN_SECONDS else 0.0
 
 
 def speed(rate: float) -> str:
-    """Return bytes a second for people: '23.0 MiB/s'."""
+    """Return bytes per second for users: '23.0 MiB/s'."""
     return f"{rate / 2**20:.1f} MiB/s" if rate >= 2**20 / 10 else f"{rate / 1024:.0f} KiB/s"
 
 
 def duration(seconds: float) -> str:
-    """Return a time for people as a clock shows it: '1:45'."""
+    """Return a duration for users: '1:45'."""
     whole = int(min(seconds, 359_999))
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)

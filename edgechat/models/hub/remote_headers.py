@@ -1,4 +1,4 @@
-"""Headers of models that are not here yet: the first megabytes of their files, and nothing after them."""
+"""Headers of models on the hub, read from the first megabytes of their files."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from edgechat.models.hub.http.ranged import RangedFile
 from edgechat.models.hub.http.transfer import Client, ConnectionCut, ask_hub
 
 TIME_LIMIT = 120.0
-"""Seconds for the header of a model, all its parts together."""
+"""Seconds for the header of a model, all shards together."""
 LATER_READ = 1 << 18
-"""Bytes asked for first of the second and later parts, which hold no tokenizer."""
+"""Bytes of the first request for later shards, which have no tokenizer."""
 FIRST_TABLE = 1 << 17
-"""Bytes asked for first of a safetensors file, enough for most tables."""
+"""Bytes of the first request for a safetensors file, enough for most tables."""
 MAX_CUTS = 4
-"""Times that a connection may be cut while one file is read."""
+"""Lost connections that are tolerated for one file."""
 
 
 def read_remote_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader:
-    """Read the header of a model on the hub, of a split one the headers of all parts, as one.
+    """Read the header of a model on the hub; the headers of all shards are merged.
 
     Reads 8 MiB of the file, then up to twice that, and so on up to gguf_cursor.MAX_HEADER. Raises HubError;
     ModelFileError where the file is no language model.
@@ -71,22 +71,22 @@ def read_remote_contents(
         config, *others = choice.files
         if config.size > MAX_CONFIG:
             raise unsound(config.name, f"it has more than {MAX_CONFIG} bytes")
-        said = bytes(start(config).first(config.size))
+        config_data = bytes(start(config).first(config.size))
         tables: list[TensorTable] = []
         for file in others:
             if file.name.endswith(".safetensors"):
                 left = MAX_TABLES - sum(len(table.data) for table in tables)
                 tables.append(_table(start(file), file, left))
-        return Contents(said, tuple(tables))
+        return Contents(config_data, tuple(tables))
 
     with _on_the_hub():
-        found = ask_hub(hub, listing.repo, TIME_LIMIT, work)
-        return found, found.header(name)
+        contents = ask_hub(hub, listing.repo, TIME_LIMIT, work)
+        return contents, contents.header(name)
 
 
 @contextmanager
 def _on_the_hub() -> Iterator[None]:
-    """Give no advice to download a file again that is damaged on the hub itself."""
+    """Replace the advice to download again, for a file that is damaged on the hub itself."""
     try:
         yield
     except ModelFileError as error:
@@ -107,7 +107,7 @@ def _table(start: RemoteStart, file: RemoteFile, most: int) -> TensorTable:
 
 @dataclass(slots=True)
 class RemoteStart:
-    """The first bytes of a file on the hub, fetched as far as they are asked for and none twice."""
+    """The first bytes of a file on the hub, fetched on demand, none of them twice."""
 
     client: Client
     url: str
@@ -134,7 +134,7 @@ class RemoteStart:
         """Fetch what is missing of the first n bytes. Raises HubError, ConnectionCut."""
         at = len(self.data)
         with self.client.get(self.url, self.ranged.headers(at, n)) as answer:
-            if not self.ranged.same(answer):
+            if not self.ranged.is_unchanged(answer):
                 raise self.ranged.changed()
             start, end = self.ranged.part(answer, at, n)
             del self.data[start:]

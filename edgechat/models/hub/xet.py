@@ -1,4 +1,4 @@
-"""Files that the hub gives only through its Xet storage: huggingface_hub fetches them, with hf-xet.
+"""Files that the hub serves only from its Xet storage: huggingface_hub downloads them, with hf-xet.
 
 It does so in a child process, which can be ended at any moment, as the libraries cannot. What came of a
 download that was ended is lost, for hf-xet does not go on from there.
@@ -21,13 +21,13 @@ from edgechat.base.text import one_line
 from edgechat.models.choices import RemoteFile, RepoListing
 from edgechat.models.hub.errors import CHECK, host
 
-_LOOK_EVERY = 0.2
-_MOST_SAID = 300
+_POLL_SECONDS = 0.2
+_MAX_MESSAGE = 300
 _BLOCK = 512
 
 
 class XetRequest(msgspec.Struct, frozen=True):
-    """What the child is to fetch, and into which folder."""
+    """The file to download, and the destination folder."""
 
     hub: str
     repo: str
@@ -55,14 +55,14 @@ def fetch(listing: RepoListing, file: RemoteFile, folder: Path, wait: Callable[[
     name = one_line(file.name)
     if importlib.util.find_spec("hf_xet") is None:
         raise _missing(listing, name)
-    asked = XetRequest(listing.hub, listing.repo, listing.commit, file.name, str(folder))
+    request = XetRequest(listing.hub, listing.repo, listing.commit, file.name, str(folder))
     process: Any = None
     try:
         process = subprocess.Popen(spawn.command("xet"), **spawn.options(subprocess.DEVNULL))
-        process.stdin.write(frames.pack(msgspec.msgpack.encode(asked)))
+        process.stdin.write(frames.pack(msgspec.msgpack.encode(request)))
         process.stdin.flush()
         while process.poll() is None:
-            wait(_LOOK_EVERY, min(_arrived(folder), file.size))
+            wait(_POLL_SECONDS, min(_bytes_on_disk(folder), file.size))
         answer = msgspec.msgpack.decode(frames.read(process.stdout) or b"", type=XetAnswer)
     except (OSError, frames.BrokenFrame, msgspec.DecodeError):
         answer = XetAnswer(error="its process failed")
@@ -73,23 +73,23 @@ def fetch(listing: RepoListing, file: RemoteFile, folder: Path, wait: Callable[[
     if answer.disk_full:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if answer.error:
-        why = one_line(answer.error, _MOST_SAID)
+        why = one_line(answer.error, _MAX_MESSAGE)
         raise HubUnreachable(
             f"{name} did not come from {host(listing.hub)} through hf-xet: {why}", hint=CHECK
         )
     return Path(answer.path)
 
 
-def _arrived(folder: Path) -> int:
-    """Return the bytes below a folder that the disk has, for hf-xet may write a file from several places."""
+def _bytes_on_disk(folder: Path) -> int:
+    """Return the bytes on disk below a folder; hf-xet may write several parts of a file at once."""
     total = 0
     for path in folder.rglob("*"):
         try:
-            found = path.lstat()
+            info = path.lstat()
         except OSError:  # renamed meanwhile
             continue
-        blocks = getattr(found, "st_blocks", None)
-        total += found.st_size if blocks is None else blocks * _BLOCK
+        blocks = getattr(info, "st_blocks", None)
+        total += info.st_size if blocks is None else blocks * _BLOCK
     return total
 
 

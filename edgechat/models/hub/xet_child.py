@@ -16,10 +16,10 @@ from edgechat.models.hub.xet import XetAnswer, XetRequest
 def main() -> None:
     """Answer one XetRequest; end when the parent is gone."""
     incoming, outgoing = spawn.adopt_pipe()
-    asked = frames.read(incoming)
-    if asked is None:
+    data = frames.read(incoming)
+    if data is None:
         return
-    request = msgspec.msgpack.decode(asked, type=XetRequest)
+    request = msgspec.msgpack.decode(data, type=XetRequest)
     threading.Thread(target=_end_with_parent, args=(incoming,), daemon=True).start()
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     from huggingface_hub import hf_hub_download

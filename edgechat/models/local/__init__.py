@@ -1,5 +1,5 @@
-"""The models on this machine, whoever put them there: found, named, imported, verified and removed.
+"""The models on this machine, of all tools: found, named, imported, verified and removed.
 
-In come folders and what a person typed; out come files. Read `locations.py` first, then `inventory.py` and
+Folders and typed names come in, files go out. Read `locations.py` first, then `inventory.py` and
 `resolve.py`.
 """

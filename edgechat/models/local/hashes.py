@@ -1,4 +1,4 @@
-"""The hashes by which the hub names bytes: SHA-256 of what it keeps with Git LFS, git's own of small files.
+"""The hub's hashes: SHA-256 of files in Git LFS, git's own hash of small files.
 
 Git's is the SHA-1 of "blob ", the size, a zero byte and the bytes. It tells damage as surely; that someone
 could make two files with one such hash does not matter, as it is the hub's own word that is compared.
@@ -15,7 +15,7 @@ _GIT = 40
 
 
 class Hash(Protocol):
-    """What hashlib makes."""
+    """A hashlib hash object."""
 
     def update(self, data: bytes, /) -> None:
         """Take the next bytes."""
@@ -26,17 +26,17 @@ class Hash(Protocol):
 
 
 def is_digest(text: str) -> bool:
-    """Say whether this is such a hash: 64 or 40 hexadecimal digits in lower case."""
+    """Return whether this is a hash: 64 or 40 hexadecimal digits in lower case."""
     return _DIGEST.fullmatch(text) is not None
 
 
 def is_git_sha1(text: str) -> bool:
-    """Say whether this is git's hash of a small file."""
+    """Return whether this is git's hash of a small file."""
     return is_digest(text) and len(text) == _GIT
 
 
 def hash_for(digest: str, size: int) -> Hash:
-    """Return what makes a hash like `digest` of the `size` bytes that it is given."""
+    """Return a hasher of the kind of `digest`, for `size` bytes."""
     if len(digest) != _GIT:
         return hashlib.sha256()
     return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)

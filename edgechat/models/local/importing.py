@@ -1,4 +1,4 @@
-"""Putting a model of the user's into edgechat's folder, sharing its bytes on the disk where that can be.
+"""Import of a user's model into edgechat's folder, sharing its bytes on disk if possible.
 
 A file system that can clone does; else it gets a second name (a hard link); else it is copied. All or nothing
 of a split model or of an MLX model's folder appears, and nothing is ever overwritten.
@@ -26,57 +26,59 @@ from edgechat.models.hub.names import safe_path
 from edgechat.models.local import locations
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.locations import Place
-from edgechat.models.local.resolve import located
+from edgechat.models.local.resolve import find_models
 
 How = Literal["cloned", "linked", "copied", "moved"]
 
 _CHUNK = 4 << 20
-_SPARE = 1 << 26
-"""Bytes of a disk that are left free."""
+_RESERVE = 1 << 26
+"""Bytes of the disk that are left free."""
 _NUMBER = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.ASCII)
 _FICLONE = 0x40049409
 _DRAFT = ".part"
-_FORGOTTEN = 3600.0
-"""Seconds after which nobody writes a draft any more."""
+_STALE_AFTER = 3600.0
+"""Age in seconds after which a draft is abandoned."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """A model that is in our folder now."""
+    """An imported model."""
 
     path: Path
     how: How
 
 
-def take_in(
-    file: str, *, name: str | None = None, move: bool = False, tell: Callable[[int, int], None]
+def import_model(
+    file: str, *, name: str | None = None, move: bool = False, on_progress: Callable[[int, int], None]
 ) -> ImportedModel:
     """Put a model into our folder, as `name` or as its file or folder is called.
 
-    tell: hears how many bytes of how many are copied. Raises ModelNotFound, ModelFileError, NotImported.
+    on_progress: called with bytes copied, and all. Raises ModelNotFound, ModelFileError, NotImported.
     """
-    one = located(file)[0]
-    read_model(one.path)
-    if one.place in (Place.OWN, Place.SHIPPED):
+    model = find_models(file)[0]
+    read_model(model.path)
+    if model.place in (Place.OWN, Place.SHIPPED):
         raise NotImported(
-            f"{one.name} is already in edgechat's folder.", hint=f"To use it: edgechat run {one.name}"
+            f"{model.name} is already in edgechat's folder.", hint=f"To use it: edgechat run {model.name}"
         )
-    if move and one.place is not Place.ELSEWHERE:
-        raise NotImported(f"{one.name} belongs to {one.place.value}, and is not moved.", hint="Omit --move.")
-    sources = [Path(os.path.realpath(part.path)) for part in one.found.files]
-    if move and sources[0] != one.found.files[0].path:
+    if move and model.place is not Place.ELSEWHERE:
+        raise NotImported(
+            f"{model.name} belongs to {model.place.value}, and is not moved.", hint="Omit --move."
+        )
+    sources = [Path(os.path.realpath(part.path)) for part in model.found.files]
+    if move and sources[0] != model.found.files[0].path:
         raise NotImported(f"{one_line(file)} is a link to {sources[0]}.", hint="Omit --move.")
     folder = locations.own_folder()
-    targets = _targets(folder, one, name)
+    targets = _targets(folder, model, name)
     for target in targets:
         if os.path.lexists(target):
-            raise _taken(target)
+            raise _name_in_use(target)
     try:
         targets[0].parent.mkdir(parents=True, exist_ok=True)
-        _clean(folder)
-        how = _all_placed(list(zip(sources, targets, strict=True)), move=move, tell=tell)
+        _remove_old_drafts(folder)
+        how = _place_all(list(zip(sources, targets, strict=True)), move=move, on_progress=on_progress)
     except FileExistsError as error:
-        raise _taken(Path(error.filename2 or error.filename)) from error
+        raise _name_in_use(Path(error.filename2 or error.filename)) from error
     except OSError as error:
         raise NotImported(
             f"{one_line(file)} cannot be imported into {folder}: {error.strerror or error}.",
@@ -86,52 +88,54 @@ def take_in(
         if targets[0].parent != folder:
             with contextlib.suppress(OSError):  # which it is where nothing came of it
                 targets[0].parent.rmdir()
-    return ImportedModel(targets[0].parent if one.found.format == "mlx" else targets[0], how)
+    return ImportedModel(targets[0].parent if model.found.format == "mlx" else targets[0], how)
 
 
-def _targets(folder: Path, one: LocalModel, name: str | None) -> list[Path]:
-    """Return where the files will be; those of an MLX model in a folder of its own."""
-    if one.found.format == "gguf":
-        return [folder / _name(part.path, name) for part in one.found.files]
-    own = folder / _checked(folder_name(one.path).rpartition("/")[2] if name is None else name)
-    if os.path.lexists(own):
-        raise _taken(own)
-    return [own / part.path.name for part in one.found.files]
+def _targets(folder: Path, model: LocalModel, name: str | None) -> list[Path]:
+    """Return the paths of the imported files; an MLX model gets a folder of its own."""
+    if model.found.format == "gguf":
+        return [folder / _file_name(part.path, name) for part in model.found.files]
+    model_folder = folder / _check_name(folder_name(model.path).rpartition("/")[2] if name is None else name)
+    if os.path.lexists(model_folder):
+        raise _name_in_use(model_folder)
+    return [model_folder / part.path.name for part in model.found.files]
 
 
-def _name(path: Path, name: str | None) -> str:
-    """Return the name of a file in our folder; the parts of a split model keep their numbers."""
-    given = path.name if name is None else name.removesuffix(".gguf")
+def _file_name(path: Path, name: str | None) -> str:
+    """Return the name of a file in our folder; shards keep their numbers."""
+    new_name = path.name if name is None else name.removesuffix(".gguf")
     if name is not None:
         number = _NUMBER.search(path.name)
-        given += number[0] if number else ".gguf"
-    elif not given.lower().endswith(".gguf"):
-        given += ".gguf"
-    return _checked(given)
+        new_name += number[0] if number else ".gguf"
+    elif not new_name.lower().endswith(".gguf"):
+        new_name += ".gguf"
+    return _check_name(new_name)
 
 
-def _checked(given: str) -> str:
-    if "/" in given or not safe_path(given) or given.startswith("."):
+def _check_name(name: str) -> str:
+    if "/" in name or not safe_path(name) or name.startswith("."):
         raise NotImported(
-            f"{one_line(given)!r} is not a valid name for a model.",
+            f"{one_line(name)!r} is not a valid name for a model.",
             hint="Choose a name of letters and digits: --name my-model",
         )
-    return given
+    return name
 
 
-def _all_placed(pairs: list[tuple[Path, Path]], *, move: bool, tell: Callable[[int, int], None]) -> How:
-    """Place all files, or none; the first one comes last, for it makes the set a model."""
-    done: list[Path] = []
+def _place_all(pairs: list[tuple[Path, Path]], *, move: bool, on_progress: Callable[[int, int], None]) -> How:
+    """Import all files, or none; the first one last, as it makes the set a model."""
+    placed: list[Path] = []
     how: How = "linked"
     sizes = [source.stat().st_size for source, _ in pairs]
     before = 0
     try:
         for (source, target), size in reversed(list(zip(pairs, sizes, strict=True))):
-            how = _placed(source, target, clone=not move, tell=_beyond(before, sum(sizes), tell))
-            done.append(target)
+            how = _place_one(
+                source, target, clone=not move, on_progress=_offset(before, sum(sizes), on_progress)
+            )
+            placed.append(target)
             before += size
     except BaseException:
-        for target in done:
+        for target in placed:
             target.unlink()
         raise
     if move:
@@ -140,34 +144,34 @@ def _all_placed(pairs: list[tuple[Path, Path]], *, move: bool, tell: Callable[[i
     return "moved" if move else how
 
 
-def _beyond(before: int, total: int, tell: Callable[[int, int], None]) -> Callable[[int], None]:
-    return lambda n: tell(before + n, total)
+def _offset(before: int, total: int, on_progress: Callable[[int, int], None]) -> Callable[[int], None]:
+    return lambda n: on_progress(before + n, total)
 
 
-def _placed(source: Path, target: Path, *, clone: bool, tell: Callable[[int], None]) -> How:
+def _place_one(source: Path, target: Path, *, clone: bool, on_progress: Callable[[int], None]) -> How:
     draft = target.with_name(f".{uuid.uuid4().hex[:12]}{_DRAFT}")
     try:
         if clone and _cloned(source, draft):
-            _put(draft, target)
+            _rename_new(draft, target)
             return "cloned"
-        if _linked(source, target):
+        if _hard_linked(source, target):
             return "linked"
-        _copy(source, draft, tell)
-        _put(draft, target)
+        _copy(source, draft, on_progress)
+        _rename_new(draft, target)
     finally:
         draft.unlink(missing_ok=True)
     return "copied"
 
 
-def _clean(folder: Path) -> None:
-    """Remove what imports left that were killed."""
+def _remove_old_drafts(folder: Path) -> None:
+    """Remove the drafts of killed imports."""
     for draft in folder.glob(f"**/.*{_DRAFT}"):
         with contextlib.suppress(OSError):
-            if time.time() - draft.stat().st_mtime > _FORGOTTEN:
+            if time.time() - draft.stat().st_mtime > _STALE_AFTER:
                 draft.unlink()
 
 
-def _linked(source: Path, target: Path) -> bool:
+def _hard_linked(source: Path, target: Path) -> bool:
     try:
         os.link(source, target)
     except FileExistsError:
@@ -178,7 +182,7 @@ def _linked(source: Path, target: Path) -> bool:
 
 
 def _cloned(source: Path, target: Path) -> bool:
-    """Make a file that shares the other's bytes until one is changed, as btrfs, XFS and bcachefs can."""
+    """Clone a file copy-on-write, as btrfs, XFS and bcachefs can; return False elsewhere."""
     if sys.platform != "linux":
         return False
     import fcntl
@@ -193,10 +197,10 @@ def _cloned(source: Path, target: Path) -> bool:
     return True
 
 
-def _copy(source: Path, target: Path, tell: Callable[[int], None]) -> None:
+def _copy(source: Path, target: Path, on_progress: Callable[[int], None]) -> None:
     size = source.stat().st_size
     free = shutil.disk_usage(target.parent).free
-    if size + _SPARE > free:
+    if size + _RESERVE > free:
         raise NotImported(
             f"The copy needs {mebibytes(size)}, but the disk of {target.parent} has only {mebibytes(free)} "
             "free.",
@@ -207,7 +211,7 @@ def _copy(source: Path, target: Path, tell: Callable[[int], None]) -> None:
         while chunk := old.read(_CHUNK):
             new.write(chunk)
             done += len(chunk)
-            tell(done)
+            on_progress(done)
         new.flush()
         os.fsync(new.fileno())
     if done != size:
@@ -215,16 +219,16 @@ def _copy(source: Path, target: Path, tell: Callable[[int], None]) -> None:
     shutil.copystat(source, target)
 
 
-def _put(draft: Path, target: Path) -> None:
-    """Give a finished file its name, unless another has it."""
-    if _linked(draft, target):
+def _rename_new(draft: Path, target: Path) -> None:
+    """Rename a finished file; an existing file is never replaced."""
+    if _hard_linked(draft, target):
         return
     if os.path.lexists(target):  # no links here, so there is a moment in between
         raise FileExistsError(17, "the name is in use", str(target))
     os.rename(draft, target)
 
 
-def _taken(target: Path) -> NotImported:
+def _name_in_use(target: Path) -> NotImported:
     return NotImported(
         f"A model of that name already exists: {one_line(str(target), 300)}.",
         hint="Choose another name (--name), or remove the existing model: edgechat rm "

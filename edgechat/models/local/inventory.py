@@ -1,4 +1,4 @@
-"""Every model on this machine with the names that a person can type for it.
+"""Every model on this machine, with the names that users can type for it.
 
 A file of a model in the catalogue goes by that name, with the quantization after a colon where there are
 several. Any other goes by its file's name without the ending, unless a model that comes before has that name;
@@ -33,15 +33,15 @@ _PREFIXES = {
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model that is here, and what to call it."""
+    """A model on this machine, with its names."""
 
     name: str
-    """The shortest name that means it and no other."""
+    """The shortest unambiguous name."""
     full_name: str
     found: FoundModel
     entry: CatalogueEntry | None = None
     quant: str | None = None
-    """As its file's name says; of an MLX model as its config does."""
+    """From its file's name; for an MLX model from its config."""
 
     @property
     def path(self) -> Path:
@@ -50,7 +50,7 @@ class LocalModel:
 
     @property
     def place(self) -> Place:
-        """Who keeps it."""
+        """The place where it is stored."""
         return self.found.place
 
     @property
@@ -61,76 +61,79 @@ class LocalModel:
 
 @dataclass(frozen=True)
 class Inventory:
-    """What is here, as it was found at one moment: ours first, then the hub's cache, then other tools'."""
+    """The models on this machine at one moment: ours first, then the hub's cache, then other tools'."""
 
     models: tuple[LocalModel, ...]
     skipped: dict[Path, str] = field(default_factory=dict)
-    """Folders and files that may not be read, with the reason."""
+    """Unreadable folders and files, with the reason."""
 
     def of(self, entry: CatalogueEntry) -> list[LocalModel]:
         """Return the files of a model of the catalogue."""
-        return [one for one in self.models if one.entry is not None and one.entry.name == entry.name]
+        return [model for model in self.models if model.entry is not None and model.entry.name == entry.name]
 
     def find(self, name: str) -> list[LocalModel]:
-        """Return what a name means: one model, or the files of one in several quantizations; or nothing."""
+        """Return what a name means: one model, one model in several quantizations, or nothing."""
         wanted = name.strip().casefold().removesuffix(".gguf")
-        found = self._by_name.get(wanted)
-        if found is not None:
-            return [found]
-        several = [one for one in self.models if wanted in _group_names(one)]
+        exact = self._by_name.get(wanted)
+        if exact is not None:
+            return [exact]
+        with_entry = ((model, model.entry) for model in self.models if model.entry is not None)
+        several = [model for model, entry in with_entry if wanted in map(str.casefold, entry.names)]
         remote = parse_model_name(name)
-        return several or ([one for one in self.models if _is_meant(one, remote)] if remote else [])
+        if several or remote is None:
+            return several
+        return [model for model in self.models if _matches_hub_name(model, remote)]
 
     @cached_property
     def _by_name(self) -> dict[str, LocalModel]:
-        found: dict[str, LocalModel] = {}
-        for one in self.models:
-            for name in (one.name, one.full_name, *_other_names(one)):
-                found.setdefault(name.casefold(), one)
-        return found
+        by_name: dict[str, LocalModel] = {}
+        for model in self.models:
+            for name in (model.name, model.full_name, *_other_names(model)):
+                by_name.setdefault(name.casefold(), model)
+        return by_name
 
 
 def inventory() -> Inventory:
-    """Look at every place. Takes some tens of milliseconds where there are hundreds. Raises SettingsError."""
+    """Scan all places; hundreds of models take some tens of milliseconds. Raises SettingsError."""
     skipped = Skipped()
     found = list(all_models(skipped))
     return Inventory(tuple(_named(found, catalogue())), skipped.found)
 
 
 def _named(found: Sequence[FoundModel], entries: Sequence[CatalogueEntry]) -> Iterator[LocalModel]:
-    matched = [(one, *_entry_of(one, entries)) for one in found]
-    files = Counter(entry.name for _, entry, _ in matched if entry is not None)
-    taken = {name.casefold() for entry in entries for name in entry.names}
-    full = _numbered(_full_name(one) for one in found)
-    for (one, entry, quant), full_name in zip(matched, full, strict=True):
-        if entry is not None and files[entry.name] == 1:
-            yield LocalModel(entry.name, full_name, one, entry, quant)
+    matches = [_entry_of(model, entries) for model in found]
+    n_files = Counter(entry.name for entry, _ in matches if entry is not None)
+    used_names = {name.casefold() for entry in entries for name in entry.names}
+    full_names = _numbered(map(_full_name, found))
+    for model, (entry, quant), full_name in zip(found, matches, full_names, strict=True):
+        if entry is not None and n_files[entry.name] == 1:
+            yield LocalModel(entry.name, full_name, model, entry, quant)
             continue
-        short = f"{entry.name}:{quant}" if entry and quant else one.label.rpartition("/")[2]
-        if one.place is Place.OLLAMA:
+        short = f"{entry.name}:{quant}" if entry and quant else model.label.rpartition("/")[2]
+        if model.place is Place.OLLAMA:
             short = full_name
-        name = full_name if short.casefold() in taken else short
-        taken |= {name.casefold(), full_name.casefold()}
-        yield LocalModel(name, full_name, one, entry, quant)
+        name = full_name if short.casefold() in used_names else short
+        used_names |= {name.casefold(), full_name.casefold()}
+        yield LocalModel(name, full_name, model, entry, quant)
 
 
 def _entry_of(
-    found: FoundModel, entries: Sequence[CatalogueEntry]
+    model: FoundModel, entries: Sequence[CatalogueEntry]
 ) -> tuple[CatalogueEntry | None, str | None]:
-    """Return the model of the catalogue that a file is of, and the file's quantization.
+    """Return the catalogue entry of a file, and its quantization.
 
     In the hub's cache the repository decides, elsewhere the file's name.
     """
-    if found.place is Place.OLLAMA:
+    if model.place is Place.OLLAMA:
         return None, None
-    if found.format == "mlx":
-        return _mlx_entry_of(found, entries), found.quant
+    if model.format == "mlx":
+        return _mlx_entry_of(model, entries), model.quant
     for entry in entries:
-        if (entry.repo is None) != (found.place is Place.SHIPPED):
+        if (entry.repo is None) != (model.place is Place.SHIPPED):
             continue
-        if found.repo is not None and found.repo.lower() != (entry.repo or "").lower():
+        if model.repo is not None and model.repo.lower() != (entry.repo or "").lower():
             continue
-        file = _without_repo(found, entry)
+        file = _without_repo(model, entry)
         if entry.quant is None:
             if file.lower() == entry.file.lower():
                 return entry, None
@@ -138,43 +141,43 @@ def _entry_of(
             quant = entry.quant_of(file)
             if quant is not None:
                 return entry, quant
-    return None, found.quant and canonical(found.quant)
+    return None, model.quant and canonical(model.quant)
 
 
-def _mlx_entry_of(found: FoundModel, entries: Sequence[CatalogueEntry]) -> CatalogueEntry | None:
-    """Return the model of the catalogue that an MLX model is: the repository's name decides."""
-    where = (found.repo or found.label).lower()
+def _mlx_entry_of(model: FoundModel, entries: Sequence[CatalogueEntry]) -> CatalogueEntry | None:
+    """Return the catalogue entry of an MLX model, by its repository's name."""
+    repo_or_folder = (model.repo or model.label).lower()
     for entry in entries:
         for repo in map(str.lower, entry.mlx.values()):
-            ends = (repo,) if found.repo else (repo, repo.partition("/")[2])
-            if where.endswith(tuple(f"/{end}" for end in ends)) or where in ends:
+            ends = (repo,) if model.repo else (repo, repo.partition("/")[2])
+            if repo_or_folder.endswith(tuple(f"/{end}" for end in ends)) or repo_or_folder in ends:
                 return entry
     return None
 
 
-def _without_repo(found: FoundModel, entry: CatalogueEntry) -> str:
-    """Return the file's name; llama.cpp puts the repository's before it."""
-    file = found.path.name
-    if found.place is Place.LLAMA_CPP and entry.repo is not None:
+def _without_repo(model: FoundModel, entry: CatalogueEntry) -> str:
+    """Return the file's name without the repository's, which llama.cpp prepends."""
+    file = model.path.name
+    if model.place is Place.LLAMA_CPP and entry.repo is not None:
         prefix = entry.repo.replace("/", "_") + "_"
         if file.lower().startswith(prefix.lower()):
             return file[len(prefix) :]
     return file
 
 
-def _full_name(found: FoundModel) -> str:
-    if found.repo is None:
-        return _PREFIXES.get(found.place, "") + found.label
-    revision = f"@{found.revision[:8]}" if found.revision else ""
-    if found.format == "mlx" and mlx_label(found.label) == found.quant:
-        return found.label + revision
-    if found.quant is not None:
-        return f"{found.repo}{revision}:{found.quant}"
-    return f"{found.repo}{revision}/{found.label.removeprefix(found.repo + '/')}"
+def _full_name(model: FoundModel) -> str:
+    if model.repo is None:
+        return _PREFIXES.get(model.place, "") + model.label
+    revision = f"@{model.revision[:8]}" if model.revision else ""
+    if model.format == "mlx" and mlx_label(model.label) == model.quant:
+        return model.label + revision
+    if model.quant is not None:
+        return f"{model.repo}{revision}:{model.quant}"
+    return f"{model.repo}{revision}/{model.label.removeprefix(model.repo + '/')}"
 
 
 def _numbered(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, those that were there before with a number."""
+    """Yield the names, repeated ones with a number."""
     seen: Counter[str] = Counter()
     for name in names:
         key = name.casefold()
@@ -182,30 +185,25 @@ def _numbered(names: Iterable[str]) -> Iterator[str]:
         yield name if seen[key] == 1 else f"{name}~{seen[key]}"
 
 
-def _other_names(one: LocalModel) -> Iterator[str]:
-    """Yield what else means one model and no other."""
-    if one.place is Place.OLLAMA:
-        for tag in one.found.tags:
+def _other_names(model: LocalModel) -> Iterator[str]:
+    """Yield further unambiguous names."""
+    if model.place is Place.OLLAMA:
+        for tag in model.found.tags:
             yield f"ollama/{tag}"
             yield f"ollama/{tag.removesuffix(':latest')}"
         return
-    if one.entry is not None and one.quant is not None:
-        for name in one.entry.names:
-            yield f"{name}:{one.quant}"
-    if one.found.revision is None:
-        yield one.found.label.rpartition("/")[2]
-        if one.found.format == "gguf":
-            yield one.path.name.removesuffix(".gguf")
+    if model.entry is not None and model.quant is not None:
+        for name in model.entry.names:
+            yield f"{name}:{model.quant}"
+    if model.found.revision is None:
+        yield model.found.label.rpartition("/")[2]
+        if model.found.format == "gguf":
+            yield model.path.name.removesuffix(".gguf")
 
 
-def _group_names(one: LocalModel) -> tuple[str, ...]:
-    """Return the names that mean several files: those of the catalogue."""
-    return tuple(name.casefold() for name in one.entry.names) if one.entry is not None else ()
-
-
-def _is_meant(one: LocalModel, remote: HubName) -> bool:
-    """Say whether a model in the hub's cache is of this repository, and the quantization or file named."""
-    found = one.found
+def _matches_hub_name(model: LocalModel, remote: HubName) -> bool:
+    """Return whether a model in the hub's cache matches a repository, quantization and file."""
+    found = model.found
     if found.repo is None or found.revision is not None or found.repo.lower() != remote.repo.lower():
         return False
     if remote.file is not None and found.format == "mlx":

@@ -1,4 +1,4 @@
-"""Where models lie on this machine: edgechat's own folder, the hub's cache, and what other tools keep.
+"""Where models are on this machine: edgechat's own folder, the hub's cache, and other tools' folders.
 
 Only folders are named here, found as each tool finds its own. Nothing is imported from them, and none need
 exist.
@@ -20,7 +20,7 @@ _MAX_SETTINGS = 1 << 20
 
 
 class Place(Enum):
-    """Who keeps a model; the value is what people read."""
+    """The owner of a model; the value is what users see."""
 
     SHIPPED = "edgechat"
     OWN = "own folder"
@@ -32,26 +32,26 @@ class Place(Enum):
 
 
 def own_folder() -> Path:
-    """Return the folder of the models that are edgechat's own, which need not exist. Raises FolderError."""
+    """Return the folder of edgechat's own models, which may not exist. Raises FolderError."""
     return paths.data_dir() / "models"
 
 
 def hub_cache() -> Path:
-    """Return the folder in which huggingface_hub keeps what it downloads, found as that library does.
+    """Return huggingface_hub's cache folder, found as that library does.
 
     It is not asked itself: importing it takes a quarter of a second. llama.cpp downloads into it too.
     """
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or os.path.join(home, "huggingface")
-    found = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    return Path(os.path.expandvars(os.path.expanduser(found or os.path.join(home, "hub"))))
+    folder = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(os.path.expandvars(os.path.expanduser(folder or os.path.join(home, "hub"))))
 
 
 def llama_cpp_folder() -> Path:
-    """Return the folder in which llama.cpp kept its downloads before it turned to the hub's cache."""
-    found = os.environ.get("LLAMA_CACHE")
-    if found:
-        return Path(found)
+    """Return llama.cpp's download folder from before it used the hub's cache."""
+    folder = os.environ.get("LLAMA_CACHE")
+    if folder:
+        return Path(folder)
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or "~/AppData/Local").expanduser() / "llama.cpp"
     if sys.platform == "darwin":
@@ -60,37 +60,41 @@ def llama_cpp_folder() -> Path:
 
 
 def lm_studio_folders() -> list[Path]:
-    """Return the folders in which LM Studio may keep models: where it was told to, and its own.
+    """Return LM Studio's possible model folders: the configured and the default ones.
 
     Its home is what ~/.lmstudio-home-pointer says, else one of two; its settings may name another folder.
     """
     home = _home()
     homes = [home / ".lmstudio", home / ".cache" / "lm-studio"]
-    pointed = _text(home / ".lmstudio-home-pointer", _MAX_POINTER).strip()
+    pointed = _read_text(home / ".lmstudio-home-pointer", _MAX_POINTER).strip()
     if _is_path(pointed):
         homes.insert(0, Path(pointed))
-    folders = [folder for one in homes for folder in (*_told(one / "settings.json"), one / "models")]
+    folders = [
+        folder
+        for studio_home in homes
+        for folder in (*_downloads_folders(studio_home / "settings.json"), studio_home / "models")
+    ]
     return list(dict.fromkeys(folders))
 
 
 def ollama_folders() -> list[Path]:
-    """Return the folders in which Ollama may keep models: OLLAMA_MODELS, or its user's and service's."""
-    told = os.environ.get("OLLAMA_MODELS")
-    if told:
-        return [Path(told).expanduser()]
-    found = [_home() / ".ollama" / "models"]
+    """Return Ollama's possible model folders: OLLAMA_MODELS, or the user's and the service's."""
+    configured = os.environ.get("OLLAMA_MODELS")
+    if configured:
+        return [Path(configured).expanduser()]
+    folders = [_home() / ".ollama" / "models"]
     if sys.platform.startswith("linux"):
-        found += [Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama")]
-    return found
+        folders += [Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama")]
+    return folders
 
 
-def _told(settings: Path) -> Iterator[Path]:
-    """Yield the folder that LM Studio's settings name."""
+def _downloads_folders(settings: Path) -> Iterator[Path]:
+    """Yield the folder in LM Studio's settings, if any."""
     try:
-        found = json.loads(_text(settings, _MAX_SETTINGS) or "{}")
+        table = json.loads(_read_text(settings, _MAX_SETTINGS) or "{}")
     except (ValueError, RecursionError):
         return
-    folder = found.get("downloadsFolder") if isinstance(found, dict) else None
+    folder = table.get("downloadsFolder") if isinstance(table, dict) else None
     if isinstance(folder, str) and _is_path(folder):
         yield Path(folder)
 
@@ -99,8 +103,8 @@ def _is_path(text: str) -> bool:
     return text.isprintable() and os.path.isabs(text)
 
 
-def _text(path: Path, most: int) -> str:
-    """Return the text of a small file, or nothing."""
+def _read_text(path: Path, most: int) -> str:
+    """Return the text of a small file, '' if unreadable."""
     try:
         if not path.is_file():
             return ""

@@ -1,4 +1,4 @@
-"""The models that Ollama keeps: manifests by name, and beside them blobs by hash.
+"""Ollama's models: manifests by name, and blobs by hash.
 
     manifests[-v2]/<host>/<namespace>/<model>/<tag>   JSON: layers, each with a media type and a digest;
                                                       a link to a blob, or the file itself
@@ -45,19 +45,19 @@ class _Manifest(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class OllamaModel:
-    """A GGUF file and the names that Ollama has for it."""
+    """A GGUF file and its names in Ollama."""
 
     tags: tuple[str, ...]
     """As its own commands take them: 'llama3.2:3b'; 'latest' comes last."""
     path: Path
     size: int
     changed: int
-    """When, in nanoseconds since 1970."""
+    """Modification time in nanoseconds since 1970."""
     sha256: str
 
 
 def models(root: Path, note: Note) -> Iterator[OllamaModel]:
-    """Yield the models of one of Ollama's folders, by name. What cannot be read is noted and skipped."""
+    """Yield the models of one of Ollama's folders, by name. Unreadable files are noted and skipped."""
     named: dict[str, str] = {}
     for folder in ("manifests-v2", "manifests"):  # it looks there first
         for tag, path in _manifests(root / folder, note):
@@ -70,17 +70,17 @@ def models(root: Path, note: Note) -> Iterator[OllamaModel]:
     for digest, names in sorted(tags.items(), key=lambda pair: sorted(pair[1])):
         path = root / "blobs" / f"sha256-{digest}"
         try:
-            found = os.stat(path)
+            info = os.stat(path)
         except OSError as error:
             note(error, path)
             continue
-        if stat.S_ISREG(found.st_mode):
+        if stat.S_ISREG(info.st_mode):
             ordered = sorted(names, key=lambda name: (name.endswith(":" + _TAG), name))
-            yield OllamaModel(tuple(ordered), path, found.st_size, found.st_mtime_ns, digest)
+            yield OllamaModel(tuple(ordered), path, info.st_size, info.st_mtime_ns, digest)
 
 
 def _manifests(root: Path, note: Note) -> Iterator[tuple[str, Path]]:
-    """Yield the manifests with their names; always four folders deep."""
+    """Yield the manifests, which are four folders deep, with their names."""
     levels = [("", root)]
     for _ in range(4):
         below: list[tuple[str, Path]] = []
@@ -90,7 +90,11 @@ def _manifests(root: Path, note: Note) -> Iterator[tuple[str, Path]]:
             except OSError as error:
                 note(error, folder)
                 continue
-            below += [(f"{name}/{one}", folder / one) for one in listed if _PART.fullmatch(one)]
+            below += [
+                (f"{name}/{name_part}", folder / name_part)
+                for name_part in listed
+                if _PART.fullmatch(name_part)
+            ]
         levels = below[:MAX_MANIFESTS]
     for name, path in levels:
         host, namespace, model, tag = name.lstrip("/").split("/")
@@ -104,20 +108,20 @@ def _short(host: str, namespace: str, model: str) -> str:
 
 
 def _digest(path: Path, root: Path, note: Note) -> str | None:
-    """Return the hash of the model's file, or None where the manifest names none, or several."""
+    """Return the hash of the model's file, or None unless the manifest names exactly one."""
     manifest = _read(path, note)
     if manifest is None:
         return None
     choices = [manifest]
     if manifest.media_type == _LIST:
         choices = []
-        for one in manifest.manifests[:16]:
-            blob = _DIGEST.fullmatch(one.digest)
-            child = _read(root / "blobs" / f"sha256-{blob[1].lower()}", note) if blob else one
-            if child is not None:
-                choices.append(child)
-    for one in choices:
-        digests = [layer.digest for layer in one.layers if layer.media_type == _MODEL]
+        for child in manifest.manifests[:16]:
+            blob = _DIGEST.fullmatch(child.digest)
+            blob_manifest = _read(root / "blobs" / f"sha256-{blob[1].lower()}", note) if blob else child
+            if blob_manifest is not None:
+                choices.append(blob_manifest)
+    for child in choices:
+        digests = [layer.digest for layer in child.layers if layer.media_type == _MODEL]
         match = _DIGEST.fullmatch(digests[0]) if len(digests) == 1 else None
         if match:
             return match[1].lower()

@@ -1,4 +1,4 @@
-"""Removing a model that is ours to remove: from our own folder, or from the hub's cache.
+"""Removal of models from our own folder or from the hub's cache.
 
 There huggingface_hub removes it, so that the cache stays one: first the file's names in all revisions, then
 its bytes, if no other file of the repository shares them. A repository with nothing else in it goes whole.
@@ -12,160 +12,141 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edgechat.base.errors import NotRemovable
 from edgechat.base.text import one_line
 from edgechat.models.local import locations
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.locations import Place
-from edgechat.models.local.resolve import located
+from edgechat.models.local.resolve import find_models
 from edgechat.models.local.usage import use_of
-
-if TYPE_CHECKING:
-    from huggingface_hub import CachedFileInfo, CachedRepoInfo, HFCacheInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What would be removed, and how."""
+    """A prepared removal."""
 
     files: tuple[Path, ...]
     frees: int
-    """Bytes of the disk; a file that has another name elsewhere frees none."""
+    """Bytes that become free; a file with another hard link frees none."""
     run: Callable[[], None]
     """Removes it. Raises NotRemovable."""
 
 
-def only(name: str) -> LocalModel:
+def single_model(name: str) -> LocalModel:
     """Return the one model that a name or a path means.
 
     Raises NotRemovable where it means several; ModelNotFound, ModelFileError.
     """
-    found = located(name)
-    if len(found) > 1:
-        names = ", ".join(one_line(one.name) for one in found)
+    models = find_models(name)
+    if len(models) > 1:
+        names = ", ".join(one_line(model.name) for model in models)
         raise NotRemovable(f"{one_line(name)} matches several models: {names}.", hint="Choose one of them.")
-    return found[0]
+    return models[0]
 
 
-def removal(one: LocalModel) -> Removal:
-    """Return how to remove a model, with nothing done yet. Raises NotRemovable."""
-    if one.place not in (Place.OWN, Place.HUB):
-        raise _not_ours(one)
-    use = use_of(one.path)
+def removal(model: LocalModel) -> Removal:
+    """Prepare the removal of a model; nothing is removed yet. Raises NotRemovable."""
+    if model.place not in (Place.OWN, Place.HUB):
+        raise _not_ours(model)
+    use = use_of(model.path)
     if use is not None and use.is_loaded:
-        raise NotRemovable(f"{one.name} is loaded by a running edgechat.", hint="Close it, then try again.")
-    return _of_hub(one) if one.place is Place.HUB else _of_own(one)
+        raise NotRemovable(f"{model.name} is loaded by a running edgechat.", hint="Close it, then try again.")
+    return _of_hub(model) if model.place is Place.HUB else _of_own(model)
 
 
-def _not_ours(one: LocalModel) -> NotRemovable:
-    path = shlex.quote(one_line(str(one.path), 500))
-    match one.place:
+def _not_ours(model: LocalModel) -> NotRemovable:
+    path = shlex.quote(one_line(str(model.path), 500))
+    match model.place:
         case Place.SHIPPED:
-            what = f"{one_line(one.name)} is part of edgechat, and is removed with it."
-            return NotRemovable(what, hint="It takes only a few MiB.")
+            message = f"{one_line(model.name)} is part of edgechat, and is removed with it."
+            return NotRemovable(message, hint="It takes only a few MiB.")
         case Place.OLLAMA:
             whose = "Ollama's"
-            hint = "Remove it with Ollama: " + "; ".join(f"ollama rm {tag}" for tag in one.found.tags)
+            hint = "Remove it with Ollama: " + "; ".join(f"ollama rm {tag}" for tag in model.found.tags)
         case Place.LM_STUDIO:
             whose, hint = "LM Studio's", "Remove it in LM Studio, under My Models."
         case Place.LLAMA_CPP:
             whose, hint = "llama.cpp's", f"llama.cpp has no command for that; remove the file: rm {path}"
         case _:
             whose = "not in edgechat's folder"
-            what = (
-                f"folder yourself: rm -r {path}" if one.found.format == "mlx" else f"file yourself: rm {path}"
-            )
-            hint = f"Remove the {what}"
-    return NotRemovable(f"{one.name} is {whose}, so edgechat does not remove it.", hint=hint)
+            command = f"folder yourself: rm -r {path}"
+            if model.found.format == "gguf":
+                command = f"file yourself: rm {path}"
+            hint = f"Remove the {command}"
+    return NotRemovable(f"{model.name} is {whose}, so edgechat does not remove it.", hint=hint)
 
 
-def _of_own(one: LocalModel) -> Removal:
-    files = tuple(file.path for file in one.found.files)
+def _of_own(model: LocalModel) -> Removal:
+    files = tuple(file.path for file in model.found.files)
 
     def run() -> None:
         for path in files:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
-                raise _failed(path, error) from error
-        if one.found.format == "mlx":
+                raise _not_removable(path, error) from error
+        if model.found.format == "mlx":
             with contextlib.suppress(OSError):  # something of another kind may lie there
-                one.path.rmdir()
+                model.path.rmdir()
 
-    return Removal(files, sum(_frees(path) for path in files), run)
-
-
-def _frees(path: Path) -> int:
-    found = os.lstat(path)
-    return found.st_size if found.st_nlink == 1 and not path.is_symlink() else 0
+    return Removal(files, sum(_freed_bytes(path) for path in files), run)
 
 
-def _of_hub(one: LocalModel) -> Removal:
+def _freed_bytes(path: Path) -> int:
+    info = os.lstat(path)
+    return info.st_size if info.st_nlink == 1 and not path.is_symlink() else 0
+
+
+def _of_hub(model: LocalModel) -> Removal:
     from huggingface_hub import CacheNotFound, scan_cache_dir
 
     try:
         cache = scan_cache_dir(locations.hub_cache())
     except (CacheNotFound, OSError, ValueError) as error:
-        raise _unsound(one, str(error)) from error
-    repo = next((repo for repo in cache.repos if _holds(repo, one)), None)
+        raise _invalid_cache(model, str(error)) from error
+    models = (repo for repo in cache.repos if repo.repo_type == "model")
+    repo = next((repo for repo in models if repo.repo_id == model.found.repo), None)
     if repo is None:
-        raise _unsound(one, "; ".join(one_line(str(warning)) for warning in cache.warnings))
-    wanted = {file.path for file in one.found.files}
+        raise _invalid_cache(model, "; ".join(one_line(str(warning)) for warning in cache.warnings))
+    wanted = {file.path for file in model.found.files}
     everything = [file for revision in repo.revisions for file in revision.files]
-    blobs = {file.blob_path for file in everything if file.file_path in wanted}
-    if one.found.format == "mlx":
-        # Small files are the same in many revisions, and in other models beside it.
-        chosen = [file for file in everything if file.file_path in wanted]
-    else:
+    chosen = [file for file in everything if file.file_path in wanted]
+    if model.found.format == "gguf":  # an MLX model's small files are the same in many revisions and models
+        blobs = {file.blob_path for file in chosen}
         chosen = [file for file in everything if file.blob_path in blobs]
+    # What would be removed must lie in the repository: a link could name any file.
+    inside = (repo.repo_path / "blobs", *(revision.snapshot_path for revision in repo.revisions))
     for file in chosen:
-        _check(one, repo, file)
+        if not any(folder in file.blob_path.parents for folder in inside):
+            raise _invalid_cache(model, f"{file.file_path} is a link to a place outside it")
     # A repository that was renamed is there twice, with the same commits: only this one is meant.
-    run = _strategy(replace(cache, repos=frozenset({repo})), repo, chosen, everything)
-    return Removal(tuple(sorted(file.file_path for file in chosen)), run[0], run[1])
-
-
-def _strategy(
-    cache: HFCacheInfo, repo: CachedRepoInfo, chosen: list[CachedFileInfo], everything: list[CachedFileInfo]
-) -> tuple[int, Callable[[], None]]:
-    """Return the bytes that go, and what removes them."""
+    cache = replace(cache, repos=frozenset({repo}))
     unfinished = any((repo.repo_path / "blobs").glob("*.incomplete"))
     if len(chosen) == len(everything) and not unfinished:
-        found = cache.delete_revisions(*(revision.commit_hash for revision in repo.revisions))
+        strategy = cache.delete_revisions(*(revision.commit_hash for revision in repo.revisions))
     else:
-        found = cache.delete_files(*chosen)
+        strategy = cache.delete_files(*chosen)
 
     def run() -> None:
         try:
-            found.execute()
+            strategy.execute()
         except OSError as error:
-            raise _failed(repo.repo_path, error) from error
+            raise _not_removable(repo.repo_path, error) from error
 
-    return found.expected_freed_size, run
-
-
-def _holds(repo: CachedRepoInfo, one: LocalModel) -> bool:
-    return repo.repo_type == "model" and repo.repo_id == one.found.repo
+    files = tuple(sorted(file.file_path for file in chosen))
+    return Removal(files, strategy.expected_freed_size, run)
 
 
-def _check(one: LocalModel, repo: CachedRepoInfo, file: CachedFileInfo) -> None:
-    """See that what would be removed lies in the repository: a link could name any file."""
-    inside = (repo.repo_path / "blobs", *(revision.snapshot_path for revision in repo.revisions))
-    if not any(folder in file.blob_path.parents for folder in inside):
-        raise _unsound(one, f"{file.file_path} is a link to a place outside it")
-
-
-def _unsound(one: LocalModel, why: str) -> NotRemovable:
+def _invalid_cache(model: LocalModel, why: str) -> NotRemovable:
     return NotRemovable(
-        f"huggingface_hub finds no valid repository {one.found.repo} in its cache"
+        f"huggingface_hub finds no valid repository {model.found.repo} in its cache"
         + (f": {one_line(why, 300)}." if why else "."),
         hint="To see what it finds: hf cache list",
     )
 
 
-def _failed(path: Path, error: OSError) -> NotRemovable:
+def _not_removable(path: Path, error: OSError) -> NotRemovable:
     return NotRemovable(
         f"{one_line(str(path), 300)} cannot be removed: {error.strerror or error}.",
         hint="Check the permissions of its folder.",

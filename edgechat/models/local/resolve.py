@@ -1,4 +1,4 @@
-"""The models on this machine: from what a person typed to a file. Never touches the network."""
+"""Resolution of typed names to model files on this machine, without the network."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class ResolvedModel:
 
     path: Path
     name: str
-    """What to call it: its name in the catalogue, or the file's without the ending."""
+    """Its name in the catalogue, or the file's without extension."""
     entry: CatalogueEntry | None = None
 
 
 def resolve(name: str) -> ResolvedModel:
-    """Return the model that `name` means: one of the catalogue, a path, or one that is on this machine.
+    """Return the model that `name` means: of the catalogue, a path, or any model on this machine.
 
     A name of the catalogue wins over a file that happens to be called so; './guide' is always a path.
     Raises ModelNotFound; ModelFileError where there is something of that name that cannot be a model.
@@ -42,59 +42,61 @@ def resolve(name: str) -> ResolvedModel:
     if entry is not None:
         path = local_file(entry)
         if path is None:
-            raise _not_here(entry)
+            raise _not_downloaded(entry)
         return ResolvedModel(path, entry.name, entry)
     if not name.strip() or "\0" in name:
-        raise _unknown(name)
+        raise _not_found(name)
     path = Path(os.path.abspath(os.path.expanduser(name)))
     if os.path.isfile(path):
         path = _first_part(_text_path(path))
-        return ResolvedModel(path, _shown(path.name.removesuffix(".gguf")))
+        return ResolvedModel(path, _printable(path.name.removesuffix(".gguf")))
     if is_model_folder(path):
-        return ResolvedModel(_text_path(path), _shown(folder_name(path)))
-    known = inventory()
-    found = known.find(name)
-    if found:
-        return _resolved(found[0])
+        return ResolvedModel(_text_path(path), _printable(folder_name(path)))
+    models_here = inventory()
+    matches = models_here.find(name)
+    if matches:
+        model = matches[0]
+        return ResolvedModel(model.path, model.entry.name if model.entry else model.name, model.entry)
     if os.path.isdir(path):
-        raise _folder(name, path)
+        raise _folder_error(name, path)
     if os.path.lexists(path):
-        raise ModelFileError(f"{_shown(name)} is not a readable file.", hint="Use a .gguf file.")
+        raise ModelFileError(f"{_printable(name)} is not a readable file.", hint="Use a .gguf file.")
     if os.path.isdir(path.parent) and not os.access(path.parent, os.X_OK):
         raise ModelFileError(
-            f"Permission denied: the folder of {_shown(name)}.", hint="To allow reading it: chmod u+rx FOLDER"
+            f"Permission denied: the folder of {_printable(name)}.",
+            hint="To allow reading it: chmod u+rx FOLDER",
         )
-    raise _unknown(name, known)
+    raise _not_found(name, models_here)
 
 
-def here(name: str) -> list[LocalModel]:
-    """Return the models that a name or a path means, whoever keeps them; or none."""
-    known = inventory()
+def local_models(name: str) -> list[LocalModel]:
+    """Return the models on this machine that a name or path means, possibly none."""
+    models_here = inventory()
     if "\0" in name or not name.strip():
         return []
     path = _first_part(Path(os.path.abspath(os.path.expanduser(name))))
     if entry_of(name) is None and (os.path.isfile(path) or is_model_folder(path)):
-        return [one for one in known.models if one.path == path]
-    return known.find(name)
+        return [model for model in models_here.models if model.path == path]
+    return models_here.find(name)
 
 
-def located(name: str) -> list[LocalModel]:
-    """Return what `here` does, and what is in none of these places: a file or folder of the user's.
+def find_models(name: str) -> list[LocalModel]:
+    """Like `local_models`, but include files and folders outside the known places.
 
     There is always one at least. Raises ModelNotFound or ModelFileError.
     """
-    known = here(name)
-    if known:
-        return known
+    models = local_models(name)
+    if models:
+        return models
     resolved = resolve(name)
     found = found_at(resolved.path)
     if found is None:
-        raise _unknown(name)
+        raise _not_found(name)
     return [LocalModel(resolved.name, str(resolved.path), found, resolved.entry, found.quant)]
 
 
 def local_file(entry: CatalogueEntry) -> Path | None:
-    """Return where this model's file is on this machine, or None.
+    """Return the path of this model's file on this machine, or None.
 
     Of several quantizations the recommended one is taken, else the first of local_files(). Of an MLX model it
     is the folder.
@@ -102,29 +104,25 @@ def local_file(entry: CatalogueEntry) -> Path | None:
     if entry.repo is None:
         shipped = paths.shipped(entry.file)
         return shipped if shipped.is_file() else None
-    known = inventory()
+    models_here = inventory()
     if entry.quant is None:
-        return next((one.path for one in known.of(entry)), None)
-    files = local_files(entry, known)
+        return next((model.path for model in models_here.of(entry)), None)
+    files = local_files(entry, models_here)
     return files.get(canonical(entry.quant)) or next(iter(files.values()), None)
 
 
-def local_files(entry: CatalogueEntry, known: Inventory | None = None) -> dict[str, Path]:
+def local_files(entry: CatalogueEntry, models_here: Inventory | None = None) -> dict[str, Path]:
     """Return the files of this model on this machine by quantization ('Q4_K_M'), read from their names.
 
     GGUF files come before folders for MLX ('4bit'); of each format our own folder first, then the hub's
     cache, its main revision before older ones, then what other tools keep. A split model is its first part.
     Empty for a model that is of one quantization only.
     """
-    found: dict[str, Path] = {}
-    for one in sorted((known or inventory()).of(entry), key=lambda one: one.found.format):
-        if one.quant is not None:
-            found.setdefault(one.quant, one.path)
-    return found
-
-
-def _resolved(found: LocalModel) -> ResolvedModel:
-    return ResolvedModel(found.path, found.entry.name if found.entry else found.name, found.entry)
+    files: dict[str, Path] = {}
+    for model in sorted((models_here or inventory()).of(entry), key=lambda model: model.found.format):
+        if model.quant is not None:
+            files.setdefault(model.quant, model.path)
+    return files
 
 
 def entry_of(name: str) -> CatalogueEntry | None:
@@ -133,28 +131,29 @@ def entry_of(name: str) -> CatalogueEntry | None:
     return next((entry for entry in catalogue() if wanted in entry.names), None)
 
 
-def _shown(name: str) -> str:
-    """Return a file's name for a message: one line, and printable even where it is no valid text."""
+def _printable(name: str) -> str:
+    """Return a file's name for messages: one printable line, even if it is not valid Unicode."""
     return one_line(name.encode("utf-8", "replace").decode("utf-8"))
 
 
 def _text_path(path: Path) -> Path:
-    """Return `path`, which llama.cpp and the worker's pipe take as UTF-8 only."""
+    """Return `path` if it is valid Unicode, as llama.cpp and the worker's pipe require."""
     try:
         str(path).encode("utf-8")
     except UnicodeEncodeError:
         raise ModelFileError(
-            f"The path {_shown(str(path))} is not valid Unicode text.", hint="Rename the file or its folder."
+            f"The path {_printable(str(path))} is not valid Unicode text.",
+            hint="Rename the file or its folder.",
         ) from None
     return path
 
 
 def _first_part(path: Path) -> Path:
-    """Return the first file of a model that is split into several: the one llama.cpp wants to be given."""
+    """Return the first shard of a split model, which is the one to give to llama.cpp."""
     return path.with_name(re.sub(r"-[0-9]{5}(-of-[0-9]{5}\.gguf)$", r"-00001\1", path.name))
 
 
-def _not_here(entry: CatalogueEntry) -> ModelNotFound:
+def _not_downloaded(entry: CatalogueEntry) -> ModelNotFound:
     if entry.repo is None:
         return ModelNotFound(
             f"{entry.name} is part of edgechat, but {entry.file} is missing from this installation.",
@@ -166,40 +165,38 @@ def _not_here(entry: CatalogueEntry) -> ModelNotFound:
     )
 
 
-def _folder(name: str, path: Path) -> ModelNotFound:
+def _folder_error(name: str, path: Path) -> ModelNotFound:
     files = _ggufs(path)
     if not files:
         return ModelNotFound(
-            f"{_shown(name)} is a folder that contains neither a .gguf file nor a complete MLX model.",
+            f"{_printable(name)} is a folder that contains neither a .gguf file nor a complete MLX model.",
             hint="Use a .gguf file, or a folder with config.json, safetensors and tokenizer.json.",
         )
     more = f" and {len(files) - _LISTED} more" if len(files) > _LISTED else ""
     return ModelNotFound(
-        f"{_shown(name)} is a folder, not a model. It contains "
-        f"{', '.join(map(_shown, files[:_LISTED]))}{more}.",
-        hint=f"Give the path of the file: {_shown(os.path.join(name, files[0]))}",
+        f"{_printable(name)} is a folder, not a model. It contains "
+        f"{', '.join(map(_printable, files[:_LISTED]))}{more}.",
+        hint=f"Give the path of the file: {_printable(os.path.join(name, files[0]))}",
     )
 
 
-def _unknown(name: str, here: Inventory | None = None) -> ModelNotFound:
+def _not_found(name: str, models_here: Inventory | None = None) -> ModelNotFound:
     folder, base = os.path.split(name)
-    known = {one: one for entry in catalogue() for one in entry.names}
+    suggestions = {known: known for entry in catalogue() for known in entry.names}
     if "\0" not in folder:
         # Compared without the ending, which would make all files look alike.
         files = _ggufs(Path(os.path.expanduser(folder)))
-        known |= {file.removesuffix(".gguf").lower(): os.path.join(folder, file) for file in files}
-    near = [known[one] for one in difflib.get_close_matches(_stem(base), known, n=3)]
-    names = {one.name.lower(): one.name for one in here.models} if here else {}
-    near = [*(names[one] for one in difflib.get_close_matches(_stem(name), names, n=2)), *near]
-    message = (
-        f"There is no file {_shown(name)!r}, and no model of that name in the catalogue or on this machine."
-    )
+        suggestions |= {file.removesuffix(".gguf").lower(): os.path.join(folder, file) for file in files}
+    near = [suggestions[match] for match in difflib.get_close_matches(_stem(base), suggestions, n=3)]
+    names = {model.name.lower(): model.name for model in models_here.models} if models_here else {}
+    near = [*(names[match] for match in difflib.get_close_matches(_stem(name), names, n=2)), *near]
+    what = f"There is no file {_printable(name)!r}"
+    message = f"{what}, and no model of that name in the catalogue or on this machine."
     if near:
         likely = list(dict.fromkeys(near))[:3]
-        return ModelNotFound(message, hint=f"Did you mean {' or '.join(map(_shown, likely))}?")
+        return ModelNotFound(message, hint=f"Did you mean {' or '.join(map(_printable, likely))}?")
     return ModelNotFound(
-        message,
-        hint="Use the path of a model, or a name shown by `edgechat list` or `edgechat plan`.",
+        message, hint="Use the path of a model, or a name shown by `edgechat list` or `edgechat plan`."
     )
 
 

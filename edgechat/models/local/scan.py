@@ -1,4 +1,4 @@
-"""Walking through folders of models: their files by name and size, none of them opened.
+"""Listing folders of models: files by name and size, without opening them.
 
 Nothing there is believed. Names are checked, depth and number are bounded, folders that are links are not
 entered, and what may not be read is skipped and noted.
@@ -21,46 +21,46 @@ MAX_FOLDERS = 4096
 
 @dataclass(frozen=True, slots=True)
 class ModelPartFile:
-    """One file of a model: a part of it, or all."""
+    """One file of a model."""
 
     path: Path
     size: int
     changed: int
-    """When, in nanoseconds since 1970."""
+    """Modification time in nanoseconds since 1970."""
     digest: str | None = None
-    """Its hash, as whoever keeps it says (see models/digest.py); None where nobody does."""
+    """Its hash, if the tool that stores it states one (see hashes.py)."""
 
 
 @dataclass(slots=True)
 class Skipped:
-    """The folders and files that could not be read, with the reason."""
+    """Unreadable folders and files, with the reason."""
 
     found: dict[Path, str] = field(default_factory=dict)
 
     def note(self, error: OSError, path: Path) -> None:
-        """Keep why; that there is nothing at all is no reason to say so."""
+        """Record the reason, unless the path does not exist."""
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
             self.found[path] = error.strerror or str(error)
 
 
 def names(root: Path, depth: int, skipped: Skipped) -> list[str]:
-    """Return the files of models below a folder, with their folders and '/' between, `depth` levels deep."""
-    found: list[str] = []
+    """Return the relative paths, with '/', of model files below a folder, `depth` levels deep."""
+    files: list[str] = []
     ahead = [""]
     for n_folders, folder in enumerate(ahead):
-        if n_folders >= MAX_FOLDERS or len(found) >= MAX_FILES:
+        if n_folders >= MAX_FOLDERS or len(files) >= MAX_FILES:
             break
-        below, held = _content(root / folder, skipped)
+        folders, names_here = _scan_folder(root / folder, skipped)
         prefix = f"{folder}/" if folder else ""
-        found += [prefix + name for name in held if safe_path(prefix + name)]
+        files += [prefix + name for name in names_here if safe_path(prefix + name)]
         if prefix.count("/") + 1 < depth:
-            ahead += [prefix + name for name in below if safe_path(prefix + name)]
-    return sorted(found)[:MAX_FILES]
+            ahead += [prefix + name for name in folders if safe_path(prefix + name)]
+    return sorted(files)[:MAX_FILES]
 
 
-def _content(folder: Path, skipped: Skipped) -> tuple[list[str], list[str]]:
-    """Return the folders and the files of models in a folder; those that are hidden are someone's drafts."""
-    below: list[str] = []
+def _scan_folder(folder: Path, skipped: Skipped) -> tuple[list[str], list[str]]:
+    """Return subfolders and model files of a folder, without hidden ones."""
+    folders: list[str] = []
     names: list[str] = []
     try:
         with os.scandir(folder) as entries:
@@ -68,16 +68,16 @@ def _content(folder: Path, skipped: Skipped) -> tuple[list[str], list[str]]:
                 if entry.name.startswith("."):
                     continue
                 if entry.is_dir(follow_symlinks=False):
-                    below.append(entry.name)
+                    folders.append(entry.name)
                 elif entry.name.lower().endswith(".gguf") or needed_by_mlx(entry.name):
                     names.append(entry.name)
     except OSError as error:
         skipped.note(error, folder)
-    return sorted(below), names
+    return sorted(folders), names
 
 
-def listed(folder: Path, skipped: Skipped) -> list[str]:
-    """Return the names of what is in a folder."""
+def list_names(folder: Path, skipped: Skipped) -> list[str]:
+    """Return the names in a folder."""
     try:
         return sorted(os.listdir(folder))
     except OSError as error:
@@ -86,11 +86,11 @@ def listed(folder: Path, skipped: Skipped) -> list[str]:
 
 
 def file_at(path: Path, digest: str | None = None) -> ModelPartFile | None:
-    """Return a file, or None for what is no regular one or leads nowhere."""
+    """Return a regular file, or None."""
     try:
-        found = os.stat(path)
+        info = os.stat(path)
     except (OSError, ValueError):
         return None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(info.st_mode):
         return None
-    return ModelPartFile(path, found.st_size, found.st_mtime_ns, digest)
+    return ModelPartFile(path, info.st_size, info.st_mtime_ns, digest)

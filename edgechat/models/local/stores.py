@@ -1,4 +1,4 @@
-"""The model files that are on this machine, whoever keeps them: found by name and size, without opening them.
+"""The model files on this machine, of all tools, found by name and size, without opening them.
 
 Only the config.json of a folder of safetensors is read: it tells whether it is a language model's.
 
@@ -11,9 +11,10 @@ Nothing in these folders is believed: see scan.py. The hub's cache:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,12 +23,12 @@ from edgechat.base.errors import FolderError, ModelFileError
 from edgechat.models.choices import ModelChoice, RemoteFile, model_choices
 from edgechat.models.formats.header import Format
 from edgechat.models.formats.limits import MAX_PARTS
-from edgechat.models.formats.mlx.config import read_config, writes_text
+from edgechat.models.formats.mlx.config import is_language_model, read_config
 from edgechat.models.hub.names import valid_repo
 from edgechat.models.local import locations, ollama
 from edgechat.models.local.hashes import is_digest
 from edgechat.models.local.locations import Place
-from edgechat.models.local.scan import MAX_FOLDERS, ModelPartFile, Skipped, file_at, listed, names
+from edgechat.models.local.scan import MAX_FOLDERS, ModelPartFile, Skipped, file_at, list_names, names
 
 _GUIDE, _GUIDE_DRAFT = "guide.gguf", "guide-draft.gguf"
 _COMMIT = re.compile(r"[A-Za-z0-9]{1,64}", re.ASCII)
@@ -51,7 +52,7 @@ class FoundModel:
     revision: str | None = None
     """The commit there, of a file that a newer revision has in another version."""
     tags: tuple[str, ...] = ()
-    """Ollama's names of it."""
+    """Its names in Ollama."""
     format: Format = "gguf"
 
     @property
@@ -66,27 +67,30 @@ class FoundModel:
 
 
 def all_models(skipped: Skipped) -> Iterator[FoundModel]:
-    """Yield every model on this machine; who keeps it: ours first, then those that are easily shared."""
-    yield from _shipped()
-    yield from _own(skipped)
+    """Yield every model on this machine: ours first, then those that are easily shared."""
+    guide = file_at(paths.shipped(_GUIDE))
+    if guide is not None:  # its draft is a part of it and no model to choose: only found_at() knows that
+        yield FoundModel(Place.SHIPPED, "guide", (guide,))
+    with contextlib.suppress(FolderError):  # reported by whatever needs our folder
+        yield from _named_files(Place.OWN, locations.own_folder(), 2, skipped)
     yield from _hub(locations.hub_cache(), skipped)
-    for folder in _each_once(locations.lm_studio_folders()):
-        yield from _plain(Place.LM_STUDIO, folder, 4, skipped)
-    yield from _plain(Place.LLAMA_CPP, locations.llama_cpp_folder(), 1, skipped)
-    for folder in _each_once(locations.ollama_folders()):
-        for one in ollama.models(folder, skipped.note):
-            file = ModelPartFile(one.path, one.size, one.changed, one.sha256)
-            yield FoundModel(Place.OLLAMA, one.tags[0], (file,), tags=one.tags)
+    for folder in _unique_folders(locations.lm_studio_folders()):
+        yield from _named_files(Place.LM_STUDIO, folder, 4, skipped)
+    yield from _named_files(Place.LLAMA_CPP, locations.llama_cpp_folder(), 1, skipped)
+    for folder in _unique_folders(locations.ollama_folders()):
+        for model in ollama.models(folder, skipped.note):
+            file = ModelPartFile(model.path, model.size, model.changed, model.sha256)
+            yield FoundModel(Place.OLLAMA, model.tags[0], (file,), tags=model.tags)
 
 
 def found_at(path: Path) -> FoundModel | None:
-    """Return the model of which this is the only file or a part, or the folder, wherever it is; or None."""
+    """Return the model of a file, shard or MLX folder anywhere, or None."""
     if os.path.isdir(path):
         return _in_folder(path)
     file = file_at(path)
     if file is None:
         return None
-    files = {name: one for name in _beside(path) if (one := file_at(path.parent / name))}
+    files = {name: part for name in _sibling_shards(path) if (part := file_at(path.parent / name))}
     ours = path in map(paths.shipped, (_GUIDE, _GUIDE_DRAFT))
     place = Place.SHIPPED if ours else Place.ELSEWHERE
     for choice in _choices(files):
@@ -97,13 +101,13 @@ def found_at(path: Path) -> FoundModel | None:
 
 
 def is_model_folder(path: Path) -> bool:
-    """Say whether a folder holds an MLX model, as far as names tell: config, all weights, tokenizer."""
+    """Return whether a folder is an MLX model, by file names: config, all weights, tokenizer."""
     return os.path.isdir(path) and _in_folder(path) is not None
 
 
 def _in_folder(path: Path) -> FoundModel | None:
-    """Return the MLX model that a folder is, whatever its config says."""
-    files = {name: one for name in names(path, 1, Skipped()) if (one := file_at(path / name))}
+    """Return the MLX model in a folder, whatever its config says."""
+    files = {name: file for name in names(path, 1, Skipped()) if (file := file_at(path / name))}
     for choice in _choices(files):
         if choice.format == "mlx":
             parts = tuple(files[name] for name in choice.file_names)
@@ -111,8 +115,8 @@ def _in_folder(path: Path) -> FoundModel | None:
     return None
 
 
-def _beside(path: Path) -> list[str]:
-    """Return the names of the parts of a split model, of which `path` is one."""
+def _sibling_shards(path: Path) -> list[str]:
+    """Return the file names of all shards of the model to which `path` belongs."""
     match = _PART.fullmatch(path.name)
     if match is None:
         return [path.name]
@@ -120,32 +124,16 @@ def _beside(path: Path) -> list[str]:
     return [f"{match['stem']}-{i + 1:05}-of-{match['count']}.gguf" for i in range(count)]
 
 
-def _shipped() -> Iterator[FoundModel]:
-    """Yield the guide. Its draft is a part of it and no model to choose: only found_at() knows that."""
-    path = paths.shipped(_GUIDE)
-    file = file_at(path)
-    if file is not None:
-        yield FoundModel(Place.SHIPPED, "guide", (file,))
-
-
-def _own(skipped: Skipped) -> Iterator[FoundModel]:
-    try:
-        folder = locations.own_folder()
-    except FolderError:
-        return  # said by whoever needs it
-    yield from _plain(Place.OWN, folder, 2, skipped)
-
-
-def _plain(place: Place, root: Path, depth: int, skipped: Skipped) -> Iterator[FoundModel]:
-    """Yield the models of a folder whose files have their own names."""
+def _named_files(place: Place, root: Path, depth: int, skipped: Skipped) -> Iterator[FoundModel]:
+    """Yield the models of a folder in which files are named after models."""
     files = {name: file for name in names(root, depth, skipped) if (file := file_at(root / name))}
-    for choice, parts in _usable(files):
+    for choice, parts in _usable_choices(files):
         yield FoundModel(place, choice.name or root.name, parts, choice.quant, format=choice.format)
 
 
 def _hub(root: Path, skipped: Skipped) -> Iterator[FoundModel]:
-    """Yield the models of the hub's cache, each once however many revisions have it."""
-    for name in listed(root, skipped)[:MAX_FOLDERS]:
+    """Yield the models of the hub's cache, each once for all revisions."""
+    for name in list_names(root, skipped)[:MAX_FOLDERS]:
         repo = name.removeprefix(_REPO).replace("--", "/", 1)
         if name.startswith(_REPO) and valid_repo(repo):
             yield from _repository(root / name, repo, skipped)
@@ -158,10 +146,10 @@ def _repository(folder: Path, repo: str, skipped: Skipped) -> Iterator[FoundMode
     for snapshot in _snapshots(folder, skipped):
         files: dict[str, ModelPartFile] = {}
         for name in names(snapshot, 4, skipped):
-            file = _linked(snapshot / name, blobs)
+            file = _snapshot_file(snapshot / name, blobs)
             if file is not None:
                 files[name] = file
-        for choice, parts in _usable(files):
+        for choice, parts in _usable_choices(files):
             bytes_of = "\0".join(part.digest or str(part.path) for part in parts)
             if bytes_of in seen:
                 continue
@@ -177,11 +165,11 @@ def _repository(folder: Path, repo: str, skipped: Skipped) -> Iterator[FoundMode
 
 def _snapshots(folder: Path, skipped: Skipped) -> Iterator[Path]:
     """Yield the folders of a repository's revisions: main first, then from new to old."""
-    main = _main(folder)
+    main = _main_commit(folder)
     if main is not None:
         yield folder / "snapshots" / main
     dated: list[tuple[float, Path]] = []
-    for name in listed(folder / "snapshots", skipped):
+    for name in list_names(folder / "snapshots", skipped):
         path = folder / "snapshots" / name
         try:
             if name != main and _COMMIT.fullmatch(name):
@@ -192,17 +180,17 @@ def _snapshots(folder: Path, skipped: Skipped) -> Iterator[Path]:
         yield path
 
 
-def _main(folder: Path) -> str | None:
+def _main_commit(folder: Path) -> str | None:
     try:
         with open(folder / "refs" / "main", "rb") as file:
-            found = file.read(256).decode("ascii").strip()
+            commit = file.read(256).decode("ascii").strip()
     except (OSError, ValueError):
         return None
-    return found if _COMMIT.fullmatch(found) else None
+    return commit if _COMMIT.fullmatch(commit) else None
 
 
-def _linked(path: Path, blobs: str) -> ModelPartFile | None:
-    """Return a file of a snapshot: one that lies there itself, or a link into the repository's own blobs."""
+def _snapshot_file(path: Path, blobs: str) -> ModelPartFile | None:
+    """Return a file of a snapshot: a regular file, or a link into the repository's own blobs."""
     try:
         target = os.readlink(path)
     except OSError:
@@ -215,12 +203,14 @@ def _linked(path: Path, blobs: str) -> ModelPartFile | None:
 
 
 def _choices(files: dict[str, ModelPartFile]) -> tuple[ModelChoice, ...]:
-    """Return the language models among the files of a folder: what a repository on the hub would offer."""
+    """Return the language models among the files of a folder, like `model_choices` for a repository."""
     return model_choices(RemoteFile(name, file.size) for name, file in files.items())
 
 
-def _usable(files: dict[str, ModelPartFile]) -> Iterator[tuple[ModelChoice, tuple[ModelPartFile, ...]]]:
-    """Yield the same with their files, without the safetensors that are no language model for MLX."""
+def _usable_choices(
+    files: dict[str, ModelPartFile],
+) -> Iterator[tuple[ModelChoice, tuple[ModelPartFile, ...]]]:
+    """Yield the choices with their files, without safetensors that are not an MLX language model."""
     for choice in _choices(files):
         parts = tuple(files[name] for name in choice.file_names)
         if choice.format == "mlx":
@@ -231,16 +221,15 @@ def _usable(files: dict[str, ModelPartFile]) -> Iterator[tuple[ModelChoice, tupl
         yield choice, parts
 
 
-def _mlx_quant(config: Path) -> str | None:
-    """Return the quantization that a config.json says; None where it is not that of a model for MLX."""
+def _mlx_quant(path: Path) -> str | None:
+    """Return the quantization of a config.json; None if it is not an MLX language model's."""
     try:
-        found = read_config(config)
-        return found.quant if writes_text(found) else None
+        config = read_config(path)
+        return config.quant if is_language_model(config) else None
     except (ModelFileError, OSError):
         return None
 
 
-def _each_once(folders: list[Path]) -> list[Path]:
-    """Return the folders without those that are another one's by way of a link."""
-    key: Callable[[Path], str] = os.path.realpath
-    return list({key(folder): folder for folder in reversed(folders)}.values())[::-1]
+def _unique_folders(folders: list[Path]) -> list[Path]:
+    """Return the folders without links to others of them."""
+    return list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[::-1]

@@ -1,4 +1,4 @@
-"""When each model was loaded last, and by which processes: a small file for each, in the data folder.
+"""When and by which processes each model was last loaded: one small file each, in the data folder.
 
 A worker writes it as its model is ready. Whatever is wrong with a file, it is as if the model had never been
 used; the files of those that were not used for longest go first.
@@ -27,40 +27,40 @@ class ModelUse(msgspec.Struct, frozen=True):
     """The last use of a model."""
 
     path: str
-    """Of its file, with all links followed: a model has one file, whatever leads to it."""
+    """The real path of its file, with all links resolved."""
     when: float
     """In seconds since 1970."""
     by: tuple[Owner, ...] = ()
-    """The processes that loaded it and were still running."""
+    """The processes that loaded it and were running at that time."""
 
     @property
     def is_loaded(self) -> bool:
         """Whether a process that loaded it still runs."""
-        return any(alive(one) for one in self.by)
+        return any(alive(process) for process in self.by)
 
 
 def note_use(path: str) -> None:
-    """Keep that this process has loaded the model. It is only a help: nothing is said where it fails."""
+    """Record that this process has loaded the model. Errors are ignored."""
     real = os.path.realpath(path)
     with contextlib.suppress(OSError, FolderError, UnicodeEncodeError):
         file = _folder() / hashlib.sha256(real.encode()).hexdigest()[:40]
-        before = _read(file)
-        others = [one for one in before.by if alive(one)] if before is not None else []
-        use = ModelUse(real, time.time(), (*others[-_MAX_PROCESSES:], this_process()))
+        previous = _read(file)
+        still_running = [process for process in previous.by if alive(process)] if previous is not None else []
+        use = ModelUse(real, time.time(), (*still_running[-_MAX_PROCESSES:], this_process()))
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         paths.replace(file, msgspec.json.encode(use))
         _prune(file.parent)
 
 
 def uses() -> dict[str, ModelUse]:
-    """Return the last use of each model that was ever loaded, by its `path`."""
-    found: dict[str, ModelUse] = {}
+    """Return the last use of each model, by its `path`."""
+    latest: dict[str, ModelUse] = {}
     with contextlib.suppress(OSError, FolderError):
         for entry in list(os.scandir(_folder()))[: 2 * _MOST]:
             use = None if entry.name.startswith(".") else _read(Path(entry.path))
             if use is not None:
-                found[use.path] = use
-    return found
+                latest[use.path] = use
+    return latest
 
 
 def use_of(path: Path) -> ModelUse | None:

@@ -1,4 +1,4 @@
-"""Whether a model's files are still what they were: by their hashes where known, else by their form."""
+"""Verification of a model's files, by their hashes if known, else by their format."""
 
 from __future__ import annotations
 
@@ -9,53 +9,40 @@ from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.local.hashes import hash_for
 from edgechat.models.local.inventory import LocalModel
-from edgechat.models.local.scan import ModelPartFile
 
 _CHUNK = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found out of a model."""
+    """The result of a verification."""
 
     hashed: bool
-    """All its files were compared with known hashes; else only headers and sizes were looked at."""
+    """Whether all its files were compared with known hashes, not only headers and sizes checked."""
     damage: str = ""
-    """What is wrong; empty where nothing is."""
+    """What is wrong; empty if nothing is."""
 
 
-def verify(one: LocalModel, tell: Callable[[int], None] = lambda _n: None) -> Verification:
-    """Read a model and compare it with what is known of it; `tell` hears how many bytes were read."""
-    hashed = all(file.digest for file in one.found.files)
+def verify(model: LocalModel, on_progress: Callable[[int], None] = lambda _n: None) -> Verification:
+    """Verify a model; `on_progress` is called with the number of bytes read."""
+    hashed = all(file.digest for file in model.found.files)
     try:
-        read_model(one.path)  # first: a file that is mostly a hole would be hashed for hours
+        read_model(model.path)  # first: a file that is mostly a hole would be hashed for hours
     except ModelFileError as error:
         return Verification(hashed, error.message)
-    read = 0
-    for file in one.found.files:
+    n_read = 0
+    for file in model.found.files:
         if file.digest is None:
             continue
+        hasher = hash_for(file.digest, file.size)
         try:
-            found = _hashed(file, file.digest, _beyond(read, tell))
+            with file.path.open("rb") as stream:
+                while chunk := stream.read(_CHUNK):
+                    hasher.update(chunk)
+                    n_read += len(chunk)
+                    on_progress(n_read)
         except OSError as error:
             return Verification(hashed, f"{file.path.name} cannot be read: {error.strerror or error}.")
-        if found != file.digest:
+        if hasher.hexdigest() != file.digest:
             return Verification(hashed, f"The hash of {file.path.name} does not match.")
-        read += file.size
     return Verification(hashed)
-
-
-def _beyond(before: int, tell: Callable[[int], None]) -> Callable[[int], None]:
-    return lambda n: tell(before + n)
-
-
-def _hashed(file: ModelPartFile, like: str, tell: Callable[[int], None]) -> str:
-    """Return the hash of a file, of the kind that `like` is."""
-    made = hash_for(like, file.size)
-    done = 0
-    with file.path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            made.update(chunk)
-            done += len(chunk)
-            tell(done)
-    return made.hexdigest()

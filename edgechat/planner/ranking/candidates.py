@@ -21,7 +21,7 @@ from edgechat.models.hub.listing import RemoteModel, resolve_remote
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import Inventory, LocalModel, inventory
 from edgechat.models.local.locations import Place
-from edgechat.models.local.resolve import entry_of, here, local_file, resolve
+from edgechat.models.local.resolve import entry_of, local_file, local_models, resolve
 from edgechat.models.local.stores import found_at, is_model_folder
 from edgechat.models.shipped import shipped_header, shipped_quants, shipped_size
 from edgechat.models.shipped_mlx import mlx_header_of
@@ -64,7 +64,7 @@ def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
     path = Path(os.path.expanduser(name))
     if os.path.isfile(path) or is_model_folder(path):
         return [of_path(name)]
-    models = here(name)
+    models = local_models(name)
     files = [of_local(model) for model in models]
     request = None if local else parse_model_name(name)
     if request is None or any(model.place is not Place.HUB for model in models) or os.path.exists(name):

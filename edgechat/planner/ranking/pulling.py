@@ -1,6 +1,6 @@
 """A pull: the decision what to download for a model name, and the download.
 
-decided = decide(wanted("qwen3-8b"))     asks the hub, reads a header, examines this machine
+decided = decide(parse_request("qwen3-8b"))     asks the hub, reads a header, examines this machine
 bring(decided, observer)                 downloads what is missing
 """
 
@@ -28,7 +28,7 @@ from edgechat.models.hub.cache_layout import HubStore, check_space
 from edgechat.models.hub.download import DownloadObserver, FetchedFile, download
 from edgechat.models.hub.listing import resolve_remote
 from edgechat.models.local.resolve import local_files, resolve
-from edgechat.models.request import ModelRequest, matching, wanted
+from edgechat.models.request import ModelRequest, matching_choices, parse_request
 from edgechat.planner.drafting import AUTO, NGRAM, NONE
 from edgechat.planner.machine import look
 from edgechat.planner.placement.backends import weighs_mlx
@@ -67,7 +67,7 @@ class PullPart:
     def needed(self) -> int:
         """Return the bytes that have to come."""
         left = (file for file in self.missing() if not self.store.has_bytes(file))
-        return sum(file.size - self.store.kept(file) for file in left)
+        return sum(file.size - self.store.n_kept(file) for file in left)
 
     @property
     def name(self) -> str:
@@ -149,7 +149,7 @@ def _wants(want: ModelRequest, request: PlanRequest) -> list[ModelRequest]:
     entry = want.entry
     if entry is None or want.quant is not None or want.hub.revision is not None or not entry.mlx:
         return [want]
-    for_mlx = [wanted(entry.name, label, format="mlx") for label in entry.mlx]
+    for_mlx = [parse_request(entry.name, label, format="mlx") for label in entry.mlx]
     if not weighs_mlx(look(), request):
         return [want]
     alone = want.format == "mlx" or request.prefers == "mlx"
@@ -189,7 +189,7 @@ def _sources(wants: Sequence[ModelRequest], offline: bool, tell: Callable[[str],
 
 def _source(want: ModelRequest, offline: bool) -> RepoSource:
     remote = resolve_remote(want.hub, offline=offline)
-    return RepoSource(want, remote, matching(want, remote))
+    return RepoSource(want, remote, matching_choices(want, remote))
 
 
 def _draft(wish: str, want: ModelRequest, format: Format, offline: bool) -> tuple[RepoSource | None, str]:
@@ -197,11 +197,11 @@ def _draft(wish: str, want: ModelRequest, format: Format, offline: bool) -> tupl
     if wish in (NONE, NGRAM):
         return None, ""
     if wish != AUTO:
-        return _source(wanted(wish, format=format), offline), ""
+        return _source(parse_request(wish, format=format), offline), ""
     if want.entry is None or want.entry.draft is None:
         return None, (want.entry.no_draft if want.entry else None) or ""
     try:
-        return _source(wanted(want.entry.draft, format=format), offline), ""
+        return _source(parse_request(want.entry.draft, format=format), offline), ""
     except (HubError, ModelNotFound) as error:
         return None, f"Its draft model, {want.entry.draft}, is not available. {error.message}"
 

@@ -95,12 +95,17 @@ def _survey(backend: Backend | None, name: str) -> SurveyFindings:
 def _decide(
     backend: Backend | None, name: str, quant: str | None, tell: Tell
 ) -> PullDecision | LocalModelEntry:
-    from edgechat.models.request import wanted
+    from edgechat.models.request import parse_request
     from edgechat.planner.ranking.pulling import decide
     from edgechat.planner.request import FORMATS
 
+<<<<<<< HEAD:edgechat/tui/models/library.py
     format = FORMATS[backend] if backend is not None else None
-    return decide(wanted(name, quant, format=format), backend=backend, tell=tell)
+    return decide(parse_request(name, quant, format=format), backend=backend, tell=tell)
+=======
+    reads = FORMATS[backend] if backend is not None else None
+    return decide(parse_request(name, quant, format=reads), backend=backend, tell=tell)
+>>>>>>> house-models:edgechat/tui/models/shelf.py
 
 
 def _download(

@@ -189,7 +189,7 @@ def test_trouble_that_passes(hub: Hub, fault: Fault, kind: type[HubError]) -> No
     hub.fail("store", replace(fault, headers={}))
     error = refused(kind, listing)
     assert "run the same command again" in (getattr(error, "hint", None) or "")
-    assert store(listing)[0].kept(listing.files[0]) == 1000
+    assert store(listing)[0].n_kept(listing.files[0]) == 1000
 
 
 def test_a_hub_that_wants_to_be_left_alone_for_an_hour(hub: Hub) -> None:
@@ -249,7 +249,7 @@ def test_a_full_disk_keeps_what_came(hub: Hub, small_disk: Path) -> None:
     error = refused(DiskError, listing)
     assert "full" in str(error)
     at, file = store(listing)
-    kept = at.kept(file)
+    kept = at.n_kept(file)
     assert 1_000_000 < kept < SIZE
     assert at.partial(file).read_bytes() == DATA[:kept]
     subprocess.run(["mount", "-o", "remount,size=16m", small_disk], check=True)

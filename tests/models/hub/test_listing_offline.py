@@ -66,11 +66,11 @@ def test_a_damaged_cache_is_none(hub: Hub, home: Path) -> None:
 
 def test_the_cache_is_bounded(home: Path) -> None:
     for n in range(metadata_cache.MAX_LISTINGS + 10):
-        metadata_cache.keep_listing("http://a", f"o/{n}", None, b"x")
-        metadata_cache.kept_listing("http://a", "o/0", None)
+        metadata_cache.store_listing("http://a", f"o/{n}", None, b"x")
+        metadata_cache.cached_listing("http://a", "o/0", None)
     entries = list((home / "cache/hub/listings").iterdir())
     assert len(entries) == metadata_cache.MAX_LISTINGS
-    assert metadata_cache.kept_listing("http://a", "o/0", None) == b"x"
+    assert metadata_cache.cached_listing("http://a", "o/0", None) == b"x"
 
 
 OFFLINE = """

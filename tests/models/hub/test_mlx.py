@@ -18,7 +18,7 @@ from edgechat.models.hub.cache_layout import HubStore
 from edgechat.models.hub.download import download
 from edgechat.models.hub.listing import RemoteModel, list_repo, resolve_remote
 from edgechat.models.hub.names import HubName, parse_model_name
-from edgechat.models.request import matching, wanted
+from edgechat.models.request import matching_choices, parse_request
 from tests.hub import Fault, Hub
 from tests.kit import tiny
 from tests.models.downloads import Seen
@@ -250,9 +250,9 @@ def test_a_quantization_is_asked_for_in_any_case(hub: Hub) -> None:
 
 def test_a_repository_whose_name_tells_no_quantization(hub: Hub) -> None:
     hub.add("owner/Tiny", mlx_files())
-    want = wanted("owner/Tiny:8bit")
+    want = parse_request("owner/Tiny:8bit")
     with pytest.raises(ModelNotFound, match="has no 8bit") as caught:
-        matching(want, resolve_remote(want.hub, offline=False))
+        matching_choices(want, resolve_remote(want.hub, offline=False))
     assert "an MLX model" in str(caught.value.hint)
     found = resolve_remote(HubName("owner/Tiny"), offline=False)
     assert (only(found).quant, found.header(only(found)).quant) == (None, "4bit")
@@ -270,29 +270,31 @@ def test_what_is_wanted(hub: Hub) -> None:
     hub.add(both, mlx_files() | {"both-F32.gguf": tiny().read_bytes()})
 
     def formats(**asked: Any) -> list[str]:
-        want = wanted(both, **asked)
-        return [one.format for one in matching(want, resolve_remote(want.hub, offline=False))]
+        want = parse_request(both, **asked)
+        return [one.format for one in matching_choices(want, resolve_remote(want.hub, offline=False))]
 
     assert formats() == ["gguf", "mlx"]
     assert formats(format="mlx") == ["mlx"]
     assert formats(format="gguf") == ["gguf"]
-    want = wanted(REPO, format="gguf")
+    want = parse_request(REPO, format="gguf")
     hub.add(REPO, mlx_files())
     with pytest.raises(ModelNotFound, match="contains no GGUF file"):
-        matching(want, resolve_remote(want.hub, offline=False))
+        matching_choices(want, resolve_remote(want.hub, offline=False))
 
 
 def test_a_model_of_the_catalogue_for_mlx() -> None:
-    want = wanted("qwen3-8b", format="mlx")
+    want = parse_request("qwen3-8b", format="mlx")
     assert (want.hub.repo, want.format, want.quant) == ("mlx-community/Qwen3-8B-4bit", "mlx", None)
-    assert wanted("qwen3-8b", "4BIT").hub.repo == "mlx-community/Qwen3-8B-4bit"
-    assert wanted("qwen3-8b", "Q4_K_M").format == "gguf"
-    assert wanted("gpt-oss-20b", "mxfp4").format == "gguf"
-    assert wanted("gpt-oss-20b", "mxfp4", format="mlx").hub.repo == "mlx-community/gpt-oss-20b-MXFP4-Q8"
+    assert parse_request("qwen3-8b", "4BIT").hub.repo == "mlx-community/Qwen3-8B-4bit"
+    assert parse_request("qwen3-8b", "Q4_K_M").format == "gguf"
+    assert parse_request("gpt-oss-20b", "mxfp4").format == "gguf"
+    assert (
+        parse_request("gpt-oss-20b", "mxfp4", format="mlx").hub.repo == "mlx-community/gpt-oss-20b-MXFP4-Q8"
+    )
     with pytest.raises(ModelNotFound, match="has no 8bit of qwen3-8b") as caught:
-        wanted("qwen3-8b", "8bit")
+        parse_request("qwen3-8b", "8bit")
     assert caught.value.hint == "It has: 4bit."
     with pytest.raises(ModelNotFound, match="no MLX repository for smollm2-360m"):
-        wanted("smollm2-360m", format="mlx")
+        parse_request("smollm2-360m", format="mlx")
     with pytest.raises(ModelNotFound, match="is part of edgechat"):
-        wanted("guide", format="mlx")
+        parse_request("guide", format="mlx")

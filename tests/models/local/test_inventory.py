@@ -15,7 +15,7 @@ from edgechat.models.catalogue import catalogue
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.local.inventory import inventory
 from edgechat.models.local.locations import Place, llama_cpp_folder, lm_studio_folders, ollama_folders
-from edgechat.models.local.resolve import here, local_files, resolve
+from edgechat.models.local.resolve import local_files, local_models, resolve
 from tests import homes
 from tests.kit import Spec, tiny
 from tests.kit.build import write
@@ -82,7 +82,7 @@ def test_every_place(user: Path, model: Path, other: Path) -> None:
         assert resolve(one.full_name).path == one.path
     for name in ("ollama/llama3.2", "OLLAMA/llama3.2:latest", str(blob)):
         assert resolve(name).path == blob
-    (known,) = here(str(blob))
+    (known,) = local_models(str(blob))
     assert known.found.files[0].digest == homes.sha256(other)
 
 
@@ -109,7 +109,7 @@ def test_several_quantizations_of_one_model(user: Path, model: Path, other: Path
     assert "qwen3-4b" not in found
     assert resolve("qwen3-4b").path == here_
     assert resolve("qwen3-4b:q8_0").path == own(FILE.replace("Q4_K_M", "Q8_0"))
-    assert len(here("qwen3-4b")) == 3
+    assert len(local_models("qwen3-4b")) == 3
     entry = next(one for one in catalogue() if one.name == "qwen3-4b")
     assert set(local_files(entry)) == {"Q4_K_M", "Q8_0"}
 
@@ -159,7 +159,7 @@ def test_split_models_and_what_is_no_model(user: Path, model: Path) -> None:
     assert (one.name, one.path, len(one.found.files)) == ("big-Q8_0", parts[0], len(parts))
     assert one.size == sum(part.stat().st_size for part in parts)
     assert resolve("big-Q8_0").path == parts[0]
-    assert here(str(parts[1])) == [one]
+    assert local_models(str(parts[1])) == [one]
 
 
 def test_where_other_tools_were_told_to_keep_models(

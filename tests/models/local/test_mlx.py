@@ -15,11 +15,18 @@ from edgechat.models.catalogue import catalogue
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.local import locations
 from edgechat.models.local.hashes import hash_for
-from edgechat.models.local.importing import take_in
+from edgechat.models.local.importing import import_model
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
-from edgechat.models.local.removal import only, removal
-from edgechat.models.local.resolve import entry_of, here, local_file, local_files, located, resolve
+from edgechat.models.local.removal import removal, single_model
+from edgechat.models.local.resolve import (
+    entry_of,
+    find_models,
+    local_file,
+    local_files,
+    local_models,
+    resolve,
+)
 from edgechat.models.local.stores import found_at, is_model_folder
 from edgechat.models.local.verifying import verify
 from tests import homes
@@ -78,7 +85,7 @@ def test_everywhere_they_are_kept(user: Path) -> None:
         assert one.size == sum(file.path.stat().st_size for file in one.found.files)
         for said in (name, one.full_name, str(one.path)):
             assert resolve(said).path == one.path, said
-            assert [every.path for every in here(said)] == [one.path]
+            assert [every.path for every in local_models(said)] == [one.path]
 
 
 def test_what_is_no_language_model_is_not_listed(user: Path) -> None:
@@ -121,12 +128,12 @@ def test_a_model_of_the_catalogue(user: Path) -> None:
     gguf = homes.in_hub(user, tiny("qwen3"), entry.repo or "", entry.file_for("Q4_K_M"))
     assert local_files(entry) == {"Q4_K_M": gguf, "4bit": snapshot}
     assert local_file(entry) == gguf
-    assert {one.name for one in here("qwen3-8b")} == {"qwen3-8b:Q4_K_M", "qwen3-8b:4bit"}
-    assert [one.path for one in here(QWEN)] == [snapshot]
-    assert [one.path for one in here(f"{QWEN}:4BIT")] == [snapshot]
+    assert {one.name for one in local_models("qwen3-8b")} == {"qwen3-8b:Q4_K_M", "qwen3-8b:4bit"}
+    assert [one.path for one in local_models(QWEN)] == [snapshot]
+    assert [one.path for one in local_models(f"{QWEN}:4BIT")] == [snapshot]
     link = f"https://huggingface.co/{QWEN}/blob/main/"
-    assert [one.path for one in here(f"{link}config.json")] == [snapshot]
-    assert here(f"{link}other.gguf") == []
+    assert [one.path for one in local_models(f"{link}config.json")] == [snapshot]
+    assert local_models(f"{link}other.gguf") == []
 
 
 @pytest.mark.parametrize("folder", ["mlx-community/Qwen3-8B-4bit", "Qwen3-8B-4bit", "x/qwen3-8b-4BIT"])
@@ -149,7 +156,7 @@ def test_names_in_the_catalogue_lead_to_one_model() -> None:
 def test_a_folder_anywhere(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = written(user / "some where" / "modèle", mlx_files(n_files=2))
     assert is_model_folder(folder)
-    (one,) = located(str(folder))
+    (one,) = find_models(str(folder))
     assert (one.path, one.place, one.quant, one.name) == (folder, Place.ELSEWHERE, "4bit", "modèle")
     monkeypatch.chdir(folder.parent)
     assert resolve("./modèle").path == folder
@@ -193,7 +200,7 @@ def test_removing_from_the_hubs_cache(user: Path) -> None:
     snapshot = in_hub(user, TINY, mlx_files(bits=8, n_files=2))
     # Renamed repositories are there twice, with the same commit.
     others = [homes.in_hub(user, tiny(), f"other/repo{i}-GGUF", "a-F32.gguf") for i in range(4)]
-    found = removal(only(TINY))
+    found = removal(single_model(TINY))
     assert len(found.files) == 6
     assert found.frees == sum(len(data) for data in mlx_files(bits=8, n_files=2).values())
     found.run()
@@ -205,7 +212,7 @@ def test_removing_an_old_revision_leaves_the_new_one_whole(user: Path) -> None:
     """Most of its small files are the same ones."""
     old = in_hub(user, TINY, mlx_files(bits=8, seed=1), commit="a" * 40)
     new = in_hub(user, TINY, mlx_files(bits=8, seed=2), commit="b" * 40)
-    removal(only(f"{TINY}@aaaaaaaa")).run()
+    removal(single_model(f"{TINY}@aaaaaaaa")).run()
     assert not list(old.glob("*.safetensors"))
     (left,) = mlx_models().values()
     assert left.path == new
@@ -214,19 +221,19 @@ def test_removing_an_old_revision_leaves_the_new_one_whole(user: Path) -> None:
 
 def test_removing_what_is_ours(user: Path) -> None:
     folder = written(locations.own_folder() / "mine", mlx_files())
-    removal(only("mine")).run()
+    removal(single_model("mine")).run()
     assert not folder.exists()
     written(folder, mlx_files() | {"notes.txt": b"mine"})
-    removal(only("mine")).run()
+    removal(single_model("mine")).run()
     assert os.listdir(folder) == ["notes.txt"]
     elsewhere = written(user / "elsewhere", mlx_files())
     with pytest.raises(NotRemovable) as caught:
-        removal(only(str(elsewhere)))
+        removal(single_model(str(elsewhere)))
     assert caught.value.hint == f"Remove the folder yourself: rm -r {elsewhere}"
 
 
 def imported(source: Path, name: str | None = None, move: bool = False) -> Path:
-    return take_in(str(source), name=name, move=move, tell=lambda *_: None).path
+    return import_model(str(source), name=name, move=move, on_progress=lambda *_: None).path
 
 
 def test_importing(user: Path) -> None:

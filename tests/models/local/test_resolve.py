@@ -12,7 +12,7 @@ from edgechat.models.catalogue import catalogue
 from edgechat.models.local.inventory import inventory
 from edgechat.models.local.locations import Place, hub_cache
 from edgechat.models.local.removal import removal
-from edgechat.models.local.resolve import local_file, local_files, located, resolve
+from edgechat.models.local.resolve import find_models, local_file, local_files, resolve
 
 REPO = "models--unsloth--Qwen3-4B-Instruct-2507-GGUF"
 FILE = "Qwen3-4B-Instruct-2507-Q4_K_M.gguf"
@@ -147,7 +147,7 @@ def test_the_guides_draft(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("by_path", [False, True])
 def test_the_guides_draft_is_edgechats_own_and_not_listed(by_path: bool) -> None:
     path = resolve("guide-draft").path
-    (one,) = located(str(path) if by_path else "guide-draft")
+    (one,) = find_models(str(path) if by_path else "guide-draft")
     assert (one.name, one.path, one.place) == ("guide-draft", path, Place.SHIPPED)
     assert path not in {other.path for other in inventory().models}
     with pytest.raises(NotRemovable, match="guide-draft is part of edgechat"):

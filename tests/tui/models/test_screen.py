@@ -19,7 +19,7 @@ from edgechat.base.process.owner import this_process
 from edgechat.models.choices import ModelChoice
 from edgechat.models.local.inventory import inventory
 from edgechat.models.local.locations import Place
-from edgechat.models.request import wanted
+from edgechat.models.request import parse_request
 from edgechat.planner.listing import rows
 from edgechat.planner.ranking.download_choice import DownloadChoice, RepoSource
 from edgechat.planner.ranking.pulling import PullDecision, PullPart
@@ -399,7 +399,7 @@ async def test_what_turns_out_not_to_fit_is_asked_about(tmp_path: Path) -> None:
     calls: list[bool] = []
 
     def decide(*_: Any) -> PullDecision:
-        source = RepoSource(wanted("owner/mid-8b-GGUF"), None, ())  # type: ignore[arg-type]
+        source = RepoSource(parse_request("owner/mid-8b-GGUF"), None, ())  # type: ignore[arg-type]
         choice = ModelChoice("mid", "Q4_K_M", ())
         picked = DownloadChoice(source, choice, "a machine", why_not="It needs more than there is.")
         return PullDecision((PullPart(source, choice),), ((),), picked)

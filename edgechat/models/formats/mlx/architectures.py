@@ -1,4 +1,4 @@
-"""Architectures as mlx-lm and as llama.cpp call them, and what mlx-lm takes where a config is silent."""
+"""Architecture names of mlx-lm and llama.cpp, and mlx-lm's defaults for missing config values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NAMES = {
 }
 """Where the names differ; most are the same."""
 
-_SILENT: dict[str, dict[str, int]] = {
+_DEFAULTS: dict[str, dict[str, int]] = {
     "gemma3": {"head_dim": 256, "num_attention_heads": 4, "num_key_value_heads": 1},
     "gemma3n": {"head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 2},
     "gemma4": {
@@ -47,18 +47,18 @@ _SILENT: dict[str, dict[str, int]] = {
 }
 
 
-def name_of(kind: str) -> str:
-    """Return llama.cpp's name of an architecture that mlx-lm calls `kind`; where it has none, that one."""
+def llama_cpp_name(kind: str) -> str:
+    """Return llama.cpp's name of mlx-lm's architecture `kind`, or `kind` if there is none."""
     return _NAMES.get(kind, kind)
 
 
-def unsaid(kind: str, key: str, *, sees: bool = False) -> int | None:
-    """Return what mlx-lm takes for a count that a config leaves out, or None where it takes nothing.
+def default_count(kind: str, key: str, *, multimodal: bool = False) -> int | None:
+    """Return mlx-lm's default for a count that a config omits, or None.
 
-    sees: the model is the language part of one that sees, for which Gemma 3 has other values.
+    multimodal: the model is the language part of a multimodal one, for which Gemma 3 has other values.
     """
-    if kind == "gemma3" and sees:
+    if kind == "gemma3" and multimodal:
         wide = {"num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131_072}
         if key in wide:
             return wide[key]
-    return _SILENT.get(kind, {}).get(key)
+    return _DEFAULTS.get(kind, {}).get(key)

@@ -1,4 +1,4 @@
-"""What config.json says of a model, in the words of the transformers library and of mlx-lm."""
+"""The config.json of a model, as the transformers library and mlx-lm define it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from edgechat.models.formats.limits import MAX_LAYERS, MAX_NUMBER, show, unsound
 MAX_CONFIG = 1 << 20
 """Bytes of config.json; some kilobytes are usual."""
 
-_WRITERS = ("ForCausalLM", "LMHeadModel")
-_SEEING_WRITERS = ("ForConditionalGeneration",)
+_TEXT_CLASSES = ("ForCausalLM", "LMHeadModel")
+_MULTIMODAL_CLASSES = ("ForConditionalGeneration",)
 _NATIVE = ("mxfp4", "mxfp8")
-"""Foreign quantizations whose bytes mlx-lm takes as they are."""
+"""Quantizations of other tools that mlx-lm reads unchanged."""
 _MODES = ("mxfp4", "mxfp8", "nvfp4")
-_ODD_CACHES = {
+_UNSUPPORTED_CACHES = {
     *("baichuan_m1", "deepseek_v32", "falcon_h1", "llama4", "longcat_flash", "longcat_flash_ngram"),
     "minimax_m3",
 }
-"""Models whose layers have caches that mlx-lm makes of others, or cuts into chunks."""
-_ANOTHER = "Use an MLX copy of this model; their names end in -4bit or -8bit."
+"""Models with composed or chunked caches in mlx-lm."""
+_USE_MLX_COPY = "Use an MLX copy of this model; their names end in -4bit or -8bit."
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A config.json. Methods raise ModelFileError where a value makes no sense."""
+    """A config.json. Methods raise ModelFileError for invalid values."""
 
     name: str
     """What messages call the model."""
@@ -41,50 +41,50 @@ class Config:
     """The language model's `model_type`: 'qwen3', 'gemma3'."""
 
     def get(self, key: str) -> Any:
-        """Return a value of the language model's part, else of the whole; None where there is none."""
-        found = self.text.get(key)
-        return self.whole.get(key) if found is None else found
+        """Return a value of the language model's part, else of the whole, else None."""
+        value = self.text.get(key)
+        return self.whole.get(key) if value is None else value
 
     def number(self, *keys: str, default: int | None = None) -> int | None:
-        """Return the count that the first of these keys says that is there, else `default`."""
+        """Return the count under the first of these keys that is present, else `default`."""
         for key in keys:
-            found = self.get(key)
-            if found is None:
+            value = self.get(key)
+            if value is None:
                 continue
-            if isinstance(found, float) and found.is_integer():
-                found = int(found)
-            if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= MAX_NUMBER:
-                raise self.senseless(key)
-            return int(found)
+            if isinstance(value, float) and value.is_integer():
+                value = int(value)
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_NUMBER:
+                raise self.invalid(key)
+            return int(value)
         return default
 
-    def needed(self, *keys: str, default: int | None = None) -> int:
-        """Return the same of what must be there."""
-        found = self.number(*keys, default=default)
-        if found is None:
+    def require(self, *keys: str, default: int | None = None) -> int:
+        """Return a required count, like `number`."""
+        value = self.number(*keys, default=default)
+        if value is None:
             raise ModelFileError(
-                f"{self.name} does not say what model it holds: {keys[0]!r} is missing.", hint=_ANOTHER
+                f"{self.name} does not say what model it holds: {keys[0]!r} is missing.", hint=_USE_MLX_COPY
             )
-        return found
+        return value
 
     @property
     def n_layers(self) -> int:
         """Number of blocks."""
-        n = self.needed("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+        n = self.require("num_hidden_layers", "n_layer", "n_layers", "num_layers")
         if not 0 < n <= MAX_LAYERS:
             raise ModelFileError(
-                f"{self.name} says it has {n} layers; the limit is {MAX_LAYERS}.", hint=_ANOTHER
+                f"{self.name} says it has {n} layers; the limit is {MAX_LAYERS}.", hint=_USE_MLX_COPY
             )
         return n
 
-    def layer_words(self, key: str) -> tuple[str, ...] | None:
-        """Return a word for each layer ('full_attention'), or None where there is no such list."""
-        found = self.get(key)
-        if not isinstance(found, list) or not found:
+    def layer_types(self, key: str) -> tuple[str, ...] | None:
+        """Return the type of each layer ('full_attention'), or None without such a list."""
+        words = self.get(key)
+        if not isinstance(words, list) or not words:
             return None
-        if len(found) < self.n_layers or not all(isinstance(one, str) for one in found):
-            raise self.senseless(key)
-        return tuple(found[: self.n_layers])
+        if len(words) < self.n_layers or not all(isinstance(word, str) for word in words):
+            raise self.invalid(key)
+        return tuple(words[: self.n_layers])
 
     @property
     def quantization(self) -> Mapping[str, Any] | None:
@@ -92,38 +92,38 @@ class Config:
 
         Raises ModelFileError for a quantization that is another tool's.
         """
-        own = self.whole.get("quantization")
-        if isinstance(own, dict):
-            return own
-        other = self.get("quantization_config")
-        if not isinstance(other, dict):
+        native = self.whole.get("quantization")
+        if isinstance(native, dict):
+            return native
+        foreign = self.get("quantization_config")
+        if not isinstance(foreign, dict):
             return None
-        method = other.get("quant_method")
+        method = foreign.get("quant_method")
         if method in _NATIVE:
             return {"bits": 8 if method == "mxfp8" else 4, "group_size": 32, "mode": method}
-        if method is None and "bits" in other:
-            return other
+        if method is None and "bits" in foreign:
+            return foreign
         raise ModelFileError(
             f"{self.name} has a quantization that edgechat does not support with MLX: {show(str(method))}.",
-            hint=_ANOTHER,
+            hint=_USE_MLX_COPY,
         )
 
     @property
     def quant(self) -> str:
         """The label of its quantization: '4bit', 'mxfp4', 'bf16'."""
-        found = self.quantization
-        if found is None:
+        quantization = self.quantization
+        if quantization is None:
             dtype = self.get("torch_dtype") or self.get("dtype")
             return {"float16": "f16", "float32": "f32"}.get(dtype if isinstance(dtype, str) else "", "bf16")
-        mode, bits = found.get("mode", "affine"), found.get("bits")
+        mode, bits = quantization.get("mode", "affine"), quantization.get("bits")
         if mode in _MODES:
             return str(mode)
         if mode != "affine" or isinstance(bits, bool) or bits not in (2, 3, 4, 5, 6, 8):
-            raise self.senseless("quantization")
+            raise self.invalid("quantization")
         return f"{bits}bit"
 
-    def senseless(self, key: str) -> ModelFileError:
-        """Return the error for a value that makes no sense."""
+    def invalid(self, key: str) -> ModelFileError:
+        """Return the error for an invalid value."""
         return unsound(self.name, f"its config.json has no valid value for {key!r}")
 
 
@@ -133,52 +133,52 @@ def read_config(path: Path) -> Config:
 
 
 def parse_config(data: bytes, name: str) -> Config:
-    """Return what a config.json says. Raises ModelFileError, also for a model that wants code of its own."""
-    found = parse_json(data, f"{name}'s config.json")
-    if found.get("model_file") is not None:
+    """Parse a config.json. Raises ModelFileError, also for a model that requires its own code."""
+    config = parse_json(data, f"{name}'s config.json")
+    if config.get("model_file") is not None:
         raise ModelFileError(
-            f"{name} requires its own code ({show(str(found['model_file']))}), which edgechat does not run.",
+            f"{name} requires its own code ({show(str(config['model_file']))}), which edgechat does not run.",
             hint="Use a copy of this model that mlx-lm supports directly.",
         )
-    text = found.get("text_config")
-    text = text if isinstance(text, dict) else found
-    kind = text.get("model_type") or found.get("model_type")
+    text = config.get("text_config")
+    text = text if isinstance(text, dict) else config
+    kind = text.get("model_type") or config.get("model_type")
     if not isinstance(kind, str) or (not kind.isidentifier() and not kind.replace("-", "_").isidentifier()):
         raise ModelFileError(
-            f"{name} does not say what model it holds: 'model_type' is missing.", hint=_ANOTHER
+            f"{name} does not say what model it holds: 'model_type' is missing.", hint=_USE_MLX_COPY
         )
-    return Config(name, found, text, kind.removesuffix("_text")[:64])
+    return Config(name, config, text, kind.removesuffix("_text")[:64])
 
 
 def parse_json(data: bytes, what: str) -> dict[str, Any]:
-    """Return the object of a JSON file that its caller has bounded. Raises ModelFileError."""
+    """Parse a JSON object whose size the caller has bounded. Raises ModelFileError."""
     try:
-        found = json.loads(data)
+        value = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise unsound(what, "it is not valid JSON") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise unsound(what, "it is not a JSON object")
-    return found
+    return value
 
 
-def writes_text(config: Config) -> bool:
-    """Say whether this is a language model, as far as its config tells."""
+def is_language_model(config: Config) -> bool:
+    """Return whether this is a language model, by its config."""
     names = config.whole.get("architectures")
     if not isinstance(names, list) or not names:
         return True
     sees = config.text is not config.whole  # what does not is a translator, or hears
-    endings = (*_WRITERS, *_SEEING_WRITERS) if sees else _WRITERS
-    return any(isinstance(one, str) and one.endswith(endings) for one in names)
+    endings = (*_TEXT_CLASSES, *_MULTIMODAL_CLASSES) if sees else _TEXT_CLASSES
+    return any(isinstance(name, str) and name.endswith(endings) for name in names)
 
 
 def require_language_model(config: Config) -> None:
-    """Raise ModelFileError for what is none, or none that edgechat's backend can run."""
-    if not writes_text(config):
+    """Raise ModelFileError unless this is a language model that edgechat's MLX backend can run."""
+    if not is_language_model(config):
         raise ModelFileError(
             f"{config.name} is not a language model: {show(str(config.whole['architectures'][0]))}.",
             hint="Use a chat model.",
         )
-    if config.kind in _ODD_CACHES:
+    if config.kind in _UNSUPPORTED_CACHES:
         raise ModelFileError(
             f"{config.name} uses a cache that edgechat does not support with MLX.",
             hint="Use a GGUF file of the model.",
@@ -186,7 +186,7 @@ def require_language_model(config: Config) -> None:
 
 
 def folder_name(folder: Path) -> str:
-    """Return what to call the model in a folder: its name, or its repository's in the hub's cache."""
+    """Return the name of the model in a folder: its own, or its repository's in the hub's cache."""
     repo = folder.parent.parent.name
     if folder.parent.name == "snapshots" and repo.startswith("models--"):
         return repo.removeprefix("models--").replace("--", "/", 1)
@@ -194,7 +194,7 @@ def folder_name(folder: Path) -> str:
 
 
 def bounded(path: Path, most: int) -> bytes:
-    """Return what a file holds. Raises ModelFileError where that is more than `most` bytes, OSError."""
+    """Return the contents of a file. Raises ModelFileError above `most` bytes, OSError."""
     if not path.is_file():  # a pipe would be waited for
         raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
     with path.open("rb") as file:

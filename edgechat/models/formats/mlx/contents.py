@@ -1,4 +1,4 @@
-"""What is read of an MLX model to plan by it, from a folder or from the hub, and the header made of it."""
+"""The parts of an MLX model that plans need, from a folder or the hub, and the header made of them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TensorTable(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Contents(msgspec.Struct, frozen=True, array_like=True):
-    """What is read; all of it a stranger's."""
+    """The parts that are read; all are untrusted."""
 
     config: Annotated[bytes, Meta(max_length=MAX_CONFIG)]
     tables: Annotated[tuple[TensorTable, ...], Meta(max_length=MAX_FILES)]
@@ -63,7 +63,12 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
         """Return the model's header. name: what messages call it. Raises ModelFileError."""
         config = parse_config(self.config, name)
         require_language_model(config)
-        tensors = tensors_of(self._stored(), config)
+        stored: list[StoredTensor] = []
+        for table in self.tables:
+            stored += parse_table(table.data, table.file_size, table.file)
+            if len(stored) > MAX_TENSORS:
+                raise unsound(table.file, f"the model has more than {MAX_TENSORS} tensors")
+        tensors = tensors_of(stored, config)
         if not tensors:
             raise ModelFileError(f"{name} contains no weights.", hint="Use a complete model.")
         metadata = metadata_of(config, rows_of_embedding(tensors))
@@ -80,14 +85,6 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
             format="mlx",
         )
 
-    def _stored(self) -> list[StoredTensor]:
-        found: list[StoredTensor] = []
-        for table in self.tables:
-            found += parse_table(table.data, table.file_size, table.file)
-            if len(found) > MAX_TENSORS:
-                raise unsound(table.file, f"the model has more than {MAX_TENSORS} tensors")
-        return found
-
     def pack(self) -> bytes:
         """Return it compressed, for `unpack`."""
         return zlib.compress(msgspec.msgpack.encode(self), 9)
@@ -97,10 +94,10 @@ def unpack(data: bytes) -> Contents:
     """Return what was packed. Raises ModelFileError for anything else."""
     stream = zlib.decompressobj()
     try:
-        made = stream.decompress(data, MAX_TABLES + MAX_CONFIG)
+        packed = stream.decompress(data, MAX_TABLES + MAX_CONFIG)
         if not stream.eof:
             raise zlib.error("it is truncated, or too large")
-        return msgspec.msgpack.decode(made, type=Contents)
+        return msgspec.msgpack.decode(packed, type=Contents)
     except (zlib.error, msgspec.MsgspecError, RecursionError) as error:
         raise ModelFileError(f"A cached header is damaged: {error}.", hint=AGAIN) from error
 
@@ -117,9 +114,9 @@ def read_folder(folder: Path) -> ModelHeader:
             )
         return Contents(
             config=bounded(folder / CONFIG, MAX_CONFIG),
-            tables=_tables(files),
-            tokenizer=_if_there(folder / "tokenizer_config.json", _MAX_TOKENIZER),
-            template=_template(folder),
+            tables=_read_tables(files),
+            tokenizer=_read_optional(folder / "tokenizer_config.json", _MAX_TOKENIZER),
+            template=_read_template(folder),
         ).header(name)
     except FileNotFoundError as error:
         what = Path(error.filename).name if error.filename else "A file"
@@ -132,8 +129,8 @@ def read_folder(folder: Path) -> ModelHeader:
         raise ModelFileError(f"{name} cannot be read: {error}.", hint="Check the disk.") from error
 
 
-def _tables(files: list[Path]) -> tuple[TensorTable, ...]:
-    found: list[TensorTable] = []
+def _read_tables(files: list[Path]) -> tuple[TensorTable, ...]:
+    tables: list[TensorTable] = []
     total = 0
     for path in files[:MAX_FILES]:
         if not path.is_file():
@@ -144,17 +141,17 @@ def _tables(files: list[Path]) -> tuple[TensorTable, ...]:
             total += n
             if total > MAX_TABLES:
                 raise unsound(path.name, f"the tensor tables of the model take more than {MAX_TABLES} bytes")
-            found.append(TensorTable(path.name, size, file.read(n)))
-    return tuple(found)
+            tables.append(TensorTable(path.name, size, file.read(n)))
+    return tuple(tables)
 
 
-def _template(folder: Path) -> str | None:
-    plain = _if_there(folder / "chat_template.jinja", _MAX_TEMPLATE).decode("utf-8", "replace")
-    if plain:
-        return plain
-    table = _if_there(folder / "chat_template.json", _MAX_TEMPLATE)
+def _read_template(folder: Path) -> str | None:
+    template = _read_optional(folder / "chat_template.jinja", _MAX_TEMPLATE).decode("utf-8", "replace")
+    if template:
+        return template
+    table = _read_optional(folder / "chat_template.json", _MAX_TEMPLATE)
     return template_in(parse_json(table, "chat_template.json")) if table else None
 
 
-def _if_there(path: Path, most: int) -> bytes:
+def _read_optional(path: Path, most: int) -> bytes:
     return bounded(path, most) if path.is_file() else b""

@@ -8,6 +8,7 @@ one after the other without holes, as the format wants it, and end where the fil
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 from typing import Annotated
@@ -28,22 +29,10 @@ MAX_NAME = 512
 MAX_DIMS = 8
 
 _BYTES = {
-    "BOOL": 1,
-    "U8": 1,
-    "I8": 1,
-    "F8_E4M3": 1,
-    "F8_E5M2": 1,
-    "F8_E8M0": 1,
-    "U16": 2,
-    "I16": 2,
-    "F16": 2,
-    "BF16": 2,
-    "U32": 4,
-    "I32": 4,
-    "F32": 4,
-    "U64": 8,
-    "I64": 8,
-    "F64": 8,
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
+    **dict.fromkeys(("U32", "I32", "F32"), 4),
+    **dict.fromkeys(("U64", "I64", "F64"), 8),
 }
 
 _Count = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
@@ -56,9 +45,9 @@ class StoredTensor:
 
     name: str
     dtype: str
-    """As the format spells it: 'BF16', 'U32'."""
+    """In the format's spelling: 'BF16', 'U32'."""
     shape: tuple[int, ...]
-    """The contiguous dimension last, as everywhere but in GGUF."""
+    """The contiguous dimension last, unlike in GGUF."""
     offset: int
     """Bytes from the start of its file's data."""
     n_bytes: int
@@ -95,21 +84,21 @@ def parse_table(table: bytes | bytearray, file_size: int, name: str) -> tuple[St
         raw.pop("__metadata__", None)
         if len(raw) > MAX_TENSORS:
             raise unsound(name, f"it lists {len(raw)} tensors")
-        found = [_stored(key, msgspec.json.decode(one, type=_Entry), name) for key, one in raw.items()]
+        tensors = [
+            _stored(key, msgspec.json.decode(tensor, type=_Entry), name) for key, tensor in raw.items()
+        ]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise unsound(name, f"its table of tensors is not valid ({error})") from error
-    found.sort(key=lambda one: one.offset)
-    at = 0
-    for one in found:
-        if one.offset != at:
-            raise unsound(name, f"the tensor {show(one.name)} does not begin where the one before it ends")
-        at += one.n_bytes
-    if at != file_size - PREFIX - len(table):
-        what = (
-            "is truncated" if at > file_size - PREFIX - len(table) else "has bytes that belong to no tensor"
-        )
+    tensors.sort(key=lambda tensor: tensor.offset)
+    at, n_data = 0, file_size - PREFIX - len(table)
+    for tensor in tensors:
+        if tensor.offset != at:
+            raise unsound(name, f"the tensor {show(tensor.name)} does not begin where the one before it ends")
+        at += tensor.n_bytes
+    if at != n_data:
+        what = "is truncated" if at > n_data else "has bytes that belong to no tensor"
         raise unsound(name, f"it {what}: its tensors take {at} bytes")
-    return tuple(found)
+    return tuple(tensors)
 
 
 def _stored(key: str, entry: _Entry, name: str) -> StoredTensor:
@@ -117,9 +106,7 @@ def _stored(key: str, entry: _Entry, name: str) -> StoredTensor:
     if size is None or not key or len(key.encode("utf-8", "replace")) > MAX_NAME:
         raise unsound(name, f"its tensor {show(key)} has the unknown type {show(entry.dtype)}")
     first, end = entry.data_offsets
-    n_bytes = size
-    for n in entry.shape:
-        n_bytes *= n
+    n_bytes = size * math.prod(entry.shape)
     if end - first != n_bytes:
         raise unsound(name, f"the tensor {show(key)} takes {end - first} bytes, not {n_bytes}")
     return StoredTensor(key, entry.dtype, tuple(entry.shape), first, n_bytes)

@@ -33,7 +33,7 @@ _DROPPED = {
 }
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,4})\.(.+)", re.DOTALL)
 _EXPERTS = {"experts", "switch_mlp", "switch_glu"}
-_ENDS = {
+_OUTER_NAMES = {
     "embed_tokens": "token_embd",
     "wte": "token_embd",
     "embeddings": "token_embd",
@@ -43,7 +43,7 @@ _ENDS = {
     "ln_f": "output_norm",
     "embedding_norm": "output_norm",
 }
-_INSIDE = {
+_LAYER_NAMES = {
     "q_proj": "attn_q",
     "k_proj": "attn_k",
     "v_proj": "attn_v",
@@ -59,8 +59,8 @@ _INSIDE = {
     "operator_norm": "attn_norm",
     "post_attention_layernorm": "post_attention_norm",
 }
-_WHOLE = {"F32": GgmlType.F32, "F16": GgmlType.F16, "BF16": GgmlType.BF16, "F8_E4M3": GgmlType.Q8_0}
-_SHARED = {(4, 32): GgmlType.MXFP4, (4, 16): GgmlType.NVFP4, (8, 32): GgmlType.Q8_0}
+_PLAIN_TYPES = {"F32": GgmlType.F32, "F16": GgmlType.F16, "BF16": GgmlType.BF16, "F8_E4M3": GgmlType.Q8_0}
+_BYTE_SCALES = {(4, 32): GgmlType.MXFP4, (4, 16): GgmlType.NVFP4, (8, 32): GgmlType.Q8_0}
 """By bits and group of those whose scales are bytes."""
 _GROUPS = (64, 32, 128, 16)
 
@@ -69,29 +69,23 @@ def tensors_of(stored: Iterable[StoredTensor], config: Config) -> tuple[ModelTen
     """Return the tensors of all files of a model. Raises ModelFileError where two have one name, or where
     the parts of a quantized one do not go together.
     """
-    table = _by_name(stored, config.name)
+    table: dict[str, StoredTensor] = {}
+    for tensor in stored:
+        if tensor.name in table:
+            raise unsound(config.name, f"two of its files contain the tensor {show(tensor.name)}")
+        table[tensor.name] = tensor
     n_layers, tied = config.n_layers, config.get("tie_word_embeddings") is True
     quantization = config.quantization
-    found: list[ModelTensor] = []
-    for one in table.values():
-        if _is_dropped(one.name, n_layers, tied) or _belongs(one.name, table):
-            continue
-        found.append(_whole(one, table, quantization, config.name))
-    return tuple(found)
+    return tuple(
+        _gguf_tensor(tensor, table, quantization, config.name)
+        for tensor in table.values()
+        if not _is_dropped(tensor.name, n_layers, tied) and not _is_quantization_part(tensor.name, table)
+    )
 
 
 def rows_of_embedding(tensors: Iterable[ModelTensor]) -> int | None:
-    """Return how many tokens there are, or None where no tensor tells."""
-    return next((one.shape[-1] for one in tensors if one.name == "token_embd.weight"), None)
-
-
-def _by_name(stored: Iterable[StoredTensor], name: str) -> dict[str, StoredTensor]:
-    table: dict[str, StoredTensor] = {}
-    for one in stored:
-        if one.name in table:
-            raise unsound(name, f"two of its files contain the tensor {show(one.name)}")
-        table[one.name] = one
-    return table
+    """Return the vocabulary size by the embedding's rows, or None without one."""
+    return next((tensor.shape[-1] for tensor in tensors if tensor.name == "token_embd.weight"), None)
 
 
 def _is_dropped(name: str, n_layers: int, tied: bool) -> bool:
@@ -102,81 +96,83 @@ def _is_dropped(name: str, n_layers: int, tied: bool) -> bool:
     return match is not None and int(match[1]) >= n_layers
 
 
-def _belongs(name: str, table: Mapping[str, StoredTensor]) -> bool:
-    """Say whether this is a part of another tensor: the scales or biases of a packed one."""
+def _is_quantization_part(name: str, table: Mapping[str, StoredTensor]) -> bool:
+    """Return whether this is a part of a quantized tensor: its scales or biases."""
     base, _, last = name.rpartition(".")
     if last in ("scales", "biases"):
         return f"{base}.weight" in table
     return name.endswith("_scales") and name.removesuffix("_scales") + "_blocks" in table
 
 
-def _whole(
-    one: StoredTensor, table: Mapping[str, StoredTensor], quantization: Mapping[str, Any] | None, name: str
+def _gguf_tensor(
+    tensor: StoredTensor, table: Mapping[str, StoredTensor], quantization: Mapping[str, Any] | None, name: str
 ) -> ModelTensor:
-    base = one.name.removesuffix(".weight")
+    base = tensor.name.removesuffix(".weight")
     parts = [table[key] for key in (f"{base}.scales", f"{base}.biases") if key in table]
-    if one.name.endswith("_blocks"):  # gpt-oss as its makers released it: two numbers to a byte
-        parts = [table[key] for key in (f"{one.name.removesuffix('_blocks')}_scales",) if key in table]
-        shape, kind = (*one.shape[:-2], 2 * math.prod(one.shape[-2:])), GgmlType.MXFP4
-    elif one.name.endswith(".weight") and parts and one.dtype == "U32":
-        shape, kind = _unpacked(one, parts[0], quantization, name)
+    if tensor.name.endswith("_blocks"):  # gpt-oss as its makers released it: two numbers to a byte
+        parts = [table[key] for key in (f"{tensor.name.removesuffix('_blocks')}_scales",) if key in table]
+        shape, kind = (*tensor.shape[:-2], 2 * math.prod(tensor.shape[-2:])), GgmlType.MXFP4
+    elif tensor.name.endswith(".weight") and parts and tensor.dtype == "U32":
+        shape, kind = _unpacked(tensor, parts[0], quantization, name)
     else:
         parts = []
-        shape, kind = one.shape, _WHOLE.get(one.dtype, GgmlType.I32)
-    n_bytes = one.n_bytes + sum(part.n_bytes for part in parts)
-    return ModelTensor(_named(one.name), tuple(reversed(shape)), kind, one.offset, n_bytes)
+        shape, kind = tensor.shape, _PLAIN_TYPES.get(tensor.dtype, GgmlType.I32)
+    n_bytes = tensor.n_bytes + sum(part.n_bytes for part in parts)
+    return ModelTensor(_gguf_name(tensor.name), tuple(reversed(shape)), kind, tensor.offset, n_bytes)
 
 
 def _unpacked(
     packed: StoredTensor, scales: StoredTensor, quantization: Mapping[str, Any] | None, name: str
 ) -> tuple[tuple[int, ...], GgmlType]:
-    """Return the shape that a packed matrix stands for, and the type that is most like it."""
+    """Return the unpacked shape of a quantized matrix, and the most similar type."""
     wrong = unsound(name, f"the parts of the quantized tensor {show(packed.name)} do not match")
     if not packed.shape or not scales.shape or packed.shape[:-1] != scales.shape[:-1] or not scales.shape[-1]:
         raise wrong
     product, rest = divmod(32 * packed.shape[-1], scales.shape[-1])
     bytes_as_scales = scales.dtype == "U8"
-    for bits, group in _likely(packed.name.removesuffix(".weight"), quantization, bytes_as_scales):
+    for bits, group in _bits_and_groups(packed.name.removesuffix(".weight"), quantization, bytes_as_scales):
         if not rest and bits * group == product:
             shape = (*packed.shape[:-1], group * scales.shape[-1])
-            return shape, _SHARED[bits, group] if bytes_as_scales else MLX_TYPES[bits]
+            return shape, _BYTE_SCALES[bits, group] if bytes_as_scales else MLX_TYPES[bits]
     raise wrong
 
 
-def _likely(
+def _bits_and_groups(
     base: str, quantization: Mapping[str, Any] | None, bytes_as_scales: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yield bits and group of a matrix, what the config says of it first.
+    """Yield possible bits and group sizes of a matrix, those of the config first.
 
     Shapes give the product of the two only, and mlx-lm too tells layers of other bits apart by it.
     """
-    whole = quantization or {}
-    own = whole.get(base)
-    said = [(one.get("bits"), one.get("group_size")) for one in (own, whole) if isinstance(one, dict)]
-    known = list(_SHARED) if bytes_as_scales else [(bits, group) for group in _GROUPS for bits in MLX_TYPES]
-    yield from (pair for pair in said if pair in known)
-    groups = [group for _, group in said]
-    yield from sorted(known, key=lambda pair: pair[1] not in groups)
+    default = quantization or {}
+    own_settings = default.get(base)
+    stated = [
+        (settings.get("bits"), settings.get("group_size"))
+        for settings in (own_settings, default)
+        if isinstance(settings, dict)
+    ]
+    possible = (
+        list(_BYTE_SCALES) if bytes_as_scales else [(bits, group) for group in _GROUPS for bits in MLX_TYPES]
+    )
+    yield from (pair for pair in stated if pair in possible)
+    groups = [group for _, group in stated]
+    yield from sorted(possible, key=lambda pair: pair[1] not in groups)
 
 
-def _named(name: str) -> str:
-    """Return the name in a GGUF file, as near as plans need it: in which layer, and whether an expert."""
+def _gguf_name(name: str) -> str:
+    """Return the name in a GGUF file, as far as plans need it: layer and whether it is an expert."""
     match = _LAYER.search(name)
     if match is None:
         base, _, last = name.rpartition(".")
-        end = _ENDS.get(base.rpartition(".")[2])
+        end = _OUTER_NAMES.get(base.rpartition(".")[2])
         return f"{end}.{last}" if end else name
     inside = match[2].split(".")
     last = inside[-1]
-    called = next((_INSIDE[part] for part in inside if part in _INSIDE), None)
+    gguf_name = next((_LAYER_NAMES[part] for part in inside if part in _LAYER_NAMES), None)
     if not _EXPERTS.isdisjoint(inside):
-        rest = ".".join(_numbers(inside))
-        return f"blk.{int(match[1])}.{called or 'ffn'}_exps.{rest + '.' if rest else ''}{last}"
+        numbers = [part for part in inside if part.isdigit()]
+        return ".".join([f"blk.{int(match[1])}.{gguf_name or 'ffn'}_exps", *numbers, last])
     shared = any(part.startswith("shared_expert") for part in inside)
-    if called is None or (shared and not called.startswith("ffn")):
+    if gguf_name is None or (shared and not gguf_name.startswith("ffn")):
         return f"blk.{int(match[1])}.{match[2]}"
-    return f"blk.{int(match[1])}.{called}{'_shexp' if shared else ''}.{last}"
-
-
-def _numbers(parts: list[str]) -> Iterator[str]:
-    return (part for part in parts if part.isdigit())
+    return f"blk.{int(match[1])}.{gguf_name}{'_shexp' if shared else ''}.{last}"

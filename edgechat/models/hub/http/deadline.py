@@ -1,4 +1,4 @@
-"""Work that may hang, bounded in time: looking up a host has no limit of its own, nor has a slow drip."""
+"""Deadlines for work that may hang, such as name resolution and slowly dripping responses."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
 
 class OutOfTime(Exception):
-    """The work took longer than it may; `stalled`: nothing came any more, as opposed to: too slowly."""
+    """The work ran out of time. stalled: without any progress, as opposed to too slowly."""
 
     def __init__(self, seconds: float, *, stalled: bool) -> None:
         super().__init__(f"no data for {seconds:g} s" if stalled else f"not finished after {seconds:g} s")
@@ -22,61 +23,53 @@ class OutOfTime(Exception):
 
 
 class ProgressWatch:
-    """What the work tells of its progress; any thread may look."""
+    """The progress of the work, for any thread."""
 
     def __init__(self) -> None:
-        self.moved = time.monotonic()
-        self.left = False
+        self.last_progress = time.monotonic()
+        self.abandoned = False
 
     def beat(self) -> None:
-        """Say that something came. Raises OutOfTime where nobody waits any more, which ends the work."""
-        if self.left:
+        """Record progress. Raises OutOfTime if nobody waits any more, which ends the work."""
+        if self.abandoned:
             raise OutOfTime(0, stalled=False)
-        self.moved = time.monotonic()
+        self.last_progress = time.monotonic()
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Do what is not waited for, a slow disk say, for as long as it takes. Raises as `beat` does."""
+    def paused(self) -> Iterator[None]:
+        """Suspend the deadline, for a slow disk, say. Raises like `beat`."""
         self.beat()
-        self.moved = math.inf
+        self.last_progress = math.inf
         try:
             yield
         finally:
-            self.moved = time.monotonic()
+            self.last_progress = time.monotonic()
 
 
-class _Outcome(Generic[T]):
-    def __init__(self) -> None:
-        self.value: list[T] = []
-        self.error: BaseException | None = None
-        self.done = threading.Event()
-
-    def run(self, work: Callable[[ProgressWatch], T], watch: ProgressWatch) -> None:
-        try:
-            self.value.append(work(watch))
-        except BaseException as error:  # it is raised again where the work was asked for
-            self.error = error
-        self.done.set()
-
-
-def within(seconds: float, idle: float, work: Callable[[ProgressWatch], T]) -> T:
-    """Return what `work` returns, in a thread of its own, or raise what it raises.
+def run_within(seconds: float, idle: float, work: Callable[[ProgressWatch], T]) -> T:
+    """Run `work` in a thread; return its result, or raise its exception.
 
     seconds: for all of it, or math.inf; idle: without a beat of the watch. Raises OutOfTime when either is
     over; the thread is then left to end by itself, and keeps no program from ending.
     """
-    watch, outcome = ProgressWatch(), _Outcome[T]()
-    threading.Thread(target=outcome.run, args=(work, watch), name="hub", daemon=True).start()
-    end = time.monotonic() + seconds
+    watch, outcome = ProgressWatch(), Future[T]()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work(watch))
+        except BaseException as error:  # raised again by outcome.result()
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="hub", daemon=True).start()
+    now = time.monotonic()
+    end = now + seconds
     try:
-        while not outcome.done.wait(max(0.0, min(idle, min(end, watch.moved + idle) - time.monotonic()))):
+        while not wait([outcome], max(0.0, min(idle, end - now, watch.last_progress + idle - now))).done:
             now = time.monotonic()
             if now >= end:
                 raise OutOfTime(seconds, stalled=False)
-            if now >= watch.moved + idle:
+            if now >= watch.last_progress + idle:
                 raise OutOfTime(idle, stalled=True)
     finally:
-        watch.left = True
-    if outcome.error is not None:
-        raise outcome.error
-    return outcome.value[0]
+        watch.abandoned = True
+    return outcome.result()

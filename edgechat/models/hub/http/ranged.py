@@ -1,4 +1,4 @@
-"""One file on the hub asked for in parts: whether what comes is that file, and that part of it."""
+"""Range requests: whether a response is the requested part of the listed file."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASC
 
 @dataclass(slots=True)
 class RangedFile:
-    """A file as it was listed at a commit, and what the host that keeps it calls it."""
+    """A file as listed at a commit, and the ETag of the host that stores it."""
 
     file: RemoteFile
     commit: str
     etag: str | None = None
-    """Of the last answer."""
+    """Of the last response."""
 
     def headers(self, at: int, end: int) -> dict[str, str]:
-        """Return what to ask with for the bytes from `at` to before `end`."""
-        found = {"Range": f"bytes={at}-{end - 1}"}
+        """Return the request headers for the bytes from `at` to before `end`."""
+        headers = {"Range": f"bytes={at}-{end - 1}"}
         if self.etag is not None and not self.etag.startswith("W/"):
-            found["If-Range"] = self.etag
-        return found
+            headers["If-Range"] = self.etag
+        return headers
 
-    def same(self, answer: HubResponse) -> bool:
-        """Say whether the keeper calls the file what it did before, and remember what it does now.
+    def is_unchanged(self, answer: HubResponse) -> bool:
+        """Return whether the keeper calls the file what it did before, and remember what it does now.
 
         Raises RemoteFileChanged where the hub itself says that this is not the file that was listed.
         """
         size, etag = answer.linked.get("x-linked-size"), answer.linked.get("x-linked-etag", "").strip('"')
         digest = self.file.digest
-        other = digest is not None and is_digest(etag) and len(etag) == len(digest) and etag != digest
-        if (size is not None and size != str(self.file.size)) or other:
+        is_other = digest is not None and is_digest(etag) and len(etag) == len(digest) and etag != digest
+        if (size is not None and size != str(self.file.size)) or is_other:
             raise self.changed()
         if answer.linked.get("x-repo-commit", self.commit) != self.commit:
             raise self.changed()
@@ -47,7 +47,7 @@ class RangedFile:
         return before in (None, self.etag)
 
     def part(self, answer: HubResponse, at: int, end: int) -> tuple[int, int]:
-        """Return where an answer begins and ends that should hold the bytes from `at` to before `end`.
+        """Return the range of a response to a request for the bytes from `at` to before `end`.
 
         It may begin at 0 instead, and then holds all of the file; it may end earlier. Raises HubError.
         """
@@ -70,5 +70,5 @@ class RangedFile:
         return start, last + 1
 
     def changed(self) -> RemoteFileChanged:
-        """Return the error for a file that is not the one that was listed."""
+        """Return the error for a file that differs from the listing."""
         return changed(one_line(self.file.name))

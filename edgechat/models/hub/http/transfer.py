@@ -1,4 +1,4 @@
-"""Requests to the hub, every answer bounded in time and in bytes, the token kept to the hub's own host.
+"""Requests to the hub, bounded in time and size; only the hub's own host gets the token.
 
 huggingface_hub tells what the token is. Its own requests are not used before a download: they read answers
 of any size, wait without end where a server drips, and even its headers ask the network who is asking.
@@ -18,7 +18,7 @@ from edgechat import __version__
 from edgechat.base.errors import HubError, HubUnreachable
 from edgechat.models.hub.endpoint import Endpoint, next_address
 from edgechat.models.hub.errors import CHECK, host, nonsense, refusal, unreachable
-from edgechat.models.hub.http.deadline import OutOfTime, ProgressWatch, within
+from edgechat.models.hub.http.deadline import OutOfTime, ProgressWatch, run_within
 
 if TYPE_CHECKING:
     import ssl
@@ -28,36 +28,36 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CONNECT = 5.0
-"""Seconds for a connection."""
+"""Seconds to connect."""
 IDLE = 8.0
-"""Seconds in which something must come: an address for a name, a connection, a byte."""
+"""Seconds without progress: an address, a connection, a byte."""
 SPARE = 1.0
-"""Seconds more for what has no limit of its own, so that one that has can say what was wrong."""
+"""Additional seconds, so that a more specific timeout comes first."""
 PATIENCE, SLOWEST = 60.0, 1024
-"""Seconds in which so many bytes a second must come: a byte now and then is no download."""
+"""Seconds after which the average must reach so many bytes per second."""
 MAX_REDIRECTS = 5
 
 
 class ConnectionCut(Exception):
-    """The connection ended before the answer did."""
+    """The connection was lost during a response."""
 
 
 @dataclass(slots=True)
 class HubResponse:
-    """A successful answer, its body still to be read; header names are in lower case."""
+    """A successful response whose body is still to be read; header names are in lower case."""
 
     url: str
-    """Where it came from, after all redirects."""
+    """After all redirects."""
     status: int
     headers: Mapping[str, str]
     linked: Mapping[str, str]
-    """What the hub itself said of the file when it sent us on: its x-linked-… and x-repo-commit headers."""
+    """The hub's own headers about the file, from before redirects: x-linked-… and x-repo-commit."""
     pieces: Iterator[bytes]
-    """The body, as it comes. Raises ConnectionCut, HubUnreachable."""
+    """The body. Raises ConnectionCut, HubUnreachable."""
 
 
 class Client:
-    """Requests about one repository, over connections that are kept between them."""
+    """Requests about one repository, over persistent connections."""
 
     def __init__(
         self, hub: Endpoint, repo: str, http: httpx2.Client, watch: ProgressWatch, token: str | None
@@ -68,9 +68,9 @@ class Client:
         self._watch = watch
         self._token = token
 
-    def aside(self) -> AbstractContextManager[None]:
-        """Do something between two pieces of an answer that may take long: see ProgressWatch.aside."""
-        return self._watch.aside()
+    def paused(self) -> AbstractContextManager[None]:
+        """Suspend the deadline between two pieces of a response: see ProgressWatch.paused."""
+        return self._watch.paused()
 
     @contextmanager
     def get(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[HubResponse]:
@@ -88,19 +88,21 @@ class Client:
             self._watch.beat()
             with self._http.stream("GET", url, headers=self._headers(url, headers)) as response:
                 self._watch.beat()
-                found = {name.lower(): value for name, value in response.headers.items()}
+                received = {name.lower(): value for name, value in response.headers.items()}
                 if self.hub.may_see_token(url):
-                    linked |= {k: v for k, v in found.items() if k.startswith(("x-linked-", "x-repo-"))}
-                location = found.get("location") if 300 <= response.status_code < 400 else None
+                    linked |= {k: v for k, v in received.items() if k.startswith(("x-linked-", "x-repo-"))}
+                location = received.get("location") if 300 <= response.status_code < 400 else None
                 if location is None:
-                    self._check(url, response.status_code, found)
-                    yield HubResponse(url, response.status_code, found, linked, self._pieces(url, response))
+                    self._check(url, response.status_code, received)
+                    yield HubResponse(
+                        url, response.status_code, received, linked, self._pieces(url, response)
+                    )
                     return
             url = next_address(url, location)
         raise nonsense(self.hub.url, f"redirected more than {MAX_REDIRECTS} times")
 
     def read(self, url: str, limit: int) -> bytes:
-        """Return the whole answer of `url`, which may have `limit` bytes. Raises HubError, ConnectionCut."""
+        """Return the response body of `url`, at most `limit` bytes. Raises HubError, ConnectionCut."""
         body = bytearray()
         with self.get(url) as answer:
             for piece in answer.pieces:
@@ -110,10 +112,10 @@ class Client:
         return bytes(body)
 
     def _headers(self, url: str, more: Mapping[str, str] | None) -> dict[str, str]:
-        found = {"User-Agent": f"edgechat/{__version__}", "Accept-Encoding": "identity", **(more or {})}
+        headers = {"User-Agent": f"edgechat/{__version__}", "Accept-Encoding": "identity", **(more or {})}
         if self._token and self.hub.may_see_token(url):
-            found["Authorization"] = f"Bearer {self._token}"
-        return found
+            headers["Authorization"] = f"Bearer {self._token}"
+        return headers
 
     def _check(self, url: str, status: int, headers: Mapping[str, str]) -> None:
         if status not in (200, 206):
@@ -124,18 +126,19 @@ class Client:
     def _pieces(self, url: str, response: httpx2.Response) -> Iterator[bytes]:
         import httpx2
 
-        came, waited, asked = 0, 0.0, time.monotonic()
+        n_bytes, waited, since = 0, 0.0, time.monotonic()
         try:
             for piece in response.iter_raw():  # of no fixed size: a slow line would look silent
                 self._watch.beat()
                 # What is done with the pieces takes its own time.
-                came, waited = came + len(piece), waited + time.monotonic() - asked
+                n_bytes, waited = n_bytes + len(piece), waited + time.monotonic() - since
                 if waited >= PATIENCE:
-                    if came < SLOWEST * PATIENCE:
-                        raise _crawls(url)
-                    came, waited = 0, 0.0
+                    if n_bytes < SLOWEST * PATIENCE:
+                        speed = f"less than {SLOWEST} bytes per second for {PATIENCE:.0f} seconds"
+                        raise HubUnreachable(f"{host(url)} is too slow: {speed}.", hint=CHECK)
+                    n_bytes, waited = 0, 0.0
                 yield piece
-                asked = time.monotonic()
+                since = time.monotonic()
         except httpx2.TimeoutException as error:
             raise _stalled(url, IDLE) from error
         except httpx2.TransportError as error:
@@ -143,7 +146,7 @@ class Client:
 
 
 def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T]) -> T:
-    """Return what `work` makes of the hub's answers. Raises HubError, and what `work` raises.
+    """Run `work` with a client, in a thread of its own. Raises HubError, and what `work` raises.
 
     seconds: for all of it, or math.inf: then only silence ends it. `work` has a thread of its own, which may
     go on for a moment when given up.
@@ -157,12 +160,12 @@ def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T
             with httpx2.Client(timeout=limits, verify=_tls(), follow_redirects=False) as http:
                 return work(Client(hub, repo, http, watch, _token()))
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.CookieConflict, httpx2.StreamError) as error:
-            raise _failed(hub, error) from error
+            raise _connection_error(hub, error) from error
         except ConnectionCut as error:
             raise unreachable(hub.url, "the connection was lost during a response") from error
 
     try:
-        return within(seconds, IDLE + SPARE, run)
+        return run_within(seconds, IDLE + SPARE, run)
     except OutOfTime as error:
         if error.stalled:
             raise _stalled(hub.url, error.seconds) from error
@@ -175,14 +178,14 @@ def ask_hub(hub: Endpoint, repo: str, seconds: float, work: Callable[[Client], T
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Return what certificates are checked with; made once, for it takes 25 ms."""
+    """Return the TLS context; creating it takes 25 ms."""
     import httpx2
 
     return httpx2.create_ssl_context()
 
 
 def _token() -> str | None:
-    """Return the token of the hub's own login, or None. Takes a quarter of a second the first time."""
+    """Return the token of `hf auth login`, or None. The first call takes a quarter of a second."""
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
@@ -194,18 +197,11 @@ def _token() -> str | None:
         return None
 
 
-def _crawls(url: str) -> HubError:
-    return HubUnreachable(
-        f"{host(url)} is too slow: less than {SLOWEST} bytes per second for {PATIENCE:.0f} seconds.",
-        hint=CHECK,
-    )
-
-
 def _stalled(url: str, seconds: float) -> HubError:
     return unreachable(url, f"no data for {seconds:.0f} seconds")
 
 
-def _failed(hub: Endpoint, error: Exception) -> HubError:
+def _connection_error(hub: Endpoint, error: Exception) -> HubError:
     import httpx2
 
     if isinstance(error, httpx2.TimeoutException):
@@ -216,10 +212,10 @@ def _failed(hub: Endpoint, error: Exception) -> HubError:
 
 
 def _reason(error: BaseException) -> str:
-    """Return why there is no connection, in the words of what it first failed on."""
+    """Return the message of the error's root cause."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
     if isinstance(error, socket.gaierror):
         return "its name could not be resolved"
-    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return said.rstrip(".") or type(error).__name__
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return message.rstrip(".") or type(error).__name__
