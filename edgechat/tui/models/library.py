@@ -99,13 +99,8 @@ def _decide(
     from edgechat.planner.ranking.pulling import decide
     from edgechat.planner.request import FORMATS
 
-<<<<<<< HEAD:edgechat/tui/models/library.py
     format = FORMATS[backend] if backend is not None else None
     return decide(parse_request(name, quant, format=format), backend=backend, tell=tell)
-=======
-    reads = FORMATS[backend] if backend is not None else None
-    return decide(parse_request(name, quant, format=reads), backend=backend, tell=tell)
->>>>>>> house-models:edgechat/tui/models/shelf.py
 
 
 def _download(
