@@ -190,14 +190,14 @@ def list_chats(
         return
     from edgechat.cli.commands import chats as command
 
-    raise typer.Exit(command.list_chats(limit=limit, json=json, trash=trash))
+    command.list_chats(limit=limit, json=json, trash=trash)
 
 
 def show(chat: Annotated[str, _Id], json: JsonOption = False, debug: DebugOption = False) -> None:
     """Print a conversation as Markdown."""
     from edgechat.cli.commands import chats as command
 
-    raise typer.Exit(command.show(as_text(chat), json=json))
+    command.show(as_text(chat), json=json)
 
 
 def search(
@@ -227,7 +227,7 @@ def rename(
     """Change the title of a conversation."""
     from edgechat.cli.commands import chats as command
 
-    raise typer.Exit(command.rename(as_text(chat), as_text(title)))
+    command.rename(as_text(chat), as_text(title))
 
 
 def pin(
@@ -238,7 +238,7 @@ def pin(
     """Keep a conversation at the top of the app's list."""
     from edgechat.cli.commands import chats as command
 
-    raise typer.Exit(command.pin(as_text(chat), off=off))
+    command.pin(as_text(chat), off=off)
 
 
 def export(
@@ -256,7 +256,7 @@ def export(
     """Write a conversation to a file, as Markdown or as JSON."""
     from edgechat.cli.commands import chats as command
 
-    raise typer.Exit(command.export(as_text(chat), file, json=json, force=force))
+    command.export(as_text(chat), file, json=json, force=force)
 
 
 def import_chat(
@@ -269,7 +269,7 @@ def import_chat(
     """Import an exported conversation, or a list of messages in the format of OpenAI's API."""
     from edgechat.cli.commands import chats as command
 
-    raise typer.Exit(command.import_chat(file, json=json))
+    command.import_chat(file, json=json)
 
 
 def rm(
@@ -283,11 +283,11 @@ def rm(
     """Delete conversations, and their saved KV state."""
     from edgechat.cli.commands import chats as command
 
-    raise typer.Exit(command.rm([as_text(chat) for chat in chats], yes=yes, now=now))
+    command.rm([as_text(chat) for chat in chats], yes=yes, now=now)
 
 
 def restore(chats: Annotated[list[str], _TrashedId], debug: DebugOption = False) -> None:
     """Restore conversations from the trash."""
     from edgechat.cli.commands import chats as command
 
-    raise typer.Exit(command.restore([as_text(chat) for chat in chats]))
+    command.restore([as_text(chat) for chat in chats])

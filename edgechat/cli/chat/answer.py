@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
 import msgspec
 
 from edgechat.base.errors import EdgechatError
-from edgechat.base.text import by_drafts, escaped_json, printable
+from edgechat.base.text import by_drafts, printable
 from edgechat.chat.messages import not_sent
 from edgechat.cli.output.status import StatusLine
-from edgechat.cli.terminal_io import note
+from edgechat.cli.terminal_io import note, print_json
 from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, ModelInfo, Prefill, RequestEvent
 from edgechat.planner.plan import LoadPlan, as_json
 
@@ -55,7 +54,7 @@ class AnswerPrinter:
         """Print what follows an answer, or what there is of one. `chat` is the conversation's id."""
         self._status.clear()
         if self._as_json:
-            print(self._object(plan, model, chat, error))
+            print_json(self._object(plan, model, chat, error))
             return
         self._finish_text(error)
         if self._finished is not None:
@@ -93,10 +92,12 @@ class AnswerPrinter:
             parts.append(ENDS[finished.reason])
         print(" · ".join(parts), file=sys.stderr)
 
-    def _object(self, plan: LoadPlan, model: ModelInfo, chat: str | None, error: EdgechatError | None) -> str:
+    def _object(
+        self, plan: LoadPlan, model: ModelInfo, chat: str | None, error: EdgechatError | None
+    ) -> dict[str, Any]:
         finished = self._finished
         timings = {"load_ms": model.load_ms} | (msgspec.to_builtins(finished.timings) if finished else {})
-        found: dict[str, Any] = {
+        return {
             "text": self._text,
             "thinking": self._thinking or None,
             "finish_reason": finished.reason if finished else None,
@@ -107,7 +108,6 @@ class AnswerPrinter:
             "plan": as_json(plan),
             "speculation": _speculation(finished, model),
         }
-        return escaped_json(json.dumps(found, ensure_ascii=False))
 
 
 def _speculation(finished: Finished | None, model: ModelInfo) -> dict[str, Any] | None:

@@ -13,60 +13,44 @@ With --json, one object is printed:
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from edgechat.base.text import escaped_json, flat, mebibytes
+from edgechat.base.text import flat, mebibytes
 from edgechat.cli.bench import plot
 from edgechat.cli.bench.asking import measure
 from edgechat.cli.bench.figures import PLAIN, BenchReport, BenchTask, DecodingRun
 from edgechat.cli.output.layout import sheet, styled, table
 from edgechat.cli.output.status import StatusLine
+from edgechat.cli.terminal_io import print_json
 from edgechat.planner.placement.fallback import refit
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 
 
-@dataclass(frozen=True, slots=True)
-class BenchOptions:
-    """What the command line said."""
-
-    model: str
-    request: PlanRequest
-    rounds: int = 5
-    tokens: int = 48
-    plot: Path | None = None
-    """Where to draw it, as PNG."""
-    json: bool = False
-
-
-def run(options: BenchOptions) -> int:
-    """Run the command; return the exit code. Raises EdgechatError."""
-    if options.plot is not None:
-        plot.check(options.plot)
-    status = StatusLine(sys.stderr)
-    try:
+def run(
+    model: str, request: PlanRequest, *, rounds: int, tokens: int, plot_file: Path | None, json: bool
+) -> None:
+    """Run the command. plot_file: where to draw a plot, as PNG. Raises EdgechatError."""
+    if plot_file is not None:
+        plot.check(plot_file)
+    with StatusLine(sys.stderr) as status:
         status.show("inspecting this machine and the model's header")
-        plan, told = refit(prepare(options.model, options.request))
-        report = measure(BenchTask(plan, options.rounds, options.tokens), status.show)
-    finally:
-        status.clear()
-    if options.plot is not None:
-        plot.draw(report, plan.model_name, options.plot)
-    if options.json:
-        print(escaped_json(json.dumps(_object(report, plan), ensure_ascii=False)))
+        plan, told = refit(prepare(model, request))
+        report = measure(BenchTask(plan, rounds, tokens), status.show)
+    if plot_file is not None:
+        plot.draw(report, plan.model_name, plot_file)
+    if json:
+        print_json(_object(report, plan))
     else:
         print(sheet(_rows(report, plan, told), bold=styled(sys.stdout), width=13))
-        if options.plot is not None:
-            print(f"\nPlot written to {flat(str(options.plot))}")
-    return 0
+        if plot_file is not None:
+            print(f"\nPlot written to {flat(str(plot_file))}")
 
 
 def _rows(report: BenchReport, plan: LoadPlan, told: tuple[str, ...]) -> Iterator[tuple[str, str]]:

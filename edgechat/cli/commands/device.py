@@ -20,7 +20,6 @@ With --json, one object is printed. Sizes are in bytes, speeds are per second, a
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -31,9 +30,10 @@ import msgspec
 
 from edgechat.base import paths
 from edgechat.base.errors import FolderError
-from edgechat.base.text import ago, escaped_json, mebibytes
+from edgechat.base.text import ago, mebibytes
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
+from edgechat.cli.terminal_io import print_json
 from edgechat.device.bandwidth import MemorySpeed
 from edgechat.device.cpu import Cpu, choose_threads
 from edgechat.device.gpu.accelerators import Accelerator
@@ -44,20 +44,16 @@ from edgechat.device.survey import Survey, survey
 from edgechat.native.devices import Build
 
 
-def run(*, json: bool, refresh: bool) -> int:
-    """Run the command; return the exit code."""
-    status = StatusLine(sys.stderr)
-    status.show("inspecting this machine")
-    try:
+def run(*, json: bool, refresh: bool) -> None:
+    """Run the command."""
+    with StatusLine(sys.stderr) as status:
+        status.show("inspecting this machine")
         found = survey(refresh=refresh)
-    finally:
-        status.clear()
     folder = models_folder()
     if json:
-        print(escaped_json(_as_json(found, folder)))
+        print_json(msgspec.to_builtins(_object(found, folder)))
     else:
         print(sheet(_rows(found, folder), bold=styled(sys.stdout)))
-    return 0
 
 
 def models_folder() -> Path | None:
@@ -68,10 +64,10 @@ def models_folder() -> Path | None:
         return None
 
 
-def _as_json(found: Survey, folder: Path | None) -> str:
+def _object(found: Survey, folder: Path | None) -> dict[str, Any]:
     profile = found.profile
     threads, why = choose_threads(profile.cpu)
-    object_: dict[str, Any] = {
+    return {
         "cpu": {
             "name": profile.cpu.name,
             "physical": profile.cpu.physical,
@@ -99,7 +95,6 @@ def _as_json(found: Survey, folder: Path | None) -> str:
         "backend": "either" if profile.mlx_card is not None else "llama.cpp",
         "failures": found.failures,
     }
-    return json.dumps(msgspec.to_builtins(object_), ensure_ascii=False)
 
 
 def _rows(found: Survey, folder: Path | None) -> Iterator[tuple[str, str]]:

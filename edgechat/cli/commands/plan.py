@@ -21,64 +21,45 @@ With --json, one object is printed for one MODEL; for several or none, a list of
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from edgechat import settings
-from edgechat.base.text import escaped_json, figure, flat, mebibytes, seconds
+from edgechat.base.text import figure, flat, mebibytes, seconds
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
+from edgechat.cli.terminal_io import print_json
 from edgechat.planner.machine import MachineDescription
 from edgechat.planner.placement.budget import RAM
 from edgechat.planner.plan import LABELS, LoadPlan, as_json
 from edgechat.planner.ranking.ranked_file import RankedFile
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.planner.ranking.survey import SurveyFindings, all_models, one_model
-from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, with_settings
+from edgechat.planner.request import PlanRequest, with_settings
 
 
-@dataclass(frozen=True, slots=True)
-class PlanOptions:
-    """What the command line said."""
-
-    models: tuple[str, ...] = ()
-    described: MachineDescription = field(default_factory=MachineDescription)
-    request: PlanRequest = DEFAULT_REQUEST
-    json: bool = False
-
-
-def run(options: PlanOptions) -> int:
+def run(models: Sequence[str], request: PlanRequest, described: MachineDescription, *, json: bool) -> int:
     """Run the command; return the exit code: 1 where nothing fits. Raises EdgechatError."""
-    status = StatusLine(sys.stderr)
-    status.show("inspecting this machine")
     said = settings.load()
-    insists = options.request.draft is not None
-    request = with_settings(options.request, said)
-    try:
-        if options.models:
+    insists = request.draft is not None
+    request = with_settings(request, said)
+    with StatusLine(sys.stderr) as status:
+        status.show("inspecting this machine")
+        if models:
             found = [
-                one_model(name, request, options.described, offline=said.offline, insists=insists)
-                for name in options.models
+                one_model(name, request, described, offline=said.offline, insists=insists) for name in models
             ]
         else:
-            found = [all_models(request, options.described)]
-    finally:
-        status.clear()
-    if options.json:
-        print(escaped_json(json.dumps(_as_json(found, options), ensure_ascii=False)))
+            found = [all_models(request, described)]
+    if json and models:
+        objects = [_object(one.chosen or _smallest(one.options)) for one in found]
+        print_json(objects[0] if len(objects) == 1 else objects)
+    elif json:
+        print_json([_object(option) for option in found[0].options])
     else:
         print("\n\n".join("\n".join(_lines(one)) for one in found))
     return 0 if all(one.chosen for one in found) else 1
-
-
-def _as_json(found: Sequence[SurveyFindings], options: PlanOptions) -> Any:
-    if not options.models:
-        return [_object(one) for one in found[0].options]
-    objects = [_object(one.chosen or _smallest(one.options)) for one in found]
-    return objects[0] if len(objects) == 1 else objects
 
 
 def _object(option: RankedFile) -> dict[str, Any]:

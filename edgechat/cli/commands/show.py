@@ -11,7 +11,6 @@ With --json, one object is printed, or a list if the name matches several files:
 
 from __future__ import annotations
 
-import json as json_module
 import sys
 import time
 from collections.abc import Iterator
@@ -20,9 +19,10 @@ from typing import Any
 
 from edgechat import settings
 from edgechat.base.errors import DoesNotFit
-from edgechat.base.text import ago, escaped_json, figure, flat, mebibytes, one_line
+from edgechat.base.text import ago, figure, flat, mebibytes, one_line
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
+from edgechat.cli.terminal_io import print_json
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.resolve import located
@@ -55,23 +55,17 @@ class ShownModel:
     why_not: str = ""
 
 
-def run(name: str, *, json: bool) -> int:
-    """Run the command; return the exit code. Raises EdgechatError."""
-    status = StatusLine(sys.stderr)
-    status.show("reading the header")
-    try:
-        with DryRun() as dry:
-            machine = Machine(look(dry), history=Calibration.read(), dry=dry)
-            found = [_shown(one, machine) for one in located(name)]
-    finally:
-        status.clear()
+def run(name: str, *, json: bool) -> None:
+    """Run the command. Raises EdgechatError."""
+    with StatusLine(sys.stderr) as status, DryRun() as dry:
+        status.show("reading the header")
+        machine = Machine(look(dry), history=Calibration.read(), dry=dry)
+        found = [_shown(one, machine) for one in located(name)]
     if json:
         objects = [_object(one) for one in found]
-        said = objects[0] if len(objects) == 1 else objects
-        print(escaped_json(json_module.dumps(said, ensure_ascii=False)))
+        print_json(objects[0] if len(objects) == 1 else objects)
     else:
         print("\n\n".join(sheet(_rows(one), bold=styled(sys.stdout), width=14) for one in found))
-    return 0
 
 
 def _shown(one: LocalModel, machine: Machine) -> ShownModel:
