@@ -22,8 +22,8 @@ from edgechat.cli.options import (
 )
 from edgechat.cli.terminal_io import as_text
 
-_SEEDS = 2**64
-"""What the engine can be told."""
+_MOST_SEED = 2**64 - 1
+"""The largest that the engine takes."""
 _Id = typer.Argument(
     metavar="ID",
     help="An id shown by `edgechat chats`, or its first characters.",
@@ -38,11 +38,11 @@ _TrashedId = typer.Argument(
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    held = (
+    epilog = (
         "In a terminal, without PROMPT, a conversation starts: /help lists its commands, Ctrl+C stops an "
         "answer, Ctrl+D ends the program."
     )
-    app.command("run", epilog=held)(run)
+    app.command("run", epilog=epilog)(run)
     chats = typer.Typer(cls=ChatsGroup, rich_markup_mode=None)
     chats.callback(invoke_without_command=True)(list_chats)
     chats.command("search")(search)
@@ -108,7 +108,7 @@ def run(
     presence_penalty: Annotated[float | None, typer.Option(min=-2, max=2, help="0: none.")] = None,
     frequency_penalty: Annotated[float | None, typer.Option(min=-2, max=2, help="0: none.")] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, max=_SEEDS - 1, help="The same seed reproduces the same text.")
+        int | None, typer.Option(min=0, max=_MOST_SEED, help="The same seed reproduces the same text.")
     ] = None,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="Stop after this many tokens.")
@@ -127,6 +127,7 @@ def run(
     debug: DebugOption = False,
 ) -> None:
     """Ask a model, and print the answer as it is generated."""
+    from edgechat.chat.generation_options import CommandLineOptions
     from edgechat.cli.chat.conversation import ConversationChoice
     from edgechat.cli.commands import run as command
     from edgechat.settings import SamplingDefaults
@@ -154,21 +155,23 @@ def run(
         model=model,
         prompt=None if prompt is None else as_text(prompt),
         system=None if system is None else as_text(system),
-        sampling=sampling,
-        seed=seed,
-        max_tokens=max_tokens,
+        generation=CommandLineOptions(
+            sampling=sampling,
+            seed=seed,
+            max_tokens=max_tokens,
+            stop=tuple(map(as_text, stop or ())),
+            think=think,
+            overflow=overflow,
+        ),
         context=ctx,
-        stop=tuple(map(as_text, stop or ())),
-        think=think,
-        overflow=overflow,
-        wanted=ConversationChoice(last=last, chat=None if chat is None else as_text(chat), keep=not no_store),
+        choice=ConversationChoice(last=last, chat=None if chat is None else as_text(chat), keep=not no_store),
         json=json,
         draft=draft,
         backend=backend,
         anyway=load_anyway,
         screen_reader=screen_reader,
     )
-    raise typer.Exit(command.run(options))
+    command.run(options)
 
 
 def list_chats(
@@ -183,10 +186,8 @@ def list_chats(
     """List stored conversations, latest first; search, show, export or delete them."""
     if context.invoked_subcommand is not None:
         if json:
-            raise typer.BadParameter(
-                f"must follow the command: edgechat chats {context.invoked_subcommand} ID --json",
-                param_hint="--json",
-            )
+            example = f"edgechat chats {context.invoked_subcommand} ID --json"
+            raise typer.BadParameter(f"must follow the command: {example}", param_hint="--json")
         return
     from edgechat.cli.commands import chats as command
 

@@ -16,7 +16,7 @@ from edgechat.base import logs
 from edgechat.base.errors import BackendMissing, EdgechatError, SettingsError
 from edgechat.base.text import one_line
 from edgechat.cli.options import Debug
-from edgechat.cli.output.remedies import install_extra
+from edgechat.cli.output.remedies import install
 from edgechat.cli.output.server_banner import first_screen
 from edgechat.cli.terminal_io import complain, note
 from edgechat.planner.plan import LoadPlan
@@ -122,9 +122,10 @@ def _need_packages() -> None:
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         are = "are" if len(missing) > 1 else "is"
+        command = install('"edgechat[server]"', archive="this system and CPU")
         raise BackendMissing(
             f"edgechat serve requires {' and '.join(missing)}, which {are} not installed.",
-            hint=f"To install:\n{install_extra('server')}",
+            hint=f"To install:\n{command}",
         )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edgechat.base.process.spawn import frozen
 from edgechat.base.text import mebibytes
-from edgechat.cli.output.remedies import DRIVERS, install_llama, install_mlx, rebuild
+from edgechat.cli.output.remedies import DRIVERS, install, install_llama, rebuild
 from edgechat.device.cpu import Cpu, choose_threads
 from edgechat.device.gpu.accelerators import Accelerator, Vendor
 from edgechat.device.isa import ESSENTIAL
@@ -150,7 +150,8 @@ def _mlx(profile: DeviceProfile) -> Iterator[Finding]:
     if profile.mlx or not any(card.is_apples for card in profile.accelerators):
         return
     why = "MLX models require it; edgechat would use the better of MLX and llama.cpp for each model."
-    yield Finding(Weight.NOTE, f"MLX is not used on this Mac. {missing()}", why, install_mlx())
+    fix = install("mlx-lm", archive="Macs with Apple Silicon")
+    yield Finding(Weight.NOTE, f"MLX is not used on this Mac. {missing()}", why, fix)
 
 
 def _kernels(instruction_sets: tuple[str, ...], build: Build) -> Iterator[Finding]:

@@ -69,22 +69,16 @@ def install_llama(version: str | None = None, options: str = "") -> str:
     return "  " + " \\\n    ".join([f'CMAKE_ARGS="{options}"', *command] if options else command)
 
 
-def install_mlx() -> str:
-    """Return the command that installs MLX, on a line that begins with two spaces."""
-    if frozen():
-        return "Download edgechat again: the archive for Macs with Apple Silicon."
-    if importlib.util.find_spec("pip") is not None:
-        return f"  {sys.executable} -m pip install mlx-lm"
-    return f"  uv pip install --python {sys.executable} mlx-lm"
+def install(package: str, *, archive: str) -> str:
+    """Return the command that installs a package, on a line that begins with two spaces.
 
-
-def install_extra(extra: str) -> str:
-    """Return the command that installs what an extra of ours needs, on a line that begins with two spaces."""
+    archive: of which archive to download instead if edgechat came as one.
+    """
     if frozen():
-        return "Download edgechat again: the archive for this system and CPU."
+        return f"Download edgechat again: the archive for {archive}."
     if importlib.util.find_spec("pip") is not None:
-        return f'  {sys.executable} -m pip install "edgechat[{extra}]"'
-    return f'  uv pip install --python {sys.executable} "edgechat[{extra}]"'
+        return f"  {sys.executable} -m pip install {package}"
+    return f"  uv pip install --python {sys.executable} {package}"
 
 
 def _other_download(backend: str) -> str:
