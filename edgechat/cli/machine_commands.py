@@ -83,7 +83,7 @@ def plan(
 ) -> None:
     """Show which models fit and how fast they would be, without downloading or loading anything."""
     from edgechat.cli.commands import plan as command
-    from edgechat.cli.output.quantities import amount, rate, steps
+    from edgechat.cli.output.quantities import amount, quality_class, rate
     from edgechat.planner.machine import MachineDescription
     from edgechat.planner.request import PlanRequest
 
@@ -95,7 +95,9 @@ def plan(
         bandwidth=rate(bandwidth),
         runs_mlx=backend == "mlx",
     )
-    request = PlanRequest(context=ctx, min_tps=min_tps, quality=steps(quality), draft=draft, backend=backend)
+    request = PlanRequest(
+        context=ctx, min_tps=min_tps, quality=quality_class(quality), draft=draft, backend=backend
+    )
     raise typer.Exit(command.run(models or (), request, described, json=json))
 
 

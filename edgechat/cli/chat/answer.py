@@ -1,4 +1,4 @@
-"""An answer of `edgechat run` as it grows: its text to stdout, all else to stderr, or one JSON object."""
+"""Prints an answer of `edgechat run`: its text to stdout, all else to stderr; or one JSON object."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ENDS = {"length": "stopped at --max-tokens", "context": "the context is full", "
 
 
 class AnswerPrinter:
-    """Takes the events of one answer and prints them."""
+    """Prints the events of one answer."""
 
     def __init__(self, status: StatusLine, *, as_json: bool, dropped: int, has_system: bool) -> None:
-        """`dropped`: how many turns, questions with answers, the last reply was written without."""
+        """`dropped`: the number of turns, questions with answers, that were not sent for the last reply."""
         self._status = status
         self._as_json = as_json
         self._dropped = dropped
@@ -32,10 +32,10 @@ class AnswerPrinter:
         self._finished: Finished | None = None
 
     def take(self, event: RequestEvent) -> None:
-        """Print what an event brings."""
+        """Print an event."""
         match event:
             case Dropped(_, turns):
-                self._tell_dropped(turns)
+                self._note_dropped(turns)
             case Prefill(_, done, total):
                 self._status.show(f"reading the prompt {done}/{total} tokens")
             case Delta(_, text, thinking, tokens):
@@ -51,7 +51,7 @@ class AnswerPrinter:
     def end(
         self, plan: LoadPlan, model: ModelInfo, chat: str | None, error: EdgechatError | None = None
     ) -> None:
-        """Print what follows an answer, or what there is of one. `chat` is the conversation's id."""
+        """Print what follows an answer, complete or not. `chat` is the conversation's id."""
         self._status.clear()
         if self._as_json:
             print_json(self._object(plan, model, chat, error))
@@ -70,13 +70,11 @@ class AnswerPrinter:
             sys.stdout.write(printable(text))
             sys.stdout.flush()
 
-    def _tell_dropped(self, turns: int) -> None:
-        if turns == self._dropped:
-            return
-        self._status.clear()
-        # Whether the first one is among them depends on its length, which only the engine knows.
-        stay = "; the system prompt stays" if self._has_system else ""
-        note(f"the context is full: {not_sent(turns)}{stay}.")
+    def _note_dropped(self, turns: int) -> None:
+        if turns != self._dropped:
+            self._status.clear()
+            system_stays = "; the system prompt stays" if self._has_system else ""
+            note(f"the context is full: {not_sent(turns)}{system_stays}.")
 
     def _print_timings(self, finished: Finished, context: int) -> None:
         usage, timings = finished.usage, finished.timings
@@ -97,6 +95,9 @@ class AnswerPrinter:
     ) -> dict[str, Any]:
         finished = self._finished
         timings = {"load_ms": model.load_ms} | (msgspec.to_builtins(finished.timings) if finished else {})
+        speculation, drafts = finished.speculation if finished else None, None
+        if speculation is not None:
+            drafts = msgspec.structs.asdict(speculation) | {"drafters": list(model.drafters)}
         return {
             "text": self._text,
             "thinking": self._thinking or None,
@@ -106,13 +107,5 @@ class AnswerPrinter:
             "timings": {name: round(value, 3) for name, value in timings.items()},
             "chat": chat,
             "plan": as_json(plan),
-            "speculation": _speculation(finished, model),
+            "speculation": drafts,
         }
-
-
-def _speculation(finished: Finished | None, model: ModelInfo) -> dict[str, Any] | None:
-    """Return what drafts did for an answer; None where nothing was drafted."""
-    found = finished.speculation if finished else None
-    if found is None:
-        return None
-    return {**msgspec.structs.asdict(found), "drafters": list(model.drafters)}

@@ -57,15 +57,15 @@ def run(*, json: bool, refresh: bool) -> None:
 
 
 def models_folder() -> Path | None:
-    """Return where downloaded models would go; None where there is no such folder and none can be made."""
+    """Return edgechat's folder of models; None if there is none and it cannot be created."""
     try:
         return paths.data_dir() / "models"
     except FolderError:
         return None
 
 
-def _object(found: Survey, folder: Path | None) -> dict[str, Any]:
-    profile = found.profile
+def _object(survey: Survey, folder: Path | None) -> dict[str, Any]:
+    profile = survey.profile
     threads, why = choose_threads(profile.cpu)
     return {
         "cpu": {
@@ -79,40 +79,39 @@ def _object(found: Survey, folder: Path | None) -> dict[str, Any]:
             "quota": profile.cpu.quota,
             "threads": threads,
             "threads_why": why,
-            "instruction_sets": found.instruction_sets,
+            "instruction_sets": survey.instruction_sets,
         },
         "memory": profile.memory,
         "accelerators": profile.accelerators,
         "free": profile.free,
         "speed": profile.speed,
         "disk": folder and {"path": str(folder), "free": disk_free(folder)},
-        "llama_cpp": found.build,
+        "llama_cpp": survey.build,
         "mlx": {
             "version": version() if profile.mlx else None,
             "missing": None if profile.mlx else missing(),
             "device": _mlx_device(profile) if profile.mlx else None,
         },
         "backend": "either" if profile.mlx_card is not None else "llama.cpp",
-        "failures": found.failures,
+        "failures": survey.failures,
     }
 
 
-def _rows(found: Survey, folder: Path | None) -> Iterator[tuple[str, str]]:
-    profile = found.profile
-    yield "Processor", _cpu(profile.cpu, found.instruction_sets)
+def _rows(survey: Survey, folder: Path | None) -> Iterator[tuple[str, str]]:
+    profile = survey.profile
+    yield "Processor", _cpu(profile.cpu, survey.instruction_sets)
     yield "Memory", _memory(profile.memory)
     cards = [_card(card, has_mlx=card == profile.mlx_card) for card in profile.accelerators]
     yield "Graphics", "\n".join(cards) or "no usable GPU"
     yield "Speed", _speed(profile.speed)
     yield "Threads", choose_threads(profile.cpu)[1]
-    free = disk_free(folder) if folder is not None else None
-    if free is not None:
+    if folder is not None and (free := disk_free(folder)) is not None:
         yield "Disk", f"{mebibytes(free)} free where models are stored\n  {folder}"
-    yield "llama.cpp", _build(found.build)
+    yield "llama.cpp", _build(survey.build)
     yield "MLX", _mlx(profile)
-    for failure in found.failures:
+    for failure in survey.failures:
         yield "Failed", f"{failure.source} {failure.why}"
-    if found.failures:
+    if survey.failures:
         yield "", "See `edgechat doctor`."
 
 

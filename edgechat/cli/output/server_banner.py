@@ -1,4 +1,4 @@
-"""What `edgechat serve` prints first: where it is, and commands to paste, for this shell."""
+"""What `edgechat serve` prints first: its address, and commands to paste, for this shell."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _EMBED = '{"model": "default", "input": "Hello"}'
 def first_screen(
     name: str, listener: socket.socket, key: Key | None, *, embeds: bool, logged: bool = False
 ) -> str:
-    """Return it. The key itself is in it when it was made now, and never again, nor where it is logged.
+    """Return the text. It contains the key only if that is new and the output is not logged.
 
-    embeds: the default model makes embeddings. logged: others keep what is printed, as a journal does.
-    Commands are of 60 columns, but for paths and keys.
+    embeds: whether the default model makes embeddings. logged: whether the output is stored, as in a journal.
+    Commands have at most 60 columns, except for paths and keys.
     """
     from edgechat.server.serving import is_loopback, url_for_others, url_of
 
@@ -46,16 +46,16 @@ def first_screen(
         "",
         "For programs that use OpenAI's client:",
         _setting("OPENAI_BASE_URL", f'"{url}/v1"'),
-        _setting("OPENAI_API_KEY", _word(key)),
+        _setting("OPENAI_API_KEY", _key_expression(key)),
         "",
         "To try it:",
-        *_question(has_key=key is not None, embeds=embeds),
+        *_example_request(has_key=key is not None, embeds=embeds),
         "",
     ]
     return "\n".join(lines)
 
 
-def _question(*, has_key: bool, embeds: bool) -> list[str]:
+def _example_request(*, has_key: bool, embeds: bool) -> list[str]:
     path, body = ("embeddings", _EMBED) if embeds else ("chat/completions", _CHAT)
     if sys.platform == "win32":  # PowerShell, which has another curl and takes quotes apart
         lines = [f'Invoke-RestMethod "$env:OPENAI_BASE_URL/{path}" -Method Post']
@@ -70,24 +70,23 @@ def _question(*, has_key: bool, embeds: bool) -> list[str]:
     return [f"  {lines[0]}{end}", *(f"    {line}{end}" for line in lines[1:-1]), f"    {lines[-1]}"]
 
 
-def _setting(name: str, word: str) -> str:
-    return f"  $env:{name} = {word}" if sys.platform == "win32" else f"  export {name}={word}"
+def _setting(name: str, value: str) -> str:
+    return f"  $env:{name} = {value}" if sys.platform == "win32" else f"  export {name}={value}"
 
 
-def _word(key: Key | None) -> str:
-    """Return the key as a word of the shell: where it is, so that it is not in the shell's history."""
+def _key_expression(key: Key | None) -> str:
+    """Return a shell expression that reads the key, so that the key is not in the shell's history."""
     if key is None:
         return '"none"'
     if sys.platform == "win32":
         if key.file is not None:
-            return f"(Get-Content {_quoted(str(key.file))})"
-        return f"$env:{key.variable}" if key.variable else _quoted(key.text)
+            return f"(Get-Content {_powershell_quoted(str(key.file))})"
+        return f"$env:{key.variable}" if key.variable else _powershell_quoted(key.text)
     if key.file is not None:
         return f'"$(cat {shlex.quote(str(key.file))})"'
     return f'"${key.variable}"' if key.variable else shlex.quote(key.text)
 
 
-def _quoted(text: str) -> str:
-    """Return a word of PowerShell's."""
+def _powershell_quoted(text: str) -> str:
     doubled = text.replace("'", "''")
     return f"'{doubled}'"
