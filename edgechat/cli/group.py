@@ -43,8 +43,7 @@ class CommandGroup(TyperGroup):
                 "conversations."
             )
         if self.get_command(ctx, args[0]) is None and _is_model(args[0]):
-            meant = ["run", *args] if len(args) > 1 else ["--model", *args]
-            _suggest(ctx, args[0], ["edgechat", *meant])
+            _suggest(ctx, args[0], ["edgechat", "run" if len(args) > 1 else "--model", *args])
         return super().resolve_command(ctx, args)
 
 

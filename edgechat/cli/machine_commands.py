@@ -21,16 +21,16 @@ from edgechat.cli.options import (
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    resumed = (
+    pull_epilog = (
         "If a download is interrupted, the same command resumes it. Files that are complete are not "
         "downloaded again."
     )
-    wrong = "The exit code is 0 if no problems were found, 1 otherwise; notes do not count."
+    doctor_epilog = "The exit code is 0 if no problems were found, 1 otherwise; notes do not count."
     app.command("device")(device)
     app.command("plan", epilog="The exit code is 1 if no model fits.")(plan)
-    app.command("pull", epilog=resumed)(pull)
+    app.command("pull", epilog=pull_epilog)(pull)
     app.command("bench")(bench)
-    app.command("doctor", epilog=wrong)(doctor)
+    app.command("doctor", epilog=doctor_epilog)(doctor)
 
 
 def device(

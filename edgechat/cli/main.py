@@ -86,24 +86,16 @@ def chat(
             if given is not None:
                 raise typer.BadParameter("must follow the command", param_hint=option)
         if screen_reader:
-            raise typer.BadParameter(
-                "applies to the app, or to run: edgechat run MODEL --screen-reader",
-                param_hint="--screen-reader",
-            )
+            where = "applies to the app, or to run: edgechat run MODEL --screen-reader"
+            raise typer.BadParameter(where, param_hint="--screen-reader")
         return
     if screen_reader or _settings_ask_for_plain_mode():
         from edgechat.cli.commands import run as command
 
-        command.run(
-            command.RunOptions(
-                model=model,
-                draft=draft,
-                backend=backend,
-                anyway=load_anyway,
-                screen_reader=True,
-                interactive=True,
-            )
+        options = command.RunOptions(
+            model, draft=draft, backend=backend, anyway=load_anyway, screen_reader=True, interactive=True
         )
+        command.run(options)
         return
     if os.environ.get("TERM") == "dumb" and sys.stdout.isatty():
         complain(

@@ -1,4 +1,4 @@
-"""A conversation on the command line: one answer, or line after line; for eyes, or for a screen reader."""
+"""A conversation on the command line: one answer, or many, line by line; also for a screen reader."""
 
 from __future__ import annotations
 

@@ -92,9 +92,8 @@ class SpokenAnswer(AnswerPrinter):
 
     def _print_timings(self, finished: Finished, context: int) -> None:
         n = finished.usage.completion_tokens
-        sentences = (
-            f"End of answer, {n} token{'s' * (n != 1)} in {_duration(time.monotonic() - self._started)}."
-        )
+        took = _duration(time.monotonic() - self._started)
+        sentences = f"End of answer, {n} token{'s' * (n != 1)} in {took}."
         if finished.reason in ENDS:
             end = ENDS[finished.reason]
             sentences += f" {end[0].upper()}{end[1:]}."

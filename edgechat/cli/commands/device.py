@@ -48,12 +48,12 @@ def run(*, json: bool, refresh: bool) -> None:
     """Run the command."""
     with StatusLine(sys.stderr) as status:
         status.show("inspecting this machine")
-        found = survey(refresh=refresh)
+        machine = survey(refresh=refresh)
     folder = models_folder()
     if json:
-        print_json(msgspec.to_builtins(_object(found, folder)))
+        print_json(msgspec.to_builtins(_object(machine, folder)))
     else:
-        print(sheet(_rows(found, folder), bold=styled(sys.stdout)))
+        print(sheet(_rows(machine, folder), bold=styled(sys.stdout)))
 
 
 def models_folder() -> Path | None:
@@ -64,9 +64,10 @@ def models_folder() -> Path | None:
         return None
 
 
-def _object(survey: Survey, folder: Path | None) -> dict[str, Any]:
-    profile = survey.profile
+def _object(machine: Survey, folder: Path | None) -> dict[str, Any]:
+    profile = machine.profile
     threads, why = choose_threads(profile.cpu)
+    mlx_device = profile.mlx_card.name if profile.mlx_card is not None else "CPU"
     return {
         "cpu": {
             "name": profile.cpu.name,
@@ -79,27 +80,27 @@ def _object(survey: Survey, folder: Path | None) -> dict[str, Any]:
             "quota": profile.cpu.quota,
             "threads": threads,
             "threads_why": why,
-            "instruction_sets": survey.instruction_sets,
+            "instruction_sets": machine.instruction_sets,
         },
         "memory": profile.memory,
         "accelerators": profile.accelerators,
         "free": profile.free,
         "speed": profile.speed,
         "disk": folder and {"path": str(folder), "free": disk_free(folder)},
-        "llama_cpp": survey.build,
+        "llama_cpp": machine.build,
         "mlx": {
             "version": version() if profile.mlx else None,
             "missing": None if profile.mlx else missing(),
-            "device": _mlx_device(profile) if profile.mlx else None,
+            "device": mlx_device if profile.mlx else None,
         },
         "backend": "either" if profile.mlx_card is not None else "llama.cpp",
-        "failures": survey.failures,
+        "failures": machine.failures,
     }
 
 
-def _rows(survey: Survey, folder: Path | None) -> Iterator[tuple[str, str]]:
-    profile = survey.profile
-    yield "Processor", _cpu(profile.cpu, survey.instruction_sets)
+def _rows(machine: Survey, folder: Path | None) -> Iterator[tuple[str, str]]:
+    profile = machine.profile
+    yield "Processor", _cpu(profile.cpu, machine.instruction_sets)
     yield "Memory", _memory(profile.memory)
     cards = [_card(card, has_mlx=card == profile.mlx_card) for card in profile.accelerators]
     yield "Graphics", "\n".join(cards) or "no usable GPU"
@@ -107,11 +108,11 @@ def _rows(survey: Survey, folder: Path | None) -> Iterator[tuple[str, str]]:
     yield "Threads", choose_threads(profile.cpu)[1]
     if folder is not None and (free := disk_free(folder)) is not None:
         yield "Disk", f"{mebibytes(free)} free where models are stored\n  {folder}"
-    yield "llama.cpp", _build(survey.build)
+    yield "llama.cpp", _build(machine.build)
     yield "MLX", _mlx(profile)
-    for failure in survey.failures:
+    for failure in machine.failures:
         yield "Failed", f"{failure.source} {failure.why}"
-    if survey.failures:
+    if machine.failures:
         yield "", "See `edgechat doctor`."
 
 
@@ -149,10 +150,6 @@ def _speed(speed: MemorySpeed | None) -> str:
     when = f"measured {ago(time.time() - speed.measured)} with {speed.threads} threads"
     busy = "; other programs were busy meanwhile" if speed.disturbed else ""
     return f"{figures}\n{when}{busy}"
-
-
-def _mlx_device(profile: DeviceProfile) -> str:
-    return profile.mlx_card.name if profile.mlx_card is not None else "CPU"
 
 
 def _mlx(profile: DeviceProfile) -> str:

@@ -50,11 +50,11 @@ def run(*, json: bool) -> int:
 
 
 def _findings() -> Iterator[Finding]:
-    yield from _own_findings()
+    yield from own_findings()
     yield from machine_findings(survey(measure=False), _disks())
 
 
-def _own_findings() -> Iterator[Finding]:
+def own_findings() -> Iterator[Finding]:
     """Yield what is wrong with edgechat's own folders and files."""
     yield from _folders()
     yield from _unreadable_folders()

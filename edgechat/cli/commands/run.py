@@ -19,9 +19,9 @@ from edgechat.cli.chat.event_loop import Background
 from edgechat.cli.terminal_io import note
 from edgechat.settings import Settings
 
-__all__ = ["PIPED_LIMIT", "RunOptions", "run"]
+__all__ = ["PIPED_LIMIT", "SIGNAL_EXIT", "RunOptions", "run"]
 
-_SIGNAL_EXIT = 128  # shells add it to the number of the signal that ended a program
+SIGNAL_EXIT = 128  # shells add it to the number of the signal that ended a program
 PIPED_LIMIT = 16 * 2**20
 """Bytes read from a pipe; more than any context holds."""
 
@@ -59,7 +59,7 @@ def _exit_on_signals() -> None:
         # Both the shell and the kernel report a closed terminal; the second signal must not stop the saving.
         for other in handled:
             signal.signal(other, signal.SIG_IGN)
-        raise SystemExit(_SIGNAL_EXIT + number)
+        raise SystemExit(SIGNAL_EXIT + number)
 
     for number in handled:
         signal.signal(number, leave)

@@ -18,11 +18,11 @@ from edgechat.planner.ranking.download_choice import DownloadChoice
 from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision, PullPart
 
 
-def shown(decision: PullDecision, picked: DownloadChoice) -> Iterator[tuple[str, str]]:
+def shown(decision: PullDecision, download: DownloadChoice) -> Iterator[tuple[str, str]]:
     """Yield the choice and its reasons."""
     first = decision.parts[0]
-    listing, choice, plan = first.source.remote.listing, first.choice, picked.plan
-    yield "Machine", picked.machine
+    listing, choice, plan = first.source.remote.listing, first.choice, download.plan
+    yield "Machine", download.machine
     name = first.source.want.name
     where = "" if name == listing.repo else f" from {listing.repo}"
     licence = f", licence {listing.licence}" if listing.licence else ""
@@ -31,7 +31,7 @@ def shown(decision: PullDecision, picked: DownloadChoice) -> Iterator[tuple[str,
     split = f" in {len(choice.files)} {what}" if len(choice.files) > 1 else ""
     yield "Choice", f"{choice.shown}, {mebibytes(choice.total_bytes)}{split}"
     if plan is None:
-        yield "But", picked.why_not
+        yield "But", download.why_not
     else:
         for note in plan.notes:
             yield "Note", note

@@ -43,8 +43,8 @@ def rebuild(vendor: Vendor | None, build: Build, *, also: str | None = None) -> 
     shown = {"MTL": "Metal"}.get(backend, backend)
     if frozen():
         return shown, _other_download(backend)
-    wanted = [name for name in _OPTIONS if name in build.backends or name in (backend, also)]
-    options = " ".join(f"-D{_OPTIONS[name]}=ON" for name in wanted)
+    backends = [name for name in _OPTIONS if name in build.backends or name in (backend, also)]
+    options = " ".join(f"-D{_OPTIONS[name]}=ON" for name in backends)
     fix = install_llama(build.version, options)
     tool, toolkit = _TOOLKITS.get(backend, ("", ""))
     if tool and shutil.which(tool) is None:

@@ -29,19 +29,14 @@ def first_screen(
     url = url_of(listener)
     lines = [f"Serving {one_line(name)} at {url}/v1; press Ctrl+C to stop."]
     if not is_loopback(listener):
-        lines.append(
-            f"Other machines can reach it at {url_for_others(listener)}/v1. Connections are not encrypted:"
-        )
+        url_there = url_for_others(listener)
+        lines.append(f"Other machines can reach it at {url_there}/v1. Connections are not encrypted:")
         lines.append("on an untrusted network, put a proxy with TLS in front of it.")
     if key is not None and key.is_new and logged:
         lines += ["", "The API key was generated and stored in", f"{key.file}."]
     elif key is not None and key.is_new:
-        lines += [
-            "",
-            "The API key was generated. It is shown only this once, and stored in",
-            f"{key.file}:",
-            f"  {key.text}",
-        ]
+        lines += ["", "The API key was generated. It is shown only this once, and stored in"]
+        lines += [f"{key.file}:", f"  {key.text}"]
     lines += [
         "",
         "For programs that use OpenAI's client:",
@@ -49,25 +44,25 @@ def first_screen(
         _setting("OPENAI_API_KEY", _key_expression(key)),
         "",
         "To try it:",
-        *_example_request(has_key=key is not None, embeds=embeds),
+        _example_request(has_key=key is not None, embeds=embeds),
         "",
     ]
     return "\n".join(lines)
 
 
-def _example_request(*, has_key: bool, embeds: bool) -> list[str]:
+def _example_request(*, has_key: bool, embeds: bool) -> str:
     path, body = ("embeddings", _EMBED) if embeds else ("chat/completions", _CHAT)
     if sys.platform == "win32":  # PowerShell, which has another curl and takes quotes apart
-        lines = [f'Invoke-RestMethod "$env:OPENAI_BASE_URL/{path}" -Method Post']
-        lines += ['-Headers @{Authorization = "Bearer $env:OPENAI_API_KEY"}'] if has_key else []
-        lines += ["-ContentType application/json", f"-Body '{body}'"]
-        end = " `"
+        command = f'Invoke-RestMethod "$env:OPENAI_BASE_URL/{path}" -Method Post'
+        authorization = '-Headers @{Authorization = "Bearer $env:OPENAI_API_KEY"}'
+        options = ["-ContentType application/json", f"-Body '{body}'"]
+        line_end = " `\n    "
     else:
-        lines = [f'curl "$OPENAI_BASE_URL/{path}"']
-        lines += ['-H "Authorization: Bearer $OPENAI_API_KEY"'] if has_key else []
-        lines += ['-H "Content-Type: application/json"', f"-d '{body}'"]
-        end = " \\"
-    return [f"  {lines[0]}{end}", *(f"    {line}{end}" for line in lines[1:-1]), f"    {lines[-1]}"]
+        command = f'curl "$OPENAI_BASE_URL/{path}"'
+        authorization = '-H "Authorization: Bearer $OPENAI_API_KEY"'
+        options = ['-H "Content-Type: application/json"', f"-d '{body}'"]
+        line_end = " \\\n    "
+    return "  " + line_end.join([command, *([authorization] if has_key else []), *options])
 
 
 def _setting(name: str, value: str) -> str:
