@@ -22,8 +22,8 @@ from edgechat.cli.options import (
 )
 from edgechat.cli.terminal_io import as_text
 
-_SEEDS = 2**64
-"""What the engine can be told."""
+_MOST_SEED = 2**64 - 1
+"""The largest that the engine takes."""
 _Id = typer.Argument(
     metavar="ID",
     help="An id shown by `edgechat chats`, or its first characters.",
@@ -38,11 +38,11 @@ _TrashedId = typer.Argument(
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    held = (
+    epilog = (
         "In a terminal, without PROMPT, a conversation starts: /help lists its commands, Ctrl+C stops an "
         "answer, Ctrl+D ends the program."
     )
-    app.command("run", epilog=held)(run)
+    app.command("run", epilog=epilog)(run)
     chats = typer.Typer(cls=ChatsGroup, rich_markup_mode=None)
     chats.callback(invoke_without_command=True)(list_chats)
     chats.command("search")(search)
@@ -108,7 +108,7 @@ def run(
     presence_penalty: Annotated[float | None, typer.Option(min=-2, max=2, help="0: none.")] = None,
     frequency_penalty: Annotated[float | None, typer.Option(min=-2, max=2, help="0: none.")] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, max=_SEEDS - 1, help="The same seed reproduces the same text.")
+        int | None, typer.Option(min=0, max=_MOST_SEED, help="The same seed reproduces the same text.")
     ] = None,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="Stop after this many tokens.")
@@ -127,6 +127,7 @@ def run(
     debug: DebugOption = False,
 ) -> None:
     """Ask a model, and print the answer as it is generated."""
+    from edgechat.chat.generation_options import CommandLineOptions
     from edgechat.cli.chat.conversation import ConversationChoice
     from edgechat.cli.commands import run as command
     from edgechat.settings import SamplingDefaults
@@ -154,21 +155,23 @@ def run(
         model=model,
         prompt=None if prompt is None else as_text(prompt),
         system=None if system is None else as_text(system),
-        sampling=sampling,
-        seed=seed,
-        max_tokens=max_tokens,
+        generation=CommandLineOptions(
+            sampling=sampling,
+            seed=seed,
+            max_tokens=max_tokens,
+            stop=tuple(map(as_text, stop or ())),
+            think=think,
+            overflow=overflow,
+        ),
         context=ctx,
-        stop=tuple(map(as_text, stop or ())),
-        think=think,
-        overflow=overflow,
-        wanted=ConversationChoice(last=last, chat=None if chat is None else as_text(chat), keep=not no_store),
+        choice=ConversationChoice(last=last, chat=None if chat is None else as_text(chat), keep=not no_store),
         json=json,
         draft=draft,
         backend=backend,
         anyway=load_anyway,
         screen_reader=screen_reader,
     )
-    raise typer.Exit(command.run(options))
+    command.run(options)
 
 
 def list_chats(
@@ -183,21 +186,19 @@ def list_chats(
     """List stored conversations, latest first; search, show, export or delete them."""
     if context.invoked_subcommand is not None:
         if json:
-            raise typer.BadParameter(
-                f"must follow the command: edgechat chats {context.invoked_subcommand} ID --json",
-                param_hint="--json",
-            )
+            example = f"edgechat chats {context.invoked_subcommand} ID --json"
+            raise typer.BadParameter(f"must follow the command: {example}", param_hint="--json")
         return
     from edgechat.cli.commands import chats as command
 
-    raise typer.Exit(command.list_chats(limit=limit, json=json, trash=trash))
+    command.list_chats(limit=limit, json=json, trash=trash)
 
 
 def show(chat: Annotated[str, _Id], json: JsonOption = False, debug: DebugOption = False) -> None:
     """Print a conversation as Markdown."""
     from edgechat.cli.commands import chats as command
 
-    raise typer.Exit(command.show(as_text(chat), json=json))
+    command.show(as_text(chat), json=json)
 
 
 def search(
@@ -227,7 +228,7 @@ def rename(
     """Change the title of a conversation."""
     from edgechat.cli.commands import chats as command
 
-    raise typer.Exit(command.rename(as_text(chat), as_text(title)))
+    command.rename(as_text(chat), as_text(title))
 
 
 def pin(
@@ -238,7 +239,7 @@ def pin(
     """Keep a conversation at the top of the app's list."""
     from edgechat.cli.commands import chats as command
 
-    raise typer.Exit(command.pin(as_text(chat), off=off))
+    command.pin(as_text(chat), off=off)
 
 
 def export(
@@ -248,7 +249,7 @@ def export(
         typer.Argument(metavar="FILE", help="The file to write; by default, the conversation is printed."),
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Write JSON, which can be imported again, instead of Markdown.")
+        bool, typer.Option("--json", help="Write JSON, which can be parse_chat again, instead of Markdown.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     debug: DebugOption = False,
@@ -256,7 +257,7 @@ def export(
     """Write a conversation to a file, as Markdown or as JSON."""
     from edgechat.cli.commands import chats as command
 
-    raise typer.Exit(command.export(as_text(chat), file, json=json, force=force))
+    command.export(as_text(chat), file, json=json, force=force)
 
 
 def import_chat(
@@ -269,7 +270,7 @@ def import_chat(
     """Import an exported conversation, or a list of messages in the format of OpenAI's API."""
     from edgechat.cli.commands import chats as command
 
-    raise typer.Exit(command.import_chat(file, json=json))
+    command.import_chat(file, json=json)
 
 
 def rm(
@@ -283,11 +284,11 @@ def rm(
     """Delete conversations, and their saved KV state."""
     from edgechat.cli.commands import chats as command
 
-    raise typer.Exit(command.rm([as_text(chat) for chat in chats], yes=yes, now=now))
+    command.rm([as_text(chat) for chat in chats], yes=yes, now=now)
 
 
 def restore(chats: Annotated[list[str], _TrashedId], debug: DebugOption = False) -> None:
     """Restore conversations from the trash."""
     from edgechat.cli.commands import chats as command
 
-    raise typer.Exit(command.restore([as_text(chat) for chat in chats]))
+    command.restore([as_text(chat) for chat in chats])

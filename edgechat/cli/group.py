@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import os
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
+
+from edgechat.base.errors import EdgechatError
+from edgechat.base.text import flat, one_line
 
 _UsageError: Any = typer.BadParameter.__base__
 """Click's, of which typer may have a copy of its own."""
@@ -19,17 +25,13 @@ class CommandGroup(TyperGroup):
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """See click."""
-        try:
+        with _printable_usage_errors():
             return super().make_context(*args, **extra)
-        except _UsageError as error:
-            raise _shown(error) from None
 
     def invoke(self, ctx: Any) -> Any:
         """See click."""
-        try:
+        with _printable_usage_errors():
             return super().invoke(ctx)
-        except _UsageError as error:
-            raise _shown(error) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click."""
@@ -41,23 +43,25 @@ class CommandGroup(TyperGroup):
                 "conversations."
             )
         if self.get_command(ctx, args[0]) is None and _is_model(args[0]):
-            from edgechat.base.text import one_line
-
-            words = ["run", *args] if len(args) > 1 else ["--model", *args]
-            meant = one_line(shlex.join(["edgechat", *words]))
-            ctx.fail(f"No such command {args[0]!r}. Did you mean: {meant}")
+            _suggest(ctx, args[0], ["edgechat", "run" if len(args) > 1 else "--model", *args])
         return super().resolve_command(ctx, args)
 
 
-def _shown(error: Any) -> Any:
-    """Return the error, with the arguments it quotes made safe for a terminal."""
-    from edgechat.base.text import flat
+@contextlib.contextmanager
+def _printable_usage_errors() -> Iterator[None]:
+    """Make the arguments that a usage error quotes safe for a terminal."""
+    try:
+        yield
+    except _UsageError as error:
+        error.message = flat(error.message)
+        raise
 
-    error.message = flat(error.message)
-    return error
+
+def _suggest(ctx: Any, word: str, command: list[str]) -> None:
+    ctx.fail(f"No such command {word!r}. Did you mean: {one_line(shlex.join(command))}")
 
 
-_MEANT = {
+_SYNONYMS = {
     "rm": ("remove", "delete", "del", "forget", "clear"),
     "--trash": ("trash", "bin", "deleted"),
     "restore": ("undelete", "recover", "back", "undo"),
@@ -76,33 +80,24 @@ class ChatsGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click."""
-        if ctx.resilient_parsing:
+        word = args[0]
+        if ctx.resilient_parsing or self.get_command(ctx, word) is not None:
             return super().resolve_command(ctx, args)
-        word, rest = args[0], args[1:]
-        if self.get_command(ctx, word) is None:
-            meant = _meant(word)
-            if meant is None and _is_id(word):
-                meant, rest = "show", args
-            if meant is not None:
-                from edgechat.base.text import one_line
-
-                words = ["edgechat", "chats", *([meant] if meant else []), *rest]
-                ctx.fail(f"No such command {word!r}. Did you mean: {one_line(shlex.join(words))}")
-            ctx.fail(f"No such command {word!r}. `edgechat chats --help` lists the commands.")
-        return super().resolve_command(ctx, args)
+        command = _probable_command(word)
+        if command is not None:
+            _suggest(ctx, word, ["edgechat", "chats", *filter(None, [command]), *args[1:]])
+        if _is_id(word):
+            _suggest(ctx, word, ["edgechat", "chats", "show", *args])
+        return ctx.fail(f"No such command {word!r}. `edgechat chats --help` lists the commands.")
 
 
-def _meant(word: str) -> str | None:
+def _probable_command(word: str) -> str | None:
     """Return the command that an unknown or mistyped word probably means; "" for the list."""
-    import difflib
-
-    known = {other: command for command, others in _MEANT.items() for other in (*others, command) if other}
-    if word.lower() in known:
-        return known[word.lower()]
-    if _is_id(word):
-        return None
-    near = difflib.get_close_matches(word.lower(), known, n=1)
-    return known[near[0]] if near else None
+    commands = {name: command for command, names in _SYNONYMS.items() for name in (*names, command) if name}
+    if word.lower() in commands:
+        return commands[word.lower()]
+    similar = [] if _is_id(word) else difflib.get_close_matches(word.lower(), commands, n=1)
+    return commands[similar[0]] if similar else None
 
 
 def _is_id(word: str) -> bool:
@@ -112,7 +107,6 @@ def _is_id(word: str) -> bool:
 def _is_model(word: str) -> bool:
     if word.endswith(".gguf") or os.path.isfile(word):
         return True
-    from edgechat.base.errors import EdgechatError
     from edgechat.models.local.resolve import entry_of, local_models
     from edgechat.models.local.stores import is_model_folder
 

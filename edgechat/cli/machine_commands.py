@@ -21,16 +21,16 @@ from edgechat.cli.options import (
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    resumed = (
+    pull_epilog = (
         "If a download is interrupted, the same command resumes it. Files that are complete are not "
         "downloaded again."
     )
-    wrong = "The exit code is 0 if no problems were found, 1 otherwise; notes do not count."
+    doctor_epilog = "The exit code is 0 if no problems were found, 1 otherwise; notes do not count."
     app.command("device")(device)
     app.command("plan", epilog="The exit code is 1 if no model fits.")(plan)
-    app.command("pull", epilog=resumed)(pull)
+    app.command("pull", epilog=pull_epilog)(pull)
     app.command("bench")(bench)
-    app.command("doctor", epilog=wrong)(doctor)
+    app.command("doctor", epilog=doctor_epilog)(doctor)
 
 
 def device(
@@ -45,7 +45,7 @@ def device(
     """Show the hardware of this machine: CPU, memory, GPUs, speed, disk, and the llama.cpp build."""
     from edgechat.cli.commands import device as command
 
-    raise typer.Exit(command.run(json=json, refresh=refresh))
+    command.run(json=json, refresh=refresh)
 
 
 def plan(
@@ -83,26 +83,22 @@ def plan(
 ) -> None:
     """Show which models fit and how fast they would be, without downloading or loading anything."""
     from edgechat.cli.commands import plan as command
-    from edgechat.cli.output.quantities import amount, rate, steps
+    from edgechat.cli.output.quantities import amount, quality_class, rate
     from edgechat.planner.machine import MachineDescription
     from edgechat.planner.request import PlanRequest
 
     if backend == "mlx" and vram is not None:
         raise typer.BadParameter("a Mac's GPU shares the machine's memory; use --ram", param_hint="--vram")
-    options = command.PlanOptions(
-        models=tuple(models or ()),
-        described=MachineDescription(
-            ram=amount("--ram", ram),
-            vram=amount("--vram", vram),
-            bandwidth=rate(bandwidth),
-            runs_mlx=backend == "mlx",
-        ),
-        request=PlanRequest(
-            context=ctx, min_tps=min_tps, quality=steps(quality), draft=draft, backend=backend
-        ),
-        json=json,
+    described = MachineDescription(
+        ram=amount("--ram", ram),
+        vram=amount("--vram", vram),
+        bandwidth=rate(bandwidth),
+        runs_mlx=backend == "mlx",
     )
-    raise typer.Exit(command.run(options))
+    request = PlanRequest(
+        context=ctx, min_tps=min_tps, quality=quality_class(quality), draft=draft, backend=backend
+    )
+    raise typer.Exit(command.run(models or (), request, described, json=json))
 
 
 def pull(
@@ -146,8 +142,8 @@ def pull(
 
     if quant and auto_quant:
         raise typer.BadParameter("cannot be used together with --auto-quant", param_hint="--quant")
-    options = command.PullOptions(
-        model=model,
+    command.run(
+        model,
         quant=quant,
         draft=draft,
         backend=backend,
@@ -156,7 +152,6 @@ def pull(
         force=force,
         json=json,
     )
-    raise typer.Exit(command.run(options))
 
 
 def bench(
@@ -184,8 +179,7 @@ def bench(
     from edgechat.planner.request import PlanRequest
 
     request = PlanRequest(context=ctx, draft=draft, backend=backend, anyway=load_anyway)
-    options = command.BenchOptions(model, request, rounds=rounds, tokens=tokens, plot=plot, json=json)
-    raise typer.Exit(command.run(options))
+    command.run(model, request, rounds=rounds, tokens=tokens, plot_file=plot, json=json)
 
 
 def doctor(

@@ -1,7 +1,7 @@
 """The `edgechat` command: its options, and the one place where errors become text and exit codes.
 
-Imports of what a command needs are inside the command: `edgechat --version` takes 0.08 s, of which typer
-is half; importing the app or the engine here would triple that.
+Commands import what they need when they run: `edgechat --version` takes 0.08 s, half of it for typer;
+importing the app or the engine here would triple that.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import typer
 from edgechat import __version__
 from edgechat.base import logs
 from edgechat.base.errors import EdgechatError
+from edgechat.base.text import printable
 from edgechat.cli import chat_commands, completion, machine_commands, model_commands, server_commands
 from edgechat.cli.group import CommandGroup
 from edgechat.cli.options import (
@@ -30,9 +31,8 @@ from edgechat.cli.options import (
     OfflineOption,
     ScreenReaderOption,
 )
-from edgechat.cli.terminal_io import complain
+from edgechat.cli.terminal_io import USAGE_ERROR, complain, is_interactive
 
-USAGE_ERROR = 2
 ENGINE_FAILURE = 3
 INTERRUPTED = 130
 
@@ -48,8 +48,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"edgechat {__version__}")
         raise typer.Exit
 
@@ -73,7 +73,7 @@ def chat(
     offline: OfflineOption = False,
     debug: DebugOption = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Open the chat, or run a command."""
@@ -86,30 +86,24 @@ def chat(
             if given is not None:
                 raise typer.BadParameter("must follow the command", param_hint=option)
         if screen_reader:
-            raise typer.BadParameter(
-                "applies to the app, or to run: edgechat run MODEL --screen-reader",
-                param_hint="--screen-reader",
-            )
+            where = "applies to the app, or to run: edgechat run MODEL --screen-reader"
+            raise typer.BadParameter(where, param_hint="--screen-reader")
         return
-    if screen_reader or _wants_lines():
-        from edgechat.cli.commands import run as lines
+    if screen_reader or _settings_ask_for_plain_mode():
+        from edgechat.cli.commands import run as command
 
-        options = lines.RunOptions(
-            model=model,
-            draft=draft,
-            backend=backend,
-            anyway=load_anyway,
-            screen_reader=True,
-            converse=True,
+        options = command.RunOptions(
+            model, draft=draft, backend=backend, anyway=load_anyway, screen_reader=True, interactive=True
         )
-        raise typer.Exit(lines.run(options))
+        command.run(options)
+        return
     if os.environ.get("TERM") == "dumb" and sys.stdout.isatty():
         complain(
             "The app needs a terminal that can be drawn on, and this one (TERM=dumb) cannot.",
             "Chat line by line instead: edgechat --screen-reader",
         )
         raise typer.Exit(USAGE_ERROR)
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not is_interactive():
         complain(
             "The app needs a terminal, and there is none.",
             'To ask a single question: edgechat run guide "What is edgechat?"',
@@ -120,8 +114,8 @@ def chat(
     raise typer.Exit(run_app(model, anyway=load_anyway, draft=draft, backend=backend))
 
 
-def _wants_lines() -> bool:
-    """Say whether the settings ask for the plain mode; what is wrong with them the app says."""
+def _settings_ask_for_plain_mode() -> bool:
+    """Return whether the settings ask for the plain mode; the app reports what is wrong with them."""
     from edgechat import settings
 
     with contextlib.suppress(EdgechatError):
@@ -138,14 +132,14 @@ model_commands.add_to(app)
 def run_cli() -> int:
     """Run the command line and return its exit code: 0 fine, 1 a user's error, 2 usage, 3 engine failure."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed by whoever started us
+        if getattr(sys, name) is None:  # the parent process has closed it
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (for the life of the process)
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a letter shows a question mark; the answer goes on.
+        # Letters that a terminal cannot show become question marks.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    completion.hurry()
-    # Named here: a frozen edgechat.exe would be called so, and what completes `edgechat` not find it.
+    completion.avoid_rich()
+    # Named, because a frozen edgechat.exe would be called so, and completion of `edgechat` not work.
     logs.to_file()
     return translated(lambda: app(prog_name="edgechat", standalone_mode=True))
 
@@ -156,32 +150,30 @@ def translated(work: Callable[[], object]) -> int:
         try:
             work()
         finally:
-            sys.stdout.flush()  # while what goes wrong can still be told
+            sys.stdout.flush()  # while errors can still be reported
     except SystemExit as done:
         if isinstance(done.__context__, BrokenPipeError):  # typer makes it an exit code of 1
-            return _unread()
+            return _output_closed()
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        return _unread()
+        return _output_closed()
     except Exception as error:
-        return _told(error)
+        return _report(error)
     return 0
 
 
-def _told(error: Exception) -> int:
+def _report(error: Exception) -> int:
     if Debug.on:
         import traceback
-
-        from edgechat.base.text import printable
 
         print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if isinstance(error, EdgechatError):
         complain(error.message, error.hint)
         return error.exit_code
     if isinstance(error, OSError):
-        _let_go_of_stdout()
+        _discard_stdout()
         where = f"{error.filename}: " if error.filename else ""
         complain(
             f"A file could not be read or written: {where}{error.strerror or error}.",
@@ -196,13 +188,13 @@ def _told(error: Exception) -> int:
     return ENGINE_FAILURE
 
 
-def _unread() -> int:
-    """Whoever read our output has seen enough; that is no failure, also under `set -o pipefail`."""
-    _let_go_of_stdout()
+def _output_closed() -> int:
+    """End successfully when the reader of our output has closed it, for the sake of `set -o pipefail`."""
+    _discard_stdout()
     return 0
 
 
-def _let_go_of_stdout() -> None:
-    # What it still holds would fail once more as Python ends, with a traceback.
+def _discard_stdout() -> None:
+    # What is still buffered would fail once more as Python exits, with a traceback.
     with contextlib.suppress(OSError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]

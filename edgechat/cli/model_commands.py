@@ -32,7 +32,7 @@ def list_models(json: JsonOption = False, offline: OfflineOption = False, debug:
     """List the models on this machine, whichever tool downloaded them, and whether they fit now."""
     from edgechat.cli.commands import listing as command
 
-    raise typer.Exit(command.run(json=json))
+    command.run(json=json)
 
 
 def show(
@@ -41,7 +41,7 @@ def show(
     """Show what a model is, where it is stored, and how it would be loaded."""
     from edgechat.cli.commands import show as command
 
-    raise typer.Exit(command.run(model, json=json))
+    command.run(model, json=json)
 
 
 def rm(
@@ -51,9 +51,9 @@ def rm(
     debug: DebugOption = False,
 ) -> None:
     """Remove a model from edgechat's folder or the hub's cache; models of other tools are left to them."""
-    from edgechat.cli.commands import rm as command
+    from edgechat.cli.commands import models as command
 
-    raise typer.Exit(command.run(model, yes=yes))
+    command.remove(model, yes=yes)
 
 
 def import_file(
@@ -73,9 +73,9 @@ def import_file(
     debug: DebugOption = False,
 ) -> None:
     """Add your own model to edgechat's folder, sharing the file's disk space where possible."""
-    from edgechat.cli.commands import importing as command
+    from edgechat.cli.commands import models as command
 
-    raise typer.Exit(command.run(file, name=name, move=move))
+    command.import_file(file, name=name, move=move)
 
 
 def verify(
@@ -91,6 +91,6 @@ def verify(
     debug: DebugOption = False,
 ) -> None:
     """Check that models on disk are undamaged, by their hashes where those are known."""
-    from edgechat.cli.commands import verify as command
+    from edgechat.cli.commands import models as command
 
-    raise typer.Exit(command.run(model))
+    raise typer.Exit(command.verify_models(model))

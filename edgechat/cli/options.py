@@ -1,4 +1,4 @@
-"""The options that all commands have."""
+"""Options and arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from edgechat.base.offline import OFFLINE, OFFLINE_OPTION
 from edgechat.cli import completion
 
 MOST = 2**31 - 1
-"""Of what is counted: tokens, conversations. settings.toml has the same bound."""
+"""The most tokens or conversations; settings.toml has the same bound."""
 
 
 class Debug:
-    """Whether --debug was given, anywhere on the line."""
+    """Whether --debug was given, before or after the command."""
 
     on = False
 
 
-def _debug(wanted: bool) -> None:
-    Debug.on = Debug.on or wanted
+def _debug(given: bool) -> None:
+    Debug.on = Debug.on or given
 
 
-def _offline(context: typer.Context, wanted: bool) -> None:
-    """Keep this command, and all that it starts, off the network until it has ended."""
-    if not wanted:
+def _offline(context: typer.Context, given: bool) -> None:
+    """Keep this command and its child processes off the network."""
+    if not given:
         return
     before = os.environ.get(OFFLINE)
     os.environ[OFFLINE] = OFFLINE_OPTION

@@ -13,11 +13,11 @@ from edgechat.cli.terminal_io import as_text
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    held = (
+    epilog = (
         "Clients of the OpenAI API connect to http://127.0.0.1:8484/v1 with the key that the first start "
         "generates. Ctrl+C lets answers in progress finish; a second Ctrl+C stops at once."
     )
-    app.command("serve", epilog=held)(serve)
+    app.command("serve", epilog=epilog)(serve)
 
 
 def serve(
@@ -98,21 +98,19 @@ def serve(
 ) -> None:
     """Serve models to editors, scripts and agents on this machine, over the OpenAI API."""
     from edgechat.cli.commands import serve as command
+    from edgechat.planner.request import PlanRequest
 
     options = command.ServeOptions(
         model=None if model is None else as_text(model),
+        request=PlanRequest(context=ctx, draft=draft, backend=backend, anyway=load_anyway),
         host=host,
         port=port,
         api_key=api_key,
         no_api_key=no_api_key,
         cors=tuple(map(as_text, cors or ())),
         names=tuple(map(as_text, allow_host or ())),
-        context=ctx,
-        draft=draft,
-        backend=backend,
-        anyway=load_anyway,
         grace=grace,
         strict=strict,
         verbose=verbose,
     )
-    raise typer.Exit(command.run(options))
+    command.run(options)

@@ -1,15 +1,19 @@
-"""Where words come in from a terminal and go out to it."""
+"""Arguments from a terminal, and what is printed besides answers: errors, notes, questions, JSON."""
 
 from __future__ import annotations
 
 import sys
 
-_USAGE = 2
+import typer
+
+from edgechat.base.text import escaped_json, flat
+
+USAGE_ERROR = 2
 
 
-def as_text(word: str) -> str:
-    """Return what was typed with bytes that are no UTF-8 replaced: models are sent text."""
-    return word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+def as_text(argument: str) -> str:
+    """Return an argument with bytes that are no UTF-8 replaced: models are sent text."""
+    return argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def complain(message: str, hint: str | None) -> None:
@@ -17,8 +21,6 @@ def complain(message: str, hint: str | None) -> None:
 
     Lines of the hint that begin with two spaces, commands to copy, stay lines; no name in it makes another.
     """
-    from edgechat.base.text import flat
-
     print(f"error: {flat(message)}", file=sys.stderr)
     if hint:
         lines = [flat(line) for line in hint.split("\n  ")]
@@ -27,25 +29,38 @@ def complain(message: str, hint: str | None) -> None:
 
 def note(text: str) -> None:
     """Print on stderr what someone may want to know."""
-    from edgechat.base.text import flat
-
     print(f"note: {flat(text)}", file=sys.stderr)
 
 
-def refused(question: str, nothing: str, without: str) -> int | None:
-    """Ask a person before something goes for good; return None for a yes, else the exit code.
+def print_json(value: object) -> None:
+    """Print a value as JSON on one line that is safe to show in a terminal."""
+    import json
 
-    1 after a no, and 2 where there is no terminal to ask in. nothing: what was not done; without: how to do
-    it unasked.
+    print(escaped_json(json.dumps(value, ensure_ascii=False)))
+
+
+def is_interactive() -> bool:
+    """Say whether a person can be asked."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def confirm(question: str, nothing: str, without: str) -> None:
+    """Ask a person before something is deleted for good.
+
+    nothing: what was not done; without: how to do it unasked. Raises typer.Exit, with 1 after a no, with 2
+    where there is no terminal to ask in.
     """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not is_interactive():
         complain(f"{nothing}: there is no terminal to confirm in.", without)
-        return _USAGE
+        raise typer.Exit(USAGE_ERROR)
+    if not answers_yes(question):
+        print(f"{nothing}.")
+        raise typer.Exit(1)
+
+
+def answers_yes(question: str) -> bool:
+    """Ask a question; return whether the answer is yes."""
     try:
-        answer = input(f"{question} [y/N] ")
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
-        answer = ""
-    if answer.strip().lower() in ("y", "yes"):
-        return None
-    print(f"{nothing}.")
-    return 1
+        return False

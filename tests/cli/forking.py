@@ -24,8 +24,8 @@ from tests.scripted import PROGRAM
 
 _MODULES = (
     "edgechat.chat.storage.store",
-    *(f"edgechat.cli.commands.{name}" for name in ("chats", "doctor", "importing", "listing", "plan")),
-    *(f"edgechat.cli.commands.{name}" for name in ("pull", "rm", "run", "show", "verify")),
+    *(f"edgechat.cli.commands.{name}" for name in ("chats", "doctor", "listing", "models", "plan")),
+    *(f"edgechat.cli.commands.{name}" for name in ("pull", "run", "show")),
     "edgechat.device.survey",
     "edgechat.engine.worker.supervisor",
     "edgechat.models.hub.download",

@@ -90,14 +90,14 @@ def test_a_home_that_cannot_be_made_is_said_once(tmp_path: Path) -> None:
 
 def test_a_model_of_the_settings_that_is_gone() -> None:
     paths.config_dir().joinpath("settings.toml").write_text('model = "/nowhere/model.gguf"\n')
-    (finding,) = doctor._own_findings()
+    (finding,) = doctor.own_findings()
     assert "/nowhere/model.gguf" in finding.what
 
 
 def test_a_guide_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shipped = paths.shipped
     monkeypatch.setattr(paths, "shipped", lambda name: tmp_path if name == "guide.gguf" else shipped(name))
-    (finding,) = doctor._own_findings()
+    (finding,) = doctor.own_findings()
     assert finding.weight is Weight.BROKEN
     assert "guide.gguf is missing" in finding.what
 
@@ -105,13 +105,13 @@ def test_a_guide_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_is_read_only() -> None:
     paths.log_dir().chmod(0o500)
-    (finding,) = doctor._own_findings()
+    (finding,) = doctor.own_findings()
     assert "is not writable" in finding.what
 
 
 def test_a_folder_that_nothing_can_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "log_dir", lambda: Path("/proc") if Path("/proc").exists() else Path("/dev"))
-    (finding,) = doctor._own_findings()
+    (finding,) = doctor.own_findings()
     assert finding.weight is Weight.BROKEN
     assert "is not writable" in finding.what
 

@@ -549,7 +549,7 @@ def test_doctor_notes_a_folder_that_may_not_be_read(user: Path, monkeypatch: pyt
     from edgechat.models.local.inventory import Inventory
 
     monkeypatch.setattr(doctor, "inventory", lambda: Inventory((), {Path("/x"): "Permission denied"}))
-    (finding,) = [one for one in doctor._own_findings() if "cannot be read" in one.what]
+    (finding,) = [one for one in doctor.own_findings() if "cannot be read" in one.what]
     assert finding.what == "The models in /x cannot be read: Permission denied."
     assert not finding.weight
 

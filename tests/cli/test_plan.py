@@ -19,7 +19,7 @@ import typer
 from edgechat.base.text import figure, seconds
 from edgechat.cli.commands import plan as command
 from edgechat.cli.main import app, translated
-from edgechat.cli.output.quantities import amount, rate, steps
+from edgechat.cli.output.quantities import amount, quality_class, rate
 from edgechat.models.quality import QualityClass
 from edgechat.settings import settings_file
 from tests.hub import Fault, Hub
@@ -380,13 +380,13 @@ def test_amounts(text: str | None, n: int | None) -> None:
     assert amount("--ram", text) == n
 
 
-def test_rates_and_steps() -> None:
+def test_rates_and_quality_class() -> None:
     assert rate("50GB/s") == rate("50 gb") == 50e9
     assert rate("1GiB/s") == GIB
     assert rate(None) is None
-    assert steps("Near-Lossless") is QualityClass.NEAR_LOSSLESS
+    assert quality_class("Near-Lossless") is QualityClass.NEAR_LOSSLESS
     with pytest.raises(typer.BadParameter):
-        steps("")
+        quality_class("")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import msgspec
 import pytest
 
 from edgechat.chat.conversation import Conversation
+from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.records import Chat, Turn
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli.chat.conversation import ConversationChoice
@@ -304,8 +305,8 @@ def ask(**options: Any) -> Replaying:
 
 
 def test_what_the_engine_is_told_of_a_kept_conversation(engine: type[Replaying]) -> None:
-    first = ask(stop=("x",), max_tokens=5, think=False)
-    second = ask(wanted=ConversationChoice(last=True), overflow="error")
+    first = ask(generation=CommandLineOptions(stop=("x",), max_tokens=5, think=False))
+    second = ask(choice=ConversationChoice(last=True), generation=CommandLineOptions(overflow="error"))
     ((chat, _),) = stored()
     assert [made.left for made in (first, second)] == [[None], [None]]
     assert [made.closed for made in (first, second)] == [True, True]
@@ -323,11 +324,11 @@ def test_the_settings_choose_the_overflow_and_the_upkeep(engine: type[Replaying]
     made = ask()
     assert made.upkeep == CachePolicy(settle=False, settle_on_battery=False, disk_bytes=2**29)
     assert made.requests[0].overflow == "error"
-    assert ask(overflow="window").requests[0].overflow == "window"
+    assert ask(generation=CommandLineOptions(overflow="window")).requests[0].overflow == "window"
 
 
 def test_what_the_engine_is_told_of_one_that_is_not_kept(engine: type[Replaying]) -> None:
-    made = ask(wanted=ConversationChoice(keep=False))
+    made = ask(choice=ConversationChoice(keep=False))
     assert made.upkeep == CachePolicy(settle=False, disk_bytes=0)
     assert made.left == []
 
@@ -338,7 +339,7 @@ def test_turns_that_are_not_sent_any_more_are_told_when_their_number_changes(
     notes = []
     for turns, options in ((1, {}), (1, {}), (4, {}), (2, {"json": True}), (1, {"system": "Hm."})):
         engine.script = (Dropped("", turns), "Hello.")
-        ask(wanted=ConversationChoice(last=bool(notes) and "system" not in options), **options)
+        ask(choice=ConversationChoice(last=bool(notes) and "system" not in options), **options)
         notes.append([line for line in capsys.readouterr().err.splitlines() if "no longer sent" in line])
     full, gone = "note: the context is full:", "no longer sent to the model"
     assert notes == [

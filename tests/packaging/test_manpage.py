@@ -83,7 +83,7 @@ def test_the_variables_are_those_that_the_program_asks_for(manpage):
 
 def test_the_exit_codes_are_those_of_the_program(manpage):
     own = {main.USAGE_ERROR, main.ENGINE_FAILURE, main.INTERRUPTED}
-    own |= {run._SIGNALLED + number for number in (signal.SIGTERM, getattr(signal, "SIGHUP", 1))}
+    own |= {run.SIGNAL_EXIT + number for number in (signal.SIGTERM, getattr(signal, "SIGHUP", 1))}
     kinds = [errors.EdgechatError]
     for kind in kinds:
         own.add(kind.exit_code)

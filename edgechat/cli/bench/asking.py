@@ -1,4 +1,4 @@
-"""The front end's side of a benchmark: starts its process, tells the progress, returns the report."""
+"""The front end's side of a benchmark: starts its process, reports the progress, returns the report."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from edgechat.cli.bench.figures import Answer, BenchFailure, BenchProgress, Benc
 _LOG_TAIL = 2048
 
 
-def measure(ask: BenchTask, tell: Callable[[str], None]) -> BenchReport:
-    """Return what was measured; `tell` gets a few words now and then. Raises EdgechatError.
+def measure(task: BenchTask, tell: Callable[[str], None]) -> BenchReport:
+    """Return what was measured, reporting progress to `tell`. Raises EdgechatError.
 
-    The process is killed when this is left, however that happens.
+    The process is killed in the end, whatever happens.
     """
     import subprocess  # 18 ms, which other commands need not pay
 
     with tempfile.TemporaryFile() as log:
         process: Any = subprocess.Popen(spawn.command("bench"), **spawn.options(log))
         try:
-            process.stdin.write(frames.pack(msgspec.msgpack.encode(ask)))
+            process.stdin.write(frames.pack(msgspec.msgpack.encode(task)))
             process.stdin.flush()
             decoder = msgspec.msgpack.Decoder(Answer)
             while (payload := frames.read(process.stdout)) is not None:
@@ -39,7 +39,7 @@ def measure(ask: BenchTask, tell: Callable[[str], None]) -> BenchReport:
                     case BenchReport() as report:
                         return report
         except (OSError, frames.BrokenFrame, msgspec.DecodeError):
-            pass  # it is dead, which its last words explain
+            pass  # the process has ended; the end of its log says why
         finally:
             process.kill()
             process.wait()
@@ -47,12 +47,12 @@ def measure(ask: BenchTask, tell: Callable[[str], None]) -> BenchReport:
                 with contextlib.suppress(OSError):
                     pipe.close()
         raise EngineCrashed(
-            f"The benchmark's process ended early (exit code {process.returncode}).{_last_words(log)}",
+            f"The benchmark's process ended early (exit code {process.returncode}).{_log_end(log)}",
             hint="Try a shorter context (--ctx 2048), or `--draft none`.",
         )
 
 
-def _last_words(log: BinaryIO) -> str:
+def _log_end(log: BinaryIO) -> str:
     size = log.seek(0, 2)
     log.seek(max(0, size - _LOG_TAIL))
     lines = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]

@@ -1,8 +1,8 @@
-"""The benchmark's process: an engine as the worker has it, and the same loaded model below it.
+"""The benchmark's process: an engine like the worker's, and its backend called directly.
 
-Ways of decoding are measured in turns, each round in another order, so that a noisy machine is fair to all
-of them; they share one controller, which starts with what earlier sessions have learnt. Beside them runs the
-bare loop: one token after another from a fixed list, no sampling and no text, in a sequence of its own.
+Ways of decoding are measured in turn, in another order each round, so that a noisy machine is fair to all of
+them; they share one controller, which starts with what earlier sessions have learnt. The bare loop decodes
+one token after another from a fixed list, without sampling or text, in a sequence of its own.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import statistics
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 import msgspec
@@ -40,7 +39,6 @@ from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,
     ErrorInfo,
-    Event,
     Failed,
     Finished,
     Message,
@@ -52,22 +50,15 @@ from edgechat.engine.worker.worker import load
 _DEPTHS = (0, 1024, 4096, 16384)
 _CHUNK = 256
 """Tokens of a prompt whose speed is measured at each depth."""
-_ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+_CALL_SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 _REPEATS = 5
-_SINGLES = 8
-_PATIENCE = 60.0
-"""Seconds after which no greater depth is looked at."""
-_COMMON = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with")
+_DECODED = 8
+"""Tokens that are decoded at each depth."""
+_DEPTHS_SECONDS = 60.0
+"""Seconds after which no greater depth is measured."""
+_WORDS = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with")
 
 Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class BenchPrompt:
-    """A prompt, and what kind of text answers it."""
-
-    name: str
-    prompt: str
 
 
 _TEXT = (
@@ -77,26 +68,25 @@ _TEXT = (
     "need no ticket at all. The last boat back leaves at nine in the evening, in summer half an hour later."
 )
 
-TASKS = (
-    BenchPrompt("prose", "Explain how a bicycle stays upright while it is moving, to a curious child."),
-    BenchPrompt(
-        "editing",
-        f"Repeat the following text word for word, but write 'train' instead of 'ferry'.\n\n{_TEXT}",
-    ),
-)
+TASKS = {
+    "prose": "Explain how a bicycle stays upright while it is moving, to a curious child.",
+    "editing": f"Repeat the following text word for word, but write 'train' instead of 'ferry'.\n\n{_TEXT}",
+}
+"""Prompts, by the kind of text that answers them."""
 
 
 class BareModel:
-    """The model below the engine: a sequence that the engine leaves alone."""
+    """The engine's backend, with a slot that the engine does not use."""
 
     def __init__(self, engine: EngineCore) -> None:
         self._backend = engine.backend
+        self.n_batch = engine.backend.n_batch
         self._cache = engine.scheduler.cache
         self._slot = self._cache.slots[-1]
         self._cache.clear(self._slot)
         self._slot.busy = True
-        words = " ".join(_COMMON)
-        self._tokens = self._backend.vocabulary.tokenize(words, bos=False, special=False) or [0]
+        text = " ".join(_WORDS)
+        self._tokens = self._backend.vocabulary.tokenize(text, bos=False, special=False) or [0]
 
     @property
     def depth(self) -> int:
@@ -104,28 +94,23 @@ class BareModel:
         return self._slot.length
 
     @property
-    def most(self) -> int:
-        """Tokens of one call."""
-        return self._backend.n_batch
-
-    @property
     def room(self) -> int:
-        """Tokens that it may still take."""
+        """Tokens that still fit."""
         return self._backend.context - self._slot.length - 64
 
     def call(self, n_tokens: int, n_rows: int) -> float:
-        """Return the seconds of a call with this many tokens, which stay in the cache."""
+        """Return the seconds that a call with this many tokens takes; they stay in the cache."""
         start = self._slot.length
         tokens = [self._tokens[at % len(self._tokens)] for at in range(start, start + n_tokens)]
         while True:
-            began = time.perf_counter()
+            started = time.perf_counter()
             try:
                 self._backend.decode([BatchPart(self._slot.id, start, tokens, n_rows)])
             except CacheFull:
                 if not self._cache.evict():
                     raise
                 continue
-            seconds = time.perf_counter() - began
+            seconds = time.perf_counter() - started
             self._cache.extend(self._slot, tokens)
             return seconds
 
@@ -134,10 +119,10 @@ class BareModel:
         if self.depth > depth and not self._cache.truncate(self._slot, depth):
             self._cache.clear(self._slot)
         while self.depth < depth:
-            self.call(min(depth - self.depth, self._backend.n_batch), 0)
+            self.call(min(depth - self.depth, self.n_batch), 0)
 
     def decode(self, tokens: int) -> float:
-        """Return tokens per second, one by one."""
+        """Return the tokens per second of calls with one token each."""
         return tokens / sum(self.call(1, 1) for _ in range(tokens))
 
     def clear(self) -> None:
@@ -145,21 +130,23 @@ class BareModel:
         self._cache.clear(self._slot)
 
 
-def measure(ask: BenchTask, tell: Tell) -> BenchReport:
+def measure(task: BenchTask, tell: Tell) -> BenchReport:
     """Load the model and measure it. Raises EdgechatError."""
-    plan = ask.plan
     tell("loading the model")
-    engine, model, _ = load(plan, CachePolicy(settle=False, disk_bytes=0), lambda _events: None)
+    engine, model, _ = load(task.plan, CachePolicy(settle=False, disk_bytes=0), lambda _events: None)
     bare = BareModel(engine)
     tell("reading prompts")
-    first = _first_token(engine, ask)
+    # A longer prompt, nothing of which is in the cache.
+    n_words = min(512, task.plan.context // 4)
+    prompt = " ".join(_WORDS[at * 7 % len(_WORDS)] for at in range(n_words))
+    first = _reply(engine, prompt, frozenset(), 2)
     depths = tuple(_at_depths(bare, tell))
     tell("measuring calls of 1 to 16 tokens")
     bare.clear()
     bare.go_to(min(512, bare.room // 2))
     curve_depth, curve = bare.depth, _curve(bare, engine.backend.n_outputs_max)
     bare.clear()
-    ways = tuple(_side_by_side(engine, bare, ask, model, tell))
+    ways = tuple(_decoding_runs(engine, bare, task, model, tell))
     controller = engine.speculation.controller
     has_model = len(model.drafters) > (model.drafters[-1:] == ("n-grams",))
     return BenchReport(
@@ -180,54 +167,54 @@ def measure(ask: BenchTask, tell: Tell) -> BenchReport:
 
 
 def _at_depths(bare: BareModel, tell: Tell) -> Iterator[AtDepth]:
-    began = time.perf_counter()
+    started = time.perf_counter()
     for depth in _DEPTHS:
-        if bare.room < depth + _CHUNK + _SINGLES - bare.depth or time.perf_counter() - began > _PATIENCE:
+        is_late = time.perf_counter() - started > _DEPTHS_SECONDS
+        if is_late or bare.room < depth + _CHUNK + _DECODED - bare.depth:
             break
         tell(f"measuring at a depth of {depth} tokens")
         bare.go_to(depth)
         reached = bare.depth
-        chunk = min(_CHUNK, bare.most)
-        prompt = chunk / bare.call(chunk, 0)
-        yield AtDepth(reached, prompt, bare.decode(_SINGLES))
+        chunk = min(_CHUNK, bare.n_batch)
+        prompt_tps = chunk / bare.call(chunk, 0)
+        yield AtDepth(reached, prompt_tps, bare.decode(_DECODED))
 
 
-def _curve(bare: BareModel, most: int) -> dict[int, float]:
+def _curve(bare: BareModel, n_outputs_max: int) -> dict[int, float]:
     """Return C(n) in milliseconds."""
-    rows = [n for n in _ROWS if n <= most]
-    seconds: dict[int, list[float]] = {n: [] for n in rows}
+    seconds: dict[int, list[float]] = {n: [] for n in _CALL_SIZES if n <= n_outputs_max}
     for _ in range(_REPEATS):
-        for n in rows:
+        for n, measured in seconds.items():
             if bare.room > n:
-                seconds[n].append(bare.call(n, n))
-    return {n: 1000 * statistics.median(found) for n, found in seconds.items() if found}
+                measured.append(bare.call(n, n))
+    return {n: 1000 * statistics.median(measured) for n, measured in seconds.items() if measured}
 
 
-def _side_by_side(
-    engine: EngineCore, bare: BareModel, ask: BenchTask, model: ModelInfo, tell: Tell
+def _decoding_runs(
+    engine: EngineCore, bare: BareModel, task: BenchTask, model: ModelInfo, tell: Tell
 ) -> Iterator[DecodingRun]:
     ways = _ways(model)
-    for task in TASKS:
+    for kind, prompt in TASKS.items():
         rates: dict[str, list[float]] = {name: [] for name in (CEILING, *ways)}
         drafted, accepted = dict.fromkeys(rates, 0), dict.fromkeys(rates, 0)
-        prompt = _reply(engine, task, ask, frozenset(), 4).usage.prompt_tokens
-        for number in range(ask.rounds):
-            tell(f"{task.name}: round {number + 1} of {ask.rounds}")
+        prompt_tokens = _reply(engine, prompt, frozenset(), 4).usage.prompt_tokens
+        for number in range(task.rounds):
+            tell(f"{kind}: round {number + 1} of {task.rounds}")
             names = list(rates)
             for name in names[number % len(names) :] + names[: number % len(names)]:
                 if name == CEILING:
-                    bare.go_to(prompt)
-                    rates[name].append(bare.decode(min(ask.tokens, max(bare.room, 1))))
+                    bare.go_to(prompt_tokens)
+                    rates[name].append(bare.decode(min(task.tokens, max(bare.room, 1))))
                     continue
-                end = _reply(engine, task, ask, ways[name], ask.tokens)
+                end = _reply(engine, prompt, ways[name], task.tokens)
                 if end.timings.decode_tps > 0:
                     rates[name].append(end.timings.decode_tps)
                 if end.speculation is not None:
                     drafted[name] += end.speculation.drafted_tokens
                     accepted[name] += end.speculation.accepted_tokens
         bare.clear()
-        for name, found in rates.items():
-            yield DecodingRun(task.name, name, tuple(found), drafted[name], accepted[name])
+        for name in rates:
+            yield DecodingRun(kind, name, tuple(rates[name]), drafted[name], accepted[name])
 
 
 def _ways(model: ModelInfo) -> dict[str, frozenset[Source]]:
@@ -240,53 +227,41 @@ def _ways(model: ModelInfo) -> dict[str, frozenset[Source]]:
     return ways
 
 
-def _first_token(engine: EngineCore, ask: BenchTask) -> Finished:
-    """Answer a longer question, nothing of which is in the cache."""
-    n = min(512, ask.plan.context // 4)
-    text = " ".join(_COMMON[at * 7 % len(_COMMON)] for at in range(n))
-    return _reply(engine, BenchPrompt("prompt", text), ask, frozenset(), 2)
-
-
-def _reply(
-    engine: EngineCore, task: BenchPrompt, ask: BenchTask, sources: frozenset[Source], tokens: int
-) -> Finished:
+def _reply(engine: EngineCore, prompt: str, sources: frozenset[Source], max_tokens: int) -> Finished:
+    """Answer a prompt, with drafts from `sources`. Raises EdgechatError."""
     engine.speculation.sources = sources
-    sampling = Sampling(temperature=0, seed=1)
     request = ChatRequest(
         id=f"{time.perf_counter_ns()}",
-        messages=(Message("user", task.prompt),),
-        sampling=sampling,
-        max_tokens=tokens,
+        messages=(Message("user", prompt),),
+        sampling=Sampling(temperature=0, seed=1),
+        max_tokens=max_tokens,
         think=False if engine.template.can_switch_thinking else None,
     )
-    events: list[Event] = engine.submit(request)
-    while not any(isinstance(one, Finished) for one in events):
+    events = engine.submit(request)
+    while True:
+        for event in events:
+            if isinstance(event, Finished):
+                return event
+            if isinstance(event, Failed):
+                raise event.error.error()
         events = engine.step()
-        _raise_failures(events)
-    return next(one for one in events if isinstance(one, Finished))
-
-
-def _raise_failures(events: Sequence[Event]) -> None:
-    for one in events:
-        if isinstance(one, Failed):
-            raise one.error.error()
 
 
 def main() -> None:
     """Answer one BenchTask; end when the parent is gone."""
     incoming, outgoing = spawn.adopt_pipe()
     faulthandler.enable()
-    asked = frames.read(incoming)
-    if asked is None:
+    payload = frames.read(incoming)
+    if payload is None:
         return
-    ask = msgspec.msgpack.decode(asked, type=BenchTask)
+    task = msgspec.msgpack.decode(payload, type=BenchTask)
     threading.Thread(target=_end_with_parent, args=(incoming,), daemon=True).start()
 
     def send(answer: Answer) -> None:
         frames.write(outgoing, msgspec.msgpack.encode(answer))
 
     try:
-        send(measure(ask, lambda text: send(BenchProgress(text))))
+        send(measure(task, lambda text: send(BenchProgress(text))))
     except EdgechatError as error:
         send(BenchFailure(ErrorInfo.of(error)))
     except Exception as error:

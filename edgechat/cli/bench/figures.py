@@ -1,4 +1,4 @@
-"""The request and the report of a benchmark, as sent over the pipe."""
+"""The messages between the front end and the process of a benchmark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CEILING, PLAIN = "bare loop", "plain"
 
 
 class BenchTask(msgspec.Struct, frozen=True, tag=True):
-    """Measure this load."""
+    """A request to measure a model, loaded as planned."""
 
     plan: LoadPlan
     rounds: int = 5
@@ -39,7 +39,7 @@ class AtDepth(msgspec.Struct, frozen=True):
 
 
 class DecodingRun(msgspec.Struct, frozen=True):
-    """One way of decoding, in one task: the rates of its rounds."""
+    """The rates of one way of decoding, in one task."""
 
     task: str
     name: str
@@ -50,12 +50,12 @@ class DecodingRun(msgspec.Struct, frozen=True):
 
     @property
     def rate(self) -> float:
-        """Tokens per second of all rounds together, whose lengths are the same."""
+        """Tokens per second of all rounds, which have the same length."""
         return statistics.harmonic_mean(self.rates) if self.rates else 0.0
 
 
 class BenchReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """All that was measured; times are milliseconds, sizes bytes."""
+    """Everything that was measured; times in milliseconds, sizes in bytes."""
 
     architecture: str
     load_ms: float
@@ -63,22 +63,22 @@ class BenchReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Time to the first token of a prompt of `prompt_tokens`, none of which were in the cache."""
     prompt_tokens: int
     resident_bytes: int
-    """The memory of the process, without that on accelerators."""
+    """Memory of the process, without accelerators."""
     buffers: tuple[Buffer, ...]
     """What llama.cpp has allocated for the model itself."""
     depths: tuple[AtDepth, ...]
     curve_depth: int
     curve_ms: dict[int, float]
-    """C(n): a call of n rows at that depth, the median."""
+    """C(n): the median time of a call of n rows at that depth."""
     draft_ms: float | None
-    """A token of the draft model."""
+    """The time of one token of the draft model."""
     drafters: tuple[str, ...]
     no_draft: str
     ways: tuple[DecodingRun, ...]
 
 
 class BenchFailure(msgspec.Struct, frozen=True, tag=True):
-    """It could not be measured."""
+    """The benchmark failed."""
 
     error: ErrorInfo
 

@@ -22,7 +22,7 @@ def draw(report: BenchReport, title: str, path: Path) -> None:
     names = list(dict.fromkeys(way.name for way in report.ways))
     width = 0.8 / max(len(names), 1)
     for number, name in enumerate(names):
-        rates = [one.rate for one in report.ways if one.name == name]  # in the order of the tasks
+        rates = [way.rate for way in report.ways if way.name == name]  # in the order of the tasks
         places = [at + number * width for at in range(len(tasks))]
         colour = {CEILING: "lightgrey", PLAIN: "grey"}.get(name)
         right.bar(places, rates, width, label=name, color=colour)

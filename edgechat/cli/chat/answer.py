@@ -1,18 +1,17 @@
-"""An answer of `edgechat run` as it grows: its text to stdout, all else to stderr, or one JSON object."""
+"""Prints an answer of `edgechat run`: its text to stdout, all else to stderr; or one JSON object."""
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
 import msgspec
 
 from edgechat.base.errors import EdgechatError
-from edgechat.base.text import by_drafts, escaped_json, printable
+from edgechat.base.text import by_drafts, printable
 from edgechat.chat.messages import not_sent
 from edgechat.cli.output.status import StatusLine
-from edgechat.cli.terminal_io import note
+from edgechat.cli.terminal_io import note, print_json
 from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, ModelInfo, Prefill, RequestEvent
 from edgechat.planner.plan import LoadPlan, as_json
 
@@ -20,10 +19,10 @@ ENDS = {"length": "stopped at --max-tokens", "context": "the context is full", "
 
 
 class AnswerPrinter:
-    """Takes the events of one answer and prints them."""
+    """Prints the events of one answer."""
 
     def __init__(self, status: StatusLine, *, as_json: bool, dropped: int, has_system: bool) -> None:
-        """`dropped`: how many turns, questions with answers, the last reply was written without."""
+        """`dropped`: the number of turns, questions with answers, that were not sent for the last reply."""
         self._status = status
         self._as_json = as_json
         self._dropped = dropped
@@ -33,10 +32,10 @@ class AnswerPrinter:
         self._finished: Finished | None = None
 
     def take(self, event: RequestEvent) -> None:
-        """Print what an event brings."""
+        """Print an event."""
         match event:
             case Dropped(_, turns):
-                self._tell_dropped(turns)
+                self._note_dropped(turns)
             case Prefill(_, done, total):
                 self._status.show(f"reading the prompt {done}/{total} tokens")
             case Delta(_, text, thinking, tokens):
@@ -52,10 +51,10 @@ class AnswerPrinter:
     def end(
         self, plan: LoadPlan, model: ModelInfo, chat: str | None, error: EdgechatError | None = None
     ) -> None:
-        """Print what follows an answer, or what there is of one. `chat` is the conversation's id."""
+        """Print what follows an answer, complete or not. `chat` is the conversation's id."""
         self._status.clear()
         if self._as_json:
-            print(self._object(plan, model, chat, error))
+            print_json(self._object(plan, model, chat, error))
             return
         self._finish_text(error)
         if self._finished is not None:
@@ -71,13 +70,11 @@ class AnswerPrinter:
             sys.stdout.write(printable(text))
             sys.stdout.flush()
 
-    def _tell_dropped(self, turns: int) -> None:
-        if turns == self._dropped:
-            return
-        self._status.clear()
-        # Whether the first one is among them depends on its length, which only the engine knows.
-        stay = "; the system prompt stays" if self._has_system else ""
-        note(f"the context is full: {not_sent(turns)}{stay}.")
+    def _note_dropped(self, turns: int) -> None:
+        if turns != self._dropped:
+            self._status.clear()
+            system_stays = "; the system prompt stays" if self._has_system else ""
+            note(f"the context is full: {not_sent(turns)}{system_stays}.")
 
     def _print_timings(self, finished: Finished, context: int) -> None:
         usage, timings = finished.usage, finished.timings
@@ -93,10 +90,15 @@ class AnswerPrinter:
             parts.append(ENDS[finished.reason])
         print(" · ".join(parts), file=sys.stderr)
 
-    def _object(self, plan: LoadPlan, model: ModelInfo, chat: str | None, error: EdgechatError | None) -> str:
+    def _object(
+        self, plan: LoadPlan, model: ModelInfo, chat: str | None, error: EdgechatError | None
+    ) -> dict[str, Any]:
         finished = self._finished
         timings = {"load_ms": model.load_ms} | (msgspec.to_builtins(finished.timings) if finished else {})
-        found: dict[str, Any] = {
+        speculation, drafts = finished.speculation if finished else None, None
+        if speculation is not None:
+            drafts = msgspec.structs.asdict(speculation) | {"drafters": list(model.drafters)}
+        return {
             "text": self._text,
             "thinking": self._thinking or None,
             "finish_reason": finished.reason if finished else None,
@@ -105,14 +107,5 @@ class AnswerPrinter:
             "timings": {name: round(value, 3) for name, value in timings.items()},
             "chat": chat,
             "plan": as_json(plan),
-            "speculation": _speculation(finished, model),
+            "speculation": drafts,
         }
-        return escaped_json(json.dumps(found, ensure_ascii=False))
-
-
-def _speculation(finished: Finished | None, model: ModelInfo) -> dict[str, Any] | None:
-    """Return what drafts did for an answer; None where nothing was drafted."""
-    found = finished.speculation if finished else None
-    if found is None:
-        return None
-    return {**msgspec.structs.asdict(found), "drafters": list(model.drafters)}

@@ -1,14 +1,13 @@
-"""A conversation on the command line: one answer, or line after line; for eyes, or for a screen reader."""
+"""A conversation on the command line: one answer, or many, line by line; also for a screen reader."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
@@ -19,63 +18,45 @@ from edgechat.chat.import_export.export import counted
 from edgechat.chat.records import Attachment
 from edgechat.chat.session import ChatSession
 from edgechat.cli.chat.answer import AnswerPrinter
-from edgechat.cli.chat.conversation import ConversationChoice, offering_not_to_keep
+from edgechat.cli.chat.conversation import ConversationChoice, hinting_at_no_store
 from edgechat.cli.chat.event_loop import Background
 from edgechat.cli.chat.screen_reader import SpokenAnswer, SpokenStatus
 from edgechat.cli.chat.slash_commands import SlashCommands
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import as_text, complain, note
 from edgechat.engine.protocol import Engine
-from edgechat.engine.types import ModelInfo, Overflow
+from edgechat.engine.types import ModelInfo
 from edgechat.planner.drafting import asks_for_drafts
-from edgechat.settings import Backend, SamplingDefaults, Settings
+from edgechat.settings import Backend, Settings
 
-T = TypeVar("T")
 _PROMPT = ">>> "
-_STOPPING = 5.0
-"""Seconds that the end of the program waits for an answer to stop."""
-_SAVING = 10.0
-"""Seconds that it then waits for the state of the conversation to be on disk."""
+_STOP_SECONDS = 5.0
+"""How long the end of the program waits for an answer to stop."""
+_SAVE_SECONDS = 10.0
+"""How long it then waits for the KV state of the conversation to be on disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What the command line said; None and empty mean that it said nothing."""
+    """The options of the command line; None means that one was not given."""
 
     model: str | None = None
     prompt: str | None = None
     system: str | None = None
-    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
-    seed: int | None = None
-    max_tokens: int | None = None
+    generation: CommandLineOptions = field(default_factory=CommandLineOptions)
     context: int | None = None
-    stop: tuple[str, ...] = ()
-    think: bool | None = None
-    overflow: Overflow | None = None
-    wanted: ConversationChoice = field(default_factory=ConversationChoice)
+    choice: ConversationChoice = field(default_factory=ConversationChoice)
     json: bool = False
     draft: str | None = None
     backend: Backend | None = None
     anyway: bool = False
     screen_reader: bool = False
-    converse: bool = False
-    """Hold a conversation, also with lines that are piped in."""
+    interactive: bool = False
+    """Hold a conversation, even if lines are piped in."""
 
-    @property
-    def generation(self) -> CommandLineOptions:
-        """What of it is about how replies are generated."""
-        return CommandLineOptions(
-            sampling=self.sampling,
-            seed=self.seed,
-            max_tokens=self.max_tokens,
-            stop=self.stop,
-            think=self.think,
-            overflow=self.overflow,
-        )
-
-    def system_of(self, said: Settings) -> str | None:
+    def new_system(self, settings: Settings) -> str | None:
         """Return the system prompt of a new conversation."""
-        return said.system if self.system is None else self.system
+        return settings.system if self.system is None else self.system
 
 
 class ChatLoop:
@@ -84,47 +65,47 @@ class ChatLoop:
     def __init__(
         self,
         session: ChatSession,
-        talk: Conversation,
+        conversation: Conversation,
         options: RunOptions,
         background: Background,
         *,
         spoken: bool = False,
     ) -> None:
-        """`session` has its engine already. spoken: whether a screen reader reads it aloud."""
+        """`session` has its engine already. spoken: whether a screen reader reads the output aloud."""
         self.session = session
         self.store = background.run(session.store())
-        self.talk = talk
+        self.conversation = conversation
         self.options = options
         self.background = background
         self.spoken = spoken
         self.status: StatusLine = SpokenStatus(sys.stderr) if spoken else StatusLine(sys.stderr)
         self.attachments: list[Attachment] = []
-        """What is sent along with the next question."""
-        self.answering: asyncio.Task[None] | None = None
-        session.on_note = self._tell
+        """What is sent with the next question."""
+        self._answer_task: asyncio.Task[None] | None = None
+        session.on_note = self._note
 
     @property
     def engine(self) -> Engine:
-        """The engine of the model that answers."""
+        """The engine of the current model."""
         assert self.session.loaded is not None
         return self.session.loaded
 
     def main(self, prompt: str | None) -> None:
         """Answer the prompt, or hold a conversation where there is none."""
         try:
-            self._tell_plan()
+            self._note_plan()
             if prompt is None:
-                self._converse()
+                self._run_interactively()
             else:
-                self._answer(prompt, alone=True)
+                self._answer(prompt, is_only=True)
         finally:
             self.status.clear()
             self.background.run(self._end())
             self.status.clear()
 
-    # Line after line.
+    # A conversation, line by line.
 
-    def _converse(self) -> None:
+    def _run_interactively(self) -> None:
         self._load()
         hint = "/help lists commands, Ctrl+C stops an answer, Ctrl+D ends."
         name = one_line(self.engine.plan.model_name)
@@ -132,30 +113,28 @@ class ChatLoop:
             self.status.say(f"{name} is ready. Type a question and press Enter. {hint}")
         else:
             print(f"{name}: {hint}", file=sys.stderr)
-        if self.talk.n_messages:
-            print(
-                f"Continuing: {one_line(self.talk.chat.title)} ({counted(self.talk.n_messages)})",
-                file=sys.stderr,
-            )
-        inside = SlashCommands(self)
+        if self.conversation.n_messages:
+            title, count = one_line(self.conversation.chat.title), counted(self.conversation.n_messages)
+            print(f"Continuing: {title} ({count})", file=sys.stderr)
+        commands = SlashCommands(self)
         for line in self._lines():
             try:
-                if not inside.obeys(line):
+                if not commands.run(line):
                     self._answer(question_text(line))
             except EdgechatError as error:
                 self.status.clear()
                 complain(error.message, error.hint)
-            if inside.ended:
+            if commands.ended:
                 return
 
     def _lines(self) -> Iterator[str]:
-        """Yield what is typed, without the lines that have nothing."""
+        """Yield the lines that are typed, without blank ones."""
         if not self.spoken:
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401  (line editing and history for input(), which move the cursor)
         while True:
             try:
-                if self.spoken:  # where answers are piped on, it is no part of them
+                if self.spoken:  # on stderr, since stdout may be piped to another program
                     print("You: ", end="", file=sys.stderr, flush=True)
                 line = as_text(input("" if self.spoken else _PROMPT))
             except EOFError:
@@ -165,139 +144,135 @@ class ChatLoop:
             if line.strip():
                 yield line
 
-    def begin(self) -> None:
-        """Let the next question begin another conversation."""
-        self._leave()
-        self.talk = self.background.run(self.session.begin(self.options.system_of(self.session.settings)))
+    def start_conversation(self) -> None:
+        """Start a new conversation with the next question."""
+        self.background.run(self.session.persist(self.conversation))
+        system = self.options.new_system(self.session.settings)
+        self.conversation = self.background.run(self.session.begin(system))
 
-    def go_on_with(self, talk: Conversation) -> None:
-        """Let the next question go on with a stored conversation."""
-        self._leave()
-        self.talk = talk
+    def continue_conversation(self, conversation: Conversation) -> None:
+        """Continue a stored conversation with the next question."""
+        self.background.run(self.session.persist(self.conversation))
+        self.conversation = conversation
 
-    def use_model(self, name: str) -> None:
-        """Let another model answer from now on; where it cannot be planned, the one so far stays."""
+    def switch_model(self, name: str) -> None:
+        """Switch to another model; if it cannot be planned, the current one stays."""
         self.background.run(self.session.switch_model(name))
-        self._tell_plan()
+        self._note_plan()
         self._load()
 
     def retry(self) -> None:
         """Regenerate the last reply; the present one stays as a branch."""
-        self.talk.regenerate()
+        self.conversation.regenerate()
         try:
             self._answer(None)
         finally:
-            self.talk.put_back()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine; return its result, or raise its error."""
-        return self.background.run(work)
-
-    def _leave(self) -> None:
-        self.background.run(self.session.persist(self.talk))
+            self.conversation.put_back()
 
     # One answer.
 
     def _load(self) -> ModelInfo:
-        known = self.engine.model
-        if known is None:
+        is_first_load = self.engine.model is None
+        if is_first_load:
             self.status.say(f"Loading {one_line(self.engine.plan.model_name)}.")
         self.status.show("starting the engine")
         model = self.background.run(self.engine.start(self._show_load))
         self.status.clear()
-        if model.template == "chatml" and known is None:
-            self._tell("the model has no chat template; ChatML is used.")
-        why = model.no_draft if asks_for_drafts(self.options.draft) else ""
-        if why and known is None and why != self.engine.plan.no_draft:  # that was told before
-            self._tell(why)
+        if is_first_load:
+            if model.template == "chatml":
+                self._note("the model has no chat template; ChatML is used.")
+            # A reason that is the plan's has been printed with it.
+            if asks_for_drafts(self.options.draft) and model.no_draft not in ("", self.engine.plan.no_draft):
+                self._note(model.no_draft)
         return model
 
-    def _tell_plan(self) -> None:
-        """Tell what there is to know of the plan."""
+    def _note_plan(self) -> None:
+        """Print what users may want to know about the plan."""
         plan, options = self.engine.plan, self.options
-        for told in plan.notes:
-            self._tell(told)
+        for text in plan.notes:
+            self._note(text)
         if plan.no_draft and asks_for_drafts(options.draft):
-            self._tell(plan.no_draft)
+            self._note(plan.no_draft)
         if options.context is not None and plan.context > options.context:
-            wanted = f"it is {plan.context} instead of {options.context}"
-            self._tell(f"A context is a multiple of 256 tokens; {wanted}.")
+            difference = f"it is {plan.context} instead of {options.context}"
+            self._note(f"A context is a multiple of 256 tokens; {difference}.")
 
-    def _tell(self, told: str) -> None:
+    def _note(self, text: str) -> None:
         self.status.clear()
-        note(told)
+        note(text)
 
     def _show_load(self, progress: float) -> None:
         self.status.show(f"loading {self.engine.plan.model_name} {progress:.0%}")
 
-    def _answer(self, prompt: str | None, *, alone: bool = False) -> None:
-        """Stream one answer, to the last question if there is no prompt; whatever becomes of it is stored.
+    def _answer(self, prompt: str | None, *, is_only: bool = False) -> None:
+        """Stream one answer, to the last question if there is no prompt; however it ends, it is stored.
 
-        alone: nothing is asked after it.
+        is_only: no other question follows.
         """
         model = self._load()
-        answer = self._new_answer()
+        printer = self._new_printer()
         try:
-            with offering_not_to_keep(self.options.wanted):
+            with hinting_at_no_store(self.options.choice):
                 if prompt is not None:
                     self.background.run(self._ask(prompt))
-                self._wait_for(answer, alone=alone)
+                self._wait_for(printer, is_only=is_only)
         except EdgechatError as error:
-            answer.end(self.engine.plan, model, self.talk.state_id, error)
+            printer.end(self.engine.plan, model, self.conversation.state_id, error)
             raise
-        answer.end(self.engine.plan, model, self.talk.state_id)
+        printer.end(self.engine.plan, model, self.conversation.state_id)
 
-    def _new_answer(self) -> AnswerPrinter:
-        dropped, has_system = self.talk.dropped, self.talk.system is not None
+    def _new_printer(self) -> AnswerPrinter:
+        dropped, has_system = self.conversation.dropped, self.conversation.system is not None
         if isinstance(self.status, SpokenStatus) and not self.options.json:
             return SpokenAnswer(self.status, dropped=dropped, has_system=has_system)
         return AnswerPrinter(self.status, as_json=self.options.json, dropped=dropped, has_system=has_system)
 
     async def _ask(self, prompt: str) -> None:
-        known = self.talk.n_messages
-        await self.talk.ask(prompt, self.attachments)
+        before = self.conversation.n_messages
+        await self.conversation.ask(prompt, self.attachments)
         self.attachments = []
-        more = self.talk.n_messages - known - 1
+        more = self.conversation.n_messages - before - 1
         if more > 0:
-            self._tell(
+            self._note(
                 f"another edgechat has continued this conversation in the meantime: {counted(more)} more."
             )
 
-    def _wait_for(self, answer: AnswerPrinter, *, alone: bool) -> None:
-        """Wait for the answer. In a conversation the first Ctrl+C stops it; else it ends the program."""
-        streaming = self.background.begin(self._stream(answer))
+    def _wait_for(self, printer: AnswerPrinter, *, is_only: bool) -> None:
+        """Wait for the answer. In a conversation, Ctrl+C stops it; otherwise, Ctrl+C ends the program."""
+        answer = self.background.begin(self._stream(printer))
         try:
-            streaming.result()
+            answer.result()
         except KeyboardInterrupt:
-            if alone:
+            if is_only:
                 raise
             self.background.begin(self._stop())
-            streaming.result()
+            answer.result()
 
-    async def _stream(self, answer: AnswerPrinter) -> None:
-        """Return when the answer has ended and is saved, however it came to its end."""
-        self.answering = asyncio.create_task(self._take(answer))
-        await asyncio.wait([self.answering])
-        if not self.answering.cancelled():
-            self.answering.result()
+    async def _stream(self, printer: AnswerPrinter) -> None:
+        """Return when the answer has ended, for whatever reason, and is saved."""
+        self._answer_task = asyncio.create_task(self._print_events(printer))
+        await asyncio.wait([self._answer_task])
+        if not self._answer_task.cancelled():
+            self._answer_task.result()
 
-    async def _take(self, answer: AnswerPrinter) -> None:
-        async with aclosing(self.session.answer(self.talk)) as events:
+    async def _print_events(self, printer: AnswerPrinter) -> None:
+        async with aclosing(self.session.answer(self.conversation)) as events:
             async for event in events:
-                answer.take(event)
+                printer.take(event)
 
     async def _stop(self) -> None:
-        if self.answering is not None and not self.answering.done() and not await self.talk.stop():
-            self.answering.cancel()
+        task = self._answer_task
+        if task is not None and not task.done() and not await self.conversation.stop():
+            task.cancel()
 
     async def _end(self) -> None:
-        """Stop what is being written, put what was computed on disk, end the worker."""
+        """Stop the answer, save the KV state, end the worker."""
         await self._stop()
-        if self.answering is not None:
-            await asyncio.wait([self.answering], timeout=_STOPPING)
-        if self.talk.state_id is not None:
+        if self._answer_task is not None:
+            await asyncio.wait([self._answer_task], timeout=_STOP_SECONDS)
+        if self.conversation.state_id is not None:
             self.status.show("saving the KV state of the conversation")
-        await self.session.close_engine(_SAVING)
-        if self.answering is not None:  # it ends with its engine; what went wrong with it has been told
-            await asyncio.wait([self.answering])
-            self.answering.cancelled() or self.answering.exception()
+        await self.session.close_engine(_SAVE_SECONDS)
+        if self._answer_task is not None:  # it ends with its engine, and its error has been reported
+            await asyncio.wait([self._answer_task])
+            self._answer_task.cancelled() or self._answer_task.exception()

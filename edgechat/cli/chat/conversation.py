@@ -14,60 +14,62 @@ from edgechat.chat.session import ChatSession
 
 @dataclass(frozen=True, slots=True)
 class ConversationChoice:
-    """Which conversation: a new one, unless `last` (of the command line's) or `chat` (an id) is given."""
+    """Which conversation: a new one, unless `last` (of the command line) or `chat` (an id) is given."""
 
     last: bool = False
     chat: str | None = None
     keep: bool = True
-    """False: it leaves no trace."""
+    """False: nothing of it is stored."""
 
     @property
     def is_new(self) -> bool:
-        """Whether it begins now."""
+        """Whether it is a new one."""
         return not self.last and self.chat is None
 
     @property
     def as_option(self) -> str:
-        """What the command line says of it, with a space before it; empty for a new one."""
+        """The option that chooses it, with a space before it; empty for a new one."""
         if self.chat is not None:
             return f" --chat {shlex.quote(self.chat)}"
         return " --continue" if self.last else ""
 
 
-async def conversation(session: ChatSession, wanted: ConversationChoice, system: str | None) -> Conversation:
-    """Return the conversation that is wanted. Raises ChatNotFound, ChatBusy and StoreError."""
-    if wanted.is_new:
+async def chosen_conversation(
+    session: ChatSession, choice: ConversationChoice, system: str | None
+) -> Conversation:
+    """Return the chosen conversation. Raises ChatNotFound, ChatBusy and StoreError."""
+    if choice.is_new:
         return await session.begin(system)
     store = await session.store()
-    chat = await store.latest("run") if wanted.chat is None else await store.find(wanted.chat)
+    chat = await store.latest("run") if choice.chat is None else await store.find(choice.chat)
     if chat is None:
         raise ChatNotFound(
             "There is no earlier conversation of the command line to continue.",
             hint='To start one: edgechat run guide "PROMPT". To continue another conversation: --chat ID.',
         )
-    found = await session.open(chat.id)
-    if found.written_elsewhere:
+    conversation = await session.open(chat.id)
+    if conversation.written_elsewhere:
         raise ChatBusy(
             f"Another edgechat is generating an answer in the conversation {chat.title!r}.",
             hint="Wait until it has finished, or choose another conversation: edgechat chats",
         )
     if system is not None:
-        how = "already has a system prompt" if found.system else "was started without a system prompt"
+        how = "already has a system prompt" if conversation.system else "was started without a system prompt"
         raise ChatNotFound(
             f"The conversation {chat.title!r} {how}.",
             hint="Omit --system to continue it, or omit --continue and --chat to start a new conversation.",
         )
-    return found
+    return conversation
 
 
 @contextlib.contextmanager
-def offering_not_to_keep(wanted: ConversationChoice) -> Iterator[None]:
-    """Tell, where a conversation cannot be kept, how to ask all the same."""
+def hinting_at_no_store(choice: ConversationChoice) -> Iterator[None]:
+    """Suggest --no-store if a new conversation cannot be stored."""
     try:
         yield
     except (StoreError, FolderError) as error:
-        if not wanted.is_new or not wanted.keep:
+        if not choice.is_new or not choice.keep:
             raise
-        # First, for other hints may end with a command, of which it would seem to be an option.
-        way_out = "With --no-store, nothing is stored on disk."
-        raise type(error)(error.message, hint=" ".join(filter(None, (way_out, error.hint)))) from error
+        # First, since other hints may end with a command, of which it would seem to be an option.
+        hint = " ".join(filter(None, ("With --no-store, nothing is stored on disk.", error.hint)))
+        raise type(error)(error.message, hint=hint) from error

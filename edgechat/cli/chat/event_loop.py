@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, so that the main thread is free for input() and for Ctrl+C."""
+"""An event loop in a thread, which leaves the main thread free for input() and Ctrl+C."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ T = TypeVar("T")
 
 
 class Background:
-    """The loop. It ends with the program."""
+    """An event loop in a daemon thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True, name="engine").start()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start work; its result can be waited for."""
+        """Start a coroutine; return a future for its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do work, and return what it does or raise what it raises."""
+        """Run a coroutine; return its result, or raise its error."""
         return self.begin(work).result()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Protocol
 
 from edgechat.base.errors import AttachmentError, ChatBusy, EdgechatError
 from edgechat.base.text import ago, one_line, printable
@@ -18,9 +18,9 @@ from edgechat.chat.import_export.importing import parse_chat
 from edgechat.chat.records import TRASH_DAYS, Attachment, Chat, Hit
 from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store
+from edgechat.cli.chat.event_loop import Background
 
-T = TypeVar("T")
-_SOME = 20
+_MOST_LISTED = 20
 
 
 class CommandTarget(Protocol):
@@ -28,30 +28,22 @@ class CommandTarget(Protocol):
 
     session: ChatSession
     store: Store
-    talk: Conversation
-    """The conversation."""
+    conversation: Conversation
+    background: Background
     attachments: list[Attachment]
-    """What is sent along with the next question."""
+    """What is sent with the next question."""
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine; return its result, or raise its error."""
-        ...
+    def start_conversation(self) -> None:
+        """Start a new conversation with the next question."""
 
-    def begin(self) -> None:
-        """Let the next question begin another conversation."""
-        ...
+    def continue_conversation(self, conversation: Conversation) -> None:
+        """Continue a stored conversation with the next question."""
 
-    def go_on_with(self, talk: Conversation) -> None:
-        """Let the next question go on with a stored conversation."""
-        ...
-
-    def use_model(self, name: str) -> None:
-        """Let another model answer from now on. Raises EdgechatError."""
-        ...
+    def switch_model(self, name: str) -> None:
+        """Switch to another model. Raises EdgechatError."""
 
     def retry(self) -> None:
         """Regenerate the last reply. Raises EdgechatError."""
-        ...
 
 
 class SlashCommands:
@@ -60,17 +52,19 @@ class SlashCommands:
     def __init__(self, target: CommandTarget) -> None:
         self.ended = False
         self._target = target
+        self._wait_for = target.background.run
 
-    def obeys(self, line: str) -> bool:
+    def run(self, line: str) -> bool:
         """Run a line if it is a command; return whether it is one. Raises EdgechatError."""
-        found = parse_command(line)
-        if found is None:
+        command = parse_command(line)
+        if command is None:
             return False
-        name, argument = found
+        name, argument = command
         check(name, argument, "run")
         if name in parameters.COMMANDS:
             target = self._target
-            _say(target.run(parameters.adjust(target.session, target.talk, name, argument)))
+            adjusting = parameters.adjust(target.session, target.conversation, name, argument)
+            _say(self._wait_for(adjusting))
         else:
             handler: Callable[[str], None] = getattr(self, f"_{name}")
             handler(argument)
@@ -82,12 +76,12 @@ class SlashCommands:
         _say("Anything else is sent as a question; type //word to send one that begins with /word.")
 
     def _new(self, _: str) -> None:
-        self._target.begin()
+        self._target.start_conversation()
         _say("A new conversation.")
 
     def _model(self, name: str) -> None:
         if name:
-            self._target.use_model(name)
+            self._target.switch_model(name)
         plan = self._target.session.plan
         assert plan is not None
         _say(f"{'Switched to' if name else 'The model is'} {one_line(plan.model_name, 60)}.")
@@ -105,13 +99,13 @@ class SlashCommands:
         _say(f"{one_line(attached[-1].name, 60)} will be sent with the next question.")
 
     def _rename(self, title: str) -> None:
-        self._target.run(self._stored().rename(title))
+        self._wait_for(self._stored().rename(title))
         _say(f"Renamed to “{one_line(title, 60)}”.")
 
     def _pin(self, _: str) -> None:
-        talk = self._stored()
-        pinned = not talk.chat.pinned
-        self._target.run(talk.pin(pinned))
+        conversation = self._stored()
+        pinned = not conversation.chat.pinned
+        self._wait_for(conversation.pin(pinned))
         _say("Pinned to the top of the list." if pinned else "No longer pinned.")
 
     def _export(self, name: str) -> None:
@@ -119,61 +113,57 @@ class SlashCommands:
 
     def _import(self, name: str) -> None:
         new = parse_chat(files.read(name))
-        self._target.run(self._target.store.add(new.chat, new.turns))
+        self._wait_for(self._target.store.add(new.chat, new.turns))
         self._open(new.chat.id)
 
     def _delete(self, _: str) -> None:
-        target, talk = self._target, self._stored()
-        target.run(target.store.trash(talk.chat.id))
-        target.begin()
-        target.session.forget(talk.chat.id)
-        way_back = f" To restore it within {TRASH_DAYS} days: edgechat chats restore {talk.chat.id[:8]}"
-        _say(f"Deleted “{_title(talk.chat)}”.{way_back if target.store.lasting else ''}")
+        target, chat = self._target, self._stored().chat
+        self._wait_for(target.store.trash(chat.id))
+        target.start_conversation()
+        target.session.forget(chat.id)
+        way_back = f" To restore it within {TRASH_DAYS} days: edgechat chats restore {chat.id[:8]}"
+        _say(f"Deleted “{_title(chat)}”.{way_back if target.store.lasting else ''}")
 
     def _stored(self) -> Conversation:
-        if not self._target.talk.n_messages:
+        if not self._target.conversation.n_messages:
             raise EdgechatError("This conversation is empty.", hint="Send a message first.")
-        return self._target.talk
+        return self._target.conversation
 
     def _chats(self, _: str = "") -> None:
-        found = self._target.run(self._target.store.listed(_SOME + 1))
-        if not found:
+        chats = self._wait_for(self._target.store.listed(_MOST_LISTED + 1))
+        if not chats:
             _say("There are no conversations yet.")
-        for one in found[:_SOME]:
-            when = ago(time.time() - one.chat.updated_at)
-            _say(f"{one.prefix}: {_title(one.chat)}, {counted(one.n_messages)}, {when}.")
-        if len(found) > _SOME:
+        for listed in chats[:_MOST_LISTED]:
+            when = ago(time.time() - listed.chat.updated_at)
+            _say(f"{listed.prefix}: {_title(listed.chat)}, {counted(listed.n_messages)}, {when}.")
+        if len(chats) > _MOST_LISTED:
             _say("There are more; to list them: edgechat chats")
 
     def _open(self, prefix: str) -> None:
-        talk = self._target.run(self._loaded(prefix))
-        self._target.go_on_with(talk)
-        _say(f"Continuing: {_title(talk.chat)} ({counted(talk.n_messages)}).")
-        last = [turn for turn in talk.turns if turn.role != "system"][-2:]
-        for turn in last:
-            who = "You said" if turn.role == "user" else "The answer was"
-            _say(f"{who}: {printable(turn.content).strip() or 'nothing'}")
-
-    async def _loaded(self, prefix: str) -> Conversation:
         target = self._target
-        talk = await target.session.open((await target.store.find(prefix)).id)
-        if talk.written_elsewhere:
+        chat = self._wait_for(target.store.find(prefix))
+        conversation = self._wait_for(target.session.open(chat.id))
+        if conversation.written_elsewhere:
             raise ChatBusy(
-                f"Another edgechat is generating an answer in the conversation {talk.chat.title!r}.",
+                f"Another edgechat is generating an answer in the conversation {conversation.chat.title!r}.",
                 hint="Wait until it has finished, or open another conversation.",
             )
-        return talk
+        target.continue_conversation(conversation)
+        _say(f"Continuing: {_title(conversation.chat)} ({counted(conversation.n_messages)}).")
+        for turn in [turn for turn in conversation.turns if turn.role != "system"][-2:]:
+            speaker = "You said" if turn.role == "user" else "The answer was"
+            _say(f"{speaker}: {printable(turn.content).strip() or 'nothing'}")
 
     def _search(self, text: str) -> None:
-        if not text:  # every conversation matches
+        if not text:  # matches every conversation
             self._chats()
             return
-        found = self._target.run(self._target.store.search(text, _SOME))
-        if not found:
+        hits = self._wait_for(self._target.store.search(text, _MOST_LISTED))
+        if not hits:
             _say(f"No message contains {one_line(text, 60)!r}.")
-        for hit in found:
-            _say(f"{hit.chat.id[:8]}: {_title(hit.chat)}, {_speaker(hit)}: {one_line(hit.snippet)}")
-        if found:
+        for hit in hits:
+            _say(f"{hit.chat.id[:8]}: {_title(hit.chat)}, {_place(hit)}: {one_line(hit.snippet)}")
+        if hits:
             _say("To continue one of these: /open ID")
 
     def _quit(self, _: str) -> None:
@@ -184,7 +174,7 @@ def _title(chat: Chat) -> str:
     return one_line(chat.title, 60)
 
 
-def _speaker(hit: Hit) -> str:
+def _place(hit: Hit) -> str:
     if not hit.turn_id:
         return "in its title"
     return {"user": "you", "assistant": "the answer"}.get(hit.role, "the system prompt")

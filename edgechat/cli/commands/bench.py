@@ -13,87 +13,71 @@ With --json, one object is printed:
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from edgechat.base.text import escaped_json, flat, mebibytes
+from edgechat.base.text import flat, mebibytes
 from edgechat.cli.bench import plot
 from edgechat.cli.bench.asking import measure
 from edgechat.cli.bench.figures import PLAIN, BenchReport, BenchTask, DecodingRun
 from edgechat.cli.output.layout import sheet, styled, table
 from edgechat.cli.output.status import StatusLine
+from edgechat.cli.terminal_io import print_json
 from edgechat.planner.placement.fallback import refit
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 
 
-@dataclass(frozen=True, slots=True)
-class BenchOptions:
-    """What the command line said."""
-
-    model: str
-    request: PlanRequest
-    rounds: int = 5
-    tokens: int = 48
-    plot: Path | None = None
-    """Where to draw it, as PNG."""
-    json: bool = False
-
-
-def run(options: BenchOptions) -> int:
-    """Run the command; return the exit code. Raises EdgechatError."""
-    if options.plot is not None:
-        plot.check(options.plot)
-    status = StatusLine(sys.stderr)
-    try:
+def run(
+    model: str, request: PlanRequest, *, rounds: int, tokens: int, plot_file: Path | None, json: bool
+) -> None:
+    """Run the command. plot_file: where to draw a plot, as PNG. Raises EdgechatError."""
+    if plot_file is not None:
+        plot.check(plot_file)
+    with StatusLine(sys.stderr) as status:
         status.show("inspecting this machine and the model's header")
-        plan, told = refit(prepare(options.model, options.request))
-        report = measure(BenchTask(plan, options.rounds, options.tokens), status.show)
-    finally:
-        status.clear()
-    if options.plot is not None:
-        plot.draw(report, plan.model_name, options.plot)
-    if options.json:
-        print(escaped_json(json.dumps(_object(report, plan), ensure_ascii=False)))
+        plan, notes = refit(prepare(model, request))
+        report = measure(BenchTask(plan, rounds, tokens), status.show)
+    if plot_file is not None:
+        plot.draw(report, plan.model_name, plot_file)
+    if json:
+        print_json(_object(report, plan))
     else:
-        print(sheet(_rows(report, plan, told), bold=styled(sys.stdout), width=13))
-        if options.plot is not None:
-            print(f"\nPlot written to {flat(str(options.plot))}")
-    return 0
+        print(sheet(_rows(report, plan, notes), bold=styled(sys.stdout), width=13))
+        if plot_file is not None:
+            print(f"\nPlot written to {flat(str(plot_file))}")
 
 
-def _rows(report: BenchReport, plan: LoadPlan, told: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _rows(report: BenchReport, plan: LoadPlan, notes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     layers = f"{plan.gpu_layers} layers on {', '.join(plan.devices)}, " if plan.devices else ""
     yield "Model", f"{plan.model_name} {plan.quant or ''} ({report.architecture})".replace("  ", " ")
     by = "MLX" if plan.backend == "mlx" else f"{plan.threads} threads"
     yield "Load", f"context {plan.context}, {layers}{by}, in {report.load_ms / 1000:.1f} s"
-    for one in told:
-        yield "", one
+    for text in notes:
+        yield "", text
     real = f"the process takes {mebibytes(report.resident_bytes)}"
     yield "Memory", f"{mebibytes(plan.total_bytes)} planned; {real}" if plan.total_bytes else real
     yield "First token", f"{report.ttft_ms:.0f} ms after a prompt of {report.prompt_tokens} tokens"
     yield "", ""
-    yield "Speed", _whole(table(_speeds(report)))
+    yield "Speed", _unwrapped(table(_speeds(report)))
     yield "", ""
-    yield "Calls", _whole(table(_calls(report)))
+    yield "Calls", _unwrapped(table(_calls(report)))
     yield "", ""
     yield "Drafts", ", ".join(report.drafters) or report.no_draft or "no drafter"
     if report.drafters and report.no_draft:
         yield "", report.no_draft
-    yield "Decoding", _whole(table(_ways(report)))
+    yield "Decoding", _unwrapped(table(_ways(report)))
 
 
 def _speeds(report: BenchReport) -> list[tuple[str, ...]]:
-    rates = [(one.depth, one.prompt_tps, one.decode_tps) for one in report.depths]
     rows = [
-        (f"{depth} tokens", f"{read:.0f} tokens/s", f"{write:.1f} tokens/s") for depth, read, write in rates
+        (f"{at.depth} tokens", f"{at.prompt_tps:.0f} tokens/s", f"{at.decode_tps:.1f} tokens/s")
+        for at in report.depths
     ]
     return [("behind", "reads", "writes"), *rows]
 
@@ -111,19 +95,19 @@ def _calls(report: BenchReport) -> list[tuple[str, ...]]:
 def _ways(report: BenchReport) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("task", "way", "tokens/s", "of plain", "accepted drafts")]
     for way in report.ways:
-        stood = f"{way.accepted} of {way.drafted}" if way.drafted else ""
+        accepted = f"{way.accepted} of {way.drafted}" if way.drafted else ""
         ratio = _of_plain(report, way)
-        rows.append((way.task, way.name, f"{way.rate:.1f}", f"{ratio:.2f}" if ratio else "", stood))
+        rows.append((way.task, way.name, f"{way.rate:.1f}", f"{ratio:.2f}" if ratio else "", accepted))
     return rows
 
 
 def _of_plain(report: BenchReport, way: DecodingRun) -> float | None:
-    plain = next((one.rate for one in report.ways if (one.task, one.name) == (way.task, PLAIN)), 0.0)
+    plain = next((run.rate for run in report.ways if (run.task, run.name) == (way.task, PLAIN)), 0.0)
     return way.rate / plain if plain > 0 and way.name != PLAIN and way.rate > 0 else None
 
 
-def _whole(text: str) -> str:
-    """Return a table whose lines are not wrapped."""
+def _unwrapped(text: str) -> str:
+    """Indent the lines of a table, so that `sheet` does not wrap them."""
     return "\n".join(f"  {line}" for line in text.splitlines())
 
 

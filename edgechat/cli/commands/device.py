@@ -20,7 +20,6 @@ With --json, one object is printed. Sizes are in bytes, speeds are per second, a
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -31,9 +30,10 @@ import msgspec
 
 from edgechat.base import paths
 from edgechat.base.errors import FolderError
-from edgechat.base.text import ago, escaped_json, mebibytes
+from edgechat.base.text import ago, mebibytes
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
+from edgechat.cli.terminal_io import print_json
 from edgechat.device.bandwidth import MemorySpeed
 from edgechat.device.cpu import Cpu, choose_threads
 from edgechat.device.gpu.accelerators import Accelerator
@@ -44,34 +44,31 @@ from edgechat.device.survey import Survey, survey
 from edgechat.native.devices import Build
 
 
-def run(*, json: bool, refresh: bool) -> int:
-    """Run the command; return the exit code."""
-    status = StatusLine(sys.stderr)
-    status.show("inspecting this machine")
-    try:
-        found = survey(refresh=refresh)
-    finally:
-        status.clear()
+def run(*, json: bool, refresh: bool) -> None:
+    """Run the command."""
+    with StatusLine(sys.stderr) as status:
+        status.show("inspecting this machine")
+        machine = survey(refresh=refresh)
     folder = models_folder()
     if json:
-        print(escaped_json(_as_json(found, folder)))
+        print_json(msgspec.to_builtins(_object(machine, folder)))
     else:
-        print(sheet(_rows(found, folder), bold=styled(sys.stdout)))
-    return 0
+        print(sheet(_rows(machine, folder), bold=styled(sys.stdout)))
 
 
 def models_folder() -> Path | None:
-    """Return where downloaded models would go; None where there is no such folder and none can be made."""
+    """Return edgechat's folder of models; None if there is none and it cannot be created."""
     try:
         return paths.data_dir() / "models"
     except FolderError:
         return None
 
 
-def _as_json(found: Survey, folder: Path | None) -> str:
-    profile = found.profile
+def _object(machine: Survey, folder: Path | None) -> dict[str, Any]:
+    profile = machine.profile
     threads, why = choose_threads(profile.cpu)
-    object_: dict[str, Any] = {
+    mlx_device = profile.mlx_card.name if profile.mlx_card is not None else "CPU"
+    return {
         "cpu": {
             "name": profile.cpu.name,
             "physical": profile.cpu.physical,
@@ -83,41 +80,39 @@ def _as_json(found: Survey, folder: Path | None) -> str:
             "quota": profile.cpu.quota,
             "threads": threads,
             "threads_why": why,
-            "instruction_sets": found.instruction_sets,
+            "instruction_sets": machine.instruction_sets,
         },
         "memory": profile.memory,
         "accelerators": profile.accelerators,
         "free": profile.free,
         "speed": profile.speed,
         "disk": folder and {"path": str(folder), "free": disk_free(folder)},
-        "llama_cpp": found.build,
+        "llama_cpp": machine.build,
         "mlx": {
             "version": version() if profile.mlx else None,
             "missing": None if profile.mlx else missing(),
-            "device": _mlx_device(profile) if profile.mlx else None,
+            "device": mlx_device if profile.mlx else None,
         },
         "backend": "either" if profile.mlx_card is not None else "llama.cpp",
-        "failures": found.failures,
+        "failures": machine.failures,
     }
-    return json.dumps(msgspec.to_builtins(object_), ensure_ascii=False)
 
 
-def _rows(found: Survey, folder: Path | None) -> Iterator[tuple[str, str]]:
-    profile = found.profile
-    yield "Processor", _cpu(profile.cpu, found.instruction_sets)
+def _rows(machine: Survey, folder: Path | None) -> Iterator[tuple[str, str]]:
+    profile = machine.profile
+    yield "Processor", _cpu(profile.cpu, machine.instruction_sets)
     yield "Memory", _memory(profile.memory)
     cards = [_card(card, has_mlx=card == profile.mlx_card) for card in profile.accelerators]
     yield "Graphics", "\n".join(cards) or "no usable GPU"
     yield "Speed", _speed(profile.speed)
     yield "Threads", choose_threads(profile.cpu)[1]
-    free = disk_free(folder) if folder is not None else None
-    if free is not None:
+    if folder is not None and (free := disk_free(folder)) is not None:
         yield "Disk", f"{mebibytes(free)} free where models are stored\n  {folder}"
-    yield "llama.cpp", _build(found.build)
+    yield "llama.cpp", _build(machine.build)
     yield "MLX", _mlx(profile)
-    for failure in found.failures:
+    for failure in machine.failures:
         yield "Failed", f"{failure.source} {failure.why}"
-    if found.failures:
+    if machine.failures:
         yield "", "See `edgechat doctor`."
 
 
@@ -155,10 +150,6 @@ def _speed(speed: MemorySpeed | None) -> str:
     when = f"measured {ago(time.time() - speed.measured)} with {speed.threads} threads"
     busy = "; other programs were busy meanwhile" if speed.disturbed else ""
     return f"{figures}\n{when}{busy}"
-
-
-def _mlx_device(profile: DeviceProfile) -> str:
-    return profile.mlx_card.name if profile.mlx_card is not None else "CPU"
 
 
 def _mlx(profile: DeviceProfile) -> str:

@@ -16,35 +16,27 @@ With --json, a list of objects is printed, most recently used first:
 
 from __future__ import annotations
 
-import json as json_module
 import sys
 import time
 from typing import Any
 
-from edgechat.base.text import ago, escaped_json, flat, mebibytes
+from edgechat.base.text import ago, flat, mebibytes
 from edgechat.cli.output.layout import table
 from edgechat.cli.output.status import StatusLine
+from edgechat.cli.terminal_io import print_json
 from edgechat.planner.listing import ModelRow, rows
 
 _HEADINGS = ("NAME", "QUANT", "SIZE", "CONTEXT", "LAST USED", "FITS NOW", "WHERE")
 
 
-def run(*, json: bool) -> int:
-    """Run the command; return the exit code."""
-    rows = _rows()
+def run(*, json: bool) -> None:
+    """Run the command."""
+    with StatusLine(sys.stderr) as status:
+        models = rows(lambda name: status.show(f"reading the header of {name}"))
     if json:
-        print(escaped_json(json_module.dumps([_object(row) for row in rows], ensure_ascii=False)))
+        print_json([_object(row) for row in models])
     else:
-        print(table([_HEADINGS, *(tuple(map(flat, _cells(row))) for row in rows)]))
-    return 0
-
-
-def _rows() -> list[ModelRow]:
-    status = StatusLine(sys.stderr)
-    try:
-        return rows(lambda name: status.show(f"reading the header of {name}"))
-    finally:
-        status.clear()
+        print(table([_HEADINGS, *(tuple(map(flat, _cells(row))) for row in models)]))
 
 
 def _cells(row: ModelRow) -> tuple[str, ...]:

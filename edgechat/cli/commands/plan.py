@@ -21,64 +21,45 @@ With --json, one object is printed for one MODEL; for several or none, a list of
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from edgechat import settings
-from edgechat.base.text import escaped_json, figure, flat, mebibytes, seconds
+from edgechat.base.text import figure, flat, mebibytes, seconds
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
+from edgechat.cli.terminal_io import print_json
 from edgechat.planner.machine import MachineDescription
 from edgechat.planner.placement.budget import RAM
 from edgechat.planner.plan import LABELS, LoadPlan, as_json
 from edgechat.planner.ranking.ranked_file import RankedFile
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.planner.ranking.survey import SurveyFindings, all_models, one_model
-from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, with_settings
+from edgechat.planner.request import PlanRequest, with_settings
 
 
-@dataclass(frozen=True, slots=True)
-class PlanOptions:
-    """What the command line said."""
-
-    models: tuple[str, ...] = ()
-    described: MachineDescription = field(default_factory=MachineDescription)
-    request: PlanRequest = DEFAULT_REQUEST
-    json: bool = False
-
-
-def run(options: PlanOptions) -> int:
+def run(models: Sequence[str], request: PlanRequest, described: MachineDescription, *, json: bool) -> int:
     """Run the command; return the exit code: 1 where nothing fits. Raises EdgechatError."""
-    status = StatusLine(sys.stderr)
-    status.show("inspecting this machine")
-    said = settings.load()
-    insists = options.request.draft is not None
-    request = with_settings(options.request, said)
-    try:
-        if options.models:
-            found = [
-                one_model(name, request, options.described, offline=said.offline, insists=insists)
-                for name in options.models
+    current = settings.load()
+    offline, insists = current.offline, request.draft is not None
+    request = with_settings(request, current)
+    with StatusLine(sys.stderr) as status:
+        status.show("inspecting this machine")
+        if models:
+            surveys = [
+                one_model(name, request, described, offline=offline, insists=insists) for name in models
             ]
         else:
-            found = [all_models(request, options.described)]
-    finally:
-        status.clear()
-    if options.json:
-        print(escaped_json(json.dumps(_as_json(found, options), ensure_ascii=False)))
+            surveys = [all_models(request, described)]
+    if json and models:
+        objects = [_object(survey.chosen or _smallest(survey.options)) for survey in surveys]
+        print_json(objects[0] if len(objects) == 1 else objects)
+    elif json:
+        print_json([_object(option) for option in surveys[0].options])
     else:
-        print("\n\n".join("\n".join(_lines(one)) for one in found))
-    return 0 if all(one.chosen for one in found) else 1
-
-
-def _as_json(found: Sequence[SurveyFindings], options: PlanOptions) -> Any:
-    if not options.models:
-        return [_object(one) for one in found[0].options]
-    objects = [_object(one.chosen or _smallest(one.options)) for one in found]
-    return objects[0] if len(objects) == 1 else objects
+        print("\n\n".join("\n".join(_lines(survey)) for survey in surveys))
+    return 0 if all(survey.chosen for survey in surveys) else 1
 
 
 def _object(option: RankedFile) -> dict[str, Any]:
@@ -94,14 +75,14 @@ def _object(option: RankedFile) -> dict[str, Any]:
     return as_json(option.plan) | {"verdict": option.verdict.label}
 
 
-def _lines(found: SurveyFindings) -> Iterator[str]:
-    if found.name is not None:
-        yield from _table(list(_ladder(found)))
+def _lines(survey: SurveyFindings) -> Iterator[str]:
+    if survey.name is not None:
+        yield from _table(list(_ladder(survey)))
         yield ""
-    elif any(option.plan is not None for option in found.options):
-        yield from _catalogue(found)
+    elif any(option.plan is not None for option in survey.options):
+        yield from _catalogue(survey)
         yield ""
-    yield sheet(_choice(found), bold=styled(sys.stdout))
+    yield sheet(_choice(survey), bold=styled(sys.stdout))
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -113,18 +94,18 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield flat(f"{cells[0]} {'  '.join(cells[1:])}".rstrip())
 
 
-def _ladder(found: SurveyFindings) -> Iterator[tuple[str, ...]]:
+def _ladder(survey: SurveyFindings) -> Iterator[tuple[str, ...]]:
     yield " ", "QUANT", "BACKEND", "SIZE", "CONTEXT", "ON GPU", "TOKENS/S", "FIRST", "LOSS", "VERDICT"
-    for option in found.options:
-        made = option.plan
+    for option in survey.options:
+        plan = option.plan
         by = "MLX" if option.variant.format == "mlx" else ""
-        start = (_mark(option, found), option.quant or "?", by, mebibytes(option.variant.size))
-        if made is None:
+        start = (_mark(option, survey), option.quant or "?", by, mebibytes(option.variant.size))
+        if plan is None:
             yield *start, "", "", "", "", "", option.verdict.label
             continue
-        cache = "" if made.cache_type == "f16" else f" {made.cache_type}"
-        loss = figure(made.kl_divergence.value, 2) if made.kl_divergence else "?"
-        yield *start, f"{made.context}{cache}", *_figures(option, made), loss, option.verdict.label
+        cache = "" if plan.cache_type == "f16" else f" {plan.cache_type}"
+        loss = figure(plan.kl_divergence.value, 2) if plan.kl_divergence else "?"
+        yield *start, f"{plan.context}{cache}", *_figures(option, plan), loss, option.verdict.label
 
 
 _HEADINGS = {
@@ -134,17 +115,17 @@ _HEADINGS = {
 }
 
 
-def _catalogue(found: SurveyFindings) -> Iterator[str]:
-    """Yield one table, with headings between the verdicts; what is too large is told in `_choice`."""
+def _catalogue(survey: SurveyFindings) -> Iterator[str]:
+    """Yield one table, with headings between the verdicts; `_choice` lists what is too large."""
     rows = [(" ", "MODEL", "QUANT", "SIZE", "CTX", "GPU", "TOK/S", "FIRST", "SCORE")]
-    fitting = [(option, option.plan) for option in found.options if option.plan is not None]
-    for option, made in fitting:
+    fitting = [(option, option.plan) for option in survey.options if option.plan is not None]
+    for option, plan in fitting:
         quality = option.variant.entry.quality if option.variant.entry else None
         size = mebibytes(option.variant.size).replace(" ", "").removesuffix("iB")
-        cache = "" if made.cache_type == "f16" else f" {made.cache_type[:2]}"
-        context = f"{made.context // 1024}k" if made.context >= 1024 else f"{made.context}"
-        start = (_mark(option, found), option.variant.model, option.quant or "?", size, f"{context}{cache}")
-        rows.append((*start, *_figures(option, made), f"{quality}" if quality else "?"))
+        cache = "" if plan.cache_type == "f16" else f" {plan.cache_type[:2]}"
+        context = f"{plan.context // 1024}k" if plan.context >= 1024 else f"{plan.context}"
+        start = (_mark(option, survey), option.variant.model, option.quant or "?", size, f"{context}{cache}")
+        rows.append((*start, *_figures(option, plan), f"{quality}" if quality else "?"))
     before = Verdict.FITS
     head, *lines = _table(rows)
     yield head
@@ -155,49 +136,47 @@ def _catalogue(found: SurveyFindings) -> Iterator[str]:
         yield line
 
 
-def _mark(option: RankedFile, found: SurveyFindings) -> str:
-    return "*" if found.chosen is not None and option.variant is found.chosen.variant else " "
+def _mark(option: RankedFile, survey: SurveyFindings) -> str:
+    return "*" if survey.chosen is not None and option.variant is survey.chosen.variant else " "
 
 
-def _figures(option: RankedFile, made: LoadPlan) -> tuple[str, str, str]:
-    """Return the share of the load that is on accelerators, the tokens a second, the time to the first."""
-    taken = sum(one.total_bytes for one in made.memory if one.name != RAM)
-    share = f"{100 * taken / max(1, made.total_bytes):.0f}%" if made.gpu_layers else ""
-    found = option.predicted
-    return share, figure(found.decode_tps), seconds(found.ttft_ms / 1000)
+def _figures(option: RankedFile, plan: LoadPlan) -> tuple[str, str, str]:
+    """Return the share of the load that is on accelerators, tokens per second, and time to first token."""
+    on_gpu = sum(memory.total_bytes for memory in plan.memory if memory.name != RAM)
+    share = f"{100 * on_gpu / max(1, plan.total_bytes):.0f}%" if plan.gpu_layers else ""
+    return share, figure(option.predicted.decode_tps), seconds(option.predicted.ttft_ms / 1000)
 
 
-def _choice(found: SurveyFindings) -> Iterator[tuple[str, str]]:
-    large = [one for one in found.options if one.plan is None]
-    if found.name is None and large:
-        yield "Too large", ", ".join(one.variant.model for one in large)
-    if found.unread > 0:
-        yield "Not examined", f"{found.unread} more files of the repository, which seemed worse choices"
-    yield "Machine", found.machine
-    chosen = found.chosen
+def _choice(survey: SurveyFindings) -> Iterator[tuple[str, str]]:
+    too_large = [option.variant.model for option in survey.options if option.plan is None]
+    if survey.name is None and too_large:
+        yield "Too large", ", ".join(too_large)
+    if survey.unread > 0:
+        yield "Not examined", f"{survey.unread} more files of the repository, which seemed worse choices"
+    yield "Machine", survey.machine
+    chosen = survey.chosen
     if chosen is None or chosen.plan is None:
-        yield "Choice", f"None of these fit. {_smallest(found.options).why_not}"
-        if found.instead is not None:
-            name = found.instead.variant.model
-            yield "Instead", f"This model fits:\n  edgechat plan {name}"
+        yield "Choice", f"None of these fit. {_smallest(survey.options).why_not}"
+        if survey.instead is not None:
+            yield "Instead", f"This model fits:\n  edgechat plan {survey.instead.variant.model}"
         else:
             guide = "use the guide, which needs very little memory"
             yield "Instead", f"Close other programs, or {guide}:\n  edgechat run guide"
         return
-    made = chosen.plan
-    name = found.name or made.model_name
-    by = " for MLX" if made.backend == "mlx" else ""
+    plan = chosen.plan
+    name = survey.name or plan.model_name
+    by = " for MLX" if plan.backend == "mlx" else ""
     forced = " --backend mlx" if by and chosen.variant.entry is not None else ""
-    here = "" if made.model_path else f", not on this machine yet:\n  edgechat pull {name}{forced}"
-    yield "Choice", f"{made.model_name} {made.quant or ''}".rstrip() + by + here
-    for note in made.notes:
+    here = "" if plan.model_path else f", not on this machine yet:\n  edgechat pull {name}{forced}"
+    yield "Choice", f"{plan.model_name} {plan.quant or ''}".rstrip() + by + here
+    for note in plan.notes:
         yield "Note", note
-    yield "Why", "\n".join(made.reasons)
-    for other in made.alternatives:
+    yield "Why", "\n".join(plan.reasons)
+    for other in plan.alternatives:
         context = f", context {other.context}" if other.context else ""
-        by = f" for {LABELS[other.backend]}" if other.backend != made.backend else ""
+        by = f" for {LABELS[other.backend]}" if other.backend != plan.backend else ""
         yield "Or", f"{other.model} {other.quant or ''}{by}{context}: {other.why_not}"
 
 
 def _smallest(options: Sequence[RankedFile]) -> RankedFile:
-    return min(options, key=lambda one: one.variant.size)
+    return min(options, key=lambda option: option.variant.size)

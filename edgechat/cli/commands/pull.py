@@ -14,18 +14,16 @@ With --json, one object is printed at the end:
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from dataclasses import dataclass
-from typing import Any
 
 from edgechat.base.errors import DoesNotFit
-from edgechat.base.text import escaped_json, flat, one_line
+from edgechat.base.text import flat, one_line
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.progress import DownloadProgress
 from edgechat.cli.output.pull_report import as_object, of_local_file, result, shown
 from edgechat.cli.output.status import StatusLine
+from edgechat.cli.terminal_io import answers_yes, is_interactive, print_json
 from edgechat.models.hub.download import FetchedFile
 from edgechat.models.request import parse_request
 from edgechat.planner.ranking.download_choice import DownloadChoice
@@ -34,90 +32,63 @@ from edgechat.planner.request import FORMATS
 from edgechat.settings import Backend
 
 
-@dataclass(frozen=True, slots=True)
-class PullOptions:
-    """What the command line said."""
+def run(
+    model: str,
+    *,
+    quant: str | None,
+    draft: str | None,
+    backend: Backend | None,
+    revision: str | None,
+    dry_run: bool,
+    force: bool,
+    json: bool,
+) -> None:
+    """Run the command. Raises EdgechatError.
 
-    model: str
-    quant: str | None = None
-    draft: str | None = None
-    """None: as settings.toml says, else auto."""
-    backend: Backend | None = None
-    """None: what suits this machine best."""
-    revision: str | None = None
-    dry_run: bool = False
-    force: bool = False
-    json: bool = False
-
-
-def run(options: PullOptions) -> int:
-    """Run the command; return the exit code. Raises EdgechatError."""
-    reads = FORMATS[options.backend] if options.backend else None
-    want = parse_request(options.model, options.quant, options.revision, reads)
-    status = StatusLine(sys.stderr)
-    try:
-        decided = decide(
-            want,
-            draft=options.draft,
-            backend=options.backend,
-            tell=status.show,
-        )
-    finally:
-        status.clear()
-    if isinstance(decided, LocalModelEntry):
-        return _without_hub(decided, options)
-    picked = decided.picked
-    if picked is not None:
-        if not options.json:
-            print(sheet(shown(decided, picked), bold=styled(sys.stdout)), flush=True)
-        if not decided.fits and not options.dry_run:
-            _insist(picked, options)
-    return _bring(decided, options)
-
-
-def _without_hub(here: LocalModelEntry, options: PullOptions) -> int:
-    """Say what is here of a model of the catalogue, of whose repository nothing is known."""
-    if options.json:
-        _print_json(of_local_file(here, options.dry_run))
-    else:
-        print(f"{one_line(here.path.name)} is already on this machine: {flat(str(here.path))}")
-    return 0
-
-
-def _insist(picked: DownloadChoice, options: PullOptions) -> None:
-    """Go on with a model that does not fit only where someone wants it all the same. Raises DoesNotFit."""
-    if options.force:
+    draft: None for what settings.toml says, else auto. backend: None for what suits this machine best.
+    """
+    want = parse_request(model, quant, revision, FORMATS[backend] if backend else None)
+    with StatusLine(sys.stderr) as status:
+        decision = decide(want, draft=draft, backend=backend, tell=status.show)
+    if isinstance(decision, LocalModelEntry):  # nothing is known of its repository
+        if json:
+            print_json(of_local_file(decision, dry_run))
+        else:
+            path = decision.path
+            print(f"{one_line(path.name)} is already on this machine: {flat(str(path))}")
         return
-    if sys.stdin.isatty() and sys.stdout.isatty() and not options.json:
-        if input("It does not fit. Download it anyway? [y/N] ").strip().lower() in ("y", "yes"):
+    if decision.picked is not None:
+        if not json:
+            print(sheet(shown(decision, decision.picked), bold=styled(sys.stdout)), flush=True)
+        if not decision.fits and not dry_run and not force:
+            _confirm(decision.picked, json=json)
+    started = time.monotonic()
+    files = [] if dry_run else _download(decision)
+    seconds = time.monotonic() - started
+    if json:
+        print_json(as_object(decision, files, dry_run, seconds))
+    else:
+        print("\n".join(result(decision, files, dry_run, seconds)))
+
+
+def _confirm(choice: DownloadChoice, *, json: bool) -> None:
+    """Ask whether to download a model that does not fit. Raises DoesNotFit unless the answer is yes."""
+    if is_interactive() and not json:
+        if answers_yes("It does not fit. Download it anyway?"):
             return
         raise DoesNotFit("Nothing was downloaded.")
-    instead = f"edgechat pull {picked.instead} would fit. " if picked.instead else ""
-    raise DoesNotFit(picked.why_not, hint=f"{instead}To download it anyway: --force")
+    instead = f"edgechat pull {choice.instead} would fit. " if choice.instead else ""
+    raise DoesNotFit(choice.why_not, hint=f"{instead}To download it anyway: --force")
 
 
-def _bring(decided: PullDecision, options: PullOptions) -> int:
-    started = time.monotonic()
-    fetched: tuple[tuple[FetchedFile, ...], ...] = ()
-    if not options.dry_run:
-        progress = DownloadProgress(decided.total)
-        try:
-            fetched = bring(decided, progress)
-        except KeyboardInterrupt:
-            progress.says(
-                "Interrupted. The part that was downloaded is kept; to resume, run the same command again."
-            )
-            raise
-        finally:
-            progress.clear()
-    seconds = time.monotonic() - started
-    files = [one for part in fetched for one in part]
-    if options.json:
-        _print_json(as_object(decided, files, options.dry_run, seconds))
-    else:
-        print("\n".join(result(decided, files, options.dry_run, seconds)))
-    return 0
-
-
-def _print_json(found: dict[str, Any]) -> None:
-    print(escaped_json(json.dumps(found, ensure_ascii=False)))
+def _download(decision: PullDecision) -> list[FetchedFile]:
+    progress = DownloadProgress(decision.total)
+    try:
+        return [file for part in bring(decision, progress) for file in part]
+    except KeyboardInterrupt:
+        progress.says(
+            "Interrupted. The part that was downloaded is kept; to resume, run the same command again."
+        )
+        raise
+    finally:
+        progress.clear()

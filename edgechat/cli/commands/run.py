@@ -1,6 +1,6 @@
 """`edgechat run`: one question, or a conversation line by line. Answers to stdout, all else to stderr.
 
-The plain mode for screen readers (`edgechat --screen-reader`) is the same conversation, told in sentences.
+The plain mode for screen readers (`edgechat --screen-reader`) is the same conversation, in whole sentences.
 """
 
 from __future__ import annotations
@@ -14,57 +14,54 @@ from dataclasses import replace
 from edgechat.base.errors import EdgechatError, ModelNotFound, StoreError
 from edgechat.chat.session import ChatSession, SessionServices
 from edgechat.cli.chat.chat_loop import ChatLoop, RunOptions
-from edgechat.cli.chat.conversation import conversation, offering_not_to_keep
+from edgechat.cli.chat.conversation import chosen_conversation, hinting_at_no_store
 from edgechat.cli.chat.event_loop import Background
 from edgechat.cli.terminal_io import note
 from edgechat.settings import Settings
 
-__all__ = ["PIPED_LIMIT", "RunOptions", "run"]
+__all__ = ["PIPED_LIMIT", "SIGNAL_EXIT", "RunOptions", "run"]
 
-_SIGNALLED = 128  # what shells add to the number of the signal that ended a program
+SIGNAL_EXIT = 128  # shells add it to the number of the signal that ended a program
 PIPED_LIMIT = 16 * 2**20
 """Bytes read from a pipe; more than any context holds."""
 
 
-def run(options: RunOptions) -> int:
-    """Run the command; return the exit code. Raises EdgechatError."""
-    prompt = None if options.converse else _whole_prompt(None if options.prompt == "-" else options.prompt)
-    going_on = options.wanted.as_option
+def run(options: RunOptions) -> None:
+    """Run the command. Raises EdgechatError."""
+    prompt = None if options.interactive else _whole_prompt(options.prompt)
     if prompt is None and options.json:
         raise EdgechatError(
             "--json requires a prompt.", hint='For example: edgechat run MODEL "PROMPT" --json'
         )
     if prompt is not None and not prompt.strip():
-        raise EdgechatError(
-            "The prompt is empty.", hint=f'For example: edgechat run MODEL "PROMPT"{going_on}'
-        )
+        example = f'edgechat run MODEL "PROMPT"{options.choice.as_option}'
+        raise EdgechatError("The prompt is empty.", hint=f"For example: {example}")
     options = replace(options, prompt=prompt)
-    _heed_signals()
+    _exit_on_signals()
     background = Background()
     session = _session(options)
     try:
-        said = background.run(session.read_settings())
-        with offering_not_to_keep(options.wanted):
+        settings = background.run(session.read_settings())
+        with hinting_at_no_store(options.choice):
             background.run(session.store())
-        _hold(options, said, session, background)
+        _run_session(options, settings, session, background)
     finally:
         background.run(session.close())
-    return 0
 
 
-def _heed_signals() -> None:
-    """Let SIGTERM and a hang-up end the program as Ctrl+C does, every word saved."""
-    # Windows has no SIGHUP, and nohup has it ignored.
+def _exit_on_signals() -> None:
+    """Let SIGTERM and SIGHUP end the program as Ctrl+C does, with everything saved."""
+    # Windows has no SIGHUP, and nohup ignores it.
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
     def leave(number: int, _: object) -> None:
-        # A shell and the kernel both tell of a closed terminal, and both must not cut short what saves.
-        for other in heeded:
+        # Both the shell and the kernel report a closed terminal; the second signal must not stop the saving.
+        for other in handled:
             signal.signal(other, signal.SIG_IGN)
-        raise SystemExit(_SIGNALLED + number)
+        raise SystemExit(SIGNAL_EXIT + number)
 
-    for number in heeded:
+    for number in handled:
         signal.signal(number, leave)
 
 
@@ -77,36 +74,39 @@ def _session(options: RunOptions) -> ChatSession:
         options.model,
         front="run",
         options=options.generation,
-        keep=options.wanted.keep,
-        needs_store=not options.wanted.is_new,
-        prewarm=options.prompt is None,  # nobody waits for the next question after the only one
+        keep=options.choice.keep,
+        needs_store=not options.choice.is_new,
+        prewarm=options.prompt is None,  # no question follows a single prompt
     )
     session.on_note = note
     return session
 
 
-def _hold(options: RunOptions, said: Settings, session: ChatSession, background: Background) -> None:
-    """Hold the conversation that is wanted."""
-    system = options.system_of(said) if options.wanted.is_new else options.system
-    talk = background.run(conversation(session, options.wanted, system))
+def _run_session(
+    options: RunOptions, settings: Settings, session: ChatSession, background: Background
+) -> None:
+    choice = options.choice
+    system = options.new_system(settings) if choice.is_new else options.system
+    conversation = background.run(chosen_conversation(session, choice, system))
     try:
         background.run(session.engine())
     except ModelNotFound as error:
-        if options.model is None or options.wanted.is_new or options.prompt is not None:
+        if options.model is None or choice.is_new or options.prompt is not None:
             raise
-        # Whoever goes on easily forgets that the model comes first.
-        words = ["edgechat", "run", talk.chat.model, options.model]
-        meant = shlex.join(words) + options.wanted.as_option
-        raise ModelNotFound(error.message, hint=f"Did you mean: {meant}") from error
-    spoken = options.screen_reader or said.screen_reader
-    ChatLoop(session, talk, options, background, spoken=spoken).main(options.prompt)
-    if options.converse:  # as the app does
+        # With --continue, the model before the prompt is easily forgotten.
+        command = shlex.join(["edgechat", "run", conversation.chat.model, options.model])
+        raise ModelNotFound(error.message, hint=f"Did you mean: {command}{choice.as_option}") from error
+    spoken = options.screen_reader or settings.screen_reader
+    ChatLoop(session, conversation, options, background, spoken=spoken).main(options.prompt)
+    if options.interactive:  # as the app does
         with contextlib.suppress(StoreError):
             background.run(session.remember_model())
 
 
 def _whole_prompt(prompt: str | None) -> str | None:
-    """Return the prompt with what is piped in after it; None where a person is there to type."""
+    """Return the prompt followed by the text that is piped in; None if a person is to type it."""
+    if prompt == "-":
+        prompt = None
     if sys.stdin is None or sys.stdin.isatty():
         return prompt
     piped = sys.stdin.buffer.read(PIPED_LIMIT + 1)

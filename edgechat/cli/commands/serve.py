@@ -1,4 +1,4 @@
-"""`edgechat serve`: the server's start, and its end."""
+"""`edgechat serve`: starts the server, and shuts it down."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from edgechat.base import logs
 from edgechat.base.errors import BackendMissing, EdgechatError, SettingsError
 from edgechat.base.text import one_line
 from edgechat.cli.options import Debug
-from edgechat.cli.output.remedies import install_extra
+from edgechat.cli.output.remedies import install
 from edgechat.cli.output.server_banner import first_screen
 from edgechat.cli.terminal_io import complain, note
 from edgechat.planner.plan import LoadPlan
-from edgechat.planner.request import PlanRequest
-from edgechat.settings import Backend, Settings
+from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 
 if TYPE_CHECKING:
     from edgechat.server.http.access_policy import AccessRules
@@ -31,38 +30,31 @@ if TYPE_CHECKING:
 _ORIGIN = re.compile(r"(https?|[a-z][a-z0-9+-]*)://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,252}|\[[0-9a-f:.]+\]")
 _PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client")
-_OPEN_KEY = 16
-"""Characters that a key has at least where others can reach the server."""
+_LEAST_KEY = 16
+"""Characters that a key must have if other machines can reach the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What the command line said; None and empty mean that it said nothing."""
+    """The options of the command line; None means that one was not given."""
 
     model: str | None = None
+    request: PlanRequest = DEFAULT_REQUEST
+    """How models are to be loaded."""
     host: str = "127.0.0.1"
     port: int = 8484
     api_key: str | None = None
     no_api_key: bool = False
     cors: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    context: int | None = None
-    draft: str | None = None
-    backend: Backend | None = None
-    anyway: bool = False
     grace: float = 6.0
-    """Seconds. Containers are killed ten after the signal, and the end itself takes some."""
+    """Seconds. Containers are killed ten seconds after the signal, and the shutdown itself takes some."""
     strict: bool = False
     verbose: bool = False
 
-    @property
-    def request(self) -> PlanRequest:
-        """How models are to be loaded."""
-        return PlanRequest(context=self.context, draft=self.draft, backend=self.backend, anyway=self.anyway)
 
-
-def run(options: ServeOptions) -> int:
-    """Run the command until it is stopped; return the exit code. Raises EdgechatError."""
+def run(options: ServeOptions) -> None:
+    """Run the command until it is stopped. Raises EdgechatError."""
     _need_packages()
     logs.to_terminal(verbose=options.verbose, debug=Debug.on)
     from edgechat.planner.prepare import prepare
@@ -71,7 +63,7 @@ def run(options: ServeOptions) -> int:
     from edgechat.server.pool.available_models import first_model
     from edgechat.server.serving import is_loopback, listen
 
-    said = settings.load()
+    think = settings.load().think
     origins, aliases = frozenset(map(_origin, options.cors)), frozenset(map(_alias, options.names))
     with contextlib.closing(listen(options.host, options.port)) as listener:
         choice = asyncio.run(first_model(options.model))
@@ -79,30 +71,31 @@ def run(options: ServeOptions) -> int:
             note(choice.note)
         name = choice.model
         pool = real_pool(name, options.request, on_note=note)
-        # Before anything is promised, and a key is made and shown: what cannot be loaded ends the command.
+        # Before a key is generated and shown: a model that cannot be loaded ends the command.
         plan = prepare(name, options.request, may_embed=True)
         key = _key(options, listener)
         hosts = frozenset() if is_loopback(listener) else _own_names(options.host)
-        door = AccessRules(key.text if key else None, hosts, origins, aliases)
+        rules = AccessRules(key.text if key else None, hosts, origins, aliases)
         logged = not sys.stdout.isatty()
         print(first_screen(name, listener, key, embeds=plan.embeddings, logged=logged), flush=True)
-        asyncio.run(_serve(options, said, listener, door, pool))
-    return 0
+        asyncio.run(_serve(options, think, listener, rules, pool))
 
 
 async def _serve(
-    options: ServeOptions, said: Settings, listener: socket.socket, door: AccessRules, pool: Pool
+    options: ServeOptions, think: bool | None, listener: socket.socket, rules: AccessRules, pool: Pool
 ) -> None:
     from edgechat.server.app import make_app
     from edgechat.server.serving import Server
 
     async def drain() -> None:
-        _tell("Stopping after the answers in progress; press Ctrl+C again to stop at once.")
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            message = "Stopping after the answers in progress; press Ctrl+C again to stop at once."
+            print(message, file=sys.stderr, flush=True)
         await pool.drain(options.grace)
-        await pool.close()  # what takes longer is told that it was stopped
+        await pool.close()  # stops the answers that take longer, and says so to their clients
 
     async with pool:
-        app = make_app(pool, door, think=said.think, strict=options.strict)
+        app = make_app(pool, rules, think=think, strict=options.strict)
         loading = asyncio.ensure_future(_load(pool))
         await Server(app, drain=drain).serve(sockets=[listener])
         loading.cancel()
@@ -110,7 +103,7 @@ async def _serve(
 
 
 async def _load(pool: Pool) -> None:
-    """Load the default model ahead of the first request; what is wrong with it /health says too."""
+    """Load the default model before the first request; /health reports errors, too."""
     try:
         async with pool.serve() as served:
             _print_plan(served.plan)
@@ -122,14 +115,15 @@ def _need_packages() -> None:
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         are = "are" if len(missing) > 1 else "is"
+        command = install('"edgechat[server]"', archive="this system and CPU")
         raise BackendMissing(
             f"edgechat serve requires {' and '.join(missing)}, which {are} not installed.",
-            hint=f"To install:\n{install_extra('server')}",
+            hint=f"To install:\n{command}",
         )
 
 
 def _key(options: ServeOptions, listener: socket.socket) -> Key | None:
-    """Return the key to ask for; None for none. Raises SettingsError where that would let strangers in."""
+    """Return the API key to require, or None. Raises SettingsError if strangers could get in."""
     from edgechat.server.http.api_key import find_key
     from edgechat.server.serving import is_loopback
 
@@ -144,17 +138,17 @@ def _key(options: ServeOptions, listener: socket.socket) -> Key | None:
     if options.no_api_key:
         return None
     key = find_key(options.api_key)
-    if not local and len(key.text) < _OPEN_KEY:
+    if not local and len(key.text) < _LEAST_KEY:
         raise SettingsError(
             f"Other machines can reach {options.host}, and this key is too easy to guess.",
-            hint=f"Use a key of at least {_OPEN_KEY} characters, or omit it: edgechat then uses its "
+            hint=f"Use a key of at least {_LEAST_KEY} characters, or omit it: edgechat then uses its "
             "generated key.",
         )
     return key
 
 
 def _origin(text: str) -> str:
-    """Return an origin as browsers send it. Raises SettingsError for what is none."""
+    """Return an origin as browsers send it. Raises SettingsError if it is not valid."""
     origin = text.strip().lower().removesuffix("/")
     if _ORIGIN.fullmatch(origin) is None:
         raise SettingsError(
@@ -165,7 +159,7 @@ def _origin(text: str) -> str:
 
 
 def _alias(text: str) -> str:
-    """Return a name as it stands in Host. Raises SettingsError for what is none."""
+    """Return a host name as in the header Host. Raises SettingsError if it is not valid."""
     name = text.strip().lower()
     if _NAME.fullmatch(name) is None:
         raise SettingsError(
@@ -176,21 +170,16 @@ def _alias(text: str) -> str:
 
 
 def _own_names(host: str) -> frozenset[str]:
-    """Return how other machines may call this one."""
+    """Return the names by which other machines may address this one."""
     own = socket.gethostname().lower()
     return frozenset({own, f"{own.partition('.')[0]}.local", host.lower()})
 
 
 def _print_plan(plan: LoadPlan) -> None:
-    for told in plan.notes:
-        note(told)
+    for text in plan.notes:
+        note(text)
     name, quant = plan.model_name, plan.quant or ""
     if quant.casefold() not in name.casefold():
         name = f"{name} {quant}"
-    each = f"{plan.context} tokens of context, up to {plan.n_seq_max} requests at once"
-    print(one_line(f"{name} is loaded with {plan.backend}: {each}."), flush=True)
-
-
-def _tell(line: str) -> None:
-    with contextlib.suppress(OSError):  # whoever read it has gone; the server has not
-        print(line, file=sys.stderr, flush=True)
+    capacity = f"{plan.context} tokens of context, up to {plan.n_seq_max} requests at once"
+    print(one_line(f"{name} is loaded with {plan.backend}: {capacity}."), flush=True)

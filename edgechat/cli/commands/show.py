@@ -11,7 +11,6 @@ With --json, one object is printed, or a list if the name matches several files:
 
 from __future__ import annotations
 
-import json as json_module
 import sys
 import time
 from collections.abc import Iterator
@@ -20,9 +19,10 @@ from typing import Any
 
 from edgechat import settings
 from edgechat.base.errors import DoesNotFit
-from edgechat.base.text import ago, escaped_json, figure, flat, mebibytes, one_line
+from edgechat.base.text import ago, figure, flat, mebibytes, one_line
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
+from edgechat.cli.terminal_io import print_json
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.resolve import find_models
@@ -46,7 +46,7 @@ _THINKING = {
 
 @dataclass(frozen=True, slots=True)
 class ShownModel:
-    """Everything that is said of a model."""
+    """Everything that is shown of a model."""
 
     model: LocalModel
     header: ModelHeader
@@ -55,39 +55,33 @@ class ShownModel:
     why_not: str = ""
 
 
-def run(name: str, *, json: bool) -> int:
-    """Run the command; return the exit code. Raises EdgechatError."""
-    status = StatusLine(sys.stderr)
-    status.show("reading the header")
-    try:
-        with DryRun() as dry:
-            machine = Machine(look(dry), history=Calibration.read(), dry=dry)
-            found = [_shown(one, machine) for one in find_models(name)]
-    finally:
-        status.clear()
+def run(name: str, *, json: bool) -> None:
+    """Run the command. Raises EdgechatError."""
+    with StatusLine(sys.stderr) as status, DryRun() as dry:
+        status.show("reading the header")
+        machine = Machine(look(dry), history=Calibration.read(), dry=dry)
+        models = [_shown(model, machine) for model in find_models(name)]
     if json:
-        objects = [_object(one) for one in found]
-        said = objects[0] if len(objects) == 1 else objects
-        print(escaped_json(json_module.dumps(said, ensure_ascii=False)))
+        objects = [_object(shown) for shown in models]
+        print_json(objects[0] if len(objects) == 1 else objects)
     else:
-        print("\n\n".join(sheet(_rows(one), bold=styled(sys.stdout), width=14) for one in found))
-    return 0
+        print("\n\n".join(sheet(_rows(shown), bold=styled(sys.stdout), width=14) for shown in models))
 
 
-def _shown(one: LocalModel, machine: Machine) -> ShownModel:
-    variant, request = of_local(one), with_settings(DEFAULT_REQUEST, settings.load())
-    header, use = variant.header(), use_of(one.path)
+def _shown(model: LocalModel, machine: Machine) -> ShownModel:
+    variant, request = of_local(model), with_settings(DEFAULT_REQUEST, settings.load())
+    header, use = variant.header(), use_of(model.path)
     try:
-        made = plan_variant(variant, machine, request)
-        made = with_draft(made, variant, machine, request, insists=False)
+        plan = plan_variant(variant, machine, request)
+        plan = with_draft(plan, variant, machine, request, insists=False)
     except DoesNotFit as error:
-        return ShownModel(one, header, use, None, error.message)
-    return ShownModel(one, header, use, made)
+        return ShownModel(model, header, use, None, error.message)
+    return ShownModel(model, header, use, plan)
 
 
-def _rows(one: ShownModel) -> Iterator[tuple[str, str]]:
-    model, header = one.model, one.header
-    yield "Model", _title(one)
+def _rows(shown: ShownModel) -> Iterator[tuple[str, str]]:
+    model, header, files = shown.model, shown.header, shown.model.found
+    yield "Model", one_line(header.name or model.path.name)
     if model.entry is not None:
         yield "", model.entry.description
     name, full = flat(model.name), flat(model.full_name)
@@ -98,41 +92,35 @@ def _rows(one: ShownModel) -> Iterator[tuple[str, str]]:
     experts = header.number("expert_count", 0)
     if experts:
         yield "Experts", f"{header.number('expert_used_count', 0)} of {experts} for each token"
-    window = (
-        f", with a sliding window of {header.sliding_window} in some layers" if header.sliding_window else ""
-    )
-    yield "Context", f"{header.context_length} tokens{window}"
+    window = header.sliding_window
+    in_some_layers = f", with a sliding window of {window} in some layers" if window else ""
+    yield "Context", f"{header.context_length} tokens{in_some_layers}"
     quant = model.quant or header.quant or "unknown"
     tool = " for MLX" if header.format == "mlx" else ""
     yield "Quantization", f"{quant}{tool}, {_bits(header):.1f} bits per weight"
-    yield "Licence", _licence(one) or "not stated"
+    yield "Licence", _licence(shown) or "not stated"
     yield "Template", "its own" if header.chat_template else "none; ChatML is used"
     if model.entry is not None:
         yield "Thinking", _THINKING[model.entry.thinking]
-    yield "Where", _where(one)
-    yield (
-        "Files",
-        "\n".join([mebibytes(model.size), *(f"  {flat(str(file.path))}" for file in model.found.files)]),
-    )
-    if one.use is not None:
-        yield "Last used", "loaded now" if one.use.is_loaded else ago(time.time() - one.use.when)
-    yield "Plan", _plan(one)
+    source = files.repo or ", ".join(files.tags)
+    yield "Where", flat(f"{files.place.value}{f', {source}' if source else ''}")
+    paths = [f"  {flat(str(file.path))}" for file in files.files]
+    yield "Files", "\n".join([mebibytes(model.size), *paths])
+    if shown.use is not None:
+        yield "Last used", "loaded now" if shown.use.is_loaded else ago(time.time() - shown.use.when)
+    yield "Plan", _plan(shown)
 
 
-def _title(one: ShownModel) -> str:
-    return one_line(one.header.name or one.model.path.name)
-
-
-def _licence(one: ShownModel) -> str | None:
-    if one.header.licence:
-        return one_line(one.header.licence)
-    return one.model.entry.licence if one.model.entry is not None else None
+def _licence(shown: ShownModel) -> str | None:
+    if shown.header.licence:
+        return one_line(shown.header.licence)
+    return shown.model.entry.licence if shown.model.entry is not None else None
 
 
 def _attention(header: ModelHeader) -> str:
-    heads, kv = max(header.heads, default=0), max(header.kv_heads, default=0)
+    heads, kv_heads = max(header.heads, default=0), max(header.kv_heads, default=0)
     without = sum(1 for n in header.kv_heads if not n)
-    text = f"{heads} heads of {header.key_length} channels, {kv} for keys and values"
+    text = f"{heads} heads of {header.key_length} channels, {kv_heads} for keys and values"
     return f"{text}; {without} layers have none" if without else text
 
 
@@ -140,36 +128,30 @@ def _bits(header: ModelHeader) -> float:
     return 8 * header.weights_bytes / max(1, header.n_params)
 
 
-def _where(one: ShownModel) -> str:
-    found = one.model.found
-    source = f", {found.repo}" if found.repo else f", {', '.join(found.tags)}" if found.tags else ""
-    return flat(f"{found.place.value}{source}")
-
-
-def _plan(one: ShownModel) -> str:
+def _plan(shown: ShownModel) -> str:
     """Return the plan in two lines."""
-    made = one.plan
-    if made is None or made.predicted is None:
-        return one.why_not
-    where = f"{made.gpu_layers} of {made.n_layers + 1} layers on GPUs" if made.gpu_layers else "no GPU"
-    budget = sum(memory.budget_bytes for memory in made.memory)
+    plan = shown.plan
+    if plan is None or plan.predicted is None:
+        return shown.why_not
+    where = f"{plan.gpu_layers} of {plan.n_layers + 1} layers on GPUs" if plan.gpu_layers else "no GPU"
+    budget = sum(memory.budget_bytes for memory in plan.memory)
     return (
-        f"context {made.context} ({made.cache_type}), {where}, {made.threads} threads\n"
-        f"about {figure(made.predicted.decode_tps)} tokens/s; "
-        f"takes {mebibytes(made.total_bytes)} of {mebibytes(budget)} that are free"
+        f"context {plan.context} ({plan.cache_type}), {where}, {plan.threads} threads\n"
+        f"about {figure(plan.predicted.decode_tps)} tokens/s; "
+        f"takes {mebibytes(plan.total_bytes)} of {mebibytes(budget)} that are free"
     )
 
 
 def _count(n: int) -> str:
-    """Return a number of weights as people say it: '1.2 B'."""
+    """Return a number of weights for people: '1.2 B'."""
     for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
         if n >= size:
             return f"{n / size:.3g} {unit}"
     return str(n)
 
 
-def _object(one: ShownModel) -> dict[str, Any]:
-    model, header = one.model, one.header
+def _object(shown: ShownModel) -> dict[str, Any]:
+    model, header = shown.model, shown.header
     return {
         "name": model.name,
         "full_name": model.full_name,
@@ -190,14 +172,14 @@ def _object(one: ShownModel) -> dict[str, Any]:
         "format": header.format,
         "quant": model.quant or header.quant,
         "bits_per_weight": round(_bits(header), 2),
-        "licence": _licence(one),
+        "licence": _licence(shown),
         "template": header.chat_template is not None,
         "thinking": model.entry.thinking if model.entry else None,
         "size": model.size,
         "files": [str(file.path) for file in model.found.files],
         "place": model.place.value,
         "repository": model.found.repo,
-        "last_used": one.use.when if one.use else None,
-        "plan": as_json(one.plan) if one.plan else None,
-        "why_not": one.why_not or None,
+        "last_used": shown.use.when if shown.use else None,
+        "plan": as_json(shown.plan) if shown.plan else None,
+        "why_not": shown.why_not or None,
     }

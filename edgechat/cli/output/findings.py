@@ -1,4 +1,4 @@
-"""What keeps a model from running well on this machine, each with its remedy: a Survey in, findings out."""
+"""What keeps models from running well on this machine, with remedies: a Survey in, findings out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edgechat.base.process.spawn import frozen
 from edgechat.base.text import mebibytes
-from edgechat.cli.output.remedies import DRIVERS, install_llama, install_mlx, rebuild
+from edgechat.cli.output.remedies import DRIVERS, install, install_llama, rebuild
 from edgechat.device.cpu import Cpu, choose_threads
 from edgechat.device.gpu.accelerators import Accelerator, Vendor
 from edgechat.device.isa import ESSENTIAL
@@ -29,7 +29,7 @@ _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 
 
 class Weight(IntEnum):
-    """How much a finding matters. Only a note is nothing wrong."""
+    """How much a finding matters. All but notes are problems."""
 
     NOTE = 0
     TIGHT = 1
@@ -39,7 +39,7 @@ class Weight(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something to know: what it is, why it matters, and what to do next."""
+    """What was found, why it matters, and what to do next."""
 
     weight: Weight
     what: str
@@ -48,20 +48,17 @@ class Finding:
     """In words, or commands on lines that begin with two spaces."""
 
 
-def machine_findings(found: Survey, disks: dict[Path, int]) -> Iterator[Finding]:
-    """Yield what there is to say of this machine and its llama.cpp.
-
-    disks: free bytes by folder, for the folders that models are kept in.
-    """
-    for failure in found.failures:
-        yield _failure(failure, found.build)
-    if found.build is not None:
-        yield from _unused(found.profile.accelerators, found.build)
-        yield from _mlx(found.profile)
-        yield from _kernels(found.instruction_sets, found.build)
-        yield from _rpc(found.build)
-    yield from _memory(found.profile.memory)
-    yield from _quota(found.profile.cpu)
+def machine_findings(survey: Survey, disks: dict[Path, int]) -> Iterator[Finding]:
+    """Yield the findings about this machine and its llama.cpp. disks: free bytes of the models' folders."""
+    for failure in survey.failures:
+        yield _failure(failure, survey.build)
+    if survey.build is not None:
+        yield from _unused(survey.profile.accelerators, survey.build)
+        yield from _mlx(survey.profile)
+        yield from _kernels(survey.instruction_sets, survey.build)
+        yield from _rpc(survey.build)
+    yield from _memory(survey.profile.memory)
+    yield from _quota(survey.profile.cpu)
     for folder, free in disks.items():
         yield from _disk(folder, free)
 
@@ -76,22 +73,16 @@ def _failure(failure: Failure, build: Build | None) -> Finding:
             return Finding(Weight.BROKEN, what, why, install_llama())
         case "rpc":
             why = "Models are loaded without the RPC servers that settings.toml names."
-            return Finding(
-                Weight.SLOW,
-                failure.why,
-                why,
-                "Start the servers, or remove them from `rpc` in settings.toml.",
-            )
+            fix = "Start the servers, or remove them from `rpc` in settings.toml."
+            return Finding(Weight.SLOW, failure.why, why, fix)
         case "nvml":
             why = "llama.cpp may not be able to use the card either. This happens after driver updates."
             fix = "Restart the machine; then this command should list the card:\n  nvidia-smi"
             return Finding(Weight.SLOW, f"The NVIDIA driver does not respond: it {failure.why}.", why, fix)
         case "torch":
-            why = (
-                "Only the size of the GPU's memory is missing; edgechat does not need torch for anything "
-                "else."
-            )
             what = f"torch is installed, but does not work: it {failure.why}."
+            missing_size = "Only the size of the GPU's memory is missing"
+            why = f"{missing_size}; edgechat does not need torch for anything else."
             return Finding(Weight.NOTE, what, why, f"  {sys.executable} -c 'import torch'")
         case "speed":
             why = "Without it, speed predictions are less accurate."
@@ -100,16 +91,16 @@ def _failure(failure: Failure, build: Build | None) -> Finding:
 
 
 def _unused(cards: tuple[Accelerator, ...], build: Build) -> Iterator[Finding]:
-    """Yield a finding for each maker's cards that llama.cpp does not use."""
+    """Yield a finding for each vendor whose GPUs llama.cpp does not use."""
     for vendor, maker in _NAMES.items():
         unused = [card for card in cards if card.vendor == vendor and not card.usable]
         if not unused:
             continue
         names = ", ".join(dict.fromkeys(_described(card) for card in unused))
         built = [name for name in DRIVERS[vendor] if name in (*build.backends, *build.unloaded)]
-        # Graphics inside an Intel or AMD processor share its memory and seldom compute faster than it does.
-        small = vendor != "apple" and vendor != "nvidia" and all(card.shares_ram for card in unused)
-        weight = Weight.NOTE if small else Weight.SLOW
+        # The GPU inside an Intel or AMD processor shares its memory and is seldom faster than the CPU.
+        integrated = vendor in ("intel", "amd") and all(card.shares_ram for card in unused)
+        weight = Weight.NOTE if integrated else Weight.SLOW
         if built:
             yield _unseen(vendor, names, built, weight)
         else:
@@ -150,7 +141,8 @@ def _mlx(profile: DeviceProfile) -> Iterator[Finding]:
     if profile.mlx or not any(card.is_apples for card in profile.accelerators):
         return
     why = "MLX models require it; edgechat would use the better of MLX and llama.cpp for each model."
-    yield Finding(Weight.NOTE, f"MLX is not used on this Mac. {missing()}", why, install_mlx())
+    fix = install("mlx-lm", archive="Macs with Apple Silicon")
+    yield Finding(Weight.NOTE, f"MLX is not used on this Mac. {missing()}", why, fix)
 
 
 def _kernels(instruction_sets: tuple[str, ...], build: Build) -> Iterator[Finding]:
@@ -159,7 +151,7 @@ def _kernels(instruction_sets: tuple[str, ...], build: Build) -> Iterator[Findin
         return
     grave = [name for name in missing if name in ESSENTIAL]
     if frozen() and not grave:
-        return  # it has taken the best of those that there are
+        return  # it has chosen the best of its builds
     listed = ", ".join(grave or missing)
     what = f"This build of llama.cpp does not use these instruction sets of the CPU: {listed}."
     why = "Models run at half speed or less." if grave else "Prompts are read somewhat more slowly."

@@ -1,4 +1,4 @@
-"""A sheet of labelled paragraphs for people: aligned, under 80 columns, its labels bold where that can be."""
+"""Output for people: aligned paragraphs with labels, under 80 columns, and tables."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 def styled(stream: TextIO) -> bool:
-    """Say whether a stream takes escape sequences: a terminal, and NO_COLOR (no-color.org) not set."""
+    """Return whether to write escape sequences: to a terminal, unless NO_COLOR (no-color.org) is set."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def sheet(rows: Iterable[tuple[str, str]], *, bold: bool = False, width: int = 11) -> str:
     """Return the rows (label, text) with the texts in a column; each line of a text is wrapped by itself.
 
-    A line that begins with two spaces is left whole: a command that someone will copy.
+    Lines that begin with two spaces are not wrapped: they are commands to copy.
     """
     lines: list[str] = []
     for label, text in rows:
@@ -37,7 +37,7 @@ def sheet(rows: Iterable[tuple[str, str]], *, bold: bool = False, width: int = 1
 
 
 def table(lines: Sequence[Sequence[str]]) -> str:
-    """Return lines of as many cells each, one below the other in columns."""
+    """Return lines with the same number of cells, aligned in columns."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
@@ -46,5 +46,5 @@ def table(lines: Sequence[Sequence[str]]) -> str:
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    # A path is left whole, however long: it is there to be copied.
+    # Paths stay whole, however long, so that they can be copied.
     return textwrap.wrap(line, width, break_on_hyphens=False, break_long_words=False) or [""]

@@ -1,4 +1,4 @@
-"""How a download goes: one line that is overwritten on a terminal, a plain line now and then without one."""
+"""The progress of a download: a line that is overwritten on a terminal, else a plain line now and then."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from edgechat.models.choices import RemoteFile
 from edgechat.models.hub.progress import DownloadPace
 
 EVERY = 10.0
-"""Seconds between two lines where there is no terminal."""
-_OFTEN = 0.2
+"""Seconds between two lines without a terminal."""
+_TERMINAL_INTERVAL = 0.2
 
 
 class DownloadProgress:
-    """Of several files together; what models/download.py tells is a DownloadObserver's."""
+    """A DownloadObserver that shows the progress of several files together."""
 
     def __init__(self, total: int, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -33,7 +33,7 @@ class DownloadProgress:
             self._show(lambda: f"{self._pace.standing().line}, {_base(file.name)}")
 
     def checked(self, file: RemoteFile, n: int) -> None:
-        """Note that the first n of the bytes that were kept have been hashed again."""
+        """Note that the first n bytes of a partial download have been hashed again."""
         self._show(lambda: f"checking the partial download of {_base(file.name)}: {mebibytes(n)}")
 
     def says(self, text: str) -> None:
@@ -42,13 +42,13 @@ class DownloadProgress:
         print(flat(text), file=self._stream, flush=True)
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Clear the line."""
         self._status.clear()
 
     def _show(self, text: Callable[[], str]) -> None:
         """Show a line, unless one was shown just now."""
         now = time.monotonic()
-        if now - self._shown < (_OFTEN if self._on else EVERY):
+        if now - self._shown < (_TERMINAL_INTERVAL if self._on else EVERY):
             return
         self._shown = now
         if self._on:

@@ -1,4 +1,4 @@
-"""What `edgechat pull` says of what it chose and of what is here then: to people, and to programs."""
+"""What `edgechat pull` prints about its choice and its result, for people and for programs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from edgechat.planner.ranking.download_choice import DownloadChoice
 from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision, PullPart
 
 
-def shown(decided: PullDecision, picked: DownloadChoice) -> Iterator[tuple[str, str]]:
+def shown(decision: PullDecision, download: DownloadChoice) -> Iterator[tuple[str, str]]:
     """Yield the choice and its reasons."""
-    first = decided.parts[0]
-    listing, choice, made = first.source.remote.listing, first.choice, picked.plan
-    yield "Machine", picked.machine
+    first = decision.parts[0]
+    listing, choice, plan = first.source.remote.listing, first.choice, download.plan
+    yield "Machine", download.machine
     name = first.source.want.name
     where = "" if name == listing.repo else f" from {listing.repo}"
     licence = f", licence {listing.licence}" if listing.licence else ""
@@ -30,30 +30,27 @@ def shown(decided: PullDecision, picked: DownloadChoice) -> Iterator[tuple[str, 
     what = "files, for MLX" if choice.format == "mlx" else "parts"
     split = f" in {len(choice.files)} {what}" if len(choice.files) > 1 else ""
     yield "Choice", f"{choice.shown}, {mebibytes(choice.total_bytes)}{split}"
-    if made is None:
-        yield "But", picked.why_not
+    if plan is None:
+        yield "But", download.why_not
     else:
-        for note in made.notes:
+        for note in plan.notes:
             yield "Note", note
-        yield "Why", "\n".join(dict.fromkeys((*made.reasons[:2], made.reasons[-1])))
-        for other in made.alternatives[:2]:
-            by = f" for {LABELS[other.backend]}" if other.backend != made.backend else ""
+        yield "Why", "\n".join(dict.fromkeys((*plan.reasons[:2], plan.reasons[-1])))
+        for other in plan.alternatives[:2]:
+            by = f" for {LABELS[other.backend]}" if other.backend != plan.backend else ""
             yield "Or", f"{other.quant or other.model}{by}: {other.why_not}"
-    for part in decided.parts[1:]:
-        size = mebibytes(part.choice.total_bytes)
-        yield (
-            "Draft",
-            f"{part.source.want.name} {part.choice.quant or ''}, {size}: fits together with the model",
-        )
-    if decided.no_draft:
-        yield "Draft", f"None. {decided.no_draft}"
+    for part in decision.parts[1:]:
+        draft = f"{part.source.want.name} {part.choice.quant or ''}, {mebibytes(part.choice.total_bytes)}"
+        yield "Draft", f"{draft}: fits together with the model"
+    if decision.no_draft:
+        yield "Draft", f"None. {decision.no_draft}"
 
 
 def result(
-    decided: PullDecision, fetched: Sequence[FetchedFile], dry_run: bool, seconds: float
+    decision: PullDecision, fetched: Sequence[FetchedFile], dry_run: bool, seconds: float
 ) -> Iterator[str]:
     """Yield what is here now, and what to do with it."""
-    for part, files in zip(decided.parts, decided.missing, strict=True):
+    for part, files in zip(decision.parts, decision.missing, strict=True):
         if part.choice.format == "mlx":
             yield _folder(part, files, dry_run)
             continue
@@ -62,69 +59,76 @@ def result(
             if file not in files:
                 yield f"{name} is already on this machine: {flat(str(part.path(file)))}"
             elif dry_run:
-                kept = part.store.n_kept(file)
-                yield f"would download {name}, {size}" + (f", {mebibytes(kept)} here" if kept else "")
+                yield f"would download {name}, {size}{_kept(part, [file])}"
             else:
                 yield f"downloaded {name}, {size}: {flat(str(part.path(file)))}"
-    received = sum(one.received for one in fetched)
+    received = sum(file.received for file in fetched)
     if received:
-        yield f"{mebibytes(received)} in {seconds:.0f} s; {_checked(decided)}."
+        is_folder = any(part.choice.format == "mlx" for part in decision.parts)
+        verified = "all hashes match" if is_folder else "the SHA-256 matches"
+        yield f"{mebibytes(received)} in {seconds:.0f} s; {verified}."
     if not dry_run:
-        yield f"Chat with it: edgechat run {_typed(decided.parts[0])}"
+        name = decision.parts[0].name
+        argument = flat(shlex.quote(name)) if os.path.isabs(name) else name
+        yield f"Chat with it: edgechat run {argument}"
 
 
 def _folder(part: PullPart, missing: Sequence[RemoteFile], dry_run: bool) -> str:
-    """Return what is here of a model that is a folder, whose many files nobody wants to read of."""
+    """Return what happened to a model that is a folder, in one line for its many files."""
     name, path = one_line(part.source.want.hub.repo), flat(str(part.model_path))
     if not missing:
         return f"{name} is already on this machine: {path}"
     size = mebibytes(sum(file.size for file in missing))
     n = f"{len(missing)} file{'s' * (len(missing) > 1)}"
     if dry_run:
-        kept = sum(part.store.n_kept(file) for file in missing)
-        return f"would download {n} of {name}, {size}" + (f", {mebibytes(kept)} here" if kept else "")
+        return f"would download {n} of {name}, {size}{_kept(part, missing)}"
     return f"downloaded {name}, {n}, {size}: {path}"
 
 
-def _checked(decided: PullDecision) -> str:
-    several = any(part.choice.format == "mlx" for part in decided.parts)
-    return "all hashes match" if several else "the SHA-256 matches"
-
-
-def _typed(part: PullPart) -> str:
-    name = part.name
-    return flat(shlex.quote(name)) if os.path.isabs(name) else name
+def _kept(part: PullPart, files: Sequence[RemoteFile]) -> str:
+    """Return how much of the files an earlier download has left."""
+    n_bytes = sum(part.store.n_kept(file) for file in files)
+    return f", {mebibytes(n_bytes)} here" if n_bytes else ""
 
 
 def as_object(
-    decided: PullDecision, fetched: Sequence[FetchedFile], dry_run: bool, seconds: float
+    decision: PullDecision, fetched: Sequence[FetchedFile], dry_run: bool, seconds: float
 ) -> dict[str, Any]:
-    """Return what programs get: see cli/pull.py."""
-    made = decided.picked.plan if decided.picked else None
-    first = decided.parts[0]
-    if made and not dry_run:
-        made = msgspec.structs.replace(made, model_path=str(first.model_path))
-    described = [_described(part, files) for part, files in zip(decided.parts, decided.missing, strict=True)]
-    return described[0] | {
-        "draft": described[1] if len(described) > 1 else None,
+    """Return the object that --json prints: see cli/commands/pull.py."""
+    plan = decision.picked.plan if decision.picked else None
+    first = decision.parts[0]
+    if plan and not dry_run:
+        plan = msgspec.structs.replace(plan, model_path=str(first.model_path))
+    model, *drafts = map(_described, decision.parts, decision.missing)
+    return model | {
+        "draft": drafts[0] if drafts else None,
         "dry_run": dry_run,
         "seconds": round(seconds, 3),
-        "received_bytes": sum(one.received for one in fetched),
-        "resumed_bytes": sum(one.resumed for one in fetched),
-        "plan": as_json(made) if made else None,
+        "received_bytes": sum(file.received for file in fetched),
+        "resumed_bytes": sum(file.resumed for file in fetched),
+        "plan": as_json(plan) if plan else None,
     }
 
 
 def of_local_file(here: LocalModelEntry, dry_run: bool) -> dict[str, Any]:
-    """Return the same of a file that is here, while nothing is known of its repository."""
-    found, want = found_at(here.path), here.want
-    files = [
-        {"name": one.path.name, "bytes": one.size, "sha256": None, "path": str(one.path), "here": True}
-        for one in (found.files if found is not None else ())
-    ]
-    known = {"model": want.name, "repo": want.hub.repo, "commit": None, "quant": here.quant, "files": files}
-    none = {"draft": None, "dry_run": dry_run, "seconds": 0, "received_bytes": 0}
-    return known | none | {"resumed_bytes": 0, "plan": None}
+    """Return the same for a local file whose repository is not known."""
+    model = found_at(here.path)
+    return {
+        "model": here.want.name,
+        "repo": here.want.hub.repo,
+        "commit": None,
+        "quant": here.quant,
+        "files": [
+            {"name": file.path.name, "bytes": file.size, "sha256": None, "path": str(file.path), "here": True}
+            for file in (model.files if model is not None else ())
+        ],
+        "draft": None,
+        "dry_run": dry_run,
+        "seconds": 0,
+        "received_bytes": 0,
+        "resumed_bytes": 0,
+        "plan": None,
+    }
 
 
 def _described(part: PullPart, missing: Sequence[RemoteFile]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Amounts as people write them: '8GiB', '8g', '6144 MiB', '50GB/s', 'near-lossless'."""
+"""Amounts as users write them: '8GiB', '8g', '6144 MiB', '50GB/s', 'near-lossless'."""
 
 from __future__ import annotations
 
@@ -25,30 +25,32 @@ def rate(text: str | None) -> float | None:
     if text is None:
         return None
     base = 1024 if "i" in text.lower() else 1000
-    found = _number("--bandwidth", re.sub(r"/s\s*$", "", text), base, "bytes per second; for example: 50GB/s")
-    if found < 10**6:
+    size = re.sub(r"/s\s*$", "", text)
+    number = _number("--bandwidth", size, base, "bytes per second; for example: 50GB/s")
+    if number < 10**6:
         raise typer.BadParameter(
             f"{text!r} is too slow for memory; for example: 50GB/s", param_hint="--bandwidth"
         )
-    return float(found)
+    return float(number)
 
 
-def steps(text: str | None) -> QualityClass | None:
+def quality_class(text: str | None) -> QualityClass | None:
     """Return the class of quality of that name."""
     if text is None:
         return None
-    names = {one.label: one for one in QualityClass}
-    found = names.get(text.strip().lower().replace("_", "-").replace(" ", "-"))
-    if found is None:
-        raise typer.BadParameter(f"{text!r} is not one of {', '.join(names)}", param_hint="--quality")
-    return found
+    classes = {quality.label: quality for quality in QualityClass}
+    quality = classes.get(text.strip().lower().replace("_", "-").replace(" ", "-"))
+    if quality is None:
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(classes)}", param_hint="--quality")
+    return quality
 
 
-def _number(option: str, text: str, base: int, meant: str) -> int:
+def _number(option: str, text: str, base: int, expected: str) -> int:
     match = _AMOUNT.fullmatch(text)
-    found = int(float(match[1]) * base ** _POWERS[match[2].lower()]) if match else -1
-    if match and match[2] == "" and found:
-        raise typer.BadParameter(f"{text!r} has no unit; for example: {meant.split()[-1]}", param_hint=option)
-    if not 0 <= found <= _MOST:
-        raise typer.BadParameter(f"{text!r} is not an amount of {meant}", param_hint=option)
-    return found
+    number = int(float(match[1]) * base ** _POWERS[match[2].lower()]) if match else -1
+    if match and match[2] == "" and number:
+        example = expected.split()[-1]
+        raise typer.BadParameter(f"{text!r} has no unit; for example: {example}", param_hint=option)
+    if not 0 <= number <= _MOST:
+        raise typer.BadParameter(f"{text!r} is not an amount of {expected}", param_hint=option)
+    return number

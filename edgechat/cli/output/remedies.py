@@ -1,4 +1,4 @@
-"""The commands that put a better llama.cpp in place, written out for this installation and this shell."""
+"""Commands that install what is missing, for this installation and this shell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DRIVERS: dict[Vendor, tuple[str, ...]] = {
     "intel": ("SYCL", "Vulkan"),
     "apple": ("MTL",),
 }
-"""ggml's backends that can drive a maker's cards."""
+"""ggml's backends for the GPUs of each vendor."""
 _OPTIONS = {
     "CUDA": "GGML_CUDA",
     "ROCm": "GGML_HIP",
@@ -33,18 +33,18 @@ _TOOLKITS = {
     "MTL": ("xcrun", "Xcode's command line tools (xcode-select --install)"),
 }
 _ARCHIVES = {"CUDA": "cuda", "Vulkan": "vulkan"}
-"""The backends that are packaged apart, for x86-64 only; Metal is in every archive for Macs."""
+"""The backends with archives of their own, for x86-64 only; Metal is in every archive for Macs."""
 _PACKAGE = "llama-cpp-python"
 
 
 def rebuild(vendor: Vendor | None, build: Build, *, also: str | None = None) -> tuple[str, str]:
-    """Return the backend to build in for a maker's cards ('' for none), in its own name, and how to do it."""
+    """Return the name of the backend to build in for a vendor's GPUs ('' for none), and how to do it."""
     backend = _backend_for(vendor) if vendor else ""
     shown = {"MTL": "Metal"}.get(backend, backend)
     if frozen():
         return shown, _other_download(backend)
-    wanted = [name for name in _OPTIONS if name in build.backends or name in (backend, also)]
-    options = " ".join(f"-D{_OPTIONS[name]}=ON" for name in wanted)
+    backends = [name for name in _OPTIONS if name in build.backends or name in (backend, also)]
+    options = " ".join(f"-D{_OPTIONS[name]}=ON" for name in backends)
     fix = install_llama(build.version, options)
     tool, toolkit = _TOOLKITS.get(backend, ("", ""))
     if tool and shutil.which(tool) is None:
@@ -69,26 +69,20 @@ def install_llama(version: str | None = None, options: str = "") -> str:
     return "  " + " \\\n    ".join([f'CMAKE_ARGS="{options}"', *command] if options else command)
 
 
-def install_mlx() -> str:
-    """Return the command that installs MLX, on a line that begins with two spaces."""
-    if frozen():
-        return "Download edgechat again: the archive for Macs with Apple Silicon."
-    if importlib.util.find_spec("pip") is not None:
-        return f"  {sys.executable} -m pip install mlx-lm"
-    return f"  uv pip install --python {sys.executable} mlx-lm"
+def install(package: str, *, archive: str) -> str:
+    """Return the command that installs a package, on a line that begins with two spaces.
 
-
-def install_extra(extra: str) -> str:
-    """Return the command that installs what an extra of ours needs, on a line that begins with two spaces."""
+    archive: of which archive to download instead if edgechat came as one.
+    """
     if frozen():
-        return "Download edgechat again: the archive for this system and CPU."
+        return f"Download edgechat again: the archive for {archive}."
     if importlib.util.find_spec("pip") is not None:
-        return f'  {sys.executable} -m pip install "edgechat[{extra}]"'
-    return f'  uv pip install --python {sys.executable} "edgechat[{extra}]"'
+        return f"  {sys.executable} -m pip install {package}"
+    return f"  uv pip install --python {sys.executable} {package}"
 
 
 def _other_download(backend: str) -> str:
-    """Return what to do where edgechat came as an archive, whose name says what is built in."""
+    """Return which archive to download, for an edgechat that came as one."""
     if backend not in _ARCHIVES:
         return "Download edgechat again: the archive for this system and CPU."
     if sys.platform == "darwin" or platform.machine().lower() not in ("x86_64", "amd64"):
@@ -100,7 +94,7 @@ def _other_download(backend: str) -> str:
 
 
 def _backend_for(vendor: Vendor) -> str:
-    """Return the backend that suits a maker's cards best with what is installed here."""
+    """Return the best backend for a vendor's GPUs, given what is installed here."""
     if vendor == "amd" and (frozen() or shutil.which("hipcc") is None):
         return "Vulkan"  # needs no ROCm, which supports few cards
     return {"nvidia": "CUDA", "amd": "ROCm", "apple": "MTL"}.get(vendor, "Vulkan")

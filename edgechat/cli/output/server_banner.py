@@ -1,4 +1,4 @@
-"""What `edgechat serve` prints first: where it is, and commands to paste, for this shell."""
+"""What `edgechat serve` prints first: its address, and commands to paste, for this shell."""
 
 from __future__ import annotations
 
@@ -19,75 +19,69 @@ _EMBED = '{"model": "default", "input": "Hello"}'
 def first_screen(
     name: str, listener: socket.socket, key: Key | None, *, embeds: bool, logged: bool = False
 ) -> str:
-    """Return it. The key itself is in it when it was made now, and never again, nor where it is logged.
+    """Return the text. It contains the key only if that is new and the output is not logged.
 
-    embeds: the default model makes embeddings. logged: others keep what is printed, as a journal does.
-    Commands are of 60 columns, but for paths and keys.
+    embeds: whether the default model makes embeddings. logged: whether the output is stored, as in a journal.
+    Commands have at most 60 columns, except for paths and keys.
     """
     from edgechat.server.serving import is_loopback, url_for_others, url_of
 
     url = url_of(listener)
     lines = [f"Serving {one_line(name)} at {url}/v1; press Ctrl+C to stop."]
     if not is_loopback(listener):
-        lines.append(
-            f"Other machines can reach it at {url_for_others(listener)}/v1. Connections are not encrypted:"
-        )
+        url_there = url_for_others(listener)
+        lines.append(f"Other machines can reach it at {url_there}/v1. Connections are not encrypted:")
         lines.append("on an untrusted network, put a proxy with TLS in front of it.")
     if key is not None and key.is_new and logged:
         lines += ["", "The API key was generated and stored in", f"{key.file}."]
     elif key is not None and key.is_new:
-        lines += [
-            "",
-            "The API key was generated. It is shown only this once, and stored in",
-            f"{key.file}:",
-            f"  {key.text}",
-        ]
+        lines += ["", "The API key was generated. It is shown only this once, and stored in"]
+        lines += [f"{key.file}:", f"  {key.text}"]
     lines += [
         "",
         "For programs that use OpenAI's client:",
         _setting("OPENAI_BASE_URL", f'"{url}/v1"'),
-        _setting("OPENAI_API_KEY", _word(key)),
+        _setting("OPENAI_API_KEY", _key_expression(key)),
         "",
         "To try it:",
-        *_question(has_key=key is not None, embeds=embeds),
+        _example_request(has_key=key is not None, embeds=embeds),
         "",
     ]
     return "\n".join(lines)
 
 
-def _question(*, has_key: bool, embeds: bool) -> list[str]:
+def _example_request(*, has_key: bool, embeds: bool) -> str:
     path, body = ("embeddings", _EMBED) if embeds else ("chat/completions", _CHAT)
     if sys.platform == "win32":  # PowerShell, which has another curl and takes quotes apart
-        lines = [f'Invoke-RestMethod "$env:OPENAI_BASE_URL/{path}" -Method Post']
-        lines += ['-Headers @{Authorization = "Bearer $env:OPENAI_API_KEY"}'] if has_key else []
-        lines += ["-ContentType application/json", f"-Body '{body}'"]
-        end = " `"
+        command = f'Invoke-RestMethod "$env:OPENAI_BASE_URL/{path}" -Method Post'
+        authorization = '-Headers @{Authorization = "Bearer $env:OPENAI_API_KEY"}'
+        options = ["-ContentType application/json", f"-Body '{body}'"]
+        line_end = " `\n    "
     else:
-        lines = [f'curl "$OPENAI_BASE_URL/{path}"']
-        lines += ['-H "Authorization: Bearer $OPENAI_API_KEY"'] if has_key else []
-        lines += ['-H "Content-Type: application/json"', f"-d '{body}'"]
-        end = " \\"
-    return [f"  {lines[0]}{end}", *(f"    {line}{end}" for line in lines[1:-1]), f"    {lines[-1]}"]
+        command = f'curl "$OPENAI_BASE_URL/{path}"'
+        authorization = '-H "Authorization: Bearer $OPENAI_API_KEY"'
+        options = ['-H "Content-Type: application/json"', f"-d '{body}'"]
+        line_end = " \\\n    "
+    return "  " + line_end.join([command, *([authorization] if has_key else []), *options])
 
 
-def _setting(name: str, word: str) -> str:
-    return f"  $env:{name} = {word}" if sys.platform == "win32" else f"  export {name}={word}"
+def _setting(name: str, value: str) -> str:
+    return f"  $env:{name} = {value}" if sys.platform == "win32" else f"  export {name}={value}"
 
 
-def _word(key: Key | None) -> str:
-    """Return the key as a word of the shell: where it is, so that it is not in the shell's history."""
+def _key_expression(key: Key | None) -> str:
+    """Return a shell expression that reads the key, so that the key is not in the shell's history."""
     if key is None:
         return '"none"'
     if sys.platform == "win32":
         if key.file is not None:
-            return f"(Get-Content {_quoted(str(key.file))})"
-        return f"$env:{key.variable}" if key.variable else _quoted(key.text)
+            return f"(Get-Content {_powershell_quoted(str(key.file))})"
+        return f"$env:{key.variable}" if key.variable else _powershell_quoted(key.text)
     if key.file is not None:
         return f'"$(cat {shlex.quote(str(key.file))})"'
     return f'"${key.variable}"' if key.variable else shlex.quote(key.text)
 
 
-def _quoted(text: str) -> str:
-    """Return a word of PowerShell's."""
+def _powershell_quoted(text: str) -> str:
     doubled = text.replace("'", "''")
     return f"'{doubled}'"

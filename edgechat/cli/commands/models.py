@@ -1,0 +1,107 @@
+"""`edgechat import`, `edgechat rm` and `edgechat verify`: the files of the models on this machine."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+from edgechat.base.text import flat, mebibytes, one_line
+from edgechat.cli.output.status import StatusLine
+from edgechat.cli.terminal_io import confirm
+from edgechat.models.local.importing import import_model
+from edgechat.models.local.inventory import LocalModel, inventory
+from edgechat.models.local.locations import Place
+from edgechat.models.local.removal import removal, single_model
+from edgechat.models.local.resolve import find_models, local_models
+from edgechat.models.local.verifying import Verification, verify
+
+_HOW = {
+    "cloned": "It shares disk space with your file until one of the two is changed.",
+    "linked": "It is a hard link to your file, and takes no extra space.",
+    "copied": "It is a copy; your file is no longer needed.",
+    "moved": "The file was moved.",
+}
+
+
+def import_file(file: str, *, name: str | None, move: bool) -> None:
+    """Put a model into edgechat's folder. Raises EdgechatError."""
+    with StatusLine(sys.stderr) as status:
+
+        def tell(n: int, total: int) -> None:
+            status.show(f"copying {100 * n // max(1, total)}% of {mebibytes(total)}, Ctrl+C cancels")
+
+        new = import_model(file, name=name, move=move, on_progress=tell)
+    models = local_models(str(new.path))
+    imported_name = models[0].name if models else str(new.path)
+    print(flat(f"Imported {imported_name}: {new.path}"))
+    print(_HOW[new.how])
+    print(flat(f"Chat with it: edgechat run {imported_name}"))
+
+
+def remove(name: str, *, yes: bool) -> None:
+    """Remove a model that is edgechat's or in the hub's cache, after asking. Raises EdgechatError."""
+    model = single_model(name)
+    plan = removal(model)
+    print(f"{flat(model.name)}, in {model.place.value}:")
+    for path in plan.files:
+        print(f"  {flat(str(path))}")
+    if plan.frees:
+        print(f"Removing it frees {mebibytes(plan.frees)}.")
+    else:
+        print("Removing it frees no space: the same data is linked elsewhere.")
+    if not yes:
+        confirm("Remove it?", "Nothing was removed", "Add --yes to remove it.")
+    plan.run()
+    print(f"Removed. {mebibytes(plan.frees)} freed." if plan.frees else "Removed.")
+
+
+def verify_models(name: str | None) -> int:
+    """Compare models on the disk with what is known of them; return 1 if one is damaged, else 0.
+
+    None: all models. Raises EdgechatError.
+    """
+    models = list(inventory().models) if name is None else find_models(name)
+    n_damaged = 0
+    for model in models:
+        verification = _verified(model)
+        n_damaged += bool(verification.damage)
+        print(_verdict(model, verification), flush=True)
+    if len(models) > 1:
+        print(f"{len(models)} models checked, {n_damaged or 'none'} damaged.")
+    return int(n_damaged > 0)
+
+
+def _verified(model: LocalModel) -> Verification:
+    total = max(1, model.size)
+    with StatusLine(sys.stderr) as status:
+
+        def tell(n: int) -> None:
+            status.show(f"reading {model.name}: {100 * n // total}% of {mebibytes(total)}")
+
+        return verify(model, tell)
+
+
+def _verdict(model: LocalModel, verification: Verification) -> str:
+    if verification.damage:
+        return f"DAMAGED  {flat(model.name)}: {flat(verification.damage)}\n         {flat(_remedy(model))}"
+    how = "hashes match" if verification.hashed else "header and size are valid; no hash is known"
+    return f"ok       {flat(model.name)}: {mebibytes(model.size)}, {how}"
+
+
+def _remedy(model: LocalModel) -> str:
+    name = shlex.quote(one_line(model.name))
+    match model.place:
+        case Place.SHIPPED:
+            return "Reinstall edgechat."
+        case Place.HUB:
+            source = model.entry.name if model.entry else model.found.repo
+            backend = " --backend mlx" if model.entry and model.found.format == "mlx" else ""
+            return f"To download it again: edgechat rm {name} && edgechat pull {source}{backend}"
+        case Place.OLLAMA:
+            tag = model.found.tags[0]
+            return f"To download it again: ollama rm {tag} && ollama pull {tag}"
+        case Place.LM_STUDIO:
+            return "Remove it in LM Studio (My Models) and download it there again."
+        case Place.OWN:
+            return f"Remove it (edgechat rm {name}) and import another copy."
+    return f"Get another copy of {one_line(str(model.path), 500)}"
