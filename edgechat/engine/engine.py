@@ -46,7 +46,7 @@ from edgechat.engine.types import (
     Usage,
 )
 
-_NO_UPKEEP = CachePolicy(settle=False)
+_NO_PREWARMING = CachePolicy(settle=False)
 _NO_LOGITS: Logits = np.empty((0, 0), np.float32)
 
 
@@ -58,7 +58,7 @@ class EngineCore:
         backend: Backend,
         template: ChatTemplate,
         *,
-        upkeep: CachePolicy = _NO_UPKEEP,
+        cache_policy: CachePolicy = _NO_PREWARMING,
         states: KVStateStore | None = None,
         model_drafter: ModelDrafter | None = None,
         ngrams: bool = False,
@@ -72,7 +72,7 @@ class EngineCore:
         interruption = backend.interruption
         self.preparation = Preparation(done=interruption.interrupt if interruption else lambda: None)
         self.chat_cache = ChatCache(
-            self.scheduler, backend, self._beginning, self.preparation, upkeep, states
+            self.scheduler, backend, self._beginning, self.preparation, cache_policy, states
         )
         self.speculation = Speculation(
             backend,

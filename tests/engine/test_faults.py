@@ -32,7 +32,7 @@ RULES = [{"when": "good", "reply": GOOD}, {"when": "bad", "reply": BAD}]
 def engine(scripted: MakePlan) -> Iterator[EngineCore]:
     template = ChatTemplate(None, bos="<s>", eos="<|im_end|>")
     plan = scripted(rules=RULES, context=320)
-    engine = EngineCore(ScriptedBackend(plan), template, ngrams=True, upkeep=CachePolicy(disk_bytes=0))
+    engine = EngineCore(ScriptedBackend(plan), template, ngrams=True, cache_policy=CachePolicy(disk_bytes=0))
     yield engine
     engine.close()
 

@@ -90,7 +90,9 @@ def scripted_world(
         backend = ScriptedBackend(made)
         states = KVStateStore(rng.choice((2000, 100_000)), b"scripted")
         settles = CachePolicy(settle=rng.random() < 0.8)
-        return EngineCore(backend, SharedTemplate(template), upkeep=settles, states=states, **drafting())
+        return EngineCore(
+            backend, SharedTemplate(template), cache_policy=settles, states=states, **drafting()
+        )
 
     def drafting() -> dict[str, Any]:
         if not drafts:
@@ -163,7 +165,9 @@ def real_world(
     def make() -> EngineCore:
         states = KVStateStore(50_000_000, b"the same")
         settles = CachePolicy(settle=rng.random() < 0.8)
-        return EngineCore(load(made), SharedTemplate(template), upkeep=settles, states=states, **drafters())
+        return EngineCore(
+            load(made), SharedTemplate(template), cache_policy=settles, states=states, **drafters()
+        )
 
     def drafters() -> dict[str, Any]:
         if not drafts:

@@ -83,7 +83,7 @@ class ChatCache:
         backend: Backend,
         beginning: Callable[[ChatRequest, Message, int], list[int]],
         preparation: Preparation,
-        upkeep: CachePolicy,
+        cache_policy: CachePolicy,
         states: KVStateStore | None,
     ) -> None:
         """beginning: makes the tokens that every next turn of a chat begins with, after its last request and
@@ -93,7 +93,7 @@ class ChatCache:
         self._backend = backend
         self._beginning = beginning
         self._preparation = preparation
-        self._upkeep = upkeep
+        self._cache_policy = cache_policy
         self._states = states if backend.capabilities.saves else None
         self._kept: dict[str, CachedChat] = {}
         self._reading: list[tuple[Sequence, Future[SavedState | None]]] = []
@@ -154,7 +154,7 @@ class ChatCache:
             return
         old = self._kept.pop(chat, None)
         saved, tip = old.saved if old else [], slot.tip if slot else None
-        self._kept[chat] = CachedChat(request, reply, saved, slot, tip, settles=self._upkeep.settle)
+        self._kept[chat] = CachedChat(request, reply, saved, slot, tip, settles=self._cache_policy.settle)
         if len(self._kept) > _CHATS:
             self._save(oldest := next(iter(self._kept)), _LEAVE_SECONDS)
             del self._kept[oldest]
@@ -191,7 +191,7 @@ class ChatCache:
     def _settle(self, chat: str) -> None:
         """Have the next prompt of a chat prepared, and then computed."""
         kept = self._kept[chat]
-        if kept.next_prompt is None and not self._upkeep.settle_on_battery and on_battery():
+        if kept.next_prompt is None and not self._cache_policy.settle_on_battery and on_battery():
             kept.settles = False
             return
         prepared = self._next_prompt(kept)

@@ -113,10 +113,10 @@ class WorkerConnection:
         return not self._reader.done()
 
     async def load(
-        self, plan: LoadPlan, upkeep: CachePolicy, on_progress: Callable[[float], None] | None
+        self, plan: LoadPlan, cache_policy: CachePolicy, on_progress: Callable[[float], None] | None
     ) -> ModelInfo:
         """Load the model and wait for it. Raises EngineClosed where `close` ends that."""
-        self.send(Load(plan, upkeep))
+        self.send(Load(plan, cache_policy))
         while True:
             match await self._loading.get():
                 case Loading(progress):

@@ -164,7 +164,7 @@ def open_backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Ba
 
 def load(
     plan: LoadPlan,
-    upkeep: CachePolicy,
+    cache_policy: CachePolicy,
     tell: Callable[[Sequence[WorkerEvent]], None],
     open_backend: OpenBackend = open_backend,
 ) -> tuple[EngineCore, ModelInfo, LoadReport]:
@@ -175,7 +175,7 @@ def load(
     words = backend.vocabulary
     template = ChatTemplate(backend.chat_template, bos=words.bos, eos=words.eos, process=renderer)
     identity = partial(fingerprint_of, plan.model_path, backend.state_format)
-    states = None if upkeep.disk_bytes == 0 else KVStateStore(upkeep.disk_bytes, identity)
+    states = None if cache_policy.disk_bytes == 0 else KVStateStore(cache_policy.disk_bytes, identity)
     controller, lessons = Controller(StepCost(slope_of(plan.forecast))), DraftHistory(plan)
     experience = LoadReport(plan, lambda: lessons.keep(controller))
     found = experience.loaded(backend.buffers, backend.touched_bytes, anonymous_memory(), words.size)
@@ -183,7 +183,7 @@ def load(
     engine = EngineCore(
         backend,
         template,
-        upkeep=upkeep,
+        cache_policy=cache_policy,
         states=states,
         model_drafter=drafter,
         ngrams=plan.ngrams,
@@ -191,7 +191,7 @@ def load(
     )
     engine.warm_up(whole=bool(plan.devices))
     lessons.teach(controller)
-    if upkeep.grammars:
+    if cache_policy.grammars:
         engine.constraints.prepare()
     for path in (plan.model_path, plan.draft.model_path if plan.draft else ""):
         if path:

@@ -61,7 +61,7 @@ def make(scripted: MakePlan, process: TemplateProcess) -> Iterator[MakeEngine]:
 
     def engine(
         template: str | None = None,
-        upkeep: CachePolicy = SETTLES,
+        cache_policy: CachePolicy = SETTLES,
         states: bytes | None = None,
         **script: object,
     ) -> EngineCore:
@@ -69,7 +69,7 @@ def make(scripted: MakePlan, process: TemplateProcess) -> Iterator[MakeEngine]:
         kept = ChatTemplate(template, bos="<s>", eos="<|im_end|>", process=process)
         kept.close = lambda: None
         disk = None if states is None else KVStateStore(10_000_000, states)
-        made.append(EngineCore(backend, kept, upkeep=upkeep, states=disk))
+        made.append(EngineCore(backend, kept, cache_policy=cache_policy, states=disk))
         return made[-1]
 
     yield engine
@@ -129,14 +129,14 @@ def answer_after(engine: EngineCore) -> str:
 def test_a_turn_computes_no_more_than_what_is_new(
     make: MakeEngine, template: Path, system: bool, settle: bool
 ) -> None:
-    source, upkeep = template.read_text(), CachePolicy(settle=settle)
-    engine = make(source, upkeep)
+    source, cache_policy = template.read_text(), CachePolicy(settle=settle)
+    engine = make(source, cache_policy)
     marks, reply = engine.template.marks, "An answer that goes on for a while."
     begins = answer_after(engine)
     if marks is not None:
         opens = "" if begins.rstrip().endswith(marks.open) else marks.open
         reply = f"{opens}Let me see. It is so.{marks.close}{reply}"
-    engine = make(source, upkeep, reply=reply, answer_after=begins)
+    engine = make(source, cache_policy, reply=reply, answer_after=begins)
     said, settled_at = [Message("system", "Be brief.")] * system, 0
     for turn in range(4):
         said.append(user(f"Question number {turn} is a long one, as questions go."))
@@ -217,12 +217,12 @@ def test_settling_waits_for_everybody_else(make: MakeEngine) -> None:
 def test_nothing_settles_where_it_is_switched_off_or_on_battery(
     make: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def settles(upkeep: CachePolicy, plugged: bool) -> bool:
+    def settles(cache_policy: CachePolicy, plugged: bool) -> bool:
         monkeypatch.setattr("edgechat.device.load._may_have_battery", lambda: True)
         monkeypatch.setattr(
             "psutil.sensors_battery", lambda: SimpleNamespace(power_plugged=plugged), raising=False
         )
-        _, _, events = ask(make(upkeep=upkeep), "a", user("What?"))
+        _, _, events = ask(make(cache_policy=cache_policy), "a", user("What?"))
         return any(isinstance(event, Prewarmed) for event in events)
 
     assert settles(CachePolicy(), plugged=False)
@@ -399,7 +399,7 @@ def test_a_damaged_state_is_as_if_there_were_none(make: MakeEngine, caplog: pyte
 @pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("settle", [False, True])
 def test_nothing_is_kept_of_a_chat_that_is_deleted(make: MakeEngine, settle: bool, left: bool) -> None:
-    engine = make(upkeep=CachePolicy(settle=settle), states=b"x")
+    engine = make(cache_policy=CachePolicy(settle=settle), states=b"x")
     ask(engine, "a", user("What? " * 20))
     if left:
         leave(engine)
