@@ -200,7 +200,7 @@ def all_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save, read, shift and draft whatever can be: tiny models compute as fast as a disk reads."""
     monkeypatch.setattr("edgechat.engine.scheduling.scheduler._SHIFT_SECONDS", 0.0)
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._LEAVE_SECONDS", 0.0)
-    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._PREWARMED_SECONDS", 0.0)
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._WORTH_READING", 1)
     monkeypatch.setattr("edgechat.engine.speculative.speculation._OVERHEAD", 1e9)
     monkeypatch.setattr("edgechat.engine.speculative.controller._SURE_OF_GAIN", -1e9)

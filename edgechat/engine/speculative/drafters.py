@@ -213,14 +213,14 @@ class ModelDrafter:
         window = max(sampler.sampling.penalty_window, 0)
         recent = [*one.stream.tokens[-window:], *draft.tokens] if window else []
         try:
-            drawn = sampler.distribution(row, recent, [*one.stream.said, *draft.tokens])
+            drawn = sampler.distribution(row, recent, [*one.stream.constrained_reply, *draft.tokens])
         except SchemaError:  # the target will say so too, or knows better
             return False
         sure = class_of_probability(float(drawn[1].max()) if len(drawn[0]) > 1 else _confidence(row))
         if not one.takes([*draft.confidence, sure]):
             return False
-        if sampler.is_foreseeable:
-            token = sampler.foresee(drawn, len(draft.tokens))
+        if sampler.is_deterministic:
+            token = sampler.predict(drawn, len(draft.tokens))
         else:
             token = sampler.draw(drawn)
             draft.distributions = [*(draft.distributions or []), drawn]

@@ -196,7 +196,7 @@ class Speculation:
         if guess is not None:  # nothing follows what ends a reply
             is_end = self._backend.vocabulary.is_end
             guess.cut(next((n for n, token in enumerate(guess.tokens, 1) if is_end(token)), limit))
-            guess.cut(stream.sampler.allowed(stream.said, guess.tokens))
+            guess.cut(stream.sampler.allowed(stream.constrained_reply, guess.tokens))
         return guess if guess is not None and guess.tokens else None
 
     def _bids(self, stream: Stream, guess: Draft | None, limit: int) -> list[DraftOffer]:
@@ -376,7 +376,7 @@ def verify(
         if draft.distributions is None:
             chosen = sampler.choose(rows[at], recent, so_far)
         else:
-            chosen = sampler.judge(rows[at], recent, token, draft.distributions[at], so_far)
+            chosen = sampler.verify(rows[at], recent, token, draft.distributions[at], so_far)
         found.append(chosen)
         recent.append(chosen)
         so_far.append(chosen)

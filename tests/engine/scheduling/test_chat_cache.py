@@ -52,7 +52,7 @@ def process() -> Iterator[TemplateProcess]:
 def all_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save and read whatever can be: a script costs nothing to compute."""
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._LEAVE_SECONDS", 0.0)
-    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._PREWARMED_SECONDS", 0.0)
 
 
 @pytest.fixture
