@@ -2,7 +2,7 @@
 
 A radix tree over token ids whose nodes are runs of cells. A slot (a sequence of the backend) ends at a node
 and holds every cell on the way to it, so what two slots share is one node, and the sizes of the nodes are
-what the cache really takes. Slots without a running request are reused, or evicted, least recently used first.
+what the cache really takes. Slots without a running request are reused or evicted, least recently used first.
 
 A model whose state cannot be cut can continue only from the end of a slot, not from a node inside the tree;
 there the scheduler forks a slot where a later prompt will diverge.
