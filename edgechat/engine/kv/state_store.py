@@ -225,7 +225,8 @@ class KVStateStore:
         if state is None:
             raise WriteStopped
         key, path = self._key.result(), state_folder.made_folder()
-        limit, size = self._limit(path), StateHeader(len(write.tokens), len(state)).file_size
+        size = StateHeader(len(write.tokens), len(state)).file_size
+        limit = min(MOST, shutil.disk_usage(path).free // 10) if self.limit is None else self.limit
         if size <= limit:
             self._put(write, state, key)
         state_folder.evict(limit, keep=write.chat if size <= limit else None)
@@ -268,11 +269,6 @@ class KVStateStore:
         with contextlib.suppress(OSError):
             os.utime(path)
         return saved
-
-    def _limit(self, path: Path) -> int:
-        if self.limit is not None:
-            return self.limit
-        return min(MOST, shutil.disk_usage(path).free // 10)
 
 
 def _log_problem(chat: str, what: str, error: Exception) -> None:
