@@ -120,7 +120,7 @@ def main() -> None:
     model = options.model or build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000, mute=MUTE))
     plan = LoadPlan(model_path=str(model), model_name=model.name, context=options.context, threads=THREADS)
     backend = LlamaCppBackend(plan)
-    engine = EngineCore(backend, ChatTemplate(backend.chat_template), upkeep=CachePolicy(disk_bytes=0))
+    engine = EngineCore(backend, ChatTemplate(backend.chat_template), cache_policy=CachePolicy(disk_bytes=0))
     engine.warm_up()
     try:
         tell = print if options.verbose else (lambda _turn: None)

@@ -24,7 +24,7 @@ from tests.kit import TINYLLAMA, Spec, build
 
 async def ask(plan: LoadPlan, chat: str, name: str, messages: tuple[Message, ...]) -> tuple[str, Finished]:
     """Return the answer of a new worker, which leaves the chat before it ends."""
-    engine = EngineSupervisor(plan, upkeep=CachePolicy(settle=False))
+    engine = EngineSupervisor(plan, cache_policy=CachePolicy(settle=False))
     await engine.start()
     text = ""
     try:

@@ -44,7 +44,7 @@ class MakeEngine(Protocol):
         plan: LoadPlan,
         *,
         idle_seconds: float,
-        upkeep: CachePolicy,
+        cache_policy: CachePolicy,
         replan: Callable[[], LoadPlan],
         on_note: Callable[[str], None],
     ) -> Engine:
@@ -261,7 +261,7 @@ class ChatSession:
         return self._services.engine(
             plan,
             idle_seconds=60 * self.settings.idle_minutes,
-            upkeep=policy,
+            cache_policy=policy,
             replan=partial(self._services.prepare, model),
             on_note=lambda note: self.on_note(note),
         )
@@ -271,13 +271,15 @@ def _engine(
     plan: LoadPlan,
     *,
     idle_seconds: float,
-    upkeep: CachePolicy,
+    cache_policy: CachePolicy,
     replan: Callable[[], LoadPlan],
     on_note: Callable[[str], None],
 ) -> Engine:
     from edgechat.engine.worker.supervisor import EngineSupervisor
 
-    return EngineSupervisor(plan, idle_seconds=idle_seconds, upkeep=upkeep, replan=replan, on_note=on_note)
+    return EngineSupervisor(
+        plan, idle_seconds=idle_seconds, cache_policy=cache_policy, replan=replan, on_note=on_note
+    )
 
 
 def cache_policy(settings: Settings, *, lasting: bool, prewarm: bool = True) -> CachePolicy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import msgspec
@@ -42,11 +42,10 @@ from edgechat.engine.types import (
     Prefill,
     Timings,
     Translate,
-    Translated,
     Usage,
 )
 
-_NO_UPKEEP = CachePolicy(settle=False)
+_NO_PREWARMING = CachePolicy(settle=False)
 _NO_LOGITS: Logits = np.empty((0, 0), np.float32)
 
 
@@ -58,13 +57,13 @@ class EngineCore:
         backend: Backend,
         template: ChatTemplate,
         *,
-        upkeep: CachePolicy = _NO_UPKEEP,
+        cache_policy: CachePolicy = _NO_PREWARMING,
         states: KVStateStore | None = None,
         model_drafter: ModelDrafter | None = None,
         ngrams: bool = False,
         controller: Controller | None = None,
     ) -> None:
-        """`states` None: nothing is kept on disk. controller: says how much is drafted."""
+        """`states` None: no KV states on disk. controller: decides how much to draft."""
         self.backend = backend
         self.template = template
         self.prompts = Prompts(template, backend.vocabulary)
@@ -72,7 +71,7 @@ class EngineCore:
         interruption = backend.interruption
         self.preparation = Preparation(done=interruption.interrupt if interruption else lambda: None)
         self.chat_cache = ChatCache(
-            self.scheduler, backend, self._beginning, self.preparation, upkeep, states
+            self.scheduler, backend, self._next_prompt, self.preparation, cache_policy, states
         )
         self.speculation = Speculation(
             backend,
@@ -83,24 +82,22 @@ class EngineCore:
         )
         self.constraints = Constraints(backend.vocabulary)
         self.last_usage: Usage | None = None
-        """Of the request that ended last."""
+        """Of the request that finished last."""
         marks = template.marks
         self._marks = self._control_tokens((marks.open, marks.close, *marks.skip) if marks else ())
         self._call_marks = self._control_tokens(template.calls.marks)
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to compute, now or as soon as a disk or a grammar is ready."""
-        nothing_waits = self.constraints.is_idle and not self.preparation.n_waiting
-        return self.scheduler.is_idle and self.chat_cache.is_idle and nothing_waits
+        """Whether there is nothing to compute, now or once the disk, a grammar or a prompt is ready."""
+        return self.scheduler.is_idle and self.chat_cache.is_idle and not self.n_waiting
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing can be done before the disk has answered, or a request is prepared."""
+        """Whether nothing can be done until the disk, a grammar or a prompt is ready."""
         if not self.scheduler.is_idle:
             return False
-        waits = self.preparation.n_waiting or not self.constraints.is_idle
-        return self.chat_cache.is_waiting or (self.chat_cache.is_idle and bool(waits))
+        return self.chat_cache.is_waiting or (self.chat_cache.is_idle and self.n_waiting > 0)
 
     def submit(self, request: ChatRequest) -> list[Event]:
         """Prepare a request now, and queue it.
@@ -110,30 +107,30 @@ class EngineCore:
         return self._queue(*self._prepare(request, time.perf_counter()))
 
     def begin(self, request: ChatRequest) -> None:
-        """Prepare a request beside what runs; a step will queue it, or tell why not."""
+        """Prepare a request in the background; a later step queues it, or returns Failed."""
         work = partial(self._prepare, request, time.perf_counter())
         self.preparation.begin(request, work, self._prepared)
 
-    def _beginning(self, request: ChatRequest, reply: Message, cells: int) -> list[int]:
-        prompt = self.prompts.next(request, reply, cells)
+    def translate(self, command: Translate) -> None:
+        """Convert text to tokens or back in the background; a later step returns Translated or Failed."""
+        work = partial(translate, self.backend.vocabulary, command)
+        self.preparation.begin(ChatRequest(id=command.request_id), work, lambda _, translated: [translated])
+
+    def _next_prompt(self, request: ChatRequest, reply: Message, cells: int) -> list[int]:
+        """Return the tokens that every next turn of a chat begins with; none where they are not known."""
+        try:
+            prompt = self.prompts.next(request, reply, cells)
+        except Exception as error:  # the chat works without prewarming
+            explained(error)
+            return []
         return prompt.tokens if prompt is not None else []
 
-    def translate(self, command: Translate) -> None:
-        """Make tokens of a text, or a text of tokens, beside what runs; a step will tell them."""
-        work = partial(translate, self.backend.vocabulary, command)
-        self.preparation.begin(ChatRequest(id=command.request_id), work, self._translated)
-
-    def _translated(self, request: ChatRequest, outcome: Translated | EdgechatError) -> list[Event]:
-        if isinstance(outcome, EdgechatError):
-            return [Failed(request.id, ErrorInfo.of(outcome))]
-        return [outcome]
-
     def _prepare(self, request: ChatRequest, arrived: float) -> tuple[Generation, str | None]:
-        """Return a request with its tokens, and the grammar of the reply where it has one."""
-        words = self.backend.vocabulary
-        check_bias(request.sampling, words.size)
+        """Return the sequence of a request, and the grammar of its reply if it has one."""
+        vocabulary = self.backend.vocabulary
+        check_bias(request.sampling, vocabulary.size)
         tools.check(request)
-        if request.text is not None:  # there is no chat to keep, and no turn to leave out
+        if request.text is not None:  # no conversation, so nothing to save and no turns to drop
             request = msgspec.structs.replace(request, chat=None, overflow="error")
         prompt = self.prompts.of(request, self.scheduler.cells)
         sequence = Generation(
@@ -145,19 +142,19 @@ class EngineCore:
             arrived=arrived,
             boundary=prompt.boundary,
             dropped=prompt.dropped,
-            logprobs=None if request.logprobs is None else Logprobs(words, request.logprobs),
+            logprobs=None if request.logprobs is None else Logprobs(vocabulary, request.logprobs),
         )
-        return sequence, grammar_of(request, self.template, words, thinking=prompt.thinking)
+        return sequence, grammar_of(request, self.template, vocabulary, thinking=prompt.thinking)
 
     def _queue(self, sequence: Sequence, grammar: str | None) -> list[Event]:
         if grammar is not None:
             self.constraints.begin(sequence, grammar)
         else:
-            self.chat_cache.begins(sequence)
+            self.chat_cache.begin(sequence)
         return [Dropped(sequence.id, sequence.dropped)] if sequence.dropped else []
 
     def cancel(self, request_id: str) -> list[Event]:
-        """Stop a request; what it has cached stays valid. Unknown ids are ignored."""
+        """Stop a request; its cached tokens stay valid. Unknown ids are ignored."""
         job = self.preparation.give_up(request_id)
         if job is not None and job.sequence is None:
             return [Finished(request_id, "cancelled", Usage(0, 0, 0), Timings(0.0, 0.0, 0.0))]
@@ -170,29 +167,29 @@ class EngineCore:
         return self._finish(sequence, "cancelled") if isinstance(sequence, Generation) else []
 
     def persist(self, chat: str | None) -> None:
-        """Put a chat's state on disk (None: every chat's); `Persisted` comes when that is done."""
+        """Save a chat's state to disk (None: every chat's); a later step returns Persisted."""
         self.chat_cache.persist(chat)
 
     def forget(self, chat: str) -> None:
-        """Keep nothing of a chat, in memory or on disk."""
+        """Delete everything kept of a chat, in memory and on disk."""
         self.preparation.forget(chat)
         self.chat_cache.forget(chat)
         self.speculation.forget_chat(chat)
 
     @property
     def n_running(self) -> int:
-        """Requests that are not finished."""
-        return sum(one.generates for one in self.scheduler.sequences) + self.n_waiting
+        """Number of unfinished requests."""
+        return sum(sequence.generates for sequence in self.scheduler.sequences) + self.n_waiting
 
     @property
     def n_waiting(self) -> int:
-        """Requests that wait for the disk, or for their grammar."""
+        """Number of requests that wait for preparation, for the disk, or for their grammar."""
         return self.chat_cache.n_waiting + self.constraints.n_waiting + self.preparation.n_waiting
 
     def warm_up(self, *, whole: bool = False) -> None:
-        """Compute one token, so that the first request meets no cold pages and the cost is known.
+        """Compute one token, which pages the weights in and measures the cost of a call.
 
-        whole: a full batch before it, so that an accelerator allocates now what it allocates late.
+        whole: a full batch first, so that an accelerator makes its late allocations now.
         """
         token = self.backend.vocabulary.tokenize("a", bos=False, special=False)[:1]
         if whole:
@@ -200,7 +197,7 @@ class EngineCore:
             self.backend.decode([BatchPart(seq=0, start=0, tokens=token * n, n_logits=1)])
             self.backend.truncate(0, 0)
         seconds = 0.0
-        for _ in range(2):  # the first call pages the weights in; the second is what a call costs
+        for _ in range(2):  # the first call pages the weights in, the second is measured
             began = time.perf_counter()
             self.backend.decode([BatchPart(seq=0, start=0, tokens=token, n_logits=1)])
             seconds = time.perf_counter() - began
@@ -209,10 +206,10 @@ class EngineCore:
         self.speculation.warm_up(token, seconds, whole=whole)
 
     def step(self) -> list[Event]:
-        """Compute one batch and return what came of it; nothing if there is nothing to do.
+        """Compute one batch and return its events; none if there is nothing to do.
 
-        A fault of ours ends one request, the log has its traceback, and the others go on. It is raised where
-        there is none to end.
+        An internal error fails one request, with a traceback in the log, and the others go on. It is raised
+        if there is no request to fail.
         """
         events: list[Event] = []
         try:
@@ -224,20 +221,20 @@ class EngineCore:
         return events
 
     def _advance(self, events: list[Event]) -> None:
-        """Do a step, adding what comes of it to `events`."""
-        events += self._taken()
-        events += self._constrained()
-        events += self.chat_cache.look_around()
-        events += self._outgrown()
+        """Do a step, adding its events to `events`."""
+        events += self._finish_jobs()
+        events += self._queue_constrained()
+        events += self.chat_cache.poll()
+        events += self._handle_overflows()
         planned = self.scheduler.plan()
-        events += self._settled()
+        events += self._finish_prewarming()
         if not planned:
             return
-        planned = self._drafted(planned)
+        planned = self._with_drafts(planned)
         try:
             logits = self._decode(planned)
         except CacheFull:
-            self._make_room(planned)  # and the next plan is another one
+            self._make_room(planned)  # the next step plans a batch that fits
             return
         except Interrupted as early:
             self.scheduler.interrupted(planned, early.n_kept)
@@ -245,7 +242,7 @@ class EngineCore:
         except DecodeFailed as error:
             events += [event for sequence, _ in planned for event in self._fail(sequence, error)]
             return
-        except Exception:  # what the backend holds of the batch may be anything
+        except Exception:  # the backend's cache of these sequences is undefined
             sequences = [sequence for sequence, _ in planned]
             for sequence in sequences:
                 sequence.draft = None
@@ -253,48 +250,40 @@ class EngineCore:
                     self.scheduler.preempt(sequence)
             raise
         self._accept(planned, logits, events)
-        events += self._settled()
+        events += self._finish_prewarming()
 
-    def _taken(self) -> list[Event]:
-        """Go on with what has been prepared."""
-        events: list[Event] = []
+    def _finish_jobs(self) -> Iterator[Event]:
+        """Continue requests whose background work is done."""
         for job in self.preparation.ready():
             try:
-                events += job.then(job.request, job.outcome)
+                yield from job.then(job.request, job.future.result())
             except Exception as error:
                 failed = explained(error)
                 if job.sequence is not None:
-                    events += self._fail(job.sequence, failed)
+                    yield from self._fail(job.sequence, failed)
                 else:
-                    events.append(Failed(job.request.id, ErrorInfo.of(failed)))
-        return events
+                    yield Failed(job.request.id, ErrorInfo.of(failed))
 
-    def _prepared(
-        self, request: ChatRequest, outcome: tuple[Generation, str | None] | EdgechatError
-    ) -> list[Event]:
-        if isinstance(outcome, EdgechatError):
-            return [Failed(request.id, ErrorInfo.of(outcome))]
-        sequence, grammar = outcome
-        if request.chat is None:  # it may have been deleted meanwhile
+    def _prepared(self, request: ChatRequest, prepared: tuple[Generation, str | None]) -> list[Event]:
+        sequence, grammar = prepared
+        if request.chat is None:  # the chat may have been deleted meanwhile
             sequence.request = msgspec.structs.replace(sequence.request, chat=None)
         return self._queue(sequence, grammar)
 
-    def _constrained(self) -> list[Event]:
+    def _queue_constrained(self) -> Iterator[Event]:
         """Queue the requests whose grammar has been compiled."""
-        events: list[Event] = []
         for sequence, constraint in self.constraints.ready():
             if isinstance(constraint, EdgechatError):
-                events.append(Failed(sequence.id, ErrorInfo.of(constraint)))
+                yield Failed(sequence.id, ErrorInfo.of(constraint))
                 continue
             sequence.sampler.constraint = constraint
             try:
-                self.chat_cache.begins(sequence)
+                self.chat_cache.begin(sequence)
             except Exception as error:
-                events += self._fail(sequence, fault(error))
-        return events
+                yield from self._fail(sequence, fault(error))
 
-    def _drafted(self, planned: Planned) -> Planned:
-        """Return the batch with drafts, where somebody drafts."""
+    def _with_drafts(self, planned: Planned) -> Planned:
+        """Return the batch with drafted tokens added; if drafting fails, it is switched off."""
         try:
             return self.speculation.draft(planned)
         except Exception as error:
@@ -319,17 +308,17 @@ class EngineCore:
         n_streams = sum(sequence.n_pending == 1 for sequence, _ in planned)
         n_prompt = sum(len(part.tokens) for sequence, part in planned if sequence.n_pending > 1)
         try:
-            logits = self._computed(planned)
+            logits = self._compute(planned)
         except Interrupted:
-            self.scheduler.cost.wasted(time.perf_counter() - began)
+            self.scheduler.cost.note_interruption(time.perf_counter() - began)
             raise
         if not any(sequence.draft for sequence, _ in planned):  # a few rows cost more each than a chunk's
             self.scheduler.cost.observe(n_streams, n_prompt, time.perf_counter() - began)
         self.scheduler.computed(planned)
         return logits
 
-    def _computed(self, planned: Planned) -> Logits:
-        """Return the rows of logits that the batch wants; none where the backend chose the token itself."""
+    def _compute(self, planned: Planned) -> Logits:
+        """Return the rows of logits that the batch asks for; none if the backend sampled the token itself."""
         stream, part = planned[0]
         drawing = self.backend.drawing if len(planned) == 1 and part.n_logits == 1 else None
         if (
@@ -342,7 +331,7 @@ class EngineCore:
             interruption = self.scheduler.interruptible(planned)
             return interruption.decode_interruptibly(parts) if interruption else self.backend.decode(parts)
         stream.drawn = drawing.next_token(part, stream.sampler.sampling, stream.sampler.number)
-        stream.sampler.drawn()
+        stream.sampler.advance()
         return _NO_LOGITS
 
     def _accept(self, planned: Planned, logits: Logits, events: list[Event]) -> None:
@@ -356,13 +345,13 @@ class EngineCore:
                 continue
             try:
                 rows = logits[row : row + part.n_logits]
-                chosen = self._chosen(sequence, rows)
+                chosen = self._sample(sequence, rows)
                 if sequence.logprobs is not None:
                     sequence.logprobs.compute(rows, chosen)
                 before = sequence.n_generated
                 events += self._extend_by(sequence, chosen)
                 n_made += max(sequence.n_generated - before, 1)
-            except Exception as error:  # others' streams go on
+            except Exception as error:  # the other streams go on
                 events += self._fail(sequence, fault(error))
             row += part.n_logits
         try:
@@ -371,23 +360,23 @@ class EngineCore:
             fault(error)
             self.speculation.stop()
 
-    def _chosen(self, sequence: Generation, rows: Logits) -> list[int]:
-        """Return the tokens that come next: one, and before it the drafted ones that stand."""
+    def _sample(self, sequence: Generation, rows: Logits) -> list[int]:
+        """Return the next tokens: the drafted ones that are accepted, then a sampled one."""
         draft, sequence.draft = sequence.draft, None
         drawn, sequence.drawn = sequence.drawn, None
         if drawn is not None:
             return [drawn]
         if draft is None:
-            return [sequence.sampler.choose(rows[0], sequence.tokens, sequence.said)]
-        chosen = verify(sequence.sampler, rows, sequence.tokens, draft, sequence.said)
-        self.scheduler.stood(sequence, draft.tokens, len(chosen) - 1)
+            return [sequence.sampler.choose(rows[0], sequence.tokens, sequence.constrained_reply)]
+        chosen = verify(sequence.sampler, rows, sequence.tokens, draft, sequence.constrained_reply)
+        self.scheduler.accept_draft(sequence, draft.tokens, len(chosen) - 1)
         self.speculation.verified(sequence, draft, len(chosen) - 1)
         return chosen
 
     def _extend_by(self, sequence: Generation, tokens: list[int]) -> list[Event]:
         """Add sampled tokens to their sequence, up to the one that ends it or moves its window."""
         events: list[Event] = []
-        sequence.has_new(len(tokens), time.perf_counter())
+        sequence.note_tokens(len(tokens), time.perf_counter())
         for token in tokens:
             events += self._extend(sequence, token)
             if sequence.slot is None:
@@ -395,7 +384,7 @@ class EngineCore:
         return events
 
     def _extend(self, sequence: Generation, token: int) -> list[Event]:
-        """Add a sampled token to its sequence; return the text that it completes, and perhaps the end."""
+        """Add a sampled token to its sequence; return the events of its text, and of the reply's end."""
         if self.backend.vocabulary.is_end(token):
             return self._finish(sequence, "stop")
         special = token in self._marks and sequence.reply.where is not ReplyPart.ANSWER
@@ -411,7 +400,7 @@ class EngineCore:
         return events
 
     def _overflow(self, sequence: Generation) -> list[Event]:
-        """A reply has filled the context: older turns make room for the rest of it, or it ends here."""
+        """Drop older turns for a reply that has filled the context, or end it."""
         request = sequence.request
         if request.overflow != "window":
             return self._finish(sequence, "context")
@@ -423,16 +412,12 @@ class EngineCore:
             dropped=sequence.dropped,
             generated=sequence.n_generated,
         )
-        self.preparation.begin(request, work, partial(self._shortened, sequence), sequence)
+        self.preparation.begin(request, work, partial(self._resume_shortened, sequence), sequence)
         return []
 
-    def _shortened(
-        self, sequence: Generation, _: ChatRequest, shorter: Prompt | EdgechatError | None
-    ) -> list[Event]:
+    def _resume_shortened(self, sequence: Generation, _: ChatRequest, shorter: Prompt | None) -> list[Event]:
         if shorter is None:
             return self._finish(sequence, "context")
-        if isinstance(shorter, EdgechatError):
-            return self._fail(sequence, shorter)
         sequence.tokens = shorter.tokens + sequence.tokens[sequence.n_prompt :]
         sequence.n_prompt, sequence.boundary = len(shorter.tokens), shorter.boundary
         sequence.dropped = shorter.dropped
@@ -442,20 +427,18 @@ class EngineCore:
         self.speculation.forget(sequence)
         return [Dropped(sequence.id, shorter.dropped)]
 
-    def _outgrown(self) -> list[Event]:
-        """Shorten or end what no longer fits: the backend has turned out to have fewer cells than it said."""
-        events: list[Event] = []
+    def _handle_overflows(self) -> Iterator[Event]:
+        """Shorten or end sequences that no longer fit because the backend has fewer cells than it said."""
         for sequence in self.scheduler.sequences:
             if len(sequence.tokens) <= self.scheduler.cells:
                 continue
             try:
                 if isinstance(sequence, Generation):
-                    events += self._overflow(sequence)
+                    yield from self._overflow(sequence)
                 else:
                     self.scheduler.remove(sequence, keep_cache=True)
             except Exception as error:
-                events += self._fail(sequence, fault(error))
-        return events
+                yield from self._fail(sequence, fault(error))
 
     def _finish(self, sequence: Generation, reason: FinishReason) -> list[Event]:
         rest = sequence.finish()
@@ -464,7 +447,7 @@ class EngineCore:
         slot = sequence.slot
         if sequence in self.scheduler.sequences:
             self.scheduler.remove(sequence, keep_cache=True)
-        self.chat_cache.ended(sequence.request, sequence.message(), slot)
+        self.chat_cache.end(sequence.request, sequence.message(), slot)
         self.speculation.ended(sequence)
         stats = sequence.tally.stats()
         self.last_usage = usage = sequence.usage()
@@ -476,17 +459,17 @@ class EngineCore:
         self.speculation.forget(sequence)
         return [Failed(sequence.id, ErrorInfo.of(error))] if sequence.generates else []
 
-    def _settled(self) -> list[Event]:
-        events: list[Event] = []
-        for one in [one for one in self.scheduler.running if not one.generates and not one.n_pending]:
+    def _finish_prewarming(self) -> Iterator[Event]:
+        for sequence in list(self.scheduler.running):
+            if sequence.generates or sequence.n_pending:
+                continue
             try:
-                events += self.chat_cache.settled(one)
-            except Exception as error:  # a chat that is not settled is none the worse
-                events += self._fail(one, fault(error))
-        return events
+                yield from self.chat_cache.prewarmed(sequence)
+            except Exception as error:  # the chat works without prewarming
+                yield from self._fail(sequence, fault(error))
 
     def _control_tokens(self, marks: tuple[str, ...]) -> frozenset[int]:
-        """Return the control tokens that marks are made of; they print as nothing otherwise."""
+        """Return the control tokens that marks consist of, which have no text of their own."""
         vocabulary = self.backend.vocabulary
         ids = {token for text in marks for token in vocabulary.tokenize(text, bos=False, special=True)}
         return frozenset(token for token in ids if not vocabulary.piece(token))
@@ -502,5 +485,5 @@ class EngineCore:
 
 
 def _youngest(sequences: Iterable[Sequence]) -> Sequence:
-    """Return who came last: where nobody knows whose fault something is, most often who brought it."""
-    return max(sequences, key=lambda one: (not one.generates, one.arrived))
+    """Return the sequence that arrived last, the likeliest cause of an error that belongs to none."""
+    return max(sequences, key=lambda sequence: (not sequence.generates, sequence.arrived))

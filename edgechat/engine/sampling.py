@@ -1,8 +1,8 @@
 """Sampling: one function for all backends, from a row of logits to a distribution and a token of it.
 
-The filters come in llama.cpp's order: penalties, top-k, top-p, min-p, temperature; what a grammar does not
-allow goes before top-k. Each filter keeps a head of the tokens sorted by probability, so their combination is
-the shortest of the heads, and only the candidates for that head are ever sorted: 0.15 ms for top-k 40 of
+The filters run in llama.cpp's order: penalties, top-k, top-p, min-p, temperature; tokens that a grammar
+forbids are removed before top-k. Each filter keeps a head of the tokens sorted by probability, so together
+they keep the shortest head, and only the candidates for that head are ever sorted: 0.15 ms for top-k 40 of
 128,000 tokens, and 0.2 ms more with a grammar, or 0.02 ms at temperature 0.
 """
 
@@ -25,123 +25,124 @@ _SMALL = 4096
 
 
 class TokenConstraint(Protocol):
-    """What a reply must follow; `said` is the tokens of the reply so far. Methods raise SchemaError."""
+    """What a reply must follow; `reply` is its tokens so far. Methods raise SchemaError."""
 
-    def mask(self, said: Sequence[int]) -> npt.NDArray[np.bool_]:
+    def mask(self, reply: Sequence[int], /) -> npt.NDArray[np.bool_]:
         """Return which tokens may come next: [n_vocab]."""
         ...
 
-    def allows(self, said: Sequence[int], tokens: Sequence[int]) -> int:
-        """Return how many of `tokens` may come next, one behind the other."""
+    def allows(self, reply: Sequence[int], tokens: Sequence[int], /) -> int:
+        """Return how many of `tokens` may come next, one after the other."""
         ...
 
-    def is_complete(self, said: Sequence[int]) -> bool:
-        """Say whether nothing may follow."""
+    def is_complete(self, reply: Sequence[int], /) -> bool:
+        """Return whether nothing may follow."""
         ...
 
 
 class Sampler:
-    """The sampling of one request, with its own random numbers: one for each token that it chooses."""
+    """The sampling of one request, with its own random numbers: one for each token that it chooses.
+
+    The `reply` parameters (the reply's tokens so far) matter only with a constraint.
+    """
 
     def __init__(self, sampling: Sampling, constraint: TokenConstraint | None = None) -> None:
-        """constraint: what the reply must follow; without one, `said` does not matter below."""
         self.sampling = sampling
         self.constraint = constraint
         bias = sorted(sampling.bias)
         self._biased = np.array([token for token, _ in bias], np.intp)
         self._bias = np.array([value for _, value in bias], np.float32)
         self._random = np.random.default_rng(sampling.seed)
-        self._ahead: deque[float] = deque()
+        self._upcoming: deque[float] = deque()
 
     @property
-    def is_foreseeable(self) -> bool:
-        """Whether the same logits always give the same token: there is a seed, or nothing to draw."""
+    def is_deterministic(self) -> bool:
+        """Whether the same logits always give the same token: with a seed, or at temperature 0."""
         return self.sampling.seed is not None or self.sampling.temperature <= 0
 
     @property
     def needs_logits(self) -> bool:
-        """Whether a backend cannot choose for it: there are penalties or a bias, or a grammar."""
+        """Whether a backend cannot sample for it: there are penalties, a bias or a grammar."""
         return _penalises(self.sampling) or bool(self.sampling.bias) or self.constraint is not None
 
     @property
     def number(self) -> float:
-        """What the next token is drawn by; whoever draws it says so: `drawn`."""
-        return self._foreseen(0)
+        """The random number for the next token; call `advance` once it is used."""
+        return self._random_number(0)
 
-    def drawn(self) -> None:
-        """Note that a token has been drawn by `number`."""
-        self._ahead.popleft()
+    def advance(self) -> None:
+        """Discard `number`, which a token has been drawn with."""
+        self._upcoming.popleft()
 
-    def distribution(self, logits: Logits, recent: Sequence[int], said: Sequence[int] = ()) -> Distribution:
-        """Return what may come next, by one row of logits [n_vocab].
+    def distribution(self, logits: Logits, recent: Sequence[int], reply: Sequence[int] = ()) -> Distribution:
+        """Return the distribution of the next token, from one row of logits [n_vocab], which is not changed.
 
-        recent: the tokens before, newest last; said: those of them that are the reply's. The row is left as
-        it is. Raises DecodeFailed if it holds numbers that are none, or SchemaError where the grammar cannot
-        be followed.
+        recent: the preceding tokens, newest last. Raises DecodeFailed for NaN or infinite logits, SchemaError
+        if the grammar cannot be followed.
         """
-        logits = self._changed(logits, recent)
+        logits = self._with_penalties(logits, recent)
         highest = float(logits.max())
-        if not np.isfinite(highest):  # a NaN anywhere comes out as the maximum
+        if not np.isfinite(highest):  # the maximum is NaN if any value is
             raise broken_logits()
         if self.constraint is None:
             return _filtered(logits, highest, self.sampling)
         if self.sampling.temperature <= 0:
             likeliest = int(logits.argmax())
-            if self.constraint.allows(said, [likeliest]):
+            if self.constraint.allows(reply, [likeliest]):
                 return np.array([likeliest]), np.ones(1)
-        return _allowed(logits, self.constraint.mask(said)[: len(logits)], self.sampling)
+        return _allowed(logits, self.constraint.mask(reply)[: len(logits)], self.sampling)
 
-    def _changed(self, logits: Logits, recent: Sequence[int]) -> Logits:
-        """Return logits with the bias and the penalties; the row itself where there are none."""
+    def _with_penalties(self, logits: Logits, recent: Sequence[int]) -> Logits:
+        """Return logits with bias and penalties applied; the row itself if there are none."""
         window = recent[-self.sampling.penalty_window :] if _penalises(self.sampling) else []
         if not (window or len(self._bias)):
             return logits
         logits = logits.copy()
-        # A draft may know fewer tokens than the model that it drafts for.
+        # A draft model may have fewer tokens than the model that it drafts for.
         n = int(np.searchsorted(self._biased, len(logits)))
         np.add.at(logits, self._biased[:n], self._bias[:n])
         if window:
             _penalise(logits, window, self.sampling)
         return logits
 
-    def choose(self, logits: Logits, recent: Sequence[int], said: Sequence[int] = ()) -> int:
+    def choose(self, logits: Logits, recent: Sequence[int], reply: Sequence[int] = ()) -> int:
         """Return a token; see `distribution`."""
         number = self.number
-        self.drawn()
-        return _pick(self.distribution(logits, recent, said), number)
+        self.advance()
+        return _pick(self.distribution(logits, recent, reply), number)
 
-    def allowed(self, said: Sequence[int], tokens: Sequence[int]) -> int:
-        """Return how many of `tokens` may come next, one behind the other, as far as there is a grammar."""
+    def allowed(self, reply: Sequence[int], tokens: Sequence[int]) -> int:
+        """Return how many of `tokens` the grammar allows next, one after the other; all without a grammar."""
         if self.constraint is None:
             return len(tokens)
         try:
-            return self.constraint.allows(said, tokens)
-        except SchemaError:  # as will be said when the next token is chosen
+            return self.constraint.allows(reply, tokens)
+        except SchemaError:  # raised again when the next token is chosen
             return 0
 
-    def foresee(self, drawn: Distribution, ahead: int) -> int:
-        """Return what `choose` will take `ahead` tokens after the next one, if that is its distribution."""
-        return _pick(drawn, self._foreseen(ahead))
+    def predict(self, distribution: Distribution, ahead: int) -> int:
+        """Return what `choose` will draw from this distribution, `ahead` tokens after the next one."""
+        return _pick(distribution, self._random_number(ahead))
 
-    def draw(self, drawn: Distribution) -> int:
-        """Return a token that has nothing to do with what `choose` will take."""
-        return _pick(drawn, self._random.random())
+    def draw(self, distribution: Distribution) -> int:
+        """Return a random token, independent of what `choose` will draw."""
+        return _pick(distribution, self._random.random())
 
-    def judge(
+    def verify(
         self,
         logits: Logits,
         recent: Sequence[int],
         token: int,
         drafted: Distribution,
-        said: Sequence[int] = (),
+        reply: Sequence[int] = (),
     ) -> int:
-        """Return `token`, which was drawn from `drafted`, or another one: as likely as `choose` would.
+        """Return `token`, which was drawn from `drafted`, or another one, distributed as by `choose`.
 
         Rejection sampling (Leviathan et al. 2023, "Fast Inference from Transformers via Speculative
         Decoding"): accept with probability p/q, else draw from max(0, p - q).
         """
-        ids, p = self.distribution(logits, recent, said)
-        q = _on(ids, drafted)
+        ids, p = self.distribution(logits, recent, reply)
+        q = _probabilities_of(ids, drafted)
         at = np.flatnonzero(ids == token)
         if len(at) and accepts(float(p[at[0]]), float(q[at[0]]), self._random.random()):
             return token
@@ -149,24 +150,23 @@ class Sampler:
         left = rest.sum()
         return self.draw((ids, rest / left if left > 0 else p))
 
-    def _foreseen(self, ahead: int) -> float:
-        while len(self._ahead) <= ahead:
-            self._ahead.append(self._random.random())
-        return self._ahead[ahead]
+    def _random_number(self, ahead: int) -> float:
+        while len(self._upcoming) <= ahead:
+            self._upcoming.append(self._random.random())
+        return self._upcoming[ahead]
 
 
 def accepts(p: float, q: float, number: float) -> bool:
-    """Say whether a drafted token stands. p, q: what target and draft give it; number: from 0 to 1."""
+    """Say whether a drafted token is accepted. p, q: its probability in target and draft; number: 0 to 1."""
     return number * q < p
 
 
-def _pick(drawn: Distribution, number: float) -> int:
-    """Return the token that a number from 0 to 1 falls upon, where they lie in the order of their ids.
+def _pick(distribution: Distribution, number: float) -> int:
+    """Return the token that a number from 0 to 1 selects, with the tokens in the order of their ids.
 
-    By their chances the order of near-ties would depend on how many others were computed beside this one,
-    and which token a seed stands for with it.
+    Ordered by probability, near-ties would depend on the size of the batch, and with them what a seed gives.
     """
-    ids, probabilities = drawn
+    ids, probabilities = distribution
     if len(ids) == 1:
         return int(ids[0])
     if (ids[1:] < ids[:-1]).any():
@@ -177,21 +177,19 @@ def _pick(drawn: Distribution, number: float) -> int:
     return int(ids[min(at, len(ids) - 1)])
 
 
-def _on(ids: Ids, drawn: Distribution) -> Probabilities:
-    """Return the probabilities that a distribution gives to `ids`."""
-    others, probabilities = drawn
+def _probabilities_of(ids: Ids, distribution: Distribution) -> Probabilities:
+    others, probabilities = distribution
     order = np.argsort(others)
-    at = np.minimum(np.searchsorted(others, ids, sorter=order), len(others) - 1)
-    found = order[at]
-    return np.where(others[found] == ids, probabilities[found], 0.0)
+    at = order[np.minimum(np.searchsorted(others, ids, sorter=order), len(others) - 1)]
+    return np.where(others[at] == ids, probabilities[at], 0.0)
 
 
 def _allowed(logits: Logits, mask: npt.NDArray[np.bool_], sampling: Sampling) -> Distribution:
-    """Return what may come next of what a grammar allows. Raises SchemaError if the model rules that out."""
+    """Return the distribution over the allowed tokens. Raises SchemaError if the model excludes them all."""
     allowed = None
     if np.count_nonzero(mask) > len(logits) // 2:
         logits = np.where(mask, logits, np.float32(-np.inf))
-    else:  # few: so there are fewer to be sorted, too
+    else:  # fewer tokens to sort
         allowed = np.flatnonzero(mask)
         logits = logits[allowed]
     if not len(logits) or not np.isfinite(highest := float(logits.max())):
@@ -211,16 +209,16 @@ def _filtered(logits: Logits, highest: float, sampling: Sampling) -> Distributio
     return ids, weights / weights.sum()
 
 
-def chances(logits: Logits, token: int, others: int) -> tuple[float, list[tuple[int, float]]]:
-    """Return the logarithm of a token's probability, and those of the likeliest tokens, before any filter."""
+def logprobs(logits: Logits, token: int, others: int) -> tuple[float, list[tuple[int, float]]]:
+    """Return the logprob of a token, and the `others` likeliest tokens with theirs, before any filter."""
     highest = logits.max()
     total = float(highest) + float(np.log(np.exp(logits - highest).sum(dtype=np.float64)))
     likeliest = top_ids(logits, others) if others > 0 else np.empty(0, np.intp)
-    return float(logits[token]) - total, [(int(one), float(logits[one]) - total) for one in likeliest]
+    return float(logits[token]) - total, [(int(other), float(logits[other]) - total) for other in likeliest]
 
 
 def check_bias(sampling: Sampling, n_vocab: int) -> None:
-    """Raise BadRequest for a bias on tokens that there are not, or by numbers that are none."""
+    """Raise BadRequest for a bias on unknown tokens, or of a value that is not finite."""
     for token, value in sampling.bias:
         if not 0 <= token < n_vocab:
             raise BadRequest(
@@ -243,12 +241,12 @@ def _penalise(logits: Logits, window: Sequence[int], sampling: Sampling) -> None
 
 
 def _head(logits: Logits, highest: float, sampling: Sampling) -> Ids:
-    """Return the ids that all filters keep, the likeliest first (in any order if no filter is on)."""
+    """Return the ids that all filters keep, the likeliest first (in any order without filters)."""
     n_vocab = len(logits)
     if 0 < sampling.top_k < n_vocab:
         ids = top_ids(logits, sampling.top_k)
         weights = np.exp(logits[ids].astype(np.float64) - highest)
-        return ids[: _kept(weights, float(weights.sum()), sampling)]
+        return ids[: _n_kept(weights, float(weights.sum()), sampling)]
     if sampling.top_p >= 1 and sampling.min_p <= 0:
         return np.arange(n_vocab)
     total = float(np.exp(logits - np.float32(highest)).sum(dtype=np.float64))
@@ -256,14 +254,14 @@ def _head(logits: Logits, highest: float, sampling: Sampling) -> Ids:
     while True:
         ids = top_ids(logits, count)
         weights = np.exp(logits[ids].astype(np.float64) - highest)
-        kept = _kept(weights, total, sampling)
+        kept = _n_kept(weights, total, sampling)
         if kept < count or count >= n_vocab:
             return ids[:kept]
         count = min(8 * count, n_vocab)
 
 
-def _kept(weights: Probabilities, total: float, sampling: Sampling) -> int:
-    """Return how many of the descending weights top-p and min-p keep, at least one."""
+def _n_kept(weights: Probabilities, total: float, sampling: Sampling) -> int:
+    """Return how many of the descending weights top-p and min-p keep, at least 1."""
     kept = len(weights)
     if sampling.top_p < 1:
         kept = min(kept, int(np.searchsorted(np.cumsum(weights), sampling.top_p * total)) + 1)

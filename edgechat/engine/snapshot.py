@@ -1,4 +1,4 @@
-"""What an engine does and knows at one moment, as a front end gets it: plain values, nothing native."""
+"""A snapshot of an engine for a front end: plain values, nothing native."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Literal
 import msgspec
 
 Kind = Literal["pinned", "shared", "own", "kept"]
-"""pinned: what stays of a chat when its window moves, its system prompt and first turn; shared: what two
-chats or more begin with; own: of a running request, or the chat that is looked at; kept: left by others, and
-given up when cells are short."""
+"""pinned: a chat's system prompt and first turn, which stay when its window moves; shared: the common
+beginning of several chats; own: of a running request or the inspected chat; kept: of others, evicted when
+cells run short."""
 KINDS: tuple[Kind, ...] = ("pinned", "shared", "own", "kept")
 MOST_RUNS = 256
-"""Of a snapshot; where there are more, the small ones are summed up."""
+"""In a snapshot; if there are more, the small ones are merged."""
 
 
 class CacheStats(msgspec.Struct):
-    """What the prefix cache was good for since the load."""
+    """Counts of the prefix cache since the load."""
 
     hits: int = 0
-    """Requests that began with something that was there."""
+    """Requests that found a cached prefix."""
     misses: int = 0
     reused_tokens: int = 0
     evictions: int = 0
-    """Slots emptied for somebody else's sake."""
+    """Slots emptied to make room."""
 
     def __str__(self) -> str:
         """Return a line for a log."""
@@ -34,20 +34,20 @@ class CacheStats(msgspec.Struct):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Cells that hold tokens which follow each other."""
+    """Cells that hold consecutive tokens."""
 
     start: int
     """Position of the first token."""
     length: int
     slots: int
-    """How many sequences hold them."""
+    """Number of sequences that hold them."""
     kind: Kind
     parts: int = 1
-    """Runs that are summed up in this one."""
+    """Number of runs that were merged into this one."""
 
 
 class SlotState(msgspec.Struct, frozen=True):
-    """A sequence of the cache that holds something."""
+    """A sequence of the cache that is not empty."""
 
     id: int
     chat: str | None
@@ -55,29 +55,29 @@ class SlotState(msgspec.Struct, frozen=True):
     busy: bool
     """Whether a request runs in it."""
     approximate: bool
-    """Whether some of it was moved there after a cut."""
+    """Whether some of it was moved by a shift."""
 
 
 class CacheMap(msgspec.Struct, frozen=True, kw_only=True):
-    """The cells of the model's cache. What no run holds is free."""
+    """The cells of the model's cache; those of no run are free."""
 
     cells: int
     used: int
     """The lengths of all runs together."""
     runs: tuple[Run, ...]
-    """Those of a slot behind each other."""
+    """Those of a slot are consecutive."""
     slots: tuple[SlotState, ...]
     n_slots: int
-    """With those that are empty."""
+    """Empty ones included."""
     stats: CacheStats
 
     def of_kind(self, kind: Kind) -> int:
-        """Return how many cells are of a kind."""
+        """Return the number of cells of a kind."""
         return sum(run.length for run in self.runs if run.kind == kind)
 
     @property
     def free(self) -> int:
-        """Cells that hold nothing."""
+        """Number of empty cells."""
         return self.cells - self.used
 
 
@@ -89,41 +89,41 @@ class DraftCache(msgspec.Struct, frozen=True):
 
 
 class PromptUse(msgspec.Struct, frozen=True):
-    """What a prompt cost: the one that is computed, else the last one."""
+    """Token counts of the prompt that is being computed, else of the last one."""
 
     prompt_tokens: int
     cached_tokens: int
     computed_tokens: int
-    """Until now."""
+    """So far."""
 
 
 class SourceState(msgspec.Struct, frozen=True):
-    """One who drafts."""
+    """A drafter."""
 
     source: Literal["model", "ngram"]
     acceptance: float | None
-    """How likely a guessed token stands, those before it standing, of late; None where none was tried."""
+    """Recent acceptance rate of tokens whose predecessors were accepted; None before the first draft."""
     speedup: float
-    """How many times as fast as plain decoding its drafts are likely to make the next steps; 1 at least."""
+    """Predicted speed of the next steps with its drafts, relative to plain decoding; at least 1."""
 
 
 class DraftingState(msgspec.Struct, frozen=True, kw_only=True):
     """The controller of speculation."""
 
     sources: tuple[SourceState, ...]
-    """Empty where there is nobody who could draft."""
+    """Empty without drafters."""
     lengths: tuple[int, ...]
     """Tokens drafted for each stream in the last step that could draft."""
     step_seconds: float
-    """C(1): a step of one token; 0 where none was seen."""
+    """C(1): seconds of a step of one token; 0 before the first."""
     costs: tuple[tuple[int, float], ...]
-    """Of some n: C(n) / C(1), n tokens in one step."""
+    """For some n: C(n) / C(1), the relative cost of n tokens in one step."""
     speedup: float
-    """Of the last steps, over plain decoding."""
+    """Of the last steps, relative to plain decoding."""
     purse: float
-    """Tokens that drafts may lose before they are stopped for a while."""
+    """Tokens that drafts may lose before they are paused."""
     why_off: str
-    """Why nobody drafts now; '' where somebody may."""
+    """Why there are no drafts now; '' if there may be."""
 
 
 class SchedulerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,26 +132,26 @@ class SchedulerState(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     waiting: int
     settling: bool
-    """Whether a chat's next turn is prepared in idle time."""
+    """Whether a chat is being prewarmed."""
     chunk_tokens: int
-    """Tokens that the next call may hold, of a prompt that nobody's stream waits for."""
+    """Tokens of a prompt that the next call may hold without streams."""
     step_seconds: float
-    """A call of one token; 0 where none was seen."""
+    """Of a call of one token; 0 before the first."""
     prompt_token_seconds: float
-    """Of a prompt's token, in a chunk; 0 where none was seen."""
+    """Of a prompt's token in a chunk; 0 before the first."""
     batches: tuple[int, ...] = ()
     """Calls since the load that computed one sequence, two, and so on."""
 
 
 class StatesOnDisk(msgspec.Struct, frozen=True):
-    """The states of chats that are kept on disk, of all models."""
+    """The saved states of chats, of all models."""
 
     count: int
     n_bytes: int
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it."""
+    """The whole snapshot."""
 
     cache: CacheMap
     draft_cache: DraftCache | None
@@ -160,6 +160,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     drafting: DraftingState
     work: SchedulerState
     on_disk: StatesOnDisk | None
-    """None where nothing is kept there, or it is not counted yet."""
+    """None if nothing is saved to disk, or not counted yet."""
     memory_bytes: int
     """Resident memory of the worker."""

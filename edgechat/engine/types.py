@@ -1,4 +1,4 @@
-"""What a request, a reply and its events are made of: typed values, no pickle, nothing native."""
+"""Requests, replies and events: typed values without pickle or native types."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from edgechat.planner.estimate.actual_load import Difference
 
 Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "context", "cancelled", "tools"]
-"""stop: the model ended or a stop string came; length: max_tokens; context: the cache is full; tools: the
-model ended, and wants tools called."""
+"""stop: the model ended the reply, or a stop string came; length: max_tokens; context: the cache is full;
+tools: the model ended the reply, and calls tools."""
 Overflow = Literal["window", "error"]
-"""Where a conversation outgrows the context: leave its oldest turns out, or refuse it."""
+"""When a conversation outgrows the context: leave its oldest turns out, or reject it."""
 Priority = Literal["interactive", "background"]
 ToolChoice = Literal["auto", "required"]
-"""auto: the model may call tools, or answer; required: it calls one at least."""
+"""auto: the model may call tools; required: it calls at least one."""
 Effort = Literal["low", "medium", "high"]
-"""How long a model thinks, where its template has such a switch."""
+"""How long a model thinks, if its template has such a switch."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """What a model wants called. `arguments` is a JSON object, as text, or what a model took for one."""
+    """A call by the model. `arguments` is a JSON object, as text, unless the model made a mistake."""
 
     id: str
     name: str
@@ -32,81 +32,80 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A function that a model may want called."""
+    """A function that a model may call."""
 
     name: str
     description: str = ""
     parameters: str = '{"type": "object", "properties": {}}'
     """A JSON schema, as text."""
     strict: bool = False
-    """Hold a call of the model's own choice to the schema, too."""
+    """Enforce the schema also on calls that are not required."""
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One message of a chat as the template gets it. `thinking` is the reasoning before an answer."""
+    """One message of a chat as the template gets it."""
 
     role: Role
     content: str
     thinking: str = ""
     calls: tuple[ToolCall, ...] = ()
-    """Of an assistant: the tools that it wanted called."""
     call_id: str = ""
     """Of a tool: the call that `content` is the result of."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How a token is chosen. The order is llama.cpp's: penalties, top-k, top-p, min-p, temperature."""
+    """Sampling parameters, applied in llama.cpp's order: penalties, top-k, top-p, min-p, temperature."""
 
     temperature: float = 0.8
     """0 takes the likeliest token."""
     top_k: int = 40
-    """0 switches the filter off, as do top_p 1, min_p 0, repetition_penalty 1 and the other penalties 0."""
+    """0 turns the filter off, as do top_p 1, min_p 0, repetition_penalty 1 and the other penalties 0."""
     top_p: float = 0.95
     min_p: float = 0.05
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     penalty_window: int = 64
-    """How many of the last tokens, the prompt's included, the penalties look at."""
+    """Number of preceding tokens, the prompt's included, that the penalties consider."""
     seed: int | None = None
-    """The same seed gives the same text again; None takes a new one each time."""
+    """None takes a new one each time."""
     bias: tuple[tuple[int, float], ...] = ()
-    """What is added to the logits of some tokens, before everything else."""
+    """Values that are added to the logits of some tokens, before everything else."""
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn to be answered. The `id` is used once: late events of a cancelled request still carry it."""
+    """A request for one reply. The `id` is used once: late events of a cancelled request still carry it."""
 
     id: str
     messages: tuple[Message, ...] = ()
     text: str | tuple[int, ...] | None = None
-    """What is gone on with instead of messages, as it is: no template, no thinking, no window."""
+    """A raw prompt instead of messages: no template, no thinking, no window."""
     suffix: str = ""
-    """What comes behind the text: the reply is what belongs between them. Both are read as plain text."""
+    """Text that follows: the reply fills in what belongs before it. `text` is then plain text, too."""
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = "auto"
     tool: str | None = None
-    """The one of `tools` that must be called, where tool_choice is 'required'; None: any."""
+    """Which of `tools` must be called if tool_choice is 'required'; None: any."""
     most_calls: int | None = None
-    """The reply ends after so many calls; None: any number."""
+    """The reply ends after so many calls; None: no limit."""
     schema: str | None = None
     """A JSON schema, as text, that the answer follows; '{"type": "object"}' is any JSON object."""
     logprobs: int | None = None
-    """Tell how likely each token of the answer was, and so many others in its place; None: nothing of it."""
+    """Report the logprob of each token of the answer, and of so many of the likeliest; None: neither."""
     sampling: Sampling = Sampling()
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     think: bool | None = None
     """Switch the model's thinking on or off; None leaves it to the template."""
     effort: Effort | None = None
-    """How long to think; only of models that `has_effort`."""
+    """How long to think; only for models that `has_effort`."""
     date: str | None = None
-    """The day the template prints (ISO), frozen per chat so that its prefix does not change at midnight."""
+    """The date that the template prints (ISO); fixed per chat, so that its prefix survives midnight."""
     chat: str | None = None
-    """The conversation: its state is kept warm for its next turn, and on disk. None keeps nothing on disk."""
+    """The conversation, which is prewarmed and whose state is saved to disk. None: neither."""
     overflow: Overflow = "window"
     priority: Priority = "interactive"
-    """What runs in the background is computed only while nobody waits for anything else."""
+    """Background requests are computed only while nothing else waits."""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -116,35 +115,35 @@ class Usage(msgspec.Struct, frozen=True):
     cached_tokens: int
     completion_tokens: int
     dropped_turns: int = 0
-    """Turns of the conversation that the prompt left out, because the context does not hold them."""
+    """Turns that the prompt left out because they do not fit the context."""
     shifted_tokens: int = 0
-    """Of the cached ones, those that were moved there after a cut: what they hold is approximate."""
+    """Cached tokens that were moved by a shift, and are approximate."""
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """Of one request, as the worker saw it. Rates are tokens per second, 0 where nothing was timed."""
+    """Of one request, measured in the worker. Rates are tokens per second, 0 if nothing was timed."""
 
     ttft_ms: float
     """From the request's arrival to its first token."""
     prompt_tps: float
     decode_tps: float
-    """Of the tokens after the first step, which may bring several where they are drafted."""
+    """Of the tokens after the first step, which may bring several drafted ones."""
 
 
 class SpeculationStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What drafts did for one request."""
+    """The drafts of one request."""
 
     drafted_tokens: int
-    """Tokens that were guessed and verified."""
+    """Drafted tokens that were verified."""
     accepted_tokens: int
     mean_length: float
-    """Tokens of a draft, of the steps that had one."""
+    """Mean tokens of a draft."""
     speedup: float
-    """Tokens per second over what plain decoding gives at the same moment; steps without a draft count."""
+    """Speed relative to plain decoding at the same time, steps without a draft included."""
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What was loaded."""
+    """The loaded model."""
 
     name: str
     architecture: str
@@ -154,26 +153,26 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     train_context: int
     can_switch_thinking: bool
     has_effort: bool = False
-    """Its template tells it how long to think."""
+    """Whether its template has a switch for how long to think."""
     template: Literal["own", "chatml"]
-    """chatml: the file brought no template, so the commonest one is used."""
+    """chatml: the file has no template, so the most common one is used."""
     load_ms: float
     embedding: int = 0
-    """Numbers of an embedding, of a model that makes those and cannot chat; 0 for others."""
+    """Dimensions of an embedding, for embedding models, which cannot chat; 0 for others."""
     memory_bytes: int = 0
     """Resident memory of the worker after the load."""
     buffers: tuple[Buffer, ...] = ()
-    """What llama.cpp has allocated; empty where that is not known."""
+    """What llama.cpp has allocated; empty if unknown."""
     differences: tuple[Difference, ...] = ()
-    """Where that is not what was planned."""
+    """Deviations of that from the plan."""
     drafters: tuple[str, ...] = ()
-    """Who drafts for it: the name of a model, 'n-grams'."""
+    """Its drafters: the name of a model, 'n-grams'."""
     no_draft: str = ""
-    """Why nobody does, or not all that were asked for."""
+    """Why there is no drafter, or a requested one is missing; else ''."""
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):
-    """An error as it crosses the pipe: the name of its class, and what it says."""
+    """An error on the pipe: the name of its class, its message and its hint."""
 
     kind: str
     message: str
@@ -181,11 +180,11 @@ class ErrorInfo(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, error: EdgechatError) -> ErrorInfo:
-        """Return what the pipe carries of an error."""
+        """Convert an error for the pipe."""
         return cls(type(error).__name__, error.message, error.hint)
 
     def error(self) -> EdgechatError:
-        """Return the error again, of the class it was."""
+        """Return the error, of its original class."""
         return by_name(self.kind)(self.message, hint=self.hint)
 
 
@@ -193,41 +192,41 @@ class ErrorInfo(msgspec.Struct, frozen=True):
 
 
 class CachePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What the worker does with a chat when its reply has ended."""
+    """What the worker does with a chat's cache after a reply."""
 
     settle: bool = True
-    """Compute in idle time what the next turn will begin with."""
+    """Prewarm: compute in idle time what the next turn will begin with."""
     settle_on_battery: bool = True
     disk_bytes: int | None = None
-    """What the states of chats may take on disk; 0 keeps none, None is 4 GiB or a tenth of what is free."""
+    """Limit for the states of chats on disk; 0 saves none, None is 4 GiB or a tenth of what is free."""
     grammars: bool = False
-    """Make ready for answers that follow a schema while the model loads; else the first one waits for it, and
-    for up to 0.7 s of it so does everybody else."""
+    """Prepare for schemas while the model loads; else the first request with one waits for it, and for up to
+    0.7 s all others, too."""
 
 
 class Embed(msgspec.Struct, frozen=True, tag=True):
-    """Make an embedding of each text (or its tokens); only of a model made for that."""
+    """Compute an embedding of each text (or its tokens); only with an embedding model."""
 
     request_id: str
     texts: tuple[str | tuple[int, ...], ...]
 
 
 class Translate(msgspec.Struct, frozen=True, tag=True):
-    """Make tokens of a text, or a text of tokens."""
+    """Tokenize a text, or detokenize tokens."""
 
     request_id: str
     what: str | tuple[int, ...]
     bos: bool = False
     """Put the beginning-of-sequence token in front, if the model wants one."""
     special: bool = False
-    """Read control tokens written in the text as such."""
+    """Convert the texts of control tokens to control tokens."""
 
 
 # From the worker.
 
 
 class Dropped(msgspec.Struct, frozen=True, tag=True):
-    """So many of the chat's oldest turns (after the pinned ones) are not sent: the context is too short."""
+    """The chat's oldest turns (after the pinned ones) that are not sent because they do not fit."""
 
     request_id: str
     turns: int
@@ -242,27 +241,27 @@ class Prefill(msgspec.Struct, frozen=True, tag=True):
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """How likely a token was, before anything was filtered: natural logarithms of probabilities."""
+    """Natural logarithms of the probabilities of a token and its alternatives, before any filter."""
 
     token: bytes
     logprob: float
     others: tuple[tuple[bytes, float], ...] = ()
-    """The likeliest tokens in its place, itself included where it is one of them, the likeliest first."""
+    """The likeliest tokens in its place, itself included if it is one of them, the likeliest first."""
 
 
 class Delta(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """More text. Whole characters, never part of a stop string; `tokens` so far in this reply."""
+    """More text: whole characters, never part of a stop string. `tokens`: of the reply so far."""
 
     request_id: str
     text: str
     thinking: bool
     tokens: int
     chances: tuple[TokenLogprobs, ...] = ()
-    """Of the answer's tokens since the last Delta, where the request wants logprobs; `text` may be empty."""
+    """Logprobs of the answer's tokens since the last Delta, if requested; `text` may be empty."""
 
 
 class ToolCallBegun(msgspec.Struct, frozen=True, tag=True):
-    """The model wants a tool called; `call` has as much of the arguments as is known by now."""
+    """The beginning of a tool call; `call` has the arguments as far as they are known."""
 
     request_id: str
     call: ToolCall
@@ -270,7 +269,7 @@ class ToolCallBegun(msgspec.Struct, frozen=True, tag=True):
 
 
 class ToolCallArguments(msgspec.Struct, frozen=True, tag=True):
-    """More of the last call's arguments. Where the reply ends before they do, there is no more of them."""
+    """More of the last call's arguments, which may be incomplete if the reply ends early."""
 
     request_id: str
     text: str
@@ -285,7 +284,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     usage: Usage
     timings: Timings
     speculation: SpeculationStats | None = None
-    """None where nothing was drafted."""
+    """None if nothing was drafted."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -302,7 +301,7 @@ class Persisted(msgspec.Struct, frozen=True, tag=True):
 
 
 class Embedded(msgspec.Struct, frozen=True, tag=True):
-    """The answer to Embed: 32-bit floats of the length 1 (or 0), little-endian, for each text."""
+    """The answer to Embed: a vector of length 1 (or 0) for each text, as little-endian 32-bit floats."""
 
     request_id: str
     vectors: tuple[bytes, ...]
@@ -311,7 +310,7 @@ class Embedded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Translated(msgspec.Struct, frozen=True, tag=True):
-    """The answer to Translate; `text` is that of tokens."""
+    """The answer to Translate; `text` is the text of given tokens."""
 
     request_id: str
     tokens: tuple[int, ...]
@@ -321,7 +320,7 @@ class Translated(msgspec.Struct, frozen=True, tag=True):
 class Prewarmed(msgspec.Struct, frozen=True, tag=True):
     """Some time after Finished: the cache holds the `tokens` that the chat's next turn begins with.
 
-    `computed` of them had to be computed for it. Nobody has to wait for this.
+    `computed` of them were not cached before.
     """
 
     request_id: str
@@ -330,6 +329,5 @@ class Prewarmed(msgspec.Struct, frozen=True, tag=True):
 
 
 RequestEvent = Dropped | Prefill | Delta | ToolCallBegun | ToolCallArguments | Finished
-"""What a front end sees of its request; a Failed arrives as an exception."""
+"""Events of a request that a front end sees; Failed is raised as an exception."""
 Event = RequestEvent | Failed | Persisted | Prewarmed | Embedded | Translated
-"""What an engine says of its requests and chats."""

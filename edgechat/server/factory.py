@@ -17,7 +17,7 @@ from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from edgechat.server.pool.available_models import AvailableModels
 from edgechat.server.pool.pool import Pool
 
-UPKEEP = CachePolicy(settle=False, disk_bytes=0, grammars=True)
+CACHE_POLICY = CachePolicy(settle=False, disk_bytes=0, grammars=True)
 """Requests of programs belong to no chat: nothing is computed for their next turn, or kept on disk. What
 answers of a form need is made with the load, so that the first one does not hold up others."""
 
@@ -56,7 +56,7 @@ def _engine(
     on_state: Callable[[EngineState], None],
 ) -> EngineSupervisor:
     return EngineSupervisor(
-        plan, idle_seconds=idle_seconds, upkeep=UPKEEP, on_state=on_state, on_note=on_note
+        plan, idle_seconds=idle_seconds, cache_policy=CACHE_POLICY, on_state=on_state, on_note=on_note
     )
 
 

@@ -47,12 +47,12 @@ class Machine:
         return LoadPlan(model_path=model, model_name=model, context=4096, threads=1)
 
     def engine(
-        self, plan: LoadPlan, *, upkeep: CachePolicy, replan: Callable[[], LoadPlan], **_: object
+        self, plan: LoadPlan, *, cache_policy: CachePolicy, replan: Callable[[], LoadPlan], **_: object
     ) -> FakeEngine:
         made = FakeEngine(load_seconds=self.load_seconds)
         made.plan = plan
         self.engines.append(made)
-        self.policies.append(upkeep)
+        self.policies.append(cache_policy)
         self.replans.append(replan)
         return made
 

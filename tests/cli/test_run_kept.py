@@ -285,9 +285,9 @@ class Replaying(FakeEngine):
     made: Replaying
     script: tuple[Any, ...] = ("Hello.",)
 
-    def __init__(self, plan: LoadPlan, *, upkeep: CachePolicy, **_: object) -> None:
+    def __init__(self, plan: LoadPlan, *, cache_policy: CachePolicy, **_: object) -> None:
         super().__init__(self.script)
-        self.plan, self.upkeep = plan, upkeep
+        self.plan, self.cache_policy = plan, cache_policy
         type(self).made = self
 
 
@@ -310,26 +310,26 @@ def test_what_the_engine_is_told_of_a_kept_conversation(engine: type[Replaying])
     ((chat, _),) = stored()
     assert [made.left for made in (first, second)] == [[None], [None]]
     assert [made.closed for made in (first, second)] == [True, True]
-    assert first.upkeep == CachePolicy(settle=False)
+    assert first.cache_policy == CachePolicy(settle=False)
     (request,) = first.requests
     assert (request.chat, request.date, request.overflow) == (chat.id, chat.date, "window")
     assert (request.stop, request.max_tokens, request.think) == (("x",), 5, False)
     assert [(one.chat, one.overflow, one.date) for one in second.requests] == [(chat.id, "error", chat.date)]
 
 
-def test_the_settings_choose_the_overflow_and_the_upkeep(engine: type[Replaying], home: Path) -> None:
+def test_the_settings_choose_the_overflow_and_the_cache_policy(engine: type[Replaying], home: Path) -> None:
     (home / "config").mkdir(parents=True)
     said = 'overflow = "error"\nsettle_on_battery = false\nstate_gib = 0.5\n'
     (home / "config" / "settings.toml").write_text(said)
     made = ask()
-    assert made.upkeep == CachePolicy(settle=False, settle_on_battery=False, disk_bytes=2**29)
+    assert made.cache_policy == CachePolicy(settle=False, settle_on_battery=False, disk_bytes=2**29)
     assert made.requests[0].overflow == "error"
     assert ask(generation=CommandLineOptions(overflow="window")).requests[0].overflow == "window"
 
 
 def test_what_the_engine_is_told_of_one_that_is_not_kept(engine: type[Replaying]) -> None:
     made = ask(choice=ConversationChoice(keep=False))
-    assert made.upkeep == CachePolicy(settle=False, disk_bytes=0)
+    assert made.cache_policy == CachePolicy(settle=False, disk_bytes=0)
     assert made.left == []
 
 

@@ -32,7 +32,7 @@ RULES = [{"when": "good", "reply": GOOD}, {"when": "bad", "reply": BAD}]
 def engine(scripted: MakePlan) -> Iterator[EngineCore]:
     template = ChatTemplate(None, bos="<s>", eos="<|im_end|>")
     plan = scripted(rules=RULES, context=320)
-    engine = EngineCore(ScriptedBackend(plan), template, ngrams=True, upkeep=CachePolicy(disk_bytes=0))
+    engine = EngineCore(ScriptedBackend(plan), template, ngrams=True, cache_policy=CachePolicy(disk_bytes=0))
     yield engine
     engine.close()
 
@@ -84,18 +84,18 @@ def run(engine: EngineCore, events: list[Event]) -> dict[str, str]:
     [
         ("engine", "_prepare"),
         ("engine", "_queue"),
-        ("chat_cache", "begins"),
+        ("chat_cache", "begin"),
         ("scheduler", "_seat"),
         ("scheduler", "_part"),
         ("scheduler", "computed"),
-        ("engine", "_computed"),
+        ("engine", "_compute"),
         ("engine", "_extend"),
         ("engine", "_finish"),
         ("engine", "_overflow"),
         ("prompts", "shorter"),
-        ("engine", "_shortened"),
+        ("engine", "_resume_shortened"),
         ("scheduler", "resume"),
-        ("chat_cache", "ended"),
+        ("chat_cache", "end"),
     ],
 )
 def test_a_fault_over_a_request_ends_that_one(

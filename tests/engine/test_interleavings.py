@@ -90,7 +90,9 @@ def scripted_world(
         backend = ScriptedBackend(made)
         states = KVStateStore(rng.choice((2000, 100_000)), b"scripted")
         settles = CachePolicy(settle=rng.random() < 0.8)
-        return EngineCore(backend, SharedTemplate(template), upkeep=settles, states=states, **drafting())
+        return EngineCore(
+            backend, SharedTemplate(template), cache_policy=settles, states=states, **drafting()
+        )
 
     def drafting() -> dict[str, Any]:
         if not drafts:
@@ -163,7 +165,9 @@ def real_world(
     def make() -> EngineCore:
         states = KVStateStore(50_000_000, b"the same")
         settles = CachePolicy(settle=rng.random() < 0.8)
-        return EngineCore(load(made), SharedTemplate(template), upkeep=settles, states=states, **drafters())
+        return EngineCore(
+            load(made), SharedTemplate(template), cache_policy=settles, states=states, **drafters()
+        )
 
     def drafters() -> dict[str, Any]:
         if not drafts:
@@ -196,7 +200,7 @@ def all_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save, read, shift and draft whatever can be: tiny models compute as fast as a disk reads."""
     monkeypatch.setattr("edgechat.engine.scheduling.scheduler._SHIFT_SECONDS", 0.0)
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._LEAVE_SECONDS", 0.0)
-    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._PREWARMED_SECONDS", 0.0)
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._WORTH_READING", 1)
     monkeypatch.setattr("edgechat.engine.speculative.speculation._OVERHEAD", 1e9)
     monkeypatch.setattr("edgechat.engine.speculative.controller._SURE_OF_GAIN", -1e9)

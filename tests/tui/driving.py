@@ -36,8 +36,8 @@ def app_with(
     library: ModelLibrary | None = None,
     theme: str = "terminal",
 ) -> EdgechatApp:
-    def engine_for(plan: LoadPlan, *, upkeep: CachePolicy, **_: object) -> FakeEngine:
-        engine.reopen(plan, lasting=upkeep.disk_bytes != 0)
+    def engine_for(plan: LoadPlan, *, cache_policy: CachePolicy, **_: object) -> FakeEngine:
+        engine.reopen(plan, lasting=cache_policy.disk_bytes != 0)
         return engine
 
     def prepared(model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:

@@ -1,4 +1,4 @@
-"""What tells one model's file from another, without reading all of it."""
+"""A fingerprint of a model's file, without reading all of it."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import os
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO
 
 from edgechat.models.local.stores import found_at
 
 _END = 1 << 20
-"""Bytes that are read of the beginning (names, shapes and vocabulary) and of the end."""
+"""Bytes that are read at the beginning (names, shapes and vocabulary) and at the end."""
 _SAMPLES, _SAMPLE = 64, 4096
-"""How many places between are looked at, and bytes of each."""
+"""Number of samples between them, and bytes of each."""
 
 
 def fingerprint_of(model_path: str | os.PathLike[str], extra: str) -> bytes:
     """Return 32 bytes that depend on a model's content, all its parts, and on `extra`. A few milliseconds.
 
-    The name, the place and the time of the file do not count. A fine-tune has another fingerprint unless it
-    changed so few of the weights that no sample met one. Raises OSError.
+    Name, location and time of the file do not matter. A fine-tune has another fingerprint unless it changed
+    so few weights that no sample contains one. Raises OSError.
     """
     model = found_at(Path(model_path))
     if model is None:
         raise FileNotFoundError(2, "there is no such file", str(model_path))
-    found = blake2b(digest_size=32)
-    found.update(len(model.files).to_bytes(8, "little") + extra.encode())
+    digest = blake2b(digest_size=32)
+    digest.update(len(model.files).to_bytes(8, "little") + extra.encode())
     for part in model.files:
         with open(part.path, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            found.update(size.to_bytes(8, "little"))
+            digest.update(size.to_bytes(8, "little"))
             for start, length in _places(size):
-                found.update(_at(file, start, length))
-    return found.digest()
+                file.seek(start)
+                digest.update(file.read(length))
+    return digest.digest()
 
 
 def _places(size: int) -> Iterator[tuple[int, int]]:
@@ -42,8 +42,3 @@ def _places(size: int) -> Iterator[tuple[int, int]]:
     for i in range(_SAMPLES):
         yield last * i // (_SAMPLES - 1), _SAMPLE
     yield max(size - _END, 0), _END
-
-
-def _at(file: BinaryIO, start: int, length: int) -> bytes:
-    file.seek(start)
-    return file.read(length)

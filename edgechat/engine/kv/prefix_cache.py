@@ -1,12 +1,11 @@
-"""The prefix cache: which sequence of the backend holds which tokens, and who may go on from there.
+"""The prefix cache: which sequence of the backend holds which tokens, so that prompts can continue from them.
 
-A radix tree over token ids whose nodes are runs of cells. Slots (the backend's sequences) end at a node
-and hold every cell on the way to it, so what two of them share is one node, and the sizes of the nodes are
-what the cache really takes. Slots that no request runs in are its leaves to reuse, and to evict, the least
-recently used first.
+A radix tree over token ids whose nodes are runs of cells. A slot (a sequence of the backend) ends at a node
+and holds every cell on the way to it, so what two slots share is one node, and the sizes of the nodes are
+what the cache really takes. Slots without a running request are reused or evicted, least recently used first.
 
-A model whose state cannot be cut has no use for a node inside the tree, only for the end of a slot; there
-the scheduler forks a slot where a later prompt will part from this one.
+A model whose state cannot be cut can continue only from the end of a slot, not from a node inside the tree;
+there the scheduler forks a slot where a later prompt will diverge.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from edgechat.engine.backends.base import Backend
 from edgechat.engine.snapshot import CacheStats
 
 _PATTERN = 32
-"""Tokens that have to agree for a run to be found again behind a cut."""
+"""Tokens that must match for a run to be found again after a cut."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,11 +30,11 @@ class Node:
     parent: Node | None
     n_slots: int
     children: list[Node] = field(default_factory=list)
-    """Two of them may begin alike: the same text, computed twice at once."""
+    """Two may begin alike: the same text, computed twice at the same time."""
 
     @property
     def end(self) -> int:
-        """Position behind its last token."""
+        """Position after its last token."""
         return self.start + len(self.tokens)
 
 
@@ -50,23 +49,23 @@ class Slot:
     busy: bool = False
     """Whether a request runs in it."""
     approximate: bool = False
-    """Whether cells of it were moved: what they hold was computed with tokens that are gone."""
+    """Whether cells were moved by `shift`: they were computed with tokens that are gone."""
     last_used: int = 0
 
     @property
     def length(self) -> int:
-        """Tokens it holds."""
+        """Number of its tokens."""
         return self.tip.end
 
     @property
     def path(self) -> list[Node]:
         """The nodes from the first token to the last."""
-        found: list[Node] = []
+        path: list[Node] = []
         node: Node | None = self.tip
         while node is not None and node.parent is not None:
-            found.append(node)
+            path.append(node)
             node = node.parent
-        return found[::-1]
+        return path[::-1]
 
     @property
     def tokens(self) -> list[int]:
@@ -97,34 +96,33 @@ class PrefixCache:
         return self._backend.context
 
     def cells_of_busy(self) -> int:
-        """Return the cells that running requests hold; the others give way."""
+        """Return the cells that running requests hold; the others can be evicted."""
         seen = {id(node): node for slot in self.slots if slot.busy for node in slot.path}
         return sum(len(node.tokens) for node in seen.values())
 
-    # What is there.
+    # Looking up.
 
     def best(self, tokens: Sequence[int], limit: int) -> tuple[Slot | None, int]:
-        """Return the slot that holds most of the first `limit` tokens in a way that can be gone on from.
+        """Return the slot that the most of the first `limit` tokens can be reused from, and how many.
 
-        Of equals one that ends there, so that it can be taken over; (None, 0) where there is none.
+        Among equals, one that is free and ends there, so that it can be taken over. (None, 0) if none.
         """
         best: tuple[int, bool, bool, int] = (0, False, False, 0)
-        found: Slot | None = None
+        source: Slot | None = None
         for slot, shared in self._shared(tokens):
             n = self._usable(slot, min(shared, limit))
             key = (n, not slot.busy, n == slot.length, slot.last_used)
             if n and key > best:
-                best, found = key, slot
-        return found, best[0]
+                best, source = key, slot
+        return source, best[0]
 
     def _shared(self, tokens: Sequence[int]) -> Iterator[tuple[Slot, int]]:
-        """Yield the slots that begin as `tokens` do, with how many tokens they share."""
+        """Yield the slots that begin like `tokens`, with the number of shared tokens."""
         reached: dict[int, int] = {}
         ahead = list(self._root.children)
         while ahead:
             node = ahead.pop()
-            wanted = tokens[node.start : node.end]
-            shared = common_prefix(wanted, node.tokens)
+            shared = common_prefix(tokens[node.start : node.end], node.tokens)
             if shared:
                 reached[id(node)] = node.start + shared
                 if shared == len(node.tokens):
@@ -132,44 +130,44 @@ class PrefixCache:
         for slot in self.slots:
             if slot.approximate:
                 continue
-            node_: Node | None = slot.tip
-            while node_ is not None and id(node_) not in reached:
-                node_ = node_.parent
-            if node_ is not None:
-                yield slot, reached[id(node_)]
+            last: Node | None = slot.tip
+            while last is not None and id(last) not in reached:
+                last = last.parent
+            if last is not None:
+                yield slot, reached[id(last)]
 
     def _usable(self, slot: Slot, shared: int) -> int:
-        """Return how many of the shared tokens the backend can truly go on from."""
+        """Return how many of the shared tokens the backend can reuse."""
         if self._backend.capabilities.cuts or not shared or (shared == slot.length and not slot.busy):
             return shared
         return shared if self._backend.can_copy(slot.id, shared) else 0
 
-    # Coming and going.
+    # Filling and emptying slots.
 
     def seat(
         self, tokens: Sequence[int], *, whole: bool = False, spent: Slot | None = None
     ) -> tuple[Slot, int]:
-        """Return a slot for a sequence, busy from now on, and how many of its tokens it holds already.
+        """Return a slot for a sequence, busy from now on, and how many of its tokens are cached.
 
         At least one token is left to compute (the cache holds no logits), unless `whole`. spent: a slot that
-        is of no more use but for what it shares with this sequence. There must be a free slot.
+        is useful only for what it shares with this sequence. There must be a free slot.
         """
         spent = None if spent is None or spent.busy else spent
         source, n = self.best(tokens, len(tokens) - (not whole))
-        slot, n = self._continued(source, n, spent) if source else (self._empty_slot(spent=spent), 0)
+        slot, n = self._reuse(source, n, spent) if source else (self._empty_slot(spent=spent), 0)
         slot.busy = True
         self.stats.hits += n > 0
         self.stats.misses += n == 0
         self.stats.reused_tokens += n
         return slot, n
 
-    def _continued(self, source: Slot, n: int, spent: Slot | None) -> tuple[Slot, int]:
-        """Take the source over, or else copy what is wanted of it."""
+    def _reuse(self, source: Slot, n: int, spent: Slot | None) -> tuple[Slot, int]:
+        """Take the source over, or copy its first `n` tokens to another slot."""
         target = self._least_needed(keep=source, spent=spent)
         if not source.busy:
             if n == source.length and (spent in (None, source) or not self._backend.can_copy(source.id, n)):
                 return source, n
-            # Where another slot has to go for the copy, it may be less to lose what follows in this one.
+            # A copy may evict another slot, which may lose more than to truncate this one.
             lost = source.length if target is None else 0 if target is spent else target.length
             if (source is spent or source.length - n < lost) and self.truncate(source, n):
                 return source, n
@@ -182,9 +180,9 @@ class PrefixCache:
         return target, n
 
     def _least_needed(self, *, keep: Slot | None = None, spent: Slot | None = None) -> Slot | None:
-        """Return the free slot to empty first: one of no more use, an empty one, the least recently used."""
+        """Return the free slot to reuse first: the spent one, an empty one, the least recently used."""
         free = [slot for slot in self.slots if not slot.busy and slot is not keep]
-        return min(free, key=lambda one: (one is not spent, one.length > 0, one.last_used), default=None)
+        return min(free, key=lambda slot: (slot is not spent, slot.length > 0, slot.last_used), default=None)
 
     def _vacate(self, slot: Slot, spent: Slot | None = None) -> None:
         self.stats.evictions += slot.length > 0 and slot is not spent
@@ -197,17 +195,17 @@ class PrefixCache:
         return slot
 
     def fork(self, slot: Slot) -> Slot | None:
-        """Keep what a slot holds now in another one, to be gone on from later; None if none is free."""
-        if any(one is not slot and one.tip is slot.tip for one in self.slots):
-            return None  # there is one that ends here
-        kept = self._least_needed(keep=slot)
-        if kept is None:
+        """Copy a slot to a free one, as a checkpoint; None if none is free, or there is one already."""
+        if any(other is not slot and other.tip is slot.tip for other in self.slots):
             return None
-        self._vacate(kept)
-        self._copy(slot, kept, slot.length)
-        kept.chat = slot.chat
-        self._touch(kept)
-        return kept
+        checkpoint = self._least_needed(keep=slot)
+        if checkpoint is None:
+            return None
+        self._vacate(checkpoint)
+        self._copy(slot, checkpoint, slot.length)
+        checkpoint.chat = slot.chat
+        self._touch(checkpoint)
+        return checkpoint
 
     def _copy(self, source: Slot, target: Slot, n: int) -> None:
         self._backend.copy(source.id, target.id, n)
@@ -216,7 +214,7 @@ class PrefixCache:
             node.n_slots += 1
 
     def extend(self, slot: Slot, tokens: Sequence[int]) -> None:
-        """Note that the backend has computed `tokens` at the end of a slot."""
+        """Record that the backend has computed `tokens` at the end of a slot."""
         if not tokens:
             return
         self.cells_used += len(tokens)
@@ -228,7 +226,7 @@ class PrefixCache:
             tip.children.append(slot.tip)
 
     def release(self, slot: Slot) -> None:
-        """The request in a slot has ended. What the slot holds waits for who begins alike."""
+        """Free a slot whose request has ended; its tokens stay for prompts with the same beginning."""
         slot.busy = False
         self._touch(slot)
         if slot.approximate:
@@ -239,13 +237,13 @@ class PrefixCache:
         slot.last_used = self._clock
 
     def truncate(self, slot: Slot, length: int) -> bool:
-        """Cut a slot down to its first `length` tokens; False, and no change, if that would be untrue."""
+        """Cut a slot to its first `length` tokens; False, and no change, if the backend cannot."""
         if length >= slot.length:
             return True
         if not self._backend.truncate(slot.id, length):
             return False
         tip = self._node_ending(slot, length)
-        self._let_go(slot, tip)
+        self._detach(slot, tip)
         slot.tip = tip
         return True
 
@@ -261,38 +259,38 @@ class PrefixCache:
                 self.clear(slot)
 
     def evict(self) -> bool:
-        """Empty the free slot that was used longest ago; False if none holds anything."""
-        held = [slot for slot in self.slots if not slot.busy and slot.length]
-        if not held:
+        """Empty the least recently used free slot; False if none holds anything."""
+        idle = [slot for slot in self.slots if not slot.busy and slot.length]
+        if not idle:
             return False
         self.stats.evictions += 1
-        self.clear(min(held, key=lambda slot: slot.last_used))
+        self.clear(min(idle, key=lambda slot: slot.last_used))
         return True
 
-    # A window that moves.
+    # A sliding window.
 
     def shift(self, tokens: Sequence[int], *, least: int) -> tuple[Slot, int] | None:
-        """Take from the middle of a slot what `tokens` leaves out, if at least `least` are saved by it.
+        """Remove from the middle of a slot what `tokens` leaves out, if that reuses at least `least` tokens.
 
-        Returns the slot, busy from now on, and where the gap was: the cells behind it have moved, so they
-        are approximate and never found again. None: nothing was done.
+        Returns the slot, busy from now on, and where the gap was: the cells after it have moved, so they are
+        approximate and never shared. None: nothing was done.
         """
         slot, start = self.best(tokens, len(tokens) - 1)
         if slot is None or slot.busy or not 0 < start < slot.length:
             return None
-        held = slot.tokens
-        stop = _found(held, tokens[start : start + _PATTERN], start + 1)
+        cached = slot.tokens
+        stop = _find(cached, tokens[start : start + _PATTERN], start + 1)
         if stop is None or any(node.n_slots > 1 for node in slot.path if node.end > start):
             return None
-        run = min(common_prefix(held[stop:], tokens[start:]), len(tokens) - 1 - start)
+        run = min(common_prefix(cached[stop:], tokens[start:]), len(tokens) - 1 - start)
         if (
             run < least
             or not self.truncate(slot, stop + run)
             or not self._backend.shift(slot.id, start, stop)
         ):
             return None
-        self._let_go(slot, tip := self._node_ending(slot, start))
-        # Not among its parent's children: nobody else may find it.
+        self._detach(slot, tip := self._node_ending(slot, start))
+        # Not among its parent's children, so that no other prompt finds it.
         slot.tip = Node(start, list(tokens[start : start + run]), tip, 1)
         self.cells_used += run
         slot.approximate = slot.busy = True
@@ -321,17 +319,17 @@ class PrefixCache:
         return node if node.end == length else self._split(node, length)
 
     def _split(self, node: Node, at: int) -> Node:
-        """Part a node in two at a position, and return the upper one."""
+        """Split a node at a position, and return the upper half."""
         assert node.parent is not None
         upper = Node(node.start, node.tokens[: at - node.start], node.parent, node.n_slots, [node])
-        if node in node.parent.children:  # else it is approximate, which its upper part is as well
+        if node in node.parent.children:  # an approximate node is not, nor is its upper half
             node.parent.children[node.parent.children.index(node)] = upper
         node.tokens = node.tokens[at - node.start :]
         node.start, node.parent = at, upper
         return upper
 
-    def _let_go(self, slot: Slot, above: Node) -> None:
-        """Count a slot out of the nodes below `above`; what nobody holds is free."""
+    def _detach(self, slot: Slot, above: Node) -> None:
+        """Remove a slot from the nodes below `above`, and nodes that no slot holds any more."""
         node = slot.tip
         while node is not above:
             assert node.parent is not None
@@ -343,22 +341,18 @@ class PrefixCache:
             node = node.parent
 
 
-def _found(held: Sequence[int], pattern: Sequence[int], start: int) -> int | None:
-    """Return where `pattern` begins in `held` from `start` on."""
+def _find(tokens: Sequence[int], pattern: Sequence[int], start: int) -> int | None:
+    """Return where `pattern` begins in `tokens` from `start` on; None if nowhere, or if it is too short."""
     if len(pattern) < _PATTERN:
         return None
-    return next(
-        (
-            at
-            for at in range(start, len(held) - len(pattern) + 1)
-            if held[at] == pattern[0] and held[at : at + len(pattern)] == pattern
-        ),
-        None,
-    )
+    for at in range(start, len(tokens) - len(pattern) + 1):
+        if tokens[at] == pattern[0] and tokens[at : at + len(pattern)] == pattern:
+            return at
+    return None
 
 
 def common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
-    """Return how long the common beginning of two lists, or two texts, is; in a few comparisons of slices."""
+    """Return the length of the common prefix of two lists or texts, by binary search over slices."""
     low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2

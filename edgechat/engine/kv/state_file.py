@@ -1,14 +1,14 @@
 """The file of one chat's saved state.
 
 magic, version, fingerprint, number of tokens, bytes of state     little endian
-CRC-32 of that                                                    so that the head can be believed by itself
+CRC-32 of that                                                    so that the head can be verified by itself
 the tokens                                                        4 bytes each
 the state
 CRC-32 of all before
 
-The checksum is against accidents, of which CRC-32 misses one in 4 billion: whoever can write into the folder
-could compute any other as well. It is the fastest by far: 6.9 GB/s where SHA-256 makes 2.0 (with instructions
-of its own, which small machines lack) and BLAKE2b 1.4; measured on 200 MB with an AMD EPYC.
+The checksum is against accidents, of which CRC-32 misses one in 4 billion: an attacker who can write into the
+folder could compute any other as well. It is the fastest: 6.9 GB/s, SHA-256 2.0 (with CPU instructions that
+small machines lack), BLAKE2b 1.4; measured on 200 MB with an AMD EPYC.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _TOKEN = 4
 _NOFOLLOW, _NONBLOCK = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 _BLOCK = 1 << 20
-"""Bytes that are read or written, and hashed, together: few enough to be in the processor's cache still."""
+"""Bytes that are read or written, and hashed, together: few enough for the processor's cache."""
 _SYNC = 64 << 20
-"""Bytes after which what was written is made to reach the disk, so that to stop takes no longer than that."""
+"""Bytes between two calls of fsync, which bound the time that stopping takes."""
 
 
 class StateRefused(Exception):
-    """A file that is not used; the message says why. `broken`: it is of no use to anybody."""
+    """A file cannot be used; the message says why. `broken`: by no model, so it can be removed."""
 
     def __init__(self, why: str, *, broken: bool = False) -> None:
         super().__init__(why)
@@ -50,63 +50,63 @@ class StateRefused(Exception):
 
 
 class WriteStopped(Exception):
-    """Nobody wants it any more."""
+    """The state is not wanted any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateHeader:
-    """What a file says of itself."""
+    """The sizes in a file's header."""
 
     tokens: int
-    """How many."""
+    """Number of tokens."""
     size: int
     """Bytes of the state."""
 
     @property
     def file_size(self) -> int:
-        """Bytes of a file that holds it."""
+        """Bytes of the whole file."""
         return _HEAD.size + _CRC.size + _TOKEN * self.tokens + self.size + _CRC.size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedState:
-    """A state and the tokens it is of."""
+    """A state and its tokens."""
 
     tokens: list[int]
     state: npt.NDArray[np.uint8]
 
 
 def key_of(fingerprint: bytes) -> bytes:
-    """Return the 32 bytes that stand for a fingerprint of any length."""
+    """Return a 32-byte hash of a fingerprint of any length."""
     return blake2b(fingerprint, digest_size=32).digest()
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """Open a file for reading. Raises OSError; StateRefused where it is no plain file.
+    """Open a file for reading. Raises OSError; StateRefused unless it is a regular file.
 
-    Where a StateRefused is raised inside that says that the file is broken, it is removed.
+    The file is removed if the body raises a StateRefused that is `broken`.
     """
-    # A link leads out of our folder, and to open a pipe would wait for its writer.
+    # A link would lead out of the folder, and opening a pipe would wait for its writer.
     fd = os.open(path, os.O_RDONLY | _NOFOLLOW | _NONBLOCK | _BINARY)
-    found = os.fstat(fd)
+    status = os.fstat(fd)
     broken = False
     try:
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise StateRefused("it is not a regular file")
         yield fd
     except StateRefused as error:
         broken = error.broken
         raise
     finally:
-        os.close(fd)  # Windows removes no open file
+        os.close(fd)  # Windows cannot remove an open file
         if broken:
-            _remove(path, found)
+            _remove(path, status)
 
 
 @contextlib.contextmanager
 def created(path: Path) -> Iterator[int]:
-    """Make a file for writing, nobody else's to read. Raises OSError, also where there is one already."""
+    """Create a file for writing that only the user can read. Raises OSError, also if it exists."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
     try:
         yield fd
@@ -115,17 +115,17 @@ def created(path: Path) -> Iterator[int]:
 
 
 def read_head(fd: int, key: bytes, *, at_most: int) -> StateHeader:
-    """Read the beginning of a file of no more than `at_most` bytes.
+    """Read the header of a file of at most `at_most` bytes.
 
-    Raises OSError; Refused unless it is sound, of this key and as long as it says.
+    Raises OSError; StateRefused unless it is sound, of this key and consistent with the file's size.
     """
     return _head(os.read(fd, _HEAD.size + _CRC.size), os.fstat(fd).st_size, key, at_most)
 
 
 def read(fd: int, key: bytes, *, at_most: int, wanted: Callable[[], bool]) -> SavedState:
-    """Read and verify a whole file of no more than `at_most` bytes.
+    """Read and verify a whole file of at most `at_most` bytes.
 
-    Raises OSError, MemoryError; StateRefused where a byte is wrong; WriteStopped once it is not `wanted`.
+    Raises OSError, MemoryError; StateRefused if a byte is wrong; WriteStopped once it is not `wanted`.
     """
     import numpy as np
 
@@ -152,7 +152,7 @@ def write(
     *,
     wanted: Callable[[], bool],
 ) -> None:
-    """Write a file and see that it is on the disk. Raises OSError; Stopped once it is not `wanted`."""
+    """Write a file and flush it to disk. Raises OSError; WriteStopped once it is not `wanted`."""
     import numpy as np
 
     head = _HEAD.pack(_MAGIC, _VERSION, key, len(tokens), len(state))
@@ -175,26 +175,26 @@ def write(
 def _head(raw: bytes, file_size: int, key: bytes, at_most: int) -> StateHeader:
     if len(raw) < _HEAD.size + _CRC.size or not raw.startswith(_MAGIC):
         raise StateRefused("it is not a saved KV state", broken=True)
-    _, version, found, tokens, size = _HEAD.unpack_from(raw)
+    _, version, file_key, tokens, size = _HEAD.unpack_from(raw)
     if version != _VERSION:
         raise StateRefused("it was written by another version of edgechat")
     if _CRC.pack(zlib.crc32(raw[: _HEAD.size])) != raw[_HEAD.size :]:
         raise StateRefused("its header is damaged", broken=True)
     head = StateHeader(tokens, size)
-    # Before anything is allocated: what it announces is there, and is no more than may be kept.
+    # Checked before anything is allocated.
     if head.file_size != file_size:
         raise StateRefused(f"it should have {head.file_size} bytes and has {file_size}", broken=True)
-    if found != key:
+    if file_key != key:
         raise StateRefused("it belongs to another model, or to other settings")
     if file_size > at_most:
         raise StateRefused(f"it has {file_size} bytes, and the limit is {at_most}")
     return head
 
 
-def _remove(path: Path, found: os.stat_result) -> None:
-    # Another process may have put a sound one there meanwhile.
+def _remove(path: Path, status: os.stat_result) -> None:
+    # Another process may have replaced it with a sound one.
     with contextlib.suppress(OSError):
-        if os.path.samestat(path.lstat(), found):
+        if os.path.samestat(path.lstat(), status):
             path.unlink()
 
 

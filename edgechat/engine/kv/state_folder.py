@@ -1,7 +1,7 @@
 """The folder of the chats' states, for front ends too: it needs neither an engine nor numpy.
 
-A state is `<chat>.state`. What is being written has the writer's process in its name, so that what a dead one
-left can be told from what a living one still writes; it gets its last name when it is whole.
+A state is `<chat>.state`. A file that is being written has the writing process in its name, so that leftovers
+of dead processes can be recognized; it is renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edgechat.base.process.owner import Owner, alive, this_process
 _CHAT = re.compile(r"[0-9a-f]{8,64}", re.ASCII)
 _STATE = re.compile(r"([0-9a-f]{8,64})\.state", re.ASCII)
 _DRAFT = re.compile(r"([0-9a-f]{8,64})\.(\d{1,10})-(\d{1,15})-\d{1,15}\.part", re.ASCII)
-"""Chat, number and start (in milliseconds since 1970) of the process that writes it, and its how manyeth."""
+"""Chat, id and start (in milliseconds since 1970) of the writing process, and a sequence number."""
 _drafts = itertools.count()
 
 
@@ -30,52 +30,52 @@ def folder() -> Path:
 
 
 def made_folder() -> Path:
-    """Return the folder, which exists and is nobody else's to look into. Raises FolderError, OSError."""
-    place = folder()
-    place.mkdir(mode=0o700, exist_ok=True)
-    if os.name == "posix" and place.stat().st_mode & 0o077:
-        place.chmod(0o700)
-    return place
+    """Return the folder, created if necessary, readable only by the user. Raises FolderError, OSError."""
+    path = folder()
+    path.mkdir(mode=0o700, exist_ok=True)
+    if os.name == "posix" and path.stat().st_mode & 0o077:
+        path.chmod(0o700)
+    return path
 
 
 def path_of(chat: str) -> Path:
-    """Return where the state of a chat is kept. Raises FolderError; ValueError for what is no id of ours."""
+    """Return the path of a chat's state. Raises FolderError; ValueError for a malformed id."""
     check_id(chat)
     return folder() / f"{chat}.state"
 
 
 def check_id(chat: str) -> None:
-    """Raise ValueError unless it is 8 to 64 hexadecimal digits: no path comes from outside."""
+    """Raise ValueError unless it is 8 to 64 hexadecimal digits, so that it cannot be another path."""
     if _CHAT.fullmatch(chat) is None:
         raise ValueError(f"not the id of a chat: {chat!r}")
 
 
 def draft_of(chat: str) -> Path:
-    """Return a path that no other process and no other call writes to. Raises as `path_of` does."""
+    """Return a path that no other process and no other call uses. Raises as `path_of` does."""
     owner = this_process()
     name = f"{chat}.{owner.pid}-{round(owner.started * 1000)}-{next(_drafts)}.part"
     return path_of(chat).with_name(name)
 
 
 def forget(chat: str) -> None:
-    """Remove what is kept of a chat, if anything. Raises ValueError, and FolderError where something stays.
+    """Remove what is kept of a chat, if anything. Raises ValueError, and FolderError if something stays.
 
-    An engine that has the chat must be told as well, or may write it again.
+    An engine that has the chat must forget it as well, or may write it again.
     """
-    path = path_of(chat)
-    left = [e.path for e in _entries() if e.name.startswith(f"{chat}.") and _is_left_over(e.name)]
-    for one in (path, *map(Path, left)):
+    state = path_of(chat)
+    leftovers = [e.path for e in _entries() if e.name.startswith(f"{chat}.") and _is_left_over(e.name)]
+    for path in (state, *map(Path, leftovers)):
         try:
-            one.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         except OSError as error:
             raise FolderError(
-                f"The saved KV state of a chat cannot be removed: {one} ({error.strerror}).",
+                f"The saved KV state of a chat cannot be removed: {path} ({error.strerror}).",
                 hint="Remove it manually.",
             ) from error
 
 
 def prune(keep: Callable[[str], bool]) -> int:
-    """Remove the states of chats that `keep` says no to, and what dead processes left; return how many.
+    """Remove the states of chats that `keep` rejects, and leftovers of dead processes; return how many.
 
     Raises FolderError. What cannot be removed stays.
     """
@@ -88,23 +88,17 @@ def prune(keep: Callable[[str], bool]) -> int:
 
 
 def evict(limit: int, *, keep: str | None = None) -> None:
-    """Remove states until all take no more than `limit` bytes, those that were not used for longest first.
+    """Remove the least recently used states until all take no more than `limit` bytes.
 
-    keep: the chat whose state is never removed. What dead processes left goes as well. Raises FolderError.
+    keep: the chat whose state is never removed. Leftovers of dead processes go as well. Raises FolderError.
     """
-    found: list[tuple[int, int, str]] = []
-    total = 0
+    states = _states()
+    total = sum(stat.st_size for _, _, stat in states)
     for entry in _entries():
-        state = _STATE.fullmatch(entry.name)
-        if state is not None:
-            with contextlib.suppress(OSError):  # it may vanish at any time
-                stat = entry.stat(follow_symlinks=False)
-                total += stat.st_size
-                if state[1] != keep:
-                    found.append((stat.st_mtime_ns, stat.st_size, entry.path))
-        elif _is_left_over(entry.name):
+        if _is_left_over(entry.name):
             _unlink(entry.path)
-    for _, size, path in sorted(found):
+    evictable = [(stat.st_mtime_ns, stat.st_size, path) for chat, path, stat in states if chat != keep]
+    for _, size, path in sorted(evictable):
         if total <= limit:
             break
         if _unlink(path):
@@ -113,12 +107,18 @@ def evict(limit: int, *, keep: str | None = None) -> None:
 
 def usage() -> tuple[int, int]:
     """Return how many states there are, and the bytes they take. Raises FolderError."""
-    sizes: list[int] = []
-    for entry in _entries():
-        if _STATE.fullmatch(entry.name) is not None:
-            with contextlib.suppress(OSError):  # it may vanish at any time
-                sizes.append(entry.stat(follow_symlinks=False).st_size)
+    sizes = [stat.st_size for _, _, stat in _states()]
     return len(sizes), sum(sizes)
+
+
+def _states() -> list[tuple[str, str, os.stat_result]]:
+    """Return chat, path and status of each state."""
+    states = []
+    for entry in _entries():
+        if (match := _STATE.fullmatch(entry.name)) is not None:
+            with contextlib.suppress(OSError):  # it may vanish at any time
+                states.append((match[1], entry.path, entry.stat(follow_symlinks=False)))
+    return states
 
 
 def _entries() -> list[os.DirEntry[str]]:

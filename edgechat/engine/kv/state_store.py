@@ -1,7 +1,7 @@
-"""The states of chats on disk: what the model has read of a chat, so that yesterday's opens at once.
+"""The KV states of chats on disk, so that an old chat continues without being computed again.
 
-They are a cache: whatever is wrong with one, it is as if there were none, and the chat is read anew. Several
-processes may use the folder at once: files appear whole, by renaming, and any may vanish at any time.
+They are a cache: a state that cannot be used is treated as missing. Several processes may use the folder at
+once: files appear complete, by renaming, and may vanish at any time.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 MOST = 4 << 30
-"""Bytes that all files together take where no limit is set; a tenth of the free disk if that is less."""
+"""Bytes that all files may take if no limit is set; a tenth of the free disk if that is less."""
 PRIOR_BANDWIDTH = 400e6
-"""Bytes per second that a disk is taken to give until states were read from it."""
+"""Assumed bytes per second of a disk until states have been read from it."""
 _COUNT_EVERY = 5.0
-"""Seconds between two counts of what is there."""
+"""Seconds between two counts of the files."""
 _PRIOR_WEIGHT = 64e6
-"""Bytes of states read that count as much as the prior."""
+"""Bytes read that count as much as the prior."""
 
 
 def worth_saving(
     size: int, tokens: int, *, seconds_per_token: float, bandwidth: float = PRIOR_BANDWIDTH
 ) -> bool:
-    """Say whether to read a state of `size` bytes takes less time than to compute its tokens again.
+    """Say whether reading a state of `size` bytes takes less time than computing its tokens.
 
     bandwidth: bytes per second; `KVStateStore.bandwidth` once there is one.
     """
@@ -56,7 +56,7 @@ def worth_saving(
 
 @dataclass(slots=True, eq=False)
 class _Write:
-    """A state on its way to the disk. `state` is None once it need not arrive, or has arrived."""
+    """A state to be written. `state` is None once it has been written, or is not wanted any more."""
 
     chat: str
     tokens: npt.NDArray[np.uint32]
@@ -70,16 +70,16 @@ class _Write:
 class KVStateStore:
     """The states of chats with one model, written and read in a thread of its own. Close it.
 
-    Nothing that is wrong with the disk or a file is raised: a line on stderr says what it was. A chat that is
-    no id of ours (8 to 64 hexadecimal digits) raises ValueError.
+    Problems with the disk or a file are logged, not raised. A malformed chat id (not 8 to 64 hexadecimal
+    digits) raises ValueError.
     """
 
     def __init__(self, limit: int | None, fingerprint: Callable[[], bytes] | bytes) -> None:
-        """Keep no more than `limit` bytes of whatever models; nothing is touched yet.
+        """Store at most `limit` bytes, those of all models together. Opens nothing yet.
 
-        limit: 0 keeps and reads nothing; None is `MOST`, or a tenth of what is free at each write.
-        fingerprint: stands for all that a state depends on. It is asked for in the thread, and may raise
-            OSError: then nothing is kept.
+        limit: 0 stores and reads nothing; None is `MOST`, or a tenth of what is free at each write.
+        fingerprint: identifies all that a state depends on. Called in the thread; if it raises OSError,
+            nothing is stored.
         """
         self.limit = limit
         self._read_bytes, self._read_seconds = _PRIOR_WEIGHT, _PRIOR_WEIGHT / PRIOR_BANDWIDTH
@@ -96,15 +96,15 @@ class KVStateStore:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second with which states were read and checked until now."""
+        """Bytes per second at which states have been read and checked."""
         return self._read_bytes / self._read_seconds
 
     def save(self, chat: str, tokens: Sequence[int], state: npt.NDArray[np.uint8]) -> Future[bool]:
         """Write the state of a chat in place of an earlier one; False if it was not written.
 
-        That is where it is larger than the limit, where a later `save`, `forget` or `close` came first, or
-        the disk takes no more. Then the states that were not used for longest make room for it. The array
-        belongs to this call from now on. Tokens are below 2**32.
+        That happens if it is larger than the limit, if a later `save`, `forget` or `close` comes first, or if
+        the disk is full. The least recently used states make room for it. The array must not be used
+        afterwards. Tokens are below 2**32.
         """
         import numpy as np
 
@@ -114,22 +114,22 @@ class KVStateStore:
             self._drop(self._queued.get(chat))
             self._queued[chat] = write
         done = self._submit(lambda: self._save(write), False)
-        done.add_done_callback(lambda _: self._let_go(write))  # it may have been cancelled
+        done.add_done_callback(lambda _: self._cancel(write))  # it may have been cancelled
         return done
 
     def load(self, chat: str) -> Future[SavedState | None]:
-        """Read the state of a chat, checked to the last byte; None where there is none that can be used.
+        """Read and verify the state of a chat; None if there is no usable one.
 
-        A damaged file is removed; one that is another model's is left for it.
+        A damaged file is removed, one of another model is not.
         """
         state_folder.check_id(chat)
         return self._submit(lambda: self._load(chat), None)
 
     def peek(self, chat: str) -> StateHeader | None:
-        """Say how large the state is that `load` would find, or None: at once, by the file's head alone.
+        """Return the size of the state that `load` would find, or None, from the file's head alone.
 
-        What is still to be written counts. The rest of the file may yet turn out to be damaged. Waits for the
-        fingerprint, where there is a file.
+        A state that is still to be written counts. The rest of the file may turn out to be damaged. Waits for
+        the fingerprint if there is a file.
         """
         state_folder.check_id(chat)
         with self._lock:
@@ -143,7 +143,7 @@ class KVStateStore:
             return None
 
     def forget(self, chat: str) -> None:
-        """Remove what is kept of a chat. What is on its way to the disk does not arrive."""
+        """Remove the state of a chat, also one that is being written."""
         with self._lock:
             self._drop(self._queued.get(chat))
             if self._running is not None and self._running.chat == chat:
@@ -151,10 +151,10 @@ class KVStateStore:
         try:
             forget(chat)
         except EdgechatError as error:
-            _say(chat, "removed", error)
+            _log_problem(chat, "removed", error)
 
     def usage(self) -> StatesOnDisk | None:
-        """Return what all states take, as it was a moment ago: at once, the thread counts them anew."""
+        """Return what all states take, as last counted; the thread counts them again in the background."""
         now = time.monotonic()
         if now - self._counted >= _COUNT_EVERY:
             self._counted = now
@@ -162,10 +162,9 @@ class KVStateStore:
         return self._usage
 
     def close(self, timeout: float = 5.0) -> None:
-        """Wait so many seconds for what is asked for already, and let go of the rest.
+        """Wait so many seconds for pending work, and drop the rest.
 
-        What is being written then may hold up the end of the process for as long as 64 MB take to reach the
-        disk.
+        A write that still runs may delay the end of the process by the time that 64 MB take.
         """
         last = self._submit(lambda: True, True)
         self._thread.shutdown(wait=False)
@@ -183,12 +182,12 @@ class KVStateStore:
             done.set_result(otherwise)
             return done
 
-    def _let_go(self, write: _Write) -> None:
+    def _cancel(self, write: _Write) -> None:
         with self._lock:
             self._drop(write)
 
     def _drop(self, write: _Write | None) -> None:
-        """Let go of the array, so that it is not written and takes no memory. Under the lock."""
+        """Free the array, so that it is not written. The caller holds the lock."""
         if write is not None:
             write.state = None
             if self._queued.get(write.chat) is write:
@@ -215,7 +214,7 @@ class KVStateStore:
         except WriteStopped:
             return False
         except (OSError, EdgechatError, StateRefused) as error:
-            _say(write.chat, "saved", error)
+            _log_problem(write.chat, "saved", error)
             return False
         finally:
             with self._lock:
@@ -225,8 +224,9 @@ class KVStateStore:
         state = write.state
         if state is None:
             raise WriteStopped
-        key, place = self._key.result(), state_folder.made_folder()
-        limit, size = self._limit(place), StateHeader(len(write.tokens), len(state)).file_size
+        key, path = self._key.result(), state_folder.made_folder()
+        size = StateHeader(len(write.tokens), len(state)).file_size
+        limit = min(MOST, shutil.disk_usage(path).free // 10) if self.limit is None else self.limit
         if size <= limit:
             self._put(write, state, key)
         state_folder.evict(limit, keep=write.chat if size <= limit else None)
@@ -239,7 +239,7 @@ class KVStateStore:
         try:
             with state_file.created(draft) as fd:
                 state_file.write(fd, key, write.tokens, state, wanted=lambda: write.is_wanted)
-            # Under the lock: whoever forgets the chat finds the file, or it does not get there.
+            # Under the lock: `forget` either finds the file or prevents it.
             with self._lock:
                 if not write.is_wanted:
                     raise WriteStopped
@@ -257,7 +257,7 @@ class KVStateStore:
         except (FileNotFoundError, WriteStopped):
             return None
         except (OSError, EdgechatError, MemoryError, StateRefused) as error:
-            _say(chat, "used", error)
+            _log_problem(chat, "used", error)
             return None
 
     def _read(self, path: Path) -> SavedState:
@@ -270,12 +270,7 @@ class KVStateStore:
             os.utime(path)
         return saved
 
-    def _limit(self, place: Path) -> int:
-        if self.limit is not None:
-            return self.limit
-        return min(MOST, shutil.disk_usage(place).free // 10)
 
-
-def _say(chat: str, what: str, error: Exception) -> None:
+def _log_problem(chat: str, what: str, error: Exception) -> None:
     why = error.message if isinstance(error, EdgechatError) else str(error) or type(error).__name__
     _LOG.warning("%s", one_line(f"the state of chat {chat} is not {what}: {why}", 500))

@@ -4,10 +4,10 @@ The system prompt and the first turn stay; when the conversation has grown over 
 whole turns after them leave in one go, down to a low-water mark. Between two such moments the same messages
 are sent with more behind them, so the prompt's prefix, and with it the cache, stays.
 
-Nothing is remembered for this: what has left is computed from the conversation alone, by going through its
-history. So it is the same after a restart, and a turn that has left stays away whatever is said later.
+This is stateless: which turns have left is computed from the conversation alone, by going through its
+history. So it is the same after a restart, and a turn that has left never comes back.
 
-Everything here is sizes in tokens; nobody looks at a text.
+Only sizes in tokens matter here, never texts.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from itertools import pairwise
 from edgechat.engine.types import Role
 
 MOST_TOKENS = 2**40
-"""Of one message; a size beyond it is somebody's mistake."""
+"""Of one message; a larger size is an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextWindow:
-    """What is sent of a conversation: its head and its turns, but for a run of old ones."""
+    """What is sent of a conversation: its head and its turns, except a run of old ones."""
 
     head: int
     """Messages before the first turn; they never leave."""
@@ -35,7 +35,7 @@ class ContextWindow:
     first: int
     """The turn that leaves first: 1 where the first is pinned, else 0."""
     dropped: int
-    """So many turns have left, from `first` on."""
+    """Number of turns that have left, from `first` on."""
     current: int
     """The turn of the last user message: neither it nor what follows can leave."""
     tokens: int
@@ -61,7 +61,7 @@ class ContextWindow:
 
 
 def whole(n_messages: int) -> ContextWindow:
-    """Return the window from which nothing leaves."""
+    """Return a window from which nothing leaves."""
     return ContextWindow(head=n_messages, turns=(), sizes=(), first=0, dropped=0, current=0, tokens=0)
 
 
@@ -71,9 +71,9 @@ def window_of(messages: Sequence[tuple[Role, int]], cells: int, *, fixed: int = 
     fixed: tokens of a prompt that belong to no message.
 
     Turns leave when a reply has made it more than 3/4 of the cells, or a question more than 7/8, until it is
-    no more than half. Whether that suffices is for the caller to see: where the current turn and what is
-    pinned are too long themselves, `tokens` is over 7/8 and nothing more can leave. The first turn is pinned
-    where it is, with the head, no more than a quarter. ValueError for sizes that make no sense.
+    no more than half. The caller checks whether that suffices: if the current turn and what is pinned are too
+    long themselves, `tokens` is over 7/8 and nothing more can leave. The first turn is pinned if it and the
+    head take no more than a quarter. Raises ValueError for invalid sizes.
     """
     if cells < 1 or not all(0 <= size <= MOST_TOKENS for size in (fixed, *(size for _, size in messages))):
         raise ValueError("the cells of a context are 1 or more, and sizes are numbers of tokens")
@@ -117,5 +117,5 @@ def turns_of(roles: Sequence[Role]) -> tuple[range, ...]:
 
 
 def _high(role: Role, cells: int) -> int:
-    # More for a question than for a reply: what was settled after the reply is lost if a question cuts.
+    # More for a question than for a reply: what was prewarmed after the reply is lost if a question cuts.
     return cells * 7 // 8 if role in ("user", "tool") else cells * 3 // 4

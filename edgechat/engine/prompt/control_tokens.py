@@ -1,9 +1,9 @@
-"""Control tokens of a prompt: only the template's own text makes them.
+"""Control tokens of a prompt: only the template's own text becomes control tokens.
 
-A message that holds `<|im_end|>` would end its turn, and what follows it would be a turn of anybody's. So,
-before a chat is rendered, a character that no text has is put into every such mark (`guard`). The template
+A message that holds `<|im_end|>` would end its turn, and the rest of it could forge other turns. So before a
+chat is rendered, a character that no text contains is inserted into every such mark (`guard`). The template
 passes it through, and a stretch between two control tokens that has it is tokenized as plain text (`tokens`).
-Texts without such marks are rendered and tokenized as ever: their tokens do not change.
+Texts without such marks are not changed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Any
 from edgechat.engine.backends.base import Vocabulary
 
 _PROSE = re.compile(r"[\w\s.,;:!?'\"()-]*")
-"""No control token is made of these alone: prose would be full of it."""
+"""No control token consists of these characters alone."""
 _SLICE = 4096
 """Characters. llama.cpp takes quadratic time for a text of many control tokens, so it gets them in slices."""
 
 
 class ControlTokens:
-    """The control tokens of a vocabulary, and who may write them."""
+    """The control tokens of a vocabulary, and the guard against messages that contain them."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        # Of a plane for private use, and another one in each process: no text can be written to hold it.
+        # A private-use character, random in each process, so that no text can be made to contain it.
         self._break = chr(random.SystemRandom().randrange(0xF0000, 0xFFFFE))
         self._strips: dict[str, tuple[bool, bool]] = {}
 
@@ -55,20 +55,20 @@ class ControlTokens:
         return sorted(text[::-1] for text in self._texts)
 
     def guard(self, value: Any) -> Any:
-        """Return a value whose texts are guarded: a string, or lists and dicts of them, with their keys."""
+        """Return a string, or lists and dicts of strings (keys included), with all marks broken up."""
         if isinstance(value, str):
             return self._guarded(value)
         if isinstance(value, dict):
-            return {self.guard(key): self.guard(one) for key, one in value.items()}
+            return {self.guard(key): self.guard(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.guard(one) for one in value]
+            return [self.guard(item) for item in value]
         return value
 
     def _guarded(self, text: str) -> str:
         if _PROSE.fullmatch(text) or not self._texts:
             return text
         places = {at + 1 for at, _ in self._marks(text)}
-        # Half a mark, which what the template writes beside it could complete.
+        # Parts of marks at the ends, which the template's text could complete.
         stripped = text.rstrip()
         start = len(text) - len(text.lstrip())
         for n in range(2, self._lengths[0]):
@@ -93,17 +93,17 @@ class ControlTokens:
     def tokens(self, text: str, *, bos: bool, most: int | None = None) -> list[int]:
         """Return the ids of a rendered text; see `Vocabulary.tokenize`.
 
-        most: of a text with more tokens than that only the beginning, which has more, is tokenized.
+        most: stop once there are more tokens than that.
         """
-        found: list[int] = []
+        ids: list[int] = []
         for stretch, special in self._stretches(text):
-            found += self._vocabulary.tokenize(stretch, bos=bos and not found, special=special)
-            if most is not None and len(found) > most:
+            ids += self._vocabulary.tokenize(stretch, bos=bos and not ids, special=special)
+            if most is not None and len(ids) > most:
                 break
-        return found
+        return ids
 
     def _stretches(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Cut a text before control tokens; yield (stretch, whether control tokens in it are such)."""
+        """Cut a text before control tokens; yield (stretch, whether marks in it are control tokens)."""
         if len(text) <= _SLICE and self._break not in text:
             yield text, True
             return
@@ -126,27 +126,25 @@ class ControlTokens:
             yield text[begun:], True
 
     def _stripped(self, plain: str, before: str, behind: str) -> str:
-        """Take away the spaces that the tokens around a text swallow, in vocabularies where they do."""
+        """Strip the spaces that the control tokens around a text swallow, in vocabularies where they do."""
         if before and self._swallows(before)[1]:
             plain = plain.lstrip()
         return plain.rstrip() if behind and self._swallows(behind)[0] else plain
 
     def _swallows(self, mark: str) -> tuple[bool, bool]:
         """Say whether a control token swallows the spaces (before, behind) it."""
-        found = self._strips.get(mark)
-        if found is None:
+        if mark not in self._strips:
 
-            def same(one: str, other: str) -> bool:
-                ids = [self._vocabulary.tokenize(text, bos=False, special=True) for text in (one, other)]
+            def same(left: str, right: str) -> bool:
+                ids = [self._vocabulary.tokenize(text, bos=False, special=True) for text in (left, right)]
                 return ids[0] == ids[1]
 
-            found = same(f"a\n{mark}", f"a{mark}"), same(f"{mark}\na", f"{mark}a")
-            self._strips[mark] = found
-        return found
+            self._strips[mark] = same(f"a\n{mark}", f"a{mark}"), same(f"{mark}\na", f"{mark}a")
+        return self._strips[mark]
 
 
 def _begins_one_of(texts: list[str], begins: str, n: int) -> bool:
-    """Say whether one of the sorted texts begins with these n characters, and goes on."""
+    """Say whether one of the sorted texts begins with these n characters and is longer."""
     at = bisect_left(texts, begins)
     at += at < len(texts) and texts[at] == begins
     return len(begins) == n and at < len(texts) and texts[at].startswith(begins)

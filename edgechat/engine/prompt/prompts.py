@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -17,17 +15,15 @@ from edgechat.engine.kv.window import ContextWindow, whole, window_of
 from edgechat.engine.prompt.control_tokens import ControlTokens
 from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate, begins_answer
 from edgechat.engine.prompt.thinking import HARMONY_FINAL
-from edgechat.engine.prompt.token_estimate import LONGEST_PIECE, TokenEstimate, at_least, n_bytes, said
+from edgechat.engine.prompt.token_estimate import LONGEST_PIECE, TokenEstimate, at_least, n_bytes, texts_of
 from edgechat.engine.types import ChatRequest, Message
 
-Method = TypeVar("Method", bound=Callable[..., Any])
-
 _MOST = 4
-"""Times the context: a text of so many tokens is tokenized to its end, to know how many must leave."""
+"""Times the context: up to so many tokens, a text is tokenized to its end, to know how many must leave."""
 _NEAR = 4096
-"""Characters that can be tokenized a dozen times without anybody noticing."""
+"""Characters that can be tokenized a dozen times without a noticeable delay."""
 
-# How a question may begin, as far as tokenizers care: what could merge with the end of the text before it.
+# Beginnings of a question that could merge with the end of the text before it.
 _FIRSTS = ("a", "1", "\n", " ", "A", ",", "\n\n", "  ", "\t", ".", ":", "(", "]", "'", "_", "中", "é", "😀")
 
 
@@ -37,7 +33,7 @@ class Prompt:
 
     tokens: list[int]
     boundary: int
-    """Tokens before the generation prompt: where the state of a model that cannot be cut is kept."""
+    """Tokens before the generation prompt: where the cache of a model that cannot be cut is forked."""
     dropped: int
     """Turns that were left out."""
     thinking: bool
@@ -54,17 +50,8 @@ class _Draft:
     tokens: list[int]
 
 
-def _one_at_a_time(method: Method) -> Method:
-    @functools.wraps(method)
-    def locked(self: Prompts, *args: Any, **options: Any) -> Any:
-        with self._lock:
-            return method(self, *args, **options)
-
-    return cast(Method, locked)
-
-
 class Prompts:
-    """Makes the prompts of one model."""
+    """Makes the prompts of one model, in any thread."""
 
     def __init__(self, template: ChatTemplate, vocabulary: Vocabulary) -> None:
         self._template = template
@@ -72,26 +59,23 @@ class Prompts:
         self.control_tokens = ControlTokens(vocabulary)
         self._sizes = TokenEstimate(template.render, vocabulary, self.control_tokens)
         self._endings: dict[bool | None, tuple[str | None, str]] = {}
-        self._lock = threading.RLock()
-        """Requests are prepared in one thread, and windows moved in another."""
+        self._lock = threading.Lock()
 
-    @_one_at_a_time
     def of(self, request: ChatRequest, cells: int) -> Prompt:
         """Return the prompt of a request, where the context holds `cells` tokens.
 
-        Raises TemplateError, SwitchUnknown, BadRequest, or PromptTooLong where what may not be left out does
-        not fit.
+        Raises TemplateError, SwitchUnknown, BadRequest, or PromptTooLong if what must be sent does not fit.
         """
-        if request.text is not None:
-            return self._plain(request.text, request.suffix, cells)
-        window = self._window(request, request.messages, cells)
-        draft = self._fit(request, request.messages, window, cells, cells - _room(cells))
-        if len(draft.tokens) >= cells:
-            raise _too_long(str(len(draft.tokens)), cells)
-        return self._prompt(request, draft)
+        with self._lock:
+            if request.text is not None:
+                return self._plain(request.text, request.suffix, cells)
+            draft = self._render_fitting(request, request.messages, cells)
+            if len(draft.tokens) >= cells:
+                raise _too_long(str(len(draft.tokens)), cells)
+            return self._prompt(request, draft)
 
     def _plain(self, text: str | tuple[int, ...], suffix: str, cells: int) -> Prompt:
-        """Return a prompt of a text as it is, its control tokens read as such, or of its tokens."""
+        """Return the prompt of a raw text, whose control tokens count as such, or of tokens."""
         if suffix:
             tokens = self._infill(text, suffix, cells)
         elif isinstance(text, str):
@@ -100,7 +84,7 @@ class Prompts:
             tokens = self._tokens(text, cells)
         else:
             tokens = list(text)
-        unknown = next((one for one in tokens if not 0 <= one < self._vocabulary.size), None)
+        unknown = next((token for token in tokens if not 0 <= token < self._vocabulary.size), None)
         if unknown is not None:
             raise BadRequest(
                 f"The prompt has the unknown token {unknown}; the model's tokens are 0 to "
@@ -110,11 +94,11 @@ class Prompts:
             raise BadRequest("The prompt is empty.", hint="Give a text, or at least one token, to continue.")
         if len(tokens) >= cells:
             raise _too_long(str(len(tokens)), cells, "The text")
-        # Whoever asks the same again computes the last token only.
+        # The same prompt again computes only the last token.
         return Prompt(tokens, boundary=len(tokens) - 1, dropped=0, thinking=False)
 
     def _infill(self, text: str | tuple[int, ...], suffix: str, cells: int) -> list[int]:
-        """Return the tokens of a prompt to fill in what belongs between a text and a suffix."""
+        """Return the tokens of a prompt for what belongs between a text and a suffix."""
         marks = self._vocabulary.infill()
         if marks is None:
             raise BadRequest(
@@ -126,74 +110,77 @@ class Prompts:
         for part in (text, suffix):
             if more := at_least(part, cells, self._plain_tokens):
                 raise _too_long(f"more than {more}", cells, "The text")
-        prefix, behind, middle = marks
-        begins = self._vocabulary.tokenize("", bos=True, special=False)
-        found = [prefix, *self._plain_tokens(text), behind, *self._plain_tokens(suffix), middle]
-        return [*begins, *found]
+        before_prefix, before_suffix, before_middle = marks
+        bos = self._vocabulary.tokenize("", bos=True, special=False)
+        prefix = [before_prefix, *self._plain_tokens(text)]
+        return [*bos, *prefix, before_suffix, *self._plain_tokens(suffix), before_middle]
 
-    def _plain_tokens(self, text: str, most: int | None = None) -> list[int]:
+    def _plain_tokens(self, text: str) -> list[int]:
         return self._vocabulary.tokenize(text, bos=False, special=False)
 
-    @_one_at_a_time
     def next(self, request: ChatRequest, reply: Message, cells: int) -> Prompt | None:
-        """Return what the chat's next prompt begins with after `reply`, whatever the user will say then.
+        """Return what the chat's next prompt begins with after `reply`, whatever the next question is.
 
-        So it is unless that is long enough for turns to leave. All of it lies before the generation prompt.
-        None where the template refuses the chat, or it does not fit.
+        It holds unless that question is long enough for turns to leave. All of it lies before the generation
+        prompt. None if the template rejects the chat, or it does not fit.
         """
-        chat = (*request.messages, reply)
-        # What is called answers first.
+        # After a call, its result comes first.
         question = Message("tool", "a", call_id=reply.calls[0].id) if reply.calls else Message("user", "a")
-        try:
-            messages = (*chat, question)
-            window = self._window(request, messages, cells)
-            draft = self._fit(request, messages, window, cells, cells - _room(cells))
-            other = self._render(request, [*draft.messages[:-1], replace(question, content="1")])
-        except (TemplateError, SwitchUnknown, PromptTooLong):
-            return None
-        if len(draft.tokens) >= cells:
-            return None
-        n_tokens = self._before_question(draft, common_prefix(draft.text, other))
-        return Prompt(draft.tokens[:n_tokens], n_tokens, draft.window.dropped, thinking=False)
+        messages = (*request.messages, reply, question)
+        with self._lock:
+            try:
+                draft = self._render_fitting(request, messages, cells)
+                other = self._render(request, [*draft.messages[:-1], replace(question, content="1")])
+            except (TemplateError, SwitchUnknown, PromptTooLong):
+                return None
+            if len(draft.tokens) >= cells:
+                return None
+            n_tokens = self._before_question(draft, common_prefix(draft.text, other))
+            return Prompt(draft.tokens[:n_tokens], n_tokens, draft.window.dropped, thinking=False)
 
-    @_one_at_a_time
     def shorter(self, request: ChatRequest, cells: int, dropped: int, generated: int) -> Prompt | None:
-        """Return a prompt with more turns left out than `dropped`, for a reply that has filled the context.
+        """Return a prompt with more than `dropped` turns left out, for a reply that has filled the context.
 
-        Prompt and the `generated` tokens then take 3/4 of the cells, or 7/8 at most. None where nothing more
-        can leave, or may, or it would not help.
+        Prompt and the `generated` tokens then take 3/4 of the cells, or 7/8 at most. None if nothing more can
+        leave, or may, or it would not help.
         """
         if request.overflow == "error":
             return None
-        window: ContextWindow | None = self._window(request, request.messages, cells, exact=True)
-        while window is not None and window.dropped <= dropped:
-            window = window.narrower()
-        if window is None:
-            return None
-        most = cells * 3 // 4 - generated
-        if window.tokens > most:
-            window = window.narrower(window.tokens - most) or window
-        try:
-            draft = self._fit(request, request.messages, window, cells, most)
-        except (TemplateError, PromptTooLong):
-            return None
-        if len(draft.tokens) + generated > cells * 7 // 8:
-            return None
-        return self._prompt(request, draft)
+        with self._lock:
+            window: ContextWindow | None = self._window(request, request.messages, cells, exact=True)
+            while window is not None and window.dropped <= dropped:
+                window = window.narrower()
+            if window is None:
+                return None
+            most = cells * 3 // 4 - generated
+            if window.tokens > most:
+                window = window.narrower(window.tokens - most) or window
+            try:
+                draft = self._fit(request, request.messages, window, cells, most)
+            except (TemplateError, PromptTooLong):
+                return None
+            if len(draft.tokens) + generated > cells * 7 // 8:
+                return None
+            return self._prompt(request, draft)
+
+    def _render_fitting(self, request: ChatRequest, messages: Sequence[Message], cells: int) -> _Draft:
+        """Render what of `messages` leaves room for the start of a reply, if turns can leave for that."""
+        room = max(1, min(64, cells // 16))
+        return self._fit(request, messages, self._window(request, messages, cells), cells, cells - room)
 
     def _window(
         self, request: ChatRequest, messages: Sequence[Message], cells: int, *, exact: bool = False
     ) -> ContextWindow:
-        """Return what is sent of `messages`; exact: not only which, but of what size."""
+        """Return what is sent of `messages`; exact: with exact sizes, not only upper bounds."""
         if request.overflow == "error":
             return whole(len(messages))
-        if sum(len(text) for message in messages for text in said(message)) > TEXT_LIMIT:
+        if sum(len(text) for message in messages for text in texts_of(message)) > TEXT_LIMIT:
             raise _too_long(f"more than {TEXT_LIMIT // LONGEST_PIECE}", cells)
         added = self._sizes.overhead(request.think)
         fixed = added.prompt(messages) + self._sizes.tools(request.tools)
         if not exact:
             # No token is empty: a text of few bytes need not be tokenized to know that it fits.
-            most = [(one.role, _most(one) + added.message * (1 + len(one.calls))) for one in messages]
+            most = [(msg.role, _most(msg) + added.message * (1 + len(msg.calls))) for msg in messages]
             if fixed + sum(size for _, size in most) <= cells * 3 // 4:
                 return window_of(most, cells, fixed=fixed)
         return window_of(self._sizes.of(messages, added, cells), cells, fixed=fixed)
@@ -204,10 +191,10 @@ class Prompts:
         """Render what `window` keeps; while that is more than `most` tokens, leave further turns out."""
         while True:
             kept = [messages[at] for at in window.kept]
-            size = sum(n_bytes(text) for message in kept for text in said(message))
+            size = sum(n_bytes(text) for message in kept for text in texts_of(message))
             around = len(kept) * self._sizes.overhead(request.think).message // 2
             if size > min(LONGEST_PIECE * cells, TEXT_LIMIT) or around > cells:
-                # Refused before it is rendered: others' streams wait while this thread works on it.
+                # Refused before it is rendered, which may take long.
                 raise _too_long(f"more than {max(around, size // LONGEST_PIECE)}", cells)
             text = self._render(request, kept)
             if n_bytes(text) > LONGEST_PIECE * cells:
@@ -246,7 +233,7 @@ class Prompts:
         )
 
     def _answer_opening(self, text: str) -> str:
-        """Return what stands between a rendered chat and the answer's own words: the end of a thought."""
+        """Return what stands between a rendered chat and the text of the answer: the end of a thought."""
         marks = self._template.marks
         if marks is not None and text.rstrip().endswith(marks.open):
             return f"{'' if text.endswith(chr(10)) else chr(10)}{marks.close}\n\n"
@@ -264,7 +251,7 @@ class Prompts:
         )
 
     def _boundary(self, request: ChatRequest, draft: _Draft) -> int:
-        """Return the tokens that the rendering without a generation prompt begins with, too."""
+        """Return how many tokens the rendering without a generation prompt shares with this one."""
         asks, answers = self._ending(request)
         asked = bool(draft.messages) and draft.messages[-1].role == "user"
         if asked and asks is not None and draft.text.endswith(asks):
@@ -279,20 +266,18 @@ class Prompts:
         return index + common_prefix(draft.tokens[index:], rest)
 
     def _ending(self, request: ChatRequest) -> tuple[str | None, str]:
-        """Return how a rendered chat ends with a generation prompt and without, None where that varies.
+        """Return how a rendered chat ends with a generation prompt and without, (None, '') if that varies.
 
-        Found with short chats, once: a long one takes as long to be rendered as to be tokenized, or longer.
+        Probed once with short chats: to render a long one may take longer than to tokenize it.
         """
-        found = self._endings.get(request.think)
-        if found is None:
+        if request.think not in self._endings:
             ask, reply = Message("user", "a"), Message("assistant", "b", "c")
             try:
                 endings = {self._ending_of(request, chat) for chat in ([ask], [ask, reply, ask])}
             except TemplateError:
                 endings = set()
-            found = endings.pop() if len(endings) == 1 else (None, "")
-            self._endings[request.think] = found
-        return found
+            self._endings[request.think] = endings.pop() if len(endings) == 1 else (None, "")
+        return self._endings[request.think]
 
     def _ending_of(self, request: ChatRequest, messages: Sequence[Message]) -> tuple[str, str]:
         asks = self._render(request, messages)
@@ -301,21 +286,21 @@ class Prompts:
         return asks[begins:], answers[begins:]
 
     def _before_question(self, draft: _Draft, begins: int) -> int:
-        """Return the tokens that stay the same, whatever the question is that begins at a character."""
+        """Return how many tokens stay the same for any question that begins at this character."""
         index, at = self._anchor(draft, begins)
         before, behind = draft.text[at:begins], draft.text[begins + 1 :]
         firsts = _FIRSTS if len(before) <= _NEAR else _FIRSTS[:4]
-        known = draft.tokens[index:]
+        stable = draft.tokens[index:]
         for text in (before + behind, *(before + first for first in firsts)):
             tokens = self.control_tokens.tokens(text, bos=index == 0)
-            known = known[: common_prefix(known, tokens)]
-        return index + len(known)
+            stable = stable[: common_prefix(stable, tokens)]
+        return index + len(stable)
 
     def _anchor(self, draft: _Draft, limit: int) -> tuple[int, int]:
         """Return the last control token that ends at or before a character, and where its text begins.
 
         Tokenizers cut a text at control tokens first, so what follows one can be tokenized without what
-        precedes it. The start of everything where there is no such token.
+        precedes it. (0, 0) if there is no such token.
         """
         at = len(draft.text)
         for index in range(len(draft.tokens) - 1, 0, -1):
@@ -336,14 +321,9 @@ class Prompts:
         return self._vocabulary.piece(token, special=True).decode("utf-8", "replace")
 
 
-def _room(cells: int) -> int:
-    """Return the tokens that a prompt leaves to its reply, where turns can leave for that."""
-    return max(1, min(64, cells // 16))
-
-
 def _most(message: Message) -> int:
-    """Return more tokens than a message's texts have."""
-    return n_bytes(message.thinking) + sum(n_bytes(text) for text in said(message))
+    """Return an upper bound of the tokens of a message's texts."""
+    return n_bytes(message.thinking) + sum(n_bytes(text) for text in texts_of(message))
 
 
 def _too_long(tokens: str, cells: int, what: str = "The conversation") -> PromptTooLong:

@@ -20,7 +20,7 @@ from edgechat.engine.types import Effort, Message, Tool
 TEXT_LIMIT = 16 * 2**20
 """Characters of a prompt."""
 
-# For files that bring no template: the format that most models have seen.
+# For files without a template: the format that most models have been trained on.
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -28,15 +28,15 @@ CHATML = (
 
 
 class TemplateProcess:
-    """The rendering process. It takes a moment to start: make it before the model is loaded."""
+    """The rendering process, which takes a moment to start: create it before the model is loaded."""
 
     def __init__(self) -> None:
         self._child = _child()
 
     def ask(self, request: Render) -> Rendered:
-        """Return the answer; TemplateError if the process grew, hung or died over it."""
+        """Return the answer. Raises TemplateError if the process exceeded a limit or died over it."""
         question = msgspec.msgpack.encode(request)
-        if not self._child.alive:  # which no template is to blame for
+        if not self._child.alive:  # it died before this request
             self._child.close()
             self._child = _child()
         try:
@@ -68,12 +68,12 @@ def _never_ready(lost: ChildNeverReady) -> EngineError:
 
 
 class ChatTemplate:
-    """A template and the process that renders it, which is started again after an overrun."""
+    """A template and the process that renders it, which is restarted after an overrun."""
 
     def __init__(
         self, source: str | None, *, bos: str = "", eos: str = "", process: TemplateProcess | None = None
     ) -> None:
-        """`source` None means that the model brings none: ChatML is used."""
+        """`source` None: the model has no template, and ChatML is used."""
         self.source = source or CHATML
         self.is_own = bool(source)
         # A model that does not know ChatML's end token may write it out.
@@ -84,7 +84,7 @@ class ChatTemplate:
         self.has_effort = thinking.has_effort(self.source)
         self._special = {"bos_token": bos, "eos_token": eos}
         self._process = process
-        self._takes_rules: bool | None = None
+        self._takes_system: bool | None = None
 
     def render(
         self,
@@ -97,10 +97,10 @@ class ChatTemplate:
         generation_prompt: bool = True,
         guard: Callable[[Any], Any] = lambda value: value,
     ) -> str:
-        """Return the prompt for `messages`; `guard` changes what the template gets of them and of tools.
+        """Return the prompt for `messages`; `guard` is applied to messages and tools before rendering.
 
-        `think` False holds for a model that does not think at all. Raises TemplateError, SwitchUnknown for
-        what `think` cannot have, or SchemaError for tools that cannot be told.
+        Raises TemplateError; SwitchUnknown if the model cannot do as `think` says (False is also met by one
+        that never thinks); SchemaError for tools that cannot be described.
         """
         if think is not None and not self.can_switch_thinking and (think or self.marks):
             raise SwitchUnknown(
@@ -108,7 +108,7 @@ class ChatTemplate:
                 hint="Omit --think and --no-think.",
             )
         if self.calls.told:
-            messages = history.in_words(messages, tools, ruled=not tools or self._is_ruled())
+            messages = history.in_words(messages, tools, ruled=not tools or self._accepts_system())
         variables: dict[str, Any] = {
             "messages": guard(history.as_dicts(messages, self.calls)),
             "add_generation_prompt": generation_prompt,
@@ -126,15 +126,15 @@ class ChatTemplate:
             raise _overrun(f"wrote {len(answer.text)} characters")
         return answer.text
 
-    def _is_ruled(self) -> bool:
+    def _accepts_system(self) -> bool:
         """Say whether the template takes a system message."""
-        if self._takes_rules is None:
+        if self._takes_system is None:
             try:
                 self.render((Message("system", "a"), Message("user", "a")))
-                self._takes_rules = True
+                self._takes_system = True
             except TemplateError:
-                self._takes_rules = False
-        return self._takes_rules
+                self._takes_system = False
+        return self._takes_system
 
     def _ask(self, request: Render) -> Rendered:
         if self._process is None:
@@ -160,6 +160,6 @@ def _overrun(what: str) -> TemplateError:
 
 
 def begins_answer(messages: Sequence[Message]) -> bool:
-    """Say whether the last message is the beginning of the reply to those before it."""
+    """Say whether the last message is the beginning of the reply to the others."""
     last = messages[-1] if messages else None
     return last is not None and last.role == "assistant" and bool(last.content) and not last.calls

@@ -1,8 +1,8 @@
 """The child process that renders chat templates.
 
-A template is a program of a stranger. The sandbox keeps it from our objects, but nothing inside a process
-can bound the memory of `'a' * 300000000` or the time of a nested loop: so it runs in a process of its own,
-which `template.py` watches and kills.
+A template is untrusted code. The sandbox keeps it from other objects, but nothing inside a process can bound
+the memory of `'a' * 300000000` or the time of a nested loop, so it runs in a process of its own, which
+`template.py` watches and kills.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TIME_LIMIT = 3.0
 
 
 class Render(msgspec.Struct, frozen=True):
-    """A template and what it is rendered with; `date` is what `strftime_now` prints."""
+    """A template and its variables; `date` is what `strftime_now` formats (ISO; None: now)."""
 
     template: str
     variables: dict[str, Any]
@@ -32,14 +32,14 @@ class Render(msgspec.Struct, frozen=True):
 
 
 class Rendered(msgspec.Struct, frozen=True):
-    """The text, or what the template complained of."""
+    """The text, or the template's error."""
 
     text: str = ""
     error: str | None = None
 
 
 def render(request: Render) -> Rendered:
-    """Render in the immutable sandbox; every failure of the template comes back as text."""
+    """Render in the immutable sandbox; every error of the template is returned as text."""
     try:
         return Rendered(_compiled(request.template, request.date).render(**request.variables))
     except Exception as error:
@@ -48,7 +48,7 @@ def render(request: Render) -> Rendered:
 
 @functools.lru_cache(maxsize=4)
 def _compiled(template: str, date: str | None) -> Any:
-    """Return a template ready to render: to compile it takes longer than to render 500 messages."""
+    """Return a compiled template: compiling takes longer than rendering 500 messages."""
     return _environment(date).from_string(template)
 
 
@@ -60,7 +60,7 @@ def _environment(date: str | None) -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class GenerationTag(Extension):
-        """`{% generation %}`, which marks replies for training: what is in it is rendered as it is."""
+        """`{% generation %}`, which marks replies for training: its content is rendered unchanged."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -99,7 +99,7 @@ def _raise(message: str) -> None:
 
 
 def _limit_memory(n_bytes: int) -> None:
-    # Windows has no such limit and macOS refuses it; there the parent's watch is the only one.
+    # Windows has no such limit and macOS rejects it; there only the parent watches.
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -107,7 +107,7 @@ def _limit_memory(n_bytes: int) -> None:
 
 
 def main() -> None:
-    """Answer Render with Rendered until the parent goes away."""
+    """Answer Render with Rendered until the parent is gone."""
     pipes = spawn.adopt_pipe()
     _limit_memory(MEMORY_LIMIT)
     _environment(None)

@@ -13,10 +13,10 @@ from edgechat.engine.types import Effort
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """A family's way: the text that opens a thought, the one that closes it, and what may precede answers."""
+    """A model family's marks: what opens and closes a thought, and what may surround answers."""
 
     sign: str
-    """Found in the template of this family."""
+    """Text by which the family's template is recognized."""
     open: str
     close: str
     skip: tuple[str, ...] = ()
@@ -56,6 +56,6 @@ def has_effort(template: str) -> bool:
 
 
 def switch(think: bool | None, effort: Effort | None = None) -> dict[str, bool | str]:
-    """Return the template variables for thinking; nothing where it is left to the template."""
-    found: dict[str, bool | str] = {} if think is None else {_SWITCH: think}
-    return found if effort is None else found | {_EFFORT: effort}
+    """Return the template variables for thinking; None is left to the template."""
+    variables: dict[str, bool | str | None] = {_SWITCH: think, _EFFORT: effort}
+    return {name: value for name, value in variables.items() if value is not None}

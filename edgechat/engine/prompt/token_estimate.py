@@ -19,7 +19,7 @@ _USUAL = 8
 _SLICE = 16_384
 """Characters."""
 _GUESSED = 4
-"""Bytes of a token, where nobody counts."""
+"""Bytes of a token, where tokens are estimated."""
 _REMEMBERED = 16_384
 """Texts whose number of tokens is remembered, in some 3 MB; a chat of 300,000 tokens has fewer messages."""
 _TOOLS_REMEMBERED = 16
@@ -32,20 +32,20 @@ class Overhead:
     """What a template adds, in tokens."""
 
     alone: int
-    """To a prompt, whatever is said."""
+    """To a prompt without a system prompt, for which some templates have a default."""
     ruled: int
-    """To one with a system prompt, in whose absence some templates have their own."""
+    """To one with a system prompt."""
     message: int
     keeps_thinking: bool
     """Thoughts of earlier turns are part of the prompt."""
 
     def prompt(self, messages: Sequence[Message]) -> int:
-        """Return what it adds to a prompt of these messages beside what it adds to each."""
+        """Return what it adds to a prompt of these messages, beside `message` for each."""
         return self.ruled if messages and messages[0].role == "system" else self.alone
 
 
 _UNKNOWN = Overhead(alone=64, ruled=64, message=8, keeps_thinking=False)
-"""More than most templates add; for those that refuse the messages they are tried with."""
+"""For templates that reject the probing messages; more than most templates add."""
 
 
 class TokenEstimate:
@@ -61,10 +61,10 @@ class TokenEstimate:
         self._tools: OrderedDict[tuple[Tool, ...], int] = OrderedDict()
 
     def of(self, messages: Sequence[Message], added: Overhead, cells: int) -> list[tuple[Role, int]]:
-        """Return each message's role and tokens; of one that cannot fit, no more than that it cannot.
+        """Return each message's role and tokens; for one that cannot fit, a lower bound beyond `cells`.
 
-        The first two are counted, which leave last, and the newest, more of them than fit. Those before them
-        will not be sent: where they have never been counted, a guess by their bytes will do.
+        The first two, which leave last, and the newest are counted, until more than fit. Older ones will not
+        be sent: unless they were counted before, they are estimated by their bytes.
         """
         order = (*range(len(messages))[:2], *range(len(messages) - 1, 1, -1))
         sizes = [0] * len(messages)
@@ -75,48 +75,48 @@ class TokenEstimate:
         return [(message.role, size) for message, size in zip(messages, sizes, strict=True)]
 
     def _of(self, message: Message, added: Overhead, cells: int, *, guess: bool) -> int:
-        texts = (*said(message), *((message.thinking,) if added.keeps_thinking else ()))
+        texts = (*texts_of(message), *((message.thinking,) if added.keeps_thinking else ()))
         size = added.message * (1 + len(message.calls))
         return size + sum(self._count(text, cells, guess=guess) for text in texts)
 
     def _count(self, text: str, cells: int, *, guess: bool = False) -> int:
         raw = text.encode("utf-8", "replace")
         key = hashlib.blake2b(raw, digest_size=16).digest()
-        found = self._counts.pop(key, None)
-        if found is None:
+        count = self._counts.pop(key, None)
+        if count is None:
             if guess:
                 return len(raw) // _GUESSED
             if more := at_least(text, cells, self._tokens):
                 return more
-            found = len(self._tokens(text))
+            count = len(self._tokens(text))
             if len(self._counts) >= _REMEMBERED:
                 self._counts.popitem(last=False)
-        self._counts[key] = found
-        return found
+        self._counts[key] = count
+        return count
 
     def _tokens(self, text: str) -> list[int]:
         return self._vocabulary.tokenize(text, bos=False, special=False)
 
     def _n_rendered(self, text: str) -> int:
         """Return the number of tokens of a short chat that was rendered. Raises TemplateError."""
-        found = len(self._control.tokens(text, bos=False, most=_MOST_ADDED))
-        if found > _MOST_ADDED:
+        count = len(self._control.tokens(text, bos=False, most=_MOST_ADDED))
+        if count > _MOST_ADDED:
             raise TemplateError(f"The model's chat template adds more than {_MOST_ADDED} tokens to a chat.")
-        return found
+        return count
 
     def tools(self, tools: tuple[Tool, ...]) -> int:
-        """Return what a prompt is longer by where the model is told of tools. Raises SchemaError."""
+        """Return the tokens that the descriptions of tools add to a prompt. Raises SchemaError."""
         if not tools:
             return 0
-        found = self._tools.pop(tools, None)
-        if found is None:
-            found = self._told(tools)
+        count = self._tools.pop(tools, None)
+        if count is None:
+            count = self._count_tools(tools)
             if len(self._tools) >= _TOOLS_REMEMBERED:
                 self._tools.popitem(last=False)
-        self._tools[tools] = found
-        return found
+        self._tools[tools] = count
+        return count
 
-    def _told(self, tools: tuple[Tool, ...]) -> int:
+    def _count_tools(self, tools: tuple[Tool, ...]) -> int:
         ask = (Message("user", "a"),)
         try:
             with_tools = self._render(ask, tools=tools, guard=self._control.guard)
@@ -126,10 +126,9 @@ class TokenEstimate:
 
     def overhead(self, think: bool | None) -> Overhead:
         """Return what the template adds, found by rendering short chats. Raises SwitchUnknown."""
-        found = self._overheads.get(think)
-        if found is None:
-            found = self._overheads[think] = self._probe(think)
-        return found
+        if think not in self._overheads:
+            self._overheads[think] = self._probe(think)
+        return self._overheads[think]
 
     def _probe(self, think: bool | None) -> Overhead:
         rules, ask, reply = (Message("system", "a"), Message("user", "a"), Message("assistant", "a", "xyzzy"))
@@ -161,17 +160,17 @@ def at_least(text: str, cells: int, tokens: Callable[[str], Sequence[int]]) -> i
     size = n_bytes(text)
     if size > LONGEST_PIECE * cells:
         return size // LONGEST_PIECE
-    found = start = 0
+    count = start = 0
     while size > _USUAL * cells and start < len(text):
-        found += len(tokens(text[start : start + _SLICE]))
-        if found > 2 * cells:  # twice: a slice may end in the middle of tokens
-            return found // 2
+        count += len(tokens(text[start : start + _SLICE]))
+        if count > 2 * cells:  # twice: a slice may end in the middle of tokens
+            return count // 2
         start += _SLICE
     return 0
 
 
-def said(message: Message) -> Iterator[str]:
-    """Return what a message adds to every prompt: its texts, but for the thinking."""
+def texts_of(message: Message) -> Iterator[str]:
+    """Yield the texts of a message that are part of every prompt: all but the thinking."""
     yield message.content
     for call in message.calls:
         yield call.name

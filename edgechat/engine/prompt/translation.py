@@ -1,4 +1,4 @@
-"""Texts to tokens and back, for who counts or cuts them: nothing is computed for that."""
+"""Texts to tokens and back, for clients that count or cut them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from edgechat.base.errors import BadRequest
 from edgechat.engine.types import Translate, Translated
 
 MOST_CHARACTERS = 2**20
-"""Of a text: a good deal more than contexts hold, and tokenized within about a second."""
+"""Of a text: more than contexts hold, and tokenized within about a second."""
 MOST_WITH_MARKS = 2**15
-"""... where control tokens are looked for: many of them take quadratic time."""
+"""... with control tokens, many of which take quadratic time."""
 MOST_TOKENS = 2**17
 
 
 class PlainVocabulary(Protocol):
-    """The tokens of a model, as far as this needs them."""
+    """The part of a vocabulary that `translate` needs."""
 
     @property
     def size(self) -> int:
@@ -31,7 +31,7 @@ class PlainVocabulary(Protocol):
         ...
 
 
-def translate(words: PlainVocabulary, command: Translate) -> Translated:
+def translate(vocabulary: PlainVocabulary, command: Translate) -> Translated:
     """Return the tokens of a text, or the text of tokens. Raises BadRequest."""
     what = command.what
     if isinstance(what, str):
@@ -40,11 +40,12 @@ def translate(words: PlainVocabulary, command: Translate) -> Translated:
             raise BadRequest(
                 f"The text has {len(what)} characters; the limit is {most}.", hint="Send it in several parts."
             )
-        tokens = words.tokenize(what, bos=command.bos, special=command.special)
+        tokens = vocabulary.tokenize(what, bos=command.bos, special=command.special)
         return Translated(command.request_id, tuple(tokens), b"")
     if len(what) > MOST_TOKENS:
         raise BadRequest(f"The limit is {MOST_TOKENS} tokens.", hint="Send them in several parts.")
-    unknown = next((token for token in what if not 0 <= token < words.size), None)
+    unknown = next((token for token in what if not 0 <= token < vocabulary.size), None)
     if unknown is not None:
-        raise BadRequest(f"Unknown token {unknown}: the model's tokens are 0 to {words.size - 1}.")
-    return Translated(command.request_id, what, b"".join(words.piece(one, special=True) for one in what))
+        raise BadRequest(f"Unknown token {unknown}: the model's tokens are 0 to {vocabulary.size - 1}.")
+    text = b"".join(vocabulary.piece(token, special=True) for token in what)
+    return Translated(command.request_id, what, text)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from edgechat.engine.backends.base import Logits, Vocabulary
 from edgechat.engine.reply.reply import Piece, Reply, ReplyPart, Shown
-from edgechat.engine.sampling import chances
+from edgechat.engine.sampling import logprobs
 from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.tool_calls.splitter import ArgumentsText
 from edgechat.engine.types import (
@@ -107,7 +107,7 @@ class Logprobs:
         """Take the tokens that come next, and the logits [n, n_vocab] that each was chosen by."""
         self._computed.clear()  # of a reply that moved its window before them
         for row, token in zip(rows, tokens, strict=False):
-            chance, likeliest = chances(row, token, self._others)
+            chance, likeliest = logprobs(row, token, self._others)
             others = tuple((self._text(other), value) for other, value in likeliest)
             self._computed.append(TokenLogprobs(self._text(token), chance, others))
 

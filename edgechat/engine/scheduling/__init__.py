@@ -1,4 +1,4 @@
-"""Who computes next: sequences, slots and batches, sized by what calls have cost; chats between two turns.
+"""What to compute next: sequences, slots and batches sized by measured costs; chats between two turns.
 
 In come requests with their tokens; out come batches for the backend. Read `scheduler.py` first, then
 `chat_cache.py`.

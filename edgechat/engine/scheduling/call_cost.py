@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 CALL_LIMIT = 0.25
-"""Seconds that no call should exceed that cannot be interrupted, or that streams wait for."""
+"""Seconds that a call should take at most if it cannot be interrupted, or if streams wait for it ..."""
 STEPS = 3
-"""Or so many calls of the streams alone, where those take longer: the floor to which streams slow down while
-a prompt is read is a third of their pace. The prompt has the other two thirds, however many they are."""
+"""... or the time of so many calls of the streams alone, if that is longer: while a prompt is read, streams
+keep at least a third of their speed, and the prompt gets the other two thirds."""
 LONE_LIMIT = 2.0
-"""Seconds of a call that nobody waits for and that can be interrupted: what an interruption may waste."""
+"""Seconds of an interruptible call that no stream waits for: what an interruption may waste."""
 
 _AIM = 0.9
-"""Of the limit: calls take longer than was thought now and then."""
+"""Of the limit, as calls sometimes take longer than predicted."""
 _FIRST_CHUNK = 16
 _GROWTH = 4
 _LEAST_CHUNK = 4
-"""The least share of a prompt beside streams, and the smallest that teaches what its tokens cost."""
+"""Tokens of the smallest chunk beside streams, and of the smallest that the slope is learnt from."""
 _LEAST_LONE = 64
-"""Fewer tokens are read at less than nine tenths of full speed."""
+"""Smaller chunks are read at less than nine tenths of full speed."""
 
 
 class CallCost:
     """An affine model of the seconds of a call: a(streams) + slope * (tokens of prompts).
 
-    One token and many cost very differently (weights are read once either way), and few rows cost more each
-    than many: what streams cost alone is therefore kept apart, by their number, and does not teach the slope.
-    That follows the depth of the cache by itself, since every call is observed.
+    Each call reads the weights once, and few rows cost more each than many, so the cost of streams alone is
+    kept by their number, apart from the slope. As every call is observed, both follow the depth of the cache.
     """
 
     def __init__(self) -> None:
@@ -35,7 +34,7 @@ class CallCost:
         self._owed = 0.0
 
     def observe(self, n_streams: int, n_prompt: int, seconds: float) -> None:
-        """Learn from a call that held one token of each of `n_streams` streams and so many of prompts."""
+        """Learn from a call with one token of each of `n_streams` streams and `n_prompt` of prompts."""
         self._owed = max(self._owed - seconds, 0.0)
         if not n_prompt:
             self._streams[n_streams] = _follow(self._streams.get(n_streams), seconds)
@@ -45,57 +44,57 @@ class CallCost:
             counted = n_prompt - (bool(base) and not n_streams)
             self._slope = _follow(self._slope, max(seconds - base, 1e-7) / counted)
 
-    def wasted(self, seconds: float) -> None:
+    def note_interruption(self, seconds: float) -> None:
         """Note that a call was interrupted after so long.
 
-        As much time is then spent in calls that cannot be: to interrupt again and again slows prompts down,
-        but does not stop them.
+        As much time is then spent in uninterruptible calls, so that interruptions slow prompts down but never
+        stop them.
         """
         self._owed += seconds
 
     @property
     def may_interrupt(self) -> bool:
-        """Whether the next call may be one that an interruption wastes."""
+        """Whether the next call may be interruptible."""
         return not self._owed
 
     def lone_tokens(self) -> int:
-        """Return how many tokens a call may hold that nobody waits for, and that can be interrupted."""
-        known = max(self._largest * _GROWTH, _LEAST_LONE)
+        """Return how many tokens an interruptible call may hold that no stream waits for."""
+        most = max(self._largest * _GROWTH, _LEAST_LONE)
         if self._slope is None:
-            return known
-        return min(max(_even(int(LONE_LIMIT / self._slope)), _LEAST_LONE), known)
+            return most
+        return min(max(_even(int(LONE_LIMIT / self._slope)), _LEAST_LONE), most)
 
     def prompt_tokens(self, n_streams: int = 0) -> int:
-        """Return how many tokens of prompts the next call may hold, beside one of each of so many streams."""
-        known = self._largest * _GROWTH
+        """Return how many tokens of prompts the next call may hold beside one of each stream."""
+        most = self._largest * _GROWTH
         if self._slope is None:
-            return known
+            return most
         base = self.stream_seconds(max(n_streams, 1))
         left = _AIM * max(CALL_LIMIT, STEPS * base) - base
         rows = n_streams + int(left / self._slope)
-        return min(max(_even(rows) - n_streams, _LEAST_CHUNK), known)
+        return min(max(_even(rows) - n_streams, _LEAST_CHUNK), most)
 
     def stream_seconds(self, n_streams: int = 1) -> float:
-        """Return the seconds of a call of so many streams, or of the nearest number known; 0 for none."""
+        """Return the seconds of a call of so many streams, or of the nearest number seen; 0 if none was."""
         if not self._streams:
             return 0.0
-        return self._streams[min(self._streams, key=lambda known: abs(known - n_streams))]
+        return self._streams[min(self._streams, key=lambda number: abs(number - n_streams))]
 
     @property
     def token_seconds(self) -> float:
-        """Seconds of a prompt's token in a batch; 0 where nothing is known yet."""
+        """Seconds of a prompt's token in a batch; 0 while unknown."""
         return self._slope or 0.0
 
 
 def even_share(n_tokens: int, most: int) -> int:
-    """Return the size of the next of as few calls as can be, of `most` tokens at most, that read so many."""
+    """Return the size of the next call if `n_tokens` are read in as few calls of `most` as possible."""
     share = -(-n_tokens // -(-n_tokens // most))
     rounded = -(-share // 16) * 16
     return rounded if rounded <= most else share
 
 
 def _even(n_tokens: int) -> int:
-    """Return a number of rows, near below, that kernels compute well: they take them by 4, and by 16."""
+    """Round down to a number of rows that kernels compute well, a multiple of 16 or 4."""
     for rows in (16, 4):
         if n_tokens >= 2 * rows:
             return n_tokens - n_tokens % rows
@@ -103,7 +102,7 @@ def _even(n_tokens: int) -> int:
 
 
 def _follow(old: float | None, new: float) -> float:
-    """Return an average that believes a slow call, or the end of a stall, sooner than a quick one."""
+    """Return a moving average that follows slower calls, and the end of a stall, faster than quicker ones."""
     if old is None:
         return new
     weight = 0.5 if new > old or new < old / 2 else 0.2

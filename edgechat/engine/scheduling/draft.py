@@ -1,4 +1,4 @@
-"""A draft: tokens that are guessed to come next in a sequence; and what such guesses did for a request."""
+"""A draft of a sequence's next tokens, and the counts of a request's drafts."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from edgechat.engine.types import SpeculationStats
 Source = Literal["model", "ngram"]
 
 MOST: dict[Source, int] = {"model": 8, "ngram": 15}
-"""Tokens of the longest draft: a copy of text may go on for long, a small model is soon astray."""
+"""Tokens of the longest draft: copied text may match for long, a draft model diverges sooner."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """Guessed tokens, and how sure whoever guessed them is of each."""
+    """Drafted tokens, and the drafter's confidence in each."""
 
     source: Source
     tokens: list[int] = field(default_factory=list)
     confidence: list[int] = field(default_factory=list)
-    """The class of each (see `acceptance.py`)."""
+    """The confidence class of each (see `acceptance.py`)."""
     distributions: list[Distribution] | None = None
-    """What each was drawn from; None where they are plain guesses of what the target's sampler will take."""
+    """What each was drawn from; None where they are guesses of what the target's sampler will choose."""
 
     def cut(self, length: int) -> None:
         """Keep the first tokens only."""
@@ -35,18 +35,17 @@ class Draft:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of tokens, and seconds of the steps that could draft."""
+    """Counts of verified drafts and their tokens, and seconds of the steps that could draft."""
 
     drafts: int = 0
-    """Drafts that were verified."""
     drafted: int = 0
     accepted: int = 0
     seconds: float = 0.0
     plain_seconds: float = 0.0
-    """What the same tokens would have taken one by one, by what such steps cost now."""
+    """What the same tokens would have taken one by one, at the present cost of steps."""
 
     def stats(self) -> SpeculationStats | None:
-        """Return what users see of it; None where nothing was drafted."""
+        """Return what is reported with the reply; None if nothing was drafted."""
         if not self.drafts:
             return None
         return SpeculationStats(

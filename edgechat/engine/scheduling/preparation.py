@@ -1,8 +1,7 @@
-"""Requests on their way to the scheduler: rendered and tokenized beside the thread that computes.
+"""Background preparation of requests: rendering and tokenizing, in a thread beside the one that decodes.
 
-A template of a stranger may hang for seconds, and a long text takes a tenth of one: no stream waits for that.
-Requests are prepared one after the other, in the order in which they came. One that is cancelled before its
-turn is not prepared at all.
+An untrusted template may hang for seconds, and a long text takes a tenth of one: no stream waits for that.
+Requests are prepared in the order in which they arrive; one that is cancelled before that is skipped.
 """
 
 from __future__ import annotations
@@ -25,36 +24,28 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Something to be made for a request."""
+    """Background work for a request."""
 
     request: ChatRequest
     then: Callable[[ChatRequest, Any], list[Event]]
-    """What the engine does with what was made, or with the EdgechatError for which it was not."""
+    """What the engine does with the result."""
     sequence: Sequence | None
-    """None for a request that is none yet."""
+    """None for a request that has no sequence yet."""
     future: Future[Any]
-
-    @property
-    def outcome(self) -> Any:
-        """What was made, or an EdgechatError."""
-        try:
-            return self.future.result()
-        except Exception as error:
-            return explained(error)
 
 
 class Preparation:
-    """Makes what the engine queues, in a thread of its own."""
+    """A thread that works for the engine, one job after the other."""
 
     def __init__(self, done: Callable[[], None]) -> None:
-        """`done` is called, in that thread, each time something is ready."""
+        """`done` is called in that thread whenever a job is done."""
         self._done = done
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preparation")
         self._jobs: list[Job] = []
 
     @property
     def n_waiting(self) -> int:
-        """Requests that wait for something to be made."""
+        """Number of requests whose job is not done."""
         return len(self._jobs)
 
     def begin(
@@ -64,23 +55,23 @@ class Preparation:
         then: Callable[[ChatRequest, Any], list[Event]],
         sequence: Sequence | None = None,
     ) -> None:
-        """Do `work` as soon as what was begun earlier is done."""
+        """Queue work for a request; `ready` returns it once it is done."""
         self._jobs.append(Job(request, then, sequence, self.submit(work)))
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Do `work`, which belongs to no request, as soon as what was begun earlier is done."""
+        """Queue work that belongs to no request."""
         future = self._thread.submit(work)
         future.add_done_callback(lambda _: self._done())
         return future
 
     def ready(self) -> list[Job]:
-        """Return the jobs that are done; they are remembered no more."""
+        """Remove and return the jobs that are done."""
         done = [job for job in self._jobs if job.future.done()]
         self._jobs = [job for job in self._jobs if job not in done]
         return done
 
     def give_up(self, request_id: str) -> Job | None:
-        """Return the job of such a request, if there is one, and do not wait for it."""
+        """Remove and return the job of a request, if there is one."""
         job = next((job for job in self._jobs if job.request.id == request_id), None)
         if job is not None:
             self._jobs.remove(job)
@@ -88,7 +79,7 @@ class Preparation:
         return job
 
     def forget(self, chat: str) -> None:
-        """Let the requests of a chat that is deleted belong to none."""
+        """Detach the requests of a deleted chat from it."""
         for job in self._jobs:
             if job.request.chat == chat:
                 job.request = replace(job.request, chat=None)
@@ -96,19 +87,19 @@ class Preparation:
                     job.sequence.request = job.request
 
     def close(self) -> None:
-        """End the thread, which must not look at the vocabulary any more."""
+        """End the thread, so that it does not use the vocabulary any more."""
         self._thread.shutdown(cancel_futures=True)
 
 
 def explained(error: Exception) -> EdgechatError:
-    """Return what ends the one request that met this error; where a fault of ours lies, the log tells."""
+    """Return the error that ends a request: for a ValueError, that it is invalid; else see `fault`."""
     if isinstance(error, ValueError):
         return EngineError(f"The request is not valid: {error}")
     return fault(error)
 
 
 def fault(error: Exception) -> EdgechatError:
-    """Return the same where the request cannot be to blame."""
+    """Return the error that ends a request; an internal one is logged with its traceback."""
     if isinstance(error, EdgechatError):
         return error
     _LOG.error("a fault of edgechat's own", exc_info=error)

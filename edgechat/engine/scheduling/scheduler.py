@@ -1,8 +1,8 @@
-"""Who computes next: which sequences run, in which slot, and what the next batch holds.
+"""What to compute next: which sequences run, in which slot, and what the next batch holds.
 
-There is no tensor here. A batch takes one pending token of every running sequence first, so that no
-stream waits, and fills up with a chunk of a prompt as far as the cost of a call allows. What runs in the
-background is computed while nobody waits for anything else.
+There is no tensor here. A batch takes one pending token of every running sequence first, so that no stream
+waits, and fills up with chunks of prompts as far as the cost of a call allows. Background sequences are
+computed while nothing else waits.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from edgechat.engine.scheduling.sequence import Sequence
 _HEADROOM = 32
 """Cells left for each sequence to grow before another joins, so that it is not preempted at once."""
 _WORTH_WAITING = 64
-"""Tokens that a sequence waits for another one to compute, where both begin alike."""
+"""Shared tokens for which a sequence waits until another one has computed them."""
 _SHIFT_SECONDS = 1.0
 """Seconds of prefill that a shift must save: what it gives is approximate."""
 _LEAST_SHIFTED = 64
-"""... or tokens, where nobody knows what one costs."""
+"""... or tokens, while the cost of one is unknown."""
 
 Planned = list[tuple[Sequence, BatchPart]]
 
@@ -42,7 +42,7 @@ class Scheduler:
         """Calls that computed one sequence, two, and so on."""
         self._prompts_turn = False
         self._crowded = False
-        """The backend had no room for all that run: nobody joins them before one has ended."""
+        """The backend had no room for all running sequences: none joins before one has ended."""
 
     @property
     def is_idle(self) -> bool:
@@ -51,48 +51,48 @@ class Scheduler:
 
     @property
     def sequences(self) -> list[Sequence]:
-        """All that are here, those that run first."""
+        """All sequences, the running ones first."""
         return [*self.running, *self.waiting]
 
     def find(self, request_id: str) -> Sequence | None:
-        """Return the sequence of a request, if it is still here."""
-        return next((one for one in self.sequences if one.generates and one.id == request_id), None)
+        """Return the sequence of a request, if there is one."""
+        return next((seq for seq in self.sequences if seq.generates and seq.id == request_id), None)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence behind those of its priority."""
         if sequence.in_background:
             self.waiting.append(sequence)
             return
-        ahead = sum(not one.in_background for one in self.waiting)
+        ahead = sum(not waiting.in_background for waiting in self.waiting)
         self.waiting.insert(ahead, sequence)
 
     def plan(self) -> Planned:
-        """Admit who is waiting, and return the parts of the next batch; none if there is nothing to do."""
+        """Admit waiting sequences, and return the parts of the next batch; none if there is nothing to do."""
         self._admit()
-        now = [one for one in self.running if not one.in_background] or self.running
-        streams = [one for one in now if one.n_pending == 1]
-        prompts = [one for one in now if one.n_pending > 1]
+        active = [seq for seq in self.running if not seq.in_background] or self.running
+        streams = [seq for seq in active if seq.n_pending == 1]
+        prompts = [seq for seq in active if seq.n_pending > 1]
         if not self._backend.capabilities.mixes:
             streams, prompts = self._take_turns(streams, prompts)
         planned = [self._part(sequence, 1) for sequence in streams]
         return self._within_cache(planned + self._chunks(prompts, len(streams)))
 
     def _chunks(self, prompts: list[Sequence], n_streams: int) -> Planned:
-        """Return what the next call reads of prompts, beside so many streams.
+        """Return the chunks of prompts in the next batch, beside `n_streams` streams.
 
-        The prompt that has the least left gets half of it, where that is not the first one: a short prompt
-        need not wait for the end of a long one, and a long one is not starved.
+        The shortest prompt, if it is not the first, gets half of the tokens: it need not wait for the end of
+        a long one, and the long one is not starved.
         """
         lone = self._can_interrupt(n_streams)
         wanted = self.cost.lone_tokens() if lone else self.cost.prompt_tokens(n_streams)
         left = max(min(wanted, self._backend.n_batch - n_streams), 1)
-        if len(prompts) == 1:  # in calls of one size, as a small one at the end costs more for each token
+        if len(prompts) == 1:  # in calls of one size: a small last one costs more for each token
             left = even_share(prompts[0].n_pending, left)
         planned: Planned = []
-        if prompts and (shortest := min(prompts, key=lambda one: one.n_pending)) is not prompts[0]:
+        if prompts and (shortest := min(prompts, key=lambda seq: seq.n_pending)) is not prompts[0]:
             planned.append(self._part(shortest, max(left // 2, 1)))
             left -= len(planned[0][1].tokens)
-            prompts = [one for one in prompts if one is not shortest]
+            prompts = [seq for seq in prompts if seq is not shortest]
         for sequence in prompts:
             if left <= 0:
                 break
@@ -104,7 +104,7 @@ class Scheduler:
         return not n_streams and self._backend.interruption is not None and self.cost.may_interrupt
 
     def interruptible(self, planned: Planned) -> Interruption | None:
-        """Return what computes a batch that may be ended early: one that no stream waits for."""
+        """Return the interruption to decode a batch with; None if it may not end early."""
         n_streams = sum(sequence.n_pending == 1 for sequence, _ in planned)
         return self._backend.interruption if self._can_interrupt(n_streams) else None
 
@@ -113,7 +113,8 @@ class Scheduler:
         try:
             while self.waiting:
                 sequence = self.waiting[0]
-                if self._is_held_off(sequence) or not self._can_join(sequence):
+                ahead = [seq for seq in self.running if seq.in_background <= sequence.in_background]
+                if (self._crowded and ahead) or not self._can_join(sequence):
                     break
                 if self._comes_soon(sequence):
                     held_back.append(self.waiting.popleft())
@@ -123,48 +124,43 @@ class Scheduler:
         finally:
             self.waiting.extendleft(reversed(held_back))
 
-    def _is_held_off(self, sequence: Sequence) -> bool:
-        """Say whether who runs has to end first."""
-        ahead = [one for one in self.running if one.in_background <= sequence.in_background]
-        return self._crowded and bool(ahead)
-
     def _can_join(self, sequence: Sequence) -> bool:
-        """Say whether there is a slot and room for it; what runs in the background gives way."""
+        """Say whether there is a slot and room for a sequence, preempting background ones for it."""
         while not (self.cache.has_free_slot and (not self.running or self._has_room(sequence))):
-            behind = [one for one in self.running if one.in_background]
-            if sequence.in_background or not behind:
+            in_background = [seq for seq in self.running if seq.in_background]
+            if sequence.in_background or not in_background:
                 return False
-            self.preempt(behind[-1])
+            self.preempt(in_background[-1])
         return True
 
     def _has_room(self, sequence: Sequence) -> bool:
-        """Say whether the sequence's tokens fit beside those that run (idle slots give way)."""
+        """Say whether the sequence's tokens fit beside the running ones (idle slots are evicted)."""
         source, n = self.cache.best(sequence.tokens, len(sequence.tokens) - 1)
         shared = n if source is not None and source.busy else 0
-        growing = sum(one.n_pending + _HEADROOM for one in self.running)
+        growing = sum(seq.n_pending + _HEADROOM for seq in self.running)
         wanted = self.cache.cells_of_busy() + growing + len(sequence.tokens) - shared + _HEADROOM
         return wanted <= self.cells
 
     def _comes_soon(self, sequence: Sequence) -> bool:
-        """Say whether a running prompt is about to compute what this one begins with."""
+        """Say whether a running prompt is about to compute what this sequence begins with."""
         _, n = self.cache.best(sequence.tokens, len(sequence.tokens) - 1)
         return any(
-            self._shares(one, sequence) >= n + _WORTH_WAITING
-            for one in self.running
-            if one.n_pending > 1 and one.in_background <= sequence.in_background
+            self._n_shared(seq, sequence) >= n + _WORTH_WAITING
+            for seq in self.running
+            if seq.n_pending > 1 and seq.in_background <= sequence.in_background
         )
 
-    def _shares(self, ahead: Sequence, sequence: Sequence) -> int:
-        """Return how many tokens a sequence will find that a running one has yet to compute."""
+    def _n_shared(self, ahead: Sequence, sequence: Sequence) -> int:
+        """Return how many tokens a sequence can reuse once `ahead` has computed its prompt."""
         n = min(common_prefix(ahead.tokens, sequence.tokens), len(sequence.tokens) - 1)
         if self._backend.capabilities.cuts:
             return n
-        # Only where its slot is forked: at no other token can what it holds be gone on from.
+        # The cache can be reused only at the token where the slot is forked.
         forks = ahead.slot is not None and ahead.slot.length < ahead.boundary <= n
         return ahead.boundary if forks and self.cache.has_free_slot else 0
 
     def _seat(self, sequence: Sequence) -> None:
-        """Give the sequence a slot, with as much of its tokens in it as can be had."""
+        """Give the sequence a slot that holds as many of its tokens as possible."""
         slot, n = self._shifted(sequence) or self.cache.seat(
             sequence.tokens, whole=not sequence.generates, spent=sequence.spent
         )
@@ -174,35 +170,32 @@ class Scheduler:
             sequence.n_cached = min(n, sequence.n_prompt)
 
     def _shifted(self, sequence: Sequence) -> tuple[Slot, int] | None:
-        """Move cells instead of computing them again, where somebody waits behind a cut of the window."""
+        """Move cells after a cut of the window, instead of recomputing; return the slot and its length."""
         if not (sequence.dropped and sequence.generates and self._backend.capabilities.shifts):
             return None
         seconds = self.cost.token_seconds
         least = int(_SHIFT_SECONDS / seconds) if seconds else _LEAST_SHIFTED
-        found = self.cache.shift(sequence.tokens, least=max(least, 1))
-        if found is None:
+        shifted = self.cache.shift(sequence.tokens, least=max(least, 1))
+        if shifted is None:
             return None
-        slot, start = found
+        slot, start = shifted
         sequence.n_shifted = max(0, min(slot.length, sequence.n_prompt) - start)
-        if sequence.n_cached is not None:  # the cut came in the middle of the reply
+        if sequence.n_cached is not None:  # the window moved during the reply
             sequence.n_cached = max(sequence.n_cached, sequence.n_shifted)
         return slot, slot.length
 
     def _take_turns(
         self, streams: list[Sequence], prompts: list[Sequence]
     ) -> tuple[list[Sequence], list[Sequence]]:
-        """For a backend that cannot mix: streams and one prompt alternate."""
+        """Alternate between one stream and one prompt, for a backend that cannot mix them in a batch."""
+        oldest = sorted(streams, key=lambda seq: seq.last_token)[:1]
         if not (streams and prompts):
-            return self._next_of(streams), prompts[:1]
+            return oldest, prompts[:1]
         self._prompts_turn = not self._prompts_turn
-        return ([], prompts[:1]) if self._prompts_turn else (self._next_of(streams), [])
-
-    def _next_of(self, streams: list[Sequence]) -> list[Sequence]:
-        """Return the stream whose last token is the oldest."""
-        return [min(streams, key=lambda one: one.last_token)] if streams else []
+        return ([], prompts[:1]) if self._prompts_turn else (oldest, [])
 
     def _part(self, sequence: Sequence, size: int) -> tuple[Sequence, BatchPart]:
-        """Return the next tokens of a sequence, `size` at the most."""
+        """Return the next tokens of a sequence, at most `size`."""
         assert sequence.slot is not None
         start = sequence.slot.length
         stop = min(start + size, len(sequence.tokens))
@@ -213,7 +206,7 @@ class Scheduler:
         return sequence, BatchPart(sequence.slot.id, start, tokens, int(last and sequence.generates))
 
     def _within_cache(self, planned: Planned) -> Planned:
-        """Evict idle slots, then put the youngest back in the queue, until the batch finds free cells."""
+        """Evict idle slots, then preempt the youngest sequence, until there are cells for the batch."""
         while planned:
             needed = sum(len(part.tokens) for _, part in planned)
             free = self.cells - self.cache.cells_used
@@ -230,15 +223,15 @@ class Scheduler:
         return planned
 
     def spare(self, wanted: int) -> int:
-        """Return how many cells are free, up to `wanted`; nothing gives way for them."""
+        """Return how many cells are free without evicting anything, up to `wanted`."""
         return min(self.cells - self.cache.cells_used, wanted)
 
     def _youngest(self) -> Sequence:
-        """Return who gives way first of those that run."""
-        return next((one for one in self.running[::-1] if one.in_background), self.running[-1])
+        """Return the running sequence to preempt first."""
+        return next((seq for seq in self.running[::-1] if seq.in_background), self.running[-1])
 
     def computed(self, planned: Planned) -> None:
-        """Note that the backend has computed a batch; drafted tokens count once they stand."""
+        """Note that the backend has computed a batch; drafted tokens count once they are accepted."""
         self.batches[min(len(planned), len(self.batches)) - 1] += 1
         for sequence, part in planned:
             slot = sequence.slot
@@ -248,18 +241,18 @@ class Scheduler:
             if slot.length == sequence.boundary and not self._backend.capabilities.cuts:
                 self.cache.fork(slot)
 
-    def stood(self, sequence: Sequence, drafted: Seq[int], n_stood: int) -> None:
-        """Keep so many of the drafted tokens that were computed, and take the others back."""
+    def accept_draft(self, sequence: Sequence, drafted: Seq[int], n_accepted: int) -> None:
+        """Keep the first `n_accepted` of the drafted tokens, and roll the others back."""
         slot = sequence.slot
         assert slot is not None
-        n_rejected = len(drafted) - n_stood
+        n_rejected = len(drafted) - n_accepted
         if n_rejected and not self._backend.rollback(slot.id, n_rejected):
             self._lost(slot)
             return
-        self.cache.extend(slot, drafted[:n_stood])
+        self.cache.extend(slot, drafted[:n_accepted])
 
     def interrupted(self, planned: Planned, n_kept: Seq[int | None]) -> None:
-        """Note what a call has left in the cache that was ended early: so many tokens of each part."""
+        """Note how many tokens of each part an interrupted call has cached; None: the sequence is lost."""
         for (sequence, part), n in zip(planned, n_kept, strict=True):
             slot = sequence.slot
             assert slot is not None
@@ -269,16 +262,16 @@ class Scheduler:
                 self.cache.extend(slot, part.tokens[:n])
 
     def _lost(self, slot: Slot) -> None:
-        """What a slot holds is true no more: it is computed again."""
+        """Clear a slot whose content is no longer valid, to be recomputed for the same chat."""
         chat = slot.chat
         self.cache.clear(slot)
         slot.chat = chat
 
     def make_room(self, planned: Planned) -> None:
-        """The backend had no room for this batch: something idle goes, or who came last, as long as it can.
+        """Evict a slot, or preempt the youngest sequence, after the backend had no room for this batch.
 
-        It has fewer cells than it said where one alone finds no room. Where several run it need not be so:
-        llama.cpp takes no cell back that an attention window has left behind while two sequences share it.
+        If there is no room for a single one, the backend has fewer cells than it said. For several that need
+        not be so: llama.cpp frees no cell that an attention window has left behind while sequences share it.
         """
         if self.cache.evict():
             return
@@ -293,7 +286,7 @@ class Scheduler:
         """Take the slot away and put the sequence back in the queue; it loses nothing but time."""
         self.running.remove(sequence)
         assert sequence.slot is not None
-        if not sequence.in_background:  # whose cells go last: the next turn may want them
+        if not sequence.in_background:  # a prewarmed chat's cells stay: its next turn may want them
             self.cache.clear(sequence.slot)
         self._release(sequence)
         if sequence.in_background:
@@ -302,11 +295,11 @@ class Scheduler:
             self.waiting.appendleft(sequence)
 
     def resume(self, sequence: Sequence) -> None:
-        """The tokens of a sequence have changed: let it begin again from what is still true of it."""
+        """Requeue a sequence whose tokens have changed; it reuses what is still valid of its cache."""
         self.waiting.appendleft(sequence)
 
     def remove(self, sequence: Sequence, *, keep_cache: bool) -> None:
-        """Take a sequence out; its slot keeps its tokens for who comes next with the same beginning."""
+        """Remove a sequence; with `keep_cache`, later prompts with the same beginning can reuse its slot."""
         if sequence in self.running:
             self.running.remove(sequence)
             self._crowded = False

@@ -15,13 +15,12 @@ from edgechat.engine.types import ChatRequest, Timings, Usage
 class Sequence:
     """A request with its tokens.
 
-    `tokens` is the prompt and what was generated so far; what the slot does not hold of it is pending.
-    Prefill, decode and the recovery after a preemption are therefore one and the same thing: computing
-    pending tokens.
+    `tokens` is the prompt and what was generated so far; those that the slot does not hold are pending. So
+    prefill, decode and recovery after a preemption are the same thing: computing pending tokens.
     """
 
     generates: ClassVar[bool] = False
-    """Whether tokens are added to it; else they are only to be in the cache, for the next turn."""
+    """Whether a reply is generated; else the tokens are only computed into the cache (prewarming)."""
 
     request: ChatRequest
     tokens: list[int]
@@ -29,25 +28,24 @@ class Sequence:
     sampler: Sampler
     arrived: float
     boundary: int = 0
-    """Prompt tokens before the generation prompt: where the next turn's prompt may part from this one."""
+    """Prompt tokens before the generation prompt, where the next turn's prompt may diverge."""
     dropped: int = 0
     """Turns that the prompt leaves out."""
     spent: Slot | None = None
-    """The slot of a turn that ended, of no more use but for what it shares with this sequence."""
+    """The slot of an earlier turn, useful only for what it shares with this sequence."""
     slot: Slot | None = None
     n_cached: int | None = None
     """Prompt tokens that were in the cache when the sequence first started; None before that."""
     n_shifted: int = 0
-    """... of which so many had been moved there, and are approximate."""
+    """Those of them that were moved there by a shift, and are approximate."""
     started: float = 0.0
     first_token: float = 0.0
     last_token: float = 0.0
     n_first: int = 0
-    """Tokens that came with the first one, in the same step."""
+    """Tokens of the step that brought the first one."""
     draft: Draft | None = None
-    """Tokens that are guessed to come next, in the batch that is being computed."""
+    """Drafted tokens in the batch that is being computed."""
     tally: Tally = field(default_factory=Tally)
-    """What came of such guesses."""
 
     @property
     def id(self) -> str:
@@ -56,7 +54,7 @@ class Sequence:
 
     @property
     def in_background(self) -> bool:
-        """Whether it waits while anybody waits for something else."""
+        """Whether it runs only while nothing else waits."""
         return self.request.priority == "background"
 
     @property
@@ -65,29 +63,29 @@ class Sequence:
         return len(self.tokens) - self.n_prompt
 
     @property
-    def said(self) -> list[int]:
-        """The tokens generated so far, where they follow a grammar; else nobody asks."""
+    def constrained_reply(self) -> list[int]:
+        """The tokens generated so far if they follow a grammar; else [], as nothing needs them."""
         return self.tokens[self.n_prompt :] if self.sampler.constraint is not None else []
 
     @property
     def is_complete(self) -> bool:
-        """Whether its grammar lets nothing follow."""
+        """Whether its grammar allows nothing more."""
         constraint = self.sampler.constraint
-        return constraint is not None and constraint.is_complete(self.said)
+        return constraint is not None and constraint.is_complete(self.constrained_reply)
 
     @property
     def n_pending(self) -> int:
         """Tokens to be computed before the next one can be sampled."""
         return len(self.tokens) - (self.slot.length if self.slot else 0)
 
-    def has_new(self, n_tokens: int, now: float) -> None:
-        """Note that so many tokens have come."""
+    def note_tokens(self, n_tokens: int, now: float) -> None:
+        """Record the time of a step that generated `n_tokens`."""
         self.last_token = now
         if not self.first_token:
             self.first_token, self.n_first = now, n_tokens
 
     def usage(self) -> Usage:
-        """Return the counts so far."""
+        """Return the token counts so far."""
         return Usage(self.n_prompt, self.n_cached or 0, self.n_generated, self.dropped, self.n_shifted)
 
     def timings(self) -> Timings:

@@ -202,7 +202,8 @@ class ModelDrafter:
         window = max(sampler.sampling.penalty_window, 0)
         recent = [*request.stream.tokens[-window:], *draft.tokens] if window else []
         try:
-            distribution = sampler.distribution(row, recent, [*request.stream.said, *draft.tokens])
+            reply = [*request.stream.constrained_reply, *draft.tokens]
+            distribution = sampler.distribution(row, recent, reply)
         except SchemaError:  # the target will raise it too, or knows better
             return False
         confidence = class_of_probability(
@@ -210,8 +211,8 @@ class ModelDrafter:
         )
         if not request.is_worth_adding([*draft.confidence, confidence]):
             return False
-        if sampler.is_foreseeable:
-            token = sampler.foresee(distribution, len(draft.tokens))
+        if sampler.is_deterministic:
+            token = sampler.predict(distribution, len(draft.tokens))
         else:
             token = sampler.draw(distribution)
             draft.distributions = [*(draft.distributions or []), distribution]

@@ -192,7 +192,7 @@ class Speculation:
         if ngram is not None:  # nothing follows what ends a reply
             is_end = self._backend.vocabulary.is_end
             ngram.cut(next((n for n, token in enumerate(ngram.tokens, 1) if is_end(token)), limit))
-            ngram.cut(stream.sampler.allowed(stream.said, ngram.tokens))
+            ngram.cut(stream.sampler.allowed(stream.constrained_reply, ngram.tokens))
         return ngram if ngram is not None and ngram.tokens else None
 
     def _offers(self, stream: Stream, ngram: Draft | None, limit: int) -> list[DraftOffer]:
@@ -367,7 +367,7 @@ def verify(
         if draft.distributions is None:
             next_token = sampler.choose(rows[at], recent, so_far)
         else:
-            next_token = sampler.judge(rows[at], recent, token, draft.distributions[at], so_far)
+            next_token = sampler.verify(rows[at], recent, token, draft.distributions[at], so_far)
         chosen.append(next_token)
         recent.append(next_token)
         so_far.append(next_token)

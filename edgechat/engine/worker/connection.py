@@ -97,10 +97,10 @@ class WorkerConnection:
         return not self._reader.done()
 
     async def load(
-        self, plan: LoadPlan, upkeep: types.CachePolicy, on_progress: Callable[[float], None] | None
+        self, plan: LoadPlan, cache_policy: types.CachePolicy, on_progress: Callable[[float], None] | None
     ) -> types.ModelInfo:
         """Load the model and wait for it. Raises EngineClosed where `close` ends that."""
-        self.send(messages.Load(plan, upkeep))
+        self.send(messages.Load(plan, cache_policy))
         while True:
             match await self._loading.get():
                 case Loading(progress):

@@ -1,7 +1,7 @@
 """The messages between front end and worker: typed, without pickle or native objects.
 
 front end                                worker
-Load(plan, upkeep)                ->
+Load(plan, cache_policy)          ->
 <-     Loading(progress) ... Loaded(model) | Failed
 Generate(request)                 ->
 <-     Dropped(turns)? Prefill(done, total) ...
@@ -37,7 +37,7 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     """Load the model; the first message of a worker's life, sent once."""
 
     plan: LoadPlan
-    upkeep: CachePolicy = CachePolicy()
+    cache_policy: CachePolicy = CachePolicy()
 
 
 class Generate(msgspec.Struct, frozen=True, tag=True):

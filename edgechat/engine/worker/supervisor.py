@@ -53,7 +53,7 @@ class EngineSupervisor:
         plan: LoadPlan,
         *,
         idle_seconds: float = 600.0,
-        upkeep: CachePolicy = CachePolicy(),  # noqa: B008  (it is frozen)
+        cache_policy: CachePolicy = CachePolicy(),  # noqa: B008  (it is frozen)
         replan: Callable[[], LoadPlan] | None = None,
         on_state: Callable[[EngineState], None] | None = None,
         on_note: Callable[[str], None] = lambda _note: None,
@@ -67,7 +67,7 @@ class EngineSupervisor:
         self.model: ModelInfo | None = None
         self.state = EngineState.STOPPED
         self._idle_seconds = idle_seconds
-        self._upkeep = upkeep
+        self._cache_policy = cache_policy
         self._on_state = on_state
         self._on_note = on_note
         self._worker: WorkerConnection | None = None
@@ -291,7 +291,7 @@ class EngineSupervisor:
         if self._closed:
             raise closed()
         try:
-            self.model = await self._worker.load(self.plan, self._upkeep, on_progress)
+            self.model = await self._worker.load(self.plan, self._cache_policy, on_progress)
         except (OutOfMemory, EngineCrashed) as error:
             if self.plan.anyway or not (isinstance(error, OutOfMemory) or self._worker.lost_its_memory):
                 raise

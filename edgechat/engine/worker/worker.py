@@ -149,7 +149,7 @@ def open_backend(plan: LoadPlan, progress: Callable[[float], None] | None) -> Ba
 
 def load(
     plan: LoadPlan,
-    upkeep: CachePolicy,
+    cache_policy: CachePolicy,
     send: Callable[[Sequence[WorkerEvent]], None],
     open_backend: OpenBackend = open_backend,
 ) -> tuple[EngineCore, ModelInfo, LoadReport]:
@@ -160,7 +160,7 @@ def load(
     vocabulary = backend.vocabulary
     template = ChatTemplate(backend.chat_template, bos=vocabulary.bos, eos=vocabulary.eos, process=renderer)
     identity = partial(fingerprint_of, plan.model_path, backend.state_format)
-    states = None if upkeep.disk_bytes == 0 else KVStateStore(upkeep.disk_bytes, identity)
+    states = None if cache_policy.disk_bytes == 0 else KVStateStore(cache_policy.disk_bytes, identity)
     controller, history = Controller(StepCost(slope_of(plan.forecast))), DraftHistory(plan)
     load_report = LoadReport(plan, lambda: history.save(controller))
     differences = load_report.loaded(
@@ -170,7 +170,7 @@ def load(
     engine = EngineCore(
         backend,
         template,
-        upkeep=upkeep,
+        cache_policy=cache_policy,
         states=states,
         model_drafter=drafter,
         ngrams=plan.ngrams,
@@ -178,7 +178,7 @@ def load(
     )
     engine.warm_up(whole=bool(plan.devices))
     history.restore(controller)
-    if upkeep.grammars:
+    if cache_policy.grammars:
         engine.constraints.prepare()
     for path in (plan.model_path, plan.draft.model_path if plan.draft else ""):
         if path:
@@ -309,6 +309,6 @@ def _load_first(first: messages.Load, pipe: Pipe, open_backend: OpenBackend) -> 
         embedding, model = embeddings.load(first.plan, _progress_reporter(pipe.send))
         pipe.send([Loaded(model)])
         return partial(serve_embeddings, embedding, pipe)
-    engine, model, load_report = load(first.plan, first.upkeep, pipe.send, open_backend)
+    engine, model, load_report = load(first.plan, first.cache_policy, pipe.send, open_backend)
     pipe.send([Loaded(model)])
     return partial(serve, engine, pipe, load_report)

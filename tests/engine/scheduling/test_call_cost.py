@@ -121,7 +121,7 @@ def test_who_reads_alone_reads_in_large_calls(name: str) -> None:
 def test_what_an_interruption_wastes_is_made_up_for_in_calls_that_cannot_be() -> None:
     cost = CallCost()
     assert cost.may_interrupt
-    cost.wasted(1.0)
+    cost.note_interruption(1.0)
     done = 0
     while not cost.may_interrupt:
         cost.observe(0, 16, 0.24)

@@ -1,4 +1,4 @@
-"""Chats between their turns: settled, interrupted, cut by the window, left, restored and forgotten."""
+"""Chats between their turns: prewarmed, interrupted, cut by the window, left, restored and forgotten."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 CHAT = "c0ffee00"
 TEMPLATES = sorted((Path(__file__).parents[1] / "templates").glob("*.jinja"))
 KINDS = {"dense": {}, "windowed": {"window": 40}, "hybrid": {"cuts": False}}
-SETTLES = CachePolicy(settle=True)
+PREWARMS = CachePolicy(settle=True)
 MakeEngine = Callable[..., EngineCore]
 
 
@@ -52,7 +52,7 @@ def process() -> Iterator[TemplateProcess]:
 def all_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save and read whatever can be: a script costs nothing to compute."""
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._LEAVE_SECONDS", 0.0)
-    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._PREWARMED_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def make(scripted: MakePlan, process: TemplateProcess) -> Iterator[MakeEngine]:
 
     def engine(
         template: str | None = None,
-        upkeep: CachePolicy = SETTLES,
+        cache_policy: CachePolicy = PREWARMS,
         states: bytes | None = None,
         **script: object,
     ) -> EngineCore:
@@ -69,7 +69,7 @@ def make(scripted: MakePlan, process: TemplateProcess) -> Iterator[MakeEngine]:
         kept = ChatTemplate(template, bos="<s>", eos="<|im_end|>", process=process)
         kept.close = lambda: None
         disk = None if states is None else KVStateStore(10_000_000, states)
-        made.append(EngineCore(backend, kept, upkeep=upkeep, states=disk))
+        made.append(EngineCore(backend, kept, cache_policy=cache_policy, states=disk))
         return made[-1]
 
     yield engine
@@ -129,15 +129,15 @@ def answer_after(engine: EngineCore) -> str:
 def test_a_turn_computes_no_more_than_what_is_new(
     make: MakeEngine, template: Path, system: bool, settle: bool
 ) -> None:
-    source, upkeep = template.read_text(), CachePolicy(settle=settle)
-    engine = make(source, upkeep)
+    source, cache_policy = template.read_text(), CachePolicy(settle=settle)
+    engine = make(source, cache_policy)
     marks, reply = engine.template.marks, "An answer that goes on for a while."
     begins = answer_after(engine)
     if marks is not None:
         opens = "" if begins.rstrip().endswith(marks.open) else marks.open
         reply = f"{opens}Let me see. It is so.{marks.close}{reply}"
-    engine = make(source, upkeep, reply=reply, answer_after=begins)
-    said, settled_at = [Message("system", "Be brief.")] * system, 0
+    engine = make(source, cache_policy, reply=reply, answer_after=begins)
+    said, prewarmed_at = [Message("system", "Be brief.")] * system, 0
     for turn in range(4):
         said.append(user(f"Question number {turn} is a long one, as questions go."))
         prompt = engine.prompts.of(ChatRequest(id="x", messages=tuple(said)), 4096).tokens
@@ -148,19 +148,19 @@ def test_a_turn_computes_no_more_than_what_is_new(
         assert bool(thinking) == (marks is not None)
         said.append(assistant(text, thinking))
         assert any(isinstance(event, Prewarmed) for event in events) == settle
-        assert computed(end) <= len(prompt) - settled_at + 1
-        settled_at = max((event.tokens for event in events if isinstance(event, Prewarmed)), default=0)
+        assert computed(end) <= len(prompt) - prewarmed_at + 1
+        prewarmed_at = max((event.tokens for event in events if isinstance(event, Prewarmed)), default=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_has_settled_is_all_there_on_every_kind(make: MakeEngine, kind: str) -> None:
+def test_what_has_prewarmed_is_all_there_on_every_kind(make: MakeEngine, kind: str) -> None:
     strips = next(path for path in TEMPLATES if path.stem == "strips_thinking").read_text()
     engine = make(strips, reply="<think>Hm, let me think about it.</think>An answer.", **KINDS[kind])
     first = user("A question that is longer than the window of this model, so that going back is hard.")
     text, _, events = ask(engine, "a", first)
-    (settled,) = [event for event in events if isinstance(event, Prewarmed)]
+    (prewarmed,) = [event for event in events if isinstance(event, Prewarmed)]
     _, end, _ = ask(engine, "b", first, assistant(text, "Hm, let me think about it."), user("And?"))
-    assert end.usage.cached_tokens == settled.tokens
+    assert end.usage.cached_tokens == prewarmed.tokens
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -181,7 +181,7 @@ def test_an_edited_question_reuses_everything_before_the_edit(make: MakeEngine) 
     assert computed(end) <= len(", edited<|im_end|>") + len("\n<|im_start|>assistant\n")
 
 
-def test_a_new_turn_interrupts_settling_and_goes_on_from_there(make: MakeEngine) -> None:
+def test_a_new_turn_interrupts_prewarming_and_goes_on_from_there(make: MakeEngine) -> None:
     long = "An answer of many words, which are stripped of their thoughts. " * 6
     strips = next(path for path in TEMPLATES if path.stem == "strips_thinking").read_text()
     engine = make(strips, reply=f"<think>Hm.</think>{long}", n_batch=32)
@@ -199,11 +199,11 @@ def test_a_new_turn_interrupts_settling_and_goes_on_from_there(make: MakeEngine)
     check(engine)
     events = idle(engine)
     (end,) = [event for event in events if isinstance(event, Finished)]
-    assert end.usage.cached_tokens >= 64, "two chunks had settled"
+    assert end.usage.cached_tokens >= 64, "two chunks had prewarmed"
     assert [event.request_id for event in events if isinstance(event, Prewarmed)] == ["b"]
 
 
-def test_settling_waits_for_everybody_else(make: MakeEngine) -> None:
+def test_prewarming_waits_for_everybody_else(make: MakeEngine) -> None:
     strips = next(path for path in TEMPLATES if path.stem == "strips_thinking").read_text()
     engine = make(strips, reply="<think>Hm.</think>" + "An answer of many words. " * 8, n_batch=32)
     engine.submit(ChatRequest(id="a", messages=(user("What?"),), chat=CHAT))
@@ -214,21 +214,21 @@ def test_settling_waits_for_everybody_else(make: MakeEngine) -> None:
     assert order == ["Finished", "Prewarmed", "Prewarmed"]
 
 
-def test_nothing_settles_where_it_is_switched_off_or_on_battery(
+def test_nothing_prewarms_where_it_is_switched_off_or_on_battery(
     make: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def settles(upkeep: CachePolicy, plugged: bool) -> bool:
+    def prewarms(cache_policy: CachePolicy, plugged: bool) -> bool:
         monkeypatch.setattr("edgechat.device.load._may_have_battery", lambda: True)
         monkeypatch.setattr(
             "psutil.sensors_battery", lambda: SimpleNamespace(power_plugged=plugged), raising=False
         )
-        _, _, events = ask(make(upkeep=upkeep), "a", user("What?"))
+        _, _, events = ask(make(cache_policy=cache_policy), "a", user("What?"))
         return any(isinstance(event, Prewarmed) for event in events)
 
-    assert settles(CachePolicy(), plugged=False)
-    assert not settles(CachePolicy(settle=False), plugged=True)
-    assert not settles(CachePolicy(settle_on_battery=False), plugged=False)
-    assert settles(CachePolicy(settle_on_battery=False), plugged=True)
+    assert prewarms(CachePolicy(), plugged=False)
+    assert not prewarms(CachePolicy(settle=False), plugged=True)
+    assert not prewarms(CachePolicy(settle_on_battery=False), plugged=False)
+    assert prewarms(CachePolicy(settle_on_battery=False), plugged=True)
 
 
 def test_the_background_is_computed_while_nobody_waits(make: MakeEngine) -> None:
@@ -279,7 +279,7 @@ def test_a_conversation_never_ends_for_lack_of_context(make: MakeEngine, kind: s
     for end, events in ends:
         told = [event.turns for event in events if isinstance(event, Dropped)]
         assert told == [end.usage.dropped_turns] * bool(end.usage.dropped_turns)
-    # What a turn computes does not grow: the cuts were settled while nobody waited.
+    # What a turn computes does not grow: the cuts were prewarmed while nobody waited.
     new = [computed(end) for end, _ in ends[2:]]
     assert max(new) <= min(new) + 8
 
@@ -371,7 +371,7 @@ def test_a_chat_that_was_left_goes_on_after_a_restart(make: MakeEngine, kind: st
         assert ask(other, "c", *said)[1].usage.cached_tokens == 0
 
 
-def test_a_chat_left_before_it_settled_keeps_what_is_common(make: MakeEngine) -> None:
+def test_a_chat_left_before_it_prewarmed_keeps_what_is_common(make: MakeEngine) -> None:
     strips = next(path for path in TEMPLATES if path.stem == "strips_thinking").read_text()
     question, reply = user("What? " * 10), "<think>Hm.</think>An answer."
     engine = make(strips, CachePolicy(settle=False), states=b"x", reply=reply)
@@ -399,7 +399,7 @@ def test_a_damaged_state_is_as_if_there_were_none(make: MakeEngine, caplog: pyte
 @pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("settle", [False, True])
 def test_nothing_is_kept_of_a_chat_that_is_deleted(make: MakeEngine, settle: bool, left: bool) -> None:
-    engine = make(upkeep=CachePolicy(settle=settle), states=b"x")
+    engine = make(cache_policy=CachePolicy(settle=settle), states=b"x")
     ask(engine, "a", user("What? " * 20))
     if left:
         leave(engine)
@@ -461,7 +461,7 @@ def test_nothing_is_kept_of_a_chat_that_is_deleted_while_it_is_answered(make: Ma
 def test_nothing_is_looked_for_while_a_state_is_being_read(
     make: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A chat that is to be settled waits for the disk, too."""
+    """A chat that is to be prewarmed waits for the disk, too."""
     engine = make(states=b"x", n_seq_max=1)
     ask(engine, "a", user("What? " * 20))
     leave(engine)

@@ -73,11 +73,15 @@ def templates() -> Iterator[dict[str, ChatTemplate]]:
 @pytest.fixture
 def make(scripted: MakePlan, templates: dict[str, ChatTemplate]) -> MakeEngine:
     def engine(
-        name: str = "hermes", *, upkeep: CachePolicy | None = None, context: int = 8192, **script: object
+        name: str = "hermes",
+        *,
+        cache_policy: CachePolicy | None = None,
+        context: int = 8192,
+        **script: object,
     ) -> EngineCore:
         options = {"reply": WRITTEN[name][0], "answer_after": ANSWERS[name]} | script
         backend = ScriptedBackend(scripted(context=context, **options))
-        return EngineCore(backend, templates[name], upkeep=upkeep or CachePolicy(settle=False))
+        return EngineCore(backend, templates[name], cache_policy=cache_policy or CachePolicy(settle=False))
 
     return engine
 
@@ -213,7 +217,7 @@ def test_the_prefix_of_a_round_is_not_computed_again(make: MakeEngine) -> None:
 
 
 def test_after_a_call_a_chat_settles_on_its_result(make: MakeEngine) -> None:
-    engine = make("hermes", upkeep=CachePolicy(settle_on_battery=True))
+    engine = make("hermes", cache_policy=CachePolicy(settle_on_battery=True))
     events = run(engine, asking(chat="c", overflow="window"))
     (settled,) = [event for event in events if isinstance(event, Prewarmed)]
     calls = tuple(joined(events))

@@ -52,7 +52,7 @@ def make(scripted: MakePlan, template: ChatTemplate) -> Iterator[MakeEngine]:
             EngineCore(
                 ScriptedBackend(plan),
                 SharedTemplate(template),  # type: ignore[arg-type]
-                upkeep=CachePolicy(settle=settle),
+                cache_policy=CachePolicy(settle=settle),
                 states=KVStateStore(10_000_000, b"scripted") if states else None,
                 model_drafter=drafter,
                 controller=Always() if draft else None,
@@ -278,7 +278,7 @@ def test_sums_are_right_whatever_happens(
         backend = ScriptedBackend(plan)
         shared: ChatTemplate = SharedTemplate(template)  # type: ignore[assignment]
         engine = EngineCore(
-            backend, shared, upkeep=CachePolicy(), states=KVStateStore(5000, b"x"), ngrams=True
+            backend, shared, cache_policy=CachePolicy(), states=KVStateStore(5000, b"x"), ngrams=True
         )
         inspectors[id(engine)] = Inspector(engine)
         return engine

@@ -61,7 +61,7 @@ async def test_a_chat_that_was_left_goes_on_in_another_worker(plan: LoadPlan) ->
 
 
 async def test_a_worker_that_goes_idle_keeps_its_chats(plan: LoadPlan) -> None:
-    engine = EngineSupervisor(plan, idle_seconds=0.1, upkeep=CachePolicy(settle=False))
+    engine = EngineSupervisor(plan, idle_seconds=0.1, cache_policy=CachePolicy(settle=False))
     await ask(engine, QUESTION)
     while workers():
         await asyncio.sleep(0.02)
@@ -87,7 +87,7 @@ async def test_what_makes_no_sense_ends_only_its_request(plan: LoadPlan) -> None
 
 
 async def test_where_nothing_may_be_kept_nothing_is(plan: LoadPlan, home: Path) -> None:
-    engine = EngineSupervisor(plan, upkeep=CachePolicy(disk_bytes=0))
+    engine = EngineSupervisor(plan, cache_policy=CachePolicy(disk_bytes=0))
     await ask(engine, QUESTION)
     await engine.persist(CHAT)
     await engine.close()

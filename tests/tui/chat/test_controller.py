@@ -55,8 +55,8 @@ async def started(
 ) -> AsyncIterator[tuple[ChatController, FakeView]]:
     """A controller with a model loaded; closed afterwards."""
 
-    def engine_for(plan: LoadPlan, *, upkeep: CachePolicy, **_: object) -> FakeEngine:
-        engine.reopen(plan, lasting=upkeep.disk_bytes != 0)
+    def engine_for(plan: LoadPlan, *, cache_policy: CachePolicy, **_: object) -> FakeEngine:
+        engine.reopen(plan, lasting=cache_policy.disk_bytes != 0)
         return engine
 
     view = FakeView()
