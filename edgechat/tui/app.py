@@ -103,11 +103,9 @@ class EdgechatApp(App[None]):
         self.animation_level = "none"
 
     def get_default_screen(self) -> Screen[None]:
-        """Return the chat."""
         return self._chat
 
     def get_driver_class(self) -> type[Driver]:
-        """See Textual."""
         found = super().get_driver_class()
         if found.__name__ != "LinuxDriver":  # Windows', or one of a test
             return found
@@ -116,17 +114,14 @@ class EdgechatApp(App[None]):
         return TerminalDriver
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """See Textual."""
         return [self._guard, *super().get_line_filters()]
 
     @property
     def session(self) -> ChatSession:
-        """What stands behind the screens."""
         return self._chat.session
 
     @property
     def chat(self) -> ChatScreen:
-        """The chat, whatever screen is over it."""
         return self._chat
 
     def on_mount(self) -> None:
@@ -155,7 +150,6 @@ class EdgechatApp(App[None]):
         self._close_messages_no_wait()
 
     async def on_event(self, event: events.Event) -> None:
-        """See Textual."""
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded and not self._is_opening:
             await self.keys.take(event)
         else:
@@ -198,15 +192,12 @@ class EdgechatApp(App[None]):
         self.notify("Copied", timeout=1.5)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What belongs to the chat is done over the chat alone."""
         return action not in ("models", "command_palette") or self.screen is self._chat
 
     def action_models(self) -> None:
-        """Show the models."""
         self._chat.action_models()
 
     def action_help(self) -> None:
-        """Show the keys and the commands."""
         from edgechat.tui.overlays.help import HelpScreen
         from edgechat.tui.overlays.keys import commands, sections
 
@@ -216,7 +207,6 @@ class EdgechatApp(App[None]):
             self.push_screen(HelpScreen(sections(parts(), self.screen), commands()))
 
     def action_settings(self) -> None:
-        """Change the settings."""
         from edgechat.tui.settings.screen import SettingsScreen
 
         if not self._has(SettingsScreen):
@@ -227,7 +217,6 @@ class EdgechatApp(App[None]):
         return any(isinstance(one, kind) for one in self.screen_stack)
 
     def on_settings_screen_changed(self, event: Any) -> None:
-        """Show the colours that were chosen at once."""
         apply(self, event.settings.theme)
 
     def take_theme(self, name: str) -> None:

@@ -31,23 +31,18 @@ class ReplyObserver(Protocol):
     @property
     def transcript(self) -> TranscriptView:
         """Where the reply is shown."""
-        ...
 
     def tell(self, words: str, share: float | None = None) -> None:
         """Say what is being done, and the share of it that is done, if known."""
-        ...
 
     def changed(self) -> None:
         """One of the figures above has another value."""
-        ...
 
     def warn(self, message: str) -> None:
         """Say something that does not belong to the transcript."""
-        ...
 
     def finished(self, finished: Finished) -> None:
         """The engine has finished the reply."""
-        ...
 
 
 class ReplyEvents:

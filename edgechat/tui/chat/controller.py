@@ -248,11 +248,9 @@ class ChatController:
             self._keep_new()
 
     def reply_finished(self, finished: Finished) -> None:
-        """Show what a reply took."""
         self.view.show_finished(finished)
 
     def warn(self, message: str) -> None:
-        """Show a warning."""
         self.view.tell(message, warning=True, seconds=8)
 
     def note(self, note: str) -> None:

@@ -35,21 +35,18 @@ class ConversationView:
         self._transcript = None
 
     def add(self, *pieces: Piece) -> None:
-        """Append pieces."""
         if self._transcript is not None:
             self._transcript.add(*pieces)
         else:
             self.pieces += pieces
 
     def append(self, piece: Piece, text: str) -> None:
-        """Append text to a piece."""
         if self._transcript is not None:
             self._transcript.append(piece, text)
         else:
             piece.append(text)
 
     def show_turns(self, turns: Sequence[tuple[Turn, Branch]], *, keep_problems: bool = False) -> None:
-        """See `TranscriptView.show_turns`."""
         self._rearrange(
             [
                 *(piece for piece in self.pieces if piece is self._welcome),
@@ -59,20 +56,16 @@ class ConversationView:
         )
 
     def add_turns(self, turns: Sequence[Turn]) -> None:
-        """See `TranscriptView.add_turns`."""
         self.add(*(piece for turn in turns for piece in pieces_of(turn)))
 
     def add_problem(self, error: EdgechatError) -> None:
-        """See `TranscriptView.add_problem`."""
         self.add(ProblemPiece(error.message, error.hint))
 
     def add_note(self, text: str) -> None:
-        """See `TranscriptView.add_note`."""
         if self._welcome is not None:
             self.append(self._welcome, text)
 
     def mark_left_out(self, turns: Sequence[Turn]) -> None:
-        """See `TranscriptView.mark_left_out`."""
         gone = {turn.id for turn in turns}
         for piece in self.pieces:
             if piece.left != (piece.turn in gone):
@@ -85,16 +78,13 @@ class ConversationView:
             self._rearrange(pieces)
 
     def new_reply(self) -> LiveReply:
-        """See `TranscriptView.new_reply`."""
         return LiveReply(self)
 
     def follow_end(self) -> None:
-        """See `TranscriptView.follow_end`."""
         if self._transcript is not None:
             self._transcript.anchor()
 
     async def painted(self) -> None:
-        """See `TranscriptView.painted`."""
         if self._transcript is not None:
             await self._transcript.wait_for_refresh()
 

@@ -64,7 +64,6 @@ class ChatLayout(StaleResizeFilter, Screen[None]):
         """What the first new conversation begins with."""
 
     def compose(self) -> ComposeResult:
-        """From left to right, and from top to bottom."""
         with Horizontal(id="columns"), Vertical(id="chat"):
             yield Transcript(id="transcript")
             with Vertical(id="foot"):
@@ -92,7 +91,6 @@ class ChatLayout(StaleResizeFilter, Screen[None]):
 
     @property
     def transcript(self) -> Transcript:
-        """The transcript."""
         return self.query_one(Transcript)
 
     @property
@@ -102,34 +100,27 @@ class ChatLayout(StaleResizeFilter, Screen[None]):
 
     @property
     def pane(self) -> PromptPane:
-        """The prompt, with completions and attachments."""
         return self.query_one(PromptPane)
 
     @property
     def prompt(self) -> PromptBox:
-        """The prompt box."""
         return self.query_one(PromptBox)
 
     @property
     def activity(self) -> Activity:
-        """The line that says what goes on."""
         return self.query_one(Activity)
 
     @property
     def status(self) -> StatusBar:
-        """The footer."""
         return self.query_one(StatusBar)
 
     # What the controller asks for: see ChatView.
 
     @property
     def is_open(self) -> bool:
-        """See `ChatView`."""
         return self.is_attached
 
     def run_in_background(self, work: Coroutine[Any, Any, object], *, ignore_errors: bool = False) -> None:
-        """See `ChatView`."""
-
         async def done() -> None:
             try:
                 await work
@@ -140,31 +131,25 @@ class ChatLayout(StaleResizeFilter, Screen[None]):
         self.run_worker(done(), group="background", exit_on_error=not ignore_errors)
 
     def tell(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
-        """See `ChatView`."""
         self.notify(message, severity="warning" if warning else "information", timeout=seconds, markup=False)
 
     def tell_error(self, error: EdgechatError) -> None:
-        """See `ChatView`."""
         message = one_line(error.message, _MAX_TOLD)
         message += f"\n{one_line(error.hint, _MAX_TOLD // 2)}" if error.hint else ""
         self.notify(message, severity="error", timeout=10, markup=False)
 
     async def confirm(self, question: str, *, yes: str, no: str) -> bool:
-        """See `ChatView`."""
         from edgechat.tui.models.dialogs import ConfirmDialog
 
         return await self.app.push_screen_wait(ConfirmDialog(Content(question), yes=yes, no=no))
 
     def point_at(self, turn: str) -> None:
-        """See `ChatView`."""
         self.transcript.point_at(turn)
 
     def toggle_thought(self, turn: str) -> None:
-        """See `ChatView`."""
         self.transcript.toggle_thought(turn)
 
     def show_status(self, status: Status) -> None:
-        """See `ChatView`."""
         words, share = status.activity
         if words:
             self.activity.show(words, share)
@@ -175,18 +160,14 @@ class ChatLayout(StaleResizeFilter, Screen[None]):
         bar.context = status.context or bar.context
 
     def show_model(self, name: str) -> None:
-        """See `ChatView`."""
         self.status.model = name
 
     def show_downloads(self, line: str) -> None:
-        """See `ChatView`."""
         self.status.pulling = line
 
     @property
     def clipboard(self) -> str:
-        """See `ChatView`."""
         return self.app.clipboard
 
     def copy(self, text: str) -> None:
-        """See `ChatView`."""
         self.app.copy_to_clipboard(text)

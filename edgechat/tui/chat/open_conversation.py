@@ -37,7 +37,6 @@ class UnsentPrompt(msgspec.Struct, omit_defaults=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to keep."""
         return not (self.text or self.attachments or (self.aside is not None and not self.aside.is_empty))
 
     def before(self, other: UnsentPrompt) -> UnsentPrompt:
@@ -76,23 +75,18 @@ class ConversationListener(Protocol):
 
     def conversation_changed(self, opened: OpenConversation) -> None:
         """Its activity or figures have changed."""
-        ...
 
     def question_saved(self, opened: OpenConversation) -> None:
         """A question is in the store."""
-        ...
 
     def question_not_sent(self, opened: OpenConversation, prompt: UnsentPrompt) -> None:
         """A question comes back."""
-        ...
 
     def reply_finished(self, finished: Finished) -> None:
         """A reply has ended, with these figures."""
-        ...
 
     def warn(self, message: str) -> None:
         """There is something to know that does not belong to the transcript."""
-        ...
 
 
 class OpenConversation:
@@ -162,11 +156,9 @@ class OpenConversation:
 
     @property
     def turns(self) -> list[Turn]:
-        """The turns that are shown."""
         return self.conversation.turns if self.conversation is not None else []
 
     def turn(self, turn_id: str) -> Turn | None:
-        """Return the turn of that id that is shown."""
         return next((turn for turn in self.turns if turn.id == turn_id), None)
 
     @property
@@ -186,11 +178,9 @@ class OpenConversation:
         self._listener.conversation_changed(self)
 
     def warn(self, message: str) -> None:
-        """Say something that does not belong to the transcript."""
         self._listener.warn(message)
 
     def finished(self, finished: Finished) -> None:
-        """Pass on what a reply took."""
         self._listener.reply_finished(finished)
 
     # Asking and answering.

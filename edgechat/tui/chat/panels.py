@@ -29,21 +29,17 @@ class Chats(Protocol):
     @property
     def session(self) -> ChatSession:
         """The store and the engine."""
-        ...
 
     @property
     def shown(self) -> Status:
         """The conversation on the screen."""
-        ...
 
     @property
     def answering(self) -> frozenset[str]:
         """The ids of the conversations in which a reply is being generated."""
-        ...
 
     def title_of(self, chat_id: str) -> str | None:
         """Return the title of a conversation that is or was open."""
-        ...
 
 
 class Panels:
@@ -67,7 +63,6 @@ class Panels:
             await self.show_sidebar()
 
     async def show_sidebar(self) -> Sidebar:
-        """Show the conversations and return them."""
         if self._sidebar is None:
             from edgechat.tui.conversations.sidebar import Sidebar
 
@@ -80,7 +75,6 @@ class Panels:
         return self._sidebar
 
     def hide_sidebar(self) -> None:
-        """Hide the conversations."""
         self._screen.remove_class("-listing")
         self._screen.query_one(PromptBox).focus()
 
@@ -131,7 +125,6 @@ class Panels:
         self._room.focus()
 
     def hide_room(self) -> None:
-        """Hide what the engine does."""
         self._screen.remove_class("-inspecting")
         self._screen.query_one(PromptBox).focus()
 

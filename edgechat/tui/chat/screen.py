@@ -91,7 +91,6 @@ class ChatScreen(ChatLayout):
         self._shown: ConversationView | None = None
 
     def on_mount(self) -> None:
-        """Begin a new chat, and open everything behind it once the first frame is on the screen."""
         self.show_welcome()
         self.call_after_refresh(self._start)
 
@@ -123,12 +122,10 @@ class ChatScreen(ChatLayout):
 
     @property
     def session(self) -> ChatSession:
-        """The session behind the screen."""
         return self.controller.session
 
     @cached_property
     def panels(self) -> Panels:
-        """What is beside the chat."""
         from edgechat.tui.chat.panels import Panels
 
         return Panels(self, self.controller)
@@ -154,7 +151,6 @@ class ChatScreen(ChatLayout):
     # What the controller asks for: see ChatView.
 
     def new_transcript(self, *, is_new: bool) -> ConversationView:
-        """See `ChatView`."""
         from edgechat.tui.chat.conversation_view import ConversationView
 
         if not is_new:
@@ -163,23 +159,19 @@ class ChatScreen(ChatLayout):
         return ConversationView(self.welcome if self._shown is None else WelcomePiece())
 
     def show_transcript(self, transcript: TranscriptView, turn: str = "") -> None:
-        """See `ChatView`."""
         if self._shown is not None:
             self._shown.hide()
         self._shown = cast("ConversationView", transcript)  # there are no others here
         self._shown.show_in(self.transcript, turn=turn)
 
     def show_status(self, status: Status) -> None:
-        """See `ChatView`."""
         super().show_status(status)
         self.panels.changed(status)
 
     def show_finished(self, finished: Finished) -> None:
-        """See `ChatView`."""
         self.panels.finished(finished)
 
     def refresh_chat(self) -> None:
-        """See `ChatView`."""
         self.pane.is_busy = self.answering
         if not self.answering:
             self.prompt.border_subtitle = ""
@@ -187,15 +179,12 @@ class ChatScreen(ChatLayout):
         self.refresh_bindings()
 
     def show_loaded(self) -> None:
-        """See `ChatView`."""
         self.panels.shows_model()
 
     async def restore_panels(self) -> None:
-        """See `ChatView`."""
         await self.panels.restore()
 
     async def perform(self, command: str, argument: str) -> None:
-        """See `ChatView`."""
         match command:
             case "search":
                 await self.panels.search(argument)
@@ -244,7 +233,6 @@ class ChatScreen(ChatLayout):
         return [(name, "") for name in THEMES] if command == "theme" else arguments(self.controller, command)
 
     def run_command(self, name: str, argument: str = "") -> None:
-        """Run a slash command."""
         from edgechat.tui.chat.command_handlers import run_command
 
         self.run_in_background(run_command(self.controller, name, argument))
@@ -255,7 +243,6 @@ class ChatScreen(ChatLayout):
 
     @property
     def presets(self) -> list[str]:
-        """The names of the presets."""
         return list(self.session.settings.presets)
 
     # Keys.
@@ -273,7 +260,6 @@ class ChatScreen(ChatLayout):
         self.run_in_background(done())
 
     def action_give_prompt_back(self) -> None:
-        """Restore what was set aside in the prompt."""
         self.controller.give_prompt_back()
 
     async def action_stop(self) -> None:
@@ -282,62 +268,49 @@ class ChatScreen(ChatLayout):
         await self.controller.shown.stop()
 
     def action_clear_toasts(self) -> None:
-        """Remove the messages beside the chat."""
         self.app.clear_notifications()
 
     def action_retry(self) -> None:
-        """Regenerate the last reply; the present one can be gone back to."""
         self.run_command("retry")
 
     def action_new_chat(self) -> None:
-        """Leave this conversation, which is in the store, and begin another."""
         self.controller.begin_new()
 
     def action_thoughts(self) -> None:
-        """Unfold or fold the thinking."""
         self.transcript.toggle_thoughts()
 
     def action_turns(self) -> None:
-        """Give the keys to the turns, the last one first."""
         if self.transcript.turns:
             self.transcript.focus(scroll_visible=False)
 
     def action_to_prompt(self) -> None:
-        """Give the keys back to the prompt, and uncover the chat."""
         self.app.clear_notifications()
         self.panels.uncover()
         self.prompt.focus()
 
     def action_turn(self, what: str) -> None:
-        """Do something with the current turn."""
         from edgechat.tui.chat.turn_actions import act
 
         act(self.controller, self.transcript.current, what)
 
     def action_conversations(self) -> None:
-        """Show the conversations, or hide them."""
         self._move(self.panels.toggle_sidebar())
 
     def action_trash(self) -> None:
-        """Show the conversations that were deleted."""
         self._move(self.panels.show_trash())
 
     def action_search(self) -> None:
-        """Search all conversations; what is typed from now on is searched for."""
         self._move(self.panels.search(""))
 
     def action_engine_room(self) -> None:
-        """Show what the engine does, or hide it."""
         self._move(self.panels.toggle_room())
 
     def action_switch_thinking(self) -> None:
-        """Switch the model's thinking: on, off, and as the model does."""
         from edgechat.tui.chat.command_handlers import next_thinking
 
         self.run_in_background(next_thinking(self.controller))
 
     def action_undo_delete(self) -> None:
-        """Restore the conversation that was deleted last."""
         from edgechat.tui.chat.stored_conversations import undo_delete
 
         self.run_in_background(undo_delete(self.controller, focus=self.focused is self.prompt))
@@ -349,11 +322,9 @@ class ChatScreen(ChatLayout):
     # Other screens.
 
     def settings_changed(self) -> None:
-        """Heed what the settings say now."""
         self.run_in_background(self.session.read_settings())
 
     def action_models(self) -> None:
-        """Show the models, and switch to the one that is chosen there."""
         self.run_in_background(self._choose_model())
 
     async def _choose_model(self) -> None:
@@ -365,7 +336,6 @@ class ChatScreen(ChatLayout):
             await self.controller.switch_model(chosen)
 
     def show_first_run(self) -> None:
-        """See `ChatView`."""
         self.run_in_background(self._choose_first_model())
 
     async def _choose_first_model(self) -> None:
@@ -382,7 +352,6 @@ class ChatScreen(ChatLayout):
                 await self.controller.switch_model(chosen.model)
 
     def action_parameters(self) -> None:
-        """Edit the system prompt and the parameters of this conversation."""
         self.run_in_background(self._edit_parameters())
 
     async def _edit_parameters(self) -> None:
@@ -409,49 +378,41 @@ class ChatScreen(ChatLayout):
     # What the list of conversations wants; its class is not imported for it.
 
     def on_sidebar_chosen(self, event: Any) -> None:
-        """Show a conversation."""
         self.panels.uncover()
         self._move(self.controller.open(event.chat_id, event.turn_id or ""))
 
     def on_sidebar_renamed(self, event: Any) -> None:
-        """Give a conversation another title."""
         from edgechat.tui.chat.stored_conversations import rename
 
         self._change_list(rename(self.controller, event.chat_id, event.title))
 
     def on_sidebar_pinned(self, event: Any) -> None:
-        """Keep a conversation at the top, or no longer."""
         from edgechat.tui.chat.stored_conversations import pin
 
         self._change_list(pin(self.controller, event.chat_id, event.pinned))
 
     def on_sidebar_deleted(self, event: Any) -> None:
-        """Ask, then move a conversation to the trash."""
         from edgechat.tui.chat.stored_conversations import delete
 
         self._change_list(delete(self.controller, event.chat_id, ask=True))
 
     def on_sidebar_restored(self, event: Any) -> None:
-        """Restore a conversation from the trash."""
         from edgechat.tui.chat.stored_conversations import restore
 
         self.panels.uncover()
         self._move(self._and_refresh(restore(self.controller, event.chat_id)))
 
     def on_sidebar_purged(self, event: Any) -> None:
-        """Delete a conversation for good, after a question."""
         from edgechat.tui.chat.stored_conversations import purge
 
         self._change_list(purge(self.controller, event.chat_id))
 
     def on_sidebar_exported(self, event: Any) -> None:
-        """Write a conversation to a file."""
         from edgechat.tui.chat.stored_conversations import export
 
         self.run_in_background(export(self.controller, event.chat_id))
 
     def on_sidebar_closed(self) -> None:
-        """Give the keys back to the prompt."""
         self.action_to_prompt()
 
     def _change_list(self, doing: Coroutine[Any, Any, None]) -> None:
@@ -462,7 +423,6 @@ class ChatScreen(ChatLayout):
         self.panels.refresh()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Show and allow only what can be done now."""
         controller, typing = self._controller, self.focused is self.prompt
         match action:
             case "give_prompt_back":

@@ -78,7 +78,6 @@ class BlockBuilder:
         self._rows: list[list[Content]] = []
 
     def build(self, tokens: Sequence[Token]) -> list[Block]:
-        """Return the blocks of `tokens`."""
         inline_kind: Literal["text", "heading"] = "text"
         for token in tokens:
             match token.type:

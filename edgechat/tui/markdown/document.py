@@ -32,7 +32,6 @@ class Document:
             self.append(text)
 
     def append(self, text: str) -> None:
-        """Take more text."""
         self._tail += text
         if "\n" in text:
             self._settle()

@@ -146,7 +146,6 @@ class HelpScreen(StaleResizeFilter, Screen[None]):
         self._commands = commands
 
     def compose(self) -> ComposeResult:
-        """From top to bottom."""
         yield Static("Keys and commands", id="help-head")
         yield LineField(placeholder="Search: a key, a command, or what it does", id="help-search")
         with _Scroll(id="help-list"):
@@ -167,7 +166,6 @@ class HelpScreen(StaleResizeFilter, Screen[None]):
             yield _Lines("Commands, typed instead of a question", rows)
 
     def on_mount(self) -> None:
-        """Show all."""
         self._leave("")
 
     @on(LineField.Changed)
@@ -185,7 +183,6 @@ class HelpScreen(StaleResizeFilter, Screen[None]):
         self.set_focus(None)
 
     def action_search(self) -> None:
-        """Go to the search."""
         self.query_one(LineField).focus()
 
     def action_back(self) -> None:
@@ -198,9 +195,7 @@ class HelpScreen(StaleResizeFilter, Screen[None]):
             self.dismiss()
 
     def action_scroll(self, where: str) -> None:
-        """Move by a line, or to an end."""
         getattr(self.query_one(_Scroll), f"scroll_{where}")(animate=False)
 
     def action_page(self, where: str) -> None:
-        """Move by a screenful."""
         getattr(self.query_one(_Scroll), f"scroll_page_{where}")(animate=False)

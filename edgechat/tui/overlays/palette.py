@@ -23,27 +23,22 @@ class PaletteTarget(Protocol):
     @property
     def presets(self) -> list[str]:
         """The names of the presets."""
-        ...
 
     def run_command(self, name: str, argument: str = "") -> None:
         """Run a slash command."""
-        ...
 
     def borrow_prompt(self, text: str) -> None:
         """Put the beginning of a command into the prompt."""
-        ...
 
 
 class CommandProvider(Provider):
     """The commands of the prompt box, the themes and the presets."""
 
     async def discover(self) -> Hits:
-        """Yield what there is before anything is typed."""
         for name, about, run in self._all():
             yield DiscoveryHit(Content(name), run, text=name, help=_plain(about))
 
     async def search(self, query: str) -> Hits:
-        """Yield what may be meant."""
         matcher = self.matcher(query)
         for name, about, run in self._all():
             score = max(matcher.match(name), 0.8 * matcher.match(about))

@@ -91,7 +91,6 @@ class ParametersScreen(StaleResizeFilter, ModalScreen[None]):
         self._save = save
 
     def compose(self) -> ComposeResult:
-        """From top to bottom."""
         with Vertical(id="box"):
             yield from self._fields()
             yield Static(id="problem", markup=False)
@@ -122,7 +121,6 @@ class ParametersScreen(StaleResizeFilter, ModalScreen[None]):
                 yield LineField(placeholder="a name (optional)", id="save-as", max_length=40)
 
     def on_mount(self) -> None:
-        """Begin with the system prompt."""
         self.query_one("#system").focus()
 
     @on(Select.Changed, "#preset")
@@ -148,7 +146,6 @@ class ParametersScreen(StaleResizeFilter, ModalScreen[None]):
             event.input.set_class(self._problem_with(event.input.id, event.value) is not None, "-invalid")
 
     def action_save(self) -> None:
-        """Take what is written, unless something is wrong with it."""
         values: dict[str, Any] = {}
         for name in SamplingDefaults.__struct_fields__:
             field = self.query_one(f"#{name}", LineField)
@@ -176,7 +173,6 @@ class ParametersScreen(StaleResizeFilter, ModalScreen[None]):
             self.dismiss()
 
     def action_leave(self) -> None:
-        """Change nothing."""
         self.dismiss()
 
     def _problem_with(self, name: str, text: str) -> str | None:

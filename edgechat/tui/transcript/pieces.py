@@ -51,7 +51,6 @@ class Piece:
             self.sheet.set_class(self.left, "-left")
 
     def append(self, text: str) -> None:
-        """Take more text, and show it."""
         text = printable(text)
         self.text += text
         if self.sheet is not None:
@@ -74,7 +73,6 @@ class UserPiece(Piece):
         self.attached = tuple(one_line(name, 60) for name in attached)
 
     def new_sheet(self) -> Sheet:
-        """See `Piece.new_sheet`."""
         return UserSheet(self)
 
 
@@ -82,7 +80,6 @@ class ReplyPiece(Piece):
     """What the model said: Markdown, perhaps still growing."""
 
     def new_sheet(self) -> Sheet:
-        """See `Piece.new_sheet`."""
         return ReplySheet(self)
 
     def _show(self, text: str) -> None:
@@ -101,11 +98,9 @@ class ThoughtPiece(Piece):
         self.unfolded = False
 
     def new_sheet(self) -> Sheet:
-        """See `Piece.new_sheet`."""
         return ThoughtSheet(self)
 
     def toggle(self) -> None:
-        """Fold or unfold it."""
         self.unfolded = not self.unfolded
         if self.sheet is not None:
             self.sheet.changed()
@@ -117,7 +112,6 @@ class ThoughtPiece(Piece):
             self.sheet.changed()
 
     def estimate(self, width: int) -> int:
-        """See `Piece.estimate`."""
         return super().estimate(width) + 1 if self.unfolded else 2
 
     @property
@@ -136,7 +130,6 @@ class WelcomePiece(Piece):
         super().__init__("What you write stays on this machine.")
 
     def new_sheet(self) -> Sheet:
-        """See `Piece.new_sheet`."""
         return WelcomeSheet(self)
 
 
@@ -144,7 +137,6 @@ class CutPiece(Piece):
     """The line at which the window was cut: what stands above is not sent any more."""
 
     def new_sheet(self) -> Sheet:
-        """See `Piece.new_sheet`."""
         return CutSheet(self)
 
 
@@ -156,7 +148,6 @@ class NotePiece(Piece):
         self.tone: Tone = tone
 
     def new_sheet(self) -> Sheet:
-        """See `Piece.new_sheet`."""
         return NoteSheet(self)
 
 
@@ -168,7 +159,6 @@ class ProblemPiece(Piece):
         self.hint = printable(hint or "")
 
     def new_sheet(self) -> Sheet:
-        """See `Piece.new_sheet`."""
         return ProblemSheet(self)
 
 
@@ -180,7 +170,6 @@ class UserSheet(Sheet):
         self._piece = piece
 
     def lay_out(self, width: int) -> list[RenderedLine]:
-        """See `Sheet.lay_out`."""
         lines: list[RenderedLine] = []
         if self._piece.attached:
             names = Content("  ".join(f"▤ {name}" for name in self._piece.attached)).stylize(".code")
@@ -198,12 +187,10 @@ class ReplySheet(Sheet):
         self._document = Document(piece.text)
 
     def append(self, text: str) -> None:
-        """Show more text at the end."""
         self._document.append(text)
         self.changed()
 
     def lay_out(self, width: int) -> list[RenderedLine]:
-        """See `Sheet.lay_out`."""
         return self._document.lines(width)
 
 
@@ -219,7 +206,6 @@ class ThoughtSheet(Sheet):
         self._piece = piece
 
     def lay_out(self, width: int) -> list[RenderedLine]:
-        """See `Sheet.lay_out`."""
         lines = [RenderedLine(Content(self._piece.heading).stylize(".faint"))]
         if self._piece.unfolded:
             thought = Content(self._piece.text.strip()).stylize(".faint")
@@ -227,7 +213,6 @@ class ThoughtSheet(Sheet):
         return lines
 
     def on_click(self, event: events.Click) -> None:
-        """Fold or unfold."""
         event.stop()
         self._piece.toggle()
 
@@ -240,7 +225,6 @@ class WelcomeSheet(Sheet):
         self._piece = piece
 
     def lay_out(self, width: int) -> list[RenderedLine]:
-        """See `Sheet.lay_out`."""
         words = Content(self._piece.text).stylize(".faint").wrap(width)
         return [RenderedLine(Content("edgechat").stylize(".heading")), *map(RenderedLine, words)]
 
@@ -253,7 +237,6 @@ class CutSheet(Sheet):
         self._piece = piece
 
     def lay_out(self, width: int) -> list[RenderedLine]:
-        """See `Sheet.lay_out`."""
         words = Content(self._piece.text).stylize(".faint").wrap(width)
         return [RenderedLine(Content("╌" * width).stylize(".warning")), *map(RenderedLine, words)]
 
@@ -266,7 +249,6 @@ class NoteSheet(Sheet):
         self._piece = piece
 
     def lay_out(self, width: int) -> list[RenderedLine]:
-        """See `Sheet.lay_out`."""
         return [
             RenderedLine(line)
             for line in Content(self._piece.text).stylize(f".{self._piece.tone}").wrap(width)
@@ -281,7 +263,6 @@ class ProblemSheet(Sheet):
         self._piece = piece
 
     def lay_out(self, width: int) -> list[RenderedLine]:
-        """See `Sheet.lay_out`."""
         lines = _behind_bar(Content(self._piece.text).stylize(".error"), width, ".error")
         if self._piece.hint:
             lines += _behind_bar(Content(self._piece.hint), width, ".error")

@@ -91,7 +91,6 @@ class Sheet(Widget):
             self.refresh(layout=True)
 
     def get_content_width(self, container: Size, viewport: Size) -> int:
-        """Take the width there is."""
         return container.width
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
@@ -102,7 +101,6 @@ class Sheet(Widget):
         return len(self._lines)
 
     def render_line(self, y: int) -> Strip:
-        """Draw a line, the selected part of it marked."""
         style = self.visual_style
         if y >= len(self._lines):
             return Strip.blank(self.size.width, style.rich_style)
@@ -142,11 +140,9 @@ class Sheet(Widget):
         return "\n".join(text), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:
-        """Draw again without or with the selection."""
         self.refresh()
 
     def notify_style_update(self) -> None:
-        """Draw again in the new colours."""
         self._drawn = {}
         super().notify_style_update()
 

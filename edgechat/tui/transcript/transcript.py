@@ -84,12 +84,10 @@ class Transcript(VerticalScroll):
         """The id of the turn that keys go to; empty while the prompt has them."""
 
     def on_mount(self) -> None:
-        """Follow the end from the beginning."""
         self.mount(self._filler)
         self.anchor()
 
     def add(self, *pieces: Piece) -> None:
-        """Append pieces."""
         self.pieces += pieces
         self._heights += [piece.estimate(self._width) for piece in pieces]
         self._tops = None
@@ -97,7 +95,6 @@ class Transcript(VerticalScroll):
         self.refresh(layout=True)
 
     def append(self, piece: Piece, text: str) -> None:
-        """Let a piece grow."""
         piece.append(text)
         if piece.sheet is None and piece in self.pieces:
             self._guess_again(self.pieces.index(piece))
@@ -152,14 +149,12 @@ class Transcript(VerticalScroll):
             self._read(indexes[0])
 
     def forget_current(self) -> None:
-        """Let no turn be the current one."""
         for piece in self.pieces:
             if piece.current:
                 piece.mark(current=False)
         self.current = ""
 
     def action_step(self, by: int) -> None:
-        """Go to another turn."""
         turns = self.turns
         if turns:
             at = turns.index(self.current) if self.current in turns else len(turns) - (by > 0)
@@ -173,7 +168,6 @@ class Transcript(VerticalScroll):
         self.refresh(layout=True)
 
     def on_focus(self) -> None:
-        """Begin with the last turn."""
         if not self.current and self.turns:
             self.point_at(self.turns[-1])
 
@@ -191,7 +185,6 @@ class Transcript(VerticalScroll):
             self.point_at(piece.turn)
 
     def toggle_thought(self, turn: str) -> None:
-        """Unfold or fold the thinking of one turn."""
         for index, piece in enumerate(self.pieces):
             if isinstance(piece, ThoughtPiece) and piece.turn == turn:
                 piece.toggle()
@@ -210,7 +203,6 @@ class Transcript(VerticalScroll):
 
     @property
     def mounted_pieces(self) -> list[Piece]:
-        """The pieces that are widgets now."""
         return self.pieces[self._first : self._last]
 
     def process_layout(self, placements: list[WidgetPlacement]) -> list[WidgetPlacement]:

@@ -37,18 +37,15 @@ class Chips(Widget):
         self._labels: list[str] = []
 
     def show(self, attachments: Sequence[Attachment]) -> None:
-        """Show these."""
         self._labels = [f"▤ {one_line(one.name, 30)} {_size(one.text)} ✕" for one in attachments]
         self.set_class(bool(attachments), "-some")
         self.refresh()
 
     def render(self) -> RenderResult:
-        """See Textual."""
         chips = [Content(label).stylize("reverse") for label in self._labels]
         return Content("  ").join(chips)
 
     def on_click(self, event: events.Click) -> None:
-        """Take away what is clicked."""
         x = event.x - self.styles.padding.left
         for number, label in enumerate(self._labels):
             width = Content(label).cell_length

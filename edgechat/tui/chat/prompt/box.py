@@ -58,7 +58,6 @@ class PromptBox(Area):
 
         @property
         def control(self) -> PromptBox:
-            """The box it came from."""
             return self.box
 
     class Pasted(Message):
@@ -193,7 +192,6 @@ class PromptBox(Area):
             self.clear()
 
     def action_newline(self) -> None:
-        """Begin a line."""
         self._replace_via_keyboard("\n", *self.selection)
 
     def action_complete(self) -> None:
@@ -231,5 +229,4 @@ class PromptBox(Area):
             await self.insert_paste(text)
 
     async def insert_paste(self, text: str) -> None:
-        """Put a paste into the text."""
         await super()._on_paste(events.Paste(text))

@@ -55,12 +55,10 @@ class Completions(Widget):
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something to choose."""
         return bool(self.choices)
 
     @property
     def choice(self) -> Suggestion | None:
-        """The current one."""
         return self.choices[self.at] if self.choices else None
 
     def show(self, choices: Sequence[Suggestion], typed: str) -> None:
@@ -72,7 +70,6 @@ class Completions(Widget):
             self.refresh(layout=True)
 
     def move(self, by: int) -> None:
-        """Go to another choice, round the ends."""
         if self.choices:
             self.at = (self.at + by) % len(self.choices)
             self.refresh()
@@ -82,11 +79,9 @@ class Completions(Widget):
         return max(0, min(self.at - _SHOWN // 2, len(self.choices) - _SHOWN))
 
     def get_content_height(self, container: object, viewport: object, width: int) -> int:
-        """See Textual."""
         return min(_SHOWN, len(self.choices))
 
     def render(self) -> RenderResult:
-        """See Textual."""
         shown = self.choices[self._top : self._top + _SHOWN]
         width = max((len(one.label) for one in self.choices), default=0)
         lines = []
@@ -100,7 +95,6 @@ class Completions(Widget):
         return Content("\n").join(lines)
 
     def on_click(self, event: events.Click) -> None:
-        """Take the choice that is clicked."""
         number = self._top + event.y
         if number < len(self.choices):
             self.at = number

@@ -72,24 +72,20 @@ class PromptPane(Vertical):
         self._completions = Completions()
 
     def compose(self) -> ComposeResult:
-        """From top to bottom."""
         yield self._completions
         yield Chips()
         yield PromptBox(self._completions, self._typed, id="prompt")
 
     @property
     def box(self) -> PromptBox:
-        """The box."""
         return self.query_one(PromptBox)
 
     @property
     def text(self) -> str:
-        """What is in the box."""
         return self.box.text
 
     @property
     def unsent(self) -> str:
-        """What the user has typed: not an earlier question that is only looked at again."""
         return self.box.unsent
 
     def put(self, text: str, attachments: Sequence[Attachment], title: str = "") -> None:
@@ -100,27 +96,21 @@ class PromptPane(Vertical):
         self.screen.refresh_bindings()
 
     def fill(self, text: str) -> None:
-        """Hold this text, in place of the present one."""
         self.box.fill(text)
 
     def quote(self, text: str) -> None:
-        """Append a text as a quotation."""
         self.box.quote(text)
 
     def remember(self, questions: Sequence[str]) -> None:
-        """Offer these questions as history, the newest first."""
         self.box.remember(questions)
 
     def forget_history(self) -> None:
-        """Ask for the history again when it is next wanted."""
         self.box.forget_history()
 
     def take_focus(self) -> None:
-        """Direct the keys to the box."""
         self.box.focus()
 
     def attach(self, attachment: Attachment) -> None:
-        """Send this along with the next question."""
         if attachment in self.attachments:
             return
         if len(self.attachments) >= MOST:
@@ -133,7 +123,6 @@ class PromptPane(Vertical):
 
     @work(group="attach")
     async def attach_file(self, path: str) -> None:
-        """Send a file along with the next question."""
         try:
             self.attach(await asyncio.to_thread(files.read, path))
         except AttachmentError as error:
