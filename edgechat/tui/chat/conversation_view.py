@@ -68,10 +68,10 @@ class ConversationView:
     def mark_left_out(self, turns: Sequence[Turn]) -> None:
         gone = {turn.id for turn in turns}
         for piece in self.pieces:
-            if piece.left != (piece.turn in gone):
-                piece.mark(left=piece.turn in gone)
+            if piece.left_out != (piece.turn in gone):
+                piece.mark(left_out=piece.turn in gone)
         pieces = [piece for piece in self.pieces if not isinstance(piece, CutPiece)]
-        last = max((at for at, piece in enumerate(pieces) if piece.left), default=None)
+        last = max((at for at, piece in enumerate(pieces) if piece.left_out), default=None)
         if last is not None:
             pieces.insert(last + 1, cut_note(sum(turn.role == "user" for turn in turns)))
         if [piece.text for piece in pieces] != [piece.text for piece in self.pieces]:

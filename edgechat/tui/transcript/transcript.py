@@ -17,7 +17,6 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from edgechat.tui.transcript.pieces import Piece, ThoughtPiece
-from edgechat.tui.transcript.sheet import Sheet
 
 _WIDEST, _MARGIN = 100, 2
 """The measure of the text, and what is beside it; the style sheet below says the same."""
@@ -41,7 +40,7 @@ class Transcript(VerticalScroll):
 
         & > Sheet { max-width: 104; border-left: blank; padding: 1 2 0 1; }
         & > Sheet.-current { border-left: outer $accent; }
-        & > Sheet.-left { text-style: dim; }
+        & > Sheet.-left-out { text-style: dim; }
         & > .filler { height: 0; width: 1fr; max-width: 104; }
     }
     """
@@ -209,17 +208,17 @@ class Transcript(VerticalScroll):
         """Put the run of mounted pieces where it belongs among all of them."""
         self._measure(placements)
         tops = self._positions()
-        moved = [
-            placement._replace(region=placement.region.translate((0, tops[self._first])))
-            for placement in placements
-            if placement.widget is not self._filler
-        ]
-        # The filler stands for what is below; it keeps a short text at the top, a long one off the prompt.
-        bottom, end = tops[self._last], max(tops[-1] + 1, self.scrollable_content_region.height)
-        for filler in placements:
-            if filler.widget is self._filler:
-                x, _, width, _ = filler.region
-                moved.append(filler._replace(region=Region(x, bottom, width, end - bottom)))
+        top, bottom = tops[self._first], tops[self._last]
+        end = max(tops[-1] + 1, self.scrollable_content_region.height)
+        moved: list[WidgetPlacement] = []
+        for placement in placements:
+            x, _, width, _ = region = placement.region
+            if placement.widget is self._filler:
+                # Stands for the pieces below; keeps a short text at the top, and a long one off the prompt.
+                region = Region(x, bottom, width, end - bottom)
+            else:
+                region = region.translate((0, top))
+            moved.append(placement._replace(region=region))
         self._hold_reading_position(tops, end)
         if not self._settling:
             self._settling = True
@@ -294,33 +293,27 @@ class Transcript(VerticalScroll):
                 max(min(self._last, far[1]), near[1]),
             )
         if wanted != (self._first, self._last):
-            self._mount_run(*wanted)
+            self._mount_range(*wanted)
 
     def _run(self, tops: list[int], top: int, bottom: int) -> tuple[int, int]:
         first = max(0, bisect_right(tops, top) - 1)
         last = min(len(self.pieces), bisect_right(tops, bottom))
         return first, max(first, last)
 
-    def _mount_run(self, first: int, last: int) -> None:
-        had, wanted = range(self._first, self._last), range(first, last)
-        self._unmount(self.pieces[index] for index in had if index not in wanted)
-        before = [index for index in wanted if not had or index < had.start]
-        after = [index for index in wanted if had and index >= had.stop]
+    def _mount_range(self, first: int, last: int) -> None:
+        old, new = range(self._first, self._last), range(first, last)
+        self._unmount(self.pieces[index] for index in old if index not in new)
+        above = [index for index in new if not old or index < old.start]
+        below = [index for index in new if old and index >= old.stop]
         self._first, self._last = first, last
-        if before:
-            self.mount(*self._sheets(before), before=0)
-        if after:
-            self.mount(*self._sheets(after), before=self._filler)
-
-    def _sheets(self, indexes: Iterable[int]) -> list[Sheet]:
-        return [self.pieces[index].mount_sheet() for index in indexes]
+        if above:
+            self.mount(*(self.pieces[index].mount() for index in above), before=0)
+        if below:
+            self.mount(*(self.pieces[index].mount() for index in below), before=self._filler)
 
     def _unmount(self, pieces: Iterable[Piece]) -> None:
-        gone: list[Sheet] = []
-        for piece in pieces:
-            if piece.sheet is not None:
-                piece.sheet.display = False  # it goes later, but takes no room from now on
-                gone.append(piece.sheet)
-                piece.sheet = None
-        if gone:
-            self.remove_children(gone)
+        sheets = [sheet for piece in pieces if (sheet := piece.unmount()) is not None]
+        for sheet in sheets:
+            sheet.display = False  # it is removed later, but takes no room from now on
+        if sheets:
+            self.remove_children(sheets)
