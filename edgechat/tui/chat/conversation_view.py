@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgechat.base.errors import EdgechatError
+from edgechat.chat.messages import not_sent
 from edgechat.chat.records import Turn
 from edgechat.tui.chat.views import Branch
 from edgechat.tui.transcript.pieces import CutPiece, Piece, ProblemPiece, WelcomePiece
 from edgechat.tui.transcript.transcript import Transcript
-from edgechat.tui.transcript.turns import LiveReply, cut_note, pieces_of
+from edgechat.tui.transcript.turns import LiveReply, pieces_of
 
 
 class ConversationView:
@@ -73,7 +74,8 @@ class ConversationView:
         pieces = [piece for piece in self.pieces if not isinstance(piece, CutPiece)]
         last = max((at for at, piece in enumerate(pieces) if piece.left_out), default=None)
         if last is not None:
-            pieces.insert(last + 1, cut_note(sum(turn.role == "user" for turn in turns)))
+            questions = sum(turn.role == "user" for turn in turns)
+            pieces.insert(last + 1, CutPiece(f"The context is full: {not_sent(questions)}."))
         if [piece.text for piece in pieces] != [piece.text for piece in self.pieces]:
             self._rearrange(pieces)
 

@@ -147,7 +147,7 @@ class ChatLayout(StaleResizeFilter, Screen[None]):
         self.transcript.point_at(turn)
 
     def toggle_thought(self, turn: str) -> None:
-        self.transcript.toggle_thought(turn)
+        self.transcript.toggle_thoughts(turn)
 
     def show_status(self, status: Status) -> None:
         words, share = status.activity
