@@ -171,7 +171,7 @@ class EdgechatApp(App[None]):
     async def action_quit(self) -> None:
         """Save what is being written, then end."""
         try:
-            await self._chat.wind_down()
+            await self._chat.close_session()
         except EdgechatError as error:
             self.fault = error
         heed_hang_up()

@@ -126,14 +126,17 @@ class ChatLayout(StaleResizeFilter, Screen[None]):
                 await work
             except EdgechatError as error:
                 if not ignore_errors:
-                    self.tell_error(error)
+                    self.show_error(error)
 
         self.run_worker(done(), group="background", exit_on_error=not ignore_errors)
 
-    def tell(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
+    def show_message(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
         self.notify(message, severity="warning" if warning else "information", timeout=seconds, markup=False)
 
-    def tell_error(self, error: EdgechatError) -> None:
+    def warn(self, message: str) -> None:
+        self.show_message(message, warning=True, seconds=8)
+
+    def show_error(self, error: EdgechatError) -> None:
         message = one_line(error.message, _MAX_TOLD)
         message += f"\n{one_line(error.hint, _MAX_TOLD // 2)}" if error.hint else ""
         self.notify(message, severity="error", timeout=10, markup=False)

@@ -51,11 +51,11 @@ class ModelDownloads:
         self._view.show_downloads(self.pulls.line())
         # The models screen shows errors itself.
         if pull.state is PullState.FAILED and pull.error is not None and self._view.is_current:
-            self._view.tell_error(pull.error)
+            self._view.show_error(pull.error)
 
     def _done(self, pull: Pull) -> None:
         self._names.clear()
         if pull.model is None or (pull is self.awaited and self._on_awaited(pull.model)):
             return
         name = one_line(pull.model, 60)
-        self._view.tell(f"{name} was downloaded. To chat with it: /model {name}", seconds=15)
+        self._view.show_message(f"{name} was downloaded. To chat with it: /model {name}", seconds=15)

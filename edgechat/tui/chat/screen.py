@@ -50,7 +50,7 @@ class ChatScreen(ChatLayout):
     """Where people talk with a model."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "give_prompt_back", "Cancel"),
+        Binding("escape", "restore_prompt", "Cancel"),
         Binding("escape", "stop", "Stop"),
         Binding("escape", "to_prompt", "Back"),
         Binding("escape", "clear_toasts", "Close the message", show=False),
@@ -143,8 +143,8 @@ class ChatScreen(ChatLayout):
         gc.collect()
         gc.freeze()
 
-    async def wind_down(self) -> None:
-        """Save what is being written and what was computed, end the worker, close the store."""
+    async def close_session(self) -> None:
+        """Save replies, prompts and KV states, end the worker, and close the store."""
         if self._controller is not None:
             await self._controller.close()
 
@@ -207,7 +207,7 @@ class ChatScreen(ChatLayout):
 
     @on(PromptPane.AttachFailed)
     def _tell_failure(self, event: PromptPane.AttachFailed) -> None:
-        self.tell_error(event.error)
+        self.show_error(event.error)
 
     @on(PromptPane.Commanded)
     def _run_typed_command(self, event: PromptPane.Commanded) -> None:
@@ -224,7 +224,7 @@ class ChatScreen(ChatLayout):
 
     @on(PromptPane.Changed)
     def _prompt_changed(self) -> None:
-        self.controller.typed()
+        self.controller.prompt_changed()
 
     def _arguments(self, command: str) -> Sequence[tuple[str, str]]:
         """Return what may follow a command, each with a few words about it."""
@@ -237,9 +237,9 @@ class ChatScreen(ChatLayout):
 
         self.run_in_background(run_command(self.controller, name, argument))
 
-    def borrow_prompt(self, text: str) -> None:
+    def replace_prompt(self, text: str) -> None:
         """Put the beginning of a command into the prompt; Escape restores what was there."""
-        self.controller.borrow_prompt(text)
+        self.controller.replace_prompt(text)
 
     @property
     def presets(self) -> list[str]:
@@ -259,8 +259,8 @@ class ChatScreen(ChatLayout):
 
         self.run_in_background(done())
 
-    def action_give_prompt_back(self) -> None:
-        self.controller.give_prompt_back()
+    def action_restore_prompt(self) -> None:
+        self.controller.restore_prompt()
 
     async def action_stop(self) -> None:
         """End the reply here; pressed again, or before it has begun, give it up at once."""
@@ -425,8 +425,8 @@ class ChatScreen(ChatLayout):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         controller, typing = self._controller, self.focused is self.prompt
         match action:
-            case "give_prompt_back":
-                return controller is not None and controller.is_borrowed and typing
+            case "restore_prompt":
+                return controller is not None and controller.has_prompt_aside and typing
             case "stop":
                 return self.answering
             case "clear_toasts":

@@ -45,7 +45,7 @@ async def delete(controller: ChatController, chat_id: str, *, ask: bool = False)
     controller.deleted.append(chat_id)
     if controller.shown.id == chat_id:
         controller.show_new()
-    controller.view.tell(f"Deleted “{title}”. Ctrl+Z undoes this. {lasts}", seconds=8)
+    controller.view.show_message(f"Deleted “{title}”. Ctrl+Z undoes this. {lasts}", seconds=8)
     controller.view.refresh_chat()
 
 
@@ -92,7 +92,7 @@ async def export(controller: ChatController, chat_id: str, name: str = "") -> No
     """Write a conversation to a file, as JSON if its name says so, else as Markdown. Raises EdgechatError."""
     conversation = await Conversation.load(await controller.session.store(), chat_id)
     path = await asyncio.to_thread(files.exported, conversation, name)
-    controller.view.tell(f"Written to {one_line(str(path), 300)}", seconds=8)
+    controller.view.show_message(f"Written to {one_line(str(path), 300)}", seconds=8)
 
 
 async def import_file(controller: ChatController, name: str) -> None:

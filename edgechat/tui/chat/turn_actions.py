@@ -34,12 +34,12 @@ def act(controller: ChatController, turn_id: str, what: str) -> None:
             case "edit" if turn.role == "user":
                 if controller.shown.is_answering:
                     raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
-                controller.borrow_prompt(turn.content, turn)
+                controller.replace_prompt(turn.content, turn)
             case "regenerate":
                 controller.retry(turn.id)
                 view.pane.take_focus()
     except EdgechatError as error:
-        view.tell_error(error)
+        view.show_error(error)
 
 
 def can(controller: ChatController, turn_id: str, what: str) -> bool:
@@ -76,7 +76,7 @@ def copy_reply(controller: ChatController) -> None:
 
 def _copy(controller: ChatController, text: str, told: str) -> None:
     controller.view.copy(text)
-    controller.view.tell(told, seconds=1.5)
+    controller.view.show_message(told, seconds=1.5)
 
 
 def _copy_code(controller: ChatController, turn: Turn) -> None:

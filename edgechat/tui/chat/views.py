@@ -141,17 +141,20 @@ class ChatView(Protocol):
         """The prompt."""
 
     def run_in_background(self, work: Coroutine[Any, Any, object], *, ignore_errors: bool = False) -> None:
-        """Run a coroutine. An EdgechatError goes to `tell_error`, others end the app.
+        """Run a coroutine. An EdgechatError goes to `show_error`, others end the app.
 
         ignore_errors: nothing goes anywhere.
         """
 
     # Messages and questions.
 
-    def tell(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
+    def show_message(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
         """Show a message beside the chat for some seconds."""
 
-    def tell_error(self, error: EdgechatError) -> None:
+    def warn(self, message: str) -> None:
+        """Show a warning beside the chat."""
+
+    def show_error(self, error: EdgechatError) -> None:
         """Show an error beside the chat."""
 
     async def confirm(self, question: str, *, yes: str, no: str) -> bool:

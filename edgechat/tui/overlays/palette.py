@@ -27,7 +27,7 @@ class PaletteTarget(Protocol):
     def run_command(self, name: str, argument: str = "") -> None:
         """Run a slash command."""
 
-    def borrow_prompt(self, text: str) -> None:
+    def replace_prompt(self, text: str) -> None:
         """Put the beginning of a command into the prompt."""
 
 
@@ -49,7 +49,7 @@ class CommandProvider(Provider):
         chat = cast("PaletteTarget", self.screen)
         for command in commands_of("app"):
             if command.argument:
-                run = partial(chat.borrow_prompt, f"/{command.name} ")
+                run = partial(chat.replace_prompt, f"/{command.name} ")
             else:
                 run = partial(chat.run_command, command.name)
             yield command.description, command.usage, run
