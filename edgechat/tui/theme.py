@@ -82,7 +82,7 @@ Input:nocolor > .input--selection { text-style: reverse; }
 TextArea:nocolor .text-area--selection { text-style: reverse; }
 Screen:nocolor > .screen--selection { text-style: reverse; }
 """
-"""Belongs to the app's CSS: mends what Textual's own widgets show by colour alone, or hardly."""
+"""Part of the app's CSS: makes visible what Textual's widgets show by colour alone, or barely."""
 
 
 class _Palette(NamedTuple):
@@ -99,12 +99,14 @@ class _Palette(NamedTuple):
     surface: str
     panel: str
     muted: str
-    """Text that matters less."""
+    """Less important text."""
     line: str
-    """Borders of what has not the focus, and scroll bars."""
+    """Borders of what does not have the focus, and scroll bars."""
     marked: str
-    """The ground of what is selected; text keeps its colour on it."""
+    """The background of what is selected; text keeps its colour on it."""
 
+
+_TONES = ("primary", "secondary", "accent", "warning", "error", "success")
 
 _DARK = _Palette(
     primary="#7fb2ff",
@@ -153,62 +155,56 @@ _HIGH_CONTRAST = _Palette(
 )
 
 
-def _theme(name: str, of: _Palette, *, dark: bool) -> Theme:
+def _theme(name: str, palette: _Palette, *, dark: bool) -> Theme:
     return Theme(
         name=name,
         dark=dark,
-        primary=of.primary,
-        secondary=of.secondary,
-        warning=of.warning,
-        error=of.error,
-        success=of.success,
-        accent=of.accent,
-        foreground=of.foreground,
-        background=of.background,
-        surface=of.surface,
-        panel=of.panel,
-        boost=of.panel,
+        primary=palette.primary,
+        secondary=palette.secondary,
+        warning=palette.warning,
+        error=palette.error,
+        success=palette.success,
+        accent=palette.accent,
+        foreground=palette.foreground,
+        background=palette.background,
+        surface=palette.surface,
+        panel=palette.panel,
+        boost=palette.panel,
         variables={
-            **_text(of),
-            "ansi-background": of.background,
-            "ansi-foreground": of.foreground,
-            "block-cursor-foreground": of.background,
-            "block-cursor-background": of.primary,
-            "block-cursor-blurred-foreground": of.foreground,
-            "block-cursor-blurred-background": of.marked,
-            "block-hover-background": of.panel,
-            "button-color-foreground": of.background,
-            "link-color-hover": of.background,
-            "border": of.primary,
-            "border-blurred": of.line,
-            "scrollbar": of.line,
-            "scrollbar-hover": of.primary,
-            "scrollbar-active": of.primary,
-            "scrollbar-background": of.background,
-            "scrollbar-background-hover": of.background,
-            "scrollbar-background-active": of.background,
-            "scrollbar-corner-color": of.background,
-            "input-cursor-background": of.foreground,
-            "input-cursor-foreground": of.background,
+            # The colours of text, which Textual would mix from others.
+            **{f"text-{name}": getattr(palette, name) for name in _TONES},
+            "text": palette.foreground,
+            "text-muted": palette.muted,
+            "text-disabled": palette.muted,
+            "foreground-muted": palette.muted,
+            "foreground-disabled": palette.muted,
+            "ansi-background": palette.background,
+            "ansi-foreground": palette.foreground,
+            "block-cursor-foreground": palette.background,
+            "block-cursor-background": palette.primary,
+            "block-cursor-blurred-foreground": palette.foreground,
+            "block-cursor-blurred-background": palette.marked,
+            "block-hover-background": palette.panel,
+            "button-color-foreground": palette.background,
+            "link-color-hover": palette.background,
+            "border": palette.primary,
+            "border-blurred": palette.line,
+            "scrollbar": palette.line,
+            "scrollbar-hover": palette.primary,
+            "scrollbar-active": palette.primary,
+            "scrollbar-background": palette.background,
+            "scrollbar-background-hover": palette.background,
+            "scrollbar-background-active": palette.background,
+            "scrollbar-corner-color": palette.background,
+            "input-cursor-background": palette.foreground,
+            "input-cursor-foreground": palette.background,
             "input-cursor-text-style": "none",
-            "input-selection-background": of.marked,
-            "input-selection-foreground": of.foreground,
-            "screen-selection-background": of.marked,
-            "screen-selection-foreground": of.foreground,
+            "input-selection-background": palette.marked,
+            "input-selection-foreground": palette.foreground,
+            "screen-selection-background": palette.marked,
+            "screen-selection-foreground": palette.foreground,
         },
     )
-
-
-def _text(of: _Palette) -> dict[str, str]:
-    """Return the colours of text, which Textual else mixes from others."""
-    tones = ("primary", "secondary", "accent", "warning", "error", "success")
-    return {f"text-{tone}": getattr(of, tone) for tone in tones} | {
-        "text": of.foreground,
-        "text-muted": of.muted,
-        "text-disabled": of.muted,
-        "foreground-muted": of.muted,
-        "foreground-disabled": of.muted,
-    }
 
 
 DARK = _theme("dark", _DARK, dark=True)
@@ -219,16 +215,11 @@ THEMES: dict[str, Theme] = {theme.name: theme for theme in (TERMINAL, DARK, LIGH
 """By the names that the setting `theme` takes."""
 
 
-def themes() -> tuple[str, ...]:
-    """Return the names of the themes, in the order in which they are offered."""
-    return tuple(THEMES)
-
-
 def apply(app: App[Any], name: str) -> None:
-    """Change the colours of an app, running or about to. Raises KeyError for a name that is none.
+    """Change the colours of an app, running or about to. Raises KeyError for an unknown name.
 
-    The app is created with ansi_color=True, for Textual chooses NO_COLOR's filter by it and never again;
-    from here on its other filter follows the theme.
+    The app is created with ansi_color=True, by which Textual chooses NO_COLOR's filter once; from here on its
+    other filter follows the theme.
     """
     theme = NO_COLOR if app.no_color else THEMES[name]
     app.register_theme(theme)

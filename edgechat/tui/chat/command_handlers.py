@@ -79,15 +79,17 @@ async def next_thinking(controller: ChatController) -> None:
 
 
 def arguments(controller: ChatController, name: str) -> Sequence[tuple[str, str]]:
-    """Return what may follow a command, each with a few words about it."""
+    """Return the possible arguments of a command, each with a short description."""
     match name:
         case "think":
             return [("on", "always"), ("off", "never"), ("auto", "the model's default")]
         case "preset":
             presets = controller.session.settings.presets
-            return [(one, one_line(preset.system or "", 60)) for one, preset in presets.items()]
+            return [
+                (preset_name, one_line(preset.system or "", 60)) for preset_name, preset in presets.items()
+            ]
         case "set":
-            return [(f"{one} ", "") for one in SamplingDefaults.__struct_fields__]
+            return [(f"{parameter} ", "") for parameter in SamplingDefaults.__struct_fields__]
         case "model" | "pull":
             return controller.downloads.names(remote=name == "pull")
     return ()

@@ -81,7 +81,7 @@ class ChatLayout(StaleResizeFilter, Screen[None]):
     def _open_prompt(self) -> None:
         self.set_focus(self.prompt)
         early, self._early = self._early or [], None
-        self.prompt.take(early)
+        self.prompt.replay(early)
 
     def _forward_event(self, event: events.Event) -> None:
         if self._early is not None and isinstance(event, events.Key | events.Paste):

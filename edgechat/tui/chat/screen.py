@@ -166,10 +166,10 @@ class ChatScreen(ChatLayout):
 
     def show_status(self, status: Status) -> None:
         super().show_status(status)
-        self.panels.changed(status)
+        self.panels.show_speed(status)
 
     def show_finished(self, finished: Finished) -> None:
-        self.panels.finished(finished)
+        self.panels.show_reply(finished)
 
     def refresh_chat(self) -> None:
         self.pane.is_busy = self.answering
@@ -179,7 +179,7 @@ class ChatScreen(ChatLayout):
         self.refresh_bindings()
 
     def show_loaded(self) -> None:
-        self.panels.shows_model()
+        self.panels.show_model()
 
     async def restore_panels(self) -> None:
         await self.panels.restore()
@@ -191,7 +191,7 @@ class ChatScreen(ChatLayout):
             case "attach":
                 self.pane.attach_file(argument)
             case "theme":
-                self.app.take_theme(argument)  # type: ignore[attr-defined]
+                self.app.set_theme(argument)  # type: ignore[attr-defined]
             case _:
                 await self.run_action(_ACTIONS[command])
 

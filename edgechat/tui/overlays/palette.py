@@ -13,8 +13,8 @@ from edgechat.base.text import one_line
 from edgechat.chat.commands import commands_of
 from edgechat.tui.theme import THEMES
 
-Found = tuple[str, str, Callable[[], object]]
-"""What is shown, a word about it, what it does."""
+Entry = tuple[str, str, Callable[[], object]]
+"""The text, a short description, and what it does."""
 
 
 class PaletteTarget(Protocol):
@@ -35,17 +35,17 @@ class CommandProvider(Provider):
     """The commands of the prompt box, the themes and the presets."""
 
     async def discover(self) -> Hits:
-        for name, about, run in self._all():
+        for name, about, run in self._entries():
             yield DiscoveryHit(Content(name), run, text=name, help=_plain(about))
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for name, about, run in self._all():
+        for name, about, run in self._entries():
             score = max(matcher.match(name), 0.8 * matcher.match(about))
             if score > 0:
                 yield Hit(score, matcher.highlight(name), run, help=_plain(about))
 
-    def _all(self) -> Iterator[Found]:
+    def _entries(self) -> Iterator[Entry]:
         chat = cast("PaletteTarget", self.screen)
         for command in commands_of("app"):
             if command.argument:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Chips(Widget):
-    """The attachments of the next question, one line; a click on one takes it away."""
+    """The attachments of the next question, one line; a click on one removes it."""
 
     DEFAULT_CSS = """
     Chips { height: 1; display: none; padding: 0 2; }
@@ -26,7 +26,7 @@ class Chips(Widget):
     """
 
     class Removed(Message):
-        """An attachment is not wanted any more."""
+        """An attachment was clicked."""
 
         def __init__(self, number: int) -> None:
             super().__init__()
@@ -37,7 +37,7 @@ class Chips(Widget):
         self._labels: list[str] = []
 
     def show(self, attachments: Sequence[Attachment]) -> None:
-        self._labels = [f"▤ {one_line(one.name, 30)} {_size(one.text)} ✕" for one in attachments]
+        self._labels = [f"▤ {one_line(file.name, 30)} {_size(file.text)} ✕" for file in attachments]
         self.set_class(bool(attachments), "-some")
         self.refresh()
 
