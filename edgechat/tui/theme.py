@@ -8,7 +8,7 @@ reversed, bold or underlined.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from textual.app import App
 from textual.theme import Theme
@@ -85,30 +85,88 @@ Screen:nocolor > .screen--selection { text-style: reverse; }
 """Part of the app's CSS: makes visible what Textual's widgets show by colour alone, or barely."""
 
 
-class _Palette(NamedTuple):
-    """The colours of a theme, as #rrggbb."""
+def _theme(
+    name: str,
+    *,
+    dark: bool,
+    primary: str,
+    secondary: str,
+    accent: str,
+    warning: str,
+    error: str,
+    success: str,
+    foreground: str,
+    background: str,
+    surface: str,
+    panel: str,
+    muted: str,
+    border: str,
+    selection: str,
+) -> Theme:
+    """Return a theme of #rrggbb colours.
 
-    primary: str
-    secondary: str
-    accent: str
-    warning: str
-    error: str
-    success: str
-    foreground: str
-    background: str
-    surface: str
-    panel: str
-    muted: str
-    """Less important text."""
-    line: str
-    """Borders of what does not have the focus, and scroll bars."""
-    marked: str
-    """The background of what is selected; text keeps its colour on it."""
+    muted: less important text. border: borders of what does not have the focus, and scroll bars.
+    selection: the background of selected text, which keeps its colour.
+    """
+    return Theme(
+        name=name,
+        dark=dark,
+        primary=primary,
+        secondary=secondary,
+        warning=warning,
+        error=error,
+        success=success,
+        accent=accent,
+        foreground=foreground,
+        background=background,
+        surface=surface,
+        panel=panel,
+        boost=panel,
+        variables={
+            # The colours of text, which Textual would mix from others.
+            "text-primary": primary,
+            "text-secondary": secondary,
+            "text-accent": accent,
+            "text-warning": warning,
+            "text-error": error,
+            "text-success": success,
+            "text": foreground,
+            "text-muted": muted,
+            "text-disabled": muted,
+            "foreground-muted": muted,
+            "foreground-disabled": muted,
+            "ansi-background": background,
+            "ansi-foreground": foreground,
+            "block-cursor-foreground": background,
+            "block-cursor-background": primary,
+            "block-cursor-blurred-foreground": foreground,
+            "block-cursor-blurred-background": selection,
+            "block-hover-background": panel,
+            "button-color-foreground": background,
+            "link-color-hover": background,
+            "border": primary,
+            "border-blurred": border,
+            "scrollbar": border,
+            "scrollbar-hover": primary,
+            "scrollbar-active": primary,
+            "scrollbar-background": background,
+            "scrollbar-background-hover": background,
+            "scrollbar-background-active": background,
+            "scrollbar-corner-color": background,
+            "input-cursor-background": foreground,
+            "input-cursor-foreground": background,
+            "input-cursor-text-style": "none",
+            "input-selection-background": selection,
+            "input-selection-foreground": foreground,
+            "screen-selection-background": selection,
+            "screen-selection-foreground": foreground,
+        },
+    )
 
 
-_TONES = ("primary", "secondary", "accent", "warning", "error", "success")
-
-_DARK = _Palette(
+DARK = _theme(
+    "dark",
+    dark=True,
     primary="#7fb2ff",
     secondary="#69cbd0",
     accent="#c9a5f7",
@@ -120,10 +178,12 @@ _DARK = _Palette(
     surface="#1a1d25",
     panel="#222630",
     muted="#a3a9b8",
-    line="#4a5163",
-    marked="#2f4468",
+    border="#4a5163",
+    selection="#2f4468",
 )
-_LIGHT = _Palette(
+LIGHT = _theme(
+    "light",
+    dark=False,
     primary="#1f55c0",
     secondary="#0b666c",
     accent="#7334b3",
@@ -135,10 +195,12 @@ _LIGHT = _Palette(
     surface="#f4f2ed",
     panel="#ebe8e1",
     muted="#595d69",
-    line="#a6a294",
-    marked="#c9dbfb",
+    border="#a6a294",
+    selection="#c9dbfb",
 )
-_HIGH_CONTRAST = _Palette(
+HIGH_CONTRAST = _theme(
+    "high-contrast",
+    dark=True,
     primary="#8fd0ff",
     secondary="#6ff2ee",
     accent="#f2b8ff",
@@ -150,66 +212,9 @@ _HIGH_CONTRAST = _Palette(
     surface="#000000",
     panel="#0c0c0c",
     muted="#d6d6d6",
-    line="#ffffff",
-    marked="#0a2f63",
+    border="#ffffff",
+    selection="#0a2f63",
 )
-
-
-def _theme(name: str, palette: _Palette, *, dark: bool) -> Theme:
-    return Theme(
-        name=name,
-        dark=dark,
-        primary=palette.primary,
-        secondary=palette.secondary,
-        warning=palette.warning,
-        error=palette.error,
-        success=palette.success,
-        accent=palette.accent,
-        foreground=palette.foreground,
-        background=palette.background,
-        surface=palette.surface,
-        panel=palette.panel,
-        boost=palette.panel,
-        variables={
-            # The colours of text, which Textual would mix from others.
-            **{f"text-{name}": getattr(palette, name) for name in _TONES},
-            "text": palette.foreground,
-            "text-muted": palette.muted,
-            "text-disabled": palette.muted,
-            "foreground-muted": palette.muted,
-            "foreground-disabled": palette.muted,
-            "ansi-background": palette.background,
-            "ansi-foreground": palette.foreground,
-            "block-cursor-foreground": palette.background,
-            "block-cursor-background": palette.primary,
-            "block-cursor-blurred-foreground": palette.foreground,
-            "block-cursor-blurred-background": palette.marked,
-            "block-hover-background": palette.panel,
-            "button-color-foreground": palette.background,
-            "link-color-hover": palette.background,
-            "border": palette.primary,
-            "border-blurred": palette.line,
-            "scrollbar": palette.line,
-            "scrollbar-hover": palette.primary,
-            "scrollbar-active": palette.primary,
-            "scrollbar-background": palette.background,
-            "scrollbar-background-hover": palette.background,
-            "scrollbar-background-active": palette.background,
-            "scrollbar-corner-color": palette.background,
-            "input-cursor-background": palette.foreground,
-            "input-cursor-foreground": palette.background,
-            "input-cursor-text-style": "none",
-            "input-selection-background": palette.marked,
-            "input-selection-foreground": palette.foreground,
-            "screen-selection-background": palette.marked,
-            "screen-selection-foreground": palette.foreground,
-        },
-    )
-
-
-DARK = _theme("dark", _DARK, dark=True)
-LIGHT = _theme("light", _LIGHT, dark=False)
-HIGH_CONTRAST = _theme("high-contrast", _HIGH_CONTRAST, dark=True)
 
 THEMES: dict[str, Theme] = {theme.name: theme for theme in (TERMINAL, DARK, LIGHT, HIGH_CONTRAST)}
 """By the names that the setting `theme` takes."""

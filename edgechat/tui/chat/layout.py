@@ -107,10 +107,6 @@ class ChatLayout(StaleResizeFilter, Screen[None]):
         return self.query_one(PromptBox)
 
     @property
-    def activity(self) -> Activity:
-        return self.query_one(Activity)
-
-    @property
     def status(self) -> StatusBar:
         return self.query_one(StatusBar)
 
@@ -153,11 +149,12 @@ class ChatLayout(StaleResizeFilter, Screen[None]):
         self.transcript.toggle_thoughts(turn)
 
     def show_status(self, status: Status) -> None:
-        words, share = status.activity
-        if words:
-            self.activity.show(words, share)
+        line = self.query_one(Activity)
+        activity, share = status.activity
+        if activity:
+            line.show(activity, share)
         else:
-            self.activity.clear()
+            line.clear()
         bar = self.status
         bar.used, bar.speed, bar.speedup, bar.think = status.used, status.speed, status.speedup, status.think
         bar.context = status.context or bar.context

@@ -117,9 +117,10 @@ class OpenConversation:
             self._show_turns()
             self._read_figures()
 
+    # Properties without a docstring are those of `Status`.
+
     @property
     def id(self) -> str:
-        """The id of the conversation; empty before the first question."""
         return self.conversation.chat.id if self.conversation is not None else ""
 
     @property
@@ -134,7 +135,6 @@ class OpenConversation:
 
     @property
     def is_answering(self) -> bool:
-        """Whether a question waits for its reply to end."""
         return self._answering is not None and not self._answering.done()
 
     @property
@@ -144,12 +144,10 @@ class OpenConversation:
 
     @property
     def think(self) -> bool | None:
-        """How thinking is switched; None: not at all."""
         return self.settings.think
 
     @property
     def context(self) -> int:
-        """The context length of the loaded model, in tokens; 0 if none is loaded."""
         engine = self._session.loaded
         return engine.model.context if engine is not None and engine.model is not None else 0
 

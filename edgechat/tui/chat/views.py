@@ -92,6 +92,15 @@ class PromptView(Protocol):
 class Status(Protocol):
     """The state of a conversation that the status lines show."""
 
+    activity: tuple[str, float | None]
+    """What is being done, in words (empty: nothing), and the share of it that is done, if known."""
+    used: int
+    """Tokens in the context."""
+    speed: float
+    """Tokens per second of the present or the last reply; 0 before the first."""
+    speedup: float
+    """Speed of the last reply relative to plain decoding; 0 without drafts."""
+
     @property
     def id(self) -> str:
         """The id of the conversation; empty before its first question."""
@@ -99,22 +108,6 @@ class Status(Protocol):
     @property
     def is_answering(self) -> bool:
         """Whether a reply is being generated."""
-
-    @property
-    def activity(self) -> tuple[str, float | None]:
-        """What is being done, in words (empty: nothing), and the share of it that is done, if known."""
-
-    @property
-    def used(self) -> int:
-        """Tokens in the context."""
-
-    @property
-    def speed(self) -> float:
-        """Tokens per second of the present or the last reply; 0 before the first."""
-
-    @property
-    def speedup(self) -> float:
-        """Speed of the last reply relative to plain decoding; 0 without drafts."""
 
     @property
     def think(self) -> bool | None:
@@ -130,7 +123,7 @@ class ChatView(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the screen is there; afterwards nothing is to be shown any more."""
+        """Whether the screen is mounted; afterwards nothing is shown any more."""
 
     @property
     def is_current(self) -> bool:
@@ -143,7 +136,7 @@ class ChatView(Protocol):
     def run_in_background(self, work: Coroutine[Any, Any, object], *, ignore_errors: bool = False) -> None:
         """Run a coroutine. An EdgechatError goes to `show_error`, others end the app.
 
-        ignore_errors: nothing goes anywhere.
+        ignore_errors: neither happens.
         """
 
     # Messages and questions.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual import events
@@ -25,12 +26,11 @@ class Chips(Widget):
     Chips.-some { display: block; }
     """
 
+    @dataclass
     class Removed(Message):
         """An attachment was clicked."""
 
-        def __init__(self, number: int) -> None:
-            super().__init__()
-            self.number = number
+        number: int
 
     def __init__(self) -> None:
         super().__init__()

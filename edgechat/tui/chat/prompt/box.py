@@ -60,12 +60,11 @@ class PromptBox(Area):
         def control(self) -> PromptBox:
             return self.box
 
+    @dataclass
     class Pasted(Message):
         """A paste that may be better as an attachment."""
 
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+        text: str
 
     class WantsHistory(Message):
         """The history is wanted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual import on, work
@@ -38,31 +39,28 @@ class PromptPane(Vertical):
     PromptPane { height: auto; }
     """
 
+    @dataclass
     class Asked(Message):
         """A question, with its attachments."""
 
-        def __init__(self, text: str, attachments: tuple[Attachment, ...]) -> None:
-            super().__init__()
-            self.text = text
-            self.attachments = attachments
+        text: str
+        attachments: tuple[Attachment, ...]
 
+    @dataclass
     class Commanded(Message):
         """A command."""
 
-        def __init__(self, name: str, argument: str) -> None:
-            super().__init__()
-            self.name = name
-            self.argument = argument
+        name: str
+        argument: str
 
     class Refused(Message):
         """A question stays in the box: another one is being answered."""
 
+    @dataclass
     class AttachFailed(Message):
         """A file cannot be attached."""
 
-        def __init__(self, error: EdgechatError) -> None:
-            super().__init__()
-            self.error = error
+        error: EdgechatError
 
     class Changed(Message):
         """The prompt has changed."""
