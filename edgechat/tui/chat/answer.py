@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Protocol
 
 from edgechat.base.errors import EdgechatError
@@ -62,7 +63,8 @@ class ReplyEvents:
         observer.speedup = 0.0
         observer.show_activity("Waiting for the model")
         try:
-            reply = session.answer(conversation, on_progress=self._show_load)
+            show_load = partial(observer.show_activity, "Loading the model")
+            reply = session.answer(conversation, on_progress=show_load)
             async with aclosing(reply) as events:
                 async for event in events:
                     self._handle(event, dropped)
@@ -73,9 +75,6 @@ class ReplyEvents:
             with suppress(asyncio.CancelledError):
                 await painting
             self._end(conversation.turns[-1] if len(conversation.turns) > before else None, problem)
-
-    def _show_load(self, share: float) -> None:
-        self._observer.show_activity("Loading the model", share)
 
     def _handle(self, event: RequestEvent, dropped: int) -> None:
         observer = self._observer

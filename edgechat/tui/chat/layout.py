@@ -25,12 +25,12 @@ from edgechat.tui.widgets.status_bar import StatusBar
 if TYPE_CHECKING:
     from edgechat.tui.chat.views import Status
 
-_MAX_TOLD = 240
+_MAX_MESSAGE = 240
 """Characters of a message beside the chat."""
 
 
 class ChatLayout(StaleResizeFilter, Screen[None]):
-    """The widgets of the chat, and the part of ChatView that concerns them alone."""
+    """The widgets of the chat, and the methods of ChatView that need nothing else."""
 
     DEFAULT_CSS = """
     ChatLayout {
@@ -51,14 +51,14 @@ class ChatLayout(StaleResizeFilter, Screen[None]):
         &.-tiny StatusBar { display: none; }
     }
     """
-    AUTO_FOCUS = ""  # it would let late keys overtake early ones
+    AUTO_FOCUS = ""  # it would let later keys overtake earlier ones
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (8, "-low"), (16, "-high")]  # noqa: RUF012  (as in Screen)
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (90, "-normal"), (130, "-wide")]  # noqa: RUF012
 
     def __init__(self) -> None:
         super().__init__()
-        # What was typed before the prompt has the keys; None from then on.
+        # What was typed before the prompt has the focus; None from then on.
         self._early: list[events.Key | events.Paste] | None = []
         self.welcome = WelcomePiece()
         """What the first new conversation begins with."""
@@ -73,7 +73,7 @@ class ChatLayout(StaleResizeFilter, Screen[None]):
         yield KeyBar(id="keys")
 
     def show_welcome(self) -> None:
-        """Show what a new conversation begins with, and open the prompt."""
+        """Show the welcome text, and open the prompt."""
         self.transcript.add(self.welcome)
         # After the keys that the terminal has already, and those that wait for the app.
         self.call_after_refresh(self.app.call_later, self._open_prompt)
@@ -95,7 +95,7 @@ class ChatLayout(StaleResizeFilter, Screen[None]):
 
     @property
     def is_opening(self) -> bool:
-        """Whether the prompt has not had the keys yet; they are kept for it."""
+        """Whether the prompt has not had the focus yet; keys are kept for it."""
         return self._early is not None
 
     @property
@@ -110,21 +110,21 @@ class ChatLayout(StaleResizeFilter, Screen[None]):
     def status(self) -> StatusBar:
         return self.query_one(StatusBar)
 
-    # What the controller asks for: see ChatView.
+    # ChatView.
 
     @property
     def is_open(self) -> bool:
         return self.is_attached
 
     def run_in_background(self, work: Coroutine[Any, Any, object], *, ignore_errors: bool = False) -> None:
-        async def done() -> None:
+        async def run() -> None:
             try:
                 await work
             except EdgechatError as error:
                 if not ignore_errors:
                     self.show_error(error)
 
-        self.run_worker(done(), group="background", exit_on_error=not ignore_errors)
+        self.run_worker(run(), group="background", exit_on_error=not ignore_errors)
 
     def show_message(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
         self.notify(message, severity="warning" if warning else "information", timeout=seconds, markup=False)
@@ -133,8 +133,8 @@ class ChatLayout(StaleResizeFilter, Screen[None]):
         self.show_message(message, warning=True, seconds=8)
 
     def show_error(self, error: EdgechatError) -> None:
-        message = one_line(error.message, _MAX_TOLD)
-        message += f"\n{one_line(error.hint, _MAX_TOLD // 2)}" if error.hint else ""
+        message = one_line(error.message, _MAX_MESSAGE)
+        message += f"\n{one_line(error.hint, _MAX_MESSAGE // 2)}" if error.hint else ""
         self.notify(message, severity="error", timeout=10, markup=False)
 
     async def confirm(self, question: str, *, yes: str, no: str) -> bool:

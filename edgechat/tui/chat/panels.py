@@ -1,4 +1,4 @@
-"""What is beside the chat, or in its place where there is no room: conversations and the engine room."""
+"""The panels beside the chat, or over it if there is no room: conversations and the engine room."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROOMY = 120
 
 
 class Panels:
-    """Makes each panel when it is first wanted, and feeds it while it is shown."""
+    """Makes each panel on first use, and updates it while it is shown."""
 
     def __init__(self, screen: Screen[None], controller: ChatController) -> None:
         self._screen = screen
@@ -55,26 +55,22 @@ class Panels:
         self.refresh()
         return self._sidebar
 
-    def hide_sidebar(self) -> None:
-        self._screen.remove_class("-listing")
-        self._screen.query_one(PromptBox).focus()
-
     async def toggle_sidebar(self) -> None:
-        """Show the conversations and give them the keys; where they have them already, hide them."""
+        """Show the conversations and focus them; if they have the focus already, hide them."""
         is_focused = self._sidebar is not None and self._sidebar.has_focus_within
         if is_focused:
-            self.hide_sidebar()
+            self._hide("-listing")
         else:
             (await self.show_sidebar()).focus_list()
         store = await self._controller.session.store()
         await store.set_preference(_SIDEBAR, "hidden" if is_focused else "shown")
 
     async def search(self, words: str) -> None:
-        """Show the conversations, and search them for what is typed."""
+        """Show the conversations, and search them."""
         (await self.show_sidebar()).search(words)
 
     async def show_trash(self) -> None:
-        """Show what was deleted in place of the conversations, and give it the keys."""
+        """Show the trash in place of the conversations, and focus it."""
         (await self.show_sidebar()).focus_trash()
 
     def refresh(self) -> None:
@@ -88,7 +84,7 @@ class Panels:
         """Show what the engine does, or hide it."""
         screen, controller = self._screen, self._controller
         if screen.has_class("-inspecting"):
-            self.hide_room()
+            self._hide("-inspecting")
             return
         if self._room is None:
             from edgechat.tui.engine_room.room import EngineRoom
@@ -105,17 +101,17 @@ class Panels:
         self.show_model()
         self._room.focus()
 
-    def hide_room(self) -> None:
-        self._screen.remove_class("-inspecting")
+    def _hide(self, css_class: str) -> None:
+        self._screen.remove_class(css_class)
         self._screen.query_one(PromptBox).focus()
 
     def uncover(self) -> None:
-        """Hide what stands in place of the chat, where there is no room for both."""
+        """Hide the panels that cover the chat, for lack of room."""
         screen = self._screen
         if screen.has_class("-listing") and screen.has_class("-narrow"):
-            self.hide_sidebar()
+            self._hide("-listing")
         if screen.has_class("-inspecting") and not screen.has_class("-wide"):
-            self.hide_room()
+            self._hide("-inspecting")
 
     def show_model(self) -> None:
         """Show the model that answers now."""

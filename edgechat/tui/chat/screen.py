@@ -1,7 +1,7 @@
 """The chat screen: conversations at the left, the engine room at the right, and between them the chat.
 
 It turns keys and messages into calls of the ChatController, which shows things through the methods of
-ChatView. What is not on the first frame is imported when it is first wanted.
+ChatView. What is not on the first frame is imported on first use.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ACTIONS = {
 
 
 class ChatScreen(ChatLayout):
-    """Where people talk with a model."""
+    """The chat with a model."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "restore_prompt", "Cancel"),
@@ -95,17 +95,17 @@ class ChatScreen(ChatLayout):
         self.call_after_refresh(self._start)
 
     def focus_text(self) -> None:
-        """Give the prompt the keys, for text that is typed or pasted where it means nothing."""
+        """Focus the prompt, for text that is typed or pasted elsewhere."""
         self.panels.uncover()
         if not self.prompt.focusable:
-            self.app.stylesheet.update(self)  # which else waits until nothing is left to do
+            self.app.stylesheet.update(self)  # which is otherwise delayed until the app is idle
         self.set_focus(self.prompt)
 
     @property
     def controller(self) -> ChatController:
         """What the screen shows, and what its keys do."""
         if self._controller is None:
-            # SQLite and the engine come with it: 40 ms that the first frame does not wait for.
+            # This imports SQLite and the engine: 40 ms that the first frame does not wait for.
             from edgechat.chat.session import ChatSession, SessionServices
             from edgechat.tui.chat.controller import ChatController
             from edgechat.tui.models.shelf import ModelLibrary
@@ -139,7 +139,7 @@ class ChatScreen(ChatLayout):
     async def _start(self) -> None:
         self.pane.arguments = self._arguments
         await self.controller.start()
-        # All that is loaded by now stays: looking through it for garbage would hold up a key for 40 ms.
+        # What is loaded by now stays: searching it for garbage would delay a key by 40 ms.
         gc.collect()
         gc.freeze()
 
@@ -148,14 +148,14 @@ class ChatScreen(ChatLayout):
         if self._controller is not None:
             await self._controller.close()
 
-    # What the controller asks for: see ChatView.
+    # ChatView.
 
     def new_transcript(self, *, is_new: bool) -> ConversationView:
         from edgechat.tui.chat.conversation_view import ConversationView
 
         if not is_new:
             return ConversationView()
-        # That of the first one is on the screen already.
+        # The first one's is on the screen already.
         return ConversationView(self.welcome if self._shown is None else WelcomePiece())
 
     def show_transcript(self, transcript: TranscriptView, turn: str = "") -> None:
@@ -202,21 +202,17 @@ class ChatScreen(ChatLayout):
         self.controller.ask(event.text, list(event.attachments))
 
     @on(PromptPane.Refused)
-    def _refuse(self) -> None:
+    def _show_busy(self) -> None:
         self.prompt.border_subtitle = "still answering · Esc stops"
 
     @on(PromptPane.AttachFailed)
-    def _tell_failure(self, event: PromptPane.AttachFailed) -> None:
+    def _show_attach_error(self, event: PromptPane.AttachFailed) -> None:
         self.show_error(event.error)
 
     @on(PromptPane.Commanded)
     def _run_typed_command(self, event: PromptPane.Commanded) -> None:
         self.controller.prompt_sent()
         self.run_command(event.name, event.argument)
-
-    @on(PromptBox.WantsTurns)
-    def _to_turns(self) -> None:
-        self.action_turns()
 
     @on(PromptBox.WantsHistory)
     def _show_history(self) -> None:
@@ -247,13 +243,13 @@ class ChatScreen(ChatLayout):
 
     # Keys.
 
-    def _move(self, doing: Coroutine[Any, Any, object]) -> None:
-        """Do something that moves the focus, which keys wait for; an error is shown."""
+    def _hold_keys_during(self, task: Coroutine[Any, Any, object]) -> None:
+        """Run what moves the focus, and hold keys back meanwhile; an error is shown."""
         end = self.app.keys.hold()  # type: ignore[attr-defined]
 
         async def done() -> None:
             try:
-                await doing
+                await task
             finally:
                 end()
 
@@ -263,7 +259,7 @@ class ChatScreen(ChatLayout):
         self.controller.restore_prompt()
 
     async def action_stop(self) -> None:
-        """End the reply here; pressed again, or before it has begun, give it up at once."""
+        """End the reply here; pressed again, or before it has begun, cancel it."""
         self.app.clear_notifications()
         await self.controller.shown.stop()
 
@@ -279,6 +275,7 @@ class ChatScreen(ChatLayout):
     def action_thoughts(self) -> None:
         self.transcript.toggle_thoughts()
 
+    @on(PromptBox.WantsTurns)
     def action_turns(self) -> None:
         if self.transcript.turns:
             self.transcript.focus(scroll_visible=False)
@@ -294,16 +291,16 @@ class ChatScreen(ChatLayout):
         act(self.controller, self.transcript.current, what)
 
     def action_conversations(self) -> None:
-        self._move(self.panels.toggle_sidebar())
+        self._hold_keys_during(self.panels.toggle_sidebar())
 
     def action_trash(self) -> None:
-        self._move(self.panels.show_trash())
+        self._hold_keys_during(self.panels.show_trash())
 
     def action_search(self) -> None:
-        self._move(self.panels.search(""))
+        self._hold_keys_during(self.panels.search(""))
 
     def action_engine_room(self) -> None:
-        self._move(self.panels.toggle_room())
+        self._hold_keys_during(self.panels.toggle_room())
 
     def action_switch_thinking(self) -> None:
         from edgechat.tui.chat.command_handlers import next_thinking
@@ -316,7 +313,7 @@ class ChatScreen(ChatLayout):
         self.run_in_background(undo_delete(self.controller, focus=self.focused is self.prompt))
 
     def action_scroll(self, where: str) -> None:
-        """Move in the transcript while the prompt box keeps the keys."""
+        """Scroll the transcript while the prompt keeps the focus."""
         getattr(self.transcript, f"action_{where}" if "page" in where else f"action_scroll_{where}")()
 
     # Other screens.
@@ -375,11 +372,11 @@ class ChatScreen(ChatLayout):
             ParametersScreen(shown.system, shown.settings, presets, defaults, can_think=can_think, save=save)
         )
 
-    # What the list of conversations wants; its class is not imported for it.
+    # Messages of the sidebar; its class is not imported for them.
 
     def on_sidebar_chosen(self, event: Any) -> None:
         self.panels.uncover()
-        self._move(self.controller.open(event.chat_id, event.turn_id or ""))
+        self._hold_keys_during(self.controller.open(event.chat_id, event.turn_id or ""))
 
     def on_sidebar_renamed(self, event: Any) -> None:
         from edgechat.tui.chat.stored_conversations import rename
@@ -400,7 +397,7 @@ class ChatScreen(ChatLayout):
         from edgechat.tui.chat.stored_conversations import restore
 
         self.panels.uncover()
-        self._move(self._and_refresh(restore(self.controller, event.chat_id)))
+        self._hold_keys_during(self._then_refresh_list(restore(self.controller, event.chat_id)))
 
     def on_sidebar_purged(self, event: Any) -> None:
         from edgechat.tui.chat.stored_conversations import purge
@@ -415,11 +412,11 @@ class ChatScreen(ChatLayout):
     def on_sidebar_closed(self) -> None:
         self.action_to_prompt()
 
-    def _change_list(self, doing: Coroutine[Any, Any, None]) -> None:
-        self.run_in_background(self._and_refresh(doing))
+    def _change_list(self, task: Coroutine[Any, Any, None]) -> None:
+        self.run_in_background(self._then_refresh_list(task))
 
-    async def _and_refresh(self, doing: Coroutine[Any, Any, None]) -> None:
-        await doing
+    async def _then_refresh_list(self, task: Coroutine[Any, Any, None]) -> None:
+        await task
         self.panels.refresh()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

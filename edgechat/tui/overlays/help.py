@@ -156,8 +156,8 @@ class HelpScreen(StaleResizeFilter, Screen[None]):
         Binding("slash,ctrl+f", "search", "Search"),
         Binding("up,k", "scroll('up')", "A line up", show=False),
         Binding("down,j", "scroll('down')", "A line down", show=False),
-        Binding("pageup,b", "page('up')", "A page up", show=False),
-        Binding("pagedown,space", "page('down')", "A page down", show=False),
+        Binding("pageup,b", "scroll('page_up')", "A page up", show=False),
+        Binding("pagedown,space", "scroll('page_down')", "A page down", show=False),
         Binding("home,g", "scroll('home')", "To the top", show=False),
         Binding("end,G", "scroll('end')", "To the end", show=False),
     ]
@@ -222,6 +222,3 @@ class HelpScreen(StaleResizeFilter, Screen[None]):
 
     def action_scroll(self, where: str) -> None:
         getattr(self.query_one(_Scroll), f"scroll_{where}")(animate=False)
-
-    def action_page(self, where: str) -> None:
-        getattr(self.query_one(_Scroll), f"scroll_page_{where}")(animate=False)
