@@ -1,7 +1,7 @@
-"""The Textual app: one screen, the terminal's own colours, and a clean way out.
+"""The Textual app.
 
-What is imported here and in `screen` stands between the user and the first frame (0.25 s, nearly all of it
-Textual); everything else comes after it.
+What is imported here and in `chat.screen` delays the first frame (0.25 s, nearly all of it Textual);
+everything else is imported after it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from edgechat.chat.session import ChatSession, SessionServices
     from edgechat.settings import Backend
     from edgechat.tui.models.library import ModelLibrary
-    from edgechat.tui.overlays.keys import Part
+    from edgechat.tui.overlays.help import Part
 
 
 def _commands() -> type[Provider]:
@@ -60,9 +60,7 @@ class EdgechatApp(App[None]):
     }}
     {STYLES}
     """
-    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {
-        _commands
-    }  # in place of Textual's
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_commands}  # replaces Textual's
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+o", "models", "Models", priority=True),
         Binding("ctrl+p", "command_palette", "Commands", priority=True),
@@ -90,47 +88,42 @@ class EdgechatApp(App[None]):
         theme: str = "terminal",
     ) -> None:
         """anyway: load the model although it does not seem to fit. draft, backend: see `planner.request`."""
-        # Said here already: Textual picks its filters (NO_COLOR's too) before the theme is known.
+        # Set here: Textual chooses its filters, also for NO_COLOR, before the theme is known.
         super().__init__(ansi_color=True)
-        self._guard = OutputFilter()
+        self._output_filter = OutputFilter()
         self.fault: Exception | None = None
-        """What ended the app if not the user, or went wrong as it ended."""
+        """The error that ended the app, or occurred as it ended."""
         self.keys = KeyQueue(self, super().on_event)
-        """Through which all keys go."""
+        """The queue that all keys pass through."""
         self._chat = ChatScreen(services, model, library=library, anyway=anyway, draft=draft, backend=backend)
         apply(self, theme)
-        # Scrolling that glides takes the processor from the model, and races with text that moves.
+        # Animated scrolling takes CPU time from the model, and conflicts with text that is added.
         self.animation_level = "none"
 
     def get_default_screen(self) -> Screen[None]:
-        """Return the chat."""
         return self._chat
 
     def get_driver_class(self) -> type[Driver]:
-        """See Textual."""
-        found = super().get_driver_class()
-        if found.__name__ != "LinuxDriver":  # Windows', or one of a test
-            return found
+        driver = super().get_driver_class()
+        if driver.__name__ != "LinuxDriver":  # Windows', or one of a test
+            return driver
         from edgechat.tui.terminal.driver import TerminalDriver
 
         return TerminalDriver
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """See Textual."""
-        return [self._guard, *super().get_line_filters()]
+        return [self._output_filter, *super().get_line_filters()]
 
     @property
     def session(self) -> ChatSession:
-        """What stands behind the screens."""
         return self._chat.session
 
     @property
     def chat(self) -> ChatScreen:
-        """The chat, whatever screen is over it."""
         return self._chat
 
     def on_mount(self) -> None:
-        """Leave by the same door whatever tells us to, and come back from a stop (SIGTSTP) with a picture."""
+        """Quit in the same way at every signal, and draw the screen again after a stop (SIGTSTP)."""
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         if threading.current_thread() is threading.main_thread():
             self._signals = EndSignals(self.action_quit)
@@ -138,24 +131,23 @@ class EdgechatApp(App[None]):
     def _handle_exception(self, error: Exception) -> None:
         if isinstance(error, WorkerFailed) and isinstance(error.error, Exception):
             error = error.error
-        if isinstance(error, (QueryError, MountError)) and self._is_late():
+        if isinstance(error, (QueryError, MountError)) and self._is_from_closed_screen():
             return
         self.fault = self.fault or error
         super()._handle_exception(error)
 
-    def _is_late(self) -> bool:
-        """Say whether what goes wrong does so in a screen that was left meanwhile: its widgets are gone."""
+    def _is_from_closed_screen(self) -> bool:
+        """Return whether an error comes from a screen that was closed meanwhile: its widgets are gone."""
         pump = active_message_pump.get(None)
         if self._exit or not isinstance(pump, Widget):
             return self._exit
-        return not any(one in self.screen_stack for one in pump.ancestors_with_self)
+        return not any(node in self.screen_stack for node in pump.ancestors_with_self)
 
     def _fatal_error(self) -> None:
-        # Textual's own fills the terminal with a traceback; what is to be said is said by `run_app`'s caller.
+        # Textual's fills the terminal with a traceback; here, the caller of `run_app` reports the error.
         self._close_messages_no_wait()
 
     async def on_event(self, event: events.Event) -> None:
-        """See Textual."""
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded and not self._is_opening:
             await self.keys.take(event)
         else:
@@ -165,26 +157,26 @@ class EdgechatApp(App[None]):
     def _is_opening(self) -> bool:
         return self.screen is self._chat and self._chat.is_opening
 
-    def notify(self, message: str, **how: Any) -> None:
-        """See Textual; the same thing is told once, and at most two things at a time."""
-        told = [one.message for one in self._notifications]
-        if message in told:
+    def notify(self, message: str, **options: Any) -> None:
+        """As Textual's, but show a message once, and at most two at a time."""
+        messages = [notification.message for notification in self._notifications]
+        if message in messages:
             return
-        if len(told) > 1:
+        if len(messages) > 1:
             self.clear_notifications()
-        super().notify(message, **how)
+        super().notify(message, **options)
 
     async def action_quit(self) -> None:
-        """Save what is being written, then end."""
+        """Save what is being written, then quit."""
         try:
-            await self._chat.wind_down()
+            await self._chat.close_session()
         except EdgechatError as error:
             self.fault = error
         restore_hang_up()
         self.exit()
 
     async def action_copy_or_stop(self) -> None:
-        """Ctrl+C: copy what is selected; else stop the answer that is being written; else end."""
+        """Copy the selection; without one, stop the answer; without an answer, quit."""
         in_field = getattr(self.focused, "selected_text", "")
         selected = in_field or self.screen.get_selected_text()
         if not selected and self.screen is self._chat and self._chat.answering:
@@ -198,40 +190,34 @@ class EdgechatApp(App[None]):
         self.notify("Copied", timeout=1.5)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What belongs to the chat is done over the chat alone."""
         return action not in ("models", "command_palette") or self.screen is self._chat
 
     def action_models(self) -> None:
-        """Show the models."""
         self._chat.action_models()
 
     def action_help(self) -> None:
-        """Show the keys and the commands."""
-        from edgechat.tui.overlays.help import HelpScreen
-        from edgechat.tui.overlays.keys import commands, sections
+        from edgechat.tui.overlays.help import HelpScreen, commands, sections
 
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()
-        elif not self._has(HelpScreen):
+        elif not self._is_open(HelpScreen):
             self.push_screen(HelpScreen(sections(parts(), self.screen), commands()))
 
     def action_settings(self) -> None:
-        """Change the settings."""
         from edgechat.tui.settings.screen import SettingsScreen
 
-        if not self._has(SettingsScreen):
+        if not self._is_open(SettingsScreen):
             self.push_screen(SettingsScreen(), lambda _: self._chat.settings_changed())
 
-    def _has(self, kind: type[Screen[None]]) -> bool:
-        """Say whether such a screen is open, be it under another one: a second one would show no more."""
-        return any(isinstance(one, kind) for one in self.screen_stack)
+    def _is_open(self, screen_class: type[Screen[None]]) -> bool:
+        """Return whether such a screen is open, perhaps below another one."""
+        return any(isinstance(screen, screen_class) for screen in self.screen_stack)
 
     def on_settings_screen_changed(self, event: Any) -> None:
-        """Show the colours that were chosen at once."""
         apply(self, event.settings.theme)
 
-    def take_theme(self, name: str) -> None:
-        """Show other colours from now on. Raises SettingsError."""
+    def set_theme(self, name: str) -> None:
+        """Change the colours. Raises SettingsError."""
         if name not in THEMES:
             raise SettingsError(f"No such theme: {name!r}.", hint=f"Themes: {', '.join(THEMES)}.")
         apply(self, name)
@@ -272,14 +258,14 @@ def run_app(
 ) -> int:
     """Open the chat with a model (a path, a name; None takes the last one), and return the exit code.
 
-    Raises what ended the app if it was no door of its own; the terminal is restored by then.
+    Raises the error that ended the app, if any, after the terminal is restored.
     """
     from edgechat import settings
 
-    said = settings.Settings()
-    with contextlib.suppress(EdgechatError):  # the chat tells of it
-        said = settings.load()
-    app = EdgechatApp(model, anyway=anyway, draft=draft, backend=backend, theme=said.theme)
+    loaded = settings.Settings()
+    with contextlib.suppress(EdgechatError):  # the chat shows it
+        loaded = settings.load()
+    app = EdgechatApp(model, anyway=anyway, draft=draft, backend=backend, theme=loaded.theme)
     app.run()
     if app.fault is not None:
         raise app.fault

@@ -8,7 +8,7 @@ reversed, bold or underlined.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from textual.app import App
 from textual.theme import Theme
@@ -82,31 +82,91 @@ Input:nocolor > .input--selection { text-style: reverse; }
 TextArea:nocolor .text-area--selection { text-style: reverse; }
 Screen:nocolor > .screen--selection { text-style: reverse; }
 """
-"""Belongs to the app's CSS: mends what Textual's own widgets show by colour alone, or hardly."""
+"""Part of the app's CSS: makes visible what Textual's widgets show by colour alone, or barely."""
 
 
-class _Palette(NamedTuple):
-    """The colours of a theme, as #rrggbb."""
+def _theme(
+    name: str,
+    *,
+    dark: bool,
+    primary: str,
+    secondary: str,
+    accent: str,
+    warning: str,
+    error: str,
+    success: str,
+    foreground: str,
+    background: str,
+    surface: str,
+    panel: str,
+    muted: str,
+    border: str,
+    selection: str,
+) -> Theme:
+    """Return a theme of #rrggbb colours.
 
-    primary: str
-    secondary: str
-    accent: str
-    warning: str
-    error: str
-    success: str
-    foreground: str
-    background: str
-    surface: str
-    panel: str
-    muted: str
-    """Text that matters less."""
-    line: str
-    """Borders of what has not the focus, and scroll bars."""
-    marked: str
-    """The ground of what is selected; text keeps its colour on it."""
+    muted: less important text. border: borders of what does not have the focus, and scroll bars.
+    selection: the background of selected text, which keeps its colour.
+    """
+    return Theme(
+        name=name,
+        dark=dark,
+        primary=primary,
+        secondary=secondary,
+        warning=warning,
+        error=error,
+        success=success,
+        accent=accent,
+        foreground=foreground,
+        background=background,
+        surface=surface,
+        panel=panel,
+        boost=panel,
+        variables={
+            # The colours of text, which Textual would mix from others.
+            "text-primary": primary,
+            "text-secondary": secondary,
+            "text-accent": accent,
+            "text-warning": warning,
+            "text-error": error,
+            "text-success": success,
+            "text": foreground,
+            "text-muted": muted,
+            "text-disabled": muted,
+            "foreground-muted": muted,
+            "foreground-disabled": muted,
+            "ansi-background": background,
+            "ansi-foreground": foreground,
+            "block-cursor-foreground": background,
+            "block-cursor-background": primary,
+            "block-cursor-blurred-foreground": foreground,
+            "block-cursor-blurred-background": selection,
+            "block-hover-background": panel,
+            "button-color-foreground": background,
+            "link-color-hover": background,
+            "border": primary,
+            "border-blurred": border,
+            "scrollbar": border,
+            "scrollbar-hover": primary,
+            "scrollbar-active": primary,
+            "scrollbar-background": background,
+            "scrollbar-background-hover": background,
+            "scrollbar-background-active": background,
+            "scrollbar-corner-color": background,
+            "input-cursor-background": foreground,
+            "input-cursor-foreground": background,
+            "input-cursor-text-style": "none",
+            "input-selection-background": selection,
+            "input-selection-foreground": foreground,
+            "screen-selection-background": selection,
+            "screen-selection-foreground": foreground,
+        },
+    )
 
 
-_DARK = _Palette(
+DARK = _theme(
+    "dark",
+    dark=True,
     primary="#7fb2ff",
     secondary="#69cbd0",
     accent="#c9a5f7",
@@ -118,10 +178,12 @@ _DARK = _Palette(
     surface="#1a1d25",
     panel="#222630",
     muted="#a3a9b8",
-    line="#4a5163",
-    marked="#2f4468",
+    border="#4a5163",
+    selection="#2f4468",
 )
-_LIGHT = _Palette(
+LIGHT = _theme(
+    "light",
+    dark=False,
     primary="#1f55c0",
     secondary="#0b666c",
     accent="#7334b3",
@@ -133,10 +195,12 @@ _LIGHT = _Palette(
     surface="#f4f2ed",
     panel="#ebe8e1",
     muted="#595d69",
-    line="#a6a294",
-    marked="#c9dbfb",
+    border="#a6a294",
+    selection="#c9dbfb",
 )
-_HIGH_CONTRAST = _Palette(
+HIGH_CONTRAST = _theme(
+    "high-contrast",
+    dark=True,
     primary="#8fd0ff",
     secondary="#6ff2ee",
     accent="#f2b8ff",
@@ -148,87 +212,19 @@ _HIGH_CONTRAST = _Palette(
     surface="#000000",
     panel="#0c0c0c",
     muted="#d6d6d6",
-    line="#ffffff",
-    marked="#0a2f63",
+    border="#ffffff",
+    selection="#0a2f63",
 )
-
-
-def _theme(name: str, of: _Palette, *, dark: bool) -> Theme:
-    return Theme(
-        name=name,
-        dark=dark,
-        primary=of.primary,
-        secondary=of.secondary,
-        warning=of.warning,
-        error=of.error,
-        success=of.success,
-        accent=of.accent,
-        foreground=of.foreground,
-        background=of.background,
-        surface=of.surface,
-        panel=of.panel,
-        boost=of.panel,
-        variables={
-            **_text(of),
-            "ansi-background": of.background,
-            "ansi-foreground": of.foreground,
-            "block-cursor-foreground": of.background,
-            "block-cursor-background": of.primary,
-            "block-cursor-blurred-foreground": of.foreground,
-            "block-cursor-blurred-background": of.marked,
-            "block-hover-background": of.panel,
-            "button-color-foreground": of.background,
-            "link-color-hover": of.background,
-            "border": of.primary,
-            "border-blurred": of.line,
-            "scrollbar": of.line,
-            "scrollbar-hover": of.primary,
-            "scrollbar-active": of.primary,
-            "scrollbar-background": of.background,
-            "scrollbar-background-hover": of.background,
-            "scrollbar-background-active": of.background,
-            "scrollbar-corner-color": of.background,
-            "input-cursor-background": of.foreground,
-            "input-cursor-foreground": of.background,
-            "input-cursor-text-style": "none",
-            "input-selection-background": of.marked,
-            "input-selection-foreground": of.foreground,
-            "screen-selection-background": of.marked,
-            "screen-selection-foreground": of.foreground,
-        },
-    )
-
-
-def _text(of: _Palette) -> dict[str, str]:
-    """Return the colours of text, which Textual else mixes from others."""
-    tones = ("primary", "secondary", "accent", "warning", "error", "success")
-    return {f"text-{tone}": getattr(of, tone) for tone in tones} | {
-        "text": of.foreground,
-        "text-muted": of.muted,
-        "text-disabled": of.muted,
-        "foreground-muted": of.muted,
-        "foreground-disabled": of.muted,
-    }
-
-
-DARK = _theme("dark", _DARK, dark=True)
-LIGHT = _theme("light", _LIGHT, dark=False)
-HIGH_CONTRAST = _theme("high-contrast", _HIGH_CONTRAST, dark=True)
 
 THEMES: dict[str, Theme] = {theme.name: theme for theme in (TERMINAL, DARK, LIGHT, HIGH_CONTRAST)}
 """By the names that the setting `theme` takes."""
 
 
-def themes() -> tuple[str, ...]:
-    """Return the names of the themes, in the order in which they are offered."""
-    return tuple(THEMES)
-
-
 def apply(app: App[Any], name: str) -> None:
-    """Change the colours of an app, running or about to. Raises KeyError for a name that is none.
+    """Change the colours of an app, running or about to. Raises KeyError for an unknown name.
 
-    The app is created with ansi_color=True, for Textual chooses NO_COLOR's filter by it and never again;
-    from here on its other filter follows the theme.
+    The app is created with ansi_color=True, by which Textual chooses NO_COLOR's filter once; from here on its
+    other filter follows the theme.
     """
     theme = NO_COLOR if app.no_color else THEMES[name]
     app.register_theme(theme)

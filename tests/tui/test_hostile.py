@@ -100,7 +100,7 @@ async def test_no_widget_at_all_draws_what_a_terminal_would_obey(widget: type) -
         def compose(self) -> ComposeResult:
             yield widget(given, markup=False) if widget is Static else widget(given)
 
-        async def wind_down(self) -> None: ...
+        async def close_session(self) -> None: ...
 
     async with Whole().run_test(size=(200, 6)) as pilot:
         assert not unseen(text_of(pilot))

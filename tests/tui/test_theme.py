@@ -92,7 +92,7 @@ def test_every_theme_defines_what_the_terminals_does() -> None:
 
 
 def test_the_setting_offers_what_there_is() -> None:
-    assert theme.themes() == get_args(Name)
+    assert tuple(theme.THEMES) == get_args(Name)
 
 
 class Sample(App[None]):
@@ -148,7 +148,7 @@ async def test_a_running_app_changes_its_theme() -> None:
 
 
 async def test_an_app_may_begin_with_any_theme() -> None:
-    for name in theme.themes():
+    for name in theme.THEMES:
         app = Sample()
         theme.apply(app, name)
         async with app.run_test():
@@ -161,7 +161,7 @@ def test_a_theme_that_is_none() -> None:
         theme.apply(Sample(), "nosuch")
 
 
-@pytest.mark.parametrize("name", theme.themes())
+@pytest.mark.parametrize("name", theme.THEMES)
 async def test_without_colours_everything_can_still_be_told_apart(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ async def run_command(controller: ChatController, name: str, argument: str) -> N
         check(name, argument, "app")
         await _run(controller, name, argument)
     except EdgechatError as error:
-        controller.view.tell_error(error)
+        controller.view.show_error(error)
         if not controller.view.pane.text:
             controller.view.pane.fill(f"/{name} {argument}")
 
@@ -36,12 +36,12 @@ async def _run(controller: ChatController, name: str, argument: str) -> None:
             copy_reply(controller)
         case "rename":
             await stored_conversations.rename(controller, _stored(controller), argument)
-            view.tell(f"Renamed to “{one_line(argument, 60)}”.")
+            view.show_message(f"Renamed to “{one_line(argument, 60)}”.")
         case "pin":
             chat_id = _stored(controller)
             pinned = shown.conversation is not None and not shown.conversation.chat.pinned
             await stored_conversations.pin(controller, chat_id, pinned)
-            view.tell("Pinned to the top of the list." if pinned else "Unpinned.")
+            view.show_message("Pinned to the top of the list." if pinned else "Unpinned.")
         case "export":
             await stored_conversations.export(controller, _stored(controller), argument)
         case "import":
@@ -52,11 +52,13 @@ async def _run(controller: ChatController, name: str, argument: str) -> None:
             await controller.switch_model(argument)
         case "model":
             plan = controller.session.plan
-            view.tell(f"The model is {one_line(plan.model_name, 60)}." if plan else "No model is loaded yet.")
+            view.show_message(
+                f"The model is {one_line(plan.model_name, 60)}." if plan else "No model is loaded yet."
+            )
         case "pull":
             controller.downloads.pulls.start(argument)
         case _ if name in parameters.COMMANDS:
-            view.tell(await parameters.adjust(controller.session, shown, name, argument))
+            view.show_message(await parameters.adjust(controller.session, shown, name, argument))
         case _:
             await view.perform(name, argument)
             return
@@ -77,15 +79,17 @@ async def next_thinking(controller: ChatController) -> None:
 
 
 def arguments(controller: ChatController, name: str) -> Sequence[tuple[str, str]]:
-    """Return what may follow a command, each with a few words about it."""
+    """Return the possible arguments of a command, each with a short description."""
     match name:
         case "think":
             return [("on", "always"), ("off", "never"), ("auto", "the model's default")]
         case "preset":
             presets = controller.session.settings.presets
-            return [(one, one_line(preset.system or "", 60)) for one, preset in presets.items()]
+            return [
+                (preset_name, one_line(preset.system or "", 60)) for preset_name, preset in presets.items()
+            ]
         case "set":
-            return [(f"{one} ", "") for one in SamplingDefaults.__struct_fields__]
+            return [(f"{parameter} ", "") for parameter in SamplingDefaults.__struct_fields__]
         case "model" | "pull":
             return controller.downloads.names(remote=name == "pull")
     return ()

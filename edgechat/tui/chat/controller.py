@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from edgechat.base.errors import ChatBusy, ChatNotFound, EdgechatError, EngineClosed, StoreError
 from edgechat.base.text import one_line
-from edgechat.chat.conversation import Conversation
 from edgechat.chat.model_choice import lasting_name
 from edgechat.chat.records import Attachment, Turn
 from edgechat.chat.session import ChatSession
-from edgechat.engine.types import Finished
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.open_conversation import OpenConversation, UnsentPrompt, load_unsent, save_unsent
@@ -37,7 +35,7 @@ _ENDED = {"complete": "has ended", "stopped": "was stopped", "failed": "has fail
 
 
 class ChatController:
-    """The conversation that is shown, those whose replies are generated behind it, and the model.
+    """The conversation that is shown, those whose replies are generated in the background, and the model.
 
     Each conversation has one UnsentPrompt: in the prompt while it is shown, else in its OpenConversation, and
     always in the store as well.
@@ -54,34 +52,34 @@ class ChatController:
         """library: the models that are offered, if any. draft: see `planner.request`."""
         self.view = view
         self.session = session
-        session.on_note = self.note
+        session.on_note = self.add_note
         self.deleted: list[str] = []
-        """The ids of what was deleted here, the latest last; the trash has more."""
+        """The ids of the conversations deleted since the start, the latest last."""
         self._library = library
         self._draft_option = draft
-        self._behind: list[OpenConversation] = []
+        self._background: list[OpenConversation] = []
         self._titles: dict[str, str] = {}
-        self._new_draft = UnsentPrompt()
-        """What was typed for a new conversation while an older one is shown."""
-        self._saving: asyncio.TimerHandle | None = None
-        self._told_plan: LoadPlan | None = None
-        self.shown = self._opened(None)
+        self._new_unsent = UnsentPrompt()
+        """What was typed for a new conversation while a stored one is shown."""
+        self._save_timer: asyncio.TimerHandle | None = None
+        self._shown_plan: LoadPlan | None = None
+        self.shown = OpenConversation(session, view, self)
         """The conversation on the screen."""
         view.show_transcript(self.shown.transcript)
 
     # Opening and closing the app.
 
     async def start(self) -> None:
-        """Open the store, restore what was unsent, and load the model; what goes wrong is told."""
+        """Open the store, restore the unsent prompt, and load the model. Errors are shown."""
         session, view = self.session, self.view
         try:
             store = await session.store()
             settings = await session.read_settings()
             if not self.shown.id:
                 self.shown.system = settings.system
-            self._restore(await load_unsent(store, None))
+            self._restore_new_unsent(await load_unsent(store, None))
             await view.restore_panels()
-            self.shown.tell("Finding the model")
+            self.shown.show_activity("Finding the model")
             engine = await session.engine()
             if session.plan is not None:
                 self._show_plan(session.plan)
@@ -91,59 +89,62 @@ class ChatController:
             info = await engine.start(self._show_load)
             view.show_loaded()
             if info.no_draft and asks_for_drafts(self._draft_option):
-                self.note(info.no_draft)
+                self.add_note(info.no_draft)
             await session.remember_model()
             self._started()
         except EngineClosed:
-            pass  # another model was chosen meanwhile, which tells of itself
+            pass  # another model was chosen meanwhile
         except EdgechatError as error:
             self._started(error)
 
     def _started(self, error: EdgechatError | None = None) -> None:
-        # A question that waits for the same thing will tell of it.
+        # While a question waits for the model, its reply shows the error.
         if not self.shown.is_answering:
             if error is not None:
                 self.shown.transcript.add_problem(error)
-            self.shown.tell("")
+            self.shown.show_activity("")
 
     async def close(self) -> None:
         """Save replies and prompts, end downloads and the worker, and close the store."""
         if "downloads" in self.__dict__:
             await self.downloads.pulls.close()
         await self._save_all()
-        self.shown.tell("Closing")
+        self.shown.show_activity("Closing")
         await self.session.close()
 
     async def _save_all(self) -> None:
-        if self._saving is not None:
-            self._saving.cancel()
-        everything = [self.shown, *self._behind]
-        for opened in everything:
-            await opened.wind_down()
+        if self._save_timer is not None:
+            self._save_timer.cancel()
+        for opened in self._all:
+            await opened.cancel()
         if self.view.is_open:
-            self.shown.draft = self.prompt
-            drafts: dict[str | None, UnsentPrompt] = {None: self._new_draft}
-            for opened in everything:
-                key = opened.id if opened.is_stored else None
-                drafts[key] = drafts.get(key, UnsentPrompt()).before(opened.whole_draft)
-            for key, draft in drafts.items():
+            self.shown.unsent = self.prompt
+            prompts: dict[str | None, UnsentPrompt] = {None: self._new_unsent}
+            for opened in self._all:
+                key = opened.stored_id
+                prompts[key] = prompts.get(key, UnsentPrompt()).before(opened.all_unsent)
+            for key, prompt in prompts.items():
                 with suppress(StoreError):
-                    await self._save(key, draft)
+                    await self._save_unsent(key, prompt)
 
     # Opening and leaving conversations.
 
     @property
+    def _all(self) -> list[OpenConversation]:
+        return [self.shown, *self._background]
+
+    @property
     def answering(self) -> frozenset[str]:
         """The ids of the conversations in which a reply is being generated."""
-        return frozenset(opened.id for opened in (self.shown, *self._behind) if opened.is_answering)
+        return frozenset(opened.id for opened in self._all if opened.is_answering)
 
     def title_of(self, chat_id: str) -> str | None:
         """Return the title of a conversation that is or was open."""
-        for opened in (self.shown, *self._behind):
-            self._note_title(opened)
+        for opened in self._all:
+            self._remember_title(opened)
         return self._titles.get(chat_id)
 
-    def _note_title(self, opened: OpenConversation) -> None:
+    def _remember_title(self, opened: OpenConversation) -> None:
         if opened.conversation is not None:
             self._titles[opened.id] = opened.conversation.chat.title
 
@@ -154,42 +155,39 @@ class ChatController:
         """
         opened = self.shown
         if chat_id != opened.id:
-            behind = next((one for one in self._behind if one.id == chat_id), None)
-            opened = behind or await self._load(chat_id)
+            background = next((other for other in self._background if other.id == chat_id), None)
+            opened = background or await self._load(chat_id)
         if turn and not opened.is_answering:
             await opened.go_to(turn)
         if opened is self.shown:
             self.view.point_at(turn)
         else:
-            self._behind = [one for one in self._behind if one is not opened]
+            self._background = [other for other in self._background if other is not opened]
             self._show(opened, turn)
-            self._tell_other_model(opened)
+            self._mention_other_model(opened)
         if focus:
             self.view.pane.take_focus()
 
     async def _load(self, chat_id: str) -> OpenConversation:
-        opened = self._opened(await self.session.open(chat_id))
-        opened.draft = await load_unsent(await self.session.store(), chat_id)
+        conversation = await self.session.open(chat_id)
+        opened = OpenConversation(self.session, self.view, self, conversation)
+        opened.unsent = await load_unsent(await self.session.store(), chat_id)
         return opened
 
-    def _opened(self, conversation: Conversation | None) -> OpenConversation:
-        transcript = self.view.new_transcript(is_new=conversation is None)
-        return OpenConversation(self.session, transcript, self, conversation)
-
-    def _tell_other_model(self, opened: OpenConversation) -> None:
+    def _mention_other_model(self, opened: OpenConversation) -> None:
         model = self.session.model
         last = opened.conversation.chat.model if opened.conversation is not None else ""
         if last and model is not None and lasting_name(last) != lasting_name(model):
             was, now = (one_line(Path(name).name, 60) for name in (last, model))
-            self.view.tell(
+            self.view.show_message(
                 f"The last answer was by {was}; {now} answers now. To change it: /model", seconds=6
             )
 
     def show_new(self) -> None:
-        """Show a new conversation, with what was typed for it before."""
-        opened = self._opened(None)
+        """Show a new conversation, with what was typed for one before."""
+        opened = OpenConversation(self.session, self.view, self)
         opened.system = self.session.settings.system
-        opened.draft, self._new_draft = self._new_draft, UnsentPrompt()
+        opened.unsent, self._new_unsent = self._new_unsent, UnsentPrompt()
         self._show(opened)
 
     def begin_new(self) -> None:
@@ -199,28 +197,28 @@ class ChatController:
         self.view.pane.take_focus()
 
     def _show(self, opened: OpenConversation, turn: str = "") -> None:
-        """Show another conversation; a reply that is being generated goes on behind it."""
-        self.shown.draft = self.prompt
-        left, self.shown = self.shown, opened
-        self._left(left)
+        """Show another conversation; a reply that is being generated goes on in the background."""
+        self.shown.unsent = self.prompt
+        previous, self.shown = self.shown, opened
+        self._leave(previous)
         self.view.show_transcript(opened.transcript, turn)
         self.view.show_status(opened)
         self.view.pane.forget_history()
-        self.write_prompt(opened.draft)
+        self.write_prompt(opened.unsent)
         self.view.refresh_chat()
 
-    def _left(self, opened: OpenConversation) -> None:
+    def _leave(self, opened: OpenConversation) -> None:
         """Save the KV state of a conversation that is not shown any more, unless it is being answered."""
-        self._note_title(opened)
+        self._remember_title(opened)
         if not (opened.is_stored or opened.is_answering):
-            self._new_draft = opened.draft
-        self._keep(opened)
+            self._new_unsent = opened.unsent
+        self._store_unsent(opened.stored_id, opened.all_unsent)
         if opened.is_answering:
-            self._behind.append(opened)
+            self._background.append(opened)
         elif opened.conversation is not None:
             self.view.run_in_background(self.session.persist(opened.conversation))
 
-    # What open conversations tell: see ConversationListener.
+    # What open conversations report: see ConversationListener.
 
     def conversation_changed(self, opened: OpenConversation) -> None:
         """Show what is new about the conversation, if it is shown."""
@@ -228,54 +226,46 @@ class ChatController:
             self.view.show_status(opened)
 
     def question_saved(self, opened: OpenConversation) -> None:
-        """Forget the unsent prompt that is a question in the store now."""
-        self._keep(opened)
-        self._keep_new()
+        """Update the stored prompts: one of them has become a question."""
+        self._store_unsent(opened.stored_id, opened.all_unsent)
+        self._store_unsent(None, self._new_unsent)
 
     def question_not_sent(self, opened: OpenConversation, prompt: UnsentPrompt) -> None:
         """Put a question back into the prompt, or keep it with its conversation if that is not shown."""
         if opened is self.shown:
             self.write_prompt(prompt.before(self.prompt))
-            self._keep(opened)
+            self._store_unsent(opened.stored_id, opened.all_unsent)
         elif opened.is_stored:
-            opened.draft = prompt.before(opened.draft)
-            self._keep(opened)
+            opened.unsent = prompt.before(opened.unsent)
+            self._store_unsent(opened.stored_id, opened.all_unsent)
         elif not self.shown.is_stored:
             self.write_prompt(prompt.before(self.prompt))
         else:
-            self.view.tell("A question was not sent; Ctrl+N shows it.", warning=True, seconds=10)
-            self._new_draft = prompt.before(self._new_draft)
-            self._keep_new()
+            self.view.show_message("A question was not sent; Ctrl+N shows it.", warning=True, seconds=10)
+            self._new_unsent = prompt.before(self._new_unsent)
+            self._store_unsent(None, self._new_unsent)
 
-    def reply_finished(self, finished: Finished) -> None:
-        """Show what a reply took."""
-        self.view.show_finished(finished)
-
-    def warn(self, message: str) -> None:
-        """Show a warning."""
-        self.view.tell(message, warning=True, seconds=8)
-
-    def note(self, note: str) -> None:
+    def add_note(self, note: str) -> None:
         """Show a warning, and keep it at the top of a new conversation."""
         self.shown.transcript.add_note(f"\n\n{note}")
-        self.view.tell(one_line(note), warning=True, seconds=10)
+        self.view.show_message(one_line(note), warning=True, seconds=10)
 
     # The prompt.
 
     @property
     def prompt(self) -> UnsentPrompt:
         """What is in the prompt and not sent."""
-        pane, draft = self.view.pane, self.shown.draft
-        return UnsentPrompt(pane.unsent, list(pane.attachments), draft.edits, draft.aside)
+        pane, unsent = self.view.pane, self.shown.unsent
+        return UnsentPrompt(pane.unsent, list(pane.attachments), unsent.edits, unsent.aside)
 
     def write_prompt(self, prompt: UnsentPrompt) -> None:
         """Put this into the prompt, in place of what is there."""
-        self.shown.draft = prompt
-        borrowed = "Esc returns to your text" if prompt.aside is not None else ""
-        title = "editing · Esc cancels" if prompt.edits else borrowed
+        self.shown.unsent = prompt
+        hint = "Esc returns to your text" if prompt.aside is not None else ""
+        title = "editing · Esc cancels" if prompt.edits else hint
         self.view.pane.put(prompt.text, prompt.attachments, title)
 
-    def borrow_prompt(self, text: str, turn: Turn | None = None) -> None:
+    def replace_prompt(self, text: str, turn: Turn | None = None) -> None:
         """Put a new wording of a question, or a command, into the prompt; what was there is set aside."""
         now = self.prompt
         aside = None if now.is_empty and turn is None else now
@@ -284,47 +274,43 @@ class ChatController:
         self.view.pane.take_focus()
 
     @property
-    def is_borrowed(self) -> bool:
+    def has_prompt_aside(self) -> bool:
         """Whether the prompt is used for something else than the user's next question."""
-        return self.shown.draft.aside is not None or bool(self.shown.draft.edits)
+        return self.shown.unsent.aside is not None or bool(self.shown.unsent.edits)
 
-    def give_prompt_back(self) -> None:
+    def restore_prompt(self) -> None:
         """Restore what was set aside in the prompt."""
-        self.write_prompt(self.shown.draft.aside or UnsentPrompt())
+        self.write_prompt(self.shown.unsent.aside or UnsentPrompt())
 
     def prompt_sent(self) -> None:
         """Restore what was set aside for what has just been sent, before what was typed since."""
         since = UnsentPrompt(self.view.pane.text, list(self.view.pane.attachments))
-        self.write_prompt((self.shown.draft.aside or UnsentPrompt()).before(since))
+        self.write_prompt((self.shown.unsent.aside or UnsentPrompt()).before(since))
 
-    def typed(self) -> None:
+    def prompt_changed(self) -> None:
         """Save what is typed, a moment after the last key press."""
-        if self._saving is not None:
-            self._saving.cancel()
-        self._saving = asyncio.get_running_loop().call_later(_SAVE_AFTER, self._save_shown)
+        if self._save_timer is not None:
+            self._save_timer.cancel()
+        self._save_timer = asyncio.get_running_loop().call_later(_SAVE_AFTER, self._save_shown)
 
     def _save_shown(self) -> None:
         if self.view.is_open:
-            self.shown.draft = self.prompt
-            self._keep(self.shown)
+            self.shown.unsent = self.prompt
+            self._store_unsent(self.shown.stored_id, self.shown.all_unsent)
 
-    def _restore(self, unsent: UnsentPrompt) -> None:
-        """Put back what was typed for a new conversation when the app ended."""
+    def _restore_new_unsent(self, unsent: UnsentPrompt) -> None:
+        """Restore what had been typed for a new conversation when the app ended."""
         if self.shown.is_stored or self.shown.is_answering:
-            self._new_draft = unsent
+            self._new_unsent = unsent
         elif not unsent.is_empty:
             self.write_prompt(unsent.before(self.prompt))
 
-    def _keep(self, opened: OpenConversation) -> None:
-        """Save what was typed in a conversation and not sent; nothing if it was all sent."""
-        saving = self._save(opened.id if opened.is_stored else None, opened.whole_draft)
-        self.view.run_in_background(saving, ignore_errors=True)
+    def _store_unsent(self, chat_id: str | None, prompt: UnsentPrompt) -> None:
+        """Save in the background what was typed in a conversation, or (None) in a new one."""
+        self.view.run_in_background(self._save_unsent(chat_id, prompt), ignore_errors=True)
 
-    def _keep_new(self) -> None:
-        self.view.run_in_background(self._save(None, self._new_draft), ignore_errors=True)
-
-    async def _save(self, chat_id: str | None, draft: UnsentPrompt) -> None:
-        await save_unsent(await self.session.store(), chat_id, draft)
+    async def _save_unsent(self, chat_id: str | None, prompt: UnsentPrompt) -> None:
+        await save_unsent(await self.session.store(), chat_id, prompt)
 
     async def show_history(self) -> None:
         """Offer the questions that were asked before."""
@@ -337,7 +323,7 @@ class ChatController:
 
     def ask(self, text: str, attachments: list[Attachment]) -> None:
         """Send what was in the prompt as a question, or as the new wording of one."""
-        asked = UnsentPrompt(text, attachments, self.shown.draft.edits)
+        asked = UnsentPrompt(text, attachments, self.shown.unsent.edits)
         self.view.pane.forget_history()
         self.prompt_sent()
         if self.shown.is_answering:
@@ -363,20 +349,20 @@ class ChatController:
         finally:
             answer.cancel()
         if self.view.is_open:
-            self._let_go_of_answered()
+            self._close_answered()
             self.view.refresh_chat()
         if not answer.cancelled():
             answer.result()
 
-    def _let_go_of_answered(self) -> None:
-        """Close conversations behind the one shown whose replies have ended, and say so."""
-        ended = [opened for opened in self._behind if not opened.is_answering]
-        self._behind = [opened for opened in self._behind if opened.is_answering]
+    def _close_answered(self) -> None:
+        """Close background conversations whose replies have ended, and show a message for each."""
+        ended = [opened for opened in self._background if not opened.is_answering]
+        self._background = [opened for opened in self._background if opened.is_answering]
         for opened in ended:
             if opened.conversation is not None and opened.is_stored:
                 title = one_line(opened.conversation.chat.title, 50)
                 how = _ENDED.get(opened.turns[-1].state, "was interrupted")
-                self.view.tell(f"The reply in “{title}” {how}.")
+                self.view.show_message(f"The reply in “{title}” {how}.")
 
     # The model.
 
@@ -386,46 +372,46 @@ class ChatController:
         from edgechat.tui.chat.model_downloads import ModelDownloads
         from edgechat.tui.models.library import ModelLibrary
 
-        return ModelDownloads(self.view, self._library or ModelLibrary.real(), self._switch_to_awaited)
+        return ModelDownloads(self.view, self._library or ModelLibrary.real(), self._switch_if_idle)
 
     async def switch_model(self, name: str) -> None:
         """Let a model answer from now on, and load it. Raises EdgechatError."""
         session = self.session
         if self.answering:
             raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
-        self.shown.tell(f"Inspecting {one_line(name, 60)}")
+        self.shown.show_activity(f"Inspecting {one_line(name, 60)}")
         try:
             plan = await session.switch_model(name)
             self._show_plan(plan)
             engine = await session.engine()
             await engine.start(self._show_load)
             await session.remember_model()
-        except EngineClosed:  # yet another one was chosen, which tells of itself
+        except EngineClosed:  # another one was chosen meanwhile
             return
         except EdgechatError:
-            self._switched()
+            self._show_switched()
             raise
-        self._switched()
-        self.view.tell(f"Switched to {one_line(plan.model_name, 60)}.", seconds=4)
+        self._show_switched()
+        self.view.show_message(f"Switched to {one_line(plan.model_name, 60)}.", seconds=4)
 
-    def _switch_to_awaited(self, name: str) -> bool:
+    def _switch_if_idle(self, name: str) -> bool:
         if self.answering:
             return False
         self.view.run_in_background(self.switch_model(name))
         return True
 
-    def _switched(self) -> None:
-        self.shown.tell("")
+    def _show_switched(self) -> None:
+        self.shown.show_activity("")
         self.view.show_loaded()
 
     def _show_load(self, share: float) -> None:
         if not self.shown.is_answering:
-            self.shown.tell("Loading the model", share)
+            self.shown.show_activity("Loading the model", share)
 
     def _show_plan(self, plan: LoadPlan) -> None:
         """Show which model is loaded, and why."""
         self.view.show_model(plan.model_name)
         # At the top, so that it never comes between a question and its answer.
-        if plan.reasons and plan is not self._told_plan:
-            self._told_plan = plan
+        if plan.reasons and plan is not self._shown_plan:
+            self._shown_plan = plan
             self.shown.transcript.add_note("\n\n" + "\n".join((*plan.notes, plan.reasons[0], _WHY)))

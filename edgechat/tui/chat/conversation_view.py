@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgechat.base.errors import EdgechatError
+from edgechat.chat.messages import not_sent
 from edgechat.chat.records import Turn
 from edgechat.tui.chat.views import Branch
 from edgechat.tui.transcript.pieces import CutPiece, Piece, ProblemPiece, WelcomePiece
 from edgechat.tui.transcript.transcript import Transcript
-from edgechat.tui.transcript.turns import LiveReply, cut_note, pieces_of
+from edgechat.tui.transcript.turns import LiveReply, pieces_of
 
 
 class ConversationView:
@@ -35,21 +36,18 @@ class ConversationView:
         self._transcript = None
 
     def add(self, *pieces: Piece) -> None:
-        """Append pieces."""
         if self._transcript is not None:
             self._transcript.add(*pieces)
         else:
             self.pieces += pieces
 
     def append(self, piece: Piece, text: str) -> None:
-        """Append text to a piece."""
         if self._transcript is not None:
             self._transcript.append(piece, text)
         else:
             piece.append(text)
 
     def show_turns(self, turns: Sequence[tuple[Turn, Branch]], *, keep_problems: bool = False) -> None:
-        """See `TranscriptView.show_turns`."""
         self._rearrange(
             [
                 *(piece for piece in self.pieces if piece is self._welcome),
@@ -59,42 +57,36 @@ class ConversationView:
         )
 
     def add_turns(self, turns: Sequence[Turn]) -> None:
-        """See `TranscriptView.add_turns`."""
         self.add(*(piece for turn in turns for piece in pieces_of(turn)))
 
     def add_problem(self, error: EdgechatError) -> None:
-        """See `TranscriptView.add_problem`."""
         self.add(ProblemPiece(error.message, error.hint))
 
     def add_note(self, text: str) -> None:
-        """See `TranscriptView.add_note`."""
         if self._welcome is not None:
             self.append(self._welcome, text)
 
     def mark_left_out(self, turns: Sequence[Turn]) -> None:
-        """See `TranscriptView.mark_left_out`."""
         gone = {turn.id for turn in turns}
         for piece in self.pieces:
-            if piece.left != (piece.turn in gone):
-                piece.mark(left=piece.turn in gone)
+            if piece.left_out != (piece.turn in gone):
+                piece.mark(left_out=piece.turn in gone)
         pieces = [piece for piece in self.pieces if not isinstance(piece, CutPiece)]
-        last = max((at for at, piece in enumerate(pieces) if piece.left), default=None)
+        last = max((at for at, piece in enumerate(pieces) if piece.left_out), default=None)
         if last is not None:
-            pieces.insert(last + 1, cut_note(sum(turn.role == "user" for turn in turns)))
+            questions = sum(turn.role == "user" for turn in turns)
+            pieces.insert(last + 1, CutPiece(f"The context is full: {not_sent(questions)}."))
         if [piece.text for piece in pieces] != [piece.text for piece in self.pieces]:
             self._rearrange(pieces)
 
     def new_reply(self) -> LiveReply:
-        """See `TranscriptView.new_reply`."""
         return LiveReply(self)
 
     def follow_end(self) -> None:
-        """See `TranscriptView.follow_end`."""
         if self._transcript is not None:
             self._transcript.anchor()
 
     async def painted(self) -> None:
-        """See `TranscriptView.painted`."""
         if self._transcript is not None:
             await self._transcript.wait_for_refresh()
 

@@ -24,12 +24,12 @@ from edgechat.tui.widgets.status_bar import StatusBar
 if TYPE_CHECKING:
     from edgechat.tui.chat.views import Status
 
-_MAX_TOLD = 240
+_MAX_MESSAGE = 240
 """Characters of a message beside the chat."""
 
 
 class ChatLayout(AppScreen[None]):
-    """The widgets of the chat, and the part of ChatView that concerns them alone."""
+    """The widgets of the chat, and the methods of ChatView that need nothing else."""
 
     DEFAULT_CSS = """
     ChatLayout {
@@ -50,20 +50,19 @@ class ChatLayout(AppScreen[None]):
         &.-tiny StatusBar { display: none; }
     }
     """
-    AUTO_FOCUS = ""  # it would let late keys overtake early ones
+    AUTO_FOCUS = ""  # it would let later keys overtake earlier ones
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (8, "-low"), (16, "-high")]  # noqa: RUF012  (as in Screen)
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (90, "-normal"), (130, "-wide")]  # noqa: RUF012
 
     def __init__(self) -> None:
         super().__init__()
-        # What was typed before the prompt has the keys; None from then on.
+        # What was typed before the prompt has the focus; None from then on.
         self._early: list[events.Key | events.Paste] | None = []
         self.welcome = WelcomePiece()
         """What the first new conversation begins with."""
 
     def compose(self) -> ComposeResult:
-        """From left to right, and from top to bottom."""
         with Horizontal(id="columns"), Vertical(id="chat"):
             yield Transcript(id="transcript")
             with Vertical(id="foot"):
@@ -73,7 +72,7 @@ class ChatLayout(AppScreen[None]):
         yield KeyBar(id="keys")
 
     def show_welcome(self) -> None:
-        """Show what a new conversation begins with, and open the prompt."""
+        """Show the welcome text, and open the prompt."""
         self.transcript.add(self.welcome)
         # After the keys that the terminal has already, and those that wait for the app.
         self.call_after_refresh(self.app.call_later, self._open_prompt)
@@ -81,7 +80,7 @@ class ChatLayout(AppScreen[None]):
     def _open_prompt(self) -> None:
         self.set_focus(self.prompt)
         early, self._early = self._early or [], None
-        self.prompt.take(early)
+        self.prompt.replay(early)
 
     def _forward_event(self, event: events.Event) -> None:
         if self._early is not None and isinstance(event, events.Key | events.Paste):
@@ -91,101 +90,83 @@ class ChatLayout(AppScreen[None]):
 
     @property
     def transcript(self) -> Transcript:
-        """The transcript."""
         return self.query_one(Transcript)
 
     @property
     def is_opening(self) -> bool:
-        """Whether the prompt has not had the keys yet; they are kept for it."""
+        """Whether the prompt has not had the focus yet; keys are kept for it."""
         return self._early is not None
 
     @property
     def pane(self) -> PromptPane:
-        """The prompt, with completions and attachments."""
         return self.query_one(PromptPane)
 
     @property
     def prompt(self) -> PromptBox:
-        """The prompt box."""
         return self.query_one(PromptBox)
 
     @property
-    def activity(self) -> Activity:
-        """The line that says what goes on."""
-        return self.query_one(Activity)
-
-    @property
     def status(self) -> StatusBar:
-        """The footer."""
         return self.query_one(StatusBar)
 
-    # What the controller asks for: see ChatView.
+    # ChatView.
 
     @property
     def is_open(self) -> bool:
-        """See `ChatView`."""
         return self.is_attached
 
     def run_in_background(self, work: Coroutine[Any, Any, object], *, ignore_errors: bool = False) -> None:
-        """See `ChatView`."""
-
-        async def done() -> None:
+        async def run() -> None:
             try:
                 await work
             except EdgechatError as error:
                 if not ignore_errors:
-                    self.tell_error(error)
+                    self.show_error(error)
 
-        self.run_worker(done(), group="background", exit_on_error=not ignore_errors)
+        self.run_worker(run(), group="background", exit_on_error=not ignore_errors)
 
-    def tell(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
-        """See `ChatView`."""
+    def show_message(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
         self.notify(message, severity="warning" if warning else "information", timeout=seconds, markup=False)
 
-    def tell_error(self, error: EdgechatError) -> None:
-        """See `ChatView`."""
-        message = one_line(error.message, _MAX_TOLD)
-        message += f"\n{one_line(error.hint, _MAX_TOLD // 2)}" if error.hint else ""
+    def warn(self, message: str) -> None:
+        self.show_message(message, warning=True, seconds=8)
+
+    def show_error(self, error: EdgechatError) -> None:
+        message = one_line(error.message, _MAX_MESSAGE)
+        message += f"\n{one_line(error.hint, _MAX_MESSAGE // 2)}" if error.hint else ""
         self.notify(message, severity="error", timeout=10, markup=False)
 
     async def confirm(self, question: str, *, yes: str, no: str) -> bool:
-        """See `ChatView`."""
         from edgechat.tui.models.dialogs import ConfirmDialog
 
         return await self.app.push_screen_wait(ConfirmDialog(Content(question), yes=yes, no=no))
 
     def point_at(self, turn: str) -> None:
-        """See `ChatView`."""
         self.transcript.point_at(turn)
 
     def toggle_thought(self, turn: str) -> None:
-        """See `ChatView`."""
-        self.transcript.toggle_thought(turn)
+        self.transcript.toggle_thoughts(turn)
 
     def show_status(self, status: Status) -> None:
-        """See `ChatView`."""
-        words, share = status.activity
-        if words:
-            self.activity.show(words, share)
+        line = self.query_one(Activity)
+        activity, share = status.activity
+        if activity:
+            line.show(activity, share)
         else:
-            self.activity.clear()
+            line.clear()
         bar = self.status
         bar.used, bar.speed, bar.speedup, bar.think = status.used, status.speed, status.speedup, status.think
         bar.context = status.context or bar.context
 
     def show_model(self, name: str) -> None:
-        """See `ChatView`."""
         self.status.model = name
 
     def show_downloads(self, line: str) -> None:
-        """See `ChatView`."""
         self.status.pulling = line
 
     @property
     def clipboard(self) -> str:
-        """See `ChatView`."""
         return self.app.clipboard
 
     def copy(self, text: str) -> None:
-        """See `ChatView`."""
         self.app.copy_to_clipboard(text)

@@ -13,16 +13,16 @@ from edgechat.tui.models.pulls import Pulls
 
 
 class ModelDownloads:
-    """Shows how downloads go, and what became of them."""
+    """Shows the progress of downloads, and how they ended."""
 
     def __init__(self, view: ChatView, library: ModelLibrary, on_awaited: Callable[[str], bool]) -> None:
-        """on_awaited: switches to a model that was waited for; returns whether it could."""
+        """on_awaited: switches to a model that the user waits for; returns whether it could."""
         self.library = library
         self.pulls = Pulls(library)
         self.pulls.listen(self._changed)
         self.pulls.on_done = self._done
         self.awaited: Pull | None = None
-        """The download after which its model is to answer at once."""
+        """The download whose model answers as soon as it is complete."""
         self._view = view
         self._on_awaited = on_awaited
         self._names: dict[bool, list[tuple[str, str]]] = {}
@@ -40,22 +40,24 @@ class ModelDownloads:
 
         if remote:
             entries = await asyncio.to_thread(catalogue)
-            self._names[True] = [(one.name, one.description) for one in entries if one.repo is not None]
+            self._names[True] = [
+                (entry.name, entry.description) for entry in entries if entry.repo is not None
+            ]
         else:
-            found = await asyncio.to_thread(inventory)
+            models = (await asyncio.to_thread(inventory)).models
             self._names[False] = [
-                (one.name, f"{mebibytes(one.size)}, {one.place.value}") for one in found.models
+                (model.name, f"{mebibytes(model.size)}, {model.place.value}") for model in models
             ]
 
     def _changed(self, pull: Pull) -> None:
         self._view.show_downloads(self.pulls.line())
         # The models screen shows errors itself.
         if pull.state is PullState.FAILED and pull.error is not None and self._view.is_current:
-            self._view.tell_error(pull.error)
+            self._view.show_error(pull.error)
 
     def _done(self, pull: Pull) -> None:
         self._names.clear()
         if pull.model is None or (pull is self.awaited and self._on_awaited(pull.model)):
             return
         name = one_line(pull.model, 60)
-        self._view.tell(f"{name} was downloaded. To chat with it: /model {name}", seconds=15)
+        self._view.show_message(f"{name} was downloaded. To chat with it: /model {name}", seconds=15)

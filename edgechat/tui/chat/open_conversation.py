@@ -17,16 +17,15 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Attachment, ChatSettings, Turn
 from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store
-from edgechat.engine.types import Finished
 from edgechat.tui.chat.answer import ReplyEvents
-from edgechat.tui.chat.views import TranscriptView
+from edgechat.tui.chat.views import ChatView
 
 _MAX_STORED = 2**20
 """Characters of one unsent prompt that are stored."""
 
 
 class UnsentPrompt(msgspec.Struct, omit_defaults=True):
-    """A prompt that was not sent; stored as JSON."""
+    """What was typed and not sent; stored as JSON."""
 
     text: str = ""
     attachments: list[Attachment] = []
@@ -37,7 +36,6 @@ class UnsentPrompt(msgspec.Struct, omit_defaults=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to keep."""
         return not (self.text or self.attachments or (self.aside is not None and not self.aside.is_empty))
 
     def before(self, other: UnsentPrompt) -> UnsentPrompt:
@@ -66,33 +64,22 @@ async def load_unsent(store: Store, chat_id: str | None) -> UnsentPrompt:
 
 async def save_unsent(store: Store, chat_id: str | None, prompt: UnsentPrompt) -> None:
     """Store the unsent prompt of a conversation, or (None) of a new one. Raises StoreError."""
-    if len(prompt.text) + sum(len(one.text) for one in prompt.attachments) > _MAX_STORED:
+    if len(prompt.text) + sum(len(attachment.text) for attachment in prompt.attachments) > _MAX_STORED:
         prompt = UnsentPrompt(prompt.text[:_MAX_STORED])
     await store.keep_unsent(chat_id, "" if prompt.is_empty else msgspec.json.encode(prompt).decode())
 
 
 class ConversationListener(Protocol):
-    """What is told of an open conversation."""
+    """What an open conversation calls when something happens in it."""
 
     def conversation_changed(self, opened: OpenConversation) -> None:
         """Its activity or figures have changed."""
-        ...
 
     def question_saved(self, opened: OpenConversation) -> None:
         """A question is in the store."""
-        ...
 
     def question_not_sent(self, opened: OpenConversation, prompt: UnsentPrompt) -> None:
-        """A question comes back."""
-        ...
-
-    def reply_finished(self, finished: Finished) -> None:
-        """A reply has ended, with these figures."""
-        ...
-
-    def warn(self, message: str) -> None:
-        """There is something to know that does not belong to the transcript."""
-        ...
+        """A question was not sent, and is given back."""
 
 
 class OpenConversation:
@@ -101,7 +88,7 @@ class OpenConversation:
     def __init__(
         self,
         session: ChatSession,
-        transcript: TranscriptView,
+        view: ChatView,
         listener: ConversationListener,
         conversation: Conversation | None = None,
     ) -> None:
@@ -110,18 +97,19 @@ class OpenConversation:
         self.settings = conversation.chat.settings if conversation else ChatSettings()
         self.system: str | None = conversation.system if conversation else None
         """Of a new conversation: the system prompt that it will begin with."""
-        self.transcript = transcript
+        self.transcript = view.new_transcript(is_new=conversation is None)
         self.activity: tuple[str, float | None] = ("", None)
         """What is being done, in words, and the share of it that is done (0 to 1) if it is known."""
         self.used = 0
         """Tokens in the context."""
         self.speed = self.speedup = 0.0
         """Tokens per second of the reply, and relative to plain decoding; 0 if unknown."""
-        self.draft = UnsentPrompt()
+        self.unsent = UnsentPrompt()
         """The prompt, as it was when the conversation was shown last."""
-        self.unsaved: UnsentPrompt | None = None
-        """A question that is on its way to the store."""
+        self.pending_question: UnsentPrompt | None = None
+        """A question that is being saved."""
         self._session = session
+        self._view = view
         self._listener = listener
         self._answering: asyncio.Task[None] | None = None
         self._stopping = False
@@ -129,9 +117,10 @@ class OpenConversation:
             self._show_turns()
             self._read_figures()
 
+    # Properties without a docstring are those of `Status`.
+
     @property
     def id(self) -> str:
-        """The id of the conversation; empty before the first question."""
         return self.conversation.chat.id if self.conversation is not None else ""
 
     @property
@@ -140,8 +129,12 @@ class OpenConversation:
         return bool(self.turns)
 
     @property
+    def stored_id(self) -> str | None:
+        """The id under which its unsent prompt is stored; None for a new conversation."""
+        return self.id if self.is_stored else None
+
+    @property
     def is_answering(self) -> bool:
-        """Whether a question waits for its reply to end."""
         return self._answering is not None and not self._answering.done()
 
     @property
@@ -151,104 +144,90 @@ class OpenConversation:
 
     @property
     def think(self) -> bool | None:
-        """How thinking is switched; None: not at all."""
         return self.settings.think
 
     @property
     def context(self) -> int:
-        """The context length of the loaded model, in tokens; 0 if none is loaded."""
         engine = self._session.loaded
         return engine.model.context if engine is not None and engine.model is not None else 0
 
     @property
     def turns(self) -> list[Turn]:
-        """The turns that are shown."""
         return self.conversation.turns if self.conversation is not None else []
 
     def turn(self, turn_id: str) -> Turn | None:
-        """Return the turn of that id that is shown."""
         return next((turn for turn in self.turns if turn.id == turn_id), None)
 
     @property
-    def whole_draft(self) -> UnsentPrompt:
-        """All that was typed here and is not in the store."""
-        return self.draft if self.unsaved is None else self.unsaved.before(self.draft)
+    def all_unsent(self) -> UnsentPrompt:
+        """All that was typed here and is not a turn in the store."""
+        return self.unsent if self.pending_question is None else self.pending_question.before(self.unsent)
 
-    # What is told of it; see `ReplyObserver`.
-
-    def tell(self, words: str, share: float | None = None) -> None:
-        """Say what is being done, and how much of it is done; no words: nothing."""
-        self.activity = (words, share)
+    def show_activity(self, activity: str, share: float | None = None) -> None:
+        """Show what is being done, and how much of it is done; empty: nothing."""
+        self.activity = (activity, share)
         self.changed()
 
     def changed(self) -> None:
-        """Let the listener know that the activity or the figures have changed."""
+        """Report that the activity or the figures have changed."""
         self._listener.conversation_changed(self)
-
-    def warn(self, message: str) -> None:
-        """Say something that does not belong to the transcript."""
-        self._listener.warn(message)
-
-    def finished(self, finished: Finished) -> None:
-        """Pass on what a reply took."""
-        self._listener.reply_finished(finished)
 
     # Asking and answering.
 
     def start(self, answering: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run `ask` or `retry`, in a task of its own."""
+        """Run `ask` or `retry` in a task."""
         self._stopping = False
         self._answering = asyncio.create_task(answering)
         return self._answering
 
-    async def ask(self, draft: UnsentPrompt) -> None:
+    async def ask(self, question: UnsentPrompt) -> None:
         """Save a question, or a new wording of one, and stream the reply; if that fails, give it back."""
-        known = len(self.turns)
-        if not await self._save(draft):
+        n_turns = len(self.turns)
+        if not await self._save(question):
             return
-        if draft.edits:
+        if question.edits:
             self._show_turns()
         else:
-            # Before the question comes what `edgechat run` has said in this chat meanwhile.
-            self.transcript.add_turns(self.turns[known:])
+            # `edgechat run` may have added turns before the question.
+            self.transcript.add_turns(self.turns[n_turns:])
         self.transcript.follow_end()
-        await self._answer(draft)
+        await self._answer(question)
 
-    async def _save(self, draft: UnsentPrompt) -> bool:
-        """Save a question. Until it is in the store it is `unsaved`, and kept as what was not sent."""
+    async def _save(self, question: UnsentPrompt) -> bool:
+        """Save a question. Until it is in the store it is `pending_question`, and counts as unsent."""
         saved = False
-        self.unsaved = draft
+        self.pending_question = question
         try:
-            attachments = await self._with_files(draft)
+            attachments = await self._with_files(question)
             conversation = await self._stored()
-            if draft.edits:
-                await conversation.edit(draft.edits, question_text(draft.text), attachments)
+            if question.edits:
+                await conversation.edit(question.edits, question_text(question.text), attachments)
             else:
-                await conversation.ask(question_text(draft.text), attachments)
+                await conversation.ask(question_text(question.text), attachments)
             saved = True
             if self._stopping:
                 saved = False
                 await conversation.take_back_question()
         except EdgechatError as exc:
             self.transcript.add_problem(exc)
-        self.unsaved = None
+        self.pending_question = None
         if saved:
             self._listener.question_saved(self)
         else:
-            self.tell("")
-            self._listener.question_not_sent(self, draft)
+            self.show_activity("")
+            self._listener.question_not_sent(self, question)
         return saved
 
-    async def _with_files(self, draft: UnsentPrompt) -> tuple[Attachment, ...]:
+    async def _with_files(self, question: UnsentPrompt) -> tuple[Attachment, ...]:
         """Return the attachments, and the files that the text names. Raises AttachmentError."""
-        if "@" not in draft.text:
-            return tuple(draft.attachments)
-        had = {one.name for one in draft.attachments}
-        found, missing = await asyncio.to_thread(named_in, draft.text, MOST - len(had))
+        if "@" not in question.text:
+            return tuple(question.attachments)
+        names = {attachment.name for attachment in question.attachments}
+        files, missing = await asyncio.to_thread(named_in, question.text, MOST - len(names))
         if missing:
-            names = ", ".join(one_line(name, 60) for name in missing[:5])
-            self.warn(f"Not attached, because there is no such file: {names}.")
-        return (*draft.attachments, *(one for one in found if one.name not in had))
+            listed = ", ".join(one_line(name, 60) for name in missing[:5])
+            self._view.warn(f"Not attached, because there is no such file: {listed}.")
+        return (*question.attachments, *(file for file in files if file.name not in names))
 
     async def retry(self, turn_id: str = "") -> None:
         """Regenerate a reply, or the last one; the present one stays as a branch."""
@@ -263,47 +242,44 @@ class OpenConversation:
         self._show_turns()
         await self._answer()
 
-    async def _answer(self, asked: UnsentPrompt | None = None) -> None:
-        """Stream the reply to the last question. asked: what to give back if it turns out too long."""
+    async def _answer(self, question: UnsentPrompt | None = None) -> None:
+        """Stream the reply to the last question. question: what to give back if it turns out too long."""
         try:
             conversation = await self._stored()
-            question = conversation.turns[-1]
-            await ReplyEvents(self, conversation).run(self._session)
-            if question not in conversation.turns:
+            turn = conversation.turns[-1]
+            await ReplyEvents(self, self._view, conversation).run(self._session)
+            if turn not in conversation.turns:
                 self._show_turns(keep_problems=True)
-                back = asked or UnsentPrompt(question.content, list(question.attachments))
-                self._listener.question_not_sent(self, back)
+                question = question or UnsentPrompt(turn.content, list(turn.attachments))
+                self._listener.question_not_sent(self, question)
             self._mark_left_out()
         except EdgechatError as exc:
             self.transcript.add_problem(exc)
         finally:
-            self._put_line_back()
-            self.tell("")
-
-    def _put_line_back(self) -> None:
-        """Show the reply again that was to be regenerated, if that did not even begin."""
-        if self.conversation is not None:
-            before = list(self.conversation.turns)
-            self.conversation.put_back()
-            if self.conversation.turns != before:
-                self._show_turns(keep_problems=True)
+            if self.conversation is not None:
+                # The reply that was to be regenerated is shown again if the new one has not begun.
+                turns = list(self.conversation.turns)
+                self.conversation.put_back()
+                if self.conversation.turns != turns:
+                    self._show_turns(keep_problems=True)
+            self.show_activity("")
 
     async def stop(self) -> None:
-        """End the reply here; asked again, or before it has begun, give it up at once.
+        """End the reply here; cancel it if it has not begun, or if this is the second call.
 
-        A question on its way to the store comes back from there.
+        A question that is being saved is given back.
         """
         if self._answering is None:
             return
-        told = not self._stopping and self.conversation is not None and await self.conversation.stop()
+        is_ending = not self._stopping and self.conversation is not None and await self.conversation.stop()
         self._stopping = True
-        if told or self.unsaved is not None:
-            self.tell("Stopping")
+        if is_ending or self.pending_question is not None:
+            self.show_activity("Stopping")
         else:
             self._answering.cancel()
 
-    async def wind_down(self) -> None:
-        """Give a running reply up, and return when its text is saved."""
+    async def cancel(self) -> None:
+        """Cancel a running reply, and return when its text is saved."""
         if self._answering is not None and self.is_answering:
             self._answering.cancel()
             await asyncio.wait([self._answering])
@@ -324,11 +300,11 @@ class OpenConversation:
         number, count = conversation.branches(turn_id)
         if not 0 <= number + by < count:
             return None
-        at = next(at for at, turn in enumerate(conversation.turns) if turn.id == turn_id)
+        index = [turn.id for turn in conversation.turns].index(turn_id)
         await conversation.switch(turn_id, number + by)
         self._show_turns()
         self._read_figures()
-        return conversation.turns[at].id
+        return conversation.turns[index].id
 
     async def set_settings(self, settings: ChatSettings) -> None:
         """Change how its replies are generated from now on. Raises EdgechatError."""

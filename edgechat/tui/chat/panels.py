@@ -1,57 +1,34 @@
-"""What is beside the chat, or in its place where there is no room: conversations and the engine room."""
+"""The panels beside the chat, or over it if there is no room: conversations and the engine room."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from textual.screen import Screen
 
-from edgechat.chat.session import ChatSession
 from edgechat.engine.types import Finished
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.views import Status
 
 if TYPE_CHECKING:
+    from edgechat.tui.chat.controller import ChatController
     from edgechat.tui.conversations.sidebar import Sidebar
     from edgechat.tui.engine_room.room import EngineRoom
 
 _SIDEBAR = "sidebar"
 _REPLIES = 64
-"""That the engine room knows of when it is opened."""
+"""Replies that the engine room shows when it is opened."""
 _ROOMY = 120
-"""Columns from which the conversations are shown unless somebody has hidden them."""
-
-
-class Chats(Protocol):
-    """What the panels show: the conversations that are open, and the session."""
-
-    @property
-    def session(self) -> ChatSession:
-        """The store and the engine."""
-        ...
-
-    @property
-    def shown(self) -> Status:
-        """The conversation on the screen."""
-        ...
-
-    @property
-    def answering(self) -> frozenset[str]:
-        """The ids of the conversations in which a reply is being generated."""
-        ...
-
-    def title_of(self, chat_id: str) -> str | None:
-        """Return the title of a conversation that is or was open."""
-        ...
+"""Columns from which the conversations are shown unless the user has hidden them."""
 
 
 class Panels:
-    """Makes each panel when it is first wanted, and feeds it while it is shown."""
+    """Makes each panel on first use, and updates it while it is shown."""
 
-    def __init__(self, screen: Screen[None], chats: Chats) -> None:
+    def __init__(self, screen: Screen[None], controller: ChatController) -> None:
         self._screen = screen
-        self._chats = chats
+        self._controller = controller
         self._sidebar: Sidebar | None = None
         self._room: EngineRoom | None = None
         self._replies: deque[Finished] = deque(maxlen=_REPLIES)
@@ -60,18 +37,17 @@ class Panels:
 
     async def restore(self) -> None:
         """Show the conversations if they were shown last time, or there is much room. Raises StoreError."""
-        store = await self._chats.session.store()
+        store = await self._controller.session.store()
         shown = await store.preference(_SIDEBAR)
         roomy = self._screen.size.width >= _ROOMY
         if roomy and (shown == "shown" or (shown is None and await store.headlines(1, 0))):
             await self.show_sidebar()
 
     async def show_sidebar(self) -> Sidebar:
-        """Show the conversations and return them."""
         if self._sidebar is None:
             from edgechat.tui.conversations.sidebar import Sidebar
 
-            self._sidebar = Sidebar(await self._chats.session.store())
+            self._sidebar = Sidebar(await self._controller.session.store())
             await self._screen.query_one("#columns").mount(self._sidebar, before=0)
         self._screen.add_class("-listing")
         if self._screen.has_class("-narrow"):
@@ -79,85 +55,79 @@ class Panels:
         self.refresh()
         return self._sidebar
 
-    def hide_sidebar(self) -> None:
-        """Hide the conversations."""
-        self._screen.remove_class("-listing")
-        self._screen.query_one(PromptBox).focus()
-
     async def toggle_sidebar(self) -> None:
-        """Show the conversations and give them the keys; where they have them already, hide them."""
-        hides = self._sidebar is not None and self._sidebar.has_focus_within
-        if hides:
-            self.hide_sidebar()
+        """Show the conversations and focus them; if they have the focus already, hide them."""
+        is_focused = self._sidebar is not None and self._sidebar.has_focus_within
+        if is_focused:
+            self._hide("-listing")
         else:
             (await self.show_sidebar()).focus_list()
-        store = await self._chats.session.store()
-        await store.set_preference(_SIDEBAR, "hidden" if hides else "shown")
+        store = await self._controller.session.store()
+        await store.set_preference(_SIDEBAR, "hidden" if is_focused else "shown")
 
     async def search(self, words: str) -> None:
-        """Show the conversations, and search them for what is typed."""
+        """Show the conversations, and search them."""
         (await self.show_sidebar()).search(words)
 
     async def show_trash(self) -> None:
-        """Show what was deleted in place of the conversations, and give it the keys."""
+        """Show the trash in place of the conversations, and focus it."""
         (await self.show_sidebar()).focus_trash()
 
     def refresh(self) -> None:
         """Show what is new in the list of conversations."""
         if self._sidebar is not None and self._screen.has_class("-listing"):
-            self._sidebar.show_current(self._chats.shown.id, self._chats.answering)
+            self._sidebar.show_current(self._controller.shown.id, self._controller.answering)
 
     # The engine room.
 
     async def toggle_room(self) -> None:
         """Show what the engine does, or hide it."""
-        screen, chats = self._screen, self._chats
+        screen, controller = self._screen, self._controller
         if screen.has_class("-inspecting"):
-            self.hide_room()
+            self._hide("-inspecting")
             return
         if self._room is None:
             from edgechat.tui.engine_room.room import EngineRoom
 
             self._room = EngineRoom()
-            self._room.follow(lambda: chats.session.loaded, lambda: chats.shown.id or None)
-            self._room.cache.title_of = chats.title_of
+            self._room.follow(lambda: controller.session.loaded, lambda: controller.shown.id or None)
+            self._room.cache.title_of = controller.title_of
             for finished in self._replies:
                 self._room.show_reply(finished)
             await screen.query_one("#columns").mount(self._room)
         screen.add_class("-inspecting")
         if screen.has_class("-narrow"):
             screen.remove_class("-listing")
-        self.shows_model()
+        self.show_model()
         self._room.focus()
 
-    def hide_room(self) -> None:
-        """Hide what the engine does."""
-        self._screen.remove_class("-inspecting")
+    def _hide(self, css_class: str) -> None:
+        self._screen.remove_class(css_class)
         self._screen.query_one(PromptBox).focus()
 
     def uncover(self) -> None:
-        """Hide what stands in place of the chat, where there is no room for both."""
+        """Hide the panels that cover the chat, for lack of room."""
         screen = self._screen
         if screen.has_class("-listing") and screen.has_class("-narrow"):
-            self.hide_sidebar()
+            self._hide("-listing")
         if screen.has_class("-inspecting") and not screen.has_class("-wide"):
-            self.hide_room()
+            self._hide("-inspecting")
 
-    def shows_model(self) -> None:
+    def show_model(self) -> None:
         """Show the model that answers now."""
-        session = self._chats.session
+        session = self._controller.session
         if self._room is not None:
             engine = session.loaded
             plan = engine.plan if engine is not None else session.plan
             self._room.show_model(plan, engine.model if engine is not None else None)
 
-    def finished(self, finished: Finished) -> None:
+    def show_reply(self, finished: Finished) -> None:
         """Show what a reply took."""
         self._replies.append(finished)
         if self._room is not None:
             self._room.show_reply(finished)
 
-    def changed(self, status: Status) -> None:
+    def show_speed(self, status: Status) -> None:
         """Show how fast a reply comes."""
         if self._room is not None and status.is_answering and status.speed:
             self._room.show_speed(status.speed)

@@ -1,7 +1,7 @@
 """The chat screen: conversations at the left, the engine room at the right, and between them the chat.
 
 It turns keys and messages into calls of the ChatController, which shows things through the methods of
-ChatView. What is not on the first frame is imported when it is first wanted.
+ChatView. What is not on the first frame is imported on first use.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _ACTIONS = {
 
 
 class ChatScreen(ChatLayout):
-    """Where people talk with a model."""
+    """The chat with a model."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "give_prompt_back", "Cancel"),
+        Binding("escape", "restore_prompt", "Cancel"),
         Binding("escape", "stop", "Stop"),
         Binding("escape", "to_prompt", "Back"),
         Binding("escape", "clear_toasts", "Close the message", show=False),
@@ -91,22 +91,21 @@ class ChatScreen(ChatLayout):
         self._shown: ConversationView | None = None
 
     def on_mount(self) -> None:
-        """Begin a new chat, and open everything behind it once the first frame is on the screen."""
         self.show_welcome()
         self.call_after_refresh(self._start)
 
     def focus_text(self) -> None:
-        """Give the prompt the keys, for text that is typed or pasted where it means nothing."""
+        """Focus the prompt, for text that is typed or pasted elsewhere."""
         self.panels.uncover()
         if not self.prompt.focusable:
-            self.app.stylesheet.update(self)  # which else waits until nothing is left to do
+            self.app.stylesheet.update(self)  # which is otherwise delayed until the app is idle
         self.set_focus(self.prompt)
 
     @property
     def controller(self) -> ChatController:
         """What the screen shows, and what its keys do."""
         if self._controller is None:
-            # SQLite and the engine come with it: 40 ms that the first frame does not wait for.
+            # This imports SQLite and the engine: 40 ms that the first frame does not wait for.
             from edgechat.chat.session import ChatSession, SessionServices
             from edgechat.tui.chat.controller import ChatController
             from edgechat.tui.models.library import ModelLibrary
@@ -123,12 +122,10 @@ class ChatScreen(ChatLayout):
 
     @property
     def session(self) -> ChatSession:
-        """The session behind the screen."""
         return self.controller.session
 
     @cached_property
     def panels(self) -> Panels:
-        """What is beside the chat."""
         from edgechat.tui.chat.panels import Panels
 
         return Panels(self, self.controller)
@@ -142,44 +139,39 @@ class ChatScreen(ChatLayout):
     async def _start(self) -> None:
         self.pane.arguments = self._arguments
         await self.controller.start()
-        # All that is loaded by now stays: looking through it for garbage would hold up a key for 40 ms.
+        # What is loaded by now stays: searching it for garbage would delay a key by 40 ms.
         gc.collect()
         gc.freeze()
 
-    async def wind_down(self) -> None:
-        """Save what is being written and what was computed, end the worker, close the store."""
+    async def close_session(self) -> None:
+        """Save replies, prompts and KV states, end the worker, and close the store."""
         if self._controller is not None:
             await self._controller.close()
 
-    # What the controller asks for: see ChatView.
+    # ChatView.
 
     def new_transcript(self, *, is_new: bool) -> ConversationView:
-        """See `ChatView`."""
         from edgechat.tui.chat.conversation_view import ConversationView
 
         if not is_new:
             return ConversationView()
-        # That of the first one is on the screen already.
+        # The first one's is on the screen already.
         return ConversationView(self.welcome if self._shown is None else WelcomePiece())
 
     def show_transcript(self, transcript: TranscriptView, turn: str = "") -> None:
-        """See `ChatView`."""
         if self._shown is not None:
             self._shown.hide()
         self._shown = cast("ConversationView", transcript)  # there are no others here
         self._shown.show_in(self.transcript, turn=turn)
 
     def show_status(self, status: Status) -> None:
-        """See `ChatView`."""
         super().show_status(status)
-        self.panels.changed(status)
+        self.panels.show_speed(status)
 
     def show_finished(self, finished: Finished) -> None:
-        """See `ChatView`."""
-        self.panels.finished(finished)
+        self.panels.show_reply(finished)
 
     def refresh_chat(self) -> None:
-        """See `ChatView`."""
         self.pane.is_busy = self.answering
         if not self.answering:
             self.prompt.border_subtitle = ""
@@ -187,22 +179,19 @@ class ChatScreen(ChatLayout):
         self.refresh_bindings()
 
     def show_loaded(self) -> None:
-        """See `ChatView`."""
-        self.panels.shows_model()
+        self.panels.show_model()
 
     async def restore_panels(self) -> None:
-        """See `ChatView`."""
         await self.panels.restore()
 
     async def perform(self, command: str, argument: str) -> None:
-        """See `ChatView`."""
         match command:
             case "search":
                 await self.panels.search(argument)
             case "attach":
                 self.pane.attach_file(argument)
             case "theme":
-                self.app.take_theme(argument)  # type: ignore[attr-defined]
+                self.app.set_theme(argument)  # type: ignore[attr-defined]
             case _:
                 await self.run_action(_ACTIONS[command])
 
@@ -213,21 +202,17 @@ class ChatScreen(ChatLayout):
         self.controller.ask(event.text, list(event.attachments))
 
     @on(PromptPane.Refused)
-    def _refuse(self) -> None:
+    def _show_busy(self) -> None:
         self.prompt.border_subtitle = "still answering · Esc stops"
 
     @on(PromptPane.AttachFailed)
-    def _tell_failure(self, event: PromptPane.AttachFailed) -> None:
-        self.tell_error(event.error)
+    def _show_attach_error(self, event: PromptPane.AttachFailed) -> None:
+        self.show_error(event.error)
 
     @on(PromptPane.Commanded)
     def _run_typed_command(self, event: PromptPane.Commanded) -> None:
         self.controller.prompt_sent()
         self.run_command(event.name, event.argument)
-
-    @on(PromptBox.WantsTurns)
-    def _to_turns(self) -> None:
-        self.action_turns()
 
     @on(PromptBox.WantsHistory)
     def _show_history(self) -> None:
@@ -235,7 +220,7 @@ class ChatScreen(ChatLayout):
 
     @on(PromptPane.Changed)
     def _prompt_changed(self) -> None:
-        self.controller.typed()
+        self.controller.prompt_changed()
 
     def _arguments(self, command: str) -> Sequence[tuple[str, str]]:
         """Return what may follow a command, each with a few words about it."""
@@ -244,116 +229,99 @@ class ChatScreen(ChatLayout):
         return [(name, "") for name in THEMES] if command == "theme" else arguments(self.controller, command)
 
     def run_command(self, name: str, argument: str = "") -> None:
-        """Run a slash command."""
         from edgechat.tui.chat.command_handlers import run_command
 
         self.run_in_background(run_command(self.controller, name, argument))
 
-    def borrow_prompt(self, text: str) -> None:
+    def replace_prompt(self, text: str) -> None:
         """Put the beginning of a command into the prompt; Escape restores what was there."""
-        self.controller.borrow_prompt(text)
+        self.controller.replace_prompt(text)
 
     @property
     def presets(self) -> list[str]:
-        """The names of the presets."""
         return list(self.session.settings.presets)
 
     # Keys.
 
-    def _move(self, doing: Coroutine[Any, Any, object]) -> None:
-        """Do something that moves the focus, which keys wait for; an error is shown."""
+    def _hold_keys_during(self, task: Coroutine[Any, Any, object]) -> None:
+        """Run what moves the focus, and hold keys back meanwhile; an error is shown."""
         end = self.app.keys.hold()  # type: ignore[attr-defined]
 
         async def done() -> None:
             try:
-                await doing
+                await task
             finally:
                 end()
 
         self.run_in_background(done())
 
-    def action_give_prompt_back(self) -> None:
-        """Restore what was set aside in the prompt."""
-        self.controller.give_prompt_back()
+    def action_restore_prompt(self) -> None:
+        self.controller.restore_prompt()
 
     async def action_stop(self) -> None:
-        """End the reply here; pressed again, or before it has begun, give it up at once."""
+        """End the reply here; pressed again, or before it has begun, cancel it."""
         self.app.clear_notifications()
         await self.controller.shown.stop()
 
     def action_clear_toasts(self) -> None:
-        """Remove the messages beside the chat."""
         self.app.clear_notifications()
 
     def action_retry(self) -> None:
-        """Regenerate the last reply; the present one can be gone back to."""
         self.run_command("retry")
 
     def action_new_chat(self) -> None:
-        """Leave this conversation, which is in the store, and begin another."""
         self.controller.begin_new()
 
     def action_thoughts(self) -> None:
-        """Unfold or fold the thinking."""
         self.transcript.toggle_thoughts()
 
+    @on(PromptBox.WantsTurns)
     def action_turns(self) -> None:
-        """Give the keys to the turns, the last one first."""
         if self.transcript.turns:
             self.transcript.focus(scroll_visible=False)
 
     def action_to_prompt(self) -> None:
-        """Give the keys back to the prompt, and uncover the chat."""
         self.app.clear_notifications()
         self.panels.uncover()
         self.prompt.focus()
 
     def action_turn(self, what: str) -> None:
-        """Do something with the current turn."""
         from edgechat.tui.chat.turn_actions import act
 
         act(self.controller, self.transcript.current, what)
 
     def action_conversations(self) -> None:
-        """Show the conversations, or hide them."""
-        self._move(self.panels.toggle_sidebar())
+        self._hold_keys_during(self.panels.toggle_sidebar())
 
     def action_trash(self) -> None:
-        """Show the conversations that were deleted."""
-        self._move(self.panels.show_trash())
+        self._hold_keys_during(self.panels.show_trash())
 
     def action_search(self) -> None:
-        """Search all conversations; what is typed from now on is searched for."""
-        self._move(self.panels.search(""))
+        self._hold_keys_during(self.panels.search(""))
 
     def action_engine_room(self) -> None:
-        """Show what the engine does, or hide it."""
-        self._move(self.panels.toggle_room())
+        self._hold_keys_during(self.panels.toggle_room())
 
     def action_switch_thinking(self) -> None:
-        """Switch the model's thinking: on, off, and as the model does."""
         from edgechat.tui.chat.command_handlers import next_thinking
 
         self.run_in_background(next_thinking(self.controller))
 
     def action_undo_delete(self) -> None:
-        """Restore the conversation that was deleted last."""
         from edgechat.tui.chat.stored_conversations import undo_delete
 
         self.run_in_background(undo_delete(self.controller, focus=self.focused is self.prompt))
 
     def action_scroll(self, where: str) -> None:
-        """Move in the transcript while the prompt box keeps the keys."""
+        """Scroll the transcript while the prompt keeps the focus."""
         getattr(self.transcript, f"action_{where}" if "page" in where else f"action_scroll_{where}")()
 
     # Other screens.
 
     def settings_changed(self) -> None:
-        """Heed what the settings say now."""
         self.run_in_background(self.session.read_settings())
 
     def action_models(self) -> None:
-        """Show the models, and switch to the one that is chosen there."""
         self.run_in_background(self._choose_model())
 
     async def _choose_model(self) -> None:
@@ -365,7 +333,6 @@ class ChatScreen(ChatLayout):
             await self.controller.switch_model(chosen)
 
     def show_first_run(self) -> None:
-        """See `ChatView`."""
         self.run_in_background(self._choose_first_model())
 
     async def _choose_first_model(self) -> None:
@@ -382,7 +349,6 @@ class ChatScreen(ChatLayout):
                 await self.controller.switch_model(chosen.model)
 
     def action_parameters(self) -> None:
-        """Edit the system prompt and the parameters of this conversation."""
         self.run_in_background(self._edit_parameters())
 
     async def _edit_parameters(self) -> None:
@@ -406,67 +372,58 @@ class ChatScreen(ChatLayout):
             ParametersScreen(shown.system, shown.settings, presets, defaults, can_think=can_think, save=save)
         )
 
-    # What the list of conversations wants; its class is not imported for it.
+    # Messages of the sidebar; its class is not imported for them.
 
     def on_sidebar_chosen(self, event: Any) -> None:
-        """Show a conversation."""
         self.panels.uncover()
-        self._move(self.controller.open(event.chat_id, event.turn_id or ""))
+        self._hold_keys_during(self.controller.open(event.chat_id, event.turn_id or ""))
 
     def on_sidebar_renamed(self, event: Any) -> None:
-        """Give a conversation another title."""
         from edgechat.tui.chat.stored_conversations import rename
 
         self._change_list(rename(self.controller, event.chat_id, event.title))
 
     def on_sidebar_pinned(self, event: Any) -> None:
-        """Keep a conversation at the top, or no longer."""
         from edgechat.tui.chat.stored_conversations import pin
 
         self._change_list(pin(self.controller, event.chat_id, event.pinned))
 
     def on_sidebar_deleted(self, event: Any) -> None:
-        """Ask, then move a conversation to the trash."""
         from edgechat.tui.chat.stored_conversations import delete
 
         self._change_list(delete(self.controller, event.chat_id, ask=True))
 
     def on_sidebar_restored(self, event: Any) -> None:
-        """Restore a conversation from the trash."""
         from edgechat.tui.chat.stored_conversations import restore
 
         self.panels.uncover()
-        self._move(self._and_refresh(restore(self.controller, event.chat_id)))
+        self._hold_keys_during(self._then_refresh_list(restore(self.controller, event.chat_id)))
 
     def on_sidebar_purged(self, event: Any) -> None:
-        """Delete a conversation for good, after a question."""
         from edgechat.tui.chat.stored_conversations import purge
 
         self._change_list(purge(self.controller, event.chat_id))
 
     def on_sidebar_exported(self, event: Any) -> None:
-        """Write a conversation to a file."""
         from edgechat.tui.chat.stored_conversations import export
 
         self.run_in_background(export(self.controller, event.chat_id))
 
     def on_sidebar_closed(self) -> None:
-        """Give the keys back to the prompt."""
         self.action_to_prompt()
 
-    def _change_list(self, doing: Coroutine[Any, Any, None]) -> None:
-        self.run_in_background(self._and_refresh(doing))
+    def _change_list(self, task: Coroutine[Any, Any, None]) -> None:
+        self.run_in_background(self._then_refresh_list(task))
 
-    async def _and_refresh(self, doing: Coroutine[Any, Any, None]) -> None:
-        await doing
+    async def _then_refresh_list(self, task: Coroutine[Any, Any, None]) -> None:
+        await task
         self.panels.refresh()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Show and allow only what can be done now."""
         controller, typing = self._controller, self.focused is self.prompt
         match action:
-            case "give_prompt_back":
-                return controller is not None and controller.is_borrowed and typing
+            case "restore_prompt":
+                return controller is not None and controller.has_prompt_aside and typing
             case "stop":
                 return self.answering
             case "clear_toasts":

@@ -38,14 +38,14 @@ async def delete(controller: ChatController, chat_id: str, *, ask: bool = False)
         raise ChatBusy("An answer is being generated there.", hint="Stop it first: Escape.")
     title = one_line((await store.find(chat_id)).title, 50)
     lasts = f"It stays in the trash for {TRASH_DAYS} days." if store.lasting else ""
-    if ask and not await _is_sure(controller, f"Delete “{title}”?\n\n{lasts}"):
+    if ask and not await _confirm(controller, f"Delete “{title}”?\n\n{lasts}"):
         return
     await store.trash(chat_id)
     controller.session.forget(chat_id)
     controller.deleted.append(chat_id)
     if controller.shown.id == chat_id:
         controller.show_new()
-    controller.view.tell(f"Deleted “{title}”. Ctrl+Z undoes this. {lasts}", seconds=8)
+    controller.view.show_message(f"Deleted “{title}”. Ctrl+Z undoes this. {lasts}", seconds=8)
     controller.view.refresh_chat()
 
 
@@ -74,17 +74,17 @@ async def purge(controller: ChatController, chat_id: str) -> None:
     """Ask, then delete a conversation in the trash for good. Raises EdgechatError."""
     store = await controller.session.store()
     title = one_line((await store.find(chat_id, trashed=True)).title, 50)
-    if await _is_sure(controller, f"Delete “{title}” permanently? It cannot be restored."):
+    if await _confirm(controller, f"Delete “{title}” permanently? It cannot be restored."):
         await store.delete(chat_id)
         _forget_deleted(controller, chat_id)
 
 
-async def _is_sure(controller: ChatController, question: str) -> bool:
+async def _confirm(controller: ChatController, question: str) -> bool:
     return await controller.view.confirm(question.strip(), yes="Delete it", no="Keep it")
 
 
 def _forget_deleted(controller: ChatController, chat_id: str) -> None:
-    controller.deleted = [one for one in controller.deleted if one != chat_id]
+    controller.deleted = [deleted for deleted in controller.deleted if deleted != chat_id]
     controller.view.refresh_chat()
 
 
@@ -92,7 +92,7 @@ async def export(controller: ChatController, chat_id: str, name: str = "") -> No
     """Write a conversation to a file, as JSON if its name says so, else as Markdown. Raises EdgechatError."""
     conversation = await Conversation.load(await controller.session.store(), chat_id)
     path = await asyncio.to_thread(files.export_to_file, conversation, name)
-    controller.view.tell(f"Written to {one_line(str(path), 300)}", seconds=8)
+    controller.view.show_message(f"Written to {one_line(str(path), 300)}", seconds=8)
 
 
 async def import_file(controller: ChatController, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What the keys do with the current turn of the transcript."""
+"""The actions on a turn of the transcript."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgechat.tui.chat.controller import ChatController
 
 
 def act(controller: ChatController, turn_id: str, what: str) -> None:
-    """Do it; an error is shown.
+    """Run an action on a turn; an error is shown.
 
     what: copy, copy_code, edit, regenerate, quote, bring_back, unfold, other(-1), other(1).
     """
@@ -34,16 +34,16 @@ def act(controller: ChatController, turn_id: str, what: str) -> None:
             case "edit" if turn.role == "user":
                 if controller.shown.is_answering:
                     raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
-                controller.borrow_prompt(turn.content, turn)
+                controller.replace_prompt(turn.content, turn)
             case "regenerate":
                 controller.retry(turn.id)
                 view.pane.take_focus()
     except EdgechatError as error:
-        view.tell_error(error)
+        view.show_error(error)
 
 
 def can(controller: ChatController, turn_id: str, what: str) -> bool:
-    """Return whether that can be done with the turn."""
+    """Return whether an action can be run on a turn."""
     shown = controller.shown
     turn = shown.turn(turn_id)
     if turn is None:
@@ -74,13 +74,13 @@ def copy_reply(controller: ChatController) -> None:
     _copy(controller, replies[-1].content, "Copied the reply")
 
 
-def _copy(controller: ChatController, text: str, told: str) -> None:
+def _copy(controller: ChatController, text: str, message: str) -> None:
     controller.view.copy(text)
-    controller.view.tell(told, seconds=1.5)
+    controller.view.show_message(message, seconds=1.5)
 
 
 def _copy_code(controller: ChatController, turn: Turn) -> None:
-    """Copy the turn's block of code; of several, with each press, the next one."""
+    """Copy the turn's block of code; if there are several, the one after the last copied."""
     blocks = code_blocks(turn.content)
     if not blocks:
         raise ChatNotFound("There is no code in this turn.")
@@ -99,12 +99,12 @@ def code_blocks(text: str) -> list[str]:
 
 
 def _bring_back(controller: ChatController, turn: Turn) -> None:
-    """Attach an earlier exchange to the next question, for a model that is not sent it any more."""
+    """Attach an earlier question and answer, which the model is not sent any more, to the next question."""
     turns = controller.shown.turns
-    at = turns.index(turn)
-    first = at - 1 if turn.role == "assistant" and at else at
-    exchange = [one for one in turns[first : first + 2] if one.role != "system"]
+    index = turns.index(turn)
+    first = index - 1 if turn.role == "assistant" and index else index
+    exchange = [turn for turn in turns[first : first + 2] if turn.role != "system"]
     speakers = {"user": "You", "assistant": "Answer"}
-    text = "\n\n".join(f"{speakers[one.role]}: {one.content}" for one in exchange)
+    text = "\n\n".join(f"{speakers[turn.role]}: {turn.content}" for turn in exchange)
     controller.view.pane.attach(Attachment(f"earlier: {one_line(exchange[0].content, 30)}", text))
     controller.view.pane.take_focus()

@@ -18,15 +18,12 @@ class ReplyView(Protocol):
 
     def take(self, delta: Delta) -> None:
         """Remember more text."""
-        ...
 
     def paint(self) -> bool:
         """Show the text taken since the last call; return whether there was any."""
-        ...
 
     def finish(self, turn: Turn, branch: Branch) -> None:
         """Show the rest, and how the reply ended."""
-        ...
 
 
 class TranscriptView(Protocol):
@@ -34,35 +31,27 @@ class TranscriptView(Protocol):
 
     def show_turns(self, turns: Sequence[tuple[Turn, Branch]], *, keep_problems: bool = False) -> None:
         """Show these turns in place of the present ones. keep_problems: leave error messages below them."""
-        ...
 
     def add_turns(self, turns: Sequence[Turn]) -> None:
         """Append turns."""
-        ...
 
     def add_problem(self, error: EdgechatError) -> None:
         """Append an error message."""
-        ...
 
     def add_note(self, text: str) -> None:
         """Append to the text at the top of a new conversation; other conversations show no notes."""
-        ...
 
     def mark_left_out(self, turns: Sequence[Turn]) -> None:
         """Draw the line below the turns that the model is not sent any more."""
-        ...
 
     def new_reply(self) -> ReplyView:
         """Return what shows the next reply."""
-        ...
 
     def follow_end(self) -> None:
         """Scroll to the end, and stay there as text is added."""
-        ...
 
     async def painted(self) -> None:
         """Return when what was added is on the screen."""
-        ...
 
 
 class PromptView(Protocol):
@@ -73,84 +62,60 @@ class PromptView(Protocol):
     @property
     def text(self) -> str:
         """What is in the box."""
-        ...
 
     @property
     def unsent(self) -> str:
         """What the user has typed: not an earlier question that is only looked at again."""
-        ...
 
     def put(self, text: str, attachments: Sequence[Attachment], title: str = "") -> None:
         """Hold this in place of what was there. title: shown above the box."""
-        ...
 
     def fill(self, text: str) -> None:
         """Hold this text in place of the present one."""
-        ...
 
     def attach(self, attachment: Attachment) -> None:
         """Send this along with the next question."""
-        ...
 
     def quote(self, text: str) -> None:
         """Append a text as a quotation."""
-        ...
 
     def remember(self, questions: Sequence[str]) -> None:
         """Offer these questions as history, the newest first."""
-        ...
 
     def forget_history(self) -> None:
         """Ask for the history again when it is next wanted."""
-        ...
 
     def take_focus(self) -> None:
         """Direct the keys to the box."""
-        ...
 
 
 class Status(Protocol):
     """The state of a conversation that the status lines show."""
 
+    activity: tuple[str, float | None]
+    """What is being done, in words (empty: nothing), and the share of it that is done, if known."""
+    used: int
+    """Tokens in the context."""
+    speed: float
+    """Tokens per second of the present or the last reply; 0 before the first."""
+    speedup: float
+    """Speed of the last reply relative to plain decoding; 0 without drafts."""
+
     @property
     def id(self) -> str:
         """The id of the conversation; empty before its first question."""
-        ...
 
     @property
     def is_answering(self) -> bool:
         """Whether a reply is being generated."""
-        ...
-
-    @property
-    def activity(self) -> tuple[str, float | None]:
-        """What is being done, in words (empty: nothing), and the share of it that is done, if known."""
-        ...
-
-    @property
-    def used(self) -> int:
-        """Tokens in the context."""
-        ...
-
-    @property
-    def speed(self) -> float:
-        """Tokens per second of the present or the last reply; 0 before the first."""
-        ...
-
-    @property
-    def speedup(self) -> float:
-        """Speed of the last reply relative to plain decoding; 0 without drafts."""
-        ...
 
     @property
     def think(self) -> bool | None:
         """How thinking is switched; None: not at all."""
-        ...
 
     @property
     def context(self) -> int:
         """The context length of the loaded model, in tokens; 0 if none is loaded."""
-        ...
 
 
 class ChatView(Protocol):
@@ -158,103 +123,84 @@ class ChatView(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the screen is there; afterwards nothing is to be shown any more."""
-        ...
+        """Whether the screen is mounted; afterwards nothing is shown any more."""
 
     @property
     def is_current(self) -> bool:
         """Whether no other screen is in front of it."""
-        ...
 
     @property
     def pane(self) -> PromptView:
         """The prompt."""
-        ...
 
     def run_in_background(self, work: Coroutine[Any, Any, object], *, ignore_errors: bool = False) -> None:
-        """Run a coroutine. An EdgechatError goes to `tell_error`, others end the app.
+        """Run a coroutine. An EdgechatError goes to `show_error`, others end the app.
 
-        ignore_errors: nothing goes anywhere.
+        ignore_errors: neither happens.
         """
-        ...
 
     # Messages and questions.
 
-    def tell(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
+    def show_message(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
         """Show a message beside the chat for some seconds."""
-        ...
 
-    def tell_error(self, error: EdgechatError) -> None:
+    def warn(self, message: str) -> None:
+        """Show a warning beside the chat."""
+
+    def show_error(self, error: EdgechatError) -> None:
         """Show an error beside the chat."""
-        ...
 
     async def confirm(self, question: str, *, yes: str, no: str) -> bool:
         """Ask a question, with the labels of its two answers."""
-        ...
 
     # The conversation.
 
     def new_transcript(self, *, is_new: bool) -> TranscriptView:
         """Return the transcript of a new or a stored conversation, which is not shown yet."""
-        ...
 
     def show_transcript(self, transcript: TranscriptView, turn: str = "") -> None:
         """Show a transcript in place of the present one, at its end or at a turn."""
-        ...
 
     def point_at(self, turn: str) -> None:
         """Scroll to a turn of the transcript that is shown."""
-        ...
 
     def show_status(self, status: Status) -> None:
         """Show the state of the conversation that is shown."""
-        ...
 
     def show_finished(self, finished: Finished) -> None:
         """Show what a reply took."""
-        ...
 
     def refresh_chat(self) -> None:
         """Show again what follows from the controller's state: busy or not, the list, the keys."""
-        ...
 
     # Models.
 
     def show_model(self, name: str) -> None:
         """Show the name of the model."""
-        ...
 
     def show_loaded(self) -> None:
         """Show the model that is loaded now, in detail."""
-        ...
 
     def show_downloads(self, line: str) -> None:
         """Show how far the downloads are; empty: there are none."""
-        ...
 
     def show_first_run(self) -> None:
         """Offer models to choose from."""
-        ...
 
     # The rest of the app.
 
     @property
     def clipboard(self) -> str:
         """What was copied last."""
-        ...
 
     def copy(self, text: str) -> None:
         """Put a text on the clipboard."""
-        ...
 
     def toggle_thought(self, turn: str) -> None:
         """Show or hide the thinking of a turn."""
-        ...
 
     async def restore_panels(self) -> None:
         """Show the panels that were shown last time. Raises StoreError."""
-        ...
 
     async def perform(self, command: str, argument: str) -> None:
         """Run a slash command that concerns the screen alone. Raises EdgechatError."""
-        ...

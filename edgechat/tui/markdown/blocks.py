@@ -1,6 +1,6 @@
-"""Markdown tokens become blocks: flat, each knowing what stands before its lines.
+"""From Markdown tokens to blocks: a flat list, each with the markers that precede its lines.
 
-Textual's own Markdown widget makes a widget of every paragraph and list item, and makes a growing list anew
+Textual's own Markdown widget makes a widget of every paragraph and list item, and rebuilds a growing list
 with each word: 100 ms for 24 items. Blocks are plain data, and one widget shows them all.
 """
 
@@ -24,7 +24,7 @@ Row = tuple[Content, ...]
 
 
 class RenderedLine(NamedTuple):
-    """A line on the screen; its first `lead` characters are ours, and left out of what is copied."""
+    """A line on the screen; its first `lead` characters are markers, which are not copied."""
 
     content: Content
     lead: int = 0
@@ -41,9 +41,9 @@ class Block:
     content: Content = NOTHING
     """The text; of code, the plain source."""
     first: str = ""
-    """Stands before the first line: the bullet or number of a list item, the bar of a quote."""
+    """Precedes the first line: the bullet or number of a list item, the bar of a quote."""
     rest: str = ""
-    """Stands before the other lines, as wide as `first`."""
+    """Precedes the other lines, as wide as `first`."""
     gap: bool = True
     """Whether an empty line separates it from what is above."""
     language: str = ""
@@ -52,8 +52,8 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Midlist:
-    """Where a list was cut between two of its items."""
+class ListContinuation:
+    """How a list goes on that was split between two items."""
 
     number: int | None
     """The next item's number; None in a list with bullets."""
@@ -64,21 +64,20 @@ class Midlist:
 class BlockBuilder:
     """Turns a run of tokens into blocks; `lines` is the source they were parsed from.
 
-    A run may end between two items of a top-level list; the rest of it, parsed for itself, is then built
-    with the `midlist` of the first part.
+    A run may end between two items of a top-level list; the rest of the list is then parsed and built
+    separately, with the `continuation` of the first part.
     """
 
-    def __init__(self, lines: Sequence[str], midlist: Midlist | None = None) -> None:
+    def __init__(self, lines: Sequence[str], continuation: ListContinuation | None = None) -> None:
         self.blocks: list[Block] = []
         self._lines = lines
-        self._midlist = midlist
+        self._continuation = continuation
         self._leads: list[tuple[str, str]] = []
         self._numbers: list[int | None] = []
-        self._list_begins = False
+        self._starts_list = False
         self._rows: list[list[Content]] = []
 
     def build(self, tokens: Sequence[Token]) -> list[Block]:
-        """Return the blocks of `tokens`."""
         inline_kind: Literal["text", "heading"] = "text"
         for token in tokens:
             match token.type:
@@ -104,17 +103,17 @@ class BlockBuilder:
                     self._nest(token)
         return self.blocks
 
-    def cut_before(self, token: Token) -> Midlist | None:
-        """Return what the rest of a list must know that goes on with `token`; None outside of lists."""
-        return Midlist(self._numbers[0], self._gap_before(token)) if self._numbers else None
+    def continuation_at(self, token: Token) -> ListContinuation | None:
+        """Return how a list goes on at `token`; None outside of lists."""
+        return ListContinuation(self._numbers[0], self._gap_before(token)) if self._numbers else None
 
     def _gap_before(self, token: Token) -> bool:
-        # What the writer left empty, and not CommonMark's looseness, which a later item may change.
+        # The empty lines of the source, not CommonMark's looseness, which a later item may change.
         line = token.map[0] if token.map else 0
         if not self._numbers:
             return True
         if line == 0:
-            return self._midlist is None or self._midlist.gap
+            return self._continuation is None or self._continuation.gap
         return not self._lines[line - 1].strip()
 
     def _nest(self, token: Token) -> None:
@@ -129,20 +128,20 @@ class BlockBuilder:
                 self._leads.append(("▎ ", "▎ "))
             case "list_item_close" | "blockquote_close":
                 if self._leads[-1][0] != self._leads[-1][1]:
-                    self._add(Block("text", gap=False))  # an item without words still has its mark
+                    self._add(Block("text", gap=False))  # an item without text still has its marker
                 self._leads.pop()
 
     def _begin_list(self, token: Token) -> None:
-        goes_on = self._midlist is not None and not self._numbers and not self.blocks
+        continues = self._continuation is not None and not self._numbers and not self.blocks
         if not self._numbers:
-            self._list_begins = not goes_on
+            self._starts_list = not continues
         start = int(token.attrs.get("start", 1)) if token.type == "ordered_list_open" else None
-        self._numbers.append(self._midlist.number if goes_on and self._midlist else start)
+        self._numbers.append(self._continuation.number if continues and self._continuation else start)
 
     def _item_lead(self) -> tuple[str, str]:
         number = self._numbers[-1]
         if number is None:
-            depth = sum(1 for one in self._numbers if one is None) - 1
+            depth = self._numbers.count(None) - 1
             mark = f"{BULLETS[depth % len(BULLETS)]} "
         else:
             mark = f"{number:>2}. "
@@ -152,8 +151,8 @@ class BlockBuilder:
     def _add(self, block: Block) -> None:
         first = "".join(lead[0] for lead in self._leads)
         rest = "".join(lead[1] for lead in self._leads)
-        gap = self._list_begins or block.gap
-        self._list_begins = False
+        gap = self._starts_list or block.gap
+        self._starts_list = False
         # A marker is written once, before the first block of its item.
         self._leads = [(after, after) for _, after in self._leads]
         self.blocks.append(Block(block.kind, block.content, first, rest, gap, block.language, block.rows))
@@ -177,7 +176,7 @@ def inline_content(token: Token) -> Content:
         if child.type == "code_inline":
             write(child.content, ".code")
         elif child.type in ("softbreak", "hardbreak"):
-            # A model's line break is kept: what it wrote as a verse or a list of lines stays one.
+            # A model's line breaks are kept: verses and lists of lines stay what they are.
             write("\n")
         elif child.type == "image":
             write(f"{child.content} ({child.attrs.get('src', '')})", ".link")

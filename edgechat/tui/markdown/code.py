@@ -1,4 +1,4 @@
-"""Source code in colours, a handful of lines at a time."""
+"""Syntax highlighting, a run of lines at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from textual.content import Content, Span
 if TYPE_CHECKING:
     from pygments.lexer import Lexer
 
-# Code is coloured in runs of lines, so that a growing block costs its last run and not all of itself.
+# Code is highlighted in runs of lines, so that a growing block costs only its last run.
 _RUN_AT_LEAST = 24
 _RUN_AT_MOST = 48
 
@@ -30,26 +30,26 @@ _STYLES = (
 )
 
 
-def runs(source: str) -> list[str]:
-    """Return `source` in pieces that are coloured each for itself.
+def split_runs(source: str) -> list[str]:
+    """Split source code into runs of lines that are highlighted independently.
 
-    A cut comes where a new statement begins at the margin after an empty line: most strings end before it.
+    A run ends where a statement begins at the margin after an empty line: most strings end before it.
     """
     lines = source.expandtabs(4).split("\n")
-    found: list[str] = []
+    pieces: list[str] = []
     start = 0
     for at in range(1, len(lines)):
         length = at - start
         paragraph = not lines[at - 1].strip() and lines[at][:1].strip()
         if length >= _RUN_AT_MOST or (length >= _RUN_AT_LEAST and paragraph):
-            found.append("\n".join(lines[start:at]))
+            pieces.append("\n".join(lines[start:at]))
             start = at
-    found.append("\n".join(lines[start:]))
-    return found
+    pieces.append("\n".join(lines[start:]))
+    return pieces
 
 
-def coloured(run: str, language: str) -> list[Content]:
-    """Return the lines of a run with spans for their colours; plain for a language nobody knows."""
+def highlighted(run: str, language: str) -> list[Content]:
+    """Return the lines of a run with spans for their colours; plain for an unknown language."""
     lexer = _lexer(language.lower()) if language else None
     if lexer is None:
         return [Content(line) for line in run.split("\n")]
@@ -71,7 +71,7 @@ def _style(token_type: Any) -> str:
 
 @lru_cache(maxsize=64)
 def _lexer(language: str) -> Lexer | None:
-    """Return Pygments' lexer for a name that it brings itself.
+    """Return the lexer for a language that Pygments itself has.
 
     Its own look-up searches every installed package for plugins: 50 ms for a name that a model made up.
     """

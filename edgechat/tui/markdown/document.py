@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from edgechat.tui.markdown.blocks import EMPTY, Block, BlockBuilder, Midlist, RenderedLine
+from edgechat.tui.markdown.blocks import EMPTY, Block, BlockBuilder, ListContinuation, RenderedLine
 from edgechat.tui.markdown.layout import lines_of
 
 if TYPE_CHECKING:
@@ -18,53 +18,53 @@ class Document:
     """The blocks of a text, and their lines at the width that was asked for last."""
 
     def __init__(self, text: str = "") -> None:
-        self._settled: list[Block] = []
+        self._final: list[Block] = []
         self._open: list[Block] = []
         self._tail = ""
-        self._midlist: Midlist | None = None
-        """Set while the tail goes on with a list of which the first items are settled."""
+        self._continuation: ListContinuation | None = None
+        """Set while the tail goes on with a list whose first items are final."""
         self._width = 0
         self._lines: list[RenderedLine] = []
-        """Of the settled blocks."""
+        """Of the final blocks."""
         self._laid_out = 0
-        """How many of the settled blocks those are."""
+        """How many of the final blocks those are."""
         if text:
             self.append(text)
 
     def append(self, text: str) -> None:
-        """Take more text."""
         self._tail += text
         if "\n" in text:
-            self._settle()
-        self._open = BlockBuilder(self._tail.split("\n"), self._midlist).build(_parser().parse(self._tail))
+            self._finish_blocks()
+        builder = BlockBuilder(self._tail.split("\n"), self._continuation)
+        self._open = builder.build(_parser().parse(self._tail))
 
-    def _settle(self) -> None:
-        """Take what no further line can change out of the tail: all but the last block, or item of a list."""
-        # Whole lines only: a '-' may yet become '-5', which begins no item.
+    def _finish_blocks(self) -> None:
+        """Move what no further line can change out of the tail: all but the last block, or item of a list."""
+        # Whole lines only: a '-' may become '-5', which begins no item.
         whole = self._tail[: self._tail.rindex("\n") + 1]
         tokens = _parser().parse(whole)
-        begin = _last_beginning(tokens)
+        begin = _last_start(tokens)
         line = (tokens[begin].map or [0])[0] if tokens else 0
         if line:
-            builder = BlockBuilder(whole.split("\n"), self._midlist)
-            self._settled += builder.build(tokens[:begin])
-            self._midlist = builder.cut_before(tokens[begin])
+            builder = BlockBuilder(whole.split("\n"), self._continuation)
+            self._final += builder.build(tokens[:begin])
+            self._continuation = builder.continuation_at(tokens[begin])
             self._tail = "\n".join(self._tail.split("\n")[line:])
 
     def lines(self, width: int) -> list[RenderedLine]:
-        """Return all lines at a width; those of settled blocks are the same objects as before."""
+        """Return all lines at a width; those of final blocks are the same objects as before."""
         if width != self._width:
             self._width, self._lines, self._laid_out = width, [], 0
-        for block in self._settled[self._laid_out :]:
+        for block in self._final[self._laid_out :]:
             _extend(self._lines, block, width)
-        self._laid_out = len(self._settled)
+        self._laid_out = len(self._final)
         lines = list(self._lines)
         for block in self._open:
             _extend(lines, block, width)
         return lines
 
 
-def _last_beginning(tokens: Sequence[Token]) -> int:
+def _last_start(tokens: Sequence[Token]) -> int:
     """Return where the last part begins that may still change: a top-level block, or the item of a list."""
     begin, in_list = 0, False
     for at, token in enumerate(tokens):
@@ -83,8 +83,8 @@ def _extend(lines: list[RenderedLine], block: Block, width: int) -> None:
 
 @lru_cache(maxsize=1)
 def _parser() -> MarkdownIt:
-    """Return the parser: CommonMark and tables; HTML stays the text it is."""
+    """Return the parser: CommonMark and tables; HTML is shown as text."""
     from markdown_it import MarkdownIt  # 40 ms, needed only once there is something to show
 
-    # What is nested deeper the parser leaves out; fifty lists in each other is more than anyone writes.
+    # Deeper nesting is left out by the parser; fifty nested lists are more than anyone writes.
     return MarkdownIt("commonmark", {"html": False, "maxNesting": 100}).enable(["table", "strikethrough"])

@@ -8,7 +8,7 @@ from functools import lru_cache
 from textual.content import Content
 
 from edgechat.tui.markdown.blocks import Block, RenderedLine, Row
-from edgechat.tui.markdown.code import coloured, runs
+from edgechat.tui.markdown.code import highlighted, split_runs
 
 _NARROWEST = 8
 _BETWEEN_COLUMNS = 2
@@ -28,25 +28,27 @@ def lines_of(block: Block, width: int) -> list[RenderedLine]:
             body = [Content("─" * min(inner, 24)).stylize(".faint")]
         case _:
             body = block.content.wrap(inner)
-    return [_led(line, block.rest if at else block.first) for at, line in enumerate(body or [Content("")])]
+    return [
+        _with_lead(line, block.rest if at else block.first) for at, line in enumerate(body or [Content("")])
+    ]
 
 
-def _led(line: Content, lead: str) -> RenderedLine:
+def _with_lead(line: Content, lead: str) -> RenderedLine:
     return RenderedLine(Content.assemble((lead, ".marker"), line), len(lead)) if lead else RenderedLine(line)
 
 
 def _code(block: Block, width: int) -> list[RenderedLine]:
     lines: list[RenderedLine] = []
-    for run in runs(block.content.plain):
+    for run in split_runs(block.content.plain):
         lines += _code_run(run, block.language, width, block.rest if lines else block.first, block.rest)
     return lines
 
 
 @lru_cache(maxsize=256)
 def _code_run(run: str, language: str, width: int, first: str, rest: str) -> list[RenderedLine]:
-    # Kept, so that of a long piece of code only the last run is coloured and folded again.
+    # Kept, so that of a long piece of code only the last run is highlighted and folded again.
     lines: list[RenderedLine] = []
-    for line in coloured(run, language):
+    for line in highlighted(run, language):
         for part in line.fold(width - 2) if line else [line]:
             lead = rest if lines else first
             bar = Content.assemble((lead, ".marker"), ("▏ ", ".faint"), part)

@@ -1,4 +1,4 @@
-"""The help screen: the keys as they are bound and the slash commands as they are known."""
+"""The help screen: the keys of every part of the app, and the slash commands."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
 from edgechat.base.text import one_line
+from edgechat.chat.commands import commands_of
 from edgechat.tui.terminal.screens import AppScreen
 from edgechat.tui.widgets.key_bar import KeyBar
 from edgechat.tui.widgets.line_field import LineField
 
+Part = tuple[str, tuple[type, ...]]
+"""A part of the app, and the classes whose keys work there."""
 Section = tuple[str, Sequence[Binding]]
-"""What keys belong to, and the keys."""
+"""A title, and the keys below it."""
 Command = tuple[str, str, str]
 """A slash command: its name without the slash, its argument or nothing, what it does."""
 
@@ -41,41 +45,62 @@ _KEYS_WIDTH = 22
 
 
 def bindings_of(*classes: type) -> list[Binding]:
-    """Return the bindings of widgets, screens and apps, as they were written: several keys may be in one.
+    """Return the bindings of widgets, screens and apps as written, several keys in one.
 
-    The hidden ones too, and those of bases that are not Textual's own; each once.
+    Hidden ones and those of bases that are not Textual's are included, each once.
     """
-    found: dict[tuple[str, str], Binding] = {}
-    for one in classes:
-        for base in one.__mro__:
+    bindings: dict[tuple[str, str], Binding] = {}
+    for widget_class in classes:
+        for base in widget_class.__mro__:
             if not base.__module__.startswith("textual."):
                 for binding in vars(base).get("BINDINGS", ()):
                     if isinstance(binding, tuple):
                         binding = Binding(*binding)
-                    found.setdefault((binding.key, binding.action), binding)
-    return list(found.values())
+                    bindings.setdefault((binding.key, binding.action), binding)
+    return list(bindings.values())
 
 
-def keys_in_words(binding: Binding) -> str:
-    """Return the keys of a binding as they stand on a keyboard: 'Ctrl+J, Shift+Enter'."""
+def sections(parts: Sequence[Part], screen: Screen[object]) -> list[Section]:
+    """Return the keys of each part of the app, those of the screen that is shown first."""
+    ordered = sorted(parts, key=lambda part: not isinstance(screen, part[1]))
+    return [(title, _without_ranges(bindings_of(*classes))) for title, classes in ordered]
+
+
+def _without_ranges(bindings: list[Binding]) -> list[Binding]:
+    """Return the bindings without those that an earlier one's displayed key covers, such as '1-9'."""
+    listed: list[Binding] = []
+    for binding in bindings:
+        last = listed[-1] if listed else None
+        if last is None or binding.show or not (last.key_display and last.description == binding.description):
+            listed.append(binding)
+    return listed
+
+
+def commands() -> list[Command]:
+    """Return the slash commands of the app."""
+    return [(command.name, command.argument, command.description) for command in commands_of("app")]
+
+
+def key_names(binding: Binding) -> str:
+    """Return the keys of a binding as they are named on a keyboard: 'Ctrl+J, Shift+Enter'."""
     if binding.key_display:
         return binding.key_display
     return ", ".join(_key(key.strip()) for key in binding.key.split(","))
 
 
 def _key(key: str) -> str:
-    *held, last = key.split("+")
-    shown = _NAMES.get(last) or (last.upper() if len(last) == 1 and held else last)
-    if len(shown) > 1 and shown.isascii() and shown.islower():
-        shown = shown.replace("_", " ").capitalize()
-    return "+".join([*(one.capitalize() for one in held), shown])
+    *modifiers, key = key.split("+")
+    name = _NAMES.get(key) or (key.upper() if len(key) == 1 and modifiers else key)
+    if len(name) > 1 and name.isascii() and name.islower():
+        name = name.replace("_", " ").capitalize()
+    return "+".join([*(modifier.capitalize() for modifier in modifiers), name])
 
 
-class _Lines(Static):
-    """Keys or commands under one heading, of which the filter leaves some."""
+class _HelpSection(Static):
+    """The keys or commands under one heading that match the search."""
 
     DEFAULT_CSS = """
-    _Lines { height: auto; padding: 0 1; margin-top: 1; }
+    _HelpSection { height: auto; padding: 0 1; margin-top: 1; }
     """
 
     def __init__(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
@@ -83,16 +108,15 @@ class _Lines(Static):
         self._title = title
         self._rows = rows
 
-    def leave(self, words: Iterable[str]) -> bool:
-        """Show the rows that have all the words, or whose heading has; say whether there are any."""
-        words = list(words)
+    def filter(self, words: Sequence[str]) -> bool:
+        """Show the rows that contain all words, the heading included; return whether there are any."""
         rows = [
-            row
-            for row in self._rows
-            if all(word in f"{self._title} {' '.join(row)}".lower() for word in words)
+            (keys, description)
+            for keys, description in self._rows
+            if all(word in f"{self._title} {keys} {description}".lower() for word in words)
         ]
         self.display = bool(rows)
-        # A table of Rich's: it breaks long descriptions where its second column begins.
+        # Rich's table indents wrapped descriptions to its second column.
         table = Table.grid(padding=(0, 2), expand=True)
         table.add_column(width=_KEYS_WIDTH)
         table.add_column(ratio=1)
@@ -107,7 +131,7 @@ class _Lines(Static):
 
 
 class _Scroll(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """Moved by the screen's keys."""
+    """Scrolled by the screen's keys."""
 
 
 class HelpScreen(AppScreen[None]):
@@ -132,63 +156,63 @@ class HelpScreen(AppScreen[None]):
         Binding("slash,ctrl+f", "search", "Search"),
         Binding("up,k", "scroll('up')", "A line up", show=False),
         Binding("down,j", "scroll('down')", "A line down", show=False),
-        Binding("pageup,b", "page('up')", "A page up", show=False),
-        Binding("pagedown,space", "page('down')", "A page down", show=False),
+        Binding("pageup,b", "scroll('page_up')", "A page up", show=False),
+        Binding("pagedown,space", "scroll('page_down')", "A page down", show=False),
         Binding("home,g", "scroll('home')", "To the top", show=False),
         Binding("end,G", "scroll('end')", "To the end", show=False),
     ]
 
     def __init__(self, sections: Sequence[Section], commands: Sequence[Command] = ()) -> None:
-        """sections: what keys there are, in the order of showing; those without a description are not."""
+        """sections: in the order in which they are shown; keys without a description are left out."""
         super().__init__()
         self._sections = sections
         self._commands = commands
 
     def compose(self) -> ComposeResult:
-        """From top to bottom."""
         yield Static("Keys and commands", id="help-head")
         yield LineField(placeholder="Search: a key, a command, or what it does", id="help-search")
         with _Scroll(id="help-list"):
             yield Static("No key or command matches.", id="help-none")
-            yield from self._lines()
+            yield from self._compose_sections()
         yield KeyBar(id="keys")
 
-    def _lines(self) -> Iterable[Widget]:
+    def _compose_sections(self) -> Iterable[Widget]:
         for title, bindings in self._sections:
-            rows = [(keys_in_words(one), one_line(one.description)) for one in bindings if one.description]
-            if rows:
-                yield _Lines(title, rows)
-        if self._commands:
-            # Their names and words may come from elsewhere one day; a line each is all they get.
             rows = [
-                (one_line(f"/{name} {argument}"), one_line(does)) for name, argument, does in self._commands
+                (key_names(binding), one_line(binding.description))
+                for binding in bindings
+                if binding.description
             ]
-            yield _Lines("Commands, typed instead of a question", rows)
+            if rows:
+                yield _HelpSection(title, rows)
+        if self._commands:
+            rows = [
+                (one_line(f"/{name} {argument}"), one_line(text)) for name, argument, text in self._commands
+            ]
+            yield _HelpSection("Commands, typed instead of a question", rows)
 
     def on_mount(self) -> None:
-        """Show all."""
-        self._leave("")
+        self._filter("")
 
     @on(LineField.Changed)
     def _searched(self, event: LineField.Changed) -> None:
-        self._leave(event.value)
+        self._filter(event.value)
 
-    def _leave(self, text: str) -> None:
+    def _filter(self, text: str) -> None:
         words = text.lower().split()
-        found = [one.leave(words) for one in self.query(_Lines)]
-        self.query_one("#help-none").display = not any(found)
+        matches = [section.filter(words) for section in self.query(_HelpSection)]
+        self.query_one("#help-none").display = not any(matches)
         self.query_one(_Scroll).scroll_home(animate=False)
 
     @on(LineField.Submitted)
-    def _read(self) -> None:
+    def _leave_search(self) -> None:
         self.set_focus(None)
 
     def action_search(self) -> None:
-        """Go to the search."""
         self.query_one(LineField).focus()
 
     def action_back(self) -> None:
-        """Take the search away, else close."""
+        """Clear the search; without one, close."""
         field = self.query_one(LineField)
         if field.value or field.has_focus:
             field.value = ""
@@ -197,9 +221,4 @@ class HelpScreen(AppScreen[None]):
             self.dismiss()
 
     def action_scroll(self, where: str) -> None:
-        """Move by a line, or to an end."""
         getattr(self.query_one(_Scroll), f"scroll_{where}")(animate=False)
-
-    def action_page(self, where: str) -> None:
-        """Move by a screenful."""
-        getattr(self.query_one(_Scroll), f"scroll_page_{where}")(animate=False)

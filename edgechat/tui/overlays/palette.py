@@ -13,8 +13,8 @@ from edgechat.base.text import one_line
 from edgechat.chat.commands import commands_of
 from edgechat.tui.theme import THEMES
 
-Found = tuple[str, str, Callable[[], object]]
-"""What is shown, a word about it, what it does."""
+Entry = tuple[str, str, Callable[[], object]]
+"""The text, a short description, and what it does."""
 
 
 class PaletteTarget(Protocol):
@@ -23,38 +23,33 @@ class PaletteTarget(Protocol):
     @property
     def presets(self) -> list[str]:
         """The names of the presets."""
-        ...
 
     def run_command(self, name: str, argument: str = "") -> None:
         """Run a slash command."""
-        ...
 
-    def borrow_prompt(self, text: str) -> None:
+    def replace_prompt(self, text: str) -> None:
         """Put the beginning of a command into the prompt."""
-        ...
 
 
 class CommandProvider(Provider):
     """The commands of the prompt box, the themes and the presets."""
 
     async def discover(self) -> Hits:
-        """Yield what there is before anything is typed."""
-        for name, about, run in self._all():
+        for name, about, run in self._entries():
             yield DiscoveryHit(Content(name), run, text=name, help=_plain(about))
 
     async def search(self, query: str) -> Hits:
-        """Yield what may be meant."""
         matcher = self.matcher(query)
-        for name, about, run in self._all():
+        for name, about, run in self._entries():
             score = max(matcher.match(name), 0.8 * matcher.match(about))
             if score > 0:
                 yield Hit(score, matcher.highlight(name), run, help=_plain(about))
 
-    def _all(self) -> Iterator[Found]:
+    def _entries(self) -> Iterator[Entry]:
         chat = cast("PaletteTarget", self.screen)
         for command in commands_of("app"):
             if command.argument:
-                run = partial(chat.borrow_prompt, f"/{command.name} ")
+                run = partial(chat.replace_prompt, f"/{command.name} ")
             else:
                 run = partial(chat.run_command, command.name)
             yield command.description, command.usage, run

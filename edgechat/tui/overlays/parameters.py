@@ -29,7 +29,7 @@ _THINK = [("the model's default", "auto"), ("always", "on"), ("never", "off")]
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What was chosen."""
+    """The edited values."""
 
     system: str | None
     settings: ChatSettings
@@ -38,7 +38,7 @@ class Parameters:
 
 
 class ParametersScreen(AppDialog[None]):
-    """Edits them, until they are saved or left as they were; what cannot be saved can be put right."""
+    """Edits the system prompt and the parameters. An error on saving is shown, and can be corrected."""
 
     DEFAULT_CSS = """
     ParametersScreen {
@@ -77,7 +77,7 @@ class ParametersScreen(AppDialog[None]):
         can_think: bool,
         save: Callable[[Parameters], Awaitable[None]],
     ) -> None:
-        """defaults: what counts where a field is empty. can_think: whether the model has a switch for it.
+        """defaults: what applies where a field is empty. can_think: whether the model has a switch for it.
 
         save: takes what was chosen. Raises EdgechatError.
         """
@@ -90,7 +90,6 @@ class ParametersScreen(AppDialog[None]):
         self._save = save
 
     def compose(self) -> ComposeResult:
-        """From top to bottom."""
         with Vertical(id="box"):
             yield from self._fields()
             yield Static(id="problem", markup=False)
@@ -110,26 +109,25 @@ class ParametersScreen(AppDialog[None]):
                     yield Label("Thinking")
                     value = {think: name for name, think in THINK.items()}[self._settings.think]
                     yield Select(_THINK, value=value, allow_blank=False, id="think", compact=True)
-            given, defaults = self._settings.sampling.given(), msgspec.structs.asdict(self._defaults)
+            values, defaults = self._settings.sampling.given(), msgspec.structs.asdict(self._defaults)
             for name in SamplingDefaults.__struct_fields__:
                 with Horizontal(classes="row"):
                     yield Label(name.replace("_", " "))
-                    yield LineField(_text(given.get(name)), id=name)
+                    yield LineField(_text(values.get(name)), id=name)
                     yield Static(f"default {_text(defaults[name])}")
             with Horizontal(classes="row", id="save"):
                 yield Label("Save as preset")
                 yield LineField(placeholder="a name (optional)", id="save-as", max_length=40)
 
     def on_mount(self) -> None:
-        """Begin with the system prompt."""
         self.query_one("#system").focus()
 
     @on(Select.Changed, "#preset")
-    def _take_preset(self, event: Select.Changed) -> None:
+    def _apply_preset(self, event: Select.Changed) -> None:
         preset = self._presets.get(str(event.value))
         if preset is None:
             return
-        # What the preset says nothing of stays as it is.
+        # What the preset does not set stays as it is.
         if preset.system is not None:
             self.query_one("#system", Area).text = preset.system
         if self._can_think and preset.think is not None:
@@ -137,17 +135,13 @@ class ParametersScreen(AppDialog[None]):
         for name, value in preset.sampling.given().items():
             self.query_one(f"#{name}", LineField).value = _text(value)
 
-    @on(LineField.Submitted)
-    def _submitted(self) -> None:
-        self.action_save()
-
     @on(LineField.Changed)
     def _changed(self, event: LineField.Changed) -> None:
         if event.input.id in SamplingDefaults.__struct_fields__:
             event.input.set_class(self._problem_with(event.input.id, event.value) is not None, "-invalid")
 
+    @on(LineField.Submitted)
     def action_save(self) -> None:
-        """Take what is written, unless something is wrong with it."""
         values: dict[str, Any] = {}
         for name in SamplingDefaults.__struct_fields__:
             field = self.query_one(f"#{name}", LineField)
@@ -163,10 +157,11 @@ class ParametersScreen(AppDialog[None]):
         )
         settings = ChatSettings(think=think, sampling=SamplingDefaults(**values))
         system = printable(self.query_one("#system", Area).text).strip() or None
-        self._try_to_save(Parameters(system, settings, self.query_one("#save-as", LineField).value.strip()))
+        save_as = self.query_one("#save-as", LineField).value.strip()
+        self._save_and_close(Parameters(system, settings, save_as))
 
     @work(exclusive=True)
-    async def _try_to_save(self, chosen: Parameters) -> None:
+    async def _save_and_close(self, chosen: Parameters) -> None:
         try:
             await self._save(chosen)
         except EdgechatError as error:
@@ -175,7 +170,6 @@ class ParametersScreen(AppDialog[None]):
             self.dismiss()
 
     def action_leave(self) -> None:
-        """Change nothing."""
         self.dismiss()
 
     def _problem_with(self, name: str, text: str) -> str | None:

@@ -1,7 +1,7 @@
-"""The pieces of a transcript: plain data that lives on while its widget comes and goes.
+"""The pieces of a transcript: plain data that outlives its widget.
 
-Everything that a stranger wrote (a model, a user's paste, a file name) becomes harmless for the terminal
-here, because nothing reaches the transcript but as a piece.
+Untrusted text (a model's, a paste, a file name) is made harmless for the terminal here: nothing reaches the
+transcript but as a piece.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from edgechat.tui.markdown.blocks import RenderedLine
 from edgechat.tui.markdown.document import Document
 from edgechat.tui.transcript.sheet import Sheet
 
-Tone = Literal["faint", "warning", "error"]
-
 
 class Piece:
     """One thing in the transcript. `sheet` is its widget while it is near the screen."""
@@ -26,72 +24,95 @@ class Piece:
         self.text = printable(text)
         self.sheet: Sheet | None = None
         self.turn = ""
-        """The id of the turn that it shows, or a part of; empty where it is none's."""
+        """The id of the turn that it belongs to; empty if it belongs to none."""
         self.current = False
         """Whether keys go to its turn."""
-        self.left = False
+        self.left_out = False
         """Whether the model is not sent its turn any more."""
 
-    def new_sheet(self) -> Sheet:
-        """Return a widget that shows the piece."""
+    def lay_out(self, width: int) -> list[RenderedLine]:
+        """Return the lines of the piece at a width."""
         raise NotImplementedError
 
-    def mount_sheet(self) -> Sheet:
-        """Return the widget that shows the piece from now on."""
-        self.sheet = self.new_sheet()
+    def mount(self) -> Sheet:
+        """Return a widget that shows the piece from now on."""
+        self.sheet = self._new_sheet()
         self.mark()
         return self.sheet
 
-    def mark(self, *, current: bool | None = None, left: bool | None = None) -> None:
-        """Note what it is now, and show that."""
+    def unmount(self) -> Sheet | None:
+        """Forget the widget, and return it."""
+        sheet, self.sheet = self.sheet, None
+        return sheet
+
+    def _new_sheet(self) -> Sheet:
+        return PieceSheet(self)
+
+    def mark(self, *, current: bool | None = None, left_out: bool | None = None) -> None:
+        """Set whether its turn is the current one, and left out, and show that."""
         self.current = self.current if current is None else current
-        self.left = self.left if left is None else left
+        self.left_out = self.left_out if left_out is None else left_out
         if self.sheet is not None:
             self.sheet.set_class(self.current, "-current")
-            self.sheet.set_class(self.left, "-left")
+            self.sheet.set_class(self.left_out, "-left-out")
 
     def append(self, text: str) -> None:
-        """Take more text, and show it."""
-        text = printable(text)
-        self.text += text
+        self.text += printable(text)
+        self._changed()
+
+    def _changed(self) -> None:
         if self.sheet is not None:
-            self._show(text)
+            self.sheet.changed()
 
     def estimate(self, width: int) -> int:
-        """Guess how many lines the piece takes, the empty one above it included."""
+        """Estimate how many lines the piece takes, the empty one above it included."""
         return 2 + self.text.count("\n") + len(self.text) // max(1, width)
-
-    def _show(self, text: str) -> None:
-        assert self.sheet is not None
-        self.sheet.changed()
 
 
 class UserPiece(Piece):
-    """What the user said, as it was typed, below the names of what was attached to it."""
+    """A question, as it was typed, below the names of its attachments."""
 
-    def __init__(self, text: str, attached: tuple[str, ...] = ()) -> None:
+    def __init__(self, text: str, attachments: tuple[str, ...] = ()) -> None:
         super().__init__(text)
-        self.attached = tuple(one_line(name, 60) for name in attached)
+        self._attachments = tuple(one_line(name, 60) for name in attachments)
 
-    def new_sheet(self) -> Sheet:
-        """See `Piece.new_sheet`."""
-        return UserSheet(self)
+    def lay_out(self, width: int) -> list[RenderedLine]:
+        lines: list[RenderedLine] = []
+        if self._attachments:
+            names = Content("  ".join(f"▤ {name}" for name in self._attachments)).stylize(".code")
+            lines = _behind_bar(names, width, ".marker")
+        if self.text or not lines:
+            lines += _behind_bar(Content(self.text).stylize(".strong"), width, ".marker")
+        return lines
 
 
 class ReplyPiece(Piece):
-    """What the model said: Markdown, perhaps still growing."""
+    """A reply: Markdown, perhaps still growing. It is parsed only while it is near the screen."""
 
-    def new_sheet(self) -> Sheet:
-        """See `Piece.new_sheet`."""
-        return ReplySheet(self)
+    def __init__(self, text: str = "") -> None:
+        super().__init__(text)
+        self._document = Document()
 
-    def _show(self, text: str) -> None:
-        if isinstance(self.sheet, ReplySheet):
-            self.sheet.append(text)
+    def mount(self) -> Sheet:
+        self._document = Document(self.text)
+        return super().mount()
+
+    def unmount(self) -> Sheet | None:
+        self._document = Document()
+        return super().unmount()
+
+    def append(self, text: str) -> None:
+        text = printable(text)
+        if self.sheet is not None:
+            self._document.append(text)
+        super().append(text)
+
+    def lay_out(self, width: int) -> list[RenderedLine]:
+        return self._document.lines(width)
 
 
 class ThoughtPiece(Piece):
-    """The reasoning before an answer, folded away until somebody wants to read it."""
+    """The reasoning before an answer, folded until the user unfolds it."""
 
     def __init__(self, text: str = "", *, tokens: int = 0, seconds: float | None = None) -> None:
         super().__init__(text)
@@ -100,64 +121,63 @@ class ThoughtPiece(Piece):
         """How long it took; None while it goes on."""
         self.unfolded = False
 
-    def new_sheet(self) -> Sheet:
-        """See `Piece.new_sheet`."""
+    def _new_sheet(self) -> Sheet:
         return ThoughtSheet(self)
 
     def toggle(self) -> None:
-        """Fold or unfold it."""
         self.unfolded = not self.unfolded
-        if self.sheet is not None:
-            self.sheet.changed()
+        self._changed()
 
     def finish(self, tokens: int, seconds: float) -> None:
-        """Say what it took in the end."""
+        """Show what it took in the end."""
         self.tokens, self.seconds = tokens, seconds
-        if self.sheet is not None:
-            self.sheet.changed()
+        self._changed()
 
     def estimate(self, width: int) -> int:
-        """See `Piece.estimate`."""
         return super().estimate(width) + 1 if self.unfolded else 2
 
     @property
     def heading(self) -> str:
-        """The line that is always seen."""
+        """The line that is always visible."""
         parts = ["Thinking" if self.seconds is None else f"Thought for {_duration(self.seconds)}"]
         if self.tokens:
             parts.append("1 token" if self.tokens == 1 else f"{self.tokens:,} tokens")
         return f"{'▾' if self.unfolded else '▸'} {' · '.join(parts)}"
 
+    def lay_out(self, width: int) -> list[RenderedLine]:
+        lines = [RenderedLine(Content(self.heading).stylize(".faint"))]
+        if self.unfolded:
+            thought = Content(self.text.strip()).stylize(".faint")
+            lines += _behind_bar(thought, width, ".faint", bar="│ ")
+        return lines
+
 
 class WelcomePiece(Piece):
-    """What an empty chat begins with."""
+    """What a new conversation begins with."""
 
     def __init__(self) -> None:
         super().__init__("What you write stays on this machine.")
 
-    def new_sheet(self) -> Sheet:
-        """See `Piece.new_sheet`."""
-        return WelcomeSheet(self)
+    def lay_out(self, width: int) -> list[RenderedLine]:
+        return [RenderedLine(Content("edgechat").stylize(".heading")), *_wrap(self.text, width, ".faint")]
 
 
 class CutPiece(Piece):
-    """The line at which the window was cut: what stands above is not sent any more."""
+    """The line below the turns that are not sent any more."""
 
-    def new_sheet(self) -> Sheet:
-        """See `Piece.new_sheet`."""
-        return CutSheet(self)
+    def lay_out(self, width: int) -> list[RenderedLine]:
+        return [RenderedLine(Content("╌" * width).stylize(".warning")), *_wrap(self.text, width, ".faint")]
 
 
 class NotePiece(Piece):
-    """A line of our own: how a reply ended, or something to know."""
+    """A line by edgechat: how a reply ended, or something to know."""
 
-    def __init__(self, text: str, tone: Tone = "faint") -> None:
+    def __init__(self, text: str, tone: Literal["faint", "warning", "error"] = "faint") -> None:
         super().__init__(text)
-        self.tone: Tone = tone
+        self._tone = tone
 
-    def new_sheet(self) -> Sheet:
-        """See `Piece.new_sheet`."""
-        return NoteSheet(self)
+    def lay_out(self, width: int) -> list[RenderedLine]:
+        return _wrap(self.text, width, f".{self._tone}")
 
 
 class ProblemPiece(Piece):
@@ -165,127 +185,40 @@ class ProblemPiece(Piece):
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
-        self.hint = printable(hint or "")
+        self._hint = printable(hint or "")
 
-    def new_sheet(self) -> Sheet:
-        """See `Piece.new_sheet`."""
-        return ProblemSheet(self)
+    def lay_out(self, width: int) -> list[RenderedLine]:
+        lines = _behind_bar(Content(self.text).stylize(".error"), width, ".error")
+        if self._hint:
+            lines += _behind_bar(Content(self._hint), width, ".error")
+        return lines
 
 
-class UserSheet(Sheet):
-    """The user's words behind a bar."""
+class PieceSheet(Sheet):
+    """The widget of a piece."""
 
-    def __init__(self, piece: UserPiece) -> None:
+    def __init__(self, piece: Piece) -> None:
         super().__init__()
         self._piece = piece
 
     def lay_out(self, width: int) -> list[RenderedLine]:
-        """See `Sheet.lay_out`."""
-        lines: list[RenderedLine] = []
-        if self._piece.attached:
-            names = Content("  ".join(f"▤ {name}" for name in self._piece.attached)).stylize(".code")
-            lines = _behind_bar(names, width, ".marker")
-        if self._piece.text or not lines:
-            lines += _behind_bar(Content(self._piece.text).stylize(".strong"), width, ".marker")
-        return lines
+        return self._piece.lay_out(width)
 
 
-class ReplySheet(Sheet):
-    """The model's words as Markdown."""
-
-    def __init__(self, piece: ReplyPiece) -> None:
-        super().__init__()
-        self._document = Document(piece.text)
-
-    def append(self, text: str) -> None:
-        """Show more text at the end."""
-        self._document.append(text)
-        self.changed()
-
-    def lay_out(self, width: int) -> list[RenderedLine]:
-        """See `Sheet.lay_out`."""
-        return self._document.lines(width)
-
-
-class ThoughtSheet(Sheet):
-    """A heading, and the thought below it when it is unfolded."""
+class ThoughtSheet(PieceSheet):
+    """A thought; a click folds or unfolds it."""
 
     DEFAULT_CSS = """
     ThoughtSheet:hover { text-style: underline; }
     """
 
     def __init__(self, piece: ThoughtPiece) -> None:
-        super().__init__()
-        self._piece = piece
-
-    def lay_out(self, width: int) -> list[RenderedLine]:
-        """See `Sheet.lay_out`."""
-        lines = [RenderedLine(Content(self._piece.heading).stylize(".faint"))]
-        if self._piece.unfolded:
-            thought = Content(self._piece.text.strip()).stylize(".faint")
-            lines += _behind_bar(thought, width, ".faint", bar="│ ")
-        return lines
+        super().__init__(piece)
+        self._thought = piece
 
     def on_click(self, event: events.Click) -> None:
-        """Fold or unfold."""
         event.stop()
-        self._piece.toggle()
-
-
-class WelcomeSheet(Sheet):
-    """The name, and a line below it."""
-
-    def __init__(self, piece: WelcomePiece) -> None:
-        super().__init__()
-        self._piece = piece
-
-    def lay_out(self, width: int) -> list[RenderedLine]:
-        """See `Sheet.lay_out`."""
-        words = Content(self._piece.text).stylize(".faint").wrap(width)
-        return [RenderedLine(Content("edgechat").stylize(".heading")), *map(RenderedLine, words)]
-
-
-class CutSheet(Sheet):
-    """A broken line, and what it means."""
-
-    def __init__(self, piece: CutPiece) -> None:
-        super().__init__()
-        self._piece = piece
-
-    def lay_out(self, width: int) -> list[RenderedLine]:
-        """See `Sheet.lay_out`."""
-        words = Content(self._piece.text).stylize(".faint").wrap(width)
-        return [RenderedLine(Content("╌" * width).stylize(".warning")), *map(RenderedLine, words)]
-
-
-class NoteSheet(Sheet):
-    """A note, wrapped."""
-
-    def __init__(self, piece: NotePiece) -> None:
-        super().__init__()
-        self._piece = piece
-
-    def lay_out(self, width: int) -> list[RenderedLine]:
-        """See `Sheet.lay_out`."""
-        return [
-            RenderedLine(line)
-            for line in Content(self._piece.text).stylize(f".{self._piece.tone}").wrap(width)
-        ]
-
-
-class ProblemSheet(Sheet):
-    """The message in the colour of errors, the hint below it."""
-
-    def __init__(self, piece: ProblemPiece) -> None:
-        super().__init__()
-        self._piece = piece
-
-    def lay_out(self, width: int) -> list[RenderedLine]:
-        """See `Sheet.lay_out`."""
-        lines = _behind_bar(Content(self._piece.text).stylize(".error"), width, ".error")
-        if self._piece.hint:
-            lines += _behind_bar(Content(self._piece.hint), width, ".error")
-        return lines
+        self._thought.toggle()
 
 
 def _duration(seconds: float) -> str:
@@ -297,3 +230,7 @@ def _duration(seconds: float) -> str:
 def _behind_bar(content: Content, width: int, style: str, bar: str = "▌ ") -> list[RenderedLine]:
     wrapped = content.wrap(max(1, width - len(bar)))
     return [RenderedLine(Content.assemble((bar, style), line), len(bar)) for line in wrapped]
+
+
+def _wrap(text: str, width: int, style: str) -> list[RenderedLine]:
+    return [RenderedLine(line) for line in Content(text).stylize(style).wrap(width)]

@@ -13,6 +13,26 @@ from textual.widget import Widget
 
 from edgechat.tui.markdown.blocks import RenderedLine
 
+_STYLES = {
+    "strong": "text-style: bold",
+    "em": "text-style: italic",
+    "strike": "text-style: strike",
+    "code": "color: $secondary",
+    "link": "text-style: underline",
+    "heading": "text-style: bold; color: $primary",
+    "marker": "color: $primary",
+    "faint": "text-style: dim",
+    "warning": "color: $warning",
+    "error": "color: $error",
+    "code-comment": "text-style: dim italic",
+    "code-keyword": "color: $accent",
+    "code-string": "color: $success",
+    "code-number": "color: $warning",
+    "code-name": "color: $primary",
+    "code-builtin": "color: $secondary",
+}
+"""The component classes, by which spans are named ('.strong'), and their styles."""
+
 
 class Sheet(Widget):
     """Lines of text that are laid out at once, at any width, and can be selected with the mouse.
@@ -27,44 +47,11 @@ class Sheet(Widget):
         height: auto;
         padding: 1 0 0 0;
 
-        .strong { text-style: bold; }
-        .em { text-style: italic; }
-        .strike { text-style: strike; }
-        .code { color: $secondary; }
         &:nocolor .code { text-style: underline; }
-        .link { text-style: underline; }
-        .heading { text-style: bold; color: $primary; }
-        .marker { color: $primary; }
-        .faint { text-style: dim; }
-        .warning { color: $warning; }
-        .error { color: $error; }
-        .code-comment { text-style: dim italic; }
-        .code-keyword { color: $accent; }
-        .code-string { color: $success; }
-        .code-number { color: $warning; }
-        .code-name { color: $primary; }
-        .code-builtin { color: $secondary; }
     }
-    """
+    """ + "".join(f"Sheet .{name} {{ {style}; }}\n" for name, style in _STYLES.items())
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "strong",
-        "em",
-        "strike",
-        "code",
-        "link",
-        "heading",
-        "marker",
-        "faint",
-        "warning",
-        "error",
-        "code-comment",
-        "code-keyword",
-        "code-string",
-        "code-number",
-        "code-name",
-        "code-builtin",
-    }
+    COMPONENT_CLASSES: ClassVar[set[str]] = set(_STYLES)
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +78,6 @@ class Sheet(Widget):
             self.refresh(layout=True)
 
     def get_content_width(self, container: Size, viewport: Size) -> int:
-        """Take the width there is."""
         return container.width
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
@@ -102,7 +88,6 @@ class Sheet(Widget):
         return len(self._lines)
 
     def render_line(self, y: int) -> Strip:
-        """Draw a line, the selected part of it marked."""
         style = self.visual_style
         if y >= len(self._lines):
             return Strip.blank(self.size.width, style.rich_style)
@@ -142,11 +127,9 @@ class Sheet(Widget):
         return "\n".join(text), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:
-        """Draw again without or with the selection."""
         self.refresh()
 
     def notify_style_update(self) -> None:
-        """Draw again in the new colours."""
         self._drawn = {}
         super().notify_style_update()
 

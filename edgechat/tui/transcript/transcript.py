@@ -1,4 +1,4 @@
-"""The scrolling transcript. Pieces far from the screen are numbers: a height each, guessed or measured."""
+"""The scrolling transcript. Pieces far from the screen have no widget, only a height."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from edgechat.tui.transcript.pieces import Piece, ThoughtPiece
-from edgechat.tui.transcript.sheet import Sheet
 
 _WIDEST, _MARGIN = 100, 2
-"""The measure of the text, and what is beside it; the style sheet below says the same."""
+"""The width of the text, and of the margin beside it; the style sheet below has the same numbers."""
 
 
 class Transcript(VerticalScroll):
     """Shows pieces from top to bottom, and follows the end while the reader is there.
 
-    With the focus it has a current turn, which keys go to; what they do is the screen's to say.
+    While it has the focus, one turn is the current one; keys act on it through actions of the screen.
 
-    The pieces within a screen's height of what is visible are mounted, an unbroken run `[first, last)`.
-    Where a guessed height proves wrong, the layout moves the scroll position along with the text, so that
+    The pieces within a screen's height of the visible ones are mounted, a contiguous range `[first, last)`.
+    Where an estimated height proves wrong, the layout moves the scroll position along with the text, so that
     what is being read stays where it is.
     """
 
@@ -41,7 +40,7 @@ class Transcript(VerticalScroll):
 
         & > Sheet { max-width: 104; border-left: blank; padding: 1 2 0 1; }
         & > Sheet.-current { border-left: outer $accent; }
-        & > Sheet.-left { text-style: dim; }
+        & > Sheet.-left-out { text-style: dim; }
         & > .filler { height: 0; width: 1fr; max-width: 104; }
     }
     """
@@ -71,40 +70,37 @@ class Transcript(VerticalScroll):
         self.pieces: list[Piece] = []
         self._first = self._last = 0
         self._heights: list[int] = []
-        """Of each piece, in lines: measured if it has been near the screen at this width, else guessed."""
+        """Of each piece, in lines: measured if it has been near the screen at this width, else estimated."""
         self._tops: list[int] | None = None
         self._width = 80
         self._reading = (0, 0)
         """The piece at the top of the screen, and the line of it."""
         self._filler = Static(classes="filler")
-        self._settling = False
-        self._end = 0
-        """Where the text ended when it was last laid out."""
+        self._update_pending = False
+        self._text_end = 0
+        """The line at which the text ended when it was last laid out."""
         self.current = ""
         """The id of the turn that keys go to; empty while the prompt has them."""
 
     def on_mount(self) -> None:
-        """Follow the end from the beginning."""
         self.mount(self._filler)
         self.anchor()
 
     def add(self, *pieces: Piece) -> None:
-        """Append pieces."""
         self.pieces += pieces
         self._heights += [piece.estimate(self._width) for piece in pieces]
         self._tops = None
-        self._settle()
+        self._update_mounted()
         self.refresh(layout=True)
 
     def append(self, piece: Piece, text: str) -> None:
-        """Let a piece grow."""
         piece.append(text)
         if piece.sheet is None and piece in self.pieces:
-            self._guess_again(self.pieces.index(piece))
+            self._estimate_again(self.pieces.index(piece))
             self.refresh(layout=True)
 
     def show(self, pieces: list[Piece], *, turn: str = "") -> None:
-        """Show other pieces, from now on the list they are kept in: their end, or a turn of them."""
+        """Show another list of pieces, and keep that up to date: scrolled to its end, or to a turn."""
         self.forget_current()
         self._unmount(self.pieces)
         # Nothing of the old list may be left when the anchor scrolls.
@@ -115,7 +111,7 @@ class Transcript(VerticalScroll):
             self.point_at(turn)
 
     def rearrange(self, pieces: list[Piece]) -> None:
-        """Let the list of pieces hold these; what is being read stays in view if it is among them."""
+        """Replace the pieces in the list; what is being read stays in view if it is among the new ones."""
         index, line = self._reading
         reading = self.pieces[index] if index < len(self.pieces) else None
         self._unmount(self.pieces)
@@ -125,7 +121,7 @@ class Transcript(VerticalScroll):
         self._tops = None
         if reading in pieces and not self.following:
             self._reading = (pieces.index(reading), line)
-        self._settle()
+        self._update_mounted()
         self.refresh(layout=True)
 
     # The current turn.
@@ -149,89 +145,81 @@ class Transcript(VerticalScroll):
         top, bottom = tops[indexes[0]], tops[indexes[-1] + 1]
         height = self.scrollable_content_region.height
         if not (self.scroll_y <= top and bottom <= self.scroll_y + height):
-            self._read(indexes[0])
+            self._scroll_to_piece(indexes[0])
 
     def forget_current(self) -> None:
-        """Let no turn be the current one."""
         for piece in self.pieces:
             if piece.current:
                 piece.mark(current=False)
         self.current = ""
 
     def action_step(self, by: int) -> None:
-        """Go to another turn."""
         turns = self.turns
         if turns:
             at = turns.index(self.current) if self.current in turns else len(turns) - (by > 0)
             self.point_at(turns[max(0, min(at + by, len(turns) - 1))])
 
-    def _read(self, index: int) -> None:
-        """Let a piece begin at the top of the screen."""
+    def _scroll_to_piece(self, index: int) -> None:
+        """Scroll until a piece begins at the top of the screen."""
         self._anchor_released = True
         self._reading = (index, 0)
-        self._settle_near(self._positions()[index])
+        self._mount_near(self._positions()[index])
         self.refresh(layout=True)
 
     def on_focus(self) -> None:
-        """Begin with the last turn."""
         if not self.current and self.turns:
             self.point_at(self.turns[-1])
 
     def on_blur(self) -> None:
-        """Give the current turn up, unless the terminal itself has lost the focus."""
+        """Forget the current turn, unless the terminal itself has lost the focus."""
         if self.app.app_focus:
             self.forget_current()
 
     def on_click(self, event: events.Click) -> None:
-        """Make a turn that is clicked twice the current one: a single click only points at a window."""
+        """Make a turn the current one at a double click: a single click may only raise the window."""
         widget, _ = self.screen.get_widget_at(*event.screen_offset)
-        piece = next((one for one in self.mounted_pieces if one.sheet is widget), None)
+        piece = next((piece for piece in self.mounted_pieces if piece.sheet is widget), None)
         if piece is not None and piece.turn and event.chain == 2:
             self.focus(scroll_visible=False)
             self.point_at(piece.turn)
 
-    def toggle_thought(self, turn: str) -> None:
-        """Unfold or fold the thinking of one turn."""
-        for index, piece in enumerate(self.pieces):
-            if isinstance(piece, ThoughtPiece) and piece.turn == turn:
-                piece.toggle()
-                self._guess_again(index)
-        self.refresh(layout=True)
-
-    def toggle_thoughts(self) -> None:
-        """Unfold every thought, or fold them if the last one is unfolded."""
-        thoughts = [piece for piece in self.pieces if isinstance(piece, ThoughtPiece)]
-        unfold = bool(thoughts) and not thoughts[-1].unfolded
-        for index, piece in enumerate(self.pieces):
-            if isinstance(piece, ThoughtPiece) and piece.unfolded != unfold:
-                piece.toggle()
-                self._guess_again(index)
+    def toggle_thoughts(self, turn: str = "") -> None:
+        """Unfold the thinking of one turn, or of all; fold it if the last one is unfolded."""
+        thoughts = [
+            (index, piece)
+            for index, piece in enumerate(self.pieces)
+            if isinstance(piece, ThoughtPiece) and turn in ("", piece.turn)
+        ]
+        unfold = bool(thoughts) and not thoughts[-1][1].unfolded
+        for index, thought in thoughts:
+            if thought.unfolded != unfold:
+                thought.toggle()
+                self._estimate_again(index)
         self.refresh(layout=True)
 
     @property
     def mounted_pieces(self) -> list[Piece]:
-        """The pieces that are widgets now."""
         return self.pieces[self._first : self._last]
 
     def process_layout(self, placements: list[WidgetPlacement]) -> list[WidgetPlacement]:
-        """Put the run of mounted pieces where it belongs among all of them."""
+        """Move the mounted pieces to their place among all of them."""
         self._measure(placements)
         tops = self._positions()
-        moved = [
-            placement._replace(region=placement.region.translate((0, tops[self._first])))
-            for placement in placements
-            if placement.widget is not self._filler
-        ]
-        # The filler stands for what is below; it keeps a short text at the top, a long one off the prompt.
-        bottom, end = tops[self._last], max(tops[-1] + 1, self.scrollable_content_region.height)
-        for filler in placements:
-            if filler.widget is self._filler:
-                x, _, width, _ = filler.region
-                moved.append(filler._replace(region=Region(x, bottom, width, end - bottom)))
-        self._hold_reading_position(tops, end)
-        if not self._settling:
-            self._settling = True
-            self.call_later(self._settle)
+        top, bottom = tops[self._first], tops[self._last]
+        end = max(tops[-1] + 1, self.scrollable_content_region.height)
+        moved: list[WidgetPlacement] = []
+        for placement in placements:
+            x, _, width, _ = region = placement.region
+            if placement.widget is self._filler:
+                # Stands for the pieces below; keeps a short text at the top, and a long one off the prompt.
+                region = Region(x, bottom, width, end - bottom)
+            else:
+                region = region.translate((0, top))
+            moved.append(placement._replace(region=region))
+        self._keep_reading_position(tops, end)
+        if not self._update_pending:
+            self._update_pending = True
+            self.call_later(self._update_mounted)
         return moved
 
     def _measure(self, placements: list[WidgetPlacement]) -> None:
@@ -246,89 +234,80 @@ class Transcript(VerticalScroll):
                 self._heights[index], self._tops = height, None
 
     def _positions(self) -> list[int]:
-        """Return the top of each piece, and at last the end of all."""
+        """Return the top of each piece, and then the end of the last one."""
         if self._tops is None:
             self._tops = list(accumulate(self._heights, initial=0))
         return self._tops
 
-    def _guess_again(self, index: int) -> None:
+    def _estimate_again(self, index: int) -> None:
         self._heights[index], self._tops = self.pieces[index].estimate(self._width), None
 
-    def _hold_reading_position(self, tops: list[int], end: int) -> None:
-        if self.scroll_y >= self._end - self.scrollable_content_region.height:
+    def _keep_reading_position(self, tops: list[int], end: int) -> None:
+        if self.scroll_y >= self._text_end - self.scrollable_content_region.height:
             self._anchor_released = False
-        self._end = end
+        self._text_end = end
         if self.following:
             return
         index, line = self._reading
         wanted = float(tops[min(index, len(self.pieces))] + line)
         if wanted != self.scroll_y:
-            # Past the watchers, as Textual's own anchor does it: they would ask for this very layout.
+            # Without the watchers, as in Textual's own anchor: they would request this very layout.
             self.set_reactive(Widget.scroll_y, wanted)
             self.set_reactive(Widget.scroll_target_y, wanted)
             self.vertical_scrollbar.set_reactive(ScrollBar.position, wanted)
 
     @property
     def following(self) -> bool:
-        """Whether the view keeps to the end as text comes."""
+        """Whether the view stays at the end as text is added."""
         return self._anchored and not self._anchor_released
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Remember what is being read, and mount what comes near."""
+        """Remember what is being read, and mount the pieces near it."""
         super().watch_scroll_y(old_value, new_value)
         tops = self._positions()
         index = max(0, min(bisect_right(tops, round(new_value)) - 1, len(self.pieces) - 1))
         self._reading = (index, round(new_value) - tops[index])
-        self._settle()
+        self._update_mounted()
 
-    def _settle(self) -> None:
-        self._settling = False
+    def _update_mounted(self) -> None:
+        self._update_pending = False
         end = self._positions()[-1] - max(self.size.height, 20)
-        self._settle_near(max(0, end) if self.following else round(self.scroll_y))
+        self._mount_near(max(0, end) if self.following else round(self.scroll_y))
 
-    def _settle_near(self, top: int) -> None:
-        """Mount the pieces near a screen that begins with line `top`, and let go of those far away."""
+    def _mount_near(self, top: int) -> None:
+        """Mount the pieces near a screen that begins with line `top`, and unmount those far away."""
         if not self.is_mounted or not self._filler.is_mounted:
             return
         screen = max(self.size.height, 20)
         tops = self._positions()
-        near = self._run(tops, top - screen, top + 2 * screen)
-        far = self._run(tops, top - 2 * screen, top + 3 * screen)
+        near = self._range_between(tops, top - screen, top + 2 * screen)
+        far = self._range_between(tops, top - 2 * screen, top + 3 * screen)
         if self._last <= near[0] or self._first >= near[1] or self._first == self._last:
             wanted = near
         else:
-            wanted = (
-                min(max(self._first, far[0]), near[0]),
-                max(min(self._last, far[1]), near[1]),
-            )
+            wanted = (min(max(self._first, far[0]), near[0]), max(min(self._last, far[1]), near[1]))
         if wanted != (self._first, self._last):
-            self._mount_run(*wanted)
+            self._mount_range(*wanted)
 
-    def _run(self, tops: list[int], top: int, bottom: int) -> tuple[int, int]:
+    def _range_between(self, tops: list[int], top: int, bottom: int) -> tuple[int, int]:
         first = max(0, bisect_right(tops, top) - 1)
         last = min(len(self.pieces), bisect_right(tops, bottom))
         return first, max(first, last)
 
-    def _mount_run(self, first: int, last: int) -> None:
-        had, wanted = range(self._first, self._last), range(first, last)
-        self._unmount(self.pieces[index] for index in had if index not in wanted)
-        before = [index for index in wanted if not had or index < had.start]
-        after = [index for index in wanted if had and index >= had.stop]
+    def _mount_range(self, first: int, last: int) -> None:
+        old, new = range(self._first, self._last), range(first, last)
+        self._unmount(self.pieces[index] for index in old if index not in new)
+        above = [index for index in new if not old or index < old.start]
+        below = [index for index in new if old and index >= old.stop]
         self._first, self._last = first, last
-        if before:
-            self.mount(*self._sheets(before), before=0)
-        if after:
-            self.mount(*self._sheets(after), before=self._filler)
-
-    def _sheets(self, indexes: Iterable[int]) -> list[Sheet]:
-        return [self.pieces[index].mount_sheet() for index in indexes]
+        if above:
+            self.mount(*(self.pieces[index].mount() for index in above), before=0)
+        if below:
+            self.mount(*(self.pieces[index].mount() for index in below), before=self._filler)
 
     def _unmount(self, pieces: Iterable[Piece]) -> None:
-        gone: list[Sheet] = []
-        for piece in pieces:
-            if piece.sheet is not None:
-                piece.sheet.display = False  # it goes later, but takes no room from now on
-                gone.append(piece.sheet)
-                piece.sheet = None
-        if gone:
-            self.remove_children(gone)
+        sheets = [sheet for piece in pieces if (sheet := piece.unmount()) is not None]
+        for sheet in sheets:
+            sheet.display = False  # it is removed later, but takes no room from now on
+        if sheets:
+            self.remove_children(sheets)

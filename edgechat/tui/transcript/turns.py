@@ -8,18 +8,9 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from edgechat.chat.messages import not_sent
 from edgechat.chat.records import Turn
 from edgechat.engine.types import Delta
-from edgechat.tui.transcript.pieces import (
-    CutPiece,
-    NotePiece,
-    Piece,
-    ProblemPiece,
-    ReplyPiece,
-    ThoughtPiece,
-    UserPiece,
-)
+from edgechat.tui.transcript.pieces import NotePiece, Piece, ProblemPiece, ReplyPiece, ThoughtPiece, UserPiece
 
 _ENDINGS = {
     "stopped": "■ You stopped the reply here.",
@@ -27,65 +18,54 @@ _ENDINGS = {
     "failed": "■ There is no reply. Ctrl+R tries again.",
     "streaming": "■ Another edgechat is generating this reply.",
 }
+_LIMITS = {
+    "context": "■ The context is full: the reply ends here. You can continue; the oldest turns will be left "
+    "out.",
+    "length": "■ The reply reached the maximum length.",
+}
 
 
 def pieces_of(turn: Turn, branch: tuple[int, int] = (0, 1)) -> list[Piece]:
     """Return the pieces that show a turn. branch: which try it is, from 0, and of how many."""
     pieces: list[Piece] = []
     if turn.role == "user":
-        pieces.append(UserPiece(turn.content, tuple(one.name for one in turn.attachments)))
+        pieces.append(UserPiece(turn.content, tuple(attachment.name for attachment in turn.attachments)))
     elif turn.role == "system":
         pieces.append(NotePiece(f"System prompt: {turn.content}"))
     else:
         if turn.thinking:
-            tokens, seconds = thought_figures(turn)
+            tokens, seconds = _thought_figures(turn)
             pieces.append(ThoughtPiece(turn.thinking, tokens=tokens, seconds=seconds))
         if turn.content:
             pieces.append(ReplyPiece(turn.content))
-        pieces += ending_of(turn)
-    if branch[1] > 1:
-        pieces.append(branch_note(*branch))
-    return of_turn(turn.id, pieces)
+        pieces += _ending_of(turn)
+    return _of_turn(turn.id, [*pieces, *_branch_note(branch)])
 
 
-def of_turn(turn: str, pieces: list[Piece]) -> list[Piece]:
-    """Return the pieces as those of a turn."""
+def _of_turn(turn: str, pieces: list[Piece]) -> list[Piece]:
     for piece in pieces:
         piece.turn = turn
     return pieces
 
 
-def branch_note(number: int, count: int) -> NotePiece:
-    """Return the piece that says that there are other tries."""
-    return NotePiece(f"‹ {number + 1} of {count} ›  Tab, then ← and →")
+def _branch_note(branch: tuple[int, int]) -> list[Piece]:
+    number, count = branch
+    return [NotePiece(f"‹ {number + 1} of {count} ›  Tab, then ← and →")] if count > 1 else []
 
 
-def ending_of(turn: Turn) -> list[Piece]:
+def _ending_of(turn: Turn) -> list[Piece]:
     """Return the pieces that say how a reply ended, if it did not end by itself."""
     pieces: list[Piece] = []
     if turn.error is not None:
         pieces.append(ProblemPiece(turn.error.message, turn.error.hint))
     if turn.state in _ENDINGS and (turn.error is None or turn.state != "failed"):
         pieces.append(NotePiece(_ENDINGS[turn.state], "warning"))
-    elif turn.figures is not None and turn.figures.reason == "context":
-        pieces.append(
-            NotePiece(
-                "■ The context is full: the reply ends here. You can continue; the oldest turns will be "
-                "left out.",
-                "warning",
-            )
-        )
-    elif turn.figures is not None and turn.figures.reason == "length":
-        pieces.append(NotePiece("■ The reply reached the maximum length.", "warning"))
+    elif turn.figures is not None and turn.figures.reason in _LIMITS:
+        pieces.append(NotePiece(_LIMITS[turn.figures.reason], "warning"))
     return pieces
 
 
-def cut_note(turns: int) -> CutPiece:
-    """Return the line below the turns that the model is not sent any more."""
-    return CutPiece(f"The context is full: {not_sent(turns)}.")
-
-
-def thought_figures(turn: Turn) -> tuple[int, float]:
+def _thought_figures(turn: Turn) -> tuple[int, float]:
     """Return the tokens and the seconds that the thinking of a reply took."""
     figures = turn.figures
     return (figures.thinking_tokens, figures.thinking_seconds) if figures else (0, 0.0)
@@ -98,33 +78,33 @@ class PieceView(Protocol):
         """Append pieces."""
 
     def append(self, piece: Piece, text: str) -> None:
-        """Let a piece grow."""
+        """Append text to a piece."""
 
 
 class LiveReply:
     """Feeds one streaming reply into a transcript; `paint` does the work, `take` only remembers."""
 
-    def __init__(self, pane: PieceView) -> None:
-        self._pane = pane
+    def __init__(self, view: PieceView) -> None:
+        self._view = view
         self._turn = ""
-        self._waiting: dict[bool, list[str]] = {True: [], False: []}
+        self._unpainted: dict[bool, list[str]] = {True: [], False: []}
         self._thought: ThoughtPiece | None = None
         self._reply: ReplyPiece | None = None
-        self._began = 0.0
+        self._start = 0.0
         self._thinking_tokens = 0
 
     def take(self, delta: Delta) -> None:
         """Remember more text."""
         self._turn = delta.request_id  # a reply's turn and its request have one id
-        self._began = self._began or time.monotonic()
-        self._waiting[delta.thinking].append(delta.text)
+        self._start = self._start or time.monotonic()
+        self._unpainted[delta.thinking].append(delta.text)
         if delta.thinking:
             self._thinking_tokens = delta.tokens
 
     def paint(self) -> bool:
-        """Show what has come since the last time; False if nothing has."""
-        thought, reply = ("".join(self._waiting[kind]) for kind in (True, False))
-        self._waiting = {True: [], False: []}
+        """Show the text taken since the last call; return whether there was any."""
+        thought, reply = ("".join(self._unpainted[kind]) for kind in (True, False))
+        self._unpainted = {True: [], False: []}
         if thought:
             self._show_thought(thought)
         if reply:
@@ -135,25 +115,22 @@ class LiveReply:
         """Show the rest, and how the reply ended. branch: see `pieces_of`."""
         self.paint()
         if self._thought is not None:
-            self._thought.finish(*thought_figures(turn))
-        pieces = ending_of(turn)
-        if branch[1] > 1:
-            pieces.append(branch_note(*branch))
-        self._pane.add(*of_turn(turn.id, pieces))
+            self._thought.finish(*_thought_figures(turn))
+        self._view.add(*_of_turn(turn.id, [*_ending_of(turn), *_branch_note(branch)]))
 
     def _show_thought(self, text: str) -> None:
         if self._thought is None:
             self._thought = ThoughtPiece()
-            self._pane.add(*of_turn(self._turn, [self._thought]))
+            self._view.add(*_of_turn(self._turn, [self._thought]))
         self._thought.tokens = self._thinking_tokens
-        self._pane.append(self._thought, text)
+        self._view.append(self._thought, text)
 
     def _show_reply(self, text: str) -> None:
         if self._reply is None:
             if self._thought is not None:
-                self._thought.finish(self._thinking_tokens, time.monotonic() - self._began)
+                self._thought.finish(self._thinking_tokens, time.monotonic() - self._start)
             # What a model sends first is often an empty line or two.
             text = text.lstrip("\n")
             self._reply = ReplyPiece()
-            self._pane.add(*of_turn(self._turn, [self._reply]))
-        self._pane.append(self._reply, text)
+            self._view.add(*_of_turn(self._turn, [self._reply]))
+        self._view.append(self._reply, text)

@@ -120,7 +120,7 @@ async def test_a_conversation_is_left_and_opened_while_it_is_answered(path: Path
         await until(lambda: not controller.answering)
         await view.settled()
         assert counting.text == "Count.\nOne two."
-        assert view.told[-1] == "The reply in “Count.” has ended."
+        assert view.messages[-1] == "The reply in “Count.” has ended."
         await controller.open(second)
         assert view.transcript is not counting
         assert view.transcript.text == counting.text
@@ -168,7 +168,7 @@ async def test_a_question_behind_comes_back_where_it_can_be_found(path: Path) ->
         await controller.open(first)
         await until(lambda: not controller.answering)
         await view.settled()
-        assert "A question was not sent; Ctrl+N shows it." in view.told
+        assert "A question was not sent; Ctrl+N shows it." in view.messages
         controller.begin_new()
         assert view.pane.text == "Long?"
 
@@ -269,7 +269,7 @@ async def test_the_model_is_switched_but_not_while_a_reply_is_generated(path: Pa
         await run_command(controller, "model", "tiny")
         assert (view.model, engine.n_closed) == ("tiny", 1)
         await run_command(controller, "model", "")
-        assert view.told[-1] == "The model is tiny."
+        assert view.messages[-1] == "The model is tiny."
         await say(controller, "Again.")
         store = await controller.session.store()
         assert [chat.model for chat in await store.chats()] == ["tiny"]
@@ -301,7 +301,7 @@ async def test_turns_are_edited_quoted_and_switched(path: Path) -> None:
         view.pane.text = "half"
         act(controller, question, "edit")
         assert (view.pane.text, view.pane.title) == ("One?", "editing · Esc cancels")
-        assert controller.is_borrowed
+        assert controller.has_prompt_aside
         view.pane.text = ""  # as a prompt does that is sent
         controller.ask("Two?", [])
         await until(lambda: not controller.shown.is_answering)

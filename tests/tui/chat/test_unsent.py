@@ -89,7 +89,7 @@ async def test_what_is_too_long_behind_the_screen_comes_back(path: Path) -> None
         await until(pilot, lambda: not screen.controller.answering)
         await pilot.press("ctrl+n")
         await until(pilot, lambda: "too long" in screen.prompt.text)
-        assert screen.controller._behind == []
+        assert screen.controller._background == []
 
 
 async def test_a_question_is_kept_until_it_is_in_the_store(path: Path) -> None:
@@ -204,7 +204,7 @@ async def test_a_model_is_changed_in_an_old_conversation(path: Path) -> None:
         screen.prompt.fill("/model other")
         await pilot.press("escape", "enter")
         await until(pilot, lambda: "Switched to other" in text_of(pilot))
-        screen.controller.note("A note.")
+        screen.controller.add_note("A note.")
         await pilot.pause()
         assert "To Who?" in text_of(pilot)
 

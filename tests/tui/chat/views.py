@@ -112,7 +112,7 @@ class FakeView:
         self.pane = FakePrompt()
         self.transcript = FakeTranscript()
         """The one that is shown."""
-        self.told: list[str] = []
+        self.messages: list[str] = []
         self.errors: list[EdgechatError] = []
         self.says_yes = True
         self.asked: list[str] = []
@@ -136,16 +136,19 @@ class FakeView:
                 await work
             except EdgechatError as error:
                 if not ignore_errors:
-                    self.tell_error(error)
+                    self.show_error(error)
 
         task = asyncio.create_task(done())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def tell(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
-        self.told.append(message)
+    def show_message(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
+        self.messages.append(message)
 
-    def tell_error(self, error: EdgechatError) -> None:
+    def warn(self, message: str) -> None:
+        self.messages.append(message)
+
+    def show_error(self, error: EdgechatError) -> None:
         self.errors.append(error)
 
     async def confirm(self, question: str, *, yes: str, no: str) -> bool:

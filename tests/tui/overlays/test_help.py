@@ -16,7 +16,7 @@ from textual.widgets import Input, Static
 
 import edgechat.tui
 from edgechat.tui import theme
-from edgechat.tui.overlays.help import HelpScreen, bindings_of, keys_in_words
+from edgechat.tui.overlays.help import HelpScreen, bindings_of, key_names
 from tests.tui.driving import text_of, until
 
 
@@ -83,7 +83,7 @@ def test_textuals_own_bindings_are_left_out() -> None:
     ],
 )
 def test_keys_are_named_as_on_the_keyboard(key: str, words: str) -> None:
-    assert keys_in_words(Binding(key, "x")) == words
+    assert key_names(Binding(key, "x")) == words
 
 
 def own_nodes() -> Iterator[type]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual import events
@@ -18,37 +19,33 @@ if TYPE_CHECKING:
 
 
 class Chips(Widget):
-    """The attachments of the next question, one line; a click on one takes it away."""
+    """The attachments of the next question, one line; a click on one removes it."""
 
     DEFAULT_CSS = """
     Chips { height: 1; display: none; padding: 0 2; }
     Chips.-some { display: block; }
     """
 
+    @dataclass
     class Removed(Message):
-        """An attachment is not wanted any more."""
+        """An attachment was clicked."""
 
-        def __init__(self, number: int) -> None:
-            super().__init__()
-            self.number = number
+        number: int
 
     def __init__(self) -> None:
         super().__init__()
         self._labels: list[str] = []
 
     def show(self, attachments: Sequence[Attachment]) -> None:
-        """Show these."""
-        self._labels = [f"▤ {one_line(one.name, 30)} {_size(one.text)} ✕" for one in attachments]
+        self._labels = [f"▤ {one_line(file.name, 30)} {_size(file.text)} ✕" for file in attachments]
         self.set_class(bool(attachments), "-some")
         self.refresh()
 
     def render(self) -> RenderResult:
-        """See Textual."""
         chips = [Content(label).stylize("reverse") for label in self._labels]
         return Content("  ").join(chips)
 
     def on_click(self, event: events.Click) -> None:
-        """Take away what is clicked."""
         x = event.x - self.styles.padding.left
         for number, label in enumerate(self._labels):
             width = Content(label).cell_length

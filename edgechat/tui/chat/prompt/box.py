@@ -58,38 +58,36 @@ class PromptBox(Area):
 
         @property
         def control(self) -> PromptBox:
-            """The box it came from."""
             return self.box
 
+    @dataclass
     class Pasted(Message):
-        """Something was pasted that may be better sent along than put into the text."""
+        """A paste that may be better as an attachment."""
 
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+        text: str
 
     class WantsHistory(Message):
-        """The user wants what was asked before."""
+        """The history is wanted."""
 
     class WantsTurns(Message):
-        """The user wants to go to the turns."""
+        """The turns are wanted."""
 
-    class Emptied(Message):
-        """The user pressed Backspace where there is nothing to delete."""
+    class BackspaceInEmpty(Message):
+        """Backspace was pressed in an empty box."""
 
     def __init__(
         self, completions: Completions, complete: Callable[[], None], *, id: str | None = None
     ) -> None:
-        """`complete` looks for completions of what is typed now."""
+        """complete: updates `completions` for what is typed now."""
         super().__init__(id=id, placeholder="Ask something, or / for commands", highlight_cursor_line=False)
         self._completions = completions
         self._complete = complete
         self._history: Sequence[str] = ()
-        self._at = -1
+        self._history_index = -1
         self._unsent = ""
 
-    def take(self, early: list[events.Key | events.Paste]) -> None:
-        """Take what was typed before there was a box to type into."""
+    def replay(self, early: list[events.Key | events.Paste]) -> None:
+        """Handle keys and pastes that came before the box had the focus."""
         for event in early:
             # From before the terminal was the app's an Enter comes as Ctrl+J.
             enter = isinstance(event, events.Key) and event.key == "ctrl+j"
@@ -102,29 +100,29 @@ class PromptBox(Area):
 
     @property
     def unsent(self) -> str:
-        """What the user has written: not what is only looked at again."""
-        if self._at < 0:
+        """What the user has typed: not an earlier question that is only looked at again."""
+        if self._history_index < 0:
             return self.text
-        own = "" if self.text == self._history[self._at] else self.text
+        own = "" if self.text == self._history[self._history_index] else self.text
         return "\n".join(part for part in (self._unsent, own) if part)
 
     def put_back(self, text: str) -> None:
-        """Give the user back what could not be sent, before what was typed since."""
+        """Put back what could not be sent, before what was typed since."""
         self.fill(f"{text}\n{self.text}" if self.text else text)
 
     def quote(self, text: str) -> None:
-        """Put a text in as a quotation, on lines of its own."""
+        """Append a text as a quotation."""
         quoted = "\n".join(f"> {line}".rstrip() for line in text.strip().split("\n"))
         self.fill(f"{self.text.rstrip()}\n\n{quoted}\n\n".lstrip("\n"))
 
     def remember(self, asked: Sequence[str]) -> None:
-        """Have these to go back to, the newest first, and go back to the first of them."""
-        self._history, self._at = asked, -1
-        self._go_back(1)
+        """Set the history, the newest question first, and show that one."""
+        self._history, self._history_index = asked, -1
+        self._step_history(1)
 
     async def _on_key(self, event: events.Key) -> None:
-        # Here and not by binding: a binding runs later, and fast keys would overtake it.
-        if event.key in _COMPLETING and self._completes() and self._completed(event.key):
+        # Not by a binding: that runs later, and fast keys would overtake it.
+        if event.key in _COMPLETING and self._has_completions() and self._complete_by_key(event.key):
             pass
         elif event.key == "enter":
             self.action_send()
@@ -133,24 +131,24 @@ class PromptBox(Area):
         elif event.key == "tab":
             self.action_complete()
         elif event.key == "up" and self.cursor_at_first_line and not self.selected_text:
-            self._go_back(1)
-        elif event.key == "down" and self._at >= 0 and self.cursor_at_last_line:
-            self._go_back(-1)
+            self._step_history(1)
+        elif event.key == "down" and self._history_index >= 0 and self.cursor_at_last_line:
+            self._step_history(-1)
         elif event.key == "backspace" and not self.text:
-            self.post_message(self.Emptied())
+            self.post_message(self.BackspaceInEmpty())
         else:
             return
         event.stop()
         event.prevent_default()
 
-    def _completes(self) -> bool:
-        """Say whether there is something to choose for what is typed, however fast that came."""
+    def _has_completions(self) -> bool:
+        """Return whether there are completions for what is typed, updating them if they are late."""
         if self._completions.typed != self.text_before:
             self._complete()
         return self._completions.is_open and self._completions.typed == self.text_before
 
-    def _completed(self, key: str) -> bool:
-        """Let a key do what it does to the list above; False if it is none of its keys."""
+    def _complete_by_key(self, key: str) -> bool:
+        """Handle a key of the list of completions; return False if it does nothing there."""
         choice = self._completions.choice
         assert choice is not None
         typed = self.text_before[choice.start :]
@@ -160,10 +158,10 @@ class PromptBox(Area):
             case "tab":
                 self.accept()
             case "enter" if choice.text.rstrip() != typed.rstrip() and not choice.more:
-                # A command that needs nothing more is meant to be done.
-                whole = not choice.text.endswith(" ")
+                # A command without an argument is also sent.
+                is_complete = not choice.text.endswith(" ")
                 self.accept()
-                if whole and self.text.startswith("/"):
+                if is_complete and self.text.startswith("/"):
                     self.action_send()
             case "escape":
                 self._completions.show((), self.text_before)
@@ -172,7 +170,7 @@ class PromptBox(Area):
         return True
 
     def accept(self) -> None:
-        """Put the current choice in place of what was typed of it."""
+        """Replace what was typed by the current choice."""
         choice = self._completions.choice
         if choice is not None:
             row, column = self.cursor_location
@@ -182,54 +180,52 @@ class PromptBox(Area):
 
     @property
     def text_before(self) -> str:
-        """What stands before the cursor."""
+        """The text before the cursor."""
         return self.get_text_range((0, 0), self.cursor_location)
 
     def action_send(self) -> None:
-        """Hand the text to whoever listens, and be empty for the next; an empty one is none."""
-        self._at = -1
+        """Submit the text, unless it is empty, and clear the box."""
+        self._history_index = -1
         if self.text.strip():
             self.post_message(self.Submitted(self, self.text))
             self.clear()
 
     def action_newline(self) -> None:
-        """Begin a line."""
         self._replace_via_keyboard("\n", *self.selection)
 
     def action_complete(self) -> None:
-        """Complete what is typed; where there is nothing to complete, go to the turns."""
-        if self._completes():
+        """Complete what is typed; without completions, go to the turns."""
+        if self._has_completions():
             self.accept()
         else:
             self.post_message(self.WantsTurns())
 
-    def _go_back(self, by: int) -> None:
-        """Show what was asked before (1), or after that (-1), and at last what was being typed."""
-        if self._at < 0 and by > 0 and not self._history:
+    def _step_history(self, by: int) -> None:
+        """Show an earlier question (1) or a later one (-1); after the latest, what was being typed."""
+        if self._history_index < 0 and by > 0 and not self._history:
             self.post_message(self.WantsHistory())
             return
-        at = min(self._at + by, len(self._history) - 1)
-        if self._at < 0:
+        index = min(self._history_index + by, len(self._history) - 1)
+        if self._history_index < 0:
             self._unsent = self.text
-        self._at = at
-        self.fill(self._history[at] if at >= 0 else self._unsent)
+        self._history_index = index
+        self.fill(self._history[index] if index >= 0 else self._unsent)
         if by > 0:
             self.move_cursor((0, 0))
 
     def forget_history(self) -> None:
-        """Ask for it anew when it is wanted next."""
-        self._history, self._at = (), -1
+        """Ask for the history again when it is next wanted."""
+        self._history, self._history_index = (), -1
 
     async def _on_paste(self, event: events.Paste) -> None:
-        # A terminal may send a line's end as \r, which `printable` would take away.
+        # A terminal may send line ends as \r, which `printable` would remove.
         text = printable(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         event.prevent_default()
         event.stop()
         if is_long(text) or may_be_path(text):
             self.post_message(self.Pasted(text))
-        else:  # at once: the next key is not to overtake it
+        else:  # at once: the next key must not overtake it
             await self.insert_paste(text)
 
     async def insert_paste(self, text: str) -> None:
-        """Put a paste into the text."""
         await super()._on_paste(events.Paste(text))

@@ -1,4 +1,4 @@
-"""The list above the prompt box of what may be meant: commands, their arguments, files."""
+"""The list of completions above the prompt box: commands, their arguments, files."""
 
 from __future__ import annotations
 
@@ -24,132 +24,132 @@ _PATH = re.compile(r"(?:^|(?<=\s))@(\S*)$")
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """One thing that may be meant."""
+    """A completion of what is typed."""
 
     text: str
-    """What is put in place of what was typed, `start` characters into the text."""
+    """Replaces what was typed from the character `start` on."""
     start: int
     label: str
     about: str = ""
     more: bool = False
-    """Whether there is more to choose behind it: a folder."""
+    """Whether its own completions follow: it is a folder."""
 
 
 class Completions(Widget):
-    """A list with a current choice; as high as it has choices, and gone without any."""
+    """A list with a current choice, as high as it has choices; hidden without any."""
 
     DEFAULT_CSS = """
     Completions { height: auto; max-height: 8; display: none; padding: 0 2; }
     Completions.-open { display: block; }
     """
 
-    class Taken(Message):
+    class Clicked(Message):
         """A choice was clicked."""
 
     def __init__(self) -> None:
         super().__init__()
         self.choices: Sequence[Suggestion] = ()
         self.typed = ""
-        """What was typed when they were found."""
-        self.at = 0
+        """The text before the cursor that they are for."""
+        self.index = 0
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something to choose."""
         return bool(self.choices)
 
     @property
     def choice(self) -> Suggestion | None:
-        """The current one."""
-        return self.choices[self.at] if self.choices else None
+        return self.choices[self.index] if self.choices else None
 
     def show(self, choices: Sequence[Suggestion], typed: str) -> None:
         """Offer these for what is typed; none closes the list."""
         self.typed = typed
         if tuple(choices) != tuple(self.choices):
-            self.choices, self.at = tuple(choices), 0
+            self.choices, self.index = tuple(choices), 0
             self.set_class(self.is_open, "-open")
             self.refresh(layout=True)
 
     def move(self, by: int) -> None:
-        """Go to another choice, round the ends."""
         if self.choices:
-            self.at = (self.at + by) % len(self.choices)
+            self.index = (self.index + by) % len(self.choices)
             self.refresh()
 
     @property
     def _top(self) -> int:
-        return max(0, min(self.at - _SHOWN // 2, len(self.choices) - _SHOWN))
+        return max(0, min(self.index - _SHOWN // 2, len(self.choices) - _SHOWN))
 
     def get_content_height(self, container: object, viewport: object, width: int) -> int:
-        """See Textual."""
         return min(_SHOWN, len(self.choices))
 
     def render(self) -> RenderResult:
-        """See Textual."""
         shown = self.choices[self._top : self._top + _SHOWN]
-        width = max((len(one.label) for one in self.choices), default=0)
+        width = max((len(suggestion.label) for suggestion in self.choices), default=0)
         lines = []
-        for number, one in enumerate(shown, self._top):
-            is_current = number == self.at
+        for index, suggestion in enumerate(shown, self._top):
+            is_current = index == self.index
             mark = ("› ", "bold $accent") if is_current else "  "
-            label = (one.label.ljust(min(width, 34)), "bold" if is_current else "")
+            label = (suggestion.label.ljust(min(width, 34)), "bold" if is_current else "")
             room = max(0, self.size.width - min(width, 34) - 4)
-            about = one_line(one.about, room) if room > 8 else ""
+            about = one_line(suggestion.about, room) if room > 8 else ""
             lines.append(Content.assemble(mark, label, ("  " + about, "dim")))
         return Content("\n").join(lines)
 
     def on_click(self, event: events.Click) -> None:
-        """Take the choice that is clicked."""
         number = self._top + event.y
         if number < len(self.choices):
-            self.at = number
-            self.post_message(self.Taken())
+            self.index = number
+            self.post_message(self.Clicked())
 
 
-def of_commands(text: str, arguments: Callable[[str], Sequence[tuple[str, str]]]) -> list[Suggestion]:
-    """Return what may be meant where a text begins as a command does.
+def command_suggestions(text: str, arguments: Callable[[str], Sequence[tuple[str, str]]]) -> list[Suggestion]:
+    """Return the completions of a command.
 
-    arguments: from a command's name to what may come after it, each with a word about it.
+    arguments: from a command's name to its possible arguments, each with a short description.
     """
     if not text.startswith("/") or "\n" in text:
         return []
     name, space, rest = text[1:].partition(" ")
     if not space:
         return [
-            Suggestion(f"/{one.name}" + " " * bool(one.argument), 0, one.usage, one.description)
-            for one in commands_of("app")
-            if one.name.startswith(name.lower())
+            Suggestion(
+                f"/{command.name}" + " " * bool(command.argument), 0, command.usage, command.description
+            )
+            for command in commands_of("app")
+            if command.name.startswith(name.lower())
         ]
     start = len(name) + 2
-    found = [(value, about) for value, about in arguments(name) if rest.lower() in value.lower()]
-    if any(value.strip().lower() == rest.strip().lower() for value, _ in found):
-        return []  # Enter is to take what was typed, not another one that begins like it
-    found.sort(key=lambda one: not one[0].lower().startswith(rest.lower()))
-    return [Suggestion(value, start, one_line(value, 34), about) for value, about in found]
+    matches = [(value, about) for value, about in arguments(name) if rest.lower() in value.lower()]
+    if any(value.strip().lower() == rest.strip().lower() for value, _ in matches):
+        return []  # Enter sends what was typed, not an argument that begins like it
+    matches.sort(key=lambda match: not match[0].lower().startswith(rest.lower()))
+    return [Suggestion(value, start, one_line(value, 34), about) for value, about in matches]
 
 
-def path_in(before: str) -> str | None:
+def path_at_end(before: str) -> str | None:
     """Return the path that is being typed after an @ at the end of a text."""
-    found = _PATH.search(before)
-    return found[1] if found else None
+    match = _PATH.search(before)
+    return match[1] if match else None
 
 
-def of_files(typed: str, start: int) -> list[Suggestion]:
-    """Return the files and folders that a path may go on with. Reads a folder: not for the event loop."""
+def file_suggestions(typed: str, start: int) -> list[Suggestion]:
+    """Return the files and folders that a path may name. Reads a folder: not for the event loop."""
     folder, name = os.path.split(typed)
-    found: list[Suggestion] = []
+    suggestions: list[Suggestion] = []
     try:
         with os.scandir(Path(folder).expanduser() if folder else ".") as entries:
             for _, entry in zip(range(_MOST_FILES), entries, strict=False):
                 if not is_text(entry.name):
                     continue
                 if entry.name.lower().startswith(name.lower()) and name[:1] in (".", entry.name[:1], ""):
-                    found.append(_file(entry, folder, start))
+                    suggestions.append(_file(entry, folder, start))
     except (OSError, RuntimeError, ValueError):  # no such folder, no such user's home, a NUL
         return []
-    shown = [one for one in found if name.startswith(".") or not one.label.startswith(".")]
-    return sorted(shown, key=lambda one: (not one.more, one.label.casefold()))
+    visible = [
+        suggestion
+        for suggestion in suggestions
+        if name.startswith(".") or not suggestion.label.startswith(".")
+    ]
+    return sorted(visible, key=lambda suggestion: (not suggestion.more, suggestion.label.casefold()))
 
 
 def _file(entry: os.DirEntry[str], folder: str, start: int) -> Suggestion:

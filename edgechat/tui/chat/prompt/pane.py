@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual import on, work
@@ -17,7 +18,12 @@ from edgechat.chat.attachments import MOST
 from edgechat.chat.commands import parse_command
 from edgechat.tui.chat.prompt.attachments import Chips
 from edgechat.tui.chat.prompt.box import PromptBox
-from edgechat.tui.chat.prompt.completions import Completions, of_commands, of_files, path_in
+from edgechat.tui.chat.prompt.completions import (
+    Completions,
+    command_suggestions,
+    file_suggestions,
+    path_at_end,
+)
 from edgechat.tui.widgets.text_area import Area
 
 if TYPE_CHECKING:
@@ -33,94 +39,81 @@ class PromptPane(Vertical):
     PromptPane { height: auto; }
     """
 
+    @dataclass
     class Asked(Message):
-        """A question, with what is sent along."""
+        """A question, with its attachments."""
 
-        def __init__(self, text: str, attachments: tuple[Attachment, ...]) -> None:
-            super().__init__()
-            self.text = text
-            self.attachments = attachments
+        text: str
+        attachments: tuple[Attachment, ...]
 
+    @dataclass
     class Commanded(Message):
         """A command."""
 
-        def __init__(self, name: str, argument: str) -> None:
-            super().__init__()
-            self.name = name
-            self.argument = argument
+        name: str
+        argument: str
 
     class Refused(Message):
         """A question stays in the box: another one is being answered."""
 
+    @dataclass
     class AttachFailed(Message):
-        """A file cannot be sent along."""
+        """A file cannot be attached."""
 
-        def __init__(self, error: EdgechatError) -> None:
-            super().__init__()
-            self.error = error
+        error: EdgechatError
 
     class Changed(Message):
-        """What is typed is another text now."""
+        """The prompt has changed."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.arguments: Arguments = lambda _name: ()
-        """From a command's name to what may come after it, each with a word about it."""
+        """From a command's name to its possible arguments, each with a short description."""
         self.attachments: list[Attachment] = []
         self.is_busy = False
         """Whether a question may not be sent now; it stays in the box then."""
         self._completions = Completions()
 
     def compose(self) -> ComposeResult:
-        """From top to bottom."""
         yield self._completions
         yield Chips()
-        yield PromptBox(self._completions, self._typed, id="prompt")
+        yield PromptBox(self._completions, self._update_completions, id="prompt")
 
     @property
     def box(self) -> PromptBox:
-        """The box."""
         return self.query_one(PromptBox)
 
     @property
     def text(self) -> str:
-        """What is in the box."""
         return self.box.text
 
     @property
     def unsent(self) -> str:
-        """What the user has typed: not an earlier question that is only looked at again."""
         return self.box.unsent
 
     def put(self, text: str, attachments: Sequence[Attachment], title: str = "") -> None:
         """Hold this, in place of what was there. title: shown above the box."""
         self.fill(text)
-        self._set(list(attachments))
+        self._set_attachments(list(attachments))
         self.box.border_title = title
         self.screen.refresh_bindings()
 
     def fill(self, text: str) -> None:
-        """Hold this text, in place of the present one."""
         self.box.fill(text)
 
     def quote(self, text: str) -> None:
-        """Append a text as a quotation."""
         self.box.quote(text)
 
     def remember(self, questions: Sequence[str]) -> None:
-        """Offer these questions as history, the newest first."""
         self.box.remember(questions)
 
     def forget_history(self) -> None:
-        """Ask for the history again when it is next wanted."""
         self.box.forget_history()
 
     def take_focus(self) -> None:
-        """Direct the keys to the box."""
         self.box.focus()
 
     def attach(self, attachment: Attachment) -> None:
-        """Send this along with the next question."""
         if attachment in self.attachments:
             return
         if len(self.attachments) >= MOST:
@@ -129,17 +122,16 @@ class PromptPane(Vertical):
             )
             self.post_message(self.AttachFailed(error))
         else:
-            self._set([*self.attachments, attachment])
+            self._set_attachments([*self.attachments, attachment])
 
     @work(group="attach")
     async def attach_file(self, path: str) -> None:
-        """Send a file along with the next question."""
         try:
             self.attach(await asyncio.to_thread(files.read, path))
         except AttachmentError as error:
             self.post_message(self.AttachFailed(error))
 
-    def _set(self, attachments: list[Attachment]) -> None:
+    def _set_attachments(self, attachments: list[Attachment]) -> None:
         self.attachments = attachments
         self.query_one(Chips).show(attachments)
         self.post_message(self.Changed())
@@ -147,7 +139,7 @@ class PromptPane(Vertical):
     # Sending.
 
     @on(PromptBox.Submitted)
-    def _submitted(self, event: PromptBox.Submitted) -> None:
+    def _submit(self, event: PromptBox.Submitted) -> None:
         event.stop()
         command = parse_command(event.text)
         if command is not None:
@@ -156,21 +148,21 @@ class PromptPane(Vertical):
             self.box.put_back(event.text)
             self.post_message(self.Refused())
         else:
-            self.is_busy = True  # for a second Enter may be here before the screen has heard of the first
+            self.is_busy = True  # a second Enter may come before the screen has handled the first
             asked = self.Asked(event.text, tuple(self.attachments))
-            self._set([])
+            self._set_attachments([])
             self.post_message(asked)
 
     # Completing.
 
     @on(Area.Changed)
     @on(Area.SelectionChanged)
-    def _typed(self) -> None:
+    def _update_completions(self) -> None:
         box = self.box
         before = box.text_before
-        path = path_in(before)
+        path = path_at_end(before)
         if box.text.startswith("/") and box.cursor_location == box.document.end:
-            self._completions.show(of_commands(box.text, self.arguments), before)
+            self._completions.show(command_suggestions(box.text, self.arguments), before)
         elif path is not None and not box.selected_text:
             self._complete_path(path, before)
         else:
@@ -182,12 +174,13 @@ class PromptPane(Vertical):
 
     @work(exclusive=True, group="complete")
     async def _complete_path(self, path: str, before: str) -> None:
-        found = await asyncio.to_thread(of_files, path, len(before) - len(path) - 1)
+        suggestions = await asyncio.to_thread(file_suggestions, path, len(before) - len(path) - 1)
         if self.box.text_before == before:
-            self._completions.show([one for one in found if one.text.strip() != f"@{path}"], before)
+            others = [suggestion for suggestion in suggestions if suggestion.text.strip() != f"@{path}"]
+            self._completions.show(others, before)
 
-    @on(Completions.Taken)
-    def _taken(self) -> None:
+    @on(Completions.Clicked)
+    def _accept_clicked(self) -> None:
         self.box.accept()
         self.box.focus()
 
@@ -195,23 +188,23 @@ class PromptPane(Vertical):
 
     @on(PromptBox.Pasted)
     @work(group="attach")
-    async def _pasted(self, event: PromptBox.Pasted) -> None:
+    async def _handle_paste(self, event: PromptBox.Pasted) -> None:
         paths = await asyncio.to_thread(files.dropped, event.text)
         for path in paths:
             self.attach_file(path)
         if paths:
             return
         if files.is_long(event.text):
-            number = 1 + sum(one.name.startswith("pasted") for one in self.attachments)
+            number = 1 + sum(attached.name.startswith("pasted") for attached in self.attachments)
             self.attach(files.of_text(f"pasted text {number}" if number > 1 else "pasted text", event.text))
         else:
             await self.box.insert_paste(event.text)
 
-    @on(PromptBox.Emptied)
-    def _emptied(self) -> None:
+    @on(PromptBox.BackspaceInEmpty)
+    def _remove_last_attachment(self) -> None:
         if self.attachments:
-            self._set(self.attachments[:-1])
+            self._set_attachments(self.attachments[:-1])
 
     @on(Chips.Removed)
-    def _removed(self, event: Chips.Removed) -> None:
-        self._set([one for at, one in enumerate(self.attachments) if at != event.number])
+    def _remove_attachment(self, event: Chips.Removed) -> None:
+        self._set_attachments(self.attachments[: event.number] + self.attachments[event.number + 1 :])
