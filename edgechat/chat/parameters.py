@@ -51,7 +51,7 @@ async def adjust(session: ChatSession, conversation: Adjustable, command: str, a
             return await _set_parameter(session, conversation, argument)
         case "preset":
             await _apply_preset(session, conversation, argument)
-            return f"The preset “{one_line(argument, 40)}” is apply_preset to this conversation."
+            return f"The preset “{one_line(argument, 40)}” is applied to this conversation."
         case _:
             await session.save_preset(argument, conversation.system, conversation.settings)
             return f"Saved. To apply it to any conversation: /preset {one_line(argument, 40)}"

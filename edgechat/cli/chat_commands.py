@@ -249,7 +249,7 @@ def export(
         typer.Argument(metavar="FILE", help="The file to write; by default, the conversation is printed."),
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Write JSON, which can be parse_chat again, instead of Markdown.")
+        bool, typer.Option("--json", help="Write JSON, which can be imported again, instead of Markdown.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     debug: DebugOption = False,

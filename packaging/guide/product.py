@@ -233,7 +233,7 @@ class Product:
     def key(self, action: str) -> str:
         """The key of an action, in words: of several the first. Raises KeyError."""
         for one in self.keys:
-            if action in (one.action, one.action.partition("(")[0]):
+            if action in (one.action, one.action.partition("(")[0]) or one.action == f"request('{action}')":
                 return one.words
         raise KeyError(f"no key has the action {action!r}")
 

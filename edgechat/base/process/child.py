@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from edgechat.base.process import frames, spawn
@@ -115,7 +116,12 @@ class Child:
 
 def resident_bytes(pid: int) -> int:
     """Return the memory of a process in bytes; 0 if it has ended."""
-    import psutil  # 15 ms, needed only for answers that take longer
+    if os.path.exists("/proc/self/statm"):
+        try:
+            return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, IndexError):
+            return 0
+    import psutil  # 15 ms, which Linux need not pay
 
     try:
         return int(psutil.Process(pid).memory_info().rss)

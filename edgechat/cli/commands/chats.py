@@ -16,7 +16,7 @@ With --json, a list of objects is printed, the most recently used conversation f
 attachments of a question, and the figures and the error of a reply. `search` prints a list of objects, best
 first: chat (an id), title, turn (an id, or null if the words are in the title), role, created_at, snippet,
 and marks: the positions of the words in the snippet, as [from, to] in characters. `import` prints the
-parse_chat conversation as such an object.
+imported conversation as such an object.
 """
 
 from __future__ import annotations

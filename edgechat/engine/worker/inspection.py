@@ -6,17 +6,20 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import psutil
 
 from edgechat.engine import snapshot
-from edgechat.engine.backends.base import Vocabulary
-from edgechat.engine.engine import EngineCore
+from edgechat.engine.backends.base import Backend, Vocabulary
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot
 from edgechat.engine.kv.window import turns_of
+from edgechat.engine.scheduling.chat_cache import ChatCache
+from edgechat.engine.scheduling.scheduler import Scheduler
 from edgechat.engine.speculative.acceptance import Acceptance
-from edgechat.engine.types import ChatRequest, Message
+from edgechat.engine.speculative.speculation import Speculation
+from edgechat.engine.types import ChatRequest, Message, Usage
 
 _ROWS = (1, 2, 4, 8, 16)  # the n of C(n) that a snapshot has
 _AROUND = 512  # bytes that a template may put before and around a message
@@ -34,10 +37,24 @@ class _Pinned:
     tokens: list[int]
 
 
+class Inspectable(Protocol):
+    """The parts of an engine that are inspected."""
+
+    backend: Backend
+    scheduler: Scheduler
+    chat_cache: ChatCache
+    speculation: Speculation
+    last_usage: Usage | None
+
+    @property
+    def n_waiting(self) -> int:
+        """Number of requests that the scheduler does not know of yet."""
+
+
 class Inspector:
     """Takes snapshots of an engine."""
 
-    def __init__(self, engine: EngineCore) -> None:
+    def __init__(self, engine: Inspectable) -> None:
         self._engine = engine
         self._process = psutil.Process()
         self._pinned: dict[str, _Pinned] = {}

@@ -260,13 +260,13 @@ def test_a_wrong_rule_for_drafts_of_a_model_is_seen(rule: str, monkeypatch: pyte
 
 def test_a_rejected_token_that_is_drawn_again_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """From all of the target's distribution, not from what the draft has left of it."""
-    judge = Sampler.judge
+    verify_token = Sampler.verify
 
     def careless(self: Sampler, logits: Logits, recent: list[int], token: int, drafted: Any, *_: Any) -> int:
-        found = judge(self, logits, recent, token, drafted)
+        found = verify_token(self, logits, recent, token, drafted)
         return token if found == token else self.choose(logits, recent)
 
-    monkeypatch.setattr(Sampler, "judge", careless)
+    monkeypatch.setattr(Sampler, "verify", careless)
     chances = expected(logits_of(1, parted=False), SETTINGS["plain"])
     assert is_rejected(said(SETTINGS["plain"], FEW, model=True)[0], chances)
 

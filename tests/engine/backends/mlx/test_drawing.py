@@ -38,7 +38,7 @@ def test_it_is_the_token_that_the_host_takes(sampling: Sampling) -> None:
         for number in (0.0, 0.3, 0.999, *random.random(5)):
             logits = (4 * random.standard_normal(n_vocab)).astype(np.float32)
             sampler = Sampler(sampling)
-            sampler._ahead.append(float(number))
+            sampler._upcoming.append(float(number))
             found = int(draw(mx.array(logits), sampling, float(number)).item())
             assert found == sampler.choose(logits, [])
             assert found in Sampler(sampling).distribution(logits, [])[0]
