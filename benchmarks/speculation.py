@@ -325,7 +325,7 @@ class Replay:
             rounds = drafted = 0
             while True:
                 rounds += 1
-                if not controller.takes(controller.chances(classes[:rounds], "model"), 0, 8):
+                if not controller.is_worth_adding(controller.chances(classes[:rounds], "model"), 0, 8):
                     break
                 drafted = rounds
                 chances = controller.chances(classes[:drafted], "model")

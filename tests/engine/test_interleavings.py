@@ -105,7 +105,7 @@ def scripted_world(
 
 @pytest.mark.parametrize("drafts", [False, True], ids=["alone", "drafts"])
 @pytest.mark.parametrize("kind", SCRIPTED)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(n, marks=pytest.mark.soak) for n in range(4, 8))])
 def test_lives_of_scripted_chats(
     scripted: MakePlan, template: ChatTemplate, kind: str, seed: int, drafts: bool
 ) -> None:

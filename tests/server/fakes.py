@@ -151,7 +151,7 @@ class FakeModels:
 @asynccontextmanager
 async def serving(
     models: FakeModels,
-    door: AccessRules | None = None,
+    rules: AccessRules | None = None,
     *,
     host: str = "127.0.0.1",
     think: bool | None = None,
@@ -159,7 +159,7 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serve the models on a free port; give the address."""
     listener = listen(host, 0)
-    app = make_app(models, door or AccessRules(KEY), think=think, strict=strict)
+    app = make_app(models, rules or AccessRules(KEY), think=think, strict=strict)
     server = Server(app, drain=partial(asyncio.sleep, 0))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:

@@ -24,7 +24,7 @@ from tests.kit import CHATML
 
 pytestmark = pytest.mark.slow
 
-SOME, MANY = {"llama.cpp": 60, "mlx": 4}, {"llama.cpp": 200, "mlx": 50}
+SOME, MANY = {"llama.cpp": 40, "mlx": 4}, {"llama.cpp": 200, "mlx": 50}
 """Prompts: MLX takes ten times as long on a processor."""
 SAMPLINGS = {"greedy": Sampling(temperature=0), "seeded": Sampling(temperature=0.8, seed=7)}
 SHORT = {"n_seq_max": 8, "context": 4096, "n_outputs_max": 32}
