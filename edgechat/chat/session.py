@@ -25,7 +25,7 @@ from edgechat.engine.types import CachePolicy, RequestEvent
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, Preset, Settings
 
-_SAVE_SECONDS = 2.0
+SAVE_SECONDS = 2.0
 """How long closing waits until KV states are saved; they can be computed again."""
 
 
@@ -224,7 +224,7 @@ class ChatSession:
             return
         if self._store is not None and self._store.lasting:
             with suppress(TimeoutError):
-                await asyncio.wait_for(engine.persist(), _SAVE_SECONDS if seconds is None else seconds)
+                await asyncio.wait_for(engine.persist(), SAVE_SECONDS if seconds is None else seconds)
         await engine.close()
 
     async def close(self) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _FILE = "glances.bin"
 _FORMAT = 2
-_MAX_MODELS = 2048
+MAX_MODELS = 2048
 _MAX_FILE_BYTES = 8 << 20
 _SPARE = 0.1
 """As planner.budget's, which is not imported for it: a listing has no time to."""
@@ -142,7 +142,7 @@ def _read() -> dict[str, _CachedSummary]:
 
 def _write(models: dict[str, _CachedSummary]) -> None:
     """Replace the file; the models that were listed last are kept."""
-    newest = dict(list(models.items())[-_MAX_MODELS:])
+    newest = dict(list(models.items())[-MAX_MODELS:])
     with contextlib.suppress(OSError, FolderError):
         data = msgspec.msgpack.encode(_SummaryFile(_FORMAT, __version__, newest))
         paths.replace(paths.cache_dir() / _FILE, data)

@@ -120,7 +120,7 @@ def test_a_header_is_read_once(user: Path, model: Path, monkeypatch: pytest.Monk
     for damage in (b"", b"\x93\x01", b"\xff" * 99, os.urandom(4096)):
         (paths.cache_dir() / "glances.bin").write_bytes(damage)
         assert planner_listing.glances([mine], read.append) == first
-    monkeypatch.setattr(planner_listing, "_MAX_MODELS", 1)
+    monkeypatch.setattr(planner_listing, "MAX_MODELS", 1)
     paths.cache_dir().joinpath("glances.bin").unlink()
     planner_listing.glances(inventory().models)
     assert len(planner_listing._read()) == 1
@@ -196,7 +196,7 @@ def test_records_of_use_that_are_damaged(user: Path, model: Path) -> None:
 
 
 def test_records_of_use_do_not_pile_up(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "_MOST", 3)
+    monkeypatch.setattr(usage, "MOST_REMEMBERED", 3)
     for number in range(6):
         usage.note_use(f"/models/{number}.gguf")
     assert len(usage.uses()) == 3
@@ -488,7 +488,7 @@ def test_where_links_cannot_be_made_it_is_copied(
     found = importing.import_model(str(path), on_progress=lambda n, total: told.append((n, total)))
     assert (found.how, told[-1]) == ("copied", (path.stat().st_size,) * 2)
     assert found.path.read_bytes() == path.read_bytes()
-    monkeypatch.setattr(importing, "_RESERVE", 1 << 60)
+    monkeypatch.setattr(importing, "RESERVE", 1 << 60)
     with pytest.raises(NotImported, match="free"):
         importing.import_model(str(path), name="second", on_progress=lambda n, total: None)
     assert [file.name for file in found.path.parent.iterdir()] == ["loose.gguf"]

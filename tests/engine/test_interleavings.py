@@ -198,12 +198,12 @@ def judge(runtime: Runtime, kind: str) -> Iterator[Judge]:
 @pytest.fixture(autouse=True)
 def all_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save, read, shift and draft whatever can be: tiny models compute as fast as a disk reads."""
-    monkeypatch.setattr("edgechat.engine.scheduling.scheduler._SHIFT_SECONDS", 0.0)
-    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._LEAVE_SECONDS", 0.0)
-    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._PREWARMED_SECONDS", 0.0)
-    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._WORTH_READING", 1)
-    monkeypatch.setattr("edgechat.engine.speculative.speculation._OVERHEAD", 1e9)
-    monkeypatch.setattr("edgechat.engine.speculative.controller._SURE_OF_GAIN", -1e9)
+    monkeypatch.setattr("edgechat.engine.scheduling.scheduler.SHIFT_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.LEAVE_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.PREWARMED_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.WORTH_READING", 1)
+    monkeypatch.setattr("edgechat.engine.speculative.speculation.OVERHEAD", 1e9)
+    monkeypatch.setattr("edgechat.engine.speculative.controller.SURE_OF_GAIN", -1e9)
 
 
 @pytest.mark.parametrize("drafts", [False, True], ids=["alone", "drafts"])

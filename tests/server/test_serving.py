@@ -173,7 +173,7 @@ def test_what_would_let_strangers_in_is_refused(script: Path, words: tuple[str, 
 
 
 def test_without_the_packages_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgechat.cli.commands.serve._PACKAGES", ("starlette", "uvicorn", "no_such_package"))
+    monkeypatch.setattr("edgechat.cli.commands.serve.PACKAGES", ("starlette", "uvicorn", "no_such_package"))
     with pytest.raises(BackendMissing, match="no_such_package") as caught:
         serve.run(serve.ServeOptions())
     assert "edgechat[server]" in (caught.value.hint or "")

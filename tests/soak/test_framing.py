@@ -209,8 +209,8 @@ async def test_no_framing_hangs_or_smuggles(
 ) -> None:
     caplog.set_level("INFO", "edgechat.server")
     monkeypatch.setattr(connection, "HEADER_SECONDS", 1.0)
-    monkeypatch.setattr(exchange, "_BODY_SECONDS", 1.0)
-    monkeypatch.setattr(exchange, "_DRAIN_SECONDS", 0.2)
+    monkeypatch.setattr(exchange, "BODY_SECONDS", 1.0)
+    monkeypatch.setattr(exchange, "DRAIN_SECONDS", 0.2)
     models, outcomes, room = FakeModels(), Counter[tuple[str, str]](), asyncio.Semaphore(AT_ONCE)
     async with serving(models) as url:
 
@@ -240,7 +240,7 @@ async def test_no_framing_hangs_or_smuggles(
         assert "smuggled" not in caplog.text
         assert {kind for kind, _ in outcomes} == {kind.__name__ for kind in KINDS}
         assert (await ask(url, "POST", "/v1/chat/completions", body=CHAT))[0] == 200
-    assert exchange._BodyMemory.total == 0
+    assert exchange.BodyMemory.total == 0
 
 
 async def test_requests_in_crumbs_and_in_one_are_answered_in_turn() -> None:

@@ -24,7 +24,7 @@ from edgechat.chat.storage.rows import settings_of
 from edgechat.chat.storage.store import TITLE_LENGTH
 
 MOST_BYTES = 64 * 2**20
-_MOST_TURNS = 100_000
+MOST_TURNS = 100_000
 _MOST_ATTACHMENTS = 100
 _KNOWN = (
     'Supported are files written by `edgechat chats export --json`, and lists of {"role": …, "content": …}.'
@@ -100,8 +100,8 @@ def _check(turns: Sequence[ExportedTurn]) -> None:
     """Refuse turns that are not a tree."""
     if not turns:
         _refuse("it contains no turns")
-    if len(turns) > _MOST_TURNS:
-        _refuse(f"it has {len(turns)} turns, and the limit is {_MOST_TURNS}")
+    if len(turns) > MOST_TURNS:
+        _refuse(f"it has {len(turns)} turns, and the limit is {MOST_TURNS}")
     known: set[str] = set()
     for number, turn in enumerate(turns, 1):
         if turn.id in known:
@@ -128,8 +128,8 @@ def _turn(turn: ExportedTurn, chat_id: str, ids: dict[str, str]) -> Turn:
 
 
 def _from_messages(messages: list[Any], model: str, title: str) -> ImportedChat:
-    if len(messages) > _MOST_TURNS:
-        _refuse(f"it has {len(messages)} messages, and the limit is {_MOST_TURNS}")
+    if len(messages) > MOST_TURNS:
+        _refuse(f"it has {len(messages)} messages, and the limit is {MOST_TURNS}")
     texts: list[tuple[Role, str]] = []
     for number, message in enumerate(messages, 1):
         role, content = _message(number, message)

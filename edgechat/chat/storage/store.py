@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 TITLE_LENGTH = 200
 """Maximum length of a title, in characters."""
-_BUSY_MS = 5_000
+BUSY_MS = 5_000
 _TRASH_CHATS, _TRASH_BYTES = 1000, 64 * 2**20
 """Limits of the trash: chats, and bytes of their texts."""
 
@@ -250,7 +250,7 @@ class Store:
 
     async def _begin(self) -> None:
         try:
-            self._db = await self._on_thread(lambda: connect(self.path, busy_ms=_BUSY_MS))
+            self._db = await self._on_thread(lambda: connect(self.path, busy_ms=BUSY_MS))
             self._owner = await self._on_thread(this_process)
             await self._call(statements.interrupt_orphans)
             await self.purge(TRASH_DAYS * 86400.0)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _ORIGIN = re.compile(r"(https?|[a-z][a-z0-9+-]*)://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,252}|\[[0-9a-f:.]+\]")
-_PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client")
+PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client")
 _LEAST_KEY = 16
 """Characters that a key must have if other machines can reach the server."""
 
@@ -112,7 +112,7 @@ async def _load(pool: Pool) -> None:
 
 
 def _need_packages() -> None:
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         are = "are" if len(missing) > 1 else "is"
         command = install('"edgechat[server]"', archive="this system and CPU")

@@ -38,7 +38,7 @@ MOST = 4 << 30
 """Bytes that all files may take if no limit is set; a tenth of the free disk if that is less."""
 PRIOR_BANDWIDTH = 400e6
 """Assumed bytes per second of a disk until states have been read from it."""
-_COUNT_EVERY = 5.0
+COUNT_INTERVAL = 5.0
 """Seconds between two counts of the files."""
 _PRIOR_WEIGHT = 64e6
 """Bytes read that count as much as the prior."""
@@ -88,7 +88,7 @@ class KVStateStore:
         self._running: _Write | None = None
         self._stopped = False
         self._usage: StatesOnDisk | None = None
-        self._counted = -_COUNT_EVERY
+        self._counted = -COUNT_INTERVAL
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="states")
         self._key = self._thread.submit(
             lambda: state_file.key_of(fingerprint if isinstance(fingerprint, bytes) else fingerprint())
@@ -156,7 +156,7 @@ class KVStateStore:
     def usage(self) -> StatesOnDisk | None:
         """Return what all states take, as last counted; the thread counts them again in the background."""
         now = time.monotonic()
-        if now - self._counted >= _COUNT_EVERY:
+        if now - self._counted >= COUNT_INTERVAL:
             self._counted = now
             self._submit(self._count, None)
         return self._usage

@@ -20,7 +20,7 @@ _SLICE = 16_384
 """Characters."""
 _GUESSED = 4
 """Bytes of a token, where tokens are estimated."""
-_REMEMBERED = 16_384
+MOST_REMEMBERED = 16_384
 """Texts whose number of tokens is remembered, in some 3 MB; a chat of 300,000 tokens has fewer messages."""
 _TOOLS_REMEMBERED = 16
 _MOST_ADDED = 65_536
@@ -89,7 +89,7 @@ class TokenEstimate:
             if more := at_least(text, cells, self._tokens):
                 return more
             count = len(self._tokens(text))
-            if len(self._counts) >= _REMEMBERED:
+            if len(self._counts) >= MOST_REMEMBERED:
                 self._counts.popitem(last=False)
         self._counts[key] = count
         return count

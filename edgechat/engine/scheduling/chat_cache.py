@@ -31,11 +31,11 @@ from edgechat.engine.types import CachePolicy, ChatRequest, Event, Message, Pers
 _LOG = logging.getLogger(__name__)
 _CHATS = 32
 """Chats whose last turn is remembered; beyond that, the oldest is saved to disk."""
-_WORTH_READING = 32
+WORTH_READING = 32
 """Tokens that a saved state must have beyond those in memory to be read."""
-_LEAVE_SECONDS = 0.25
+LEAVE_SECONDS = 0.25
 """Seconds of prefill that saving must spare, for a chat that is left ..."""
-_PREWARMED_SECONDS = 2.0
+PREWARMED_SECONDS = 2.0
 """... and for one that has been prewarmed, which may continue at any moment."""
 
 
@@ -155,7 +155,7 @@ class ChatCache:
         saved, tip = old.saved if old else [], slot.tip if slot else None
         self._chats[chat] = CachedChat(request, reply, saved, slot, tip, to_prewarm=self._cache_policy.settle)
         if len(self._chats) > _CHATS:
-            self._save(oldest := next(iter(self._chats)), _LEAVE_SECONDS)
+            self._save(oldest := next(iter(self._chats)), LEAVE_SECONDS)
             del self._chats[oldest]
 
     def _interrupt(self, chat: str | None) -> None:
@@ -210,7 +210,7 @@ class ChatCache:
         chat = sequence.request.chat
         assert chat is not None
         self._scheduler.remove(sequence, keep_cache=True)
-        self._save(chat, _PREWARMED_SECONDS)
+        self._save(chat, PREWARMED_SECONDS)
         n_cached = sequence.n_cached or 0
         return [Prewarmed(sequence.id, len(sequence.tokens), len(sequence.tokens) - n_cached)]
 
@@ -222,7 +222,7 @@ class ChatCache:
         chats = list(self._chats) if chat is None else [chat] if chat in self._chats else []
         for leaving in chats:
             self._interrupt(leaving)
-            self._save(leaving, _LEAVE_SECONDS)
+            self._save(leaving, LEAVE_SECONDS)
         self._leaving.append((chat, list(self._saving)))
 
     def forget(self, chat: str) -> None:
@@ -288,7 +288,7 @@ class ChatCache:
             return None
         _, here = self._scheduler.cache.best(sequence.tokens, len(sequence.tokens) - 1)
         head = self._states.peek(chat)
-        if head is None or min(head.tokens, len(sequence.tokens)) < here + _WORTH_READING:
+        if head is None or min(head.tokens, len(sequence.tokens)) < here + WORTH_READING:
             return None
         return self._states.load(chat)
 
@@ -306,7 +306,7 @@ class ChatCache:
         shared = common_prefix(saved.tokens, sequence.tokens)
         cuts = self._backend.capabilities.cuts
         _, here = self._scheduler.cache.best(sequence.tokens, len(sequence.tokens) - 1)
-        if shared < here + _WORTH_READING or not (cuts or shared == len(saved.tokens)):
+        if shared < here + WORTH_READING or not (cuts or shared == len(saved.tokens)):
             return
         cache = self._scheduler.cache
         if cache.cells_of_busy() + len(saved.tokens) > self._scheduler.cells:

@@ -19,7 +19,7 @@ _HEADROOM = 32
 """Cells left for each sequence to grow before another joins, so that it is not preempted at once."""
 _WORTH_WAITING = 64
 """Shared tokens for which a sequence waits until another one has computed them."""
-_SHIFT_SECONDS = 1.0
+SHIFT_SECONDS = 1.0
 """Seconds of prefill that a shift must save: what it gives is approximate."""
 _LEAST_SHIFTED = 64
 """... or tokens, while the cost of one is unknown."""
@@ -174,7 +174,7 @@ class Scheduler:
         if not (sequence.dropped and sequence.generates and self._backend.capabilities.shifts):
             return None
         seconds = self.cost.token_seconds
-        least = int(_SHIFT_SECONDS / seconds) if seconds else _LEAST_SHIFTED
+        least = int(SHIFT_SECONDS / seconds) if seconds else _LEAST_SHIFTED
         shifted = self.cache.shift(sequence.tokens, least=max(least, 1))
         if shifted is None:
             return None

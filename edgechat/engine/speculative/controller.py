@@ -30,7 +30,7 @@ _PROBE = 3.0  # what must be in the purse for a step that explores
 _MARGIN = 0.02  # by so much of a plain step a draft must be better than none
 _EXPLORE_EVERY, _EXPLORE_EVERY_IF_RICH = 48, 12
 """Steps after which one judges lengths by what they may be worth; fewer with a full purse."""
-_SURE_OF_GAIN = 1.5  # reading must be likely to win so many times its cost
+SURE_OF_GAIN = 1.5  # reading must be likely to win so many times its cost
 _FUND, _FUNDING = 12.0, 0.0025  # for reading that may not pay: its size, and what a step adds
 _REFERENCE = 64  # steps with drafts after which a plain one is due, to measure by
 _PACE = 0.97
@@ -152,10 +152,10 @@ class Controller:
         All in units of C(1). left: tokens that the reply is likely to have yet. read: what a step may read.
         It is spent freely if it is likely to be won back, else out of a small fund.
         """
-        if self.expected_gain("model") * left >= _SURE_OF_GAIN * price:
+        if self.expected_gain("model") * left >= SURE_OF_GAIN * price:
             return read
         hoped = self.expected_gain("model", optimistic=True) * left
-        if hoped < _SURE_OF_GAIN * price or self.purse <= _PROBE:
+        if hoped < SURE_OF_GAIN * price or self.purse <= _PROBE:
             return 0.0
         spent = min(read, self._fund)
         self._fund -= spent

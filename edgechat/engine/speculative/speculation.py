@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 _READ_INLINE = 32  # tokens that the draft model reads while drafting; more are read ahead, in several steps
 _READ_AHEAD = 256  # tokens that it reads ahead in a step
 _FIRST_REPLY_LENGTH = 200.0  # tokens that a reply is expected to have, before the first one has ended
-_OVERHEAD = 0.005  # share of the time that may be spent on deciding whether a draft pays, if none does
+OVERHEAD = 0.005  # share of the time that may be spent on deciding whether a draft pays, if none does
 _MEASURE_EVERY = 8  # skipped steps of which one is measured: to learn takes time, too
 _LONGEST_SKIP = 64.0  # steps; a decision that took so long was interrupted
 
@@ -128,7 +128,7 @@ class Speculation:
         step.deciding = time.perf_counter() - step.began - step.drafting - step.reading
         plain = self.controller.cost.seconds(len(streams))
         if step.n_rows == step.n_streams and plain > 0:
-            to_skip = self._to_skip + max(step.deciding / (_OVERHEAD * plain) - 1, 0.0)
+            to_skip = self._to_skip + max(step.deciding / (OVERHEAD * plain) - 1, 0.0)
             self._to_skip = min(to_skip, _LONGEST_SKIP)
         return planned
 

@@ -39,7 +39,7 @@ from edgechat.planner.plan import LoadPlan
 
 _CRASHES_ALLOWED = 2
 _PERSIST_SECONDS = 10.0  # seconds that the state of chats may take on its way to disk
-_INSPECT_SECONDS = 5.0  # seconds that a snapshot may take: a step, which may be long on a slow machine
+INSPECT_SECONDS = 5.0  # seconds that a snapshot may take: a step, which may be long on a slow machine
 
 
 class EngineSupervisor:
@@ -163,7 +163,7 @@ class EngineSupervisor:
     async def inspect(self, chat: str | None = None) -> Snapshot | None:
         if self._worker is None or self.state is not EngineState.READY:
             return None
-        return await self._worker.inspect(chat, _INSPECT_SECONDS)
+        return await self._worker.inspect(chat, INSPECT_SECONDS)
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:

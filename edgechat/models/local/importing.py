@@ -31,7 +31,7 @@ from edgechat.models.local.resolve import find_models
 How = Literal["cloned", "linked", "copied", "moved"]
 
 _CHUNK = 4 << 20
-_RESERVE = 1 << 26
+RESERVE = 1 << 26
 """Bytes of the disk that are left free."""
 _NUMBER = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.ASCII)
 _FICLONE = 0x40049409
@@ -200,7 +200,7 @@ def _cloned(source: Path, target: Path) -> bool:
 def _copy(source: Path, target: Path, on_progress: Callable[[int], None]) -> None:
     size = source.stat().st_size
     free = shutil.disk_usage(target.parent).free
-    if size + _RESERVE > free:
+    if size + RESERVE > free:
         raise NotImported(
             f"The copy needs {mebibytes(size)}, but the disk of {target.parent} has only {mebibytes(free)} "
             "free.",

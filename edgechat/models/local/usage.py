@@ -18,7 +18,7 @@ from edgechat.base import paths
 from edgechat.base.errors import FolderError
 from edgechat.base.process.owner import Owner, alive, this_process
 
-_MOST = 512
+MOST_REMEMBERED = 512
 _MAX_BYTES = 16_384
 _MAX_PROCESSES = 64
 
@@ -56,7 +56,7 @@ def uses() -> dict[str, ModelUse]:
     """Return the last use of each model, by its `path`."""
     latest: dict[str, ModelUse] = {}
     with contextlib.suppress(OSError, FolderError):
-        for entry in list(os.scandir(_folder()))[: 2 * _MOST]:
+        for entry in list(os.scandir(_folder()))[: 2 * MOST_REMEMBERED]:
             use = None if entry.name.startswith(".") else _read(Path(entry.path))
             if use is not None:
                 latest[use.path] = use
@@ -81,5 +81,5 @@ def _read(file: Path) -> ModelUse | None:
 
 def _prune(folder: Path) -> None:
     dated = sorted(((entry.stat().st_mtime, entry.path) for entry in os.scandir(folder)), reverse=True)
-    for _, path in dated[_MOST:]:
+    for _, path in dated[MOST_REMEMBERED:]:
         os.unlink(path)

@@ -21,10 +21,10 @@ BODY_BYTES: Final = 8 * 2**20
 """Of one body; of a context's text it is some two million tokens."""
 BODIES_BYTES: Final = 64 * 2**20
 """Of all bodies that are being read, beyond the free bytes of each."""
-_FREE_BYTES = 64 * 2**10
+FREE_BYTES = 64 * 2**10
 """Of each body: most requests are no longer, and are taken however many long ones come in."""
-_BODY_SECONDS = 60.0
-_DRAIN_SECONDS = 2.0
+BODY_SECONDS = 60.0
+DRAIN_SECONDS = 2.0
 """How long the rest of a body that is too long is read: a client that is still sending sees no response."""
 
 
@@ -55,11 +55,11 @@ class Exchange:
         headers = dict(self.scope["headers"])
         _check_kind(headers)
         try:
-            async with asyncio.timeout(_BODY_SECONDS):
+            async with asyncio.timeout(BODY_SECONDS):
                 return await self._read(int(headers.get(b"content-length", b"0")), BODY_BYTES)
         except TimeoutError:
             raise Refusal(
-                f"The body did not arrive within {_BODY_SECONDS:.0f} seconds.", status=408, headers=_CLOSE
+                f"The body did not arrive within {BODY_SECONDS:.0f} seconds.", status=408, headers=_CLOSE
             ) from None
 
     async def _read(self, content_length: int, most: int) -> bytes:
@@ -67,7 +67,7 @@ class Exchange:
             await self._drain_body()
             raise _too_long(most)
         parts, more = [], True
-        with _BodyMemory() as memory:
+        with BodyMemory() as memory:
             while more:
                 part, more = await self._receive_part()
                 memory.add(len(part))
@@ -85,7 +85,7 @@ class Exchange:
 
     async def _drain_body(self) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_SECONDS):
+            async with asyncio.timeout(DRAIN_SECONDS):
                 while (await self._receive_part())[1]:
                     pass
 
@@ -128,7 +128,7 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-class _BodyMemory:
+class BodyMemory:
     """Counts the bytes of a body that is being received; the total of all bodies is bounded."""
 
     total: ClassVar[int] = 0
@@ -139,8 +139,8 @@ class _BodyMemory:
 
     def add(self, count: int) -> None:
         """Count more bytes. Raises Refusal if all bodies together are too long."""
-        beyond = max(0, self.size + count - _FREE_BYTES) - self._beyond
-        if beyond and _BodyMemory.total + beyond > BODIES_BYTES:
+        beyond = max(0, self.size + count - FREE_BYTES) - self._beyond
+        if beyond and BodyMemory.total + beyond > BODIES_BYTES:
             raise Refusal(
                 "Too many long requests are being received.",
                 status=429,
@@ -148,13 +148,13 @@ class _BodyMemory:
             )
         self.size += count
         self._beyond += beyond
-        _BodyMemory.total += beyond
+        BodyMemory.total += beyond
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        _BodyMemory.total -= self._beyond
+        BodyMemory.total -= self._beyond
 
 
 def _check_kind(headers: dict[bytes, bytes]) -> None:

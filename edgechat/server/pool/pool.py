@@ -33,7 +33,7 @@ from edgechat.server.pool.models import State
 from edgechat.server.pool.residency import MakeEngine, OnNote, PrepareBeside, ResidencyManager
 
 _NAMES_KEPT = 256
-_LOOKING = 1.0
+INSPECT_SECONDS = 1.0
 """Seconds that a look into an engine may take; without it the rest is told all the same."""
 
 
@@ -308,5 +308,5 @@ async def _look(slot: ModelSlot) -> ModelGauges:
     snapshot = None
     if slot.is_ready:
         with contextlib.suppress(TimeoutError):
-            snapshot = await asyncio.wait_for(slot.engine.inspect(), _LOOKING)
+            snapshot = await asyncio.wait_for(slot.engine.inspect(), INSPECT_SECONDS)
     return ModelGauges(slot.id, slot.engine.plan, slot.is_ready, slot.taken, snapshot)

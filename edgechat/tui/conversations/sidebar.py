@@ -35,7 +35,7 @@ _FIRST_PAGE, _PAGE, _MOST = 100, 1000, 20_000
 _HITS = 50
 _SEARCH_DELAY = 0.08
 """Seconds after the last key before the search begins."""
-_POLL_INTERVAL = 2.0
+POLL_INTERVAL = 2.0
 """Seconds between two checks whether another program has written."""
 
 
@@ -172,7 +172,7 @@ class Sidebar(Widget):
 
     def on_mount(self) -> None:
         self.reload()
-        self.set_interval(_POLL_INTERVAL, self._check_for_changes)
+        self.set_interval(POLL_INTERVAL, self._check_for_changes)
 
     @on(events.DescendantFocus)
     @on(events.DescendantBlur)

@@ -375,7 +375,7 @@ def test_texts_are_tokenized_once() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_estimate, "_REMEMBERED", 10)
+    monkeypatch.setattr(token_estimate, "MOST_REMEMBERED", 10)
     made = prompts()
     assert made.of(asking(*chat(50)), 300).tokens == prompts().of(asking(*chat(50)), 300).tokens
     assert len(made._sizes._counts) == 10

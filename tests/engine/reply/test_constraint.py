@@ -197,7 +197,7 @@ def test_drafts_change_nothing_of_a_reply_with_a_schema(
     template: ChatTemplate, runtime: Runtime, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real pair; its drafts are accepted and rejected, and the grammar goes back with them."""
-    monkeypatch.setattr("edgechat.engine.speculative.speculation._OVERHEAD", 1e9)
+    monkeypatch.setattr("edgechat.engine.speculative.speculation.OVERHEAD", 1e9)
     target, draft = runtime.pair(0.15)
     n = 6 if runtime.name == "llama.cpp" else 1
     found = []
@@ -249,7 +249,7 @@ def test_what_a_grammar_allows_comes_as_often_as_if_nothing_else_were_known(
         masked[len(tables) - 3 + at][..., refused] = -1e4
     lark = "start: (" + " ".join(f"/[{letters}]/" for letters in ALLOWED) + ")*\n"
     monkeypatch.setattr("edgechat.engine.engine.grammar_of", lambda *_, **__: lark)
-    monkeypatch.setattr("edgechat.engine.speculative.speculation._OVERHEAD", 1e9)
+    monkeypatch.setattr("edgechat.engine.speculative.speculation.OVERHEAD", 1e9)
     counts, drafted, accepted = test_verify.said(sampling, 2_000, **drafters)
     assert not is_rejected(counts, expected(masked, sampling))
     assert is_rejected(counts, expected(tables, sampling))

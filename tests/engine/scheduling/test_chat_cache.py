@@ -51,8 +51,8 @@ def process() -> Iterator[TemplateProcess]:
 @pytest.fixture(autouse=True)
 def all_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save and read whatever can be: a script costs nothing to compute."""
-    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._LEAVE_SECONDS", 0.0)
-    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._PREWARMED_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.LEAVE_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.PREWARMED_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -317,7 +317,7 @@ def test_a_reply_that_fills_the_context_goes_on(make: MakeEngine) -> None:
 def test_one_who_waits_behind_a_cut_gets_moved_cells_which_nobody_else_gets(
     make: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgechat.engine.scheduling.scheduler._SHIFT_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.scheduling.scheduler.SHIFT_SECONDS", 0.0)
     engine = make(None, CachePolicy(settle=False), context=600, shifts=True)
     ends = talk(engine, 30, size=70)
     shifted = [at for at, (end, _) in enumerate(ends) if end.usage.shifted_tokens]
@@ -338,7 +338,7 @@ def test_one_who_waits_behind_a_cut_gets_moved_cells_which_nobody_else_gets(
 def test_a_reply_says_how_much_of_it_is_approximate_where_the_cut_comes_in_its_middle(
     make: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgechat.engine.scheduling.scheduler._SHIFT_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.scheduling.scheduler.SHIFT_SECONDS", 0.0)
     reply = "It goes on and on. " * 16
     engine = make(None, CachePolicy(settle=False), context=500, shifts=True, reply=reply)
     said = [

@@ -137,7 +137,7 @@ def test_a_template_that_hangs_over_the_next_turn_stops_no_stream(
     scripted: MakePlan, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a chat's next turn begins with is worked out when it is left: its state is cut to that."""
-    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._LEAVE_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.LEAVE_SECONDS", 0.0)
     plan = scripted(reply="word " * 200, context=1024)
     states = KVStateStore(2**30, b"a model")
     engine = EngineCore(

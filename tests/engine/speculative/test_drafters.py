@@ -216,7 +216,7 @@ class Breaking(Tables):
 
 @pytest.fixture
 def nobody_skips(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgechat.engine.speculative.speculation._OVERHEAD", 1e9)
+    monkeypatch.setattr("edgechat.engine.speculative.speculation.OVERHEAD", 1e9)
 
 
 def reply(engine: EngineCore) -> str:

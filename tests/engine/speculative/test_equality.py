@@ -45,8 +45,8 @@ def n(request: pytest.FixtureRequest, runtime: Runtime) -> int:
 
 @pytest.fixture(autouse=True)
 def nobody_skips(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgechat.engine.speculative.speculation._OVERHEAD", 1e9)
-    monkeypatch.setattr("edgechat.engine.speculative.controller._SURE_OF_GAIN", -1e9)
+    monkeypatch.setattr("edgechat.engine.speculative.speculation.OVERHEAD", 1e9)
+    monkeypatch.setattr("edgechat.engine.speculative.controller.SURE_OF_GAIN", -1e9)
 
 
 @pytest.fixture(autouse=True)

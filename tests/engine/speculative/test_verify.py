@@ -170,7 +170,7 @@ def same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "numpy.random.default_rng", lambda seed=None: made(next(seeds) if seed is None else seed)
     )
-    monkeypatch.setattr("edgechat.engine.speculative.speculation._OVERHEAD", 1e9)
+    monkeypatch.setattr("edgechat.engine.speculative.speculation.OVERHEAD", 1e9)
 
 
 SOME = [name if name == "plain" else pytest.param(name, marks=pytest.mark.soak) for name in SETTINGS]

@@ -225,8 +225,8 @@ def test_a_request_that_runs(make: MakeEngine) -> None:
 
 
 def test_drafts(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgechat.engine.speculative.speculation._OVERHEAD", 1e9)  # nobody skips a step
-    monkeypatch.setattr("edgechat.engine.speculative.controller._SURE_OF_GAIN", -1e9)
+    monkeypatch.setattr("edgechat.engine.speculative.speculation.OVERHEAD", 1e9)  # nobody skips a step
+    monkeypatch.setattr("edgechat.engine.speculative.controller.SURE_OF_GAIN", -1e9)
     engine = make(draft=True, reply="It is so, and it was so, and it will be so for ever. " * 8)
     inspector = Inspector(engine)
     engine.submit(ChatRequest(id="r", messages=(user("Is it so?"),), chat=ONE))
@@ -251,8 +251,8 @@ def test_drafts(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_states_on_disk_are_counted(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache._LEAVE_SECONDS", 0.0)
-    monkeypatch.setattr("edgechat.engine.kv.state_store._COUNT_EVERY", 0.0)
+    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.LEAVE_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.kv.state_store.COUNT_INTERVAL", 0.0)
     engine = make(states=True)
     inspector = Inspector(engine)
     for chat in (ONE, OTHER):

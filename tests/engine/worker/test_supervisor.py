@@ -319,7 +319,7 @@ async def test_a_look_into_the_worker(start: Callable[..., EngineSupervisor]) ->
 async def test_a_look_into_a_worker_that_dies(
     start: Callable[..., EngineSupervisor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgechat.engine.worker.supervisor._INSPECT_SECONDS", 600.0)
+    monkeypatch.setattr("edgechat.engine.worker.supervisor.INSPECT_SECONDS", 600.0)
     states: list[EngineState] = []
     engine = start()
     engine._on_state = states.append
@@ -342,7 +342,7 @@ async def test_a_look_into_a_worker_that_dies(
 async def test_a_worker_that_hangs_is_looked_into_once(
     start: Callable[..., EngineSupervisor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgechat.engine.worker.supervisor._INSPECT_SECONDS", 0.1)
+    monkeypatch.setattr("edgechat.engine.worker.supervisor.INSPECT_SECONDS", 0.1)
     engine = start()
     await engine.start()
     (worker,) = workers()

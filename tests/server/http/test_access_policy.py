@@ -196,7 +196,7 @@ async def test_what_a_form_could_send_is_no_request(kind: str | None) -> None:
 
 async def test_a_body_has_a_bound_told_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "BODY_BYTES", 1000)
-    monkeypatch.setattr(exchange, "_DRAIN_SECONDS", 0.2)
+    monkeypatch.setattr(exchange, "DRAIN_SECONDS", 0.2)
     async with serving(FakeModels()) as url:
         told = await Raw.to(url)
         await told.ask("POST", "/v1/chat/completions", body=b"", Content_Length=str(10**12))
@@ -212,7 +212,7 @@ async def test_a_body_has_a_bound_told_or_not(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_a_body_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "_BODY_SECONDS", 0.2)
+    monkeypatch.setattr(exchange, "BODY_SECONDS", 0.2)
     async with serving(FakeModels()) as url:
         raw = await Raw.to(url)
         await raw.ask("POST", "/v1/chat/completions", body=b"{", Content_Length="100")

@@ -21,11 +21,11 @@ PATH = "/v1/chat/completions"
 
 async def test_all_bodies_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "BODIES_BYTES", 1000)
-    monkeypatch.setattr(exchange, "_FREE_BYTES", 100)
+    monkeypatch.setattr(exchange, "FREE_BYTES", 100)
     async with serving(FakeModels()) as url:
         held = await Raw.to(url)
         await held.ask("POST", PATH, body=b" " * 900, Content_Length="1000")
-        while exchange._BodyMemory.total < 800:
+        while exchange.BodyMemory.total < 800:
             await asyncio.sleep(0.01)
         status, headers, _ = await ask(url, "POST", PATH, body=b" " * 300 + CHAT)
         assert (status, headers["retry-after"]) == (429, "1")
@@ -33,7 +33,7 @@ async def test_all_bodies_together_have_a_bound(monkeypatch: pytest.MonkeyPatch)
         held.writer.write(b" " * 100)
         assert (await held.answer())[0] == 400
         assert (await ask(url, "POST", PATH, body=b" " * 300 + CHAT))[0] == 200
-    assert exchange._BodyMemory.total == 0
+    assert exchange.BodyMemory.total == 0
 
 
 @pytest.mark.parametrize(

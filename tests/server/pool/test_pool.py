@@ -628,8 +628,8 @@ async def test_the_size_of_batches_is_counted(make: Made, machine: Machine) -> N
 async def test_a_worker_that_hangs_does_not_hang_the_metrics(
     make: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgechat.server.pool.pool._LOOKING", 0.2)
-    monkeypatch.setattr("edgechat.engine.worker.supervisor._INSPECT_SECONDS", 600)
+    monkeypatch.setattr("edgechat.server.pool.pool.INSPECT_SECONDS", 0.2)
+    monkeypatch.setattr("edgechat.engine.worker.supervisor.INSPECT_SECONDS", 600)
     pool = make()
     await said(pool)
     workers()[0].suspend()

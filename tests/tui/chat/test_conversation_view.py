@@ -95,7 +95,7 @@ async def test_a_chat_that_is_left_is_put_on_disk_and_so_are_all_at_the_end(path
 async def test_an_engine_that_does_not_come_to_an_end_does_not_hold_up_the_way_out(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgechat.chat.session._SAVE_SECONDS", 0.2)
+    monkeypatch.setattr("edgechat.chat.session.SAVE_SECONDS", 0.2)
 
     class Slow(FakeEngine):
         async def persist(self, chat: str | None = None) -> None:

@@ -222,7 +222,7 @@ async def test_a_question_that_is_too_long_comes_back_to_be_shortened(path: Path
 async def test_escape_while_the_store_is_locked_gives_the_question_back(
     path: Path, passes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgechat.chat.storage.store._BUSY_MS", 1500)
+    monkeypatch.setattr("edgechat.chat.storage.store.BUSY_MS", 1500)
     app = app_with(FakeEngine(), path)
     async with app.run_test() as pilot:
         await until(pilot, lambda: "it is." in text_of(pilot))

@@ -225,7 +225,7 @@ async def test_odd_names_of_files_are_told(path: Path, command: str) -> None:
 async def test_branches_are_not_switched_while_the_store_is_locked(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgechat.chat.storage.store._BUSY_MS", 300)
+    monkeypatch.setattr("edgechat.chat.storage.store.BUSY_MS", 300)
     app = app_with(FakeEngine(["One."], ["Two."]), path)
     async with app.run_test(notifications=True) as pilot:
         await started(pilot)

@@ -299,7 +299,7 @@ async def test_a_click_opens_a_row_and_no_heading(store: Store) -> None:
 async def test_what_another_program_writes_is_noticed(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sidebar_module, "_POLL_INTERVAL", 0.05)
+    monkeypatch.setattr(sidebar_module, "POLL_INTERVAL", 0.05)
     async with Stage(store).run_test() as pilot:
         await ready(pilot)
         other = await Store.open(tmp_path / "chats.db")
