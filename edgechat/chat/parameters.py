@@ -15,7 +15,7 @@ from edgechat.chat.session import ChatSession
 from edgechat.settings import SamplingDefaults, checked
 
 THINK = {"on": True, "off": False, "auto": None}
-COMMANDS = ("think", "system", "set", "preset", "save-preset")
+ADJUSTING_COMMANDS = ("think", "system", "set", "preset", "save-preset")
 
 
 class Adjustable(Protocol):

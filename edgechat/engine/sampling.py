@@ -204,7 +204,7 @@ def _allowed(logits: Logits, mask: npt.NDArray[np.bool_], sampling: Sampling) ->
 def _filtered(logits: Logits, highest: float, sampling: Sampling) -> Distribution:
     if sampling.temperature <= 0:
         return np.array([int(logits.argmax())]), np.ones(1)
-    ids = _head(logits, highest, sampling)
+    ids = _filtered_ids(logits, highest, sampling)
     weights = np.exp((logits[ids].astype(np.float64) - highest) / sampling.temperature)
     return ids, weights / weights.sum()
 
@@ -240,13 +240,13 @@ def _penalise(logits: Logits, window: Sequence[int], sampling: Sampling) -> None
     logits[seen] = values - counts * sampling.frequency_penalty - sampling.presence_penalty
 
 
-def _head(logits: Logits, highest: float, sampling: Sampling) -> Ids:
+def _filtered_ids(logits: Logits, highest: float, sampling: Sampling) -> Ids:
     """Return the ids that all filters keep, the likeliest first (in any order without filters)."""
     n_vocab = len(logits)
     if 0 < sampling.top_k < n_vocab:
         ids = top_ids(logits, sampling.top_k)
         weights = np.exp(logits[ids].astype(np.float64) - highest)
-        return ids[: _n_kept(weights, float(weights.sum()), sampling)]
+        return ids[: _count_likely(weights, float(weights.sum()), sampling)]
     if sampling.top_p >= 1 and sampling.min_p <= 0:
         return np.arange(n_vocab)
     total = float(np.exp(logits - np.float32(highest)).sum(dtype=np.float64))
@@ -254,13 +254,13 @@ def _head(logits: Logits, highest: float, sampling: Sampling) -> Ids:
     while True:
         ids = top_ids(logits, count)
         weights = np.exp(logits[ids].astype(np.float64) - highest)
-        kept = _n_kept(weights, total, sampling)
+        kept = _count_likely(weights, total, sampling)
         if kept < count or count >= n_vocab:
             return ids[:kept]
         count = min(8 * count, n_vocab)
 
 
-def _n_kept(weights: Probabilities, total: float, sampling: Sampling) -> int:
+def _count_likely(weights: Probabilities, total: float, sampling: Sampling) -> int:
     """Return how many of the descending weights top-p and min-p keep, at least 1."""
     kept = len(weights)
     if sampling.top_p < 1:

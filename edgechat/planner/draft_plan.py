@@ -45,7 +45,7 @@ def with_draft(
     except (DoesNotFit, ModelFileError, ModelNotFound, NotADraft) as error:
         if insists and wish != AUTO:
             raise
-        return without(plan, error.message)
+        return without_draft(plan, error.message)
 
 
 def drafted(
@@ -66,7 +66,7 @@ def drafted(
     return msgspec.structs.replace(both, alternatives=plan.alternatives, reasons=(*before, *both.reasons))
 
 
-def without(plan: LoadPlan, no_draft: str) -> LoadPlan:
+def without_draft(plan: LoadPlan, no_draft: str) -> LoadPlan:
     """Return the plan with the reason why it has no draft model."""
     explained = msgspec.structs.replace(plan, no_draft=no_draft)
     before, after = reasons.drafts(plan), reasons.drafts(explained)

@@ -35,7 +35,7 @@ _SLOWED: dict[Disturbance, str] = {
 }
 
 
-def look(dry: DryRun | None = None) -> DeviceProfile:
+def current_profile(dry: DryRun | None = None) -> DeviceProfile:
     """Return this machine as it is now; `dry` lists the accelerators of llama.cpp, too."""
     profile = probe()
     # MLX's GPU is found without llama.cpp.
@@ -139,7 +139,7 @@ class Machine:
 
 def machine_for(described: MachineDescription, dry: DryRun) -> Machine:
     """Return this machine as it is now, changed as described; its speed is measured if it never was."""
-    profile = look(dry)
+    profile = current_profile(dry)
     if profile.speed is None and described.bandwidth is None:
         with contextlib.suppress(ChildFailed):  # `edgechat doctor` says why; it is guessed then
             profile = replace(profile, speed=measure_speed(profile.cpu, profile.memory))

@@ -13,10 +13,10 @@ from edgechat.models.local.resolve import resolve
 from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.machine import Machine, look
+from edgechat.planner.machine import Machine, current_profile
 from edgechat.planner.placement.backends import runnable
 from edgechat.planner.placement.embedding import check
-from edgechat.planner.placement.residents import beside, without
+from edgechat.planner.placement.residents import beside, without_loads
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import plan_variant
 from edgechat.planner.ranking.candidates import Variant, variants
@@ -49,7 +49,7 @@ def prepare(
         for file in known:
             with contextlib.suppress(ModelFileError):  # it may not be chosen at all
                 file.header()
-        profile = without(beside(look(dry), staying), leaving)
+        profile = without_loads(beside(current_profile(dry), staying), leaving)
         machine = Machine(profile, history=Calibration.read(), dry=dry)
         files = runnable(known, machine.profile, request)
         for file in files:

@@ -149,8 +149,8 @@ def test_on_a_mac_both_are_weighed(monkeypatch: pytest.MonkeyPatch, hub: Hub) ->
     def look(*_: object) -> DeviceProfile:
         return mac(16)
 
-    monkeypatch.setattr(pulling, "look", look)
-    monkeypatch.setattr(machine, "look", look)
+    monkeypatch.setattr(pulling, "current_profile", look)
+    monkeypatch.setattr(machine, "current_profile", look)
     answer = decided("tiny-one")
     assert {seen.path.split("?")[0] for seen in hub.seen if "/api/models/" in seen.path} >= {
         f"/api/models/{repo}" for repo in (REPO, FOUR, EIGHT)
@@ -172,7 +172,7 @@ def test_what_is_here_for_both(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (home / "config/settings.toml").write_text('backend = "mlx"\n')
     assert prepare.prepare("tiny-one").backend == "mlx"
     (home / "config/settings.toml").unlink()
-    monkeypatch.setattr(prepare, "look", lambda _dry: mac(16))
+    monkeypatch.setattr(prepare, "current_profile", lambda _dry: mac(16))
     made = prepare.prepare("tiny-one")
     assert {made.backend, *(one.backend for one in made.alternatives)} == {"llama.cpp", "mlx"}
     assert any(" rather than " in one for one in made.reasons)
@@ -189,6 +189,6 @@ def test_what_is_not_there_is_said(hub: Hub, hf_cache: Path, monkeypatch: pytest
     def look(*_: object) -> DeviceProfile:
         return replace(mac(16), mlx=False)
 
-    monkeypatch.setattr(machine, "look", look)
+    monkeypatch.setattr(machine, "current_profile", look)
     with pytest.raises(BackendMissing, match="MLX is not available"):
         decided(FOUR)

@@ -14,7 +14,7 @@ from edgechat.planner.drafting import DRAFTED, DraftCosts, drafting, is_much_sma
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.machine import Machine
-from edgechat.planner.placement.fallback import descend, step_down
+from edgechat.planner.placement.fallback import reduce_to_fit, step_down
 from edgechat.planner.plan import as_json
 from edgechat.planner.plan_model import DraftCandidate, plan
 from edgechat.planner.request import PlanRequest
@@ -268,6 +268,6 @@ def test_the_draft_is_the_first_to_go_and_n_grams_stay() -> None:
     assert params.no_draft == why
     assert "small" in why
     alone = plan("a", HYBRID, machine(64 * GIB), PlanRequest(context=4096, draft="ngram"))
-    left, told = descend(both, HYBRID, machine(alone.total_bytes), silent, failed=False)
+    left, told = reduce_to_fit(both, HYBRID, machine(alone.total_bytes), silent, failed=False)
     assert told == (why,)
     assert left.total_bytes == alone.total_bytes

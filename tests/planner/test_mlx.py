@@ -23,7 +23,7 @@ from edgechat.planner.estimate.mlx import extras, whole_cache
 from edgechat.planner.machine import Machine, MachineDescription
 from edgechat.planner.placement.backends import runnable, weighs_mlx
 from edgechat.planner.placement.budget import MLX, RAM, Budget
-from edgechat.planner.placement.fallback import descend, step_down
+from edgechat.planner.placement.fallback import reduce_to_fit, step_down
 from edgechat.planner.plan import as_json
 from edgechat.planner.plan_model import DraftCandidate, plan, plan_variant
 from edgechat.planner.ranking.ranking import best_of, choose, rate
@@ -308,21 +308,21 @@ def test_the_ladder_ends_with_all_layers_where_they_were() -> None:
     made = plan("a", header, mac(16), PlanRequest(context=16384))
     told, totals = [], [made.total_bytes]
     while (step := step_down(made, header)) is not None:
-        made, told = descend(made, header, mac(16), None, failed=True)[0], [*told, step[1]]
+        made, told = reduce_to_fit(made, header, mac(16), None, failed=True)[0], [*told, step[1]]
         totals.append(made.total_bytes)
     assert [one.split()[1] for one in told] == ["are", "KV", "context", "context", "context"]
     assert totals == sorted(totals, reverse=True)
     assert (made.devices, made.gpu_layers) == ((MLX,), made.n_layers + 1)
     assert (made.context, made.cache_type, made.n_batch) == (2048, "q8_0", 128)
     with pytest.raises(DoesNotFit):
-        descend(made, header, mac(16), None, failed=True)
+        reduce_to_fit(made, header, mac(16), None, failed=True)
 
 
 def test_a_plan_goes_down_to_what_metal_allows_now() -> None:
     header, profile = for_mlx(QWEN), mac(16)
     made = plan("a", header, profile, PlanRequest(context=16384))
-    assert descend(made, header, profile, None, failed=False) == (made, ())
-    found, told = descend(made, header, _limited(profile, 5 * GIB), None, failed=False)
+    assert reduce_to_fit(made, header, profile, None, failed=False) == (made, ())
+    found, told = reduce_to_fit(made, header, _limited(profile, 5 * GIB), None, failed=False)
     assert told
     assert all(one.total_bytes <= one.budget_bytes for one in found.memory)
 

@@ -92,7 +92,7 @@ def test_what_was_planned_loads_again_where_it_fits(monkeypatch: pytest.MonkeyPa
         profile = mac(16)
         return replace(profile, accelerators=(), memory=Memory(2**30, plan.total_bytes - 1))
 
-    monkeypatch.setattr(fallback, "look", little_free)
+    monkeypatch.setattr(fallback, "current_profile", little_free)
     less, told = refit(plan)
     assert told[0].startswith("Prompts are read 128 tokens at a time")
     assert less.total_bytes < plan.total_bytes
@@ -100,7 +100,7 @@ def test_what_was_planned_loads_again_where_it_fits(monkeypatch: pytest.MonkeyPa
 
 
 def test_on_a_mac_the_same_folder_goes_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "look", lambda _dry: mac(16))
+    monkeypatch.setattr(prepare, "current_profile", lambda _dry: mac(16))
     plan = made(mlx_tiny("dense"), context=4096)
     assert (plan.devices, plan.gpu_layers) == (("MLX",), plan.n_layers + 1)
     assert any("on the GPU (Apple M9)" in one for one in plan.reasons)

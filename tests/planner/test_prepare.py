@@ -245,13 +245,13 @@ def test_what_cannot_draft_is_an_error_for_who_names_it(model: str, home: Path) 
 def test_a_draft_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     target, draft = (str(one) for one in pair(0.05))
     alone = prepare(target, PlanRequest(context=4096))
-    real = planning.look
+    real = planning.current_profile
 
     def look(*args: object) -> DeviceProfile:
         profile = real(*args)  # type: ignore[arg-type]
         return replace(profile, memory=Memory(profile.memory.total, alone.total_bytes))
 
-    monkeypatch.setattr(planning, "look", look)
+    monkeypatch.setattr(planning, "current_profile", look)
     assert prepare(target, PlanRequest(context=4096)).total_bytes == alone.total_bytes
     with pytest.raises(DoesNotFit, match=r"with draft-.* as its draft model"):
         prepare(target, PlanRequest(context=4096, draft=draft))

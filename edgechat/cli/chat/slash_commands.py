@@ -61,7 +61,7 @@ class SlashCommands:
             return False
         name, argument = command
         check(name, argument, "run")
-        if name in parameters.COMMANDS:
+        if name in parameters.ADJUSTING_COMMANDS:
             target = self._target
             adjusting = parameters.adjust(target.session, target.conversation, name, argument)
             _say(self._wait_for(adjusting))

@@ -30,7 +30,7 @@ from edgechat.models.local.usage import ModelUse, use_of
 from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.machine import Machine, look
+from edgechat.planner.machine import Machine, current_profile
 from edgechat.planner.plan import LoadPlan, as_json
 from edgechat.planner.plan_model import plan_variant
 from edgechat.planner.ranking.candidates import of_local
@@ -59,7 +59,7 @@ def run(name: str, *, json: bool) -> None:
     """Run the command. Raises EdgechatError."""
     with StatusLine(sys.stderr) as status, DryRun() as dry:
         status.show("reading the header")
-        machine = Machine(look(dry), history=Calibration.read(), dry=dry)
+        machine = Machine(current_profile(dry), history=Calibration.read(), dry=dry)
         models = [_shown(model, machine) for model in find_models(name)]
     if json:
         objects = [_object(shown) for shown in models]

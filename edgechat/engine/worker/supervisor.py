@@ -34,7 +34,7 @@ from edgechat.engine.types import (
 from edgechat.engine.worker.connection import WorkerConnection, cancelled, closed, tail
 from edgechat.engine.worker.kinds import cannot_chat, cannot_embed
 from edgechat.engine.worker.messages import Cancel, Forget
-from edgechat.planner.placement.fallback import again, grown, is_short, refit
+from edgechat.planner.placement.fallback import is_short, plan_reload, refit, replan_for_more
 from edgechat.planner.plan import LoadPlan
 
 _CRASHES_ALLOWED = 2
@@ -276,8 +276,8 @@ class EngineSupervisor:
     def _refitted_plan(self, *, killed: bool) -> tuple[LoadPlan, tuple[str, ...]]:
         """Return the requested plan as it fits into what is free now, and notes on what that changes."""
         if self._replan is not None:
-            self._requested = grown(self._requested, self._replan)
-        return again(self._requested, self._loaded_plan, killed=killed)
+            self._requested = replan_for_more(self._requested, self._replan)
+        return plan_reload(self._requested, self._loaded_plan, killed=killed)
 
     async def _load(
         self, plan: LoadPlan, notes: tuple[str, ...], on_progress: Callable[[float], None] | None

@@ -21,7 +21,7 @@ from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.footprint import may_quantize
 from edgechat.planner.estimate.memory import CELLS
-from edgechat.planner.machine import look
+from edgechat.planner.machine import current_profile
 from edgechat.planner.model_on_machine import model_on_machine
 from edgechat.planner.placement.budget import RAM, Budget, Needs
 from edgechat.planner.placement.embedding import for_embeddings
@@ -36,12 +36,14 @@ _MORE = 1.1
 """Times the memory that a plan was made for, from which on another one may be better."""
 
 
-def again(wish: LoadPlan, last: LoadPlan, *, killed: bool = False) -> tuple[LoadPlan, tuple[str, ...]]:
+def plan_reload(
+    requested: LoadPlan, last: LoadPlan, *, killed: bool = False
+) -> tuple[LoadPlan, tuple[str, ...]]:
     """Return the original plan as it fits now, and what is different from the last load.
 
     killed: the last load ran out of memory, so the next one must take less. Raises DoesNotFit.
     """
-    plan, changes = refit(wish)
+    plan, changes = refit(requested)
     if killed and plan.total_bytes >= last.total_bytes:
         return refit(last, failed=True)
     if (params_of(plan), plan.draft) == (params_of(last), last.draft):
@@ -51,25 +53,27 @@ def again(wish: LoadPlan, last: LoadPlan, *, killed: bool = False) -> tuple[Load
     return plan, changes
 
 
-def grown(wish: LoadPlan, replan: Callable[[], LoadPlan]) -> LoadPlan:
-    """Return the plan by `replan` if there is more memory than `wish` was made for, unless it is worse.
+def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> LoadPlan:
+    """Return the plan by `replan` if there is more memory than `requested` was made for, unless it is worse.
 
     It must be for the same file: nobody wants another one in the middle of a conversation.
     """
-    planned_for = next((memory.budget_bytes for memory in wish.memory if memory.name == RAM), 0)
-    if not wish.memory or (not wish.devices and Budget.of(look()).ram <= _MORE * planned_for):
-        return wish
+    planned_for = next((memory.budget_bytes for memory in requested.memory if memory.name == RAM), 0)
+    if not requested.memory or (
+        not requested.devices and Budget.of(current_profile()).ram <= _MORE * planned_for
+    ):
+        return requested
     try:
         plan = replan()
-    except EdgechatError:  # the way down from the wish is longer
-        return wish
-    no_less = plan.context >= wish.context and plan.gpu_layers >= wish.gpu_layers
-    return plan if no_less and plan.model_path == wish.model_path else wish
+    except EdgechatError:  # the way down from the requested is longer
+        return requested
+    no_less = plan.context >= requested.context and plan.gpu_layers >= requested.gpu_layers
+    return plan if no_less and plan.model_path == requested.model_path else requested
 
 
 def is_short(plan: LoadPlan) -> bool:
     """Return whether an ended load would not fit again, as other programs have its memory now."""
-    return not Budget.of(look()).fits(_needs(plan))
+    return not Budget.of(current_profile()).fits(_needs(plan))
 
 
 def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str, ...]]:
@@ -80,16 +84,16 @@ def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str,
     if plan.anyway and not failed:
         return plan, ()
     if plan.backend == "mlx":
-        return descend(plan, read_model(Path(plan.model_path)), look(), None, failed=failed)
+        return reduce_to_fit(plan, read_model(Path(plan.model_path)), current_profile(), None, failed=failed)
     if not failed and not plan.devices and not is_short(plan):
         return plan, ()
     with DryRun() as dry:
         header = read_model(Path(plan.model_path))
         dry.show(header)
-        return descend(plan, header, look(dry), dry.ask, failed=failed)
+        return reduce_to_fit(plan, header, current_profile(dry), dry.ask, failed=failed)
 
 
-def descend(
+def reduce_to_fit(
     plan: LoadPlan, header: ModelHeader, profile: DeviceProfile, measure: Measure | None, *, failed: bool
 ) -> tuple[LoadPlan, tuple[str, ...]]:
     """Return the first step from the plan downwards that fits this machine; see `refit`."""

@@ -24,7 +24,7 @@ def beside(profile: DeviceProfile, staying: Iterable[LoadPlan]) -> DeviceProfile
     return replace(profile, memory=_less(profile.memory, taken))
 
 
-def without(profile: DeviceProfile, leaving: Iterable[LoadPlan]) -> DeviceProfile:
+def without_loads(profile: DeviceProfile, leaving: Iterable[LoadPlan]) -> DeviceProfile:
     """Return the machine as it would be after these loads are unloaded."""
     memory, cards = profile.memory, profile.accelerators
     for plan in leaving:

@@ -19,7 +19,7 @@ from edgechat.models.hub.listing import RemoteModel
 from edgechat.models.request import ModelRequest
 from edgechat.models.shipped import shipped_header
 from edgechat.models.shipped_mlx import mlx_header_of
-from edgechat.planner.draft_plan import drafted, without
+from edgechat.planner.draft_plan import drafted, without_draft
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.machine import Machine, MachineDescription, in_words, machine_for
@@ -180,7 +180,7 @@ def _drafted(
     except (DoesNotFit, HubError, ModelFileError, NotADraft) as error:
         if requested and isinstance(error, HubError | ModelFileError):
             raise
-        return replace(picked, no_draft=error.message, plan=without(picked.plan, error.message))
+        return replace(picked, no_draft=error.message, plan=without_draft(picked.plan, error.message))
     draft = (source, choice) if plan.draft else None
     return replace(picked, draft=draft, no_draft=plan.no_draft, plan=plan)
 

@@ -30,7 +30,7 @@ from edgechat.models.hub.listing import resolve_remote
 from edgechat.models.local.resolve import local_files, resolve
 from edgechat.models.request import ModelRequest, matching_choices, parse_request
 from edgechat.planner.drafting import AUTO, NGRAM, NONE
-from edgechat.planner.machine import look
+from edgechat.planner.machine import current_profile
 from edgechat.planner.placement.backends import weighs_mlx
 from edgechat.planner.ranking.download_choice import DownloadChoice, RepoSource, pick
 from edgechat.planner.request import PlanRequest, with_settings
@@ -150,7 +150,7 @@ def _wants(want: ModelRequest, request: PlanRequest) -> list[ModelRequest]:
     if entry is None or want.quant is not None or want.hub.revision is not None or not entry.mlx:
         return [want]
     for_mlx = [parse_request(entry.name, label, format="mlx") for label in entry.mlx]
-    if not weighs_mlx(look(), request):
+    if not weighs_mlx(current_profile(), request):
         return [want]
     alone = want.format == "mlx" or request.prefers == "mlx"
     return for_mlx if alone else [want, *for_mlx]

@@ -13,7 +13,7 @@ from edgechat.models.local.inventory import LocalModel
 from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.machine import Machine, MachineDescription, in_words, look, machine_for
+from edgechat.planner.machine import Machine, MachineDescription, current_profile, in_words, machine_for
 from edgechat.planner.placement.backends import runnable, weighs_mlx
 from edgechat.planner.ranking.candidates import Variant, everything, of_local, variants
 from edgechat.planner.ranking.ranked_file import RankedFile
@@ -119,7 +119,7 @@ def _catalogue_on(
     described: MachineDescription, request: PlanRequest
 ) -> Iterator[tuple[list[list[Variant]], Machine]]:
     with DryRun() as dry:
-        models = everything(mlx=weighs_mlx(look(), request))
+        models = everything(mlx=weighs_mlx(current_profile(), request))
         for files in models:  # read while the process starts
             next(samples(files), None)
         machine = machine_for(described, dry)

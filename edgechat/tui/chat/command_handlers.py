@@ -57,10 +57,10 @@ async def _run(controller: ChatController, name: str, argument: str) -> None:
             )
         case "pull":
             controller.downloads.pulls.start(argument)
-        case _ if name in parameters.COMMANDS:
+        case _ if name in parameters.ADJUSTING_COMMANDS:
             view.show_message(await parameters.adjust(controller.session, shown, name, argument))
         case _:
-            await view.perform(name, argument)
+            await view.run_screen_command(name, argument)
             return
     view.refresh_chat()
 

@@ -184,7 +184,7 @@ class ChatScreen(ChatLayout):
     async def restore_panels(self) -> None:
         await self.panels.restore()
 
-    async def perform(self, command: str, argument: str) -> None:
+    async def run_screen_command(self, command: str, argument: str) -> None:
         match command:
             case "search":
                 await self.panels.search(argument)

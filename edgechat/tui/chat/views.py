@@ -202,5 +202,5 @@ class ChatView(Protocol):
     async def restore_panels(self) -> None:
         """Show the panels that were shown last time. Raises StoreError."""
 
-    async def perform(self, command: str, argument: str) -> None:
+    async def run_screen_command(self, command: str, argument: str) -> None:
         """Run a slash command that concerns the screen alone. Raises EdgechatError."""

@@ -231,14 +231,14 @@ async def test_a_kill_for_memory_that_is_there_counts(
 
 async def test_the_context_comes_back_with_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     free = [2**62]
-    real = fallback.look
+    real = fallback.current_profile
 
     def look(*args: object) -> DeviceProfile:
         profile = real(*args)  # type: ignore[arg-type]
         available = min(free[0], profile.memory.available)
         return replace(profile, memory=Memory(profile.memory.total, available))
 
-    monkeypatch.setattr(fallback, "look", look)
+    monkeypatch.setattr(fallback, "current_profile", look)
     wish = prepare(str(wide()), PlanRequest(context=32768))
     told: list[str] = []
     engine = EngineSupervisor(wish, on_note=told.append)

@@ -16,7 +16,14 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.native.buffers import Breakdown
 from edgechat.native.params import LoadParams
 from edgechat.planner.placement import fallback
-from edgechat.planner.placement.fallback import again, descend, grown, is_short, refit, step_down
+from edgechat.planner.placement.fallback import (
+    is_short,
+    plan_reload,
+    reduce_to_fit,
+    refit,
+    replan_for_more,
+    step_down,
+)
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import plan
 from edgechat.planner.prepare import prepare
@@ -36,7 +43,7 @@ def silent(_params: LoadParams) -> Breakdown:
 
 
 def down(made: LoadPlan, on: DeviceProfile, *, failed: bool = False) -> tuple[LoadPlan, tuple[str, ...]]:
-    return descend(made, LLAMA, on, silent, failed=failed)
+    return reduce_to_fit(made, LLAMA, on, silent, failed=failed)
 
 
 def made_on(profile: DeviceProfile, context: int = 16384) -> LoadPlan:
@@ -154,7 +161,7 @@ def test_layers_leave_the_card_last_and_all_of_them_in_the_end(rpc: tuple[str, .
 def test_a_card_that_filled_up_gets_fewer_layers() -> None:
     made = plan("a", LLAMA, with_cards(64, card("CUDA0", 24)), PlanRequest(context=2048, cache_type="q8_0"))
     assert made.gpu_layers == 33
-    found, told = descend(made, LLAMA, with_cards(64, card("CUDA0", 3)), silent, failed=False)
+    found, told = reduce_to_fit(made, LLAMA, with_cards(64, card("CUDA0", 3)), silent, failed=False)
     assert 0 < found.gpu_layers < 33
     assert all(one.total_bytes <= one.budget_bytes for one in found.memory)
     assert "on the CPU" in told[-1]
@@ -167,15 +174,15 @@ def test_a_card_that_filled_up_gets_fewer_layers() -> None:
 def free(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the free memory in bytes, to be changed."""
     found = [math.inf]
-    real = fallback.look
+    real = fallback.current_profile
 
     def look(*args: object) -> DeviceProfile:
         profile = real(*args)  # type: ignore[arg-type]
         available = int(min(found[0], profile.memory.available))
         return replace(profile, memory=Memory(profile.memory.total, available))
 
-    monkeypatch.setattr(fallback, "look", look)
-    monkeypatch.setattr("edgechat.planner.prepare.look", look)
+    monkeypatch.setattr(fallback, "current_profile", look)
+    monkeypatch.setattr("edgechat.planner.prepare.current_profile", look)
     return found
 
 
@@ -204,29 +211,29 @@ def half(wish: LoadPlan) -> LoadPlan:
 @pytest.mark.slow
 def test_a_wish_outlives_a_bad_moment(free: list[float]) -> None:
     wish = prepare(str(tiny()), PlanRequest(context=4096))
-    assert again(wish, wish) == (wish, ())
+    assert plan_reload(wish, wish) == (wish, ())
     free[0] = half(wish).total_bytes
-    less, told = again(wish, wish)
+    less, told = plan_reload(wish, wish)
     assert less.context < wish.context
     assert told
-    assert again(wish, less) == (less, ()), "the same is not told twice"
+    assert plan_reload(wish, less) == (less, ()), "the same is not told twice"
     free[0] = math.inf
-    assert again(wish, less) == (wish, ("More memory is free again: the context is now 4096 tokens.",))
+    assert plan_reload(wish, less) == (wish, ("More memory is free again: the context is now 4096 tokens.",))
 
 
 @pytest.mark.slow
 def test_a_killed_load_comes_back_smaller_unless_others_have_its_memory(free: list[float]) -> None:
     wish = prepare(str(tiny()), PlanRequest(context=4096))
     assert not is_short(wish)
-    less, told = again(wish, wish, killed=True)
+    less, told = plan_reload(wish, wish, killed=True)
     assert told[0].startswith("Prompts are read")
     assert less.total_bytes < wish.total_bytes
-    least, _ = again(wish, less, killed=True)
+    least, _ = plan_reload(wish, less, killed=True)
     assert least.total_bytes < less.total_bytes
     free[0] = half(wish).total_bytes
     assert is_short(wish)
-    fitting, _ = again(wish, wish)
-    assert again(wish, wish, killed=True)[0] == fitting
+    fitting, _ = plan_reload(wish, wish)
+    assert plan_reload(wish, wish, killed=True)[0] == fitting
 
 
 def test_a_plan_of_a_bad_moment_grows_where_there_is_more_memory(free: list[float]) -> None:
@@ -239,20 +246,20 @@ def test_a_plan_of_a_bad_moment_grows_where_there_is_more_memory(free: list[floa
         asked += 1
         return prepare(str(wide()))
 
-    assert grown(wish, replan) == wish
+    assert replan_for_more(wish, replan) == wish
     assert not asked
     free[0] = math.inf
-    more = grown(wish, replan)
+    more = replan_for_more(wish, replan)
     assert asked
     assert more.context > wish.context
     other = msgspec.structs.replace(more, model_path="another.gguf")
     shorter = msgspec.structs.replace(more, context=wish.context - 256)
-    assert grown(wish, lambda: other) == grown(wish, lambda: shorter) == wish
+    assert replan_for_more(wish, lambda: other) == replan_for_more(wish, lambda: shorter) == wish
 
     def refuse() -> LoadPlan:
         raise DoesNotFit("not now")
 
-    assert grown(wish, refuse) == wish
+    assert replan_for_more(wish, refuse) == wish
 
 
 def test_anyway_is_taken_at_its_word(free: list[float]) -> None:

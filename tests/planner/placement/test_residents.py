@@ -9,7 +9,7 @@ import pytest
 
 from edgechat.device.memory import Memory
 from edgechat.native.buffers import Buffer
-from edgechat.planner.placement.residents import beside, is_lesser, mapped_bytes, without
+from edgechat.planner.placement.residents import beside, is_lesser, mapped_bytes, without_loads
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import plan
 from edgechat.planner.request import PlanRequest
@@ -46,14 +46,14 @@ def test_what_ends_gives_back_what_it_took(loaded: LoadPlan) -> None:
     before = machine(16 * GIB)
     taken = loaded.total_bytes - mapped_bytes(loaded)
     while_loaded = replace(before, memory=replace(before.memory, available=16 * GIB - taken))
-    assert without(while_loaded, [loaded]).memory.available == 16 * GIB
+    assert without_loads(while_loaded, [loaded]).memory.available == 16 * GIB
 
 
 def test_no_more_comes_back_than_there_is(loaded: LoadPlan) -> None:
     small = replace(machine(8 * GIB), memory=Memory(8 * GIB, 8 * GIB - 1))
-    assert without(small, [loaded]).memory.available == 8 * GIB
+    assert without_loads(small, [loaded]).memory.available == 8 * GIB
     bound = replace(small, memory=Memory(64 * GIB, GIB, bound="a group", limit=GIB + 7))
-    assert without(bound, [loaded]).memory.available == GIB + 7
+    assert without_loads(bound, [loaded]).memory.available == GIB + 7
 
 
 def test_a_card_gives_back_its_own() -> None:
@@ -64,7 +64,7 @@ def test_a_card_gives_back_its_own() -> None:
     full = profile.accelerators[0]
     less = replace(full, free=full.free - one.total_bytes, own=full.own - one.total_bytes)
     while_loaded = replace(profile, accelerators=(less,))
-    assert without(while_loaded, [on_card]).accelerators == (full,)
+    assert without_loads(while_loaded, [on_card]).accelerators == (full,)
     # What is on the card hides nothing of the RAM.
     assert mapped_bytes(on_card) < on_card.weights_bytes
 

@@ -166,8 +166,8 @@ def _carries(n_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
         taken = 72 * MIB * len(workers())
         return replace(real(*args), memory=Memory(n_bytes, n_bytes - taken), accelerators=())  # type: ignore[arg-type]
 
-    real = machine.look
-    monkeypatch.setattr("edgechat.planner.prepare.look", look)
+    real = machine.current_profile
+    monkeypatch.setattr("edgechat.planner.prepare.current_profile", look)
     monkeypatch.setattr(
         Calibration, "read", Calibration
     )  # loads so small teach that the program takes far less

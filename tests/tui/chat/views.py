@@ -195,5 +195,5 @@ class FakeView:
     async def restore_panels(self) -> None:
         pass
 
-    async def perform(self, command: str, argument: str) -> None:
+    async def run_screen_command(self, command: str, argument: str) -> None:
         self.performed.append((command, argument))
