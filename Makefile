@@ -18,9 +18,9 @@ LOCK := packaging/constraints.txt
 export CMAKE_ARGS ?= -DGGML_RPC=ON -DCMAKE_PROJECT_llama_cpp_INCLUDE='$(CURDIR)/packaging/binary/llama.cmake'
 QUESTION := What is edgechat?
 
-# How many processes run the tests, a file of them each. What pytest makes of a test's assertions is kept for the
-# next time: to make it anew takes it twelve seconds.
-WORKERS ?= 2
+# How many processes run the tests, a file of them each; half of the time they wait, for workers and terminals. What
+# pytest makes of a test's assertions is kept for the next time: to make it anew takes it twelve seconds.
+WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 # What packaged programs compute with, see packaging/binary/llama.py: cpu, vulkan, cuda, metal.

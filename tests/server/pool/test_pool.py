@@ -438,6 +438,7 @@ async def test_an_idle_model_gives_its_memory_back(make: Made) -> None:
 
 
 async def test_a_crash_is_told_and_the_next_request_works(make: Made, machine: Machine) -> None:
+    machine.add("one", token_ms=30)  # however long the other one takes to load, these are not at their end
     machine.add("two")
     pool = make()
     beside = asyncio.create_task(said(pool, "two", "slow"))
