@@ -46,7 +46,7 @@ check: $(VENV)/.installed-dev
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
 quick: $(VENV)/.installed-dev
-	$(PYTEST) -m "quick or not (slow or soak)"
+	$(PYTEST) -n 2 -m "quick or not (slow or soak)"
 
 test: check
 	$(PYTEST)

@@ -192,6 +192,7 @@ def test_removing_at_once_takes_the_words_and_the_state(home: Path) -> None:
     assert not [file for file in (home / "data").glob("chats.db*") if b"xyzzy" in file.read_bytes()]
 
 
+@pytest.mark.slow
 def test_what_is_removed_is_in_the_trash_and_comes_back(home: Path) -> None:
     first, second = hold("A pelican"), hold("A heron", "And?")
     assert edgechat("chats", "--trash").stdout == (
@@ -228,6 +229,7 @@ def test_what_is_removed_is_in_the_trash_and_comes_back(home: Path) -> None:
     assert "in the trash" in complaint(edgechat("chats", "restore", first))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_removed_leaves_all_as_it_was() -> None:
     chat = hold("Stays")
     assert "edgechat chats" in complaint(edgechat("chats", "rm", chat, "nosuch", "--yes"))
@@ -242,6 +244,7 @@ def test_what_cannot_be_removed_leaves_all_as_it_was() -> None:
     assert len(rows()) == 2
 
 
+@pytest.mark.slow
 def test_a_conversation_that_is_being_answered_is_not_removed(script: Callable[..., Path]) -> None:
     path = script(reply="word " * 2000, token_ms=5)
     other = subprocess.Popen(
@@ -281,6 +284,7 @@ def test_a_title_that_has_the_words_is_found() -> None:
     assert json.loads(edgechat("chats", "search", "pelican", "--json").stdout)[0]["turn"] is None
 
 
+@pytest.mark.slow
 def test_a_conversation_is_written_and_read_again(tmp_path: Path) -> None:
     chat = hold("Hi", "And?", engine=FakeEngine([thought("Hm."), "**Hello**.\n"]))
     shown = edgechat("chats", "show", chat).stdout
@@ -341,6 +345,7 @@ def test_a_store_that_is_damaged(home: Path) -> None:
         assert "damaged" in complaint(edgechat("chats", *words))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

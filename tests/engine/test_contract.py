@@ -156,6 +156,7 @@ async def test_cancelling_what_does_not_run_does_nothing(make: Make) -> None:
     assert await reply_of(engine, id="s") == HELLO
 
 
+@pytest.mark.slow
 async def test_a_request_is_cancelled_while_the_model_loads(make: Make) -> None:
     engine = make("slow", "hi", load_seconds=0.5)
     answer = asyncio.create_task(events_of(engine, "slow"))

@@ -302,6 +302,7 @@ def test_a_switch_the_template_does_not_know_is_an_error(make: MakeEngine) -> No
         make().submit(request("a", think=True))
 
 
+@pytest.mark.slow
 @settings(
     max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

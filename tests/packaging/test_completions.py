@@ -101,6 +101,7 @@ def test_models(tab):
     assert tab("edgechat pull mistral") == [NAME]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 @pytest.mark.parametrize(
     ("breaks", "named", "joined"),

@@ -51,6 +51,7 @@ def test_a_child_that_hangs_is_killed_in_time(monkeypatch: pytest.MonkeyPatch) -
         ask.ask("any", limit=0.3)
 
 
+@pytest.mark.slow
 def test_an_answer_counts_though_the_child_hangs_on_its_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     become(monkeypatch, "import os, time; os.write(1, b'\\2\\0\\0\\0ok'); time.sleep(600)")
     assert ask.ask("any", limit=2) == b"ok"

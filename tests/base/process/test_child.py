@@ -54,6 +54,7 @@ def test_its_prints_do_not_reach_the_pipe(start: Start) -> None:
     assert one.ask(b"x", **QUIET) == b"x"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "what"),
     [

@@ -69,6 +69,7 @@ def written(name: str, *calls: ToolCall) -> str:
     return text.replace(', "id": "abcDEF123"}', "}")
 
 
+@pytest.mark.slow
 @given(arguments=ARGUMENTS)
 @settings(
     max_examples=examples(5), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

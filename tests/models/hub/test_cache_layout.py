@@ -210,6 +210,7 @@ def begun(hub: Hub, data: bytes, revision: str) -> Path:
     return HubStore(listing).partial(listing.files[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("revision", ["main", "refs/pr/7"])
 def test_what_was_begun_of_a_file_that_was_replaced_goes(hub: Hub, cache: Path, revision: str) -> None:
     old = begun(hub, DATA[:5000], revision)
@@ -223,6 +224,7 @@ def test_what_was_begun_of_a_file_that_was_replaced_goes(hub: Hub, cache: Path, 
     assert not list(cache.rglob("*.edgechat"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bytes_", [0, 1000])
 def test_what_another_program_began_is_left_to_it(hub: Hub, cache: Path, bytes_: int) -> None:
     listing = listed(hub, {FILE: DATA[:5000]})

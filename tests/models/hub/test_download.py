@@ -103,6 +103,7 @@ def test_cut_at_random_bytes(hub: Hub) -> None:
     assert starts == sorted(starts), "no byte comes twice"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunked", [False, True])
 def test_silence_is_not_waited_out(hub: Hub, chunked: bool) -> None:
     listing = listed(hub)
@@ -113,6 +114,7 @@ def test_silence_is_not_waited_out(hub: Hub, chunked: bool) -> None:
     assert complete(listing)
 
 
+@pytest.mark.slow
 def test_slow_is_not_silent(hub: Hub) -> None:
     """There is no limit for the whole: 4 s here, of which a pause may be 0.5."""
     listing = listed(hub, {FILE: DATA[:40_000]})
@@ -121,6 +123,7 @@ def test_slow_is_not_silent(hub: Hub) -> None:
     assert complete(listing, DATA[:40_000])
 
 
+@pytest.mark.slow
 def test_a_crawl_is_not_for_ever(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then is never silence."""
     listing = listed(hub)
@@ -150,6 +153,7 @@ def test_a_slow_disk_is_no_crawl(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> N
     assert seen.said == []
 
 
+@pytest.mark.slow
 def test_a_slow_disk_is_no_silence(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     listing, real, slept = listed(hub), Partial.write, []
 
@@ -165,6 +169,7 @@ def test_a_slow_disk_is_no_silence(hub: Hub, monkeypatch: pytest.MonkeyPatch) ->
     assert (seen.said, len(hub.requests("store"))) == ([], 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [

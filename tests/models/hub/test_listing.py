@@ -165,6 +165,7 @@ def test_a_name_server_that_does_not_answer(hub: Hub, monkeypatch: pytest.Monkey
     assert "no data" in refused(HubUnreachable).message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [
@@ -185,6 +186,7 @@ def test_no_answer_or_half_of_one(hub: Hub, fault: Fault) -> None:
 DRIPS = [Fault(pause=0.1, piece=10), Fault(drip_headers=0.2, headers={f"X-{n}": "drip" for n in range(30)})]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", DRIPS)
 def test_a_drip_is_bounded_as_a_whole(hub: Hub, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.add(REPO, {f"{n}-Q4_0.gguf": b"GGUF" for n in range(50)})

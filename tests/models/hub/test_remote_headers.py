@@ -85,6 +85,7 @@ def test_only_the_header_is_read_of_a_large_file(hub: Hub, monkeypatch: pytest.M
     assert [one.range for one in hub.requests("store")] == [(0, 65535)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_reads")
 @pytest.mark.parametrize("folder", ["", "F32/"])
 def test_a_split_model_is_one(hub: Hub, tmp_path: Path, folder: str) -> None:
@@ -115,6 +116,7 @@ def test_what_is_no_model(hub: Hub, data: bytes) -> None:
         fresh(model(hub, data))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_reads")
 @pytest.mark.parametrize(
     "fault",
@@ -250,6 +252,7 @@ def test_a_store_that_only_fails(hub: Hub, fault: Fault) -> None:
     assert len(hub.requests("store")) <= remote_headers.MAX_CUTS + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [Fault(wait=600), Fault(pause=600), Fault(pause=0.05, piece=1)])
 def test_a_store_that_stalls_or_drips(hub: Hub, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_headers, "TIME_LIMIT", 1.5)
@@ -258,6 +261,7 @@ def test_a_store_that_stalls_or_drips(hub: Hub, fault: Fault, monkeypatch: pytes
     refused(HubUnreachable, found)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_reads")
 def test_a_drip_of_many_answers_is_bounded(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each answer is quick, and gives a hundred bytes of what was asked for."""

@@ -170,6 +170,7 @@ class House:
         return Pretender(plan, self, on_state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 async def test_memory_is_never_exceeded_and_nothing_is_left(seed: int) -> None:
     house = House(seed)

@@ -506,6 +506,7 @@ async def test_what_was_left_out_is_told() -> None:
     assert '"overflow": "window"' in caught.value.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("param", "fields"),
     [

@@ -139,6 +139,7 @@ async def test_the_keys_tell_what_is_wanted(store: Store) -> None:
         assert isinstance(app.told[-1], Sidebar.Closed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 100])
 async def test_the_trash_is_shown_in_place_of_the_list(store: Store, width: int) -> None:
     await some(store)
@@ -189,6 +190,7 @@ async def test_the_cursor_begins_at_the_open_conversation_and_stays_with_its_row
         assert app.told == [Sidebar.Chosen("bbbbbbbb", None), Sidebar.Chosen("cccccccc", None)]
 
 
+@pytest.mark.slow
 async def test_a_title_is_changed_in_its_place(store: Store) -> None:
     await some(store)
     async with Stage(store).run_test() as pilot:
@@ -210,6 +212,7 @@ async def test_a_title_is_changed_in_its_place(store: Store) -> None:
         await until(pilot, lambda: len(app.told) == 2)
 
 
+@pytest.mark.slow
 async def test_typing_searches_and_enter_opens_the_place(store: Store) -> None:
     await some(store)
     async with Stage(store).run_test() as pilot:

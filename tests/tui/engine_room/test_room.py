@@ -250,6 +250,7 @@ async def test_the_panel_is_scrolled_by_keys() -> None:
         await until(pilot, lambda: "CPU takes 180 MiB for compute" in text_of(pilot))
 
 
+@pytest.mark.slow
 async def test_an_update_costs_about_the_same_however_full_the_cache() -> None:
     app = RoomApp()
     async with app.run_test(size=(160, 50)) as pilot:
@@ -274,6 +275,7 @@ class Cover(Screen[None]):
     """Something in front of all of the panel."""
 
 
+@pytest.mark.slow
 async def test_an_engine_is_asked_only_while_somebody_looks() -> None:
     engine = FakeEngine()
     await engine.start()
@@ -330,6 +332,7 @@ def plan(tmp_path: Path, scripted_workers: None) -> LoadPlan:
     return LoadPlan(model_path=str(script), model_name="s", context=4096, threads=1, n_seq_max=4)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 async def test_a_real_engine_is_shown_and_its_death_too(plan: LoadPlan) -> None:
     engine = EngineSupervisor(msgspec.structs.replace(plan, ngrams=True))

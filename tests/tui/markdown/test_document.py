@@ -118,6 +118,7 @@ def test_no_word_is_lost_and_no_line_too_wide(text: str) -> None:
     assert len(re.findall("word", text)) == len(re.findall("word", "".join(lines)))
 
 
+@pytest.mark.slow
 def test_growing_costs_what_comes_and_not_what_there_is() -> None:
     item = "{}. **Item** with some `code` and words to it\n"
     line = "def f{}(x): return str(x) + 'abc'  # comment\n"
