@@ -390,8 +390,8 @@ class Forced(Sampler):
         super().__init__(Sampling(temperature=0))
         self._script: Iterator[int] = iter(script)
 
-    def choose(self, logits: Any, recent: Sequence[int]) -> int:
-        super().choose(logits, recent)
+    def choose(self, logits: Any, recent: Sequence[int], reply: Sequence[int] = ()) -> int:
+        super().choose(logits, recent, reply)
         return next(self._script)
 
 

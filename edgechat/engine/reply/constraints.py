@@ -155,9 +155,10 @@ class Constraints:
             )
         grammar = _OPTIONS + grammar
         digest = hashlib.blake2b(grammar.encode()).digest()
-        if digest in self._errors:
+        problem = self._errors.get(digest)  # once: another thread forgets old ones
+        if problem is not None:
             refusal: Future[Constraint] = Future()
-            refusal.set_exception(self._errors[digest].error())
+            refusal.set_exception(problem.error())
             return refusal
         if digest in self._valid:
             return self._executor("grammars").submit(self._compile, grammar)
