@@ -37,7 +37,7 @@ class Adjustable(Protocol):
 
 
 async def adjust(session: ChatSession, conversation: Adjustable, command: str, argument: str) -> str:
-    """Run one of COMMANDS; return a sentence about what has changed. Raises EdgechatError."""
+    """Run one of ADJUSTING_COMMANDS; return a sentence about what has changed. Raises EdgechatError."""
     match command:
         case "think":
             if argument.lower() not in THINK:

@@ -145,7 +145,7 @@ class ModelDrafter:
     def draft(self, requests: Sequence[DraftRequest]) -> int:
         """Draft for several streams at once, a token of each in every round. Returns the rounds.
 
-        Each draft grows until it is as long as wanted or its `is_worth_drafting` says no. Raises DecodeFailed.
+        Each draft grows up to its limit, or until `is_worth_drafting` says no. Raises DecodeFailed.
         """
         growing = self._fitting_batch(requests)
         rounds = 0
