@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from typing import Annotated
 import typer
 
 from edgechat import __version__
-from edgechat.base import logs
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import printable
 from edgechat.cli import chat_commands, completion, machine_commands, model_commands, server_commands
@@ -77,6 +75,9 @@ def chat(
     ] = False,
 ) -> None:
     """Open the chat, or run a command."""
+    from edgechat.base import logs  # 11 ms, which `edgechat --version` need not pay
+
+    logs.to_file()
     if context.invoked_subcommand is not None:
         if model is not None:
             raise typer.BadParameter(
@@ -140,7 +141,6 @@ def run_cli() -> int:
             stream.reconfigure(errors="replace")
     completion.avoid_rich()
     # Named, because a frozen edgechat.exe would be called so, and completion of `edgechat` not work.
-    logs.to_file()
     return translated(lambda: app(prog_name="edgechat", standalone_mode=True))
 
 
@@ -180,6 +180,8 @@ def _report(error: Exception) -> int:
             "Check the free disk space and the permissions of the folder; --debug shows a traceback.",
         )
     else:
+        import logging
+
         logging.getLogger(__name__).error("a fault of edgechat's own", exc_info=error)
         complain(
             f"Internal error in edgechat: {type(error).__name__}: {error}",
