@@ -1,4 +1,4 @@
-"""The man pages, made from the command line itself: edgechat.1, and one for each command.
+"""The man pages, made from the command line itself and from docs/: edgechat.1, and one for each command.
 
     python packaging/binary/manpage.py OUT
 
@@ -26,33 +26,16 @@ from edgechat.cli.main import app
 ROOT = Path(__file__).parents[2]
 NAME = "edgechat"
 
-ENVIRONMENT = {
-    "EDGECHAT_HOME": "A folder for settings, conversations, logs and caches, instead of those listed under "
-    "FILES; for instance, on a USB stick.",
-    "EDGECHAT_OFFLINE": "1 never uses the network, like --offline.",
-    "EDGECHAT_API_KEY": "The API key of `edgechat serve`, instead of the generated one.",
-    "HF_HUB_OFFLINE": "Like EDGECHAT_OFFLINE, for all programs that use the hub; so is TRANSFORMERS_OFFLINE.",
-    "HF_TOKEN": "The token for gated and private models. It is sent only to the hub's own host.",
-    "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1 sends no token.",
-    "HF_HUB_DISABLE_SYMLINKS": "1 stores files in the hub's cache without symbolic links.",
-    "HF_ENDPOINT": "The URL of a mirror of the hub.",
-    "HF_HOME": "The parent folder of the hub's cache, which other tools share.",
-    "HF_HUB_CACHE": "The folder of the cache itself; HUGGINGFACE_HUB_CACHE is its older name.",
-    "OLLAMA_MODELS": "Where Ollama stores its models, which edgechat uses in place.",
-    "LLAMA_CACHE": "Where llama.cpp's own programs store the models that they download.",
-    "HTTPS_PROXY": "A proxy for downloads.",
-    "NO_COLOR": "If set, disables all colours.",
-    "XDG_CACHE_HOME": "The parent folder of edgechat's cache, and of those above that are not set.",
-}
-EXIT_STATUS = {
-    0: "Success.",
-    1: "An error that you can fix; the message on stderr says how.",
-    2: "Incorrect usage, or there is no terminal where one is required.",
-    3: "The engine failed, or there was an internal error.",
-    129: "The terminal was closed (128 plus the number of SIGHUP).",
-    130: "Interrupted by Ctrl+C.",
-    143: "`edgechat run` was ended by SIGTERM (128 plus its number).",
-}
+
+def _table(page: str, heading: str) -> dict[str, str]:
+    """Return the rows of the table below a heading of docs/: the first column without its backticks."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1]
+    rows = re.findall(r"^\| `?([^|`]+)`? \| (.+) \|$", text.split("\n## ", 1)[0], re.MULTILINE)
+    return dict(rows[1:])  # without the titles of the columns
+
+
+ENVIRONMENT = _table("settings.md", "Environment variables")
+EXIT_STATUS = {int(code): text for code, text in _table("command-line.md", "Exit codes").items()}
 # Where the form of what --json prints is written: the modules' docstrings.
 JSON_FORMS = {
     "device": "edgechat.cli.commands.device",
