@@ -87,8 +87,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for half a second of silence from the hub, not eight: for tests of hubs that fall silent."""
-    monkeypatch.setattr("edgechat.models.hub.http.transfer.IDLE", 0.5)
+    """Wait for one second of silence from the hub, not eight: for tests of hubs that fall silent."""
+    monkeypatch.setattr("edgechat.models.hub.http.transfer.IDLE", 1.0)
     monkeypatch.setattr("edgechat.models.hub.http.transfer.SPARE", 0.3)
 
 

@@ -57,7 +57,7 @@ def text_of(pilot: Pilot[None]) -> str:
     return "\n".join(strip.text.rstrip() for strip in strips)
 
 
-async def until(pilot: Pilot[None], true: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(pilot: Pilot[None], true: Callable[[], bool], seconds: float = 30.0) -> None:
     for _ in range(int(seconds / 0.02)):
         await pilot.pause()
         if true():
