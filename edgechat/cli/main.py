@@ -182,6 +182,9 @@ def _report(error: Exception) -> int:
     else:
         import logging
 
+        from edgechat.base import logs
+
+        logs.to_file()  # again: the error may have come before any command
         logging.getLogger(__name__).error("a fault of edgechat's own", exc_info=error)
         complain(
             f"Internal error in edgechat: {type(error).__name__}: {error}",

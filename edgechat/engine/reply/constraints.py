@@ -115,11 +115,6 @@ class Constraints:
             wait([self._executor("grammars").submit(self._tokenizer)])  # errors come up again with a request
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no request waits for a constraint."""
-        return not self._waiting
-
-    @property
     def n_waiting(self) -> int:
         """Requests that wait for one."""
         return len(self._waiting)

@@ -163,13 +163,18 @@ def said(
     return counts, drafted, accepted
 
 
-@pytest.fixture(autouse=True)
-def same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let requests without a seed have one of ours, unknown to the engine; and let nobody skip drafting."""
+def seed_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let requests without a seed have the same ones in every run."""
     seeds, made = itertools.count(1), np.random.default_rng
     monkeypatch.setattr(
         "numpy.random.default_rng", lambda seed=None: made(next(seeds) if seed is None else seed)
     )
+
+
+@pytest.fixture(autouse=True)
+def same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let requests without a seed have one of ours, unknown to the engine; and let nobody skip drafting."""
+    seed_all(monkeypatch)
     monkeypatch.setattr("edgechat.engine.speculative.speculation.OVERHEAD", 1e9)
 
 
