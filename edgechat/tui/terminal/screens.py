@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from textual import events
 from textual.screen import ModalScreen, Screen, ScreenResultType
 
@@ -9,7 +12,7 @@ from edgechat.base.errors import EdgechatError
 
 
 class AppScreen(Screen[ScreenResultType]):
-    """A screen that ignores outdated sizes of the terminal.
+    """A screen that ignores outdated sizes of the terminal, and drops callbacks once it has been left.
 
     A screen that is laid out in another size sends itself a Resize. If two sizes were under way to a busy
     screen, it would lay itself out for each in turn, forever.
@@ -19,6 +22,12 @@ class AppScreen(Screen[ScreenResultType]):
         if event.size != self.app.size:
             event.stop()
             event.prevent_default()
+
+    def call_after_refresh(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+        def call_if_open() -> Any:  # the widgets of a screen that has been left may be gone
+            return callback(*args, **kwargs) if self.is_open else None
+
+        return super().call_after_refresh(call_if_open)
 
     @property
     def is_open(self) -> bool:

@@ -542,6 +542,22 @@ async def test_settings_that_are_left_as_they_open_are_left(path: Path) -> None:
     assert app.fault is None
 
 
+async def test_a_screen_that_was_left_drops_its_callbacks(path: Path) -> None:
+    app = app_with(FakeEngine(), path)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        app.action_settings()
+        await until(pilot, lambda: app.screen is not app.chat)
+        screen, called = app.screen, []
+        screen.call_after_refresh(called.append, "open")
+        await until(pilot, lambda: called == ["open"])
+        screen.call_after_refresh(called.append, "left")
+        screen.dismiss()
+        await until(pilot, lambda: not screen.is_attached)
+        await pilot.pause()
+        assert called == ["open"]
+
+
 async def test_screens_do_not_pile_up(path: Path) -> None:
     app = app_with(FakeEngine(), path)
     async with app.run_test() as pilot:
