@@ -15,7 +15,7 @@ ROLES = {
     "grammar": "edgechat.engine.reply.grammar_child",
     "devices": "edgechat.native.devices",
     "gpu": "edgechat.device.gpu.sources",
-    "speed": "edgechat.device.bandwidth_child",
+    "speed": "edgechat.planner.estimate.kernel_probe_child",
     "xet": "edgechat.models.hub.xet_child",
     "dryrun": "edgechat.planner.estimate.dry_run_child",
 }

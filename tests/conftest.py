@@ -12,8 +12,8 @@ from hypothesis import settings
 
 from edgechat.base import paths
 from edgechat.base.process import spawn
-from edgechat.device.bandwidth import measure_speed
 from edgechat.device.profile import probe
+from edgechat.planner.machine import with_speeds
 from tests.hub import Hub
 from tests.rpc_server import RpcServer
 from tests.scripted import PROGRAM
@@ -52,8 +52,7 @@ def speed_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("measured")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGECHAT_HOME", str(home))
-        profile = probe()
-        measure_speed(profile.cpu, profile.memory)
+        with_speeds(probe())
     return home / "cache" / "speed.json"
 
 

@@ -95,6 +95,22 @@ def choose_threads(cpu: Cpu) -> tuple[int, str]:
     return count, "; ".join(reasons) + "."
 
 
+def thread_counts(cpu: Cpu) -> dict[int, str]:
+    """Return the numbers of threads that may be fastest, the most likely first, and what each is."""
+    allowed = [len(cpu.allowed.intersection(core.cpus)) for core in cpu.usable]
+    counts = (
+        (choose_threads(cpu)[0], "one for each performance core" if cpu.efficiency else "one for each core"),
+        (len(allowed), "one for each core"),
+        (sum(allowed), "one for each hardware thread"),
+    )
+    most = sum(allowed) if cpu.quota is None else max(1, int(cpu.quota))
+    named: dict[int, str] = {}
+    for count, what in counts:
+        if 0 < count <= most:
+            named.setdefault(count, what)
+    return named or {1: "one for each core"}
+
+
 def read_cpu(root: Path = Path("/"), allowed: frozenset[int] | None = None) -> Cpu:
     """Return the CPU of this machine.
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgechat.device.bandwidth import MemorySpeed, cached_speed
 from edgechat.device.cpu import Cpu, read_cpu
 from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.load import Disturbance, slowed_now
 from edgechat.device.memory import Memory, read_memory
 from edgechat.device.mlx import missing
+from edgechat.device.speed import DeviceSpeed, cached_speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,8 @@ class DeviceProfile:
 
     cpu: Cpu
     memory: Memory
-    speed: MemorySpeed | None = None
-    """None until it has been measured once (`edgechat device`)."""
+    speed: DeviceSpeed | None = None
+    """Of the CPU; None until it has been measured once (`edgechat device`)."""
     accelerators: tuple[Accelerator, ...] = ()
     """Empty in a quick look: see `edgechat.device.survey`."""
     rpc: tuple[str, ...] = ()
@@ -31,6 +32,8 @@ class DeviceProfile:
     """Why those of settings.toml are not, in a sentence; empty where none are missing."""
     mlx: bool = False
     """Whether MLX is installed."""
+    card_speeds: Mapping[str, DeviceSpeed] = field(default_factory=dict)
+    """Of accelerators that were measured, by llama.cpp's name."""
     slowed: tuple[Disturbance, ...] = ()
     """What slows it down now; plans do not depend on it."""
 

@@ -15,7 +15,6 @@ from typing import Literal, TypeVar
 from edgechat import settings
 from edgechat.base.errors import FolderError, ServerRefused, SettingsError
 from edgechat.base.process.ask import ChildFailed
-from edgechat.device.bandwidth import measure_speed
 from edgechat.device.gpu import amdgpu
 from edgechat.device.gpu.accelerators import GpuReading, merge, sightings_of
 from edgechat.device.gpu.mac import mac_sightings
@@ -48,11 +47,8 @@ class Survey:
     failures: tuple[Failure, ...] = ()
 
 
-def survey(*, refresh: bool = False, measure: bool = True) -> Survey:
-    """Examine everything.
-
-    measure: also measure the CPU's speed if that was never done, which takes a second; refresh: always.
-    """
+def survey(measure: Callable[[DeviceProfile], DeviceProfile] | None = None) -> Survey:
+    """Examine everything; measure: also fill in speeds, or raise ChildFailed."""
     failures: list[Failure] = []
     with ThreadPoolExecutor(2) as pool:
         driver = pool.submit(_query, failures, "nvml", lambda: read_source("nvml"))
@@ -65,11 +61,9 @@ def survey(*, refresh: bool = False, measure: bool = True) -> Survey:
     if _is_unclear(sightings):
         sightings += _query(failures, "torch", lambda: read_source("torch")) or ()
     profile = replace(profile, accelerators=merge(sightings, profile.memory))
-    before = None if refresh else profile.speed
-    if measure and (before is None or before.disturbed):
-        cpu, memory = profile.cpu, profile.memory
-        speed = _query(failures, "speed", lambda: measure_speed(cpu, memory, before=before))
-        profile = replace(profile, speed=speed or profile.speed)
+    if measure is not None:
+        found = profile
+        profile = _query(failures, "speed", lambda: measure(found)) or profile
     instructions = read_instruction_sets() or (inventory.build.features if inventory else ())
     return Survey(profile, instructions, inventory.build if inventory else None, tuple(failures))
 

@@ -117,15 +117,15 @@ def _needs(header: ModelHeader) -> list[tuple[int, int]]:
     """Return what a load takes with each context that the planner tries, as little as it may."""
     from edgechat.device.memory import Memory
     from edgechat.planner.estimate.footprint import may_quantize
-    from edgechat.planner.estimate.rates import DeviceRate, rate_of_processor
+    from edgechat.planner.estimate.rates import rate_of_processor
     from edgechat.planner.estimate.shape import shape_of
     from edgechat.planner.model_on_machine import ModelOnMachine
     from edgechat.planner.placement.budget import Budget
     from edgechat.planner.plan_model import CONTEXTS
 
     trained = header.context_length
-    rates: dict[str | None, DeviceRate] = {None: rate_of_processor(None)}
-    model = ModelOnMachine("", header, shape_of(header), Budget(Memory(0, 0)), rates)
+    budget, speed = Budget(Memory(0, 0)), rate_of_processor(None)
+    model = ModelOnMachine("", header, shape_of(header), budget, {None: speed})
     kind: CacheType = "q8_0" if may_quantize(header) else "f16"
     contexts = [context for context in CONTEXTS if not trained or context <= trained] or [trained]
     return [(context, model.load(context, kind).total) for context in contexts]

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+
+import msgspec
 
 from edgechat import settings
 from edgechat.base.errors import DryRunFailed
 from edgechat.base.process.ask import ChildFailed
 from edgechat.base.text import mebibytes
-from edgechat.device.bandwidth import MemorySpeed, measure_speed
 from edgechat.device.gpu import amdgpu
 from edgechat.device.gpu.accelerators import Accelerator, merge, sightings_of
 from edgechat.device.gpu.mac import mac_sightings, metal
 from edgechat.device.load import Disturbance
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile, probe
+from edgechat.device.speed import DeviceSpeed, cached_speed
 from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.quants import GgmlType
 from edgechat.native.buffers import Breakdown
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
+from edgechat.planner.estimate.kernel_probe import COMMON, measure_speed
 from edgechat.planner.estimate.rates import rate_of_processor
 
 SIMULATED = "GPU0"
@@ -29,6 +35,14 @@ SIMULATED = "GPU0"
 _SYSTEM, _SYSTEM_SHARE = 2 * 2**30, 0.2
 """What a system with a browser takes: bytes (at most half of the memory), or a share if that is more."""
 _SCREEN_SHARE = 0.08
+_AGAIN = 3600.0
+"""Seconds after which a disturbed measurement is repeated."""
+_CARD_NEEDS = 1 << 30
+"""Bytes of free memory with which a card is measured."""
+_LARGE = 64 << 20
+"""Bytes of weights."""
+_WORTH_MEASURING = 0.02
+"""Share of a model's weights from which on their type is."""
 _SLOWED: dict[Disturbance, str] = {
     "busy": "This machine is busy: while other programs run, answers will be slower than predicted.",
     "battery": "This machine runs on battery power, on which answers may be slower than predicted.",
@@ -54,7 +68,13 @@ def current_profile(dry: DryRun | None = None) -> DeviceProfile:
     except DryRunFailed:  # then nothing can be loaded on them either
         return alone
     sightings = [*sightings_of(devices), *amdgpu.sightings(), *mac_sightings()]
-    return replace(profile, accelerators=merge(sightings, profile.memory), rpc=servers, refused=refused)
+    cards = merge(sightings, profile.memory)
+    measured = {
+        card.devices[0]: speed
+        for card in cards
+        if card.usable and (speed := cached_speed(profile.cpu, _key(card))) is not None
+    }
+    return replace(profile, accelerators=cards, card_speeds=measured, rpc=servers, refused=refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +115,8 @@ class MachineDescription:
             )
             profile = replace(profile, accelerators=(card,) if self.vram else ())
         if self.bandwidth is not None:
-            compute = rate_of_processor(profile.speed).compute
-            speed = MemorySpeed(bandwidth=self.bandwidth, compute=compute, threads=len(profile.cpu.usable))
+            rate = rate_of_processor(profile.speed)
+            speed = msgspec.structs.replace(rate, bandwidth=self.bandwidth, measured=0.0)
             profile = replace(profile, speed=speed)
         return profile
 
@@ -120,6 +140,29 @@ class Machine:
         """The same machine without a dry run: everything is estimated."""
         return Machine(self.profile, history=self.history)
 
+    def timed_for(self, headers: Iterable[ModelHeader]) -> Machine:
+        """Return the machine with the speed of every type of these models' weights; measures what is missing.
+
+        Small models are fast however they are loaded: nothing is measured for them.
+        """
+        speed = self.profile.speed
+        if self._dry is None or (speed is not None and not speed.measured):  # it is described
+            return self
+        types: set[GgmlType] = set()
+        for header in headers:
+            if header.format != "gguf" or header.weights_bytes < _LARGE:
+                continue
+            sizes: Counter[GgmlType] = Counter()
+            for tensor in header.tensors:
+                sizes[tensor.type] += tensor.n_elements
+            types |= {kind for kind, n in sizes.items() if n > _WORTH_MEASURING * sizes.total()}
+        if not types:
+            return self
+        try:
+            return Machine(with_speeds(self.profile, {*COMMON, *types}), history=self.history, dry=self._dry)
+        except ChildFailed:
+            return self
+
     def measuring(self, header: ModelHeader) -> Callable[[LoadParams], Breakdown] | None:
         """Return the dry run of this model's loads; None without a dry run, and for MLX."""
         dry = self._dry
@@ -140,12 +183,50 @@ class Machine:
 def machine_for(described: MachineDescription, dry: DryRun) -> Machine:
     """Return this machine as it is now, changed as described; its speed is measured if it never was."""
     profile = current_profile(dry)
-    if profile.speed is None and described.bandwidth is None:
+    if described.bandwidth is None:
         with contextlib.suppress(ChildFailed):  # `edgechat doctor` says why; it is guessed then
-            profile = replace(profile, speed=measure_speed(profile.cpu, profile.memory))
+            profile = with_speeds(profile)
     # Measurements with this machine's memory do not apply to another's.
     history = Calibration.read() if described.bandwidth is None else Calibration()
     return Machine(described.over(profile), history=history, dry=dry)
+
+
+def with_speeds(
+    profile: DeviceProfile, types: Collection[GgmlType] = COMMON, *, refresh: bool = False
+) -> DeviceProfile:
+    """Return the profile with the speed of the CPU and of all cards, measured as far as that was not done.
+
+    types: of weights, whose kernels are measured; refresh: measure everything anew. Raises ChildFailed.
+    """
+    speed = None if refresh else profile.speed
+    if speed is None or _missing(speed, types) or (speed.disturbed and time.time() - speed.measured > _AGAIN):
+        speed = measure_speed(profile.cpu, profile.memory, types=types, before=speed)
+    cards = {} if refresh else dict(profile.card_speeds)
+    for card in profile.accelerators:
+        if not card.usable or card.free < _CARD_NEEDS or card.devices[0].startswith("RPC"):
+            continue  # of a server's card the network would be measured
+        device = card.devices[0]
+        known = cards.get(device)
+        if known is None or _missing(known, types):
+            cards[device] = measure_speed(
+                profile.cpu,
+                profile.memory,
+                types=types,
+                before=known,
+                device=device,
+                key=_key(card),
+                rpc=profile.rpc,
+            )
+    return replace(profile, speed=speed, card_speeds=cards)
+
+
+def _missing(speed: DeviceSpeed, types: Collection[GgmlType]) -> bool:
+    return any(kind.name not in speed.kernels for kind in types)
+
+
+def _key(card: Accelerator) -> str:
+    """Return what the speed of a card is stored by."""
+    return f"{card.devices[0]}, {card.name}, {mebibytes(card.total)}"
 
 
 def in_words(profile: DeviceProfile) -> str:

@@ -15,6 +15,7 @@ import msgspec
 
 from edgechat.base.errors import DryRunFailed
 from edgechat.device.profile import DeviceProfile
+from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.drafting import NOBODY, DraftCosts, has_large_state
@@ -23,7 +24,7 @@ from edgechat.planner.estimate.calibration import Calibration, Correction, RunCo
 from edgechat.planner.estimate.dry_run import MEMORY_LIMIT
 from edgechat.planner.estimate.footprint import Footprint, footprint_of, may_quantize
 from edgechat.planner.estimate.memory import CELLS, padded, program_bytes, recurrent_bytes
-from edgechat.planner.estimate.rates import DeviceRate, rate_of_processor
+from edgechat.planner.estimate.rates import rate_of_processor
 from edgechat.planner.estimate.shape import ModelShape, shape_of
 from edgechat.planner.estimate.speed import Forecast, forecast
 from edgechat.planner.placement.budget import RAM, SPARE, Budget, Extras, needs_of
@@ -43,7 +44,7 @@ class ModelOnMachine:
     header: ModelHeader
     shape: ModelShape
     budget: Budget
-    rates: Mapping[str | None, DeviceRate]
+    rates: Mapping[str | None, DeviceSpeed]
     """Of the processor (None) and of each card."""
     measure: Measure | None = None
     """None: all sizes are estimated."""
@@ -252,19 +253,23 @@ def model_on_machine(
     drafting: DraftCosts = NOBODY,
 ) -> ModelOnMachine:
     """Return a model on a machine; without `measure` all sizes are estimated."""
+    is_measured = profile.speed is not None and profile.speed.measured > 0
     processor = rate_of_processor(profile.speed, threads)
     budget = Budget.of(profile, header.format)
     rate = footprint_of(header.format).rate
-    rates: dict[str | None, DeviceRate] = {None: rate(None, processor)}
+    rates: dict[str | None, DeviceSpeed] = {None: rate(None, processor, None)}
+    for card in budget.cards:
+        measured = next(filter(None, map(profile.card_speeds.get, card.accelerator.devices)), None)
+        rates[card.name] = rate(card.accelerator, processor, measured)
     model = ModelOnMachine(
         name,
         header,
         shape_of(header),
         budget,
-        rates | {card.name: rate(card.accelerator, processor) for card in budget.cards},
+        rates,
         measure,
         history or Calibration(),
-        f"{profile.cpu.name}, {threads} threads",
+        f"{profile.cpu.name}, {threads} threads{'' if is_measured else ', not measured'}",
         profile.rpc if header.format == "gguf" else (),
         drafting,
     )

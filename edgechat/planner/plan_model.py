@@ -15,8 +15,8 @@ import msgspec
 
 from edgechat.base.errors import DoesNotFit, SettingsError
 from edgechat.base.text import mebibytes
-from edgechat.device.cpu import choose_threads
 from edgechat.device.profile import DeviceProfile
+from edgechat.device.speed import best_threads
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.quality import kl_divergence
 from edgechat.native.params import CacheType
@@ -193,7 +193,7 @@ def threads_for(
     header: ModelHeader, profile: DeviceProfile, request: PlanRequest
 ) -> tuple[int, tuple[str, ...]]:
     """Return how many threads compute, and why; MLX has its own."""
-    threads, why_threads = choose_threads(profile.cpu)
+    threads, why_threads = best_threads(profile.cpu, profile.speed)
     if header.format == "mlx":
         return threads, ()
     if request.threads is not None:

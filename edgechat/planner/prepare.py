@@ -54,6 +54,7 @@ def prepare(
         files = runnable(known, machine.profile, request)
         for file in files:
             check(file.model, file.header(), may_embed=may_embed)
+        machine = machine.timed_for(file.header() for file in files)
         plan, variant = _best(files, machine, request)
         plan = with_draft(plan, variant, machine, request, insists=insists)
     recommended = entry.sampling_for if entry else lambda _: SamplingDefaults()

@@ -13,7 +13,7 @@ import pytest
 
 from edgechat.base import paths
 from edgechat.base.errors import SettingsError
-from edgechat.device import bandwidth
+from edgechat.device import speed
 from edgechat.device.cpu import read_cpu
 from edgechat.engine.speculative import learned as lessons
 from edgechat.models.catalogue import catalogue, own_catalogue
@@ -112,7 +112,7 @@ def test_an_odd_cache_is_as_if_there_were_none(make: Make) -> None:
     for path in (metadata_cache._path("listings", ("hub", "owner/name", "")), usage._folder() / ("0" * 40)):
         path.parent.mkdir(parents=True)
         make(path)
-    assert bandwidth.cached_speed(read_cpu()) is None
+    assert speed.cached_speed(read_cpu()) is None
     assert listing._read() == {}
     assert not calibration.Calibration.read()._runs
     assert lessons._read() == []

@@ -6,17 +6,18 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from edgechat.cli.commands import device
 from edgechat.cli.output.layout import sheet
-from edgechat.device.bandwidth import MemorySpeed
 from edgechat.device.cpu import Core, Cpu
 from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey
 from edgechat.native.devices import Build
+from edgechat.planner.estimate.rates import guessed
 from tests.cli.running import edgechat
 from tests.planner.macs import mac
 
@@ -44,6 +45,7 @@ def test_this_machine_for_programs() -> None:
         "accelerators",
         "free",
         "speed",
+        "card_speeds",
         "disk",
         "llama_cpp",
         "mlx",
@@ -76,14 +78,14 @@ def test_another_machine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     profile = DeviceProfile(
         CPU,
         Memory(16 * GIB, 3 * GIB, "the control group /sys/fs/cgroup", 4 * GIB),
-        MemorySpeed(bandwidth=5.1e10, compute=4e11, threads=4, measured=1.0),
+        msgspec.structs.replace(guessed(5.1e10, 4e11, 4), measured=1.0),
         (
             card("NVIDIA GeForce RTX 4060", ("CUDA0",), 8 * GIB),
             card("Intel(R) UHD Graphics", (), 0, shares=True),
         ),
     )
     found = Survey(profile, ("AVX", "AVX2"), BUILD, (Failure("nvml", "ended with SIGSEGV"),))
-    monkeypatch.setattr(device, "survey", lambda **_options: found)
+    monkeypatch.setattr(device, "survey", lambda _measure: found)
     device.run(json=False, refresh=False)
     said = capsys.readouterr().out
     for line in (
@@ -93,7 +95,7 @@ def test_another_machine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         "           limited to 4.0 GiB by the control group /sys/fs/cgroup",
         "Graphics   NVIDIA GeForce RTX 4060: 8.0 GiB, 4.0 GiB free (CUDA0)",
         "Intel(R) UHD Graphics: memory unknown, shared with the CPU",
-        "Speed      51 GB/s from memory, 400 GFLOP/s",
+        "Speed      51 GB/s from memory; in Q4_K 220 GFLOP/s for one token, 720 for many",
         "Failed     nvml ended with SIGSEGV",
     ):
         assert line in said
@@ -119,7 +121,7 @@ def test_which_backend_computes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(device, "survey", lambda **_options: Survey(profile, (), BUILD))
+    monkeypatch.setattr(device, "survey", lambda _measure: Survey(profile, (), BUILD))
     device.run(json=False, refresh=False)
     said = " ".join(capsys.readouterr().out.split())
     assert line in said
@@ -136,7 +138,7 @@ def test_a_machine_that_tells_nothing(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "file"))
     found = Survey(DeviceProfile(Cpu("", (Core((0,)),), frozenset({0})), Memory(GIB, GIB)), (), None)
-    monkeypatch.setattr(device, "survey", lambda **_options: found)
+    monkeypatch.setattr(device, "survey", lambda _measure: found)
     device.run(json=False, refresh=False)
     assert "not available" in capsys.readouterr().out
     device.run(json=True, refresh=False)

@@ -13,11 +13,12 @@ from edgechat.device import survey as module
 from edgechat.device.profile import disk_free, probe
 from edgechat.device.survey import survey
 from edgechat.native import devices
+from edgechat.planner.machine import with_speeds
 
 
 @pytest.mark.slow
 def test_this_machine() -> None:
-    found = survey()
+    found = survey(with_speeds)
     assert found.failures == ()
     assert found.build is not None
     assert found.instruction_sets
@@ -28,7 +29,7 @@ def test_this_machine() -> None:
 
 def test_children_that_crash_are_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spawn, "command", lambda _role: [sys.executable, "-c", "import os; os._exit(7)"])
-    found = survey()
+    found = survey(with_speeds)
     assert found.build is None
     assert {failure.source for failure in found.failures} == {"llama.cpp", "nvml", "speed"}
     assert all(failure.why == "ended with exit code 7" for failure in found.failures)
@@ -40,7 +41,7 @@ def test_a_child_that_hangs_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(spawn, "command", lambda _role: sleeping)
     monkeypatch.setattr(module, "read_inventory", lambda rpc=(): devices.read_inventory(0.3, rpc))
     monkeypatch.setitem(module.__dict__, "read_source", lambda _source: ())
-    found = survey(measure=False)
+    found = survey()
     assert [(one.source, one.why) for one in found.failures] == [
         ("llama.cpp", "did not respond within 0.3 seconds")
     ]
@@ -51,7 +52,7 @@ def test_a_server_that_does_not_answer_is_a_finding() -> None:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     settings.change("rpc", (f"127.0.0.1:{port}",))
-    found = survey(measure=False)
+    found = survey()
     assert found.build is not None
     (failure,) = found.failures
     assert (failure.source, f"No llama.cpp server answers at 127.0.0.1:{port}" in failure.why) == (

@@ -11,11 +11,11 @@ from functools import cache
 from pathlib import Path
 
 from edgechat.base.text import figure, seconds
-from edgechat.device.bandwidth import MemorySpeed
 from edgechat.device.cpu import Core, Cpu
 from edgechat.device.gpu.accelerators import Accelerator, Vendor
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
+from edgechat.planner.estimate.rates import guessed
 from edgechat.planner.machine import Machine, MachineDescription
 from edgechat.planner.ranking.candidates import Variant, everything
 from edgechat.planner.ranking.ranked_file import RankedFile
@@ -33,7 +33,7 @@ def profile(gigabytes: float, kind: str = "CPU 50 GB/s", *, bandwidth: float = 5
     """Return a machine with so much RAM, of which its system and programs have their share."""
     if kind.startswith("unified"):
         bandwidth = float(kind.split()[1]) * 1e9
-    speed = MemorySpeed(bandwidth=bandwidth, compute=4e11, threads=8)
+    speed = guessed(bandwidth, compute=4e11, threads=8)
     bare = DeviceProfile(_CPU, Memory(0, 0), speed)
     found = MachineDescription(ram=int(gigabytes * GB)).over(bare)
     if kind.startswith("GPU"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import LoadParams
-from edgechat.planner.estimate.rates import DeviceRate
+from edgechat.planner.estimate.rates import guessed
 from edgechat.planner.model_on_machine import ModelOnMachine, model_on_machine
 from edgechat.planner.placement.budget import RAM
 from edgechat.planner.placement.layout import Layout, estimated, part_bytes
@@ -26,8 +26,8 @@ MIB = 2**20
 def loader(name: str, *cards: float) -> ModelOnMachine:
     names = [card(f"CUDA{number}", free) for number, free in enumerate(cards)]
     found = model_on_machine(name, published(name), with_cards(128, *names), threads=4)
-    fast = {one.name: DeviceRate(5e11, 2e13) for one in found.budget.cards}
-    return replace(found, rates={None: DeviceRate(5e10, 4e11), **fast})
+    fast = {one.name: guessed(5e11, 2e13) for one in found.budget.cards}
+    return replace(found, rates={None: guessed(5e10, 4e11), **fast})
 
 
 def wanting(base: ModelOnMachine, more: int) -> ModelOnMachine:

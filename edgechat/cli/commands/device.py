@@ -8,7 +8,11 @@ With --json, one object is printed. Sizes are in bytes, speeds are per second, a
     accelerators  a list: name, vendor, devices (llama.cpp's names; empty if this build cannot use it), total,
                   free, shares_ram, own (bytes of free that are not RAM), pci, sources
     free          bytes that can be used on all devices together, shared memory counted once
-    speed         bandwidth, compute, threads, disturbed, measured (seconds since 1970)
+    speed         bandwidth, kernels (by type of weights: seconds for each weight in calls of 1, 2, 4, 8, 16,
+                  64 and 512 tokens), attention (seconds for each operation, in the same calls), call, layer
+                  (seconds), threads, trials (numbers of threads that were compared, each with the seconds of
+                  a call of 1 and of 64 tokens), disturbed, measured (seconds since 1970)
+    card_speeds   the same for accelerators, by llama.cpp's names
     disk          path (where models are stored), free
     llama_cpp     version, ggml, backends, features, gpu_offload, rpc, mmap, mlock, system_info,
                   unloaded (backends that are installed and did not load)
@@ -23,6 +27,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +39,22 @@ from edgechat.base.text import ago, mebibytes
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
-from edgechat.device.bandwidth import MemorySpeed
-from edgechat.device.cpu import Cpu, choose_threads
+from edgechat.device.cpu import Cpu
 from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.mlx import missing, version
 from edgechat.device.profile import DeviceProfile, disk_free
+from edgechat.device.speed import ROWS, DeviceSpeed, best_threads
 from edgechat.device.survey import Survey, survey
 from edgechat.native.devices import Build
+from edgechat.planner.machine import with_speeds
 
 
 def run(*, json: bool, refresh: bool) -> None:
     """Run the command."""
     with StatusLine(sys.stderr) as status:
         status.show("inspecting this machine")
-        machine = survey(refresh=refresh)
+        machine = survey(partial(with_speeds, refresh=refresh))
     folder = models_folder()
     if json:
         print_json(msgspec.to_builtins(_object(machine, folder)))
@@ -66,7 +72,7 @@ def models_folder() -> Path | None:
 
 def _object(machine: Survey, folder: Path | None) -> dict[str, Any]:
     profile = machine.profile
-    threads, why = choose_threads(profile.cpu)
+    threads, why = best_threads(profile.cpu, profile.speed)
     mlx_device = profile.mlx_card.name if profile.mlx_card is not None else "CPU"
     return {
         "cpu": {
@@ -86,6 +92,7 @@ def _object(machine: Survey, folder: Path | None) -> dict[str, Any]:
         "accelerators": profile.accelerators,
         "free": profile.free,
         "speed": profile.speed,
+        "card_speeds": profile.card_speeds,
         "disk": folder and {"path": str(folder), "free": disk_free(folder)},
         "llama_cpp": machine.build,
         "mlx": {
@@ -104,8 +111,8 @@ def _rows(machine: Survey, folder: Path | None) -> Iterator[tuple[str, str]]:
     yield "Memory", _memory(profile.memory)
     cards = [_card(card, has_mlx=card == profile.mlx_card) for card in profile.accelerators]
     yield "Graphics", "\n".join(cards) or "no usable GPU"
-    yield "Speed", _speed(profile.speed)
-    yield "Threads", choose_threads(profile.cpu)[1]
+    yield "Speed", "\n".join([_speed(profile.speed), *map(_card_speed, profile.card_speeds.items())])
+    yield "Threads", best_threads(profile.cpu, profile.speed)[1]
     if folder is not None and (free := disk_free(folder)) is not None:
         yield "Disk", f"{mebibytes(free)} free where models are stored\n  {folder}"
     yield "llama.cpp", _build(machine.build)
@@ -143,13 +150,25 @@ def _card(card: Accelerator, *, has_mlx: bool) -> str:
     return f"{card.name}: {memory} ({use}{', MLX' if has_mlx else ''})"
 
 
-def _speed(speed: MemorySpeed | None) -> str:
+def _speed(speed: DeviceSpeed | None) -> str:
     if speed is None:
         return "not measured"
-    figures = f"{speed.bandwidth / 1e9:.0f} GB/s from memory, {speed.compute / 1e9:.0f} GFLOP/s"
     when = f"measured {ago(time.time() - speed.measured)} with {speed.threads} threads"
     busy = "; other programs were busy meanwhile" if speed.disturbed else ""
-    return f"{figures}\n{when}{busy}"
+    return f"{_figures(speed)}\n{when}{busy}"
+
+
+def _card_speed(named: tuple[str, DeviceSpeed]) -> str:
+    return f"{named[0]}: {_figures(named[1])}"
+
+
+def _figures(speed: DeviceSpeed) -> str:
+    """Return the bandwidth, and the arithmetic with the type of weights that is most common."""
+    text = f"{speed.bandwidth / 1e9:.0f} GB/s from memory"
+    if (kernel := speed.kernels.get("Q4_K")) is None:
+        return text
+    one, many = (2 * rows / seconds / 1e9 for rows, seconds in ((ROWS[0], kernel[0]), (ROWS[-1], kernel[-1])))
+    return f"{text}; in Q4_K {one:.0f} GFLOP/s for one token, {many:.0f} for many"
 
 
 def _mlx(profile: DeviceProfile) -> str:

@@ -51,7 +51,7 @@ def run(*, json: bool) -> int:
 
 def _findings() -> Iterator[Finding]:
     yield from own_findings()
-    yield from machine_findings(survey(measure=False), _disks())
+    yield from machine_findings(survey(), _disks())
 
 
 def own_findings() -> Iterator[Finding]:

@@ -4,7 +4,8 @@ The curve is jagged (kernels change at 4 and 8 rows), differs by quantization an
 shape, C(n) over C(1), is what decides, and it stays while the machine is now faster, now slower. So level and
 shape are two unknowns, of which every step shows the sum only (of their logarithms): a Kalman filter (Kalman
 1960) knows which of them a surprise speaks of. Before anything is seen the shape is a Brownian motion in
-log n around a straight line: what is seen of one n tells something of its neighbours.
+log n around what the planner's probe of the kernels lets expect: what is seen of one n tells something of its
+neighbours.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from edgechat.device.speed import ROWS
 from edgechat.planner.estimate.speed import Forecast
 
 LARGEST = 32
@@ -32,17 +34,20 @@ _OUTLIER = 4.0  # standard deviations beyond which a surprise is the level's: th
 _FIRST_DEPTH = 512
 _DEPTHS = 8  # depths of the cache apart by a factor of two: up to 512 tokens, 1024, 2048 ...
 
-_FEW_ROWS = 3.5  # a row of a small batch costs so many times more than one of a large batch, on processors
-_LEAST_SLOPE, _MOST_SLOPE = 0.02, 0.8
+_GUESSED_SLOPE = 0.5  # how much a call grows with each row, over C(1), where nothing is known
+_LEAST_SLOPE = 0.01
 
 Vector = npt.NDArray[np.float64]
 
 
-def slope_of(forecast: Forecast | None) -> float:
-    """Return a first guess of how much a call grows with each row, over C(1), for a load not yet seen."""
-    if forecast is None or forecast.decode <= 0:
-        return 0.5
-    return min(max(_FEW_ROWS * forecast.prefill / forecast.decode, _LEAST_SLOPE), _MOST_SLOPE)
+def expected_shape(forecast: Forecast | None) -> tuple[float, ...]:
+    """Return a first guess of C(n) over C(1), of n from 1 to `LARGEST`, for a load not yet seen."""
+    rows = np.arange(1, LARGEST + 1)
+    least = 1 + _LEAST_SLOPE * (rows - 1)
+    if forecast is None or not forecast.calls or forecast.calls[0] <= 0:
+        return tuple((1 + _GUESSED_SLOPE * (rows - 1)).tolist())
+    ratios = np.interp(rows, ROWS, forecast.calls) / forecast.calls[0]
+    return tuple(np.maximum(ratios, least).tolist())
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -57,11 +62,11 @@ class Shape(msgspec.Struct, frozen=True):
 class StepCost:
     """What steps cost, in seconds."""
 
-    def __init__(self, slope: float = 0.5) -> None:
-        """slope: a first guess of how much a call grows with each row, over C(1)."""
+    def __init__(self, expected: tuple[float, ...] = expected_shape(None)) -> None:
+        """expected: a first guess of C(n) over C(1), of n from 1 to `LARGEST`."""
         self._filters: dict[int, _Filter] = {}
         self._depth = 0
-        self._filter = self._filters[0] = _Filter.guessed(slope)
+        self._filter = self._filters[0] = _Filter.guessed(expected)
 
     @property
     def level(self) -> float:
@@ -123,9 +128,9 @@ class _Filter:
         self._update_ratio()
 
     @classmethod
-    def guessed(cls, slope: float) -> _Filter:
+    def guessed(cls, expected: tuple[float, ...]) -> _Filter:
         rows = np.arange(1, LARGEST + 1)
-        mean = np.concatenate([[0.0], np.log(1 + slope * (rows - 1))])
+        mean = np.concatenate([[0.0], np.log(expected)])
         spread = np.zeros((LARGEST + 1, LARGEST + 1))
         spread[1:, 1:] = _SHAPE_DEVIATION**2 * np.minimum.outer(np.log(rows), np.log(rows))
         spread[2:, 2:] += np.diag(np.full(LARGEST - 1, _ROW_DEVIATION**2))

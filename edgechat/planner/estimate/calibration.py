@@ -1,6 +1,6 @@
 """What earlier loads really took: speeds and memory, stored in the cache folder, to correct predictions.
 
-After each answer the worker records its time relative to the roofline (`speed.py`), unless something slowed
+After each answer the worker records its time relative to the forecast (`speed.py`), unless something slowed
 the machine down (`device/load.py`), and after each load what its process took beyond the plan.
 
 A speed is estimated from several runs, by a quantile on the fast side of the median: unnoticed disturbances
@@ -29,8 +29,8 @@ from edgechat.device import mlx
 from edgechat.models.formats.header import Format
 
 _FILE = "learned.json"
-_FORMAT = 2
-"""Raised with each change of the roofline too: what a run took is kept in its terms."""
+_FORMAT = 3
+"""Raised with each change of the forecast too: what a run took is kept in its terms."""
 _MAX_RUNS = 16
 _MIN_RUNS, _MIN_WEIGHT = 3, 1.5
 """Number of runs that is required for an estimate, and their total weight."""
@@ -50,7 +50,7 @@ _MAX_FILE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Real seconds over those of the roofline, and how we know."""
+    """Real seconds over those of the forecast, and how we know."""
 
     decode: float = 1.0
     prefill: float = 1.0
@@ -75,7 +75,7 @@ class RunRecord(msgspec.Struct, frozen=True, array_like=True):
     """What one run took."""
 
     factor: float
-    """Real seconds over the roofline's."""
+    """Real seconds over the forecast's."""
     when: float
     """In seconds since 1970."""
     weight: float = 1.0
@@ -122,7 +122,7 @@ class Calibration:
         return where in self._runs and self._estimate(self._runs[where].decode) is not None
 
     def correction(self, where: RunConditions) -> Correction:
-        """Return how much slower than the roofline such a load was, or else the most similar ones were."""
+        """Return how much slower than the forecast such a load was, or else the most similar ones were."""
         decode, decode_of = self._factors(where, "decode")
         prefill, prefill_of = self._factors(where, "prefill")
         if not decode_of and not prefill_of:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from edgechat.device.gpu.accelerators import Accelerator
+from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import Format, ModelHeader
 from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.estimate import mlx
@@ -16,7 +17,7 @@ from edgechat.planner.estimate.memory import (
     layer_recurrent_bytes,
     not_in_blocks,
 )
-from edgechat.planner.estimate.rates import DeviceRate, rate_of_card
+from edgechat.planner.estimate.rates import rate_of_card
 from edgechat.planner.estimate.shape import ModelShape
 from edgechat.planner.placement.budget import Budget, Extras, Needs
 from edgechat.planner.placement.layout import Layout, estimated, layouts, whole_layouts, whole_needs
@@ -36,8 +37,8 @@ class Footprint:
     layouts: Callable[[ModelShape, Extras, Budget], Iterator[Layout]]
     needs: Callable[[ModelShape, Extras, Layout], dict[str, Needs]]
     """What a layout takes of each memory."""
-    rate: Callable[[Accelerator | None, DeviceRate], DeviceRate]
-    """Of a card, or (None) of the processor, whose rate with llama.cpp is given."""
+    rate: Callable[[Accelerator | None, DeviceSpeed, DeviceSpeed | None], DeviceSpeed]
+    """Of a card, or (None) of the processor, whose speed with llama.cpp is given, and the card's."""
     whole_cache: Callable[[ModelHeader], str]
     """Why the cache cannot be kept in 8 or 4 bits, as the end of a sentence; '' where it can."""
     source: str
@@ -76,7 +77,9 @@ _FOOTPRINTS: dict[Format, Footprint] = {
         per_token=cache_bytes_per_token,
         layouts=layouts,
         needs=estimated,
-        rate=lambda card, processor: processor if card is None else rate_of_card(card, processor),
+        rate=lambda card, processor, measured: (
+            processor if card is None else rate_of_card(card, processor, measured)
+        ),
         whole_cache=lambda header: not_in_blocks(header, _BLOCK),
         source="estimated",
         splits=True,

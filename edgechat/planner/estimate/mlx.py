@@ -7,11 +7,12 @@ all sequences together; a windowed layer keeps one window, and a recurrent one i
 from __future__ import annotations
 
 from edgechat.device.gpu.accelerators import Accelerator
+from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.estimate.compute import widest
 from edgechat.planner.estimate.memory import layer_recurrent_bytes, not_in_blocks, padded, rows
-from edgechat.planner.estimate.rates import DeviceRate, rate_of_card
+from edgechat.planner.estimate.rates import guessed, rate_of_card, scaled
 from edgechat.planner.placement.budget import Extras
 
 SOURCE = "estimated: weights from the known headers, the rest by formula"
@@ -33,7 +34,7 @@ _PROMPTS, _WRITING = 1.14, 1.05
 """Times as fast as llama.cpp with Metal, byte for byte, until both were measured here. From issue 1029 of
 ml-explore/mlx-examples (M3 Max, Llama 3.3 70B in 4 bits and in Q4_K_M): prompts were read 1.14 times as fast,
 and answers written 1.12 times, of which 1.07 is for fewer bytes."""
-_ALONE = DeviceRate(bandwidth=1e8, compute=2e8)
+_ALONE = guessed(bandwidth=1e8, compute=2e8)
 """On a processor MLX multiplies quantized matrices with one plain thread: 0.06 to 1.3 GB/s were measured."""
 
 
@@ -61,12 +62,16 @@ def cache_bytes_per_token(header: ModelHeader, cache_type: CacheType) -> int:
     return sum(_row_bytes(numbers, cache_type, size) for numbers in widths)
 
 
-def rate_of(card: Accelerator | None, processor: DeviceRate) -> DeviceRate:
-    """Return how fast MLX computes on the GPU of an Apple processor, or (None) on the processor itself."""
+def rate_of(
+    card: Accelerator | None, processor: DeviceSpeed, measured: DeviceSpeed | None = None
+) -> DeviceSpeed:
+    """Return how fast MLX computes on the GPU of an Apple processor, or (None) on the processor itself.
+
+    measured: what llama.cpp does on that GPU.
+    """
     if card is None:
         return _ALONE
-    metal = rate_of_card(card, processor)
-    return DeviceRate(_WRITING * metal.bandwidth, _PROMPTS * metal.compute)
+    return scaled(rate_of_card(card, processor, measured), reading=_WRITING, computing=_PROMPTS)
 
 
 def _cache_bytes(header: ModelHeader, params: LoadParams) -> list[int]:

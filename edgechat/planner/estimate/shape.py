@@ -21,6 +21,15 @@ _LOOKED_UP = ("token_embd.", "per_layer_token_embd.", "position_embd.", "token_t
 _ALIGNMENT = 32
 
 
+class Matrices(NamedTuple):
+    """Weights of one type that tokens are multiplied with."""
+
+    type: GgmlType
+    n: int
+    """Numbers."""
+    n_bytes: int
+
+
 class Layer(NamedTuple):
     """One block, or what makes logits of the last block's output."""
 
@@ -28,13 +37,10 @@ class Layer(NamedTuple):
     """Bytes, without the experts that are chosen among."""
     experts: int = 0
     """Bytes of those."""
-    read: int = 0
-    """Bytes of `weights` that one token reads."""
-    experts_read: int = 0
-    """Bytes of `experts` that one token reads."""
-    operations: int = 0
-    """Floating-point operations for one token in `weights`: two for each number."""
-    experts_operations: int = 0
+    matrices: tuple[Matrices, ...] = ()
+    """Of `weights`, by type."""
+    experts_matrices: tuple[Matrices, ...] = ()
+    """Of all `experts`, by type."""
 
 
 class PlacedPart(NamedTuple):
@@ -59,6 +65,12 @@ class ModelShape:
     """The type of most of the weights."""
     attention: int
     """Operations for one token and one token of context before it, in all layers that see everything."""
+    windowed: int
+    """The same in the layers that see no more than the window."""
+    window: int
+    """Tokens; 0 without such layers."""
+    routed: float
+    """The share of the experts that a token is routed to; 0 without any."""
 
     @property
     def has_experts(self) -> bool:
@@ -76,12 +88,22 @@ class ModelShape:
         main_type: of that one, where it is known.
         """
 
+        def resized(matrices: tuple[Matrices, ...]) -> tuple[Matrices, ...]:
+            return tuple(
+                Matrices(
+                    main_type if main_type is not None and kind is self.main_type else kind,
+                    n,
+                    round(factor * n_bytes),
+                )
+                for kind, n, n_bytes in matrices
+            )
+
         def scaled(part: Layer) -> Layer:
-            return part._replace(
+            return Layer(
                 weights=round(factor * part.weights),
                 experts=round(factor * part.experts),
-                read=round(factor * part.read),
-                experts_read=round(factor * part.experts_read),
+                matrices=resized(part.matrices),
+                experts_matrices=resized(part.experts_matrices),
             )
 
         return replace(
@@ -96,7 +118,7 @@ class ModelShape:
 
 def shape_of(header: ModelHeader) -> ModelShape:
     """Return the shape. Raises ModelFileError where the header lacks it."""
-    n, routed = header.n_layers, _routed(header)
+    n = header.n_layers
     blocks: list[list[ModelTensor]] = [[] for _ in range(n)]
     ends: list[ModelTensor] = []
     looked_up: list[ModelTensor] = []
@@ -110,53 +132,54 @@ def shape_of(header: ModelHeader) -> ModelShape:
             looked_up.append(tensor)
         else:
             ends.append(tensor)
+    attending = sum(1 for kv in header.kv_heads if kv)
+    full = max(1, attending // 6) if header.sliding_window else attending
     tied: list[ModelTensor] = []
     if not header.is_encoder and not any(tensor.name == "output.weight" for tensor in ends):
         tied = [tensor for tensor in looked_up if tensor.name == "token_embd.weight"]
     return ModelShape(
-        layers=tuple(_layer(tensors, routed) for tensors in blocks),
-        output=_layer(ends + tied, routed),
+        layers=tuple(map(_layer, blocks)),
+        output=_layer(ends + tied),
         embedding=sum(_padded(tensor.n_bytes) for tensor in looked_up),
         tied=sum(_padded(tensor.n_bytes) for tensor in tied),
         main_type=max(sizes, key=lambda kind: sizes[kind], default=GgmlType.F16),
-        attention=_attention(header),
+        attention=_attention(header) * full,
+        windowed=_attention(header) * (attending - full),
+        window=header.sliding_window,
+        routed=_routed(header),
     )
 
 
 def _routed(header: ModelHeader) -> float:
     """Return the share of the experts that a token is routed to."""
     experts, used = header.number("expert_count", 0), header.number("expert_used_count", 0)
-    return min(1.0, used / experts) if experts else 1.0
+    return min(1.0, used / experts) if experts else 0.0
 
 
-def _layer(tensors: list[ModelTensor], routed: float) -> Layer:
-    weights = experts = read = n_bytes = numbers = experts_numbers = 0
+def _layer(tensors: list[ModelTensor]) -> Layer:
+    weights = experts = 0
+    matrices: Counter[GgmlType] = Counter()
+    experts_matrices: Counter[GgmlType] = Counter()
+    sizes: Counter[tuple[bool, GgmlType]] = Counter()
     for tensor in tensors:
-        if "exps." in tensor.name and _EXPERTS.search(tensor.name):
+        is_expert = "exps." in tensor.name and bool(_EXPERTS.search(tensor.name))
+        if is_expert:
             experts += _padded(tensor.n_bytes)
-            n_bytes += tensor.n_bytes
-            experts_numbers += tensor.n_elements
         else:
             weights += _padded(tensor.n_bytes)
-            read += tensor.n_bytes
-            numbers += tensor.n_elements
+        (experts_matrices if is_expert else matrices)[tensor.type] += tensor.n_elements
+        sizes[is_expert, tensor.type] += tensor.n_bytes
     return Layer(
         weights=weights,
         experts=experts,
-        read=read,
-        experts_read=round(n_bytes * routed),
-        operations=2 * numbers,
-        experts_operations=round(2 * experts_numbers * routed),
+        matrices=tuple(Matrices(kind, n, sizes[False, kind]) for kind, n in matrices.items()),
+        experts_matrices=tuple(Matrices(kind, n, sizes[True, kind]) for kind, n in experts_matrices.items()),
     )
 
 
 def _attention(header: ModelHeader) -> int:
-    """Return the operations of one query with one key and its value, over all heads and layers."""
-    heads = max(header.heads, default=0)
-    full = sum(1 for kv in header.kv_heads if kv)
-    if header.sliding_window:
-        full = max(1, full // 6)
-    return 2 * full * heads * (header.key_length + header.value_length)
+    """Return the operations of one query with one key and its value, over all heads of a layer."""
+    return 2 * max(header.heads, default=0) * (header.key_length + header.value_length)
 
 
 def _padded(n_bytes: int) -> int:

@@ -1,59 +1,36 @@
-"""How fast a load will be: seconds from bytes and operations, corrected by what this machine did before.
+"""How fast a load will be: seconds from weights and cache, corrected by what this machine did before.
 
-Decoding a token reads every active weight and the cache before it once, so it is bound by the bandwidth of
-the memory they lie in, and on a few cores as much by the arithmetic of unpacking them; prefill is bound by
-arithmetic (Williams et al. 2009, "Roofline"). Rates are those of `rates.py`, corrected by `calibration.py`.
+A call multiplies its tokens with every active weight. Each device takes for that what its memory takes to
+read the weights, or what its kernels take to multiply with them, whichever is longer: one token is bound by
+the bandwidth of memory, or on a few cores by the arithmetic of unpacking, many by arithmetic (Williams et al.
+2009, "Roofline"). Speeds are those of `rates.py`, corrected by `calibration.py`.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from edgechat.models.formats.quants import GgmlType
+from edgechat.device.speed import ROWS, DeviceSpeed, Seconds
 from edgechat.planner.estimate.calibration import Correction
-from edgechat.planner.estimate.rates import DeviceRate
-from edgechat.planner.estimate.shape import ModelShape, PlacedPart
+from edgechat.planner.estimate.shape import Matrices, ModelShape, PlacedPart
 
 PROMPT = 1000
 """Tokens of the prompt whose first token is predicted, and of the context at which decoding is."""
 
 _BUS = 12e9
 """Bytes a second to a card: what lies in RAM is sent there for large batches, where that is faster."""
-_MICRO_BATCH = 512
-_CALL = 0.5e-3
-"""Seconds of a call whatever it holds: the graph, the sampling, the way to the screen."""
-_KERNELS: dict[GgmlType, tuple[float, float]] = {
-    GgmlType.F32: (0.6, 0.13),
-    GgmlType.F16: (0.8, 0.25),
-    GgmlType.BF16: (0.8, 0.25),
-    GgmlType.Q8_0: (1.1, 0.45),
-    GgmlType.Q4_0: (2.0, 0.55),
-    GgmlType.Q4_1: (0.6, 0.35),
-    GgmlType.Q5_0: (0.6, 0.35),
-    GgmlType.Q5_1: (0.6, 0.3),
-    GgmlType.IQ4_NL: (1.8, 0.5),
-    GgmlType.IQ4_XS: (1.2, 0.4),
-    GgmlType.MXFP4: (1.0, 0.35),
-    GgmlType.Q2_K: (1.2, 0.6),
-    GgmlType.Q3_K: (1.2, 0.55),
-    GgmlType.Q4_K: (1.8, 0.55),
-    GgmlType.Q5_K: (1.2, 0.5),
-    GgmlType.Q6_K: (1.2, 0.5),
-}
-_OTHER_KERNELS = (0.6, 0.2)
-"""Speed of llama.cpp's CPU kernels relative to a product of float32 matrices: for a large batch, and for one
-token, whose weights are unpacked for it only. The latter is rounded down from what an AVX-512 core does from
-its cache (0.41 to 0.73 for K-quants), and in each family no more bits are faster."""
-_ATTENTION = 0.35
-"""The same for the attention to the cache."""
+_MICRO_BATCH = ROWS[-1]
+_STEP = 0.2e-3
+"""Seconds of a token outside of llama.cpp: its sampling, and the way to the screen."""
+_TILE = 256
+"""Cells that a large batch attends to at once, those behind its own tokens among them."""
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds by the roofline, before any correction."""
+    """Seconds before any correction."""
 
     decode: float
     """Of one token with nothing before it."""
@@ -63,6 +40,8 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """Of each token of a prompt."""
     prefill_depth: float
     """More of it for each token before it."""
+    calls: Seconds = ()
+    """Of calls of `ROWS` tokens with nothing before them, with logits of each but in the longest."""
 
     def decoding(self, depth: float) -> float:
         """Return the seconds of a token after `depth` others."""
@@ -102,48 +81,70 @@ def predict(forecast: Forecast, correction: Correction) -> Prediction:
 def forecast(
     shape: ModelShape,
     placed: Sequence[PlacedPart],
-    rates: Mapping[str | None, DeviceRate],
+    rates: Mapping[str | None, DeviceSpeed],
     cache_bytes_per_token: int,
 ) -> Forecast:
     """Return the seconds of a load whose parts lie so. rates: of each device; None is the processor.
 
     cache_bytes_per_token: of keys and values, in all layers that see everything.
     """
-    decode = prefill = 0.0
-    kernel, one_row = _KERNELS.get(shape.main_type, _OTHER_KERNELS)
-    fastest = max((rate.compute for device, rate in rates.items() if device is not None), default=0.0)
-    for (part, device, experts_in_ram), n in Counter(placed).items():  # most layers are alike
-        rate = rates[device]
-        in_ram = experts_in_ram or device is None
-        own = rates[None] if in_ram else rate
-        decode += n * _written(part.read, part.operations, device is None, rate, one_row)
-        decode += n * _written(part.experts_read, part.experts_operations, in_ram, own, one_row)
-        prefill += n * _arithmetic(part.operations, part.weights, device is None, rate, kernel, fastest)
-        prefill += n * _arithmetic(part.experts_operations, part.experts, in_ram, own, kernel, fastest)
-    on = Counter([part.device for part in placed[:-1]] or [None])
-    bandwidth = on.total() / sum(n / rates[device].bandwidth for device, n in on.items())
-    compute = on.total() / sum(n / rates[device].compute for device, n in on.items())
-    attending = shape.attention / (_ATTENTION * compute)
+    layers = Counter(part.device for part in placed[:-1]) or Counter([None])
+    share = {device: n / layers.total() for device, n in layers.items()}
+    besides = _STEP + sum(rates[device].call for device in {part.device for part in placed})
+    besides += sum(n * rates[device].layer for device, n in layers.items() if len(placed) > 1)
+    counts = Counter(placed)  # most layers are alike
+    calls: list[float] = []
+    for row, rows in enumerate(ROWS):
+        seconds = besides
+        for (part, device, experts_in_ram), n in counts.items():
+            at = 0 if part is placed[-1].part and rows == _MICRO_BATCH else row  # of a prompt's end only
+            own = None if experts_in_ram else device
+            seconds += n * sum(_product(one, device, rates, at) for one in part.matrices)
+            seconds += n * sum(_routed(one, own, rates, at, shape.routed) for one in part.experts_matrices)
+        # More rows take no less, and no more than one after the other.
+        calls.append(min(max(seconds, calls[-1]), rows * calls[0]) if calls else seconds)
+    attending = [sum(n * rates[device].attention[row] for device, n in share.items()) for row in (0, -1)]
+    reading = sum(n / rates[device].bandwidth for device, n in share.items())
+    alone, together = (seconds * shape.attention for seconds in attending)
+    windowed = [seconds * shape.windowed for seconds in attending]
+    decode = calls[0] + windowed[0] * min(shape.window, PROMPT)
+    prefill = calls[-1] / _MICRO_BATCH + together * _TILE + windowed[1] * (shape.window + _MICRO_BATCH)
     return Forecast(
-        decode=_CALL + decode,
-        decode_depth=math.hypot(cache_bytes_per_token / bandwidth, attending),
-        prefill=min(_CALL / _MICRO_BATCH + prefill, _CALL + decode),
-        prefill_depth=attending,
+        decode=decode,
+        decode_depth=max(cache_bytes_per_token * reading, alone),
+        prefill=min(prefill, decode),
+        prefill_depth=min(together, max(cache_bytes_per_token * reading, alone)),
+        calls=tuple(calls),
     )
 
 
-def _written(n_bytes: int, n: int, in_ram: bool, rate: DeviceRate, one_row: float) -> float:
-    """Return the seconds of one token alone in weights that lie in RAM, or on the card.
+def _product(
+    matrices: Matrices, device: str | None, rates: Mapping[str | None, DeviceSpeed], row: int
+) -> float:
+    """Return the seconds of the products of `ROWS[row]` tokens with matrices on a device."""
+    kind, n, n_bytes = matrices
+    speed = rates[device]
+    seconds = max(n_bytes / speed.bandwidth, n * speed.kernels[kind.name][row])
+    if device is None and ROWS[row] == _MICRO_BATCH and len(rates) > 1:
+        # Large batches may be computed on a card that is sent the weights.
+        there = min(rate.kernels[kind.name][row] for name, rate in rates.items() if name is not None)
+        seconds = min(seconds, n_bytes / _BUS + n * there)
+    return seconds
 
-    A processor reads and computes by turns: where both take long, it takes longer than the longer one.
+
+def _routed(
+    matrices: Matrices, device: str | None, rates: Mapping[str | None, DeviceSpeed], row: int, routed: float
+) -> float:
+    """Return the seconds with the experts that the tokens are routed to; routed: their share for one token.
+
+    Some of them get several tokens, all the others none.
     """
-    reading = n_bytes / rate.bandwidth
-    return math.hypot(reading, n / (one_row * rate.compute)) if in_ram else reading
-
-
-def _arithmetic(n: int, n_bytes: int, in_ram: bool, rate: DeviceRate, kernel: float, fastest: float) -> float:
-    """Return the seconds of one token of a large batch in weights that lie in RAM, or on the card."""
-    if not in_ram:
-        return n / rate.compute
-    alone = n / (kernel * rate.compute)
-    return min(alone, n_bytes / _BUS / _MICRO_BATCH + n / fastest) if fastest else alone
+    active = 1 - (1 - routed) ** ROWS[row]
+    if active <= 0:
+        return 0.0
+    tokens = max(1.0, routed * ROWS[row] / active)
+    above = next(at for at, rows in enumerate(ROWS) if rows >= tokens)
+    below = max(0, above - 1)
+    part = (tokens - ROWS[below]) / max(1, ROWS[above] - ROWS[below])
+    fewer, more = (_product(matrices, device, rates, at) for at in (below, above))
+    return active * (fewer + part * (more - fewer))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from edgechat.base.errors import BackendMissing, ModelFileError
 from edgechat.device.profile import DeviceProfile
+from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.inventory import LocalModel
 from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.estimate.calibration import Calibration
@@ -62,6 +63,7 @@ def one_model(
         files = variants(name, offline=offline)
         machine = machine_for(described, dry)
         files = runnable(files, machine.profile, request)
+        machine = machine.timed_for(_headers(files))
         options = rated(files, machine, request)
         chosen = choose(options, request)
         if chosen is not None and chosen.plan is not None:
@@ -72,6 +74,12 @@ def one_model(
     options.sort(key=lambda option: option.variant.size, reverse=True)
     unread = len(files) - len(options)
     return SurveyFindings(name, in_words(machine.profile), tuple(options), chosen, instead, unread)
+
+
+def _headers(files: Sequence[Variant]) -> Iterator[ModelHeader]:
+    for file in files:
+        with contextlib.suppress(ModelFileError, OSError):  # it is reported where it is rated
+            yield file.header()
 
 
 def all_models(request: PlanRequest, described: MachineDescription) -> SurveyFindings:

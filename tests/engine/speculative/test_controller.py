@@ -12,7 +12,8 @@ import pytest
 from edgechat.engine.scheduling.draft import MOST, Source
 from edgechat.engine.speculative.acceptance import Acceptance, AcceptanceCounts
 from edgechat.engine.speculative.controller import Controller, DraftOffer
-from edgechat.engine.speculative.step_cost import LARGEST, Shape, StepCost
+from edgechat.engine.speculative.step_cost import LARGEST, Shape, StepCost, expected_shape
+from edgechat.planner.estimate.speed import Forecast
 
 pytestmark = pytest.mark.slow
 
@@ -143,7 +144,7 @@ def test_with_an_empty_purse_nothing_is_drafted() -> None:
 
 
 def test_no_more_is_chosen_than_there_is_room_for() -> None:
-    controller = Controller(StepCost(slope=0.0))
+    controller = Controller(StepCost((1.0,) * LARGEST))
     rng = random.Random(1)
     for _ in range(200):
         n = rng.randrange(1, 6)
@@ -245,9 +246,17 @@ def test_a_change_of_the_machine_is_not_taken_for_one_of_the_shape() -> None:
 
 
 def test_a_wrong_guess_of_the_shape_is_corrected_by_one_plain_step() -> None:
-    cost = StepCost(slope=0.02)
+    cost = StepCost(tuple(map(linear(0.02), range(1, LARGEST + 1))))
     cost.observe(1, PLAIN)
     for _ in range(40):
         cost.observe(2, 2 * PLAIN)
     cost.observe(1, PLAIN)
     assert cost.ratio(2) > 1.8
+
+
+def test_the_shape_is_expected_as_the_probe_measured_it() -> None:
+    calls = (0.010, 0.012, 0.018, 0.030, 0.040, 0.100, 0.700)
+    forecast = Forecast(decode=0.010, decode_depth=0.0, prefill=0.0014, prefill_depth=0.0, calls=calls)
+    cost = StepCost(expected_shape(forecast))
+    for n, ratio in ((1, 1.0), (2, 1.2), (3, 1.5), (4, 1.8), (8, 3.0), (16, 4.0), (32, 6.0)):
+        assert cost.ratio(n) == pytest.approx(ratio)

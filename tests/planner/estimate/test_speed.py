@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.device.bandwidth import MemorySpeed
+from edgechat.device.speed import ROWS, DeviceSpeed
 from edgechat.models.formats.quants import GgmlType, type_of
 from edgechat.planner.estimate.calibration import Correction
-from edgechat.planner.estimate.rates import DeviceRate, rate_of_card, rate_of_processor
+from edgechat.planner.estimate.rates import FAMILIES, guessed, rate_of_card, rate_of_processor
 from edgechat.planner.estimate.shape import ModelShape, shape_of
 from edgechat.planner.estimate.speed import PROMPT, Forecast, forecast, predict
 from edgechat.planner.placement.layout import Layout
@@ -29,7 +29,7 @@ _more = st.floats(1, 100)
 
 
 def on_processor(shape: ModelShape, bandwidth: float, compute: float) -> Forecast:
-    return forecast(shape, Layout().placed(shape), {None: DeviceRate(bandwidth, compute)}, PER_TOKEN)
+    return forecast(shape, Layout().placed(shape), {None: guessed(bandwidth, compute)}, PER_TOKEN)
 
 
 @given(_shapes, _bandwidths, _computes, _more, st.integers(0, 10**6))
@@ -78,26 +78,15 @@ def test_no_prompt_is_read_slower_than_it_would_be_written(
     """On any processor and any card, a server's among them."""
     n = min(n_on_card, len(shape.parts))
     on = Layout(("A",), (n,)) if n else Layout()
-    rates: dict[str | None, DeviceRate] = {
-        None: DeviceRate(bandwidth, compute),
-        "A": DeviceRate(wider * bandwidth, faster * compute),
+    rates: dict[str | None, DeviceSpeed] = {
+        None: guessed(bandwidth, compute),
+        "A": guessed(wider * bandwidth, faster * compute),
     }
-    found = forecast(replace(shape, main_type=kind), on.placed(shape), rates, PER_TOKEN)
+    shape = shape.scaled(1.0, kind)
+    found = forecast(shape, on.placed(shape), rates, PER_TOKEN)
     assert found.prefilling(1, depth) <= found.decoding(depth + 0.5) * (1 + 1e-9)
     told = predict(found, Correction())
     assert told.ttft_ms <= 1001 * PROMPT / told.decode_tps
-
-
-FAMILIES = (
-    (GgmlType.Q4_0, GgmlType.Q8_0),
-    (GgmlType.Q4_1, GgmlType.Q5_1),
-    (GgmlType.Q2_K, GgmlType.Q3_K, GgmlType.Q4_K, GgmlType.Q5_K, GgmlType.Q6_K),
-    (GgmlType.IQ4_NL, GgmlType.Q8_0),
-    (GgmlType.F16, GgmlType.F32),
-    (GgmlType.BF16, GgmlType.F32),
-    (GgmlType.IQ1_S, GgmlType.IQ2_XS, GgmlType.IQ3_S),
-)
-"""Types that are unpacked alike, by their bits."""
 
 
 @given(_shapes, st.sampled_from(FAMILIES), _bandwidths, _computes, st.integers(0, 10**6))
@@ -117,7 +106,7 @@ def test_more_bits_are_never_written_faster(
 def test_more_threads_are_never_slower(
     shape: ModelShape, bandwidth: float, compute: float, measured: int, threads: int
 ) -> None:
-    speed = MemorySpeed(bandwidth=bandwidth, compute=compute, threads=measured)
+    speed = guessed(bandwidth, compute, measured)
     rates = [rate_of_processor(speed, n) for n in (threads, threads + 1, measured)]
     found = [forecast(shape, Layout().placed(shape), {None: one}, PER_TOKEN) for one in rates]
     for few, many in ((found[0], found[1]), (found[0], found[2])):
@@ -129,7 +118,7 @@ def test_more_threads_are_never_slower(
 def test_few_cores_are_bound_by_arithmetic() -> None:
     """Where memory is as fast as can be, unpacking is what takes the time."""
     fast_memory = on_processor(SHAPES["llama-3.1-8b"], 1e15, 200e9)
-    n = sum(part.operations for part in SHAPES["llama-3.1-8b"].parts)
+    n = sum(2 * one.n for part in SHAPES["llama-3.1-8b"].parts for one in part.matrices)
     assert fast_memory.decode > n / (0.7 * 200e9)
 
 
@@ -138,9 +127,9 @@ def test_layers_on_a_faster_card_are_never_slower(
     shape: ModelShape, n: int, bandwidth: float, more: float
 ) -> None:
     parts = len(shape.parts)
-    rates: dict[str | None, DeviceRate] = {
-        None: DeviceRate(bandwidth, 4e11),
-        "A": DeviceRate(more * bandwidth, more * 4e11),
+    rates: dict[str | None, DeviceSpeed] = {
+        None: guessed(bandwidth, 4e11),
+        "A": guessed(more * bandwidth, more * 4e11),
     }
     few, many = min(n, parts - 1), min(n + 1, parts)
     layouts = [Layout(("A",), (count,)) if count else Layout() for count in (few, many)]
@@ -162,7 +151,7 @@ def test_a_token_reads_what_is_active() -> None:
 
 def test_experts_in_ram_are_read_from_there() -> None:
     shape = SHAPES["qwen3-30b-a3b"]
-    rates: dict[str | None, DeviceRate] = {None: DeviceRate(20e9, 1e11), "A": DeviceRate(500e9, 1e13)}
+    rates: dict[str | None, DeviceSpeed] = {None: guessed(20e9, 1e11), "A": guessed(500e9, 1e13)}
     n = len(shape.parts)
     times = [
         forecast(shape, Layout(("A",), (n,), experts).placed(shape), rates, 98304).decode
@@ -185,17 +174,17 @@ def test_predictions_are_finite_and_corrected(
 
 
 def test_cards_are_guessed_from_what_they_are() -> None:
-    slow = DeviceRate(50e9, 4e11)
+    slow = guessed(50e9, 4e11)
     small, large = rate_of_card(card("nvidia", 8 << 30), slow), rate_of_card(card("nvidia", 24 << 30), slow)
     assert 200e9 < small.bandwidth < 350e9 < 600e9 < large.bandwidth < 1.1e12
-    assert small.compute < large.compute
-    chip = rate_of_card(card("apple", 12 << 30, shares_ram=True), DeviceRate(200e9, 1e12))
+    assert small.kernels["Q4_K"] > large.kernels["Q4_K"]
+    chip = rate_of_card(card("apple", 12 << 30, shares_ram=True), guessed(200e9, 1e12))
     assert chip.bandwidth == 200e9  # it is the same memory
-    assert chip.compute >= 3e12
+    assert 2 * ROWS[-1] / chip.kernels["Q4_K"][-1] >= 3e12
     server = replace(card("other", 8 << 30), devices=("RPC0",))
     assert rate_of_card(server, slow) == slow
     assert rate_of_processor(None).bandwidth < slow.bandwidth
-    assert rate_of_processor(MemorySpeed(bandwidth=5e10, compute=4e11, threads=4)) == slow
+    assert rate_of_processor(guessed(5e10, 4e11, 4)) == guessed(5e10, 4e11, 4)
 
 
 @pytest.mark.parametrize(

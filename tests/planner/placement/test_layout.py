@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.profile import DeviceProfile
-from edgechat.planner.estimate.shape import Layer, ModelShape, shape_of
+from edgechat.models.formats.quants import GgmlType
+from edgechat.planner.estimate.shape import Layer, Matrices, ModelShape, shape_of
 from edgechat.planner.placement.budget import RAM, Budget, Extras, Needs
 from edgechat.planner.placement.layout import Layout, estimated, layouts
 from tests.planner.headers import GIB, LLAMA_8B, header, machine
@@ -36,9 +37,18 @@ def with_cards(ram: float, *cards: Accelerator) -> DeviceProfile:
 
 
 def uniform(n: int, size: int, experts: int = 0, tied: int = 0) -> ModelShape:
-    layer = Layer(size, experts, size, experts // 8, 2 * size, experts // 4)
+    layer = Layer(
+        size, experts, (Matrices(GgmlType.Q8_0, size, size),), (Matrices(GgmlType.Q8_0, experts, experts),)
+    )
     base = shape_of(header(LLAMA_8B))
-    return replace(base, layers=(layer,) * n, output=Layer(size, 0, size), embedding=size, tied=tied)
+    return replace(
+        base,
+        layers=(layer,) * n,
+        output=Layer(size, 0, layer.matrices),
+        routed=1 / 8,
+        embedding=size,
+        tied=tied,
+    )
 
 
 def extras(n: int, cache: int = 0, compute: int = 0) -> Extras:

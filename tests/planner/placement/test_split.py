@@ -15,7 +15,7 @@ from edgechat.engine.types import ChatRequest, Delta, Message, ModelInfo, Sampli
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate import footprint
-from edgechat.planner.estimate.rates import DeviceRate
+from edgechat.planner.estimate.rates import guessed
 from edgechat.planner.placement.budget import RAM
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
@@ -146,7 +146,9 @@ async def test_what_fits_on_the_larger_leaves_the_smaller_alone(two: tuple[RpcSe
 
 async def test_experts_stay_in_ram_where_a_card_is_faster(moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, _, _ = await reply(prepare(str(moe), WISHES))
-    monkeypatch.setattr(footprint, "rate_of_card", lambda card, slow: DeviceRate(20 * slow.bandwidth, 1e13))
+    monkeypatch.setattr(
+        footprint, "rate_of_card", lambda card, slow, measured: guessed(20 * slow.bandwidth, 1e13)
+    )
     with RpcServer(100 * MIB) as server:
         with_servers(server)
         made = prepare(str(moe), WISHES)

@@ -1,0 +1,128 @@
+"""How fast a device computes, as `planner/estimate/kernel_probe.py` has measured it; stored on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import math
+
+import msgspec
+
+from edgechat.base import paths
+from edgechat.base.errors import FolderError
+from edgechat.device.cpu import Cpu, choose_threads, thread_counts
+
+ROWS = (1, 2, 4, 8, 16, 64, 512)
+"""Tokens of the calls that are measured: llama.cpp changes kernels on the way."""
+_FILE = "speed.json"
+_MAX_ENTRIES = 16
+_MAX_FILE_BYTES = 1 << 20
+"""Ten times what edgechat writes."""
+
+Seconds = tuple[float, ...]
+"""By `ROWS`."""
+
+
+class ThreadTrial(msgspec.Struct, frozen=True, array_like=True):
+    """What a number of threads took, in seconds."""
+
+    threads: int
+    decode: float
+    """Of a call of one token."""
+    prefill: float
+    """Of a call of many."""
+
+    @property
+    def score(self) -> float:
+        """The geometric mean of both: less is better."""
+        return math.sqrt(self.decode * self.prefill)
+
+
+class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device takes for the parts of a call of so many tokens."""
+
+    bandwidth: float
+    """Bytes of weights that it reads from its memory in a second."""
+    kernels: dict[str, Seconds]
+    """By GGML type: seconds for each weight that all rows of a call are multiplied with, from the cache."""
+    attention: Seconds
+    """Seconds for each floating-point operation of attention."""
+    call: float = 0.0
+    """Seconds of a call, whatever it computes."""
+    layer: float = 0.0
+    """Seconds of a layer besides its products."""
+    threads: int = 1
+    trials: tuple[ThreadTrial, ...] = ()
+    """The numbers of threads that were compared."""
+    disturbed: bool = False
+    """Other programs used much of the CPU during the measurement, so the machine is faster."""
+    measured: float = 0.0
+    """When it was measured, in seconds since 1970; 0: never, it is a guess."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the figures are possible: anybody may have edited the file, and plans divide by them."""
+        curves = [*self.kernels.values(), self.attention]
+        return (
+            1e6 < self.bandwidth < 1e15
+            and all(len(curve) == len(ROWS) for curve in curves)
+            and all(1e-18 < seconds < 1.0 for curve in curves for seconds in curve)
+            and all(0 <= seconds < 1.0 for seconds in (self.call, self.layer))
+            and 0 < self.threads < 4096
+        )
+
+
+def best_threads(cpu: Cpu, speed: DeviceSpeed | None) -> tuple[int, str]:
+    """Return how many threads to compute with, and why, as a sentence: as measured, if more than one was."""
+    if speed is None or len(speed.trials) < 2:
+        return choose_threads(cpu)
+    counts, chosen = thread_counts(cpu), speed.threads
+    by_count = {trial.threads: trial.score for trial in speed.trials}
+    if by_count.get(chosen, 0.0) <= 0:
+        return choose_threads(cpu)
+    others = [
+        f"{count} ({counts[count]}) take{'s' * (count == 1)} {score / by_count[chosen]:.2f} times as long"
+        for count, score in by_count.items()
+        if count != chosen and count in counts
+    ]
+    threads = f"{chosen} thread{'s' * (chosen != 1)}, {counts.get(chosen, 'as measured')}"
+    return chosen, f"{threads}: as measured on this machine, {' and '.join(others)}."
+
+
+def cached_speed(cpu: Cpu, device: str = "") -> DeviceSpeed | None:
+    """Return the stored speed of this CPU, or of an accelerator beside it; None if it was not measured.
+
+    Takes a millisecond.
+    """
+    speed = _read().get(_key(cpu, device))
+    return speed if speed is not None and speed.is_sound else None
+
+
+def store_speed(speed: DeviceSpeed, cpu: Cpu, device: str = "") -> None:
+    """Store a measurement. Failures are ignored: it is measured again then."""
+    key = _key(cpu, device)
+    others = {name: other for name, other in _read().items() if name != key}
+    newest = dict(sorted(others.items(), key=lambda pair: pair[1].measured)[-_MAX_ENTRIES + 1 :])
+    with contextlib.suppress(OSError, FolderError):
+        data = msgspec.json.encode({**newest, key: speed})
+        paths.replace(paths.cache_dir() / _FILE, msgspec.json.format(data))
+
+
+def _read() -> dict[str, DeviceSpeed]:
+    """Return the stored measurements by key; none if the file cannot be read."""
+    try:
+        data = paths.read_bytes(paths.cache_dir() / _FILE, _MAX_FILE_BYTES)
+        return msgspec.json.decode(data, type=dict[str, DeviceSpeed])
+    except (OSError, FolderError, msgspec.MsgspecError):
+        return {}
+
+
+def _key(cpu: Cpu, device: str) -> str:
+    """Return the key of a measurement: the device, what of the CPU is available, and whose kernels."""
+    quota = "" if cpu.quota is None else f", {cpu.quota:g} CPUs"
+    counts = f"{len(cpu.usable)} of {cpu.physical} cores, {cpu.logical} threads{quota}"
+    try:
+        build = importlib.metadata.version("llama-cpp-python")
+    except importlib.metadata.PackageNotFoundError:
+        build = "?"
+    return " | ".join(filter(None, (device, cpu.name, counts, f"llama-cpp-python {build}")))

@@ -1,0 +1,112 @@
+"""The probe: how fast llama.cpp's own kernels are on this machine, for each type of weights.
+
+A child process loads models that it makes up, of one or two small layers of zeros, and times calls of 1 to
+512 tokens. What depends on a type, on the layers, on attention and on memory is told apart by their shapes
+(`kernel_probe_child.py`). Accelerators are measured in the same way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from edgechat.base.process.ask import ChildFailed, ask
+from edgechat.device.cgroup import read_text
+from edgechat.device.cpu import Cpu, thread_counts
+from edgechat.device.memory import Memory
+from edgechat.device.speed import DeviceSpeed, Seconds, store_speed
+from edgechat.models.formats.quants import GgmlType
+from edgechat.planner.estimate.rates import in_order
+
+TIME_LIMIT = 60.0
+"""Seconds; on an idle machine of two cores it takes two, on one that is ten times slower ten."""
+COMMON = (GgmlType.Q4_K, GgmlType.Q6_K, GgmlType.Q8_0, GgmlType.Q4_0, GgmlType.Q5_K, GgmlType.F16)
+"""Types that are measured at once; others when a model has them."""
+_SMALLEST, _LARGEST = 64 * 2**20, 2**30
+
+
+class ProbeTask(msgspec.Struct, frozen=True, kw_only=True):
+    """The request to the child."""
+
+    threads: tuple[int, ...]
+    """Numbers to compare, the most likely first."""
+    types: tuple[GgmlType, ...]
+    buffer: int
+    """Bytes to read for the bandwidth, more than all caches hold."""
+    before: DeviceSpeed | None = None
+    """What is known already: then only the types are measured, with its number of threads."""
+    device: str = ""
+    """llama.cpp's name of an accelerator; none: the processor."""
+    rpc: tuple[str, ...] = ()
+    """Servers whose devices may be named."""
+
+
+def measure_speed(
+    cpu: Cpu,
+    memory: Memory,
+    *,
+    types: Collection[GgmlType] = COMMON,
+    before: DeviceSpeed | None = None,
+    device: str = "",
+    key: str = "",
+    rpc: tuple[str, ...] = (),
+    root: Path = Path("/"),
+) -> DeviceSpeed:
+    """Measure for a second or two, and store the result. Raises ChildFailed.
+
+    before: what was measured earlier. It counts where it is better than a disturbed measurement; if it was
+    not disturbed itself, only what it lacks of `types` is measured. device: llama.cpp's name of an
+    accelerator; key: what it is stored by.
+    """
+    extends = before is not None and not before.disturbed
+    task = ProbeTask(
+        threads=tuple(thread_counts(cpu)),
+        types=tuple(
+            kind for kind in types if before is None or not extends or kind.name not in before.kernels
+        ),
+        buffer=_buffer(memory, root),
+        before=before if extends else None,
+        device=device,
+        rpc=rpc,
+    )
+    try:
+        answer = ask("speed", msgspec.msgpack.encode(task), limit=TIME_LIMIT)
+        speed = msgspec.msgpack.decode(answer, type=DeviceSpeed)
+    except msgspec.MsgspecError as error:
+        raise ChildFailed(f"gave an invalid answer: {error}") from error
+    if before is not None and speed.disturbed:
+        speed = _better(before, speed)
+    speed = msgspec.structs.replace(speed, kernels=in_order(speed.kernels), measured=time.time())
+    if not speed.is_sound:
+        raise ChildFailed("gave figures that are not possible")
+    store_speed(speed, cpu, key or device)
+    return speed
+
+
+def _better(one: DeviceSpeed, other: DeviceSpeed) -> DeviceSpeed:
+    """Return the faster figures of both, with the threads of the latter."""
+
+    def faster(a: Seconds, b: Seconds) -> Seconds:
+        return tuple(map(min, a, b))
+
+    kernels = {
+        name: faster(one.kernels.get(name, seconds), seconds) for name, seconds in other.kernels.items()
+    }
+    return msgspec.structs.replace(
+        other,
+        bandwidth=max(one.bandwidth, other.bandwidth),
+        kernels=one.kernels | kernels,
+        attention=faster(one.attention, other.attention),
+        call=min(one.call, other.call),
+        layer=min(one.layer, other.layer),
+    )
+
+
+def _buffer(memory: Memory, root: Path) -> int:
+    """Return how many bytes to read: twice the last-level cache, at most an eighth of the free memory."""
+    text = read_text(root / "sys/devices/system/cpu/cpu0/cache/index3/size").strip()
+    last = int(text[:-1]) * 1024 if text.endswith("K") and text[:-1].isdigit() else 64 * 2**20
+    return max(_SMALLEST, min(_LARGEST, 2 * last, memory.available // 8))

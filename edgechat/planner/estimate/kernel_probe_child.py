@@ -1,0 +1,311 @@
+"""The child that measures: it makes up small models and times llama.cpp's calls with them.
+
+A call takes: something by itself; something for each layer; for each weight what its type takes; and for
+attention its arithmetic, with each cell before it. Four shapes tell them apart. Weights are a hole in a file,
+which llama.cpp reads, repacks and sends to accelerators as it does real ones; zeros take no less time.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from edgechat.base.process.ask import answer
+from edgechat.device.speed import ROWS, DeviceSpeed, Seconds, ThreadTrial
+from edgechat.models.formats.header import ModelHeader, ModelTensor
+from edgechat.models.formats.quants import GgmlType
+from edgechat.models.formats.skeleton import write_skeleton
+from edgechat.native import logs
+from edgechat.native.handles import Context, Model
+from edgechat.native.params import LoadParams
+from edgechat.planner.estimate.kernel_probe import ProbeTask
+
+_HEAD = 64
+"""Channels of a head."""
+_DEPTH = 1024
+_VOCAB = 256
+_SECONDS = 0.02
+"""How long calls of one size are repeated; at least twice."""
+_MOST_CALLS = 50
+_WARM_UP = 0.15
+_WORTH = 0.95
+"""Share of the time that another number of threads than the usual one may take at most, to be chosen."""
+_UNDISTURBED = 0.85
+"""Share of the time that threads which never wait get on a quiet machine."""
+_ADDED_LAYERS = 16
+_LEAST = 1e-15
+"""Seconds that nothing takes less than."""
+_MOST_BESIDES = 0.4
+"""Share of a call that is not its products, at most: it may have been measured while the machine was busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeShape:
+    """The shape of a made-up model."""
+
+    width: int
+    inner: int
+    heads: int
+    layers: int = 1
+
+    @property
+    def weights(self) -> int:
+        """Weights of all layers."""
+        return self.layers * self.width * (_HEAD * (2 * self.heads + 2 * self._kv_heads) + 3 * self.inner)
+
+    @property
+    def attention(self) -> int:
+        """Floating-point operations for each token and cell."""
+        return 4 * self.layers * self.heads * _HEAD
+
+    @property
+    def _kv_heads(self) -> int:
+        return max(1, self.heads // 4)
+
+    def header(self, kind: GgmlType) -> ModelHeader:
+        """Return the header of such a model, with the weights of its layers of this type."""
+        tensors: list[ModelTensor] = []
+
+        def add(name: str, *shape: int, kind: GgmlType = GgmlType.F32) -> None:
+            n = math.prod(shape)
+            tensors.append(ModelTensor(name, shape, kind, 0, kind.row_bytes(n)))
+
+        queries, keys = self.heads * _HEAD, self._kv_heads * _HEAD
+        add("token_embd.weight", self.width, _VOCAB)
+        add("output_norm.weight", self.width)
+        add("output.weight", self.width, _VOCAB)
+        for layer in range(self.layers):
+            block = f"blk.{layer}."
+            add(f"{block}attn_norm.weight", self.width)
+            add(f"{block}attn_q.weight", self.width, queries, kind=kind)
+            add(f"{block}attn_k.weight", self.width, keys, kind=kind)
+            add(f"{block}attn_v.weight", self.width, keys, kind=kind)
+            add(f"{block}attn_output.weight", queries, self.width, kind=kind)
+            add(f"{block}ffn_norm.weight", self.width)
+            add(f"{block}ffn_gate.weight", self.width, self.inner, kind=kind)
+            add(f"{block}ffn_up.weight", self.width, self.inner, kind=kind)
+            add(f"{block}ffn_down.weight", self.inner, self.width, kind=kind)
+        metadata: dict[str, int | float | str] = {
+            "general.architecture": "llama",
+            "llama.block_count": self.layers,
+            "llama.context_length": 2 * _DEPTH,
+            "llama.embedding_length": self.width,
+            "llama.feed_forward_length": self.inner,
+            "llama.attention.head_count": self.heads,
+            "llama.attention.head_count_kv": self._kv_heads,
+            "llama.attention.key_length": _HEAD,
+            "llama.attention.value_length": _HEAD,
+            "llama.attention.layer_norm_rms_epsilon": 1e-5,
+            "llama.rope.dimension_count": _HEAD,
+            "llama.vocab_size": _VOCAB,
+        }
+        return ModelHeader(
+            path="the probe",
+            version=3,
+            metadata=dict(metadata),
+            tensors=tuple(tensors),
+            data_offset=0,
+            alignment=32,
+            file_size=0,
+        )
+
+
+_EMPTY = ProbeShape(width=256, inner=256, heads=1)
+_ATTENDING = ProbeShape(width=256, inner=256, heads=16)
+_SMALL = ProbeShape(width=1024, inner=2816, heads=16)
+"""Fits into the caches of a processor."""
+_LARGE = ProbeShape(width=4096, inner=11008, heads=32)
+"""Takes an accelerator longer than it takes to start."""
+
+
+@dataclass(slots=True)
+class ProbeModel:
+    """A made-up model, loaded."""
+
+    context: Context
+    usage: _Usage
+
+    def seconds(self, rows: int, depth: int = 0) -> float:
+        """Return what a call of so many tokens takes, with so many cells before it.
+
+        The shortest of several: other programs only make calls longer.
+        """
+        context = self.context
+        context.clear()
+        for start in range(0, depth, ROWS[-1]):
+            context.decode([(0, start, [1] * ROWS[-1], 0)])
+        part = [(0, depth, [1] * rows, rows)]
+        context.decode(part)
+        taken: list[float] = []
+        with self.usage.counted():
+            while len(taken) < 2 or (sum(taken) < _SECONDS and len(taken) < _MOST_CALLS):
+                context.remove(0, depth)
+                begun = time.perf_counter()
+                context.decode(part)
+                taken.append(time.perf_counter() - begun)
+        return min(taken)
+
+
+@dataclass(slots=True)
+class _Usage:
+    """How much of the time our threads were on a processor."""
+
+    threads: int
+    wall: float = 0.0
+    busy: float = 0.0
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count what is done meanwhile."""
+        wall, busy = time.perf_counter(), time.process_time()
+        yield
+        self.wall += self.threads * (time.perf_counter() - wall)
+        self.busy += time.process_time() - busy
+
+
+@dataclass(slots=True)
+class KernelProbe:
+    """The measurements of one device."""
+
+    task: ProbeTask
+    folder: Path
+    threads: int
+    usage: _Usage = field(init=False)
+    _n_models: int = 0
+
+    def __post_init__(self) -> None:
+        self.usage = _Usage(self.threads)
+
+    @contextmanager
+    def model(self, shape: ProbeShape, kind: GgmlType) -> Iterator[ProbeModel]:
+        """Load a made-up model."""
+        self._n_models += 1
+        path = self.folder / f"{self.threads}-{self._n_models}.gguf"
+        write_skeleton(shape.header(kind), path)
+        on_device = bool(self.task.device)
+        params = LoadParams(
+            context=2 * _DEPTH,
+            threads=self.threads,
+            n_batch=ROWS[-1],
+            n_ubatch=ROWS[-1],
+            n_seq_max=1,
+            n_outputs_max=ROWS[-1],
+            devices=(self.task.device,) if on_device else (),
+            split=(shape.layers + 1,) if on_device else (),
+            rpc=self.task.rpc if on_device else (),
+        )
+        model = Model(path, params)
+        try:
+            context = Context(model, params)
+            try:
+                yield ProbeModel(context, self.usage)
+            finally:
+                context.close()
+        finally:
+            model.close()
+            path.unlink()
+
+    def warm_up(self) -> None:
+        """Wait until the system has given each thread a processor of its own."""
+        with self.model(_EMPTY, GgmlType.F16) as model:
+            end = time.perf_counter() + _WARM_UP
+            while time.perf_counter() < end:
+                model.seconds(1)
+
+    def trial(self) -> ThreadTrial:
+        """Return what this number of threads takes."""
+        self.warm_up()
+        with self.model(_SMALL, GgmlType.Q4_K) as model:
+            return ThreadTrial(self.threads, model.seconds(1), model.seconds(64))
+
+    def base(self) -> DeviceSpeed:
+        """Measure all but the kernels."""
+        with self.model(_EMPTY, GgmlType.F16) as model:
+            one = model.seconds(1)
+        with self.model(replace(_EMPTY, layers=1 + _ADDED_LAYERS), GgmlType.F16) as model:
+            layer = max(0.0, (model.seconds(1) - one) / _ADDED_LAYERS)
+        attention: list[float] = []
+        with self.model(_ATTENDING, GgmlType.F16) as model:
+            for rows in ROWS:
+                deeper = model.seconds(rows, _DEPTH) - model.seconds(rows)
+                attention.append(max(_LEAST, deeper / (_DEPTH * rows * _ATTENDING.attention)))
+        call = max(0.0, one - layer)
+        n_layers = max(1, self.task.buffer // (4 * _SMALL.weights))
+        shape = _LARGE if self.task.device else replace(_SMALL, layers=n_layers)
+        kind = GgmlType.F16 if self.task.device else GgmlType.F32
+        with self.model(shape, kind) as model:
+            seconds = _without(model.seconds(1), call + shape.layers * layer)
+        return DeviceSpeed(
+            bandwidth=kind.row_bytes(shape.weights) / seconds,
+            kernels={},
+            attention=tuple(attention),
+            call=call,
+            layer=layer,
+            threads=self.threads,
+        )
+
+    def kernel(self, kind: GgmlType, base: DeviceSpeed) -> Seconds:
+        """Return the seconds for each weight of a type, in calls of `ROWS` tokens."""
+        shape = _LARGE if self.task.device else _SMALL
+        curve: list[float] = []
+        with self.model(shape, kind) as model:
+            for row, rows in enumerate(ROWS):
+                cells = _attended(rows)
+                besides = base.call + shape.layers * base.layer
+                besides += base.attention[row] * rows * cells * shape.attention
+                curve.append(_without(model.seconds(rows), besides) / shape.weights)
+        return tuple(curve)
+
+
+def _without(seconds: float, besides: float) -> float:
+    """Return what a call takes for its products alone."""
+    return seconds - min(besides, _MOST_BESIDES * seconds)
+
+
+def _attended(rows: int) -> int:
+    """Return the cells that each row of a prompt's first call attends to: llama.cpp takes tiles of many."""
+    return 0 if rows < 64 else max(256, rows)
+
+
+def measure(task: ProbeTask) -> DeviceSpeed:
+    """Measure what the task asks for."""
+    with tempfile.TemporaryDirectory(prefix="edgechat-") as name:
+        folder, before = Path(name), task.before
+        if before is not None:
+            probe, base = KernelProbe(task, folder, before.threads), before
+            probe.warm_up()
+        else:
+            probe, trials = _fastest(task, folder)
+            base = msgspec.structs.replace(probe.base(), trials=trials)
+        kernels = {kind.name: probe.kernel(kind, base) for kind in task.types}
+    usage = probe.usage
+    return msgspec.structs.replace(
+        base,
+        kernels=base.kernels | kernels,
+        disturbed=base.disturbed or (not task.device and usage.busy < _UNDISTURBED * usage.wall),
+    )
+
+
+def _fastest(task: ProbeTask, folder: Path) -> tuple[KernelProbe, tuple[ThreadTrial, ...]]:
+    """Return the probe with the best number of threads: the usual one, unless another is clearly faster."""
+    probes = [KernelProbe(task, folder, threads) for threads in task.threads]
+    if task.device or len(probes) == 1:
+        probes[0].warm_up()
+        return probes[0], ()
+    trials = tuple(probe.trial() for probe in probes)
+    best = min(range(len(trials)), key=lambda at: trials[at].score)
+    return probes[best if trials[best].score < _WORTH * trials[0].score else 0], trials
+
+
+def main() -> None:
+    """Answer a ProbeTask with a DeviceSpeed."""
+    logs.install()
+    decode, encode = msgspec.msgpack.decode, msgspec.msgpack.encode
+    answer(lambda request: encode(measure(decode(request, type=ProbeTask))))

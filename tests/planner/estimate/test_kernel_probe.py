@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from edgechat.base.process import spawn
+from edgechat.base.process.ask import ChildFailed
+from edgechat.device.cpu import Core, Cpu, read_cpu, thread_counts
+from edgechat.device.memory import Memory, read_memory
+from edgechat.device.speed import ROWS, DeviceSpeed, cached_speed
+from edgechat.models.formats.quants import GgmlType
+from edgechat.planner.estimate.kernel_probe import measure_speed
+from edgechat.planner.estimate.rates import FAMILIES, in_order
+from tests.rpc_server import RpcServer
+
+RAM = Memory(4 << 30, 1 << 30)
+CPU = Cpu("A processor", (Core((0,)), Core((1,))), frozenset({0, 1}))
+Q4 = (GgmlType.Q4_K,)
+
+
+def speed(seconds: float = 1e-11, *, disturbed: bool = False) -> DeviceSpeed:
+    curve = (seconds,) * len(ROWS)
+    return DeviceSpeed(
+        bandwidth=1e10, kernels={"Q4_K": curve}, attention=curve, threads=2, disturbed=disturbed
+    )
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer: DeviceSpeed) -> None:
+    code = (
+        f"from edgechat.base.process.ask import answer; answer(lambda _: {msgspec.msgpack.encode(answer)!r})"
+    )
+    monkeypatch.setattr(spawn, "command", lambda _role: [sys.executable, "-c", code])
+
+
+@pytest.mark.slow
+def test_this_machine_is_measured_and_remembered() -> None:
+    cpu = read_cpu()
+    assert cached_speed(cpu) is None
+    found = measure_speed(cpu, read_memory(), types=Q4)
+    assert found.bandwidth > 1e8
+    assert set(found.kernels) == {"Q4_K"}
+    # Many tokens take longer than one, and less than one after the other.
+    kernel = found.kernels["Q4_K"]
+    assert kernel[0] < kernel[-1] < ROWS[-1] * kernel[0]
+    assert cached_speed(cpu) == found
+    more = measure_speed(
+        cpu, read_memory(), types=(*Q4, GgmlType.IQ4_XS), before=replace(found, disturbed=False)
+    )
+    assert set(more.kernels) == {"Q4_K", "IQ4_XS"}
+    assert more.kernels["Q4_K"] == kernel, "what is known is not measured again"
+
+
+@pytest.mark.slow
+def test_accelerators_are_measured_by_the_same_probe() -> None:
+    cpu = read_cpu()
+    with RpcServer(2 << 30) as server:
+        found = measure_speed(
+            cpu, read_memory(), types=Q4, device="RPC0", key="a card", rpc=(server.address,)
+        )
+        assert max(server.allocations) > 300e6, "the weights are there"
+    assert found.kernels["Q4_K"][0] > 1e-14
+    assert not found.trials, "the number of threads is no concern of an accelerator"
+    assert cached_speed(cpu, "a card") == found
+    assert cached_speed(cpu) is None
+
+
+def test_a_child_that_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spawn, "command", lambda _role: [sys.executable, "-c", "import os; os.abort()"])
+    with pytest.raises(ChildFailed):
+        measure_speed(CPU, RAM)
+    assert cached_speed(CPU) is None
+
+
+def test_figures_that_are_not_possible_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, replace(speed(), bandwidth=0.0))
+    with pytest.raises(ChildFailed, match="not possible"):
+        measure_speed(CPU, RAM)
+
+
+def test_a_disturbed_measurement_does_not_spoil_a_better_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, replace(speed(2e-11, disturbed=True), bandwidth=2e10))
+    found = measure_speed(CPU, RAM, before=speed(1e-11, disturbed=True))
+    assert (found.bandwidth, found.kernels["Q4_K"][0], found.disturbed) == (2e10, 1e-11, True)
+    assert measure_speed(CPU, RAM).kernels["Q4_K"][0] == 2e-11
+
+
+_kernel = st.lists(st.floats(1e-13, 1e-9), min_size=len(ROWS), max_size=len(ROWS)).map(tuple)
+
+
+@given(st.fixed_dictionaries({kind.name: _kernel for family in FAMILIES for kind in family}))
+def test_more_bits_of_a_family_are_never_faster(kernels: dict[str, tuple[float, ...]]) -> None:
+    ordered = in_order(kernels)
+    for family in FAMILIES:
+        for row in range(len(ROWS)):
+            seconds = [ordered[kind.name][row] for kind in family]
+            assert all(few <= more * (1 + 1e-9) for few, more in pairwise(seconds))
+
+
+def test_what_is_in_order_stays_as_measured() -> None:
+    kernels = {"Q3_K": (1e-11,) * 7, "Q5_K": (2e-11,) * 7, "Q6_K": (3e-11,) * 7, "Q4_K": (5e-12,) * 7}
+    assert in_order(kernels) == kernels
+
+
+def test_the_numbers_of_threads_that_are_compared() -> None:
+    def cpu(smt: int, fast: int, slow: int, quota: float | None = None) -> Cpu:
+        cores = [Core(tuple(range(smt * n, smt * (n + 1)))) for n in range(fast)]
+        cores += [Core((smt * fast + n,), fast=False) for n in range(slow)]
+        return Cpu("", tuple(cores), frozenset(range(smt * fast + slow)), quota)
+
+    assert list(thread_counts(cpu(1, 4, 0))) == [4]
+    assert list(thread_counts(cpu(2, 4, 0))) == [4, 8]
+    assert list(thread_counts(cpu(2, 6, 8))) == [6, 14, 20]
+    assert list(thread_counts(cpu(2, 6, 8, 8.5))) == [6]
+    assert list(thread_counts(cpu(2, 4, 0, 0.5))) == [1]

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from edgechat.device.profile import DeviceProfile
+from edgechat.device.speed import DeviceSpeed
+from edgechat.models.formats.quants import GgmlType
+from edgechat.planner import machine as module
+from edgechat.planner.estimate.dry_run import DryRun
+from edgechat.planner.estimate.kernel_probe import COMMON
+from edgechat.planner.estimate.rates import guessed
+from edgechat.planner.machine import Machine, MachineDescription, with_speeds
+from tests.kit.published import published
+from tests.planner import golden
+
+SPEED = msgspec.structs.replace(guessed(5e10, 4e11, 8), measured=1.0)
+
+
+def knowing(types: Collection[GgmlType], *, disturbed: bool = False, measured: float = 1.0) -> DeviceSpeed:
+    kernels = {kind.name: SPEED.kernels[kind.name] for kind in types}
+    return msgspec.structs.replace(SPEED, kernels=kernels, disturbed=disturbed, measured=measured)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, set[str]]]:
+    """What the probe is asked for: the device, and the types that are not known before."""
+    asked: list[tuple[str, set[str]]] = []
+
+    def measure(
+        _cpu: object,
+        _memory: object,
+        *,
+        types: Collection[GgmlType],
+        before: DeviceSpeed | None,
+        device: str = "",
+        **_options: Any,
+    ) -> DeviceSpeed:
+        known = set(before.kernels) if before is not None else set()
+        asked.append((device, {kind.name for kind in types} - known))
+        return knowing([*types, *(GgmlType[name] for name in known)])
+
+    monkeypatch.setattr(module, "measure_speed", measure)
+    return asked
+
+
+def profile(speed: DeviceSpeed | None, kind: str = "CPU 50 GB/s") -> DeviceProfile:
+    return replace(golden.profile(16, kind), speed=speed)
+
+
+def test_what_is_missing_is_measured_once(asked: list[tuple[str, set[str]]]) -> None:
+    found = with_speeds(profile(None))
+    assert asked == [("", {kind.name for kind in COMMON})]
+    assert with_speeds(found) == found
+    more = with_speeds(found, (*COMMON, GgmlType.IQ4_XS))
+    assert asked[1:] == [("", {"IQ4_XS"})]
+    assert more.speed is not None
+    assert "IQ4_XS" in more.speed.kernels
+
+
+def test_cards_are_measured_too(asked: list[tuple[str, set[str]]]) -> None:
+    found = with_speeds(profile(knowing(COMMON), "GPU 8 GB"))
+    assert asked == [("CUDA0", {kind.name for kind in COMMON})]
+    assert set(found.card_speeds) == {"CUDA0"}
+    assert with_speeds(found) == found
+
+
+def test_a_disturbed_measurement_is_repeated_later(asked: list[tuple[str, set[str]]]) -> None:
+    with_speeds(profile(knowing(COMMON, disturbed=True, measured=module.time.time())))
+    assert asked == []
+    with_speeds(profile(knowing(COMMON, disturbed=True)))
+    assert len(asked) == 1
+
+
+def test_the_types_of_a_large_model_are_measured(asked: list[tuple[str, set[str]]]) -> None:
+    large = published("llama-3.1-8b")  # Q4_K_M: in Q4_K and Q6_K
+    with DryRun() as dry:
+        known = Machine(profile(knowing((GgmlType.Q4_K,))), dry=dry).timed_for([large])
+        assert asked == [("", {kind.name for kind in COMMON} - {"Q4_K"})]
+        assert known.timed_for([large]) is not known
+        assert len(asked) == 1
+        described = MachineDescription(bandwidth=1e11).over(profile(knowing(COMMON)))
+        assert Machine(described, dry=dry).timed_for([large]).profile is described
+    unmeasured = Machine(profile(None))
+    assert unmeasured.timed_for([large]) is unmeasured, "it is no machine that is here"
