@@ -160,8 +160,10 @@ async def beside(port: int, n_streams: int, seed: int) -> tuple[float, float]:
 
 
 @contextlib.asynccontextmanager
-async def peer(folder: Path, model: Path) -> AsyncIterator[int]:
-    """Run llama-server; give its port."""
+async def peer(
+    folder: Path, model: Path, *more: str, slots: int = SLOTS, context: int = SLOTS * 2048
+) -> AsyncIterator[int]:
+    """Run llama-server with so many slots; give its port. more: arguments."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -169,13 +171,14 @@ async def peer(folder: Path, model: Path) -> AsyncIterator[int]:
         "-m",
         str(model),
         "-c",
-        str(SLOTS * 2048),
+        str(context),
         "--parallel",
-        str(SLOTS),
+        str(slots),
         "-t",
         str(THREADS),
         "-fa",
         "on",
+        *more,
     ]
     process = await asyncio.create_subprocess_exec(
         folder / "llama-server",

@@ -126,7 +126,7 @@ def _tokens(pieces: list[tuple[float, bytes]]) -> Arrivals:
 class Running:
     """The server's process: `async with` gives it once it is ready."""
 
-    def __init__(self, model: Path, context: int = CONTEXT) -> None:
+    def __init__(self, model: Path, context: int = CONTEXT, *, draft: str = "none") -> None:
         self._home = tempfile.TemporaryDirectory(prefix="edgechat-serving-")
         words = [
             "serve",
@@ -138,7 +138,7 @@ class Running:
             "--ctx",
             str(context),
             "--draft",
-            "none",
+            draft,
         ]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "edgechat", *words],

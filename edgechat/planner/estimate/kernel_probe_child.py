@@ -31,14 +31,14 @@ _HEAD = 64
 """Channels of a head."""
 _DEPTH = 1024
 _VOCAB = 256
-_SECONDS = 0.02
-"""How long calls of one size are repeated; at least twice."""
-_MOST_CALLS = 50
+_SECONDS, _PATIENCE = 0.02, 0.12
+"""How long calls of one size are repeated, at least twice; longer while other programs disturb them."""
+_MOST_CALLS = 300
 _WARM_UP = 0.15
 _WORTH = 0.95
 """Share of the time that another number of threads than the usual one may take at most, to be chosen."""
-_UNDISTURBED = 0.85
-"""Share of the time that threads which never wait get on a quiet machine."""
+_UNDISTURBED = 0.75
+"""Share of the time that our threads get at least on a quiet machine: they wait for each other at times."""
 _ADDED_LAYERS = 16
 _LEAST = 1e-15
 """Seconds that nothing takes less than."""
@@ -126,16 +126,30 @@ _LARGE = ProbeShape(width=4096, inner=11008, heads=32)
 
 
 @dataclass(slots=True)
+class Usage:
+    """How much of the time our threads were on a processor."""
+
+    threads: int
+    wall: float = 0.0
+    busy: float = 0.0
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether other programs have had much of it."""
+        return self.busy < _UNDISTURBED * self.threads * self.wall
+
+
+@dataclass(slots=True)
 class ProbeModel:
     """A made-up model, loaded."""
 
     context: Context
-    usage: _Usage
+    usage: Usage
 
     def seconds(self, rows: int, depth: int = 0) -> float:
         """Return what a call of so many tokens takes, with so many cells before it.
 
-        The shortest of several: other programs only make calls longer.
+        The shortest of several: other programs only make calls longer. While they do, more are tried.
         """
         context = self.context
         context.clear()
@@ -143,31 +157,18 @@ class ProbeModel:
             context.decode([(0, start, [1] * ROWS[-1], 0)])
         part = [(0, depth, [1] * rows, rows)]
         context.decode(part)
-        taken: list[float] = []
-        with self.usage.counted():
-            while len(taken) < 2 or (sum(taken) < _SECONDS and len(taken) < _MOST_CALLS):
-                context.remove(0, depth)
-                begun = time.perf_counter()
-                context.decode(part)
-                taken.append(time.perf_counter() - begun)
-        return min(taken)
-
-
-@dataclass(slots=True)
-class _Usage:
-    """How much of the time our threads were on a processor."""
-
-    threads: int
-    wall: float = 0.0
-    busy: float = 0.0
-
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count what is done meanwhile."""
-        wall, busy = time.perf_counter(), time.process_time()
-        yield
-        self.wall += self.threads * (time.perf_counter() - wall)
-        self.busy += time.process_time() - busy
+        best, n, now = math.inf, 0, Usage(self.usage.threads)
+        while n < 2 or (n < _MOST_CALLS and now.wall < (_PATIENCE if now.is_disturbed else _SECONDS)):
+            context.remove(0, depth)
+            busy, begun = time.process_time(), time.perf_counter()
+            context.decode(part)
+            taken = time.perf_counter() - begun
+            best, n = min(best, taken), n + 1
+            now.busy += time.process_time() - busy
+            now.wall += taken
+        self.usage.busy += now.busy
+        self.usage.wall += now.wall
+        return best
 
 
 @dataclass(slots=True)
@@ -177,11 +178,11 @@ class KernelProbe:
     task: ProbeTask
     folder: Path
     threads: int
-    usage: _Usage = field(init=False)
+    usage: Usage = field(init=False)
     _n_models: int = 0
 
     def __post_init__(self) -> None:
-        self.usage = _Usage(self.threads)
+        self.usage = Usage(self.threads)
 
     @contextmanager
     def model(self, shape: ProbeShape, kind: GgmlType) -> Iterator[ProbeModel]:
@@ -289,7 +290,7 @@ def measure(task: ProbeTask) -> DeviceSpeed:
     return msgspec.structs.replace(
         base,
         kernels=base.kernels | kernels,
-        disturbed=base.disturbed or (not task.device and usage.busy < _UNDISTURBED * usage.wall),
+        disturbed=base.disturbed or (not task.device and usage.is_disturbed),
     )
 
 

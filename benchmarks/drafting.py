@@ -1,0 +1,138 @@
+"""Speculation with a real pair of models, beside llama-server with its settings, all in turns.
+
+    python -m benchmarks.drafting TARGET.gguf DRAFT.gguf LLAMA_BIN [--rounds 2] [--only edgechat]
+
+Every server is asked to edit code (a name is changed, all else is repeated) and to write prose, at
+temperature 0 and 0.8. Tokens a second are those between the first and the last piece of the answer. LLAMA_BIN
+is a folder with llama-server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import statistics
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.reading import peer
+from benchmarks.serving import KEY, Running
+
+CONTEXT = 4096
+CODE = '''def summarize(rows, columns, limit=None):
+    """Return the totals of some columns, and how many rows had each."""
+    totals = {column: 0.0 for column in columns}
+    counts = {column: 0 for column in columns}
+    for number, row in enumerate(rows):
+        if limit is not None and number >= limit:
+            break
+        for column in columns:
+            value = row.get(column)
+            if value is None:
+                continue
+            totals[column] += float(value)
+            counts[column] += 1
+    averages = {}
+    for column in columns:
+        if counts[column]:
+            averages[column] = totals[column] / counts[column]
+        else:
+            averages[column] = 0.0
+    return totals, counts, averages
+'''
+TASKS = {
+    "code": "Rename the variable `totals` to `sums` in this function. Answer with the whole function, "
+    f"and nothing else.\n\n```python\n{CODE}```",
+    "prose": "Tell a story of a lighthouse keeper who finds a letter in a bottle, in four paragraphs.",
+}
+PEER = {
+    "plain": (),
+    "draft 3": ("--spec-type", "draft-simple", "--spec-draft-n-max", "3"),
+    "draft 8, sure": ("--spec-type", "draft-simple", "--spec-draft-n-max", "8", "--spec-draft-p-min", "0.75"),
+    "n-grams simple": ("--spec-type", "ngram-simple"),
+    "n-grams mod": ("--spec-type", "ngram-mod"),
+}
+
+
+async def ask(port: int, task: str, temperature: float, tokens: int, seed: int) -> float:
+    """Return the tokens a second of one answer, after its first one."""
+    body = {
+        "model": "default",
+        "messages": [{"role": "user", "content": TASKS[task]}],
+        "max_tokens": tokens,
+        "temperature": temperature,
+        "seed": seed,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    data = msgspec.json.encode(body)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {KEY}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
+        + data
+    )
+    first = last = 0.0
+    n_tokens = 0
+    try:
+        if b" 200 " not in (line := await reader.readline()):
+            raise RuntimeError((line + await reader.read()).decode())
+        while line := await reader.readline():
+            if not line.startswith(b"data: {"):
+                continue
+            event = msgspec.json.decode(line[6:])
+            if event.get("usage"):
+                n_tokens = event["usage"]["completion_tokens"]
+            if any(choice["delta"].get("content") for choice in event.get("choices", ())):
+                last = time.perf_counter()
+                first = first or last
+    finally:
+        writer.close()
+    return (n_tokens - 1) / (last - first)
+
+
+async def compare(options: argparse.Namespace) -> None:
+    """Ask all servers in turns; they are all loaded, and one at a time computes."""
+    rates: dict[tuple[str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    async with contextlib.AsyncExitStack() as stack:
+        ports: dict[str, int] = {}
+        for name, draft in (("plain", "none"), ("draft", str(options.draft)), ("n-grams", "ngram")):
+            server = await stack.enter_async_context(Running(options.target, CONTEXT, draft=draft))
+            ports[f"edgechat {name}"] = server.port
+        for name, words in () if options.only == "edgechat" else PEER.items():
+            more = (*words, "-md", str(options.draft)) if "draft" in name else words
+            running = peer(options.llama_bin, options.target, *more, slots=1, context=CONTEXT)
+            ports[f"llama-server {name}"] = await stack.enter_async_context(running)
+        for number in range(options.rounds + 1):
+            for temperature in (0.0, 0.8):
+                for task in TASKS:
+                    for name, port in ports.items():
+                        rate = await ask(port, task, temperature, options.tokens, 1 + number)
+                        if number:  # the first round warms caches, and teaches
+                            rates[task, temperature][name].append(rate)
+    print(f"{options.target.name}, drafts by {options.draft.name}, {options.tokens} tokens")
+    for (task, temperature), by_name in rates.items():
+        plain = statistics.median(by_name["edgechat plain"])
+        print(f"{task}, temperature {temperature:g}: tokens/s, and times edgechat's plain decoding")
+        for name, values in by_name.items():
+            middle = statistics.median(values)
+            print(f"  {name:28} {middle:6.1f}  {middle / plain:.2f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("draft", type=Path)
+    parser.add_argument("llama_bin", type=Path)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--only", choices=["edgechat"])
+    asyncio.run(compare(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
