@@ -20,28 +20,10 @@ from benchmarks.reading import peer
 from benchmarks.serving import KEY, Running
 
 CONTEXT = 4096
-CITIES = [
-    "Oslo",
-    "Lima",
-    "Cairo",
-    "Kyoto",
-    "Quito",
-    "Porto",
-    "Delhi",
-    "Accra",
-    "Hanoi",
-    "Sofia",
-    "Turin",
-    "Perth",
-    "Leeds",
-    "Basel",
-    "Dakar",
-    "Seoul",
-    "Tunis",
-    "Malmo",
-    "Havana",
-    "Boston",
-]
+CITIES = (
+    "Oslo Lima Cairo Kyoto Quito Porto Delhi Accra Hanoi Sofia Turin Perth Leeds Basel Dakar Seoul Tunis "
+    "Malmo Havana Boston"
+)
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -72,7 +54,7 @@ def questions(kind: str, n: int) -> list[dict[str, Any]]:
     """Return the bodies of the requests."""
     common = {"model": "default", "temperature": 0, "max_tokens": 200}
     bodies = []
-    for city in CITIES[:n]:
+    for city in CITIES.split()[:n]:
         if kind == "schema":
             text, more = (
                 f"Describe the city of {city}.",
@@ -84,10 +66,8 @@ def questions(kind: str, n: int) -> list[dict[str, Any]]:
                 },
             )
         else:
-            text, more = (
-                f"What is the weather in {city}, in celsius?",
-                {"tools": [TOOL], "tool_choice": "required"},
-            )
+            text = f"What is the weather in {city}, in celsius?"
+            more = {"tools": [TOOL], "tool_choice": "required"}
         bodies.append(common | more | {"messages": [{"role": "user", "content": text}]})
     return bodies
 
@@ -128,13 +108,9 @@ async def compare(options: argparse.Namespace) -> None:
                     for index, value in enumerate(await ask(at, body)):
                         sums[name][index] += value
             for name, (seconds, tokens, valid) in sums.items():
-                print(
-                    f"{kind}: {name:13} {seconds:6.1f} s, {tokens:.0f} tokens, {valid:.0f} of {options.n} valid"
-                )
-            print(
-                f"{kind}: {sums['edgechat'][0] / sums['llama-server'][0]:.3f} of llama-server's time",
-                flush=True,
-            )
+                print(f"{kind}: {name:13} {seconds:6.1f} s, {tokens:.0f} tokens, {valid:.0f} valid")
+            ratio = sums["edgechat"][0] / sums["llama-server"][0]
+            print(f"{kind}: {ratio:.3f} of llama-server's time", flush=True)
 
 
 def main() -> None:
