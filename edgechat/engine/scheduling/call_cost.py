@@ -20,7 +20,7 @@ _LEAST_CHUNK = 4
 _TILE = 64
 """Tokens that attention computes together, at the cost of so many also where there are fewer."""
 _FULL = 4 * _TILE
-"""Tokens from which on chunks are read at full speed, where the threads' shares of all heads are whole tiles."""
+"""Tokens of a chunk from which on the threads' shares of all heads are whole tiles: it has full speed."""
 _LEAST_LONE = 2 * _TILE
 """Smaller chunks are read at 0.9 of full speed, and deep in a prompt at 0.7."""
 
