@@ -1,6 +1,6 @@
 """Several streams at once through the worker, against a bare batched decode of as many.
 
-    python -m benchmarks.batching [--streams 4 8] [--rounds 12] [--depth 200] [--tokens 48]
+    python -m benchmarks.batching [--model FILE] [--streams 4 8] [--rounds 12] [--depth 200] [--tokens 48]
 
 Rounds alternate between the two. The bare loop decodes one given token of each sequence per call: no
 sampling, no text. `edgechat` samples (temperature 0.8), makes text and sends every token to another
@@ -121,12 +121,13 @@ async def measure(model: Path, n: int, rounds: int, depth: int, tokens: int) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--model", type=Path)
     parser.add_argument("--streams", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--depth", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=48)
     options = parser.parse_args()
-    model = build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000, mute=MUTE))
+    model = options.model or build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000, mute=MUTE))
     for n in options.streams:
         asyncio.run(measure(model, n, options.rounds, options.depth, options.tokens))
 

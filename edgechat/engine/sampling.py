@@ -2,8 +2,7 @@
 
 The filters run in llama.cpp's order: penalties, top-k, top-p, min-p, temperature; tokens that a grammar
 forbids are removed before top-k. Each filter keeps a head of the tokens sorted by probability, so together
-they keep the shortest head, and only the candidates for that head are ever sorted: 0.15 ms for top-k 40 of
-128,000 tokens, and 0.2 ms more with a grammar, or 0.02 ms at temperature 0.
+they keep the shortest head, and only the candidates for that head are ever sorted.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from edgechat.base.errors import BadRequest, SchemaError
 from edgechat.engine.backends.base import Distribution, Ids, Logits, Probabilities, broken_logits
 from edgechat.engine.types import Sampling
 
-_STRIDES = 64
-_SMALL = 4096
+_COLUMNS = 2048
 
 
 class TokenConstraint(Protocol):
@@ -81,16 +79,16 @@ class Sampler:
         if the grammar cannot be followed.
         """
         logits = self._with_penalties(logits, recent)
-        highest = float(logits.max())
-        if not np.isfinite(highest):  # the maximum is NaN if any value is
+        likeliest = int(logits.argmax())
+        highest = float(logits[likeliest])
+        if not math.isfinite(highest):  # the maximum is NaN if any value is
             raise broken_logits()
-        if self.constraint is None:
+        constraint = self.constraint
+        if self.sampling.temperature <= 0 and (constraint is None or constraint.allows(reply, [likeliest])):
+            return np.array([likeliest]), np.ones(1)
+        if constraint is None:
             return _filtered(logits, highest, self.sampling)
-        if self.sampling.temperature <= 0:
-            likeliest = int(logits.argmax())
-            if self.constraint.allows(reply, [likeliest]):
-                return np.array([likeliest]), np.ones(1)
-        return _allowed(logits, self.constraint.mask(reply)[: len(logits)], self.sampling)
+        return _allowed(logits, constraint.mask(reply)[: len(logits)], self.sampling)
 
     def _with_penalties(self, logits: Logits, recent: Sequence[int]) -> Logits:
         """Return logits with bias and penalties applied; the row itself if there are none."""
@@ -170,10 +168,10 @@ def _pick(distribution: Distribution, number: float) -> int:
     if len(ids) == 1:
         return int(ids[0])
     if (ids[1:] < ids[:-1]).any():
-        order = np.argsort(ids)
+        order = ids.argsort()
         ids, probabilities = ids[order], probabilities[order]
-    cumulative = np.cumsum(probabilities)
-    at = int(np.searchsorted(cumulative, number * cumulative[-1], side="right"))
+    cumulative = probabilities.cumsum()
+    at = int(cumulative.searchsorted(number * cumulative[-1], side="right"))
     return int(ids[min(at, len(ids) - 1)])
 
 
@@ -264,7 +262,7 @@ def _count_likely(weights: Probabilities, total: float, sampling: Sampling) -> i
     """Return how many of the descending weights top-p and min-p keep, at least 1."""
     kept = len(weights)
     if sampling.top_p < 1:
-        kept = min(kept, int(np.searchsorted(np.cumsum(weights), sampling.top_p * total)) + 1)
+        kept = min(kept, int(weights.cumsum().searchsorted(sampling.top_p * total)) + 1)
     if sampling.min_p > 0:
         kept = min(kept, int(np.count_nonzero(weights >= sampling.min_p * weights[0])))
     return max(1, kept)
@@ -274,14 +272,19 @@ def top_ids(logits: Logits, count: int) -> Ids:
     """Return the ids of the `count` largest logits, largest first (all of them if there are fewer).
 
     A long row is cut into strided columns first: the count-th largest of the columns' maxima is a lower
-    bound for the count-th largest logit, and few values reach it.
+    bound for the count-th largest logit, and only the columns that reach it are looked at again.
     """
     count = min(count, len(logits))
-    columns = len(logits) // _STRIDES
-    if len(logits) <= _SMALL or count >= columns:
+    columns = max(_COLUMNS, 4 * count)
+    strides = len(logits) // columns
+    if strides < 2:
         ids = np.argpartition(logits, -count)[-count:]
     else:
-        maxima = logits[: columns * _STRIDES].reshape(_STRIDES, columns).max(axis=0)
+        table = logits[: strides * columns].reshape(strides, columns)
+        maxima = table.max(axis=0)
         bound = np.partition(maxima, -count)[-count]
-        ids = np.flatnonzero(logits >= bound)
-    return ids[np.argsort(-logits[ids], kind="stable")][:count]
+        reaching = np.flatnonzero(maxima >= bound)
+        rows, at = np.divmod(np.flatnonzero(table[:, reaching] >= bound), len(reaching))
+        rest = np.flatnonzero(logits[strides * columns :] >= bound)
+        ids = np.concatenate((rows * columns + reaching[at], rest + strides * columns))
+    return ids[(-logits[ids]).argsort(kind="stable")][:count]

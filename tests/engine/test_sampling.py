@@ -82,7 +82,9 @@ def test_same_distribution_as_llama_cpp(sampling: Sampling, n_vocab: int) -> Non
 def test_top_ids_are_those_of_a_full_sort(n_vocab: int, count: int, seed: int) -> None:
     logits = np.round(row(n_vocab, seed), 2)  # rounded: ties
     expected = np.sort(logits)[::-1][:count]
-    assert logits[top_ids(logits, count)].tolist() == expected.tolist()
+    ids = top_ids(logits, count)
+    assert logits[ids].tolist() == expected.tolist()
+    assert len(set(ids.tolist())) == len(ids)
 
 
 def test_temperature_zero_takes_the_likeliest() -> None:

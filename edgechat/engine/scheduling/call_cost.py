@@ -7,8 +7,9 @@ CALL_LIMIT = 0.25
 STEPS = 3
 """... or the time of so many calls of the streams alone, if that is longer: while a prompt is read, streams
 keep at least a third of their speed, and the prompt gets the other two thirds."""
-LONE_LIMIT = 2.0
-"""Seconds of an interruptible call that no stream waits for: what an interruption may waste."""
+LONE_LIMIT = 10.0
+"""Seconds of an interruptible call that no stream waits for: what an interruption may waste. The call ends
+with the operation that runs, one of some hundred."""
 
 _AIM = 0.9
 """Of the limit, as calls sometimes take longer than predicted."""
@@ -16,8 +17,12 @@ _FIRST_CHUNK = 16
 _GROWTH = 4
 _LEAST_CHUNK = 4
 """Tokens of the smallest chunk beside streams, and of the smallest that the slope is learnt from."""
-_LEAST_LONE = 64
-"""Smaller chunks are read at less than nine tenths of full speed."""
+_TILE = 64
+"""Tokens that attention computes together, at the cost of so many also where there are fewer."""
+_FULL = 4 * _TILE
+"""Tokens of a chunk from which on the threads' shares of all heads are whole tiles: it has full speed."""
+_LEAST_LONE = 2 * _TILE
+"""Smaller chunks are read at 0.9 of full speed, and deep in a prompt at 0.7."""
 
 
 class CallCost:
@@ -59,10 +64,10 @@ class CallCost:
 
     def lone_tokens(self) -> int:
         """Return how many tokens an interruptible call may hold that no stream waits for."""
-        most = max(self._largest * _GROWTH, _LEAST_LONE)
         if self._slope is None:
-            return most
-        return min(max(_even(int(LONE_LIMIT / self._slope)), _LEAST_LONE), most)
+            return _LEAST_LONE
+        n_tokens = int(LONE_LIMIT / self._slope)
+        return max(n_tokens - n_tokens % (_FULL if n_tokens >= _FULL else _TILE), _LEAST_LONE)
 
     def prompt_tokens(self, n_streams: int = 0) -> int:
         """Return how many tokens of prompts the next call may hold beside one of each stream."""
@@ -89,7 +94,8 @@ class CallCost:
 def even_share(n_tokens: int, most: int) -> int:
     """Return the size of the next call if `n_tokens` are read in as few calls of `most` as possible."""
     share = -(-n_tokens // -(-n_tokens // most))
-    rounded = -(-share // 16) * 16
+    rows = _TILE if share >= 2 * _TILE else 16
+    rounded = -(-share // rows) * rows
     return rounded if rounded <= most else share
 
 

@@ -83,13 +83,15 @@ class Scheduler:
         The shortest prompt, if it is not the first, gets half of the tokens: it need not wait for the end of
         a long one, and the long one is not starved.
         """
+        if not prompts:
+            return []
         lone = self._can_interrupt(n_streams)
         wanted = self.cost.lone_tokens() if lone else self.cost.prompt_tokens(n_streams)
         left = max(min(wanted, self._backend.n_batch - n_streams), 1)
         if len(prompts) == 1:  # in calls of one size: a small last one costs more for each token
             left = even_share(prompts[0].n_pending, left)
         planned: Planned = []
-        if prompts and (shortest := min(prompts, key=lambda seq: seq.n_pending)) is not prompts[0]:
+        if (shortest := min(prompts, key=lambda seq: seq.n_pending)) is not prompts[0]:
             planned.append(self._part(shortest, max(left // 2, 1)))
             left -= len(planned[0][1].tokens)
             prompts = [seq for seq in prompts if seq is not shortest]
