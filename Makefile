@@ -29,6 +29,10 @@ PACKAGE := build/package/$(FLAVOUR)
 # Made anew where another version is pinned, not with every change of the lock.
 LLAMA := $(PACKAGE)/wheels/$(shell sed -n 's/^llama_cpp_python==//p' $(LOCK))
 
+# The wheel of numpy has a BLAS, a quarter of the program's size, for products of matrices that nobody computes here.
+NUMPY := $(PACKAGE)/numpy/$(shell sed -n 's/^numpy==//p' $(LOCK))
+NO_BLAS := -Csetup-args=-Dblas=none -Csetup-args=-Dlapack=none -Csetup-args=-Dallow-noblas=true
+
 .PHONY: run check quick test test-metal soak bench docs lock dist package smoke clean
 
 # The app where there is a terminal, one question to the guide where there is none.
@@ -105,9 +109,16 @@ $(LLAMA): packaging/binary/llama.py packaging/binary/llama.cmake
 	$(PYTHON) packaging/binary/llama.py $(PACKAGE)/wheels --flavour $(FLAVOUR)
 	@touch $@
 
-$(PACKAGE)/.installed: pyproject.toml $(LOCK) $(LLAMA)
+$(NUMPY):
+	@echo "Building numpy without BLAS, which takes five minutes the first time."
+	rm -rf $(@D)
+	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-binary numpy $(NO_BLAS) -w $(@D) numpy==$(@F)
+	@touch $@
+
+$(PACKAGE)/.installed: pyproject.toml $(LOCK) $(LLAMA) $(if $(filter Linux,$(shell uname -s)),$(NUMPY))
 	$(PYTHON) -m venv --clear $(PACKAGE)/venv
-	$(PACKAGE)/venv/bin/pip install --quiet --disable-pip-version-check -c $(LOCK) $(PACKAGE)/wheels/*.whl '.[package,server]'
+	$(PACKAGE)/venv/bin/pip install --quiet --disable-pip-version-check -c $(LOCK) \
+	    $(PACKAGE)/wheels/*.whl $$(ls $(PACKAGE)/numpy/*.whl 2>/dev/null) '.[package,server]'
 	@touch $@
 
 $(VENV)/bin/python:
