@@ -80,6 +80,8 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     n_layers: int = 0
     memory: tuple[DeviceMemory, ...] = ()
     """By device; RAM first."""
+    checkpoint_bytes: int = 0
+    """What checkpoints of sequences that cannot be cut may take: part of what `memory` says."""
     buffers: tuple[Buffer, ...] = ()
     """The same by type of buffer, as llama.cpp's own allocator says; empty where the sizes are estimated."""
     draft: DraftPlan | None = None

@@ -19,6 +19,8 @@ _HEADROOM = 32
 """Cells left for each sequence to grow before another joins, so that it is not preempted at once."""
 _WORTH_WAITING = 64
 """Shared tokens for which a sequence waits until another one has computed them."""
+_LEAST_APART = 32
+"""Tokens between two checkpoints of a prompt, but for the last one."""
 SHIFT_SECONDS = 1.0
 """Seconds of prefill that a shift must save: what it gives is approximate."""
 _LEAST_SHIFTED = 64
@@ -155,9 +157,8 @@ class Scheduler:
         n = min(common_prefix(ahead.tokens, sequence.tokens), len(sequence.tokens) - 1)
         if self._backend.capabilities.cuts:
             return n
-        # The cache can be reused only at the token where the slot is forked.
-        forks = ahead.slot is not None and ahead.slot.length < ahead.boundary <= n
-        return ahead.boundary if forks and self.cache.has_free_slot else 0
+        assert ahead.slot is not None
+        return max((at for at in ahead.checkpoints if ahead.slot.length < at <= n), default=0)
 
     def _seat(self, sequence: Sequence) -> None:
         """Give the sequence a slot that holds as many of its tokens as possible."""
@@ -166,6 +167,9 @@ class Scheduler:
         )
         sequence.slot = slot
         slot.chat = sequence.request.chat
+        if self._backend.checkpoint_bytes:
+            self.cache.checkpoint(slot)  # where a reply has ended, and its question may be edited
+            sequence.checkpoints = checkpoints_of(sequence.boundaries, slot.length, len(sequence.tokens))
         if sequence.n_cached is None:
             sequence.n_cached = min(n, sequence.n_prompt)
 
@@ -199,8 +203,7 @@ class Scheduler:
         assert sequence.slot is not None
         start = sequence.slot.length
         stop = min(start + size, len(sequence.tokens))
-        if not self._backend.capabilities.cuts and start < sequence.boundary:
-            stop = min(stop, sequence.boundary)  # where the slot is forked
+        stop = min((at for at in sequence.checkpoints if start < at < stop), default=stop)
         last = stop == len(sequence.tokens)
         tokens = sequence.tokens[start:stop]
         return sequence, BatchPart(sequence.slot.id, start, tokens, int(last and sequence.generates))
@@ -238,8 +241,8 @@ class Scheduler:
             assert slot is not None
             n_drafted = len(sequence.draft.tokens) if sequence.draft else 0
             self.cache.extend(slot, part.tokens[: len(part.tokens) - n_drafted])
-            if slot.length == sequence.boundary and not self._backend.capabilities.cuts:
-                self.cache.fork(slot)
+            if slot.length in sequence.checkpoints:
+                self.cache.checkpoint(slot)
 
     def accept_draft(self, sequence: Sequence, drafted: Seq[int], n_accepted: int) -> None:
         """Keep the first `n_accepted` of the drafted tokens, and roll the others back."""
@@ -313,4 +316,18 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         assert sequence.slot is not None
         self.cache.release(sequence.slot)
-        sequence.slot = None
+        sequence.slot, sequence.checkpoints = None, ()
+
+
+def checkpoints_of(boundaries: Seq[int], start: int, end: int) -> tuple[int, ...]:
+    """Return where to take checkpoints, of the boundaries of a prompt that is computed from `start` on.
+
+    Whatever is edited at a boundary, what lies between a checkpoint and it is no more than a quarter of what
+    is computed again anyway, or too short to be worth a call of its own.
+    """
+    chosen, last = [], start
+    for at in boundaries:
+        if at > start and (at - last >= max((end - at) // 4, _LEAST_APART) or at == boundaries[-1]):
+            chosen.append(at)
+            last = at
+    return tuple(chosen)

@@ -28,6 +28,7 @@ from edgechat.engine.backends.base import (
     BatchPart,
     CacheFull,
     Capabilities,
+    Checkpoint,
     Interruption,
     Logits,
     TokenDrawing,
@@ -36,7 +37,7 @@ from edgechat.engine.backends.base import (
 )
 from edgechat.engine.backends.mlx import loading
 from edgechat.engine.backends.mlx import state as states
-from edgechat.engine.backends.mlx.caches import MORE, CacheLayers, Caches
+from edgechat.engine.backends.mlx.caches import MORE, CacheLayers, Caches, Uncut
 from edgechat.engine.backends.mlx.drawing import BROKEN, draw
 from edgechat.engine.backends.mlx.vocabulary import FolderVocabulary
 from edgechat.engine.types import Sampling
@@ -108,6 +109,7 @@ class MlxBackend:
         self.n_outputs_max = plan.n_outputs_max or plan.n_batch
         self.rolls_back = self.n_batch if self._layers.cuts else MORE - 1
         self.rolls_back_alone = False
+        self.checkpoint_bytes = 0 if self._layers.cuts else plan.checkpoint_bytes
         self.chat_template = header.chat_template
         self.architecture, self.n_params = header.architecture, header.n_params
         self.train_context = header.number("context_length", 0)
@@ -254,8 +256,28 @@ class MlxBackend:
         sequence = self._sequences.get(source)
         return sequence is not None and sequence.caches.can_cut(length)
 
-    def copy(self, source: int, target: int, length: int) -> None:
+    def copy(self, source: int, target: int, length: int) -> bool:
         self._sequences[target] = _Sequence(self._sequences[source].caches.copy(length))
+        return True
+
+    def checkpoint(self, seq: int) -> Checkpoint:
+        sequence = self._sequences[seq]
+        sequence.drop_predicted()
+        try:
+            uncut = sequence.caches.uncut()
+        except RuntimeError as error:  # as which MLX tells of memory
+            raise MemoryError from error
+        return Checkpoint(uncut.length, uncut.n_bytes, uncut)
+
+    def rewind(self, seq: int, checkpoint: Checkpoint) -> bool:
+        sequence, uncut = self._sequences[seq], checkpoint.state
+        assert isinstance(uncut, Uncut)
+        sequence.drop_predicted()
+        sequence.run = []
+        if not sequence.caches.rewind(uncut):
+            del self._sequences[seq]
+            return False
+        return True
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
         """Keys are kept with their positions worked in."""
