@@ -253,11 +253,14 @@ class Prompts:
         )
 
     def _boundaries(self, tokens: list[int], last: int) -> tuple[int, ...]:
-        """Return where a prompt may be edited, up to `last`: where messages begin: at control tokens.
+        """Return where a prompt may be edited, up to `last`: at the generation prompt's first token.
 
-        In a text without any it may be anywhere, and most likely near its end.
+        That begins every message. If it is no control token, any of these may; in a text without them edits
+        are anywhere, and most likely near the end.
         """
-        control = {token for token in set(tokens) if self._control(token)}
+        begins = tokens[last : last + 1]
+        control = {token for token in begins if self._control(token)}
+        control = control or {token for token in set(tokens) if self._control(token)}
         found = [at for at in range(1, last) if tokens[at] in control]
         if not found:
             found = [last - distance for distance in _DISTANCES if distance < last]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence as Seq
+from itertools import pairwise
 
 from edgechat.engine.backends.base import Backend, BatchPart, Interruption
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot, common_prefix
@@ -20,7 +21,7 @@ _HEADROOM = 32
 _WORTH_WAITING = 64
 """Shared tokens for which a sequence waits until another one has computed them."""
 _LEAST_APART = 32
-"""Tokens between two checkpoints of a prompt, but for the last one."""
+"""Tokens that may always lie between a checkpoint and a boundary: they cost about what a call does."""
 SHIFT_SECONDS = 1.0
 """Seconds of prefill that a shift must save: what it gives is approximate."""
 _LEAST_SHIFTED = 64
@@ -202,8 +203,10 @@ class Scheduler:
         """Return the next tokens of a sequence, at most `size`."""
         assert sequence.slot is not None
         start = sequence.slot.length
-        stop = min(start + size, len(sequence.tokens))
-        stop = min((at for at in sequence.checkpoints if start < at < stop), default=stop)
+        stop = next((at for at in sequence.checkpoints if start < at), len(sequence.tokens))
+        if stop < len(sequence.tokens):
+            size = even_share(stop - start, size)
+        stop = min(start + size, stop)
         last = stop == len(sequence.tokens)
         tokens = sequence.tokens[start:stop]
         return sequence, BatchPart(sequence.slot.id, start, tokens, int(last and sequence.generates))
@@ -322,12 +325,14 @@ class Scheduler:
 def checkpoints_of(boundaries: Seq[int], start: int, end: int) -> tuple[int, ...]:
     """Return where to take checkpoints, of the boundaries of a prompt that is computed from `start` on.
 
-    Whatever is edited at a boundary, what lies between a checkpoint and it is no more than a quarter of what
-    is computed again anyway, or too short to be worth a call of its own.
+    The last one, and as few before it as needed so that, whatever is edited at a boundary, what lies between
+    a checkpoint and it is no more than a quarter of what is computed again anyway, or a short call.
     """
-    chosen, last = [], start
-    for at in boundaries:
-        if at > start and (at - last >= max((end - at) // 4, _LEAST_APART) or at == boundaries[-1]):
+    ahead = [at for at in boundaries if at > start]
+    chosen, open_at = ahead[-1:], 0
+    for at, before in pairwise([*ahead[-2::-1], start]):
+        open_at = open_at or at
+        if open_at - before > max((end - open_at) // 4, _LEAST_APART):
             chosen.append(at)
-            last = at
-    return tuple(chosen)
+            open_at = 0
+    return tuple(chosen[::-1])

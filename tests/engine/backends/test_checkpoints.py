@@ -7,6 +7,9 @@ import random
 import pytest
 
 from edgechat.engine.backends.base import Backend, BatchPart
+from edgechat.models.formats.header_reading import read_model
+from edgechat.native.params import LoadParams
+from edgechat.planner.estimate.footprint import footprint_of
 from tests.engine import runtimes
 from tests.engine.runtimes import Cold, Load, Runtime, batches, feed, is_true, plan, some
 
@@ -36,6 +39,16 @@ def test_what_follows_is_true(backend: Backend, cold: Cold, length: int, more: i
     for at in range(40, 45):
         other.append(at)
         assert is_true(feed(backend, 0, length + at, other[-1:]), cold(tokens + other))
+
+
+def test_its_size_is_what_the_plan_counts(runtime: Runtime, kind: str, backend: Backend) -> None:
+    """To the byte but for tables, once the window is full; MLX keeps a chunk beyond it, at the most."""
+    header = read_model(runtime.model(kind))
+    feed(backend, 0, 0, some(1, 300))
+    planned = footprint_of(header.format).checkpoint(header, LoadParams(context=2048, n_batch=64))
+    size = backend.checkpoint(0).n_bytes
+    assert size <= planned
+    assert runtime.name == "mlx" or planned - size < 1500
 
 
 def test_one_checkpoint_is_gone_back_to_again_and_again(backend: Backend, cold: Cold) -> None:

@@ -215,6 +215,30 @@ def test_the_boundary_is_where_the_generation_prompt_begins() -> None:
         assert prompt.boundaries[-1] == len(prompt.tokens)
 
 
+def test_every_message_begins_at_a_boundary() -> None:
+    """The template's own and the generation prompt, too; not where a message has the text of the token."""
+    messages = [user("one"), Message("assistant", "two <|im_start|> in it"), user("three" * 20)]
+    prompt = prompts("chatml").of(asking(*messages), PLENTY)
+    starts = [at for at, token in enumerate(prompt.tokens) if token == 256]
+    assert list(prompt.boundaries) == starts
+    assert len(starts) == 5
+
+
+def test_without_such_a_token_any_control_token_may_begin_a_message() -> None:
+    prompt = prompts("moves_system").of(
+        asking(user("one"), Message("assistant", "two"), user("three")), PLENTY
+    )
+    control = [at for at, token in enumerate(prompt.tokens) if token >= 256 and at]
+    assert control
+    assert list(prompt.boundaries) == sorted({*control, len(prompt.tokens)} - {0})
+
+
+def test_a_text_may_be_edited_near_its_end() -> None:
+    """From any place on, twice as much is computed at the most as was edited."""
+    prompt = prompts("chatml").of(ChatRequest(id="x", text=(65,) * 1000), PLENTY)
+    assert prompt.boundaries == (487, 743, 871, 935, 999)
+
+
 def test_the_boundary_where_the_template_wants_a_generation_prompt() -> None:
     source = (
         "{{ messages[0].content }}{% if not add_generation_prompt %}{{ raise_exception('no') }}{% endif %}"

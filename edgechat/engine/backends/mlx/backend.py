@@ -102,8 +102,6 @@ class MlxBackend:
             n_vocab = self._probe()
         self.vocabulary: Vocabulary = FolderVocabulary(folder, n_vocab, read_config(folder / CONFIG))
         self.context = plan.context
-        # A sequence that cannot be cut is copied where its next turn will part from this one.
-        self._cells = plan.context if self._layers.cuts else 2 * plan.context
         self.n_seq_max = plan.n_seq_max
         self.n_batch = plan.n_batch
         self.n_outputs_max = plan.n_outputs_max or plan.n_batch
@@ -153,7 +151,7 @@ class MlxBackend:
             chosen = draw(row, sampling, number)
             mx.async_eval(chosen)
             sequence = self._sequences[part.seq]
-            if self._used < self._cells:
+            if self._used < self.context:
                 sequence.caches.checkpoint()
                 following = self._forward(sequence.caches, chosen.reshape(1))[-1]
                 mx.async_eval(following)
@@ -202,7 +200,7 @@ class MlxBackend:
         if part.start != length:
             raise ValueError(f"position {part.start} is not behind the {length} tokens there")
         # What was computed ahead is one of these tokens, or goes.
-        if self._used - (held - length) + len(part.tokens) > self._cells:
+        if self._used - (held - length) + len(part.tokens) > self.context:
             raise CacheFull
         self._n_calls += 1
         if self._n_calls % _CLEAR_EVERY == 0:
@@ -297,7 +295,7 @@ class MlxBackend:
 
     def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:
         caches = Caches(self._layers)
-        if self._used + length > self._cells or not states.unpack(state, caches, length):
+        if self._used + length > self.context or not states.unpack(state, caches, length):
             return False
         self._sequences[seq] = _Sequence(caches)
         return True
