@@ -25,11 +25,11 @@ from tests.kit import HYBRID, QWEN3, WINDOWED, Spec, build
 
 THREADS = 2
 BUDGET = 2**30
-SIZE = {"n_embd": 768, "n_ff": 3072, "n_heads": 12, "n_kv_heads": 4, "head_dim": 64, "context_length": 32768}
+SIZE = {"n_embd": 512, "n_ff": 1536, "n_heads": 8, "n_kv_heads": 2, "head_dim": 64, "context_length": 32768}
 SHAPES = {
-    "dense": QWEN3.sized(n_layers=12, **SIZE),
-    "windowed": WINDOWED.sized(n_layers=12, window=512, **SIZE),
-    "hybrid": HYBRID.sized(n_layers=12, conv_layers=(0, 1, 3, 4, 6, 7, 9, 10), **SIZE),
+    "dense": QWEN3.sized(n_layers=6, **SIZE),
+    "windowed": WINDOWED.sized(n_layers=6, window=512, **SIZE),
+    "hybrid": HYBRID.sized(n_layers=6, conv_layers=(0, 1, 3, 4), **SIZE),
 }
 
 

@@ -189,7 +189,10 @@ class LlamaCppBackend(LlamaCppModel):
         # A part of a recurrent state's history cannot be named, not even where it is all of it.
         self._context.copy(source, target, -1 if whole else length)
         # Cells behind a window are used again only where one sequence holds them, so none are shared.
-        return not self._window or self.rewind(target, self.checkpoint(target))
+        try:
+            return not self._window or self.rewind(target, self.checkpoint(target))
+        except MemoryError:
+            return not self._context.remove(target, 0)
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
         length = self._context.last_position(seq) + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -20,6 +21,8 @@ from edgechat.engine.types import ChatRequest, Message
 
 _MOST = 4
 """Times the context: up to so many tokens, a text is tokenized to its end, to know how many must leave."""
+_RUN = 3
+"""Tokens from one control token to the next that stands between the same messages."""
 _DISTANCES = tuple(2**n for n in range(20, 5, -1))
 """Tokens from the end of a text: from each of these places on, twice as much at the most is recomputed."""
 _NEAR = 4096
@@ -253,18 +256,16 @@ class Prompts:
         )
 
     def _boundaries(self, tokens: list[int], last: int) -> tuple[int, ...]:
-        """Return where a prompt may be edited, up to `last`: at the generation prompt's first token.
+        """Return where a prompt may be edited, up to `last`: where control tokens end a message.
 
-        That begins every message. If it is no control token, any of these may; in a text without them edits
-        are anywhere, and most likely near the end.
+        In a text without them it may be anywhere, and most likely near the end.
         """
-        begins = tokens[last : last + 1]
-        control = {token for token in begins if self._control(token)}
-        control = control or {token for token in set(tokens) if self._control(token)}
-        found = [at for at in range(1, last) if tokens[at] in control]
-        if not found:
-            found = [last - distance for distance in _DISTANCES if distance < last]
-        return (*found, last)
+        control = {token for token in set(tokens) if self._control(token)}
+        marks = [at for at in range(1, last) if tokens[at] in control]
+        if not marks:
+            return (*(last - distance for distance in _DISTANCES if distance < last), last)
+        runs = (at for before, at in pairwise([-_RUN, *marks]) if at - before > _RUN)
+        return (*(at for at in runs if last - at > _RUN), last)
 
     def _boundary(self, request: ChatRequest, draft: _Draft) -> int:
         """Return how many tokens the rendering without a generation prompt shares with this one."""

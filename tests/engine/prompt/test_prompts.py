@@ -216,21 +216,12 @@ def test_the_boundary_is_where_the_generation_prompt_begins() -> None:
 
 
 def test_every_message_begins_at_a_boundary() -> None:
-    """The template's own and the generation prompt, too; not where a message has the text of the token."""
+    """Or two tokens earlier, where the one before it ends; not where a message has the text of a mark."""
     messages = [user("one"), Message("assistant", "two <|im_start|> in it"), user("three" * 20)]
     prompt = prompts("chatml").of(asking(*messages), PLENTY)
     starts = [at for at, token in enumerate(prompt.tokens) if token == 256]
-    assert list(prompt.boundaries) == starts
     assert len(starts) == 5
-
-
-def test_without_such_a_token_any_control_token_may_begin_a_message() -> None:
-    prompt = prompts("moves_system").of(
-        asking(user("one"), Message("assistant", "two"), user("three")), PLENTY
-    )
-    control = [at for at, token in enumerate(prompt.tokens) if token >= 256 and at]
-    assert control
-    assert list(prompt.boundaries) == sorted({*control, len(prompt.tokens)} - {0})
+    assert list(prompt.boundaries) == [1, *(at - 2 for at in starts[1:-1]), starts[-1]]
 
 
 def test_a_text_may_be_edited_near_its_end() -> None:
