@@ -158,8 +158,7 @@ class Scheduler:
         n = min(common_prefix(ahead.tokens, sequence.tokens), len(sequence.tokens) - 1)
         if self._backend.capabilities.cuts:
             return n
-        assert ahead.slot is not None
-        return max((at for at in ahead.checkpoints if ahead.slot.length < at <= n), default=0)
+        return max((latest for _, latest in ahead.checkpoints if latest <= n), default=0)
 
     def _seat(self, sequence: Sequence) -> None:
         """Give the sequence a slot that holds as many of its tokens as possible."""
@@ -203,10 +202,8 @@ class Scheduler:
         """Return the next tokens of a sequence, at most `size`."""
         assert sequence.slot is not None
         start = sequence.slot.length
-        stop = next((at for at in sequence.checkpoints if start < at), len(sequence.tokens))
-        if stop < len(sequence.tokens):
-            size = even_share(stop - start, size)
-        stop = min(start + size, stop)
+        latest = next((at for _, at in sequence.checkpoints if at > start), len(sequence.tokens))
+        stop = min(start + size, latest)
         last = stop == len(sequence.tokens)
         tokens = sequence.tokens[start:stop]
         return sequence, BatchPart(sequence.slot.id, start, tokens, int(last and sequence.generates))
@@ -244,8 +241,18 @@ class Scheduler:
             assert slot is not None
             n_drafted = len(sequence.draft.tokens) if sequence.draft else 0
             self.cache.extend(slot, part.tokens[: len(part.tokens) - n_drafted])
-            if slot.length in sequence.checkpoints:
-                self.cache.checkpoint(slot)
+            self._take_checkpoint(sequence, len(part.tokens))
+
+    def _take_checkpoint(self, sequence: Sequence, size: int) -> None:
+        """Take a checkpoint if one is due, before another call of this size would go too far for it."""
+        assert sequence.slot is not None
+        length = sequence.slot.length
+        due = [(first, latest) for first, latest in sequence.checkpoints if first <= length <= latest]
+        if any(length + size > latest for _, latest in due):
+            self.cache.checkpoint(sequence.slot)
+            sequence.checkpoints = tuple(one for one in sequence.checkpoints if one not in due)
+        if sequence.checkpoints and sequence.checkpoints[0][1] <= length:  # an interrupted call has passed it
+            sequence.checkpoints = sequence.checkpoints[1:]
 
     def accept_draft(self, sequence: Sequence, drafted: Seq[int], n_accepted: int) -> None:
         """Keep the first `n_accepted` of the drafted tokens, and roll the others back."""
@@ -322,17 +329,19 @@ class Scheduler:
         sequence.slot, sequence.checkpoints = None, ()
 
 
-def checkpoints_of(boundaries: Seq[int], start: int, end: int) -> tuple[int, ...]:
-    """Return where to take checkpoints, of the boundaries of a prompt that is computed from `start` on.
+def checkpoints_of(boundaries: Seq[int], start: int, end: int) -> tuple[tuple[int, int], ...]:
+    """Return where to take checkpoints, of a prompt that is computed from `start` on: (first, latest) places.
 
-    The last one, and as few before it as needed so that, whatever is edited at a boundary, what lies between
-    a checkpoint and it is no more than a quarter of what is computed again anyway, or a short call.
+    One before the last boundary, and as few before it as needed so that, whatever is edited at a boundary,
+    what lies between a checkpoint and it is a quarter of what is computed again anyway at the most, or no
+    more than a call is worth. So calls need not end at boundaries where they are short.
     """
     ahead = [at for at in boundaries if at > start]
-    chosen, open_at = ahead[-1:], 0
+    chosen, covered = [(at, at) for at in ahead[-1:]], 0
     for at, before in pairwise([*ahead[-2::-1], start]):
-        open_at = open_at or at
-        if open_at - before > max((end - open_at) // 4, _LEAST_APART):
-            chosen.append(at)
-            open_at = 0
+        covered = covered or at
+        first = covered - max((end - covered) // 4, _LEAST_APART)
+        if before < first:
+            chosen.append((first, at))
+            covered = 0
     return tuple(chosen[::-1])

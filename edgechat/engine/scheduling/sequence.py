@@ -29,8 +29,8 @@ class Sequence:
     arrived: float
     boundaries: tuple[int, ...] = ()
     """Where later prompts may diverge: numbers of tokens, those before the generation prompt last."""
-    checkpoints: tuple[int, ...] = ()
-    """Those at which a checkpoint is taken while the sequence is computed in its slot."""
+    checkpoints: tuple[tuple[int, int], ...] = ()
+    """Between which lengths of its slot checkpoints are still to be taken, both included."""
     dropped: int = 0
     """Turns that the prompt leaves out."""
     spent: Slot | None = None

@@ -134,7 +134,7 @@ class Speculation:
 
     def _is_stream(self, stream: Stream, part: BatchPart) -> bool:
         """Say whether a part is the next token of a reply, behind which no checkpoint is taken."""
-        return part.n_logits == 1 and len(part.tokens) == 1 and part.start + 1 not in stream.checkpoints
+        return part.n_logits == 1 and len(part.tokens) == 1 and not stream.checkpoints
 
     def _max_drafted(self, planned: Planned) -> int:
         """Return how many tokens this batch may draft."""
