@@ -76,6 +76,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.prefill
 	$(BIN)/python -m benchmarks.reopen
 	$(BIN)/python -m benchmarks.overflow
+	$(BIN)/python -m benchmarks.edits
 	$(BIN)/python -m benchmarks.turns
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.app

@@ -140,7 +140,7 @@ class EngineCore:
             sampler=Sampler(request.sampling),
             reply=reply_of(request, self.template, thinking=prompt.thinking),
             arrived=arrived,
-            boundary=prompt.boundary,
+            boundaries=prompt.boundaries,
             dropped=prompt.dropped,
             logprobs=None if request.logprobs is None else Logprobs(vocabulary, request.logprobs),
         )
@@ -419,7 +419,7 @@ class EngineCore:
         if shorter is None:
             return self._finish(sequence, "context")
         sequence.tokens = shorter.tokens + sequence.tokens[sequence.n_prompt :]
-        sequence.n_prompt, sequence.boundary = len(shorter.tokens), shorter.boundary
+        sequence.n_prompt, sequence.boundaries = len(shorter.tokens), shorter.boundaries
         sequence.dropped = shorter.dropped
         sequence.n_cached = min(sequence.n_cached or 0, sequence.n_prompt)
         sequence.n_shifted = min(sequence.n_shifted, sequence.n_prompt)

@@ -25,6 +25,7 @@ from edgechat.native.params import LoadParams
 from edgechat.native.placement import Placement, layer_devices
 
 CACHE_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
+_PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 DECODE_OK, DECODE_NO_CELLS, DECODE_ABORTED = 0, 1, 2
 
 # llama.cpp asks `bool abort(void *)` after every operation: in Python that would cost a tenth of a token. The
@@ -325,6 +326,23 @@ class Context:
         source = np.ascontiguousarray(state)
         data = _pointer(source, ctypes.c_uint8)
         return bool(lib.llama_state_seq_set_data(self._pointer, data, source.nbytes, seq))
+
+    def partial_state(self, seq: int) -> npt.NDArray[np.uint8]:
+        """Return a copy of what `remove` cannot bring back: windows and recurrent states of `seq`.
+
+        Raises MemoryError where llama.cpp cannot copy it.
+        """
+        size = int(lib.llama_state_seq_get_size_ext(self._pointer, seq, _PARTIAL))
+        data = np.empty(size, np.uint8)
+        target = _pointer(data, ctypes.c_uint8)
+        if not size or lib.llama_state_seq_get_data_ext(self._pointer, target, size, seq, _PARTIAL) != size:
+            raise MemoryError
+        return data
+
+    def set_partial_state(self, seq: int, state: npt.NDArray[np.uint8]) -> bool:
+        """Put back what `partial_state` returned; False, and these parts are empty, where cells are short."""
+        data = _pointer(state, ctypes.c_uint8)
+        return bool(lib.llama_state_seq_set_data_ext(self._pointer, data, state.nbytes, seq, _PARTIAL))
 
     def last_position(self, seq: int) -> int:
         """The largest position of `seq`; -1 for none."""

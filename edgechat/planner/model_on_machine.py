@@ -18,7 +18,7 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.native.params import CacheType, LoadParams
-from edgechat.planner.drafting import NOBODY, DraftCosts, has_large_state
+from edgechat.planner.drafting import NOBODY, DraftCosts, has_large_state, is_recurrent
 from edgechat.planner.estimate import calibration
 from edgechat.planner.estimate.calibration import Calibration, Correction, RunConditions
 from edgechat.planner.estimate.dry_run import MEMORY_LIMIT
@@ -34,6 +34,8 @@ from edgechat.planner.placement.load_config import EXACT, LoadConfig, Measure
 
 _LONGEST = 32768
 _TRIES = 6
+_CHECKPOINTS, _CHECKPOINT_SHARE = 32, 1 / 8
+"""The most checkpoints, and their share of the RAM that is left beside the load."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,19 @@ class ModelOnMachine:
         left = replace(draft.as_draft, budget=self.budget.less(dict(load.needs)))
         both = load.beside(left.load_as_draft(load.context))
         return both if self.fits(both, SPARE if self.fits(load, SPARE) else 0.0) else None
+
+    def checkpoint_bytes(self, load: LoadConfig) -> int:
+        """Return the bytes that checkpoints of chats may take: a modest share of the RAM that a load leaves.
+
+        One, which every next turn may need, is more important than that share.
+        """
+        size = self.footprint.checkpoint(self.header, load.params)
+        if not size and is_recurrent(self.header):  # of a kind that the formulas do not know
+            size = sum(needs.cache for needs in load.needs.values()) // load.params.n_seq_max
+        left = self.budget.ram - self.budget.charged(dict(load.needs))
+        if not size or left < size or load.params.embeddings:
+            return 0
+        return size * max(1, min(_CHECKPOINTS, int(_CHECKPOINT_SHARE * left) // size))
 
     def correction(self, load: LoadConfig) -> Correction:
         """Return the correction of this load's speed by earlier ones."""

@@ -28,11 +28,14 @@ class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
     compute_bytes: int = 0
     program_bytes: int = 0
     """Of the process around the model; in RAM only."""
+    checkpoint_bytes: int = 0
+    """In RAM only."""
 
     @property
     def total_bytes(self) -> int:
         """Everything together."""
-        return self.weights_bytes + self.cache_bytes + self.compute_bytes + self.program_bytes
+        model = self.weights_bytes + self.cache_bytes + self.compute_bytes
+        return model + self.program_bytes + self.checkpoint_bytes
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +83,8 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     n_layers: int = 0
     memory: tuple[DeviceMemory, ...] = ()
     """By device; RAM first."""
+    checkpoint_bytes: int = 0
+    """What checkpoints of sequences that cannot be cut may take: part of what `memory` says."""
     buffers: tuple[Buffer, ...] = ()
     """The same by type of buffer, as llama.cpp's own allocator says; empty where the sizes are estimated."""
     draft: DraftPlan | None = None

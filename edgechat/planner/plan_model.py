@@ -122,13 +122,14 @@ def plan(
         draft=draft_plan,
         ngrams=how.drafted > 0,
         no_draft=no_draft,
+        checkpoint_bytes=model.checkpoint_bytes(load),
     )
     complete = completed(incomplete, model, load)
     sentences = (
         why_context,
         *reasons.backend(header, model.budget, request),
         *reasons.split(header, model.budget, load),
-        reasons.memory(model.budget, load),
+        reasons.memory(model.budget, complete, load.source),
         reasons.sequences(header, load),
         reasons.drafts(complete),
         *why_threads,
@@ -212,8 +213,9 @@ def completed(plan: LoadPlan, model: ModelOnMachine, load: LoadConfig) -> LoadPl
             cache_bytes=needs.cache,
             compute_bytes=needs.compute,
             program_bytes=needs.program,
+            checkpoint_bytes=needs.checkpoints,
         )
-        for name, needs in load.needs.items()
+        for name, needs in load.keeping(plan.checkpoint_bytes).needs.items()
     )
     return msgspec.structs.replace(
         plan,

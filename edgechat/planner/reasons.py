@@ -63,20 +63,25 @@ def split(header: ModelHeader, budget: Budget, load: LoadConfig) -> Iterator[str
     yield f"Of {parts} layers (counting the output as one), {where}{rest}{experts}."
 
 
-def memory(budget: Budget, load: LoadConfig) -> str:
+def memory(budget: Budget, plan: LoadPlan, source: str) -> str:
     """Return what is needed where, how we know, and what is free."""
     texts = []
-    for name, needs in load.needs.items():
-        parts = (("weights", needs.weights), ("cache", needs.cache), ("compute", needs.compute))
-        listed = [f"{what} {mebibytes(size)}" for what, size in parts if size]
-        if needs.program:
-            listed.append(f"the program about {mebibytes(needs.program)}")
-        place = f" on {name}" if name != RAM else " of RAM" if len(load.needs) > 1 else ""
-        texts.append(f"{mebibytes(needs.total)}{place}: {', '.join(listed)}")
+    for part in plan.memory:
+        sizes = (
+            ("weights", part.weights_bytes),
+            ("cache", part.cache_bytes),
+            ("compute", part.compute_bytes),
+            ("the program about", part.program_bytes),
+            ("checkpoints up to", part.checkpoint_bytes),
+        )
+        listed = [f"{what} {mebibytes(size)}" for what, size in sizes if size]
+        place = f" on {part.name}" if part.name != RAM else " of RAM" if len(plan.memory) > 1 else ""
+        texts.append(f"{mebibytes(part.total_bytes)}{place}: {', '.join(listed)}")
+    names = {part.name for part in plan.memory}
     cards = "".join(
-        f", {mebibytes(card.budget)} on {card.name}" for card in budget.cards if card.name in load.needs
+        f", {mebibytes(card.budget)} on {card.name}" for card in budget.cards if card.name in names
     )
-    return f"Needs {'; '.join(texts)} ({load.source}); {budget.in_words}{cards}."
+    return f"Needs {'; '.join(texts)} ({source}); {budget.in_words}{cards}."
 
 
 def sequences(header: ModelHeader, load: LoadConfig) -> str:

@@ -442,6 +442,7 @@ SCHEMA: dict[str, Any] = {
                 "cache_bytes",
                 "compute_bytes",
                 "program_bytes",
+                "checkpoint_bytes",
                 "total_bytes",
             ),
             int,
@@ -496,7 +497,7 @@ def test_the_object(plan: Plan, words: tuple[str, ...]) -> None:
     assert sum(found["split"].values()) == found["gpu_layers"] <= found["n_layers"] + 1
     for one in found["devices"]:
         assert one["total_bytes"] == sum(
-            one[f"{what}_bytes"] for what in ("weights", "cache", "compute", "program")
+            one[f"{what}_bytes"] for what in ("weights", "cache", "compute", "program", "checkpoint")
         )
         assert one["total_bytes"] <= one["budget_bytes"]
 

@@ -18,6 +18,12 @@ def check_cache(cache: PrefixCache) -> None:
         assert node.n_slots == sum(node in slot.path for slot in cache.slots) > 0
         assert node.parent is not None
         assert node.parent.end == node.start
+        lengths = [one.length for one in node.checkpoints]
+        assert lengths == sorted(set(lengths))
+        assert all(node.start < length <= node.end for length in lengths)
+    for slot in cache.slots:
+        assert all(one.state == slot.tokens[: one.length] for one in slot.checkpoints)
+    assert sum(one.n_bytes for one in cache.checkpoints) <= backend.checkpoint_bytes
     listed, ahead = set(), list(cache._root.children)
     while ahead:
         node = ahead.pop()

@@ -13,6 +13,7 @@ from edgechat.engine.backends.base import Backend
 from edgechat.planner.plan import LoadPlan
 from tests import scripted as scripts
 from tests.engine.runtimes import KINDS, Cold, Load, Runtime, load, plan
+from tests.scripted.backend import CHECKPOINT_BYTES
 
 MakePlan = Callable[..., LoadPlan]
 RUNTIMES = (
@@ -27,7 +28,9 @@ RUNTIMES = (
 def scripted(tmp_path: Path, scripted_workers: None) -> MakePlan:
     """Return a function that plans a scripted model: `scripted(reply="x", context=100)`."""
 
-    def make(context: int = 4096, n_seq_max: int = 4, n_batch: int = 512, **script: Any) -> LoadPlan:
+    def make(
+        context: int = 4096, n_seq_max: int = 4, n_batch: int = 512, n_checkpoints: int = 8, **script: Any
+    ) -> LoadPlan:
         path = scripts.write(tmp_path / f"{len(list(tmp_path.iterdir()))}.gguf", **script)
         return LoadPlan(
             model_path=str(path),
@@ -35,6 +38,7 @@ def scripted(tmp_path: Path, scripted_workers: None) -> MakePlan:
             context=context,
             n_seq_max=n_seq_max,
             n_batch=n_batch,
+            checkpoint_bytes=n_checkpoints * CHECKPOINT_BYTES,
             threads=1,
         )
 

@@ -86,6 +86,7 @@ class Runtime:
 def plan(path: Path, **changes: object) -> LoadPlan:
     """Return how a model is loaded here: as its format wants it, small, and rounding little."""
     fields = {"context": 2048, "threads": 1, "flash_attention": False, "n_ubatch": 64, "n_seq_max": 3}
+    fields["checkpoint_bytes"] = 2**24
     name: BackendName = "mlx" if path.is_dir() else "llama.cpp"
     if name == "mlx":
         fields |= GPU

@@ -268,11 +268,51 @@ def test_who_finds_no_room_in_company_runs_alone(make: MakeEngine, monkeypatch: 
 
 
 def test_where_the_backend_cannot_cut_nothing_is_reused_wrongly(make: MakeEngine) -> None:
-    engine = make(cuts=False)
+    engine = make(cuts=False, n_checkpoints=0)
     for name, text in (("a", "one two three"), ("b", "one two four"), ("c", "one")):
         engine.submit(request(name, text))
         usage = ends(run(engine))[name].usage
         assert usage.cached_tokens == 0
+
+
+CANNOT_CUT = {"windowed": {"window": 30}, "hybrid": {"cuts": False}}
+
+
+def long_chat(n_messages: int) -> list[Message]:
+    return [
+        Message(("user", "assistant")[n % 2], f"This is message number {n}. " * 4) for n in range(n_messages)
+    ]
+
+
+@pytest.mark.parametrize("kind", CANNOT_CUT)
+@pytest.mark.parametrize("edited", [1, 8, 16, 18, 20])
+def test_an_edit_recomputes_from_the_last_common_message(make: MakeEngine, kind: str, edited: int) -> None:
+    """And no more than a quarter of that besides, or a few tokens, although nothing can be cut."""
+    engine = make(n_checkpoints=16, **CANNOT_CUT[kind])
+    messages = long_chat(21)
+    engine.submit(ChatRequest(id="new", messages=tuple(messages)))
+    new = run(engine)
+    messages[edited] = Message(messages[edited].role, "No: " + messages[edited].content)
+    engine.submit(ChatRequest(id="edit", messages=tuple(messages)))
+    usage = ends(run(engine))["edit"].usage
+    before = engine.prompts.of(ChatRequest(id="x", messages=tuple(messages)), 4096).boundaries[edited]
+    needed = usage.prompt_tokens - before
+    assert 0 <= usage.prompt_tokens - usage.cached_tokens - needed <= max(needed // 4, 32)
+    assert ends(new)["new"].usage.cached_tokens == 0
+    check(engine)
+
+
+def test_a_prompt_that_shares_with_a_running_one_waits_for_it(make: MakeEngine) -> None:
+    engine = make(cuts=False, n_batch=64)
+    messages = long_chat(9)
+    for n in range(3):
+        messages[-1] = Message("user", f"question {n} " * 5)
+        engine.submit(ChatRequest(id=str(n), messages=tuple(messages)))
+    found = ends(run(engine))
+    before = engine.prompts.of(ChatRequest(id="x", messages=tuple(messages)), 4096).boundaries[-2]
+    assert found["0"].usage.cached_tokens == 0
+    assert all(before - 64 < found[name].usage.cached_tokens <= before for name in ("1", "2"))
+    check(engine)
 
 
 def test_when_the_cache_runs_out_the_youngest_waits_and_nothing_is_lost(make: MakeEngine) -> None:

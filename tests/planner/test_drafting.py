@@ -12,7 +12,7 @@ from edgechat.models.formats.header import ModelHeader, Value
 from edgechat.native.params import LoadParams
 from edgechat.planner.drafting import DRAFTED, DraftCosts, drafting, is_much_smaller, misfit
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.estimate.memory import recurrent_bytes
+from edgechat.planner.estimate.memory import checkpoint_bytes, recurrent_bytes
 from edgechat.planner.machine import Machine
 from edgechat.planner.placement.fallback import reduce_to_fit, step_down
 from edgechat.planner.plan import as_json
@@ -270,4 +270,21 @@ def test_the_draft_is_the_first_to_go_and_n_grams_stay() -> None:
     alone = plan("a", HYBRID, machine(64 * GIB), PlanRequest(context=4096, draft="ngram"))
     left, told = reduce_to_fit(both, HYBRID, machine(alone.total_bytes), silent, failed=False)
     assert told == (why,)
+    assert left.draft is None
     assert left.total_bytes == alone.total_bytes
+
+
+def test_checkpoints_go_next_but_for_one() -> None:
+    both = plan(
+        "a", HYBRID, machine(64 * GIB), PlanRequest(context=4096, draft="small"), draft=drafting_model()
+    )
+    alone, _ = reduce_to_fit(both, HYBRID, machine(64 * GIB), silent, failed=True)
+    size = checkpoint_bytes(HYBRID, alone)
+    assert alone.checkpoint_bytes == both.checkpoint_bytes > size > 0
+    left, told = reduce_to_fit(both, HYBRID, machine(alone.total_bytes - 1), silent, failed=False)
+    assert len(told) == 2
+    assert "edits" in told[1]
+    assert left.checkpoint_bytes == left.memory[0].checkpoint_bytes == size
+    assert alone.total_bytes - left.total_bytes == alone.checkpoint_bytes - size
+    least = reduce_to_fit(left, HYBRID, machine(left.total_bytes - 1), silent, failed=False)[0]
+    assert (least.checkpoint_bytes, least.context, least.n_ubatch) == (size, 4096, 128)

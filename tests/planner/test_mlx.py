@@ -123,12 +123,12 @@ def test_a_cache_that_mlx_lm_cannot_quantize_stays_whole(key: str) -> None:
 def test_windows_and_states_are_each_sequences_own() -> None:
     windowed, hybrid = for_mlx(WINDOWED), for_mlx(HYBRID)
     # Five layers see everything, 29 a window of 1,024 and the chunk before it; 4,096 bytes a token in each.
-    full, window = 5 * 4096 * (2 * 8192 + 2 * 256), 29 * 4096 * 2 * (1024 + 512)
+    full, window = 5 * 4096 * (8192 + 2 * 256), 29 * 4096 * 2 * (1024 + 512)
     assert cache(windowed, "f16", n_seq_max=2) == full + window
     assert cache(windowed, "q8_0", n_seq_max=2) == full * 17 // 32 + window
     one, three = (cache(hybrid, "f16", n_seq_max=n) for n in (1, 3))
     state = 24 * 4 * (3 * (2 * 16 * 128 + 32 * 128) + 32 * 128 * 128)
-    assert three - one == 2 * (4 * state + 32_768 * 256)
+    assert three - one == 2 * (2 * state + 32_768 * 256)
 
 
 @pytest.mark.parametrize("name", [QWEN, HYBRID, WINDOWED])

@@ -69,7 +69,7 @@ def test_a_full_cache_is_what_was_planned(kind: str, cache_type: CacheType) -> N
     backend = MlxBackend(plan)
     try:
         weights = sum(one.nbytes for one in arrays(backend))
-        taken = fill(backend, plan, backend._cells // plan.n_seq_max)
+        taken = fill(backend, plan, backend.context // plan.n_seq_max)
     finally:
         backend.close()
     assert plan.weights_bytes == pytest.approx(weights, rel=0.01, abs=4096)

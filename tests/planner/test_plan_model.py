@@ -13,10 +13,10 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.drafting import DRAFTED
-from edgechat.planner.estimate.memory import recurrent_bytes
+from edgechat.planner.estimate.memory import checkpoint_bytes, recurrent_bytes
 from edgechat.planner.placement.budget import SPARE
 from edgechat.planner.placement.load_config import Measure
-from edgechat.planner.plan import LoadPlan
+from edgechat.planner.plan import LoadPlan, as_json
 from edgechat.planner.plan_model import CONTEXTS, plan
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, cache_bytes, header, machine
@@ -147,6 +147,36 @@ def test_a_recurrent_model_gets_fewer_sequences() -> None:
     assert any("a recurrent state of" in reason for reason in made.reasons)
     dense = planned(16)
     assert (dense.n_seq_max, dense.n_outputs_max, dense.n_batch, dense.n_layers) == (8, 8 + DRAFTED, 512, 32)
+
+
+def test_checkpoints_are_counted_and_take_nothing_from_the_context() -> None:
+    """A share of what is left, of models that cannot be cut; one of them at least, if it fits."""
+    hybrid = header(QWEN35_4B, arch="qwen35")
+    windowed = header(LLAMA_8B, arch="gemma3", attention__sliding_window=1024)
+    for model in (hybrid, windowed):
+        size, before = 0, 0
+        for free in (64, 16, 8, 6):
+            made = plan("a", model, machine(free * GIB), PlanRequest(context=8192))
+            size = checkpoint_bytes(model, made)
+            ram = made.memory[0]
+            assert made.checkpoint_bytes == ram.checkpoint_bytes
+            assert made.checkpoint_bytes % size == 0
+            assert 0 < made.checkpoint_bytes <= 32 * size
+            left = free * GIB - made.total_bytes + made.checkpoint_bytes
+            assert made.checkpoint_bytes <= max(size, left // 8)
+            assert made.checkpoint_bytes <= before or not before
+            assert any("checkpoints up to" in reason for reason in made.reasons)
+            assert as_json(made)["devices"][0]["checkpoint_bytes"] == made.checkpoint_bytes
+            before = made.checkpoint_bytes
+        tight = made.total_bytes - made.checkpoint_bytes + size - 1
+        none = plan("a", model, machine(tight), PlanRequest(context=8192))
+        assert (none.checkpoint_bytes, none.context) == (0, made.context)
+    assert planned(64).checkpoint_bytes == 0
+
+
+def test_a_kind_of_recurrent_model_that_no_formula_knows_keeps_some_too() -> None:
+    unknown = header({**LLAMA_8B, "attention.head_count_kv": 8}, arch="rwkv7")
+    assert plan("a", unknown, machine(64 * GIB), DEFAULT_REQUEST).checkpoint_bytes > 0
 
 
 def test_threads_come_with_their_reason() -> None:

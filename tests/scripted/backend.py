@@ -29,6 +29,7 @@ from edgechat.engine.backends.base import (
     BatchPart,
     CacheFull,
     Capabilities,
+    Checkpoint,
     Interruption,
     Logits,
     TokenDrawing,
@@ -42,6 +43,7 @@ from tests.scripted import KEY
 _START, _END, _BOS = 256, 257, 258
 _SPECIAL = {_START: b"<|im_start|>", _END: b"<|im_end|>", _BOS: b"<s>"}
 _CERTAIN = 50.0
+CHECKPOINT_BYTES = 1000
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +76,8 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """False: only whole sequences can be copied, as with recurrent models."""
     window: int = 0
     """Tokens that an attention window keeps; what lies before is lost, and cannot be gone back to."""
+    rewinds: int = 0
+    """Of so many rewinds one fails."""
     shifts: bool = False
     rolls_back: int = 16
     """Tokens of one call that can be taken back after it."""
@@ -177,6 +181,7 @@ class ScriptedBackend:
         self.n_batch = plan.n_batch
         self.n_outputs_max = plan.n_outputs_max or plan.n_batch
         self.rolls_back, self.rolls_back_alone = self._script.rolls_back, self._script.rolls_back_alone
+        self.checkpoint_bytes = 0 if self.capabilities.cuts else plan.checkpoint_bytes
         self._computed: dict[int, int] = {}
         self.chat_template = self._script.template
         self.architecture = "scripted"
@@ -185,6 +190,7 @@ class ScriptedBackend:
         self.touched_bytes = 0
         self.train_context = plan.context
         self._cache: dict[int, list[Cell]] = {}
+        self._n_rewinds = 0
 
     def decode(self, parts: Sequence[BatchPart]) -> Logits:
         """See `Backend.decode`."""
@@ -274,13 +280,30 @@ class ScriptedBackend:
         held = self._cache.get(source, [])
         return length == len(held) or self._can_cut(held)
 
-    def copy(self, source: int, target: int, length: int) -> None:
+    def checkpoint(self, seq: int) -> Checkpoint:
+        """See `Backend.checkpoint`."""
+        tokens = self.tokens_of(seq)
+        return Checkpoint(len(tokens), CHECKPOINT_BYTES, tokens)
+
+    def rewind(self, seq: int, checkpoint: Checkpoint) -> bool:
+        """See `Backend.rewind`."""
+        held = self._cache[seq]
+        if self.tokens_of(seq)[: checkpoint.length] != checkpoint.state:
+            raise ValueError(f"the checkpoint is of other tokens than sequence {seq} begins with")
+        self._n_rewinds += 1
+        lost = self._script.rewinds and self._n_rewinds % self._script.rewinds == 0
+        del held[0 if lost else checkpoint.length :]
+        self._computed[seq] = 0
+        return not lost
+
+    def copy(self, source: int, target: int, length: int) -> bool:
         """See `Backend.copy`."""
         if self._cache.get(target):
             raise ValueError(f"sequence {target} is not empty")
         if not self.can_copy(source, length):
             raise ValueError(f"{length} tokens of sequence {source} cannot be copied")
         self._cache[target] = self._cache[source][:length]
+        return True
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
         """See `Backend.shift`."""

@@ -5,7 +5,7 @@ With --json, one object is printed for one MODEL; for several or none, a list of
     model, path, backend ("llama.cpp" or "mlx"), quant, file_bytes, context, cache_type, threads, gpu_layers,
     n_layers, split, experts_in_ram, n_batch, n_ubatch, n_seq_max, n_outputs_max, n_rs_seq, flash_attention
     devices       a list: name ("RAM" or llama.cpp's, or "MLX"), budget_bytes, weights_bytes, cache_bytes,
-                  compute_bytes, program_bytes, total_bytes
+                  compute_bytes, program_bytes, checkpoint_bytes, total_bytes
     exact         whether llama.cpp's allocator computed the sizes; otherwise they are estimated
     draft         the draft model: model, path, quant, file_bytes, context, total_bytes; or null
     ngrams        whether n-grams of the conversation are used for drafting

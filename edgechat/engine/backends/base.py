@@ -48,6 +48,20 @@ class BatchPart:
     n_logits: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """What cutting cannot bring back of a sequence: its windows and recurrent states at one length.
+
+    Keys and values of layers with full attention are not part of it: they stay in the cache.
+    """
+
+    length: int
+    """Tokens of the sequence when it was taken."""
+    n_bytes: int
+    state: object
+    """The backend's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a backend can do. To ask for more is an error, and never ignored."""
@@ -55,7 +69,7 @@ class Capabilities:
     mixes: bool
     """One batch may hold parts of several sequences."""
     cuts: bool = True
-    """Sequences can be cut and copied at any token; else only whole ones are copied."""
+    """Sequences can be cut and copied at any token; else whole ones are copied, and rewound."""
     shifts: bool = False
     """A part can be taken out of the middle of a sequence, which is approximate."""
     saves: bool = False
@@ -145,6 +159,8 @@ class Backend(Protocol):
     """Tokens that one call of `decode` may hold."""
     n_outputs_max: int
     """Rows of logits that one call may ask for."""
+    checkpoint_bytes: int
+    """Bytes of memory that all checkpoints may take; 0: none are taken, or needed."""
     rolls_back: int
     """Tokens at the end of what one call has computed that can be taken back; see `rollback`."""
     rolls_back_alone: bool
@@ -180,13 +196,24 @@ class Backend(Protocol):
         the result would be wrong; the sequence is then unchanged.
         """
 
+    def checkpoint(self, seq: int) -> Checkpoint:
+        """Return what `rewind` needs to come back to where a sequence is now. Raises MemoryError."""
+
+    def rewind(self, seq: int, checkpoint: Checkpoint) -> bool:
+        """Cut a sequence that begins with the tokens of the checkpoint down to these.
+
+        The checkpoint may be of another sequence. False, and the sequence is empty, where the result would
+        be wrong or cells are short.
+        """
+
     def can_copy(self, source: int, length: int) -> bool:
         """Say whether the first `length` tokens of a sequence can be copied with a correct result."""
 
-    def copy(self, source: int, target: int, length: int) -> None:
+    def copy(self, source: int, target: int, length: int) -> bool:
         """Let `target`, which is empty, hold the first `length` tokens of `source` too, in the same cells.
 
-        Only after `can_copy` has returned True.
+        Only after `can_copy` has returned True. False, and `target` stays empty, where its windows find no
+        cells of their own.
         """
 
     def shift(self, seq: int, start: int, stop: int) -> bool:

@@ -21,6 +21,7 @@ from edgechat.engine.backends.base import (
     BatchPart,
     CacheFull,
     Capabilities,
+    Checkpoint,
     Interrupted,
     Interruption,
     Logits,
@@ -95,6 +96,7 @@ class LlamaCppBackend(LlamaCppModel):
         self.rolls_back_alone = self._recurrent
         cuts = not (self._recurrent or self._window)
         shifts = cuts and self._context.can_shift
+        self.checkpoint_bytes = 0 if cuts else plan.checkpoint_bytes
         self.drawing: TokenDrawing | None = None
         # Accelerators finish what they have begun, and an aborted call would leave half of a recurrent state.
         self.interruption: Interruption | None = None if self._recurrent or plan.devices else self
@@ -138,9 +140,13 @@ class LlamaCppBackend(LlamaCppModel):
         if length > 0 and not self._can_cut(seq, length):
             return False
         if not length:
-            self._rolled_back.discard(seq)
-            self._alone = (-1, 0)
+            self._forget_calls(seq)
         return self._context.remove(seq, length)
+
+    def _forget_calls(self, seq: int) -> None:
+        """Note that the recurrent state of a sequence is no longer what calls have left."""
+        self._rolled_back.discard(seq)
+        self._alone = (-1, 0)
 
     def rollback(self, seq: int, count: int) -> bool:
         length = self._context.last_position(seq) + 1 - count
@@ -155,15 +161,38 @@ class LlamaCppBackend(LlamaCppModel):
         self._rolled_back.add(seq)
         return True
 
+    def checkpoint(self, seq: int) -> Checkpoint:
+        state = self._context.partial_state(seq)
+        return Checkpoint(self._context.last_position(seq) + 1, state.nbytes, state)
+
+    def rewind(self, seq: int, checkpoint: Checkpoint) -> bool:
+        length, state = checkpoint.length, checkpoint.state
+        assert isinstance(state, np.ndarray)
+        self._forget_calls(seq)
+        rewound = (
+            self._context.set_partial_state(seq, state)
+            and self._context.remove(seq, length)
+            and self._context.last_position(seq) + 1 == length
+            and (self._recurrent or self._can_cut(seq, length))
+        )
+        if not rewound:
+            self._context.remove(seq, 0)
+        return rewound
+
     def can_copy(self, source: int, length: int) -> bool:
         if source in self._rolled_back:
             return False
         return length == self._context.last_position(source) + 1 or self._can_cut(source, length)
 
-    def copy(self, source: int, target: int, length: int) -> None:
+    def copy(self, source: int, target: int, length: int) -> bool:
         whole = length == self._context.last_position(source) + 1
         # A part of a recurrent state's history cannot be named, not even where it is all of it.
         self._context.copy(source, target, -1 if whole else length)
+        # Cells behind a window are used again only where one sequence holds them, so none are shared.
+        try:
+            return not self._window or self.rewind(target, self.checkpoint(target))
+        except MemoryError:
+            return not self._context.remove(target, 0)
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
         length = self._context.last_position(seq) + 1

@@ -4,8 +4,9 @@ A radix tree over token ids whose nodes are runs of cells. A slot (a sequence of
 and holds every cell on the way to it, so what two slots share is one node, and the sizes of the nodes are
 what the cache really takes. Slots without a running request are reused or evicted, least recently used first.
 
-A model whose state cannot be cut can continue only from the end of a slot, not from a node inside the tree;
-there the scheduler forks a slot where a later prompt will diverge.
+A model whose state cannot be cut can continue only from the end of a slot, or from a checkpoint: what cutting
+cannot bring back, copied where a later prompt may diverge. Checkpoints lie at positions of the tree, so every
+slot that passes one can go back to it, and they leave with its tokens.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from edgechat.engine.backends.base import Backend
+from edgechat.engine.backends.base import Backend, Checkpoint
 from edgechat.engine.snapshot import CacheStats
 
 _PATTERN = 32
@@ -31,6 +32,8 @@ class Node:
     n_slots: int
     children: list[Node] = field(default_factory=list)
     """Two may begin alike: the same text, computed twice at the same time."""
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    """Behind its tokens, the shortest first."""
 
     @property
     def end(self) -> int:
@@ -71,6 +74,15 @@ class Slot:
     def tokens(self) -> list[int]:
         """The tokens it holds."""
         return [token for node in self.path for token in node.tokens]
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """Where it can go back to, the shortest first."""
+        return [checkpoint for node in self.path for checkpoint in node.checkpoints]
+
+    def checkpoint_at(self, length: int) -> Checkpoint | None:
+        """Return the checkpoint of so many tokens, if there is one."""
+        return next((one for one in self.checkpoints if one.length == length), None)
 
 
 class PrefixCache:
@@ -140,7 +152,11 @@ class PrefixCache:
         """Return how many of the shared tokens the backend can reuse."""
         if self._backend.capabilities.cuts or not shared or (shared == slot.length and not slot.busy):
             return shared
-        return shared if self._backend.can_copy(slot.id, shared) else 0
+        if self._backend.can_copy(slot.id, shared):
+            return shared
+        if slot.busy and not self._backend.can_copy(slot.id, slot.length):
+            return 0
+        return max((one.length for one in slot.checkpoints if one.length <= shared), default=0)
 
     # Filling and emptying slots.
 
@@ -165,19 +181,19 @@ class PrefixCache:
         """Take the source over, or copy its first `n` tokens to another slot."""
         target = self._least_needed(keep=source, spent=spent)
         if not source.busy:
-            if n == source.length and (spent in (None, source) or not self._backend.can_copy(source.id, n)):
+            copies = target is not None and self._backend.can_copy(source.id, source.length)
+            if n == source.length and (spent in (None, source) or not copies):
                 return source, n
             # A copy may evict another slot, which may lose more than to truncate this one.
             lost = source.length if target is None else 0 if target is spent else target.length
-            if (source is spent or source.length - n < lost) and self.truncate(source, n):
-                return source, n
-            if target is None:
-                self.clear(source)
-                return source, 0
+            if source is spent or source.length - n < lost or not copies:
+                if not self.truncate(source, n):
+                    self.clear(source)
+                return source, source.length
         assert target is not None, "there must be a free slot"
         self._vacate(target, spent)
         self._copy(source, target, n)
-        return target, n
+        return target, target.length
 
     def _least_needed(self, *, keep: Slot | None = None, spent: Slot | None = None) -> Slot | None:
         """Return the free slot to reuse first: the spent one, an empty one, the least recently used."""
@@ -194,21 +210,13 @@ class PrefixCache:
         self._vacate(slot, spent)
         return slot
 
-    def fork(self, slot: Slot) -> Slot | None:
-        """Copy a slot to a free one, as a checkpoint; None if none is free, or there is one already."""
-        if any(other is not slot and other.tip is slot.tip for other in self.slots):
-            return None
-        checkpoint = self._least_needed(keep=slot)
-        if checkpoint is None:
-            return None
-        self._vacate(checkpoint)
-        self._copy(slot, checkpoint, slot.length)
-        checkpoint.chat = slot.chat
-        self._touch(checkpoint)
-        return checkpoint
-
     def _copy(self, source: Slot, target: Slot, n: int) -> None:
-        self._backend.copy(source.id, target.id, n)
+        """Copy the first `n` tokens to an empty slot, which stays empty where the backend cannot."""
+        checkpoint = None if self._backend.can_copy(source.id, n) else source.checkpoint_at(n)
+        if not self._backend.copy(source.id, target.id, n if checkpoint is None else source.length):
+            return
+        if checkpoint is not None and not self._backend.rewind(target.id, checkpoint):
+            return
         target.tip = self._node_ending(source, n)
         for node in target.path:
             node.n_slots += 1
@@ -237,15 +245,22 @@ class PrefixCache:
         slot.last_used = self._clock
 
     def truncate(self, slot: Slot, length: int) -> bool:
-        """Cut a slot to its first `length` tokens; False, and no change, if the backend cannot."""
+        """Cut a slot to its first `length` tokens.
+
+        False if the backend cannot: the slot is as it was, or empty where it could not be rewound.
+        """
         if length >= slot.length:
             return True
-        if not self._backend.truncate(slot.id, length):
-            return False
-        tip = self._node_ending(slot, length)
+        cut = self._backend.truncate(slot.id, length)
+        if not cut:
+            checkpoint = slot.checkpoint_at(length)
+            if checkpoint is None:
+                return False
+            cut = self._backend.rewind(slot.id, checkpoint)
+        tip = self._node_ending(slot, length) if cut else self._root
         self._detach(slot, tip)
         slot.tip = tip
-        return True
+        return cut
 
     def clear(self, slot: Slot) -> None:
         """Empty a slot."""
@@ -266,6 +281,48 @@ class PrefixCache:
         self.stats.evictions += 1
         self.clear(min(idle, key=lambda slot: slot.last_used))
         return True
+
+    # Checkpoints.
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """All of them; each is behind tokens that some slot holds."""
+        nodes = {id(node): node for slot in self.slots for node in slot.path}
+        return [checkpoint for node in nodes.values() for checkpoint in node.checkpoints]
+
+    def checkpoint(self, slot: Slot) -> None:
+        """Keep what later prompts need to go back to where a slot ends, if there is memory for it."""
+        limit = self._backend.checkpoint_bytes
+        if not (limit and slot.length) or slot.checkpoint_at(slot.length):
+            return
+        try:
+            taken = self._backend.checkpoint(slot.id)
+        except MemoryError:
+            return
+        if taken.n_bytes > limit:
+            return
+        slot.tip.checkpoints.append(taken)
+        while sum(one.n_bytes for one in self.checkpoints) > limit:
+            self._drop_checkpoint(keep=taken)
+
+    def _drop_checkpoint(self, keep: Checkpoint) -> None:
+        """Drop what is missed least: of the slot that was used longest ago, where they lie densest.
+
+        An edit recomputes what lies between a checkpoint and it, which counts the less, the more follows.
+        """
+        kept: set[int] = set()
+        found: list[tuple[Node, Checkpoint, float]] = []
+        for slot in sorted(self.slots, key=lambda slot: (slot.busy, slot.last_used), reverse=True):
+            before, own = 0, []
+            for node in slot.path:
+                for one in node.checkpoints:
+                    if id(node) not in kept and one is not keep:
+                        own.append((node, one, (one.length - before) / (slot.length - one.length + 1)))
+                    before = one.length
+            kept.update(id(node) for node in slot.path)
+            found = own or found
+        node, one, _ = min(found, key=lambda entry: entry[2])
+        node.checkpoints.remove(one)
 
     # A sliding window.
 
@@ -322,6 +379,8 @@ class PrefixCache:
         """Split a node at a position, and return the upper half."""
         assert node.parent is not None
         upper = Node(node.start, node.tokens[: at - node.start], node.parent, node.n_slots, [node])
+        upper.checkpoints = [one for one in node.checkpoints if one.length <= at]
+        node.checkpoints = [one for one in node.checkpoints if one.length > at]
         if node in node.parent.children:  # an approximate node is not, nor is its upper half
             node.parent.children[node.parent.children.index(node)] = upper
         node.tokens = node.tokens[at - node.start :]

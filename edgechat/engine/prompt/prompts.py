@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -20,6 +21,10 @@ from edgechat.engine.types import ChatRequest, Message
 
 _MOST = 4
 """Times the context: up to so many tokens, a text is tokenized to its end, to know how many must leave."""
+_RUN = 3
+"""Tokens from one control token to the next that stands between the same messages."""
+_DISTANCES = tuple(2**n for n in range(20, 5, -1))
+"""Tokens from the end of a text: from each of these places on, twice as much at the most is recomputed."""
 _NEAR = 4096
 """Characters that can be tokenized a dozen times without a noticeable delay."""
 
@@ -32,8 +37,8 @@ class Prompt:
     """What a reply, or the idle time before the next turn, begins with."""
 
     tokens: list[int]
-    boundary: int
-    """Tokens before the generation prompt: where the cache of a model that cannot be cut is forked."""
+    boundaries: tuple[int, ...]
+    """Where later prompts may diverge: tokens before messages and, last, before the generation prompt."""
     dropped: int
     """Turns that were left out."""
     thinking: bool
@@ -95,7 +100,7 @@ class Prompts:
         if len(tokens) >= cells:
             raise _too_long(str(len(tokens)), cells, "The text")
         # The same prompt again computes only the last token.
-        return Prompt(tokens, boundary=len(tokens) - 1, dropped=0, thinking=False)
+        return Prompt(tokens, self._boundaries(tokens, len(tokens) - 1), dropped=0, thinking=False)
 
     def _infill(self, text: str | tuple[int, ...], suffix: str, cells: int) -> list[int]:
         """Return the tokens of a prompt for what belongs between a text and a suffix."""
@@ -136,7 +141,7 @@ class Prompts:
             if len(draft.tokens) >= cells:
                 return None
             n_tokens = self._before_question(draft, common_prefix(draft.text, other))
-            return Prompt(draft.tokens[:n_tokens], n_tokens, draft.window.dropped, thinking=False)
+            return Prompt(draft.tokens[:n_tokens], (n_tokens,), draft.window.dropped, thinking=False)
 
     def shorter(self, request: ChatRequest, cells: int, dropped: int, generated: int) -> Prompt | None:
         """Return a prompt with more than `dropped` turns left out, for a reply that has filled the context.
@@ -243,12 +248,24 @@ class Prompts:
         marks = self._template.marks
         return Prompt(
             tokens=draft.tokens,
-            boundary=self._boundary(request, draft),
+            boundaries=self._boundaries(draft.tokens, self._boundary(request, draft)),
             dropped=draft.window.dropped,
             thinking=marks is not None
             and not begins_answer(request.messages)
             and draft.text.rstrip().endswith(marks.open),
         )
+
+    def _boundaries(self, tokens: list[int], last: int) -> tuple[int, ...]:
+        """Return where a prompt may be edited, up to `last`: where control tokens end a message.
+
+        In a text without them it may be anywhere, and most likely near the end.
+        """
+        control = {token for token in set(tokens) if self._control(token)}
+        marks = [at for at in range(1, last) if tokens[at] in control]
+        if not marks:
+            return (*(last - distance for distance in _DISTANCES if distance < last), last)
+        runs = (at for before, at in pairwise([-_RUN, *marks]) if at - before > _RUN)
+        return (*(at for at in runs if last - at > _RUN), last)
 
     def _boundary(self, request: ChatRequest, draft: _Draft) -> int:
         """Return how many tokens the rendering without a generation prompt shares with this one."""

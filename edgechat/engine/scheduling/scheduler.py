@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence as Seq
+from itertools import pairwise
 
 from edgechat.engine.backends.base import Backend, BatchPart, Interruption
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot, common_prefix
@@ -19,6 +20,8 @@ _HEADROOM = 32
 """Cells left for each sequence to grow before another joins, so that it is not preempted at once."""
 _WORTH_WAITING = 64
 """Shared tokens for which a sequence waits until another one has computed them."""
+_LEAST_APART = 32
+"""Tokens that may always lie between a checkpoint and a boundary: they cost about what a call does."""
 SHIFT_SECONDS = 1.0
 """Seconds of prefill that a shift must save: what it gives is approximate."""
 _LEAST_SHIFTED = 64
@@ -157,9 +160,7 @@ class Scheduler:
         n = min(common_prefix(ahead.tokens, sequence.tokens), len(sequence.tokens) - 1)
         if self._backend.capabilities.cuts:
             return n
-        # The cache can be reused only at the token where the slot is forked.
-        forks = ahead.slot is not None and ahead.slot.length < ahead.boundary <= n
-        return ahead.boundary if forks and self.cache.has_free_slot else 0
+        return max((latest for _, latest in ahead.checkpoints if latest <= n), default=0)
 
     def _seat(self, sequence: Sequence) -> None:
         """Give the sequence a slot that holds as many of its tokens as possible."""
@@ -168,6 +169,9 @@ class Scheduler:
         )
         sequence.slot = slot
         slot.chat = sequence.request.chat
+        if self._backend.checkpoint_bytes:
+            self.cache.checkpoint(slot)  # where a reply has ended, and its question may be edited
+            sequence.checkpoints = checkpoints_of(sequence.boundaries, slot.length, len(sequence.tokens))
         if sequence.n_cached is None:
             sequence.n_cached = min(n, sequence.n_prompt)
 
@@ -200,9 +204,8 @@ class Scheduler:
         """Return the next tokens of a sequence, at most `size`."""
         assert sequence.slot is not None
         start = sequence.slot.length
-        stop = min(start + size, len(sequence.tokens))
-        if not self._backend.capabilities.cuts and start < sequence.boundary:
-            stop = min(stop, sequence.boundary)  # where the slot is forked
+        latest = next((at for _, at in sequence.checkpoints if at > start), len(sequence.tokens))
+        stop = min(start + size, latest)
         last = stop == len(sequence.tokens)
         tokens = sequence.tokens[start:stop]
         return sequence, BatchPart(sequence.slot.id, start, tokens, int(last and sequence.generates))
@@ -240,8 +243,18 @@ class Scheduler:
             assert slot is not None
             n_drafted = len(sequence.draft.tokens) if sequence.draft else 0
             self.cache.extend(slot, part.tokens[: len(part.tokens) - n_drafted])
-            if slot.length == sequence.boundary and not self._backend.capabilities.cuts:
-                self.cache.fork(slot)
+            self._take_checkpoint(sequence, len(part.tokens))
+
+    def _take_checkpoint(self, sequence: Sequence, size: int) -> None:
+        """Take a checkpoint if one is due, before another call of this size would go too far for it."""
+        assert sequence.slot is not None
+        length = sequence.slot.length
+        due = [(first, latest) for first, latest in sequence.checkpoints if first <= length <= latest]
+        if any(length + size > latest for _, latest in due):
+            self.cache.checkpoint(sequence.slot)
+            sequence.checkpoints = tuple(one for one in sequence.checkpoints if one not in due)
+        if sequence.checkpoints and sequence.checkpoints[0][1] <= length:  # an interrupted call has passed it
+            sequence.checkpoints = sequence.checkpoints[1:]
 
     def accept_draft(self, sequence: Sequence, drafted: Seq[int], n_accepted: int) -> None:
         """Keep the first `n_accepted` of the drafted tokens, and roll the others back."""
@@ -315,4 +328,22 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         assert sequence.slot is not None
         self.cache.release(sequence.slot)
-        sequence.slot = None
+        sequence.slot, sequence.checkpoints = None, ()
+
+
+def checkpoints_of(boundaries: Seq[int], start: int, end: int) -> tuple[tuple[int, int], ...]:
+    """Return where to take checkpoints, of a prompt that is computed from `start` on: (first, latest) places.
+
+    One before the last boundary, and as few before it as needed so that, whatever is edited at a boundary,
+    what lies between a checkpoint and it is a quarter of what is computed again anyway at the most, or no
+    more than a call is worth. So calls need not end at boundaries where they are short.
+    """
+    ahead = [at for at in boundaries if at > start]
+    chosen, covered = [(at, at) for at in ahead[-1:]], 0
+    for at, before in pairwise([*ahead[-2::-1], start]):
+        covered = covered or at
+        first = covered - max((end - covered) // 4, _LEAST_APART)
+        if before < first:
+            chosen.append((first, at))
+            covered = 0
+    return tuple(chosen[::-1])

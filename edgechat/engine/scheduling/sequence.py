@@ -27,8 +27,10 @@ class Sequence:
     n_prompt: int
     sampler: Sampler
     arrived: float
-    boundary: int = 0
-    """Prompt tokens before the generation prompt, where the next turn's prompt may diverge."""
+    boundaries: tuple[int, ...] = ()
+    """Where later prompts may diverge: numbers of tokens, those before the generation prompt last."""
+    checkpoints: tuple[tuple[int, int], ...] = ()
+    """Between which lengths of its slot checkpoints are still to be taken, both included."""
     dropped: int = 0
     """Turns that the prompt leaves out."""
     spent: Slot | None = None

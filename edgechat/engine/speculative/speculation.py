@@ -133,9 +133,8 @@ class Speculation:
         return planned
 
     def _is_stream(self, stream: Stream, part: BatchPart) -> bool:
-        """Say whether a part is the next token of a reply, not the end of a prompt that will be forked."""
-        forked = not self._backend.capabilities.cuts and part.start < stream.boundary
-        return part.n_logits == 1 and len(part.tokens) == 1 and not forked
+        """Say whether a part is the next token of a reply, behind which no checkpoint is taken."""
+        return part.n_logits == 1 and len(part.tokens) == 1 and not stream.checkpoints
 
     def _max_drafted(self, planned: Planned) -> int:
         """Return how many tokens this batch may draft."""

@@ -246,7 +246,7 @@ def _runs(cache: PrefixCache, pinned: dict[int, int], chat: str | None) -> Itera
     for slot, path in paths:
         is_own = slot.busy or (slot.chat is not None and slot.chat == chat)
         for node in path:
-            # The checkpoints of one chat are slots as well, and do not count as shared.
+            # Earlier versions of one chat are slots as well, and do not count as shared.
             owners.setdefault(id(node), set()).add(slot.id if slot.chat is None else slot.chat)
             if is_own:
                 own.add(id(node))

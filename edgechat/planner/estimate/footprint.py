@@ -13,6 +13,7 @@ from edgechat.planner.estimate import mlx
 from edgechat.planner.estimate.compute import compute_bytes, output_bytes
 from edgechat.planner.estimate.memory import (
     cache_bytes_per_token,
+    checkpoint_bytes,
     layer_cache_bytes,
     layer_recurrent_bytes,
     not_in_blocks,
@@ -34,6 +35,8 @@ class Footprint:
     """Of a load, besides its weights; the number: bytes of the process around the model."""
     per_token: Callable[[ModelHeader, CacheType], int]
     """Bytes of cache that one more token takes beyond all windows."""
+    checkpoint: Callable[[ModelHeader, LoadParams], int]
+    """Bytes of what is kept to go back in a sequence; 0 where sequences can be cut."""
     layouts: Callable[[ModelShape, Extras, Budget], Iterator[Layout]]
     needs: Callable[[ModelShape, Extras, Layout], dict[str, Needs]]
     """What a layout takes of each memory."""
@@ -75,6 +78,7 @@ _FOOTPRINTS: dict[Format, Footprint] = {
     "gguf": Footprint(
         extras=_extras,
         per_token=cache_bytes_per_token,
+        checkpoint=checkpoint_bytes,
         layouts=layouts,
         needs=estimated,
         rate=lambda card, processor, measured: (
@@ -87,6 +91,7 @@ _FOOTPRINTS: dict[Format, Footprint] = {
     "mlx": Footprint(
         extras=mlx.extras,
         per_token=mlx.cache_bytes_per_token,
+        checkpoint=mlx.checkpoint_bytes,
         layouts=whole_layouts,
         needs=whole_needs,
         rate=mlx.rate_of,

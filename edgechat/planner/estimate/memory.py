@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from edgechat.models.formats.header import Format, GgufArray, ModelHeader
 from edgechat.models.formats.quants import GgmlType
-from edgechat.native.params import CacheType
+from edgechat.native.params import CacheType, LoadParams
 
 CELLS = 256
 """llama.cpp rounds the cells of a cache up to a multiple of this."""
@@ -38,6 +38,8 @@ _PROGRAM = 64 * 2**20
 """Interpreter and libraries of the worker and of the process that renders its template."""
 _MLX_LM = 64 * 2**20
 """The same of mlx-lm and its dependencies."""
+_PER_CELL, _PER_LAYER = 24, 64
+"""Bytes at the most of llama.cpp's own tables in the state of a sequence."""
 _PER_TOKEN = 400
 """Bytes that llama.cpp keeps for each token of the vocabulary."""
 
@@ -99,6 +101,16 @@ def layer_recurrent_bytes(header: ModelHeader, n_seq: int, n_rs_seq: int = 0) ->
     keeping = _recurrent_layers(header)
     keeping += [False] * (header.n_layers - len(keeping))
     return tuple(state * keeps for keeps in keeping)
+
+
+def checkpoint_bytes(header: ModelHeader, params: LoadParams) -> int:
+    """Return the bytes of a checkpoint: a sequence's windows and recurrent states; 0 where it can be cut."""
+    kind, window = _TYPES[params.cache_type], min(header.sliding_window, params.context)
+    windowed = [row for row in rows(header) if row.windowed]
+    tables = _PER_CELL * window + _PER_LAYER * len(windowed) if windowed else 0
+    keys = sum(kind.row_bytes(row.keys) + kind.row_bytes(row.values) for row in windowed)
+    state = recurrent_bytes(header, 1)
+    return keys * window + tables + state + (_PER_LAYER * header.n_layers if state else 0)
 
 
 def cache_bytes_per_token(header: ModelHeader, cache_type: CacheType = "f16") -> int:

@@ -11,7 +11,13 @@ from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.estimate.compute import widest
-from edgechat.planner.estimate.memory import layer_recurrent_bytes, not_in_blocks, padded, rows
+from edgechat.planner.estimate.memory import (
+    layer_recurrent_bytes,
+    not_in_blocks,
+    padded,
+    recurrent_bytes,
+    rows,
+)
 from edgechat.planner.estimate.rates import guessed, rate_of_card, scaled
 from edgechat.planner.placement.budget import Extras
 
@@ -50,8 +56,8 @@ def whole_cache(header: ModelHeader) -> str:
 def extras(header: ModelHeader, params: LoadParams, program: int) -> Extras:
     """Return what every part takes besides its weights. Raises ModelFileError."""
     states = layer_recurrent_bytes(header, params.n_seq_max)
-    # As it is, as it was before the last call, and both again where the next turn may begin.
-    cache = [key + 4 * state for key, state in zip(_cache_bytes(header, params), states, strict=True)]
+    # As it is, and as it was before the last call.
+    cache = [key + 2 * state for key, state in zip(_cache_bytes(header, params), states, strict=True)]
     return Extras(cache, _compute_bytes(header, params), output=0, program=program)
 
 
@@ -60,6 +66,14 @@ def cache_bytes_per_token(header: ModelHeader, cache_type: CacheType) -> int:
     size = _float(header)
     widths = (row.keys + row.values for row in rows(header) if not row.windowed)
     return sum(_row_bytes(numbers, cache_type, size) for numbers in widths)
+
+
+def checkpoint_bytes(header: ModelHeader, params: LoadParams) -> int:
+    """Return the bytes of a checkpoint at the most: windows, with the last chunk, and recurrent states."""
+    windowed = [row for row in rows(header) if row.windowed]
+    tokens = min(header.sliding_window + params.n_batch, params.context)
+    width = sum(row.keys + row.values for row in windowed)
+    return _float(header) * width * tokens + recurrent_bytes(header, 1)
 
 
 def rate_of(
@@ -78,9 +92,7 @@ def _cache_bytes(header: ModelHeader, params: LoadParams) -> list[int]:
     """Return the bytes of the keys and values of each layer."""
     cache_rows, n, size = list(rows(header)), params.n_seq_max, _float(header)
     window, cells = header.sliding_window, padded(params.context)
-    cuts = not any(row.windowed for row in cache_rows) and not any(layer_recurrent_bytes(header, 1))
-    # What cannot be cut is copied where its next turn will part from it, in as many cells again.
-    full = cells * (1 if cuts else 2) + n * _STEP
+    full = cells + n * _STEP
     windowed = min(full, n * (window + params.n_ubatch))
     sizes = [0] * header.n_layers
     for row in cache_rows:

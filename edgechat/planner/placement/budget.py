@@ -34,11 +34,12 @@ class Needs:
     compute: int = 0
     program: int = 0
     """Of the process around the model."""
+    checkpoints: int = 0
 
     @property
     def total(self) -> int:
         """Everything together."""
-        return self.weights + self.cache + self.compute + self.program
+        return self.weights + self.cache + self.compute + self.program + self.checkpoints
 
     def __add__(self, other: Needs) -> Needs:
         return Needs(
@@ -46,6 +47,7 @@ class Needs:
             self.cache + other.cache,
             self.compute + other.compute,
             self.program + other.program,
+            self.checkpoints + other.checkpoints,
         )
 
 

@@ -19,7 +19,7 @@ from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.header_reading import read_model
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.estimate.footprint import may_quantize
+from edgechat.planner.estimate.footprint import footprint_of, may_quantize
 from edgechat.planner.estimate.memory import CELLS
 from edgechat.planner.machine import current_profile
 from edgechat.planner.model_on_machine import model_on_machine
@@ -46,7 +46,7 @@ def plan_reload(
     plan, changes = refit(requested)
     if killed and plan.total_bytes >= last.total_bytes:
         return refit(last, failed=True)
-    if (params_of(plan), plan.draft) == (params_of(last), last.draft):
+    if _loaded(plan) == _loaded(last):
         return plan, ()
     if plan.context > last.context:
         return plan, (f"More memory is free again: the context is now {plan.context} tokens.",)
@@ -105,8 +105,8 @@ def reduce_to_fit(
         step = step_down(plan, header)
         if step is None:
             raise _nothing_left(plan, model.budget)
-        params, change = step
-        plan = completed(plan, model, model.exactly(params))
+        reduced, change = step
+        plan = completed(reduced, model, model.exactly(reduced))
         changes.append(change)
         failed = False
     return plan, tuple(changes)
@@ -124,6 +124,10 @@ def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | Non
     if plan.draft is not None:
         why = f"The draft model {plan.draft.model_name} is not used, to save memory."
         return replace(plan, draft=None, no_draft=why), why
+    one = footprint_of(header.format).checkpoint(header, plan)
+    if plan.checkpoint_bytes > one:
+        fewer = replace(plan, checkpoint_bytes=one)
+        return fewer, "Chats are read again from the start after most edits, to save memory."
     if plan.n_ubatch > _SMALL_BATCH:
         smaller = replace(plan, n_batch=_SMALL_BATCH, n_ubatch=_SMALL_BATCH)
         return smaller, f"Prompts are read {_SMALL_BATCH} tokens at a time, to save memory."
@@ -158,10 +162,19 @@ def _with_fewer_gpu_layers(plan: LoadPlan) -> tuple[LoadPlan, str] | None:
 def _needs(plan: LoadPlan) -> dict[str, Needs]:
     return {
         memory.name: Needs(
-            memory.weights_bytes, memory.cache_bytes, memory.compute_bytes, memory.program_bytes
+            memory.weights_bytes,
+            memory.cache_bytes,
+            memory.compute_bytes,
+            memory.program_bytes,
+            memory.checkpoint_bytes,
         )
         for memory in plan.memory
     }
+
+
+def _loaded(plan: LoadPlan) -> tuple[object, ...]:
+    """Return what a user may notice of how a plan is loaded."""
+    return params_of(plan), plan.draft, plan.checkpoint_bytes
 
 
 def _nothing_left(plan: LoadPlan, budget: Budget) -> DoesNotFit:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.speed import Forecast
-from edgechat.planner.placement.budget import Needs, together
+from edgechat.planner.placement.budget import RAM, Needs, together
 from edgechat.planner.placement.layout import Layout
 
 EXACT = "exact, by llama.cpp's own allocator"
@@ -41,6 +41,10 @@ class LoadConfig:
     def total(self) -> int:
         """Bytes altogether."""
         return sum(needs.total for needs in self.needs.values())
+
+    def keeping(self, n_bytes: int) -> LoadConfig:
+        """Return this load with so many bytes of checkpoints, which lie in RAM wherever the cache does."""
+        return replace(self, needs=together(self.needs, {RAM: Needs(checkpoints=n_bytes)}))
 
     def beside(self, draft: LoadConfig) -> LoadConfig:
         """Return this load with that of a model that drafts for it."""

@@ -30,7 +30,8 @@ def without_loads(profile: DeviceProfile, leaving: Iterable[LoadPlan]) -> Device
     for plan in leaving:
         for part in plan.memory:
             if part.name == RAM:
-                memory = _less(memory, mapped_bytes(plan) - part.total_bytes)
+                # Checkpoints may not have been taken yet.
+                memory = _less(memory, mapped_bytes(plan) + part.checkpoint_bytes - part.total_bytes)
             else:
                 cards = tuple(_freed(card, part) for card in cards)
     return replace(profile, memory=memory, accelerators=cards)

@@ -151,4 +151,5 @@ def explain(item: ModelItem) -> Content:
 
 
 def _sizes(memory: DeviceMemory) -> tuple[int, int, int, int]:
-    return memory.weights_bytes, memory.cache_bytes, memory.compute_bytes, memory.program_bytes
+    cache = memory.cache_bytes + memory.checkpoint_bytes
+    return memory.weights_bytes, cache, memory.compute_bytes, memory.program_bytes

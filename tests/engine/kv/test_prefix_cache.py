@@ -17,7 +17,7 @@ from tests.properties import examples
 from tests.scripted.backend import ScriptedBackend
 
 MakeCache = Callable[..., PrefixCache]
-KINDS = {"dense": {"shifts": True}, "windowed": {"window": 12}, "hybrid": {"cuts": False}}
+KINDS = {"dense": {"shifts": True}, "windowed": {"window": 12, "rewinds": 5}, "hybrid": {"cuts": False}}
 
 
 @pytest.fixture
@@ -80,16 +80,16 @@ def test_what_is_replaced_is_cut_in_its_place(make: MakeCache) -> None:
     assert not cache.stats.evictions
 
 
-def test_where_nothing_can_be_cut_the_spent_slot_takes_the_copy(make: MakeCache) -> None:
+def test_where_nothing_can_be_cut_the_spent_slot_is_rewound(make: MakeCache) -> None:
     cache = make(cuts=False)
     slot, _ = cache.seat([*LONG, 1])
     compute(cache, slot, LONG)
-    kept = cache.fork(slot)
+    cache.checkpoint(slot)
     compute(cache, slot, [1, 2, 3])
     cache.release(slot)
     assert run(cache, [*LONG, 9, 9], whole=True, spent=slot) == (slot, 100)
-    assert kept.tokens == LONG
     assert cache.cells_used == 102
+    assert not cache.stats.evictions
 
 
 def test_a_running_one_is_copied_from(make: MakeCache) -> None:
@@ -115,19 +115,76 @@ def test_the_least_recently_used_goes_first(make: MakeCache) -> None:
     assert kept[0].tokens == [0, *LONG, 5]
 
 
-def test_a_slot_that_only_copies_go_on_from_is_forked(make: MakeCache) -> None:
+@pytest.mark.parametrize("busy", [False, True])
+def test_what_cannot_be_cut_goes_back_to_checkpoints(make: MakeCache, busy: bool) -> None:
+    """The slot stays as it was, also one that runs: a copy of it is rewound."""
     cache = make(cuts=False)
     slot, _ = cache.seat([*LONG, 1, 2])
-    compute(cache, slot, LONG)
-    kept = cache.fork(slot)
-    assert kept is not None
-    assert cache.fork(slot) is None, "there is one already"
+    for stop in (40, 70, 100):
+        compute(cache, slot, LONG[slot.length : stop])
+        cache.checkpoint(slot)
     compute(cache, slot, [1, 2])
+    assert cache.best([*LONG, 7, 8], 101)[1] == 100
+    assert cache.best([*LONG[:99], 7], 100)[1] == 70
+    assert cache.best([*LONG[:69], 7], 70)[1] == 40
+    assert cache.best([*LONG[:39], 7], 40) == (None, 0)
+    if not busy:
+        cache.release(slot)
+    other, n = run(cache, [*LONG[:80], 7])
+    assert (n, other is not slot) == (70, True)
+    assert slot.tokens == [*LONG, 1, 2]
+    assert cache.cells_used == 102 + 11
+    assert [one.length for one in other.checkpoints] == [40, 70]
+
+
+def test_checkpoints_leave_with_the_tokens_before_them(make: MakeCache) -> None:
+    cache = make(cuts=False, n_seq_max=1)
+    slot, _ = cache.seat(LONG)
+    for stop in (50, 100):
+        compute(cache, slot, LONG[slot.length : stop])
+        cache.checkpoint(slot)
     cache.release(slot)
-    check_cache(cache)
-    assert cache.cells_used == 102
-    assert cache.best([*LONG, 7, 8], 101) == (kept, 100)
-    assert cache.best([*LONG[:50], 7], 50) == (None, 0)
+    run(cache, [*LONG[:70], 7])
+    assert [one.length for one in cache.checkpoints] == [50]
+    assert cache.evict()
+    assert cache.checkpoints == []
+
+
+@pytest.mark.parametrize("n_seq_max", [1, 2])
+def test_a_rewind_that_fails_leaves_an_empty_slot(make: MakeCache, n_seq_max: int) -> None:
+    """Both in its place and as a copy."""
+    cache = make(cuts=False, n_seq_max=n_seq_max, rewinds=2)
+    slot, _ = cache.seat(LONG)
+    compute(cache, slot, LONG[:50])
+    cache.checkpoint(slot)
+    compute(cache, slot, LONG[50:])
+    cache.release(slot)
+    assert [run(cache, [*LONG[:60], last])[1] for last in (7, 8)] == [50, 0]
+
+
+def test_the_budget_of_checkpoints_is_kept(make: MakeCache) -> None:
+    """Those of the slot used longest ago go first; of one slot, those that spare least."""
+    cache = make(cuts=False, n_checkpoints=4)
+    old, _ = cache.seat(LONG)
+    for stop in (30, 100):
+        compute(cache, old, LONG[old.length : stop])
+        cache.checkpoint(old)
+    cache.release(old)
+    slot, _ = cache.seat([1, *LONG])
+    for stop in (40, 42, 72, 82, 87):
+        compute(cache, slot, [1, *LONG][slot.length : stop])
+        cache.checkpoint(slot)
+        check_cache(cache)
+    assert not old.checkpoints
+    assert [one.length for one in slot.checkpoints] == [40, 72, 82, 87]
+
+
+def test_without_memory_for_checkpoints_there_are_none(make: MakeCache) -> None:
+    cache = make(cuts=False, n_checkpoints=0)
+    slot, _ = run(cache, LONG)
+    cache.checkpoint(slot)
+    assert not cache.checkpoints
+    assert run(cache, [*LONG[:99], 1])[1] == 0
 
 
 def test_a_shift_takes_out_the_middle_and_is_never_found_again(make: MakeCache) -> None:
@@ -179,7 +236,7 @@ def test_the_common_prefix() -> None:
 
 OPERATION = st.tuples(
     st.sampled_from(
-        ["run", "run", "grow", "end", "end", "replace", "fork", "evict", "shift", "restore", "drop"]
+        ["run", "run", "grow", "end", "end", "replace", "keep", "keep", "evict", "shift", "restore", "drop"]
     ),
     st.integers(0, 2**16),
 )
@@ -216,9 +273,8 @@ def test_any_use_keeps_the_account(
             add(cache, slot, tokens)
         elif what == "end" and slot:
             cache.release(slot)
-        elif what == "fork" and slot and slot.length:
-            kept = cache.fork(slot)
-            assert kept is None or kept.tokens == slot.tokens
+        elif what == "keep" and slot:
+            cache.checkpoint(slot)
         elif what == "evict":
             cache.evict()
         elif what == "drop" and slot:

@@ -209,10 +209,25 @@ class Silent(Words):
 
 def test_the_boundary_is_where_the_generation_prompt_begins() -> None:
     prompt = prompts("chatml").of(asking(user("hello")), PLENTY)
-    assert bytes(token % 256 for token in prompt.tokens[prompt.boundary :]) == b"\0assistant\n"
+    assert bytes(token % 256 for token in prompt.tokens[prompt.boundaries[-1] :]) == b"\0assistant\n"
     for name in ("moves_system", "{% for m in messages %}{{ m.content }}{% endfor %}"):
         prompt = prompts(name).of(asking(user("hello")), PLENTY)
-        assert prompt.boundary == len(prompt.tokens)
+        assert prompt.boundaries[-1] == len(prompt.tokens)
+
+
+def test_every_message_begins_at_a_boundary() -> None:
+    """Or two tokens earlier, where the one before it ends; not where a message has the text of a mark."""
+    messages = [user("one"), Message("assistant", "two <|im_start|> in it"), user("three" * 20)]
+    prompt = prompts("chatml").of(asking(*messages), PLENTY)
+    starts = [at for at, token in enumerate(prompt.tokens) if token == 256]
+    assert len(starts) == 5
+    assert list(prompt.boundaries) == [1, *(at - 2 for at in starts[1:-1]), starts[-1]]
+
+
+def test_a_text_may_be_edited_near_its_end() -> None:
+    """From any place on, twice as much is computed at the most as was edited."""
+    prompt = prompts("chatml").of(ChatRequest(id="x", text=(65,) * 1000), PLENTY)
+    assert prompt.boundaries == (487, 743, 871, 935, 999)
 
 
 def test_the_boundary_where_the_template_wants_a_generation_prompt() -> None:
@@ -220,7 +235,7 @@ def test_the_boundary_where_the_template_wants_a_generation_prompt() -> None:
         "{{ messages[0].content }}{% if not add_generation_prompt %}{{ raise_exception('no') }}{% endif %}"
     )
     prompt = prompts(source).of(asking(user("hello")), PLENTY)
-    assert prompt.boundary == len(prompt.tokens)
+    assert prompt.boundaries[-1] == len(prompt.tokens)
 
 
 @pytest.mark.parametrize("name", sorted(SOURCES))
@@ -240,7 +255,7 @@ def test_the_boundary_is_the_true_common_beginning(name: str, data: st.DataObjec
             guard=made.control_tokens.guard,
         )
         alone = made.control_tokens.tokens(text, bos=True)
-        assert prompt.boundary == shared(prompt.tokens, alone)
+        assert prompt.boundaries[-1] == shared(prompt.tokens, alone)
 
 
 def test_the_boundary_where_another_text_merges_with_the_last() -> None:
@@ -249,7 +264,7 @@ def test_the_boundary_where_another_text_merges_with_the_last() -> None:
     words = Words()
     prompt = prompts(source, words).of(asking(user("hello!")), PLENTY)
     assert [words.texts[token] for token in prompt.tokens] == ["<s>", "hello", "!", "<|assistant|>"]
-    assert prompt.boundary == 2
+    assert prompt.boundaries[-1] == 2
 
 
 # Conversations that do not fit.
@@ -400,7 +415,7 @@ def test_whatever_is_said_it_fits_or_is_refused(name: str, data: st.DataObject, 
     except PromptTooLong:
         return
     assert 0 < len(prompt.tokens) < cells
-    assert 0 <= prompt.boundary <= len(prompt.tokens)
+    assert 0 <= prompt.boundaries[-1] <= len(prompt.tokens)
     assert prompt == prompts(name).of(request, cells)  # nothing is remembered that would change it
     if len(made.of(request, PLENTY).tokens) <= cells // 2:
         assert prompt.dropped == 0
@@ -428,7 +443,7 @@ def test_messages_of_any_order(said: list[tuple[str, str]], cells: int) -> None:
 def test_hostile_texts(name: str, text: str) -> None:
     request = asking(user("a"), reply(text, text), user(text))
     prompt = prompts(name, Words()).of(request, PLENTY)
-    assert 0 < prompt.boundary <= len(prompt.tokens)
+    assert 0 < prompt.boundaries[-1] <= len(prompt.tokens)
     settled = prompts(name, Words()).next(request, reply(text), PLENTY)
     assert settled is not None
 
@@ -445,12 +460,14 @@ def test_the_next_prompt_begins_with_what_was_settled(name: str, data: st.DataOb
     for made, vocabulary in (kept(name, ScriptedVocabulary), kept(name, Words)):
         settled = made.next(request, answer, PLENTY)
         assert settled is not None
-        assert settled.boundary == len(settled.tokens)
+        assert settled.boundaries[-1] == len(settled.tokens)
         later = made.of(longer(request, answer, question), PLENTY)
-        assert later.tokens[: settled.boundary] == settled.tokens
+        assert later.tokens[: settled.boundaries[-1]] == settled.tokens
         # And no question less is settled than two of them share.
         two = [made.of(longer(request, answer, user(text)), PLENTY).tokens for text in ("pq", "7z")]
-        assert settled.boundary >= shared(*two) - (0 if isinstance(vocabulary, ScriptedVocabulary) else 1)
+        assert settled.boundaries[-1] >= shared(*two) - (
+            0 if isinstance(vocabulary, ScriptedVocabulary) else 1
+        )
 
 
 @pytest.mark.slow
@@ -469,7 +486,7 @@ def test_so_it_does_when_turns_have_left(name: str, data: st.DataObject, cells: 
     assume(settled is not None)
     assert settled is not None
     if later.dropped == settled.dropped:
-        assert later.tokens[: settled.boundary] == settled.tokens
+        assert later.tokens[: settled.boundaries[-1]] == settled.tokens
     else:
         assert later.dropped > settled.dropped
 
@@ -493,8 +510,8 @@ def test_a_long_chat_is_cut_after_a_reply_and_then_only_grows() -> None:
         messages.append(user(f"question {n}"))
         prompt = made.of(asking(*messages), cells)
         if before is not None:
-            assert prompt.tokens[: before.boundary] == before.tokens
-            assert len(prompt.tokens) - before.boundary < 60
+            assert prompt.tokens[: before.boundaries[-1]] == before.tokens
+            assert len(prompt.tokens) - before.boundaries[-1] < 60
             assert prompt.dropped == before.dropped
         answer = reply(f"answer {n} " + "x" * 40, "a thought")
         before = made.next(asking(*messages), answer, cells)
@@ -515,7 +532,7 @@ def test_shorter_makes_room_for_the_reply() -> None:
     assert shorter is not None
     assert shorter.dropped > prompt.dropped
     assert len(shorter.tokens) + generated <= 900
-    assert shorter.boundary < len(shorter.tokens)
+    assert shorter.boundaries[-1] < len(shorter.tokens)
 
 
 def test_shorter_may_be_asked_until_nothing_can_leave() -> None:

@@ -381,7 +381,7 @@ def test_a_chat_left_before_it_prewarmed_keeps_what_is_common(make: MakeEngine) 
     _, end, _ = ask(
         make(strips, states=b"x", reply=reply), "b", question, assistant("An answer.", "Hm."), user("And?")
     )
-    assert end.usage.cached_tokens >= prompt.boundary
+    assert end.usage.cached_tokens >= prompt.boundaries[-1]
 
 
 def test_a_damaged_state_is_as_if_there_were_none(make: MakeEngine, caplog: pytest.LogCaptureFixture) -> None:

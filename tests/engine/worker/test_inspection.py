@@ -154,13 +154,15 @@ def test_own_is_the_chat_that_is_looked_at(make: MakeEngine) -> None:
 
 
 @pytest.mark.parametrize("kind", [{"cuts": False}, {"window": 40}], ids=["hybrid", "windowed"])
-def test_the_checkpoints_of_a_chat_are_its_own(make: MakeEngine, kind: dict[str, object]) -> None:
+def test_the_versions_of_a_chat_are_its_own(make: MakeEngine, kind: dict[str, object]) -> None:
     engine = make(settle=True, **kind)
     inspector = Inspector(engine)
     said = [SYSTEM]
     for turn in range(3):
         said.append(user(f"Question {turn}"))
         said.append(ask(engine, ONE, *said))
+    assert len(inspector.inspect().cache.slots) == 1, "checkpoints take neither slots nor cells"
+    ask(engine, ONE, *said[:-2], user("Another question"))
     snapshot = inspector.inspect()
     check_snapshot(snapshot, engine)
     assert len(snapshot.cache.slots) > 1

@@ -28,6 +28,7 @@ from edgechat.engine.backends.base import (
     BatchPart,
     CacheFull,
     Capabilities,
+    Checkpoint,
     Interruption,
     Logits,
     TokenDrawing,
@@ -36,7 +37,7 @@ from edgechat.engine.backends.base import (
 )
 from edgechat.engine.backends.mlx import loading
 from edgechat.engine.backends.mlx import state as states
-from edgechat.engine.backends.mlx.caches import MORE, CacheLayers, Caches
+from edgechat.engine.backends.mlx.caches import MORE, CacheLayers, Caches, Uncut
 from edgechat.engine.backends.mlx.drawing import BROKEN, draw
 from edgechat.engine.backends.mlx.vocabulary import FolderVocabulary
 from edgechat.engine.types import Sampling
@@ -101,13 +102,12 @@ class MlxBackend:
             n_vocab = self._probe()
         self.vocabulary: Vocabulary = FolderVocabulary(folder, n_vocab, read_config(folder / CONFIG))
         self.context = plan.context
-        # A sequence that cannot be cut is copied where its next turn will part from this one.
-        self._cells = plan.context if self._layers.cuts else 2 * plan.context
         self.n_seq_max = plan.n_seq_max
         self.n_batch = plan.n_batch
         self.n_outputs_max = plan.n_outputs_max or plan.n_batch
         self.rolls_back = self.n_batch if self._layers.cuts else MORE - 1
         self.rolls_back_alone = False
+        self.checkpoint_bytes = 0 if self._layers.cuts else plan.checkpoint_bytes
         self.chat_template = header.chat_template
         self.architecture, self.n_params = header.architecture, header.n_params
         self.train_context = header.number("context_length", 0)
@@ -151,7 +151,7 @@ class MlxBackend:
             chosen = draw(row, sampling, number)
             mx.async_eval(chosen)
             sequence = self._sequences[part.seq]
-            if self._used < self._cells:
+            if self._used < self.context:
                 sequence.caches.checkpoint()
                 following = self._forward(sequence.caches, chosen.reshape(1))[-1]
                 mx.async_eval(following)
@@ -200,7 +200,7 @@ class MlxBackend:
         if part.start != length:
             raise ValueError(f"position {part.start} is not behind the {length} tokens there")
         # What was computed ahead is one of these tokens, or goes.
-        if self._used - (held - length) + len(part.tokens) > self._cells:
+        if self._used - (held - length) + len(part.tokens) > self.context:
             raise CacheFull
         self._n_calls += 1
         if self._n_calls % _CLEAR_EVERY == 0:
@@ -254,8 +254,28 @@ class MlxBackend:
         sequence = self._sequences.get(source)
         return sequence is not None and sequence.caches.can_cut(length)
 
-    def copy(self, source: int, target: int, length: int) -> None:
+    def copy(self, source: int, target: int, length: int) -> bool:
         self._sequences[target] = _Sequence(self._sequences[source].caches.copy(length))
+        return True
+
+    def checkpoint(self, seq: int) -> Checkpoint:
+        sequence = self._sequences[seq]
+        sequence.drop_predicted()
+        try:
+            uncut = sequence.caches.uncut()
+        except RuntimeError as error:  # as which MLX tells of memory
+            raise MemoryError from error
+        return Checkpoint(uncut.length, uncut.n_bytes, uncut)
+
+    def rewind(self, seq: int, checkpoint: Checkpoint) -> bool:
+        sequence, uncut = self._sequences[seq], checkpoint.state
+        assert isinstance(uncut, Uncut)
+        sequence.drop_predicted()
+        sequence.run = []
+        if not sequence.caches.rewind(uncut):
+            del self._sequences[seq]
+            return False
+        return True
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
         """Keys are kept with their positions worked in."""
@@ -275,7 +295,7 @@ class MlxBackend:
 
     def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:
         caches = Caches(self._layers)
-        if self._used + length > self._cells or not states.unpack(state, caches, length):
+        if self._used + length > self.context or not states.unpack(state, caches, length):
             return False
         self._sequences[seq] = _Sequence(caches)
         return True

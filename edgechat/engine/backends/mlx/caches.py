@@ -12,6 +12,7 @@ ArraysCache                  a state of all: only back to where it was kept, whi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -182,6 +183,26 @@ class Caches:
         self.length = length
         self.held = {window: held - n for window, held in self.held.items()}
 
+    def uncut(self) -> Uncut:
+        """Return windows and recurrent states as they are now, for `rewind`."""
+        states = [_owned(cache) for cache in self.all if type(cache) in (WindowCache, ArraysCache)]
+        mx.eval(states)
+        return Uncut(self.length, dict(self.held), states)
+
+    def rewind(self, uncut: Uncut) -> bool:
+        """Cut down to where `uncut` was taken from these tokens; False, and no change, if they are fewer."""
+        if self.length < uncut.length:
+            return False
+        states = iter(uncut.states)
+        for cache in self.all:
+            if type(cache) in (WindowCache, ArraysCache):
+                cache.state = _copied(next(states))
+            else:
+                cache.trim(self.length - uncut.length)
+        self.length, self.held = uncut.length, dict(uncut.held)
+        self._checkpoint = (-1, [])
+        return True
+
     def resume(self, length: int, held: dict[int, int]) -> None:
         """Note that the layers have been given the contents of others. ValueError if these do not fit."""
         if held.keys() != self.held.keys() or not self._layers.fit(self):
@@ -195,13 +216,25 @@ class Caches:
         """
         caches = Caches(self._layers)
         for one, other in zip(self.all, caches.all, strict=True):
-            if type(one) is ArraysCache:
-                other.cache = _contiguous(one.cache)
-            else:
-                other.state = _copied(one.state)
+            other.state = _owned(one)
         caches.length, caches.held, caches._checkpoint = self.length, dict(self.held), self._checkpoint
         caches.cut(length)
         return caches
+
+
+@dataclass(frozen=True, slots=True)
+class Uncut:
+    """The layers that cannot be cut to any length, as they were at one."""
+
+    length: int
+    held: dict[int, int]
+    states: list[Any]
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the arrays."""
+        leaves: Any = tree_flatten(self.states)
+        return sum(leaf.nbytes for _, leaf in leaves if isinstance(leaf, mx.array))
 
 
 def arrays_of(cache: Any) -> list[mx.array]:
@@ -213,6 +246,13 @@ def arrays_of(cache: Any) -> list[mx.array]:
 def _contiguous(states: list[Any]) -> list[Any]:
     """Return recurrent states in memory of their own: some are slices that hold a whole prompt's."""
     return [state if state is None else mx.contiguous(state) for state in states]
+
+
+def _owned(cache: Any) -> Any:
+    """Return the state of a layer in arrays of its own."""
+    if type(cache) is ArraysCache:
+        return _contiguous(cache.cache), cache.left_padding, cache.lengths
+    return _copied(cache.state)
 
 
 def _layout(cache: Any) -> list[tuple[str, tuple[int, ...]]]:
