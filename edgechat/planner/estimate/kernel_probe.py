@@ -25,7 +25,7 @@ TIME_LIMIT = 60.0
 """Seconds; on an idle machine of two cores it takes two, on one that is ten times slower ten."""
 COMMON = (GgmlType.Q4_K, GgmlType.Q6_K, GgmlType.Q8_0, GgmlType.Q4_0, GgmlType.Q5_K, GgmlType.F16)
 """Types that are measured at once; others when a model has them."""
-_SMALLEST, _LARGEST = 64 * 2**20, 2**30
+_USUAL, _LARGEST = 256 * 2**20, 2**30
 
 
 class ProbeTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +106,7 @@ def _better(one: DeviceSpeed, other: DeviceSpeed) -> DeviceSpeed:
 
 
 def _buffer(memory: Memory, root: Path) -> int:
-    """Return how many bytes to read: twice the last-level cache, at most an eighth of the free memory."""
+    """Return how many bytes to read: several times the last-level cache, at most an eighth of what is free."""
     text = read_text(root / "sys/devices/system/cpu/cpu0/cache/index3/size").strip()
     last = int(text[:-1]) * 1024 if text.endswith("K") and text[:-1].isdigit() else 64 * 2**20
-    return max(_SMALLEST, min(_LARGEST, 2 * last, memory.available // 8))
+    return min(max(_USUAL, 4 * last), _LARGEST, memory.available // 8)

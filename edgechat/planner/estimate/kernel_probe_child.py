@@ -27,7 +27,7 @@ from edgechat.native.handles import Context, Model
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.kernel_probe import ProbeTask
 
-_HEAD = 64
+_HEAD = 128
 """Channels of a head."""
 _DEPTH = 1024
 _VOCAB = 256
@@ -118,8 +118,8 @@ class ProbeShape:
 
 
 _EMPTY = ProbeShape(width=256, inner=256, heads=1)
-_ATTENDING = ProbeShape(width=256, inner=256, heads=16)
-_SMALL = ProbeShape(width=1024, inner=2816, heads=16)
+_ATTENDING = ProbeShape(width=256, inner=256, heads=8)
+_SMALL = ProbeShape(width=1024, inner=2816, heads=8)
 """Fits into the caches of a processor."""
 _LARGE = ProbeShape(width=4096, inner=11008, heads=32)
 """Takes an accelerator longer than it takes to start."""

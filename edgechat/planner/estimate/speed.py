@@ -108,7 +108,7 @@ def forecast(
     alone, together = (seconds * shape.attention for seconds in attending)
     windowed = [seconds * shape.windowed for seconds in attending]
     decode = calls[0] + windowed[0] * min(shape.window, PROMPT)
-    prefill = calls[-1] / _MICRO_BATCH + together * _TILE + windowed[1] * (shape.window + _MICRO_BATCH)
+    prefill = calls[-1] / _MICRO_BATCH + together * _TILE + windowed[1] * min(shape.window + _TILE, PROMPT)
     return Forecast(
         decode=decode,
         decode_depth=max(cache_bytes_per_token * reading, alone),
