@@ -106,7 +106,7 @@ def _better(one: DeviceSpeed, other: DeviceSpeed) -> DeviceSpeed:
 
 
 def _buffer(memory: Memory, root: Path) -> int:
-    """Return how many bytes to read: several times the last-level cache, at most an eighth of what is free."""
+    """Return how many bytes to read: several times the last-level cache, at most an eighth of free memory."""
     text = read_text(root / "sys/devices/system/cpu/cpu0/cache/index3/size").strip()
     last = int(text[:-1]) * 1024 if text.endswith("K") and text[:-1].isdigit() else 64 * 2**20
     return min(max(_USUAL, 4 * last), _LARGEST, memory.available // 8)
