@@ -24,7 +24,7 @@ CITIES = (
     "Oslo Lima Cairo Kyoto Quito Porto Delhi Accra Hanoi Sofia Turin Perth Leeds Basel Dakar Seoul Tunis "
     "Malmo Havana Boston"
 )
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
         "name": {"type": "string"},
@@ -36,7 +36,7 @@ SCHEMA = {
     "required": ["name", "country", "population", "languages", "climate"],
     "additionalProperties": False,
 }
-TOOL = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "get_weather",
@@ -55,19 +55,13 @@ def questions(kind: str, n: int) -> list[dict[str, Any]]:
     common = {"model": "default", "temperature": 0, "max_tokens": 200}
     bodies = []
     for city in CITIES.split()[:n]:
+        text = f"Describe the city of {city}."
+        more: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required"}
         if kind == "schema":
-            text, more = (
-                f"Describe the city of {city}.",
-                {
-                    "response_format": {
-                        "type": "json_schema",
-                        "json_schema": {"name": "city", "schema": SCHEMA, "strict": True},
-                    }
-                },
-            )
+            schema = {"name": "city", "schema": SCHEMA, "strict": True}
+            more = {"response_format": {"type": "json_schema", "json_schema": schema}}
         else:
             text = f"What is the weather in {city}, in celsius?"
-            more = {"tools": [TOOL], "tool_choice": "required"}
         bodies.append(common | more | {"messages": [{"role": "user", "content": text}]})
     return bodies
 

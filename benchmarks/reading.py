@@ -1,9 +1,9 @@
 """How fast prompts are read, of a real model, beside llama.cpp's own programs of the same build.
 
-    python -m benchmarks.reading MODEL.gguf LLAMA_BIN [lone newcomer heard] [--rounds 3]
+    python -m benchmarks.reading MODEL.gguf LLAMA_BIN [lone newcomer heard] [--rounds 3] [--sizes 2000]
 
-lone      prompts of 400, 2,000 and 6,000 tokens through `edgechat run` and through `edgechat serve`, over
-          llama-bench's rate for as many tokens, in turns
+lone      prompts of 400, 2,000 and 6,000 tokens (or --sizes) through `edgechat run` and `edgechat serve`,
+          over llama-bench's rate for as many tokens, in turns
 newcomer  the first token of a prompt of 355 tokens beside three and seven streams, and their longest gap
           meanwhile; of llama-server with eight slots the same
 heard     how long a cancel, and a second question, wait while a long prompt is read, at some depths
@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -77,9 +77,9 @@ def run(model: Path, text: str, home: str) -> tuple[int, float]:
     return answer["usage"]["prompt_tokens"], answer["timings"]["prompt_tps"]
 
 
-async def lone(model: Path, folder: Path, rounds: int) -> None:
+async def lone(model: Path, folder: Path, rounds: int, sizes: Sequence[int]) -> None:
     """Prompts that nobody else waits beside."""
-    for size in SIZES:
+    for size in sizes:
         through_run, through_serve = [], []
         with tempfile.TemporaryDirectory() as home:
             async with Running(model, CONTEXT) as server:
@@ -289,10 +289,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("parts", nargs="*", default=["lone", "newcomer", "heard"])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     options = parser.parse_args()
     print(f"{options.model.name}, {THREADS} threads")
     if "lone" in options.parts:
-        asyncio.run(lone(options.model, options.folder, options.rounds))
+        asyncio.run(lone(options.model, options.folder, options.rounds, options.sizes))
     if "newcomer" in options.parts:
         asyncio.run(newcomer(options.model, options.folder, options.rounds))
     if "heard" in options.parts:
