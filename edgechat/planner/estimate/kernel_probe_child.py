@@ -126,7 +126,7 @@ _LARGE = ProbeShape(width=4096, inner=11008, heads=32)
 
 
 @dataclass(slots=True)
-class Usage:
+class ThreadUsage:
     """How much of the time our threads were on a processor."""
 
     threads: int
@@ -144,7 +144,7 @@ class ProbeModel:
     """A made-up model, loaded."""
 
     context: Context
-    usage: Usage
+    usage: ThreadUsage
 
     def seconds(self, rows: int, depth: int = 0) -> float:
         """Return what a call of so many tokens takes, with so many cells before it.
@@ -157,7 +157,7 @@ class ProbeModel:
             context.decode([(0, start, [1] * ROWS[-1], 0)])
         part = [(0, depth, [1] * rows, rows)]
         context.decode(part)
-        best, n, now = math.inf, 0, Usage(self.usage.threads)
+        best, n, now = math.inf, 0, ThreadUsage(self.usage.threads)
         while n < 2 or (n < _MOST_CALLS and now.wall < (_PATIENCE if now.is_disturbed else _SECONDS)):
             context.remove(0, depth)
             busy, begun = time.process_time(), time.perf_counter()
@@ -178,11 +178,11 @@ class KernelProbe:
     task: ProbeTask
     folder: Path
     threads: int
-    usage: Usage = field(init=False)
+    usage: ThreadUsage = field(init=False)
     _n_models: int = 0
 
     def __post_init__(self) -> None:
-        self.usage = Usage(self.threads)
+        self.usage = ThreadUsage(self.threads)
 
     @contextmanager
     def model(self, shape: ProbeShape, kind: GgmlType) -> Iterator[ProbeModel]:

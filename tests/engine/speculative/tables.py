@@ -50,6 +50,7 @@ class Tables:
     n_params = touched_bytes = 0
     buffers = ()
     n_batch = n_outputs_max = 64
+    checkpoint_bytes = 0
     rolls_back = 64
     rolls_back_alone = False
     capabilities = Capabilities(mixes=True)
@@ -90,9 +91,10 @@ class Tables:
         """See `Backend.can_copy`."""
         return True
 
-    def copy(self, source: int, target: int, length: int) -> None:
+    def copy(self, source: int, target: int, length: int) -> bool:
         """See `Backend.copy`."""
         self.held[target] = self.held[source][:length]
+        return True
 
     def close(self) -> None:
         """Nothing to free."""
