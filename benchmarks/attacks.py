@@ -23,7 +23,8 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.reading import opened, prompt
+from benchmarks.prompts import prompt
+from benchmarks.reading import opened
 from benchmarks.serving import KEY, Running
 
 STREAMS = 2

@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-import random
 import re
 import socket
 import statistics
@@ -31,6 +30,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.prompts import prompt
 from benchmarks.serving import KEY, Running
 from benchmarks.streaming import THREADS
 from edgechat.engine.types import ChatRequest, Delta, Message, Prefill, Sampling
@@ -44,13 +44,6 @@ SLOTS = 8
 DEPTHS = (300, 1200, 3000)
 ENDS = {"151643": -100, "151645": -100}
 """End tokens of Qwen2.5, so that streams last as long as the newcomer is read."""
-_WORDS = "quick brown foxes jump over lazy dogs and seven wizards mix potions of jade".split()  # noqa: SIM905
-
-
-def prompt(n_tokens: int, seed: int) -> str:
-    """Return words that make about so many tokens with a template's around them."""
-    draw = random.Random(seed)
-    return " ".join(draw.choice(_WORDS) for _ in range(n_tokens - 35))
 
 
 def bare(folder: Path, model: Path, n_tokens: int) -> float:

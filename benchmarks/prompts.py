@@ -1,0 +1,11 @@
+"""Prompts of a known length for real models."""
+
+import random
+
+_WORDS = "quick brown foxes jump over lazy dogs and seven wizards mix potions of jade".split()  # noqa: SIM905
+
+
+def prompt(n_tokens: int, seed: int) -> str:
+    """Return words that make about so many tokens with a template's around them."""
+    draw = random.Random(seed)
+    return " ".join(draw.choice(_WORDS) for _ in range(n_tokens - 35))
