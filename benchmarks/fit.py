@@ -3,9 +3,10 @@
     python -m benchmarks.fit [--prompt 1000] [--reply 96] [--rounds 1] [--small] [MODEL ...]
 
 Every model is loaded rounds + 1 times by the worker and answers three prompts each time. Each load is planned
-anew, and held against what was just planned and predicted: the first time from the probe of the kernels alone,
-later from what the loads before have taught, too. Speeds are predicted for a prompt of 1,000 tokens. Without MODEL: the kit's four kinds of tiny models, and one of the TinyLlama 1.1B shape in
-Q4_0, Q4_K_M, Q8_0 and F16; --small leaves those out.
+anew, and held against what was just planned and predicted: the first time from the probe of the kernels
+alone, later from what the loads before have taught, too. Speeds are predicted for a prompt of 1,000 tokens.
+Without MODEL: the kit's four kinds of tiny models, and one of the TinyLlama 1.1B shape in Q4_0, Q4_K_M, Q8_0
+and F16; --small leaves those out.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ async def load(plan: LoadPlan, prompts: list[str], reply: int) -> tuple[ModelInf
 
 
 def text(path: Path, n_tokens: int, seed: int) -> str:
-    """Return about so many tokens, with those of a template: words, or letters for the kit's byte tokenizer."""
+    """Return about so many tokens, with a template's: words, or letters for the kit's byte tokenizer."""
     if MODELS_DIR in path.parents:
         return "".join(random.Random(seed).choices("xyz", k=n_tokens - 40))
     return prompt(n_tokens, seed)

@@ -1,8 +1,8 @@
 """The probe: how fast llama.cpp's own kernels are on this machine, for each type of weights.
 
-A child process loads models that it makes up, of one or two small layers of zeros, and times calls of 1 to
-512 tokens. What depends on a type, on the layers, on attention and on memory is told apart by their shapes
-(`kernel_probe_child.py`). Accelerators are measured in the same way.
+A child process loads models of zeros that it makes up, and times calls of 1 to 512 tokens. What depends on a
+type, on the layers, on attention and on memory is told apart by their shapes (`kernel_probe_child.py`); short
+calls read more weights than caches hold. Accelerators are measured in the same way.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from edgechat.models.formats.quants import GgmlType
 from edgechat.planner.estimate.rates import in_order
 
 TIME_LIMIT = 60.0
-"""Seconds; on an idle machine of two cores it takes two, on one that is ten times slower ten."""
+"""Seconds; on an idle machine of two cores it takes six, a third of a second for a type of weights."""
 COMMON = (GgmlType.Q4_K, GgmlType.Q6_K, GgmlType.Q8_0, GgmlType.Q4_0, GgmlType.Q5_K, GgmlType.F16)
 """Types that are measured at once; others when a model has them."""
-_USUAL, _LARGEST = 256 * 2**20, 2**30
+_USUAL, _LARGEST = 2**27, 2**29
 
 
 class ProbeTask(msgspec.Struct, frozen=True, kw_only=True):

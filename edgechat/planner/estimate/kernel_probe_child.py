@@ -8,6 +8,7 @@ which llama.cpp reads, repacks and sends to accelerators as it does real ones; z
 from __future__ import annotations
 
 import math
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,13 +28,15 @@ from edgechat.native.handles import Context, Model
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.kernel_probe import ProbeTask
 
+_TILES = 64
+"""Tokens of a call from which on llama.cpp computes in tiles, each weight once for many tokens."""
 _HEAD = 128
 """Channels of a head."""
 _DEPTH = 1024
 _VOCAB = 256
 _SECONDS, _PATIENCE = 0.02, 0.12
-"""How long calls of one size are repeated, at least twice; longer while other programs disturb them."""
-_MOST_CALLS = 300
+"""How long calls of one size are repeated; longer while other programs disturb them."""
+_LEAST_CALLS, _MOST_CALLS = 3, 300
 _WARM_UP = 0.15
 _WORTH = 0.95
 """Share of the time that another number of threads than the usual one may take at most, to be chosen."""
@@ -59,6 +62,10 @@ class ProbeShape:
     def weights(self) -> int:
         """Weights of all layers."""
         return self.layers * self.width * (_HEAD * (2 * self.heads + 2 * self._kv_heads) + 3 * self.inner)
+
+    def beyond(self, n_bytes: int, kind: GgmlType) -> ProbeShape:
+        """Return the shape with enough layers for so many bytes of weights, at least one."""
+        return replace(self, layers=max(1, n_bytes // kind.row_bytes(self.weights)))
 
     @property
     def attention(self) -> int:
@@ -149,7 +156,7 @@ class ProbeModel:
     def seconds(self, rows: int, depth: int = 0) -> float:
         """Return what a call of so many tokens takes, with so many cells before it.
 
-        The shortest of several: other programs only make calls longer. While they do, more are tried.
+        The middle one of several, or the shortest while other programs make them longer; then more are tried.
         """
         context = self.context
         context.clear()
@@ -157,18 +164,21 @@ class ProbeModel:
             context.decode([(0, start, [1] * ROWS[-1], 0)])
         part = [(0, depth, [1] * rows, rows)]
         context.decode(part)
-        best, n, now = math.inf, 0, ThreadUsage(self.usage.threads)
-        while n < 2 or (n < _MOST_CALLS and now.wall < (_PATIENCE if now.is_disturbed else _SECONDS)):
+        calls: list[float] = []
+        now = ThreadUsage(self.usage.threads)
+        while len(calls) < _LEAST_CALLS or (
+            len(calls) < _MOST_CALLS and now.wall < (_PATIENCE if now.is_disturbed else _SECONDS)
+        ):
             context.remove(0, depth)
             busy, begun = time.process_time(), time.perf_counter()
             context.decode(part)
             taken = time.perf_counter() - begun
-            best, n = min(best, taken), n + 1
+            calls.append(taken)
             now.busy += time.process_time() - busy
             now.wall += taken
         self.usage.busy += now.busy
         self.usage.wall += now.wall
-        return best
+        return min(calls) if now.is_disturbed else statistics.median(calls)
 
 
 @dataclass(slots=True)
@@ -238,9 +248,8 @@ class KernelProbe:
                 deeper = model.seconds(rows, _DEPTH) - model.seconds(rows)
                 attention.append(max(_LEAST, deeper / (_DEPTH * rows * _ATTENDING.attention)))
         call = max(0.0, one - layer)
-        n_layers = max(1, self.task.buffer // (4 * _SMALL.weights))
-        shape = _LARGE if self.task.device else replace(_SMALL, layers=n_layers)
         kind = GgmlType.F16 if self.task.device else GgmlType.F32
+        shape = _LARGE if self.task.device else _SMALL.beyond(self.task.buffer, kind)
         with self.model(shape, kind) as model:
             seconds = _without(model.seconds(1), call + shape.layers * layer)
         return DeviceSpeed(
@@ -253,14 +262,26 @@ class KernelProbe:
         )
 
     def kernel(self, kind: GgmlType, base: DeviceSpeed) -> Seconds:
-        """Return the seconds for each weight of a type, in calls of `ROWS` tokens."""
-        shape = _LARGE if self.task.device else _SMALL
+        """Return the seconds for each weight of a type, in calls of `ROWS` tokens.
+
+        In short ones reading the weights and computing with them take longer together than either alone.
+        """
+        short = ROWS.index(_TILES)
+        if self.task.device:
+            return self._curve(_LARGE, kind, base, range(len(ROWS)))
+        large = _SMALL.beyond(self.task.buffer, kind)
+        return (
+            *self._curve(large, kind, base, range(short)),
+            *self._curve(_SMALL, kind, base, range(short, len(ROWS))),
+        )
+
+    def _curve(self, shape: ProbeShape, kind: GgmlType, base: DeviceSpeed, at: range) -> Seconds:
         curve: list[float] = []
         with self.model(shape, kind) as model:
-            for row, rows in enumerate(ROWS):
-                cells = _attended(rows)
+            for row in at:
+                rows = ROWS[row]
                 besides = base.call + shape.layers * base.layer
-                besides += base.attention[row] * rows * cells * shape.attention
+                besides += base.attention[row] * rows * _attended(rows) * shape.attention
                 curve.append(_without(model.seconds(rows), besides) / shape.weights)
         return tuple(curve)
 
@@ -272,7 +293,7 @@ def _without(seconds: float, besides: float) -> float:
 
 def _attended(rows: int) -> int:
     """Return the cells that each row of a prompt's first call attends to: llama.cpp takes tiles of many."""
-    return 0 if rows < 64 else max(256, rows)
+    return 0 if rows < _TILES else max(256, rows)
 
 
 def measure(task: ProbeTask) -> DeviceSpeed:

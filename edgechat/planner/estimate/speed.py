@@ -107,7 +107,8 @@ def forecast(
     reading = sum(n / rates[device].bandwidth for device, n in share.items())
     alone, together = (seconds * shape.attention for seconds in attending)
     windowed = [seconds * shape.windowed for seconds in attending]
-    decode = calls[0] + windowed[0] * min(shape.window, PROMPT)
+    # The cache of a window has room for a call besides, and all of its cells are looked at.
+    decode = calls[0] + windowed[0] * min(shape.window + _MICRO_BATCH, PROMPT)
     prefill = calls[-1] / _MICRO_BATCH + together * _TILE + windowed[1] * min(shape.window + _TILE, PROMPT)
     return Forecast(
         decode=decode,
