@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.streaming import MUTE, THREADS
+from benchmarks.prompts import prompt
+from benchmarks.streaming import MUTE, TASK, THREADS
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native import logs
@@ -69,9 +70,8 @@ async def stream(engine: EngineSupervisor, name: str, text: str, tokens: int) ->
     ]
 
 
-async def together(engine: EngineSupervisor, number: int, n: int, depth: int, tokens: int) -> list[Arrivals]:
+async def together(engine: EngineSupervisor, number: int, texts: list[str], tokens: int) -> list[Arrivals]:
     """Return when the tokens of each stream came."""
-    texts = [(f"{seq} " + "x" * depth)[: depth - 24] for seq in range(n)]
     streams = [stream(engine, f"{number}-{seq}", text, tokens) for seq, text in enumerate(texts)]
     return await asyncio.gather(*streams)
 
@@ -86,8 +86,9 @@ def rate(arrivals: list[Arrivals]) -> tuple[float, list[float]]:
     return done / (end - begin), gaps
 
 
-async def measure(model: Path, n: int, rounds: int, depth: int, tokens: int) -> None:
+async def measure(model: Path, texts: list[str], rounds: int, depth: int, tokens: int) -> None:
     """Alternate, and print the ratio."""
+    n = len(texts)
     plan = LoadPlan(
         model_path=str(model),
         model_name=model.name,
@@ -102,7 +103,7 @@ async def measure(model: Path, n: int, rounds: int, depth: int, tokens: int) -> 
     gaps: list[float] = []
     for number in range(rounds):
         alone = bare.run(tokens + 16)  # in this thread: another one would get other threads to compute with
-        arrivals = await together(engine, number, n, depth, tokens + 16)
+        arrivals = await together(engine, number, texts, tokens + 16)
         if number >= 2:  # the first rounds fill the caches
             ours, between = rate(arrivals)
             rates.append((alone, ours))
@@ -129,7 +130,11 @@ def main() -> None:
     options = parser.parse_args()
     model = options.model or build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000, mute=MUTE))
     for n in options.streams:
-        asyncio.run(measure(model, n, options.rounds, options.depth, options.tokens))
+        # Of the kit's models a letter is a token.
+        letters = [(f"{seq} " + "x" * options.depth)[: options.depth - 24] for seq in range(n)]
+        words = [TASK + prompt(options.depth, seq) for seq in range(n)]
+        texts = letters if options.model is None else words
+        asyncio.run(measure(model, texts, options.rounds, options.depth, options.tokens))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ THREADS = 2
 LARGE = Spec(shape=TINYLLAMA, weights="4bit", n_vocab=32000)
 SMALL = Spec(shape=Shape(n_layers=8, n_embd=256, n_ff=704, n_heads=4, n_kv_heads=4), n_vocab=4096)
 """MLX is not made for processors: this takes as long there for a token as the large one on a GPU."""
-_TASK = "Write a long Python program of many functions that counts these words in files: "
+TASK = "Write a long Python program of many functions that counts these words in files: "
 _TRIES = 4
 """As many rounds are tried as are asked for: what a real model says may be short."""
 MUTE = (*NOT_PRINTABLE, *range(259, 32000))
@@ -156,7 +156,7 @@ async def measure(
     rows = []
     for number in range(_TRIES * rounds):
         # Of the kit's models a letter is a token.
-        text = _TASK + prompt(depth, number) if real else "x" * (depth - 24)
+        text = TASK + prompt(depth, number) if real else "x" * (depth - 24)
         if len(rows) < rounds and (found := await through_worker(engine, text, number, tokens, temperature)):
             worker, seen, reached = found
             rows.append((await asyncio.to_thread(bare.run, reached, tokens), worker, seen))

@@ -35,8 +35,13 @@ class CallCost:
     def __init__(self) -> None:
         self._streams: dict[int, float] = {}
         self._slope: float | None = None
+        self._expected: float | None = None
         self._largest = _FIRST_CHUNK // _GROWTH
         self._owed = 0.0
+
+    def expect(self, seconds: float) -> None:
+        """Size the first interruptible call by what a prompt's token is predicted to take."""
+        self._expected = seconds
 
     def observe(self, n_streams: int, n_prompt: int, seconds: float) -> None:
         """Learn from a call with one token of each of `n_streams` streams and `n_prompt` of prompts."""
@@ -64,9 +69,10 @@ class CallCost:
 
     def lone_tokens(self) -> int:
         """Return how many tokens an interruptible call may hold that no stream waits for."""
-        if self._slope is None:
+        seconds = self._expected if self._slope is None else self._slope
+        if not seconds:
             return _LEAST_LONE
-        n_tokens = int(LONE_LIMIT / self._slope)
+        n_tokens = int(LONE_LIMIT / seconds)
         return max(n_tokens - n_tokens % (_FULL if n_tokens >= _FULL else _TILE), _LEAST_LONE)
 
     def prompt_tokens(self, n_streams: int = 0) -> int:
@@ -89,14 +95,6 @@ class CallCost:
     def token_seconds(self) -> float:
         """Seconds of a prompt's token in a batch; 0 while unknown."""
         return self._slope or 0.0
-
-
-def even_share(n_tokens: int, most: int) -> int:
-    """Return the size of the next call if `n_tokens` are read in as few calls of `most` as possible."""
-    share = -(-n_tokens // -(-n_tokens // most))
-    rows = _TILE if share >= 2 * _TILE else 16
-    rounded = -(-share // rows) * rows
-    return rounded if rounded <= most else share
 
 
 def _even(n_tokens: int) -> int:

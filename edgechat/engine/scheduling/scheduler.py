@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from edgechat.engine.backends.base import Backend, BatchPart, Interruption
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot, common_prefix
-from edgechat.engine.scheduling.call_cost import CallCost, even_share
+from edgechat.engine.scheduling.call_cost import CallCost
 from edgechat.engine.scheduling.sequence import Sequence
 
 _HEADROOM = 32
@@ -91,8 +91,6 @@ class Scheduler:
         lone = self._can_interrupt(n_streams)
         wanted = self.cost.lone_tokens() if lone else self.cost.prompt_tokens(n_streams)
         left = max(min(wanted, self._backend.n_batch - n_streams), 1)
-        if len(prompts) == 1:  # in calls of one size: a small last one costs more for each token
-            left = even_share(prompts[0].n_pending, left)
         planned: Planned = []
         if (shortest := min(prompts, key=lambda seq: seq.n_pending)) is not prompts[0]:
             planned.append(self._part(shortest, max(left // 2, 1)))

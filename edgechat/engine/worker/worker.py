@@ -176,6 +176,8 @@ def load(
         ngrams=plan.ngrams,
         controller=controller,
     )
+    if plan.forecast is not None:
+        engine.scheduler.cost.expect(plan.forecast.prefill)
     engine.warm_up(whole=bool(plan.devices))
     history.restore(controller)
     if cache_policy.grammars:
