@@ -153,7 +153,7 @@ async def measure(
     engine = EngineSupervisor(plan)
     await engine.start()
     bare = GenerateStep(model, temperature) if backend == "mlx" else Bare(model, context)
-    rows = []
+    rows: list[tuple[float, float, float]] = []
     for number in range(_TRIES * rounds):
         # Of the kit's models a letter is a token.
         text = TASK + prompt(depth, number) if real else "x" * (depth - 24)
