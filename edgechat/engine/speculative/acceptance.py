@@ -20,6 +20,8 @@ CLASSES: dict[Source, int] = {"model": len(_PROBABILITIES) + 1, "ngram": len(_MA
 
 _FADING = 0.993  # factor of a count with each new observation: about the last 140 matter
 _PRIOR = {"model": 0.6, "ngram": 0.5}
+_MATCH_PRIORS = (0.3, 0.3, 0.4, 0.5, 0.6, 0.75, 0.85, 0.9, 0.95)
+"""By class of a match: text that has matched for long is being copied."""
 _PRIOR_N = 4.0  # observations that the prior counts as
 
 
@@ -63,7 +65,8 @@ class Acceptance:
 
         optimistic: an upper estimate, the higher the less is known of it.
         """
-        return _rate(self.by_class, index, self._overall, optimistic)
+        prior = _MATCH_PRIORS[index] if self.source == "ngram" else self._overall
+        return _rate(self.by_class, index, prior, optimistic)
 
     def at_position(self, position: int, *, optimistic: bool = False) -> float:
         """Return the same for a token that is not drafted yet, `position` others before it."""

@@ -10,7 +10,7 @@ from operator import attrgetter
 import pytest
 
 from edgechat.engine.scheduling.draft import MOST, Source
-from edgechat.engine.speculative.acceptance import Acceptance, AcceptanceCounts
+from edgechat.engine.speculative.acceptance import Acceptance, AcceptanceCounts, class_of_match
 from edgechat.engine.speculative.controller import Controller, DraftOffer
 from edgechat.engine.speculative.step_cost import LARGEST, Shape, StepCost, expected_shape
 from edgechat.planner.estimate.speed import Forecast
@@ -260,3 +260,11 @@ def test_the_shape_is_expected_as_the_probe_measured_it() -> None:
     cost = StepCost(expected_shape(forecast))
     for n, ratio in ((1, 1.0), (2, 1.2), (3, 1.5), (4, 1.8), (8, 3.0), (16, 4.0), (32, 6.0)):
         assert cost.ratio(n) == pytest.approx(ratio)
+
+
+def test_what_has_matched_for_long_is_tried_where_few_tokens_never_pay() -> None:
+    """With a call of few rows hardly cheaper than as many calls, nothing was ever drafted, and nothing learnt."""
+    acceptance = Acceptance("ngram")
+    short, long = (acceptance.of_class(class_of_match(length)) for length in (4, 24))
+    assert short < 0.6
+    assert sum(long**n for n in range(1, MOST["ngram"])) > 9
