@@ -263,7 +263,7 @@ def test_the_shape_is_expected_as_the_probe_measured_it() -> None:
 
 
 def test_what_has_matched_for_long_is_tried_where_few_tokens_never_pay() -> None:
-    """With a call of few rows hardly cheaper than as many calls, nothing was ever drafted, and nothing learnt."""
+    """Where few rows cost as much as so many calls, nothing was ever drafted, and nothing learnt."""
     acceptance = Acceptance("ngram")
     short, long = (acceptance.of_class(class_of_match(length)) for length in (4, 24))
     assert short < 0.6
