@@ -223,7 +223,7 @@ def test_a_name_without_a_command_says_what_to_type(user: Path, model: Path) -> 
 
 
 @pytest.mark.parametrize("command", ["show", "rm", "verify", "import"])
-@pytest.mark.parametrize("name", ["nowhere", "", "a/../../b", "x" * 3000, "\x1b[31m"])
+@pytest.mark.parametrize("name", ["nowhere", "", "a/../../nowhere", "x" * 3000, "\x1b[31m"])
 def test_names_that_mean_nothing(user: Path, command: str, name: str) -> None:
     assert "\x1b" not in refusal(command, name)
 

@@ -55,7 +55,7 @@ def measure_speed(
     rpc: tuple[str, ...] = (),
     root: Path = Path("/"),
 ) -> DeviceSpeed:
-    """Measure for a second or two, and store the result. Raises ChildFailed.
+    """Measure for some seconds, and store the result. Raises ChildFailed.
 
     before: what was measured earlier. It counts where it is better than a disturbed measurement; if it was
     not disturbed itself, only what it lacks of `types` is measured. device: llama.cpp's name of an
