@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.prompts import prompt
-from benchmarks.streaming import MUTE, TASK, THREADS
+from benchmarks.prompts import long_task
+from benchmarks.streaming import MUTE, THREADS
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native import logs
@@ -131,9 +131,10 @@ def main() -> None:
     model = options.model or build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000, mute=MUTE))
     for n in options.streams:
         # Of the kit's models a letter is a token.
-        letters = [(f"{seq} " + "x" * options.depth)[: options.depth - 24] for seq in range(n)]
-        words = [TASK + prompt(options.depth, seq) for seq in range(n)]
-        texts = letters if options.model is None else words
+        if options.model is None:
+            texts = [(f"{seq} " + "x" * options.depth)[: options.depth - 24] for seq in range(n)]
+        else:
+            texts = [long_task(options.depth, seq) for seq in range(n)]
         asyncio.run(measure(model, texts, options.rounds, options.depth, options.tokens))
 
 

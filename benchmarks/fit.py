@@ -84,10 +84,10 @@ async def load(plan: LoadPlan, prompts: list[str], reply: int) -> tuple[ModelInf
         assert engine._worker is not None
         peak = Peak(engine._worker._process.pid)
         ends: list[Finished] = []
-        for number, prompt in enumerate(prompts):
+        for number, asked in enumerate(prompts):
             request = ChatRequest(
                 id=str(number),
-                messages=(Message("user", prompt),),
+                messages=(Message("user", asked),),
                 sampling=Sampling(temperature=1.0, seed=1),
                 max_tokens=reply,
             )
@@ -109,8 +109,8 @@ def measure(path: Path, rounds: int, n_prompt: int, reply: int) -> None:
     errors: list[tuple[float, float]] = []
     for number in range(rounds + 1):
         plan = prepare(str(path), PlanRequest(context=CONTEXT))
-        asked = range(number * ANSWERS, (number + 1) * ANSWERS)
-        model, peak, ends = asyncio.run(load(plan, [text(path, n_prompt, seed) for seed in asked], reply))
+        seeds = range(number * ANSWERS, (number + 1) * ANSWERS)
+        model, peak, ends = asyncio.run(load(plan, [text(path, n_prompt, seed) for seed in seeds], reply))
         assert plan.predicted is not None
         decode = statistics.median(end.timings.decode_tps for end in ends)
         prefill = statistics.median(end.timings.prompt_tps for end in ends)
@@ -132,8 +132,8 @@ def measure(path: Path, rounds: int, n_prompt: int, reply: int) -> None:
         )
         errors.append((plan.predicted.decode_tps / decode - 1, plan.predicted.prompt_tps / prefill - 1))
     print(f"  before the first load: decode off by {errors[0][0]:+.1%}, prompt by {errors[0][1]:+.1%}")
-    decode, prompt = (statistics.median(abs(one[i]) for one in errors[1:]) for i in range(2))
-    print(f"  after one load: decode off by {decode:.1%}, prompt by {prompt:.1%} (median of {rounds})")
+    later = [statistics.median(abs(one[i]) for one in errors[1:]) for i in range(2)]
+    print(f"  after one load: decode off by {later[0]:.1%}, prompt by {later[1]:.1%} (median of {rounds})")
 
 
 def main() -> None:

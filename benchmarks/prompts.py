@@ -9,3 +9,9 @@ def prompt(n_tokens: int, seed: int) -> str:
     """Return words that make about so many tokens with a template's around them."""
     draw = random.Random(seed)
     return " ".join(draw.choice(_WORDS) for _ in range(n_tokens - 35))
+
+
+def long_task(n_tokens: int, seed: int) -> str:
+    """Return such a prompt whose answer is long, of most models at most temperatures."""
+    words = prompt(n_tokens, seed)
+    return f"Write a long Python program of many functions that counts these words in files: {words}"

@@ -266,10 +266,9 @@ class KernelProbe:
 
         In short ones reading the weights and computing with them take longer together than either alone.
         """
-        short = ROWS.index(_TILES)
         if self.task.device:
             return self._curve(_LARGE, kind, base, range(len(ROWS)))
-        large = _SMALL.beyond(self.task.buffer, kind)
+        short, large = ROWS.index(_TILES), _SMALL.beyond(self.task.buffer, kind)
         return (
             *self._curve(large, kind, base, range(short)),
             *self._curve(_SMALL, kind, base, range(short, len(ROWS))),
