@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from edgechat.base import paths
 from edgechat.base.process import spawn
 from edgechat.device.profile import probe
 from edgechat.planner.machine import with_speeds
+from tests import disks
 from tests.hub import Hub
 from tests.rpc_server import RpcServer
 from tests.scripted import PROGRAM
@@ -110,14 +110,9 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     """Put huggingface_hub's cache onto a disk of 2 MiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("only root can mount a small disk")
     monkeypatch.setenv("HF_HUB_CACHE", str(disk / "cache"))
-    try:
+    with disks.small_disk(disk, "size=2m"):
         yield disk
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
 
 @pytest.fixture(scope="session")

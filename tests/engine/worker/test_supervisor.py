@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -42,6 +41,7 @@ from edgechat.planner.placement import fallback
 from edgechat.planner.plan import DeviceMemory, LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
+from tests import disks
 from tests.engine.conftest import MakePlan
 from tests.engine.runtimes import Runtime
 from tests.engine.runtimes import plan as plan_of
@@ -582,10 +582,7 @@ async def test_a_full_disk_costs_the_log_and_not_the_chat(
 ) -> None:
     """Where nothing can be written any more, and where not even an empty file can be made."""
     home.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", limit, "none", str(home)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("only root can mount a small disk")
-    try:
+    with disks.small_disk(home, limit):
         engine = start()
         assert await said(engine, "hi") == "Hello!"
         with contextlib.suppress(OSError), (home / "filler").open("wb", buffering=0) as stream:
@@ -599,8 +596,6 @@ async def test_a_full_disk_costs_the_log_and_not_the_chat(
             await asyncio.sleep(0.02)
         assert await said(engine, "hi") == "Hello!"
         await engine.close()
-    finally:
-        subprocess.run(["umount", home], check=True)
 
 
 async def test_where_no_disk_takes_a_log_there_is_none(
