@@ -19,7 +19,6 @@ import asyncio
 import itertools
 import os
 import re
-import signal
 import statistics
 import subprocess
 import sys
@@ -163,7 +162,7 @@ class Running:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self._process.send_signal(signal.SIGINT)
+        self._process.terminate()
         self._process.communicate()
         self._home.cleanup()
 
