@@ -35,16 +35,21 @@ class ChatLayout(AppScreen[None]):
     ChatLayout {
         #columns { height: 1fr; }
         #chat { width: 1fr; }
-        #foot { height: auto; align-horizontal: center; }
-        #foot > * { margin: 0 1; max-width: 102; }
-        #keys { padding: 0 2; }
+        /* As wide as the transcript's pieces, beside a column for the scroll bar. */
+        #foot { height: auto; align-horizontal: center; padding-right: 1; }
+        #foot > * { max-width: 104; }
         Sidebar, EngineRoom { display: none; height: 1fr; }
-        &.-listing Sidebar { display: block; width: 34; }
+        &.-listing Sidebar { display: block; width: 27%; min-width: 28; max-width: 48; }
         &.-inspecting EngineRoom { display: block; width: 48; }
-        &.-narrow.-listing #chat, &.-narrow.-listing EngineRoom { display: none; }
-        &.-narrow.-listing Sidebar { width: 1fr; }
-        &.-narrow.-inspecting #chat, &.-normal.-inspecting #chat { display: none; }
+        &.-narrow.-listing EngineRoom { display: none; }
+        &.-narrow.-listing Sidebar { width: 1fr; max-width: 100%; }
         &.-narrow.-inspecting EngineRoom, &.-normal.-inspecting EngineRoom { width: 1fr; }
+        /* Of a chat that is covered, the keys stay. */
+        &.-narrow.-listing, &.-narrow.-inspecting, &.-normal.-inspecting {
+            #chat { dock: bottom; width: 100%; height: auto; }
+            #foot > * { max-width: 100%; }
+            Transcript, Activity, PromptPane, StatusBar { display: none; }
+        }
         &.-low PromptBox { max-height: 4; }
         &.-tiny PromptBox { max-height: 1; border: none; }
         &.-tiny StatusBar { display: none; }
@@ -69,7 +74,7 @@ class ChatLayout(AppScreen[None]):
                 yield Activity(id="activity")
                 yield PromptPane(id="pane")
                 yield StatusBar(id="status")
-        yield KeyBar(id="keys")
+                yield KeyBar(id="keys")
 
     def show_welcome(self) -> None:
         """Show the welcome text, and open the prompt."""

@@ -28,6 +28,8 @@ class RenderedLine(NamedTuple):
 
     content: Content
     lead: int = 0
+    ground: str = ""
+    """The component class of the sheet whose background fills the line; empty: the sheet's own."""
 
 
 EMPTY = RenderedLine(Content(""))

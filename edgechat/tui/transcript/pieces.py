@@ -76,14 +76,22 @@ class UserPiece(Piece):
         super().__init__(text)
         self._attachments = tuple(one_line(name, 60) for name in attachments)
 
+    def _new_sheet(self) -> Sheet:
+        return UserSheet(self)
+
+    def mark(self, *, current: bool | None = None, left_out: bool | None = None) -> None:
+        super().mark(current=current, left_out=left_out)
+        self._changed()  # the bar is another one
+
     def lay_out(self, width: int) -> list[RenderedLine]:
+        bar, style = ("█ ", ".current") if self.current else ("▌ ", ".marker")
         lines: list[RenderedLine] = []
         if self._attachments:
             names = Content("  ".join(f"▤ {name}" for name in self._attachments)).stylize(".code")
-            lines = _behind_bar(names, width, ".marker")
+            lines = _behind_bar(names, width - 2, style, bar)
         if self.text or not lines:
-            lines += _behind_bar(Content(self.text).stylize(".strong"), width, ".marker")
-        return lines
+            lines += _behind_bar(Content(self.text).stylize(".strong"), width - 2, style, bar)
+        return [line._replace(ground="tinted") for line in lines]
 
 
 class ReplyPiece(Piece):
@@ -203,6 +211,10 @@ class PieceSheet(Sheet):
 
     def lay_out(self, width: int) -> list[RenderedLine]:
         return self._piece.lay_out(width)
+
+
+class UserSheet(PieceSheet):
+    """A question, on a ground that is as wide as the prompt."""
 
 
 class ThoughtSheet(PieceSheet):

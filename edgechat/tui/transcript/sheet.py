@@ -21,6 +21,7 @@ _STYLES = {
     "link": "text-style: underline",
     "heading": "text-style: bold; color: $primary",
     "marker": "color: $primary",
+    "current": "color: $accent",
     "faint": "text-style: dim",
     "warning": "color: $warning",
     "error": "color: $error",
@@ -30,8 +31,9 @@ _STYLES = {
     "code-number": "color: $warning",
     "code-name": "color: $primary",
     "code-builtin": "color: $secondary",
+    "tinted": "background: $surface",
 }
-"""The component classes, by which spans are named ('.strong'), and their styles."""
+"""The component classes, by which spans ('.strong') and the grounds of lines are named, and their styles."""
 
 
 class Sheet(Widget):
@@ -88,9 +90,10 @@ class Sheet(Widget):
         return len(self._lines)
 
     def render_line(self, y: int) -> Strip:
-        style = self.visual_style
         if y >= len(self._lines):
-            return Strip.blank(self.size.width, style.rich_style)
+            return Strip.blank(self.size.width, self.visual_style.rich_style)
+        ground = self._lines[y].ground
+        style = self.get_visual_style(ground) if ground else self.visual_style
         selected = self.text_selection
         strip = self._drawn.get(y) if selected is None else None
         if strip is None:
@@ -135,4 +138,4 @@ class Sheet(Widget):
 
 
 def _differ(was: RenderedLine, now: RenderedLine) -> bool:
-    return was is not now and not (was.lead == now.lead and was.content.is_same(now.content))
+    return was is not now and not (was[1:] == now[1:] and was.content.is_same(now.content))

@@ -40,6 +40,7 @@ class Transcript(VerticalScroll):
 
         & > Sheet { max-width: 104; border-left: blank; padding: 1 2 0 1; }
         & > Sheet.-current { border-left: outer $accent; }
+        & > UserSheet, & > UserSheet.-current { border-left: none; padding: 1 0 0 0; }
         & > Sheet.-left-out { text-style: dim; }
         & > .filler { height: 0; width: 1fr; max-width: 104; }
     }

@@ -18,7 +18,7 @@ class Activity(Static):
     DEFAULT_CSS = """
     Activity {
         height: 1;
-        padding: 0 1;
+        padding: 0 2;
         text-wrap: nowrap;
         text-overflow: ellipsis;
         color: $primary;

@@ -16,7 +16,7 @@ class KeyBar(Widget):
 
     DEFAULT_CSS = """
     KeyBar {
-        height: 1; padding: 0 1;
+        height: 1; padding: 0 2;
         link-color: $foreground; link-style: none; link-background: $background;
         link-color-hover: $foreground; link-style-hover: underline; link-background-hover: $background;
     }

@@ -16,7 +16,7 @@ class StatusBar(Widget):
     """Model at the left; tokens per second and context at the right."""
 
     DEFAULT_CSS = """
-    StatusBar { height: 1; padding: 0 1; }
+    StatusBar { height: 1; padding: 0 2; }
     """
 
     model = reactive("")
