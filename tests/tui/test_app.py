@@ -156,8 +156,9 @@ async def test_help_shows_every_part_and_closes_by_its_key(path: Path) -> None:
         await pilot.press("f1")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
         shown = text_of(pilot)
-        for words in ("Everywhere", "The turns", "The conversations", "The models", "/system", "Bring back"):
+        for words in ("Writing", "Reading", "Conversations", "Models", "The app", "/system", "Bring back"):
             assert words in shown
+        assert shown.index("New chat") > shown.index("Conversations") > shown.index("Reading")
         await pilot.press("f1")
         await until(pilot, lambda: app.screen is app.chat)
 

@@ -15,13 +15,14 @@ from edgechat.base.text import one_line
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane
 from edgechat.tui.terminal.screens import AppScreen
-from edgechat.tui.transcript.pieces import WelcomePiece
 from edgechat.tui.transcript.transcript import Transcript
+from edgechat.tui.transcript.welcome import WelcomePiece
 from edgechat.tui.widgets.activity import Activity
 from edgechat.tui.widgets.key_bar import KeyBar
 from edgechat.tui.widgets.status_bar import StatusBar
 
 if TYPE_CHECKING:
+    from edgechat.planner.plan import LoadPlan
     from edgechat.tui.chat.views import Status
 
 _MAX_MESSAGE = 240
@@ -133,6 +134,9 @@ class ChatLayout(AppScreen[None]):
     def show_message(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
         self.notify(message, severity="warning" if warning else "information", timeout=seconds, markup=False)
 
+    def clear_messages(self) -> None:
+        self.app.clear_notifications()
+
     def warn(self, message: str) -> None:
         self.show_message(message, warning=True, seconds=8)
 
@@ -163,8 +167,8 @@ class ChatLayout(AppScreen[None]):
         bar.used, bar.speed, bar.speedup, bar.think = status.used, status.speed, status.speedup, status.think
         bar.context = status.context or bar.context
 
-    def show_model(self, name: str) -> None:
-        self.status.model = name
+    def show_model(self, plan: LoadPlan) -> None:
+        self.status.model = plan.model_name
 
     def show_downloads(self, line: str) -> None:
         self.status.pulling = line

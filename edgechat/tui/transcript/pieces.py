@@ -160,21 +160,11 @@ class ThoughtPiece(Piece):
         return lines
 
 
-class WelcomePiece(Piece):
-    """What a new conversation begins with."""
-
-    def __init__(self) -> None:
-        super().__init__("What you write stays on this machine.")
-
-    def lay_out(self, width: int) -> list[RenderedLine]:
-        return [RenderedLine(Content("edgechat").stylize(".heading")), *_wrap(self.text, width, ".faint")]
-
-
 class CutPiece(Piece):
     """The line below the turns that are not sent any more."""
 
     def lay_out(self, width: int) -> list[RenderedLine]:
-        return [RenderedLine(Content("╌" * width).stylize(".warning")), *_wrap(self.text, width, ".faint")]
+        return [RenderedLine(Content("╌" * width).stylize(".warning")), *wrap(self.text, width, ".faint")]
 
 
 class NotePiece(Piece):
@@ -185,7 +175,7 @@ class NotePiece(Piece):
         self._tone = tone
 
     def lay_out(self, width: int) -> list[RenderedLine]:
-        return _wrap(self.text, width, f".{self._tone}")
+        return wrap(self.text, width, f".{self._tone}")
 
 
 class ProblemPiece(Piece):
@@ -244,5 +234,6 @@ def _behind_bar(content: Content, width: int, style: str, bar: str = "▌ ") -> 
     return [RenderedLine(Content.assemble((bar, style), line), len(bar)) for line in wrapped]
 
 
-def _wrap(text: str, width: int, style: str) -> list[RenderedLine]:
+def wrap(text: str, width: int, style: str) -> list[RenderedLine]:
+    """Return the lines of a text in one style."""
     return [RenderedLine(line) for line in Content(text).stylize(style).wrap(width)]

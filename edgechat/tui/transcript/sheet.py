@@ -23,6 +23,7 @@ _STYLES = {
     "marker": "color: $primary",
     "current": "color: $accent",
     "faint": "text-style: dim",
+    "edge": "color: $border-blurred",
     "warning": "color: $warning",
     "error": "color: $error",
     "code-comment": "text-style: dim italic",
