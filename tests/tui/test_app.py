@@ -235,7 +235,7 @@ async def test_thinking_is_switched_by_a_key_where_the_model_can(path: Path) -> 
         assert "thinks" not in text_of(pilot)
         engine.model = MODEL
         await pilot.press("f3")
-        await until(pilot, lambda: "has no switch for thinking" in text_of(pilot))
+        await until(pilot, lambda: "thinking cannot be switched" in text_of(pilot))
 
 
 async def test_what_the_settings_say_of_new_chats_is_heeded(path: Path) -> None:

@@ -158,9 +158,9 @@ class ChatLayout(AppScreen[None]):
 
     def show_status(self, status: Status) -> None:
         line = self.query_one(Activity)
-        activity, share = status.activity
+        activity, share, cached = status.activity
         if activity:
-            line.show(activity, share)
+            line.show(activity, share, cached)
         else:
             line.clear()
         bar = self.status

@@ -28,8 +28,6 @@ class RenderedLine(NamedTuple):
 
     content: Content
     lead: int = 0
-    ground: str = ""
-    """The component class of the sheet whose background fills the line; empty: the sheet's own."""
 
 
 EMPTY = RenderedLine(Content(""))

@@ -52,7 +52,7 @@ def _code_run(run: str, language: str, width: int, first: str, rest: str) -> lis
         for part in line.fold(width - 2) if line else [line]:
             lead = rest if lines else first
             bar = Content.assemble((lead, ".marker"), ("▏ ", ".faint"), part)
-            lines.append(RenderedLine(bar, len(lead) + 2, "tinted"))
+            lines.append(RenderedLine(bar, len(lead) + 2))
     return lines
 
 

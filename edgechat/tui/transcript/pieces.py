@@ -91,7 +91,7 @@ class UserPiece(Piece):
             lines = _behind_bar(names, width - 2, style, bar)
         if self.text or not lines:
             lines += _behind_bar(Content(self.text).stylize(".strong"), width - 2, style, bar)
-        return [line._replace(ground="tinted") for line in lines]
+        return lines
 
 
 class ReplyPiece(Piece):
@@ -205,6 +205,8 @@ class PieceSheet(Sheet):
 
 class UserSheet(PieceSheet):
     """A question, on a ground that is as wide as the prompt."""
+
+    GROUND = "tinted"
 
 
 class ThoughtSheet(PieceSheet):

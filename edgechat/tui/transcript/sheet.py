@@ -34,7 +34,7 @@ _STYLES = {
     "code-builtin": "color: $secondary",
     "tinted": "background: $surface",
 }
-"""The component classes, by which spans ('.strong') and the grounds of lines are named, and their styles."""
+"""The component classes, by which spans are named ('.strong'), and their styles."""
 
 
 class Sheet(Widget):
@@ -55,6 +55,8 @@ class Sheet(Widget):
     """ + "".join(f"Sheet .{name} {{ {style}; }}\n" for name, style in _STYLES.items())
 
     COMPONENT_CLASSES: ClassVar[set[str]] = set(_STYLES)
+    GROUND: ClassVar[str] = ""
+    """The component class whose background fills the lines; empty: none."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,8 +95,7 @@ class Sheet(Widget):
     def render_line(self, y: int) -> Strip:
         if y >= len(self._lines):
             return Strip.blank(self.size.width, self.visual_style.rich_style)
-        ground = self._lines[y].ground
-        style = self.get_visual_style(ground) if ground else self.visual_style
+        style = self.get_visual_style(self.GROUND) if self.GROUND else self.visual_style
         selected = self.text_selection
         strip = self._drawn.get(y) if selected is None else None
         if strip is None:
@@ -139,4 +140,4 @@ class Sheet(Widget):
 
 
 def _differ(was: RenderedLine, now: RenderedLine) -> bool:
-    return was is not now and not (was[1:] == now[1:] and was.content.is_same(now.content))
+    return was is not now and not (was.lead == now.lead and was.content.is_same(now.content))

@@ -58,7 +58,9 @@ class KeyBar(Widget):
             group = 2 if isinstance(node, App) or action in _LAST else 1 if isinstance(node, Screen) else 0
             # What has the focus comes first, and may have a key of its own for what the screen does, too.
             keys.setdefault(binding.description, _Key(group, action, label))
-        return sorted(keys.values(), key=lambda key: (key.group, key.action in _LAST and _LAST.index(key.action)))
+        return sorted(
+            keys.values(), key=lambda key: (key.group, key.action in _LAST and _LAST.index(key.action))
+        )
 
     async def action_press(self, keys: str) -> None:
         self.app.simulate_key(keys.partition(",")[0])
