@@ -189,6 +189,60 @@ async def test_a_theme_is_taken_by_name_and_at_the_start(path: Path) -> None:
         app.chat.prompt.fill("/theme high-contrast")
         await pilot.press("escape", "enter")
         await until(pilot, lambda: app.theme == "high-contrast")
+        await until(pilot, lambda: settings_module.load().theme == "high-contrast")
+
+
+async def test_a_theme_that_cannot_be_kept_is_shown_and_the_error_too(path: Path) -> None:
+    app = app_with(FakeEngine(), path)
+    async with app.run_test(notifications=True) as pilot:
+        await started(pilot)
+        settings_module.settings_file().parent.mkdir(parents=True, exist_ok=True)
+        settings_module.settings_file().write_text("theme = [")
+        app.chat.prompt.fill("/theme dark")
+        await pilot.press("escape", "enter")
+        await until(pilot, lambda: "settings.toml" in text_of(pilot))
+        assert app.theme == "dark"
+
+
+async def test_the_palette_shows_the_keys_of_commands(path: Path) -> None:
+    async with app_with(FakeEngine(), path).run_test(size=(100, 60)) as pilot:
+        await started(pilot)
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: "Start a new conversation" in text_of(pilot))
+        lines = text_of(pilot).split("\n")
+        keys = {
+            "Start a new conversation": "Ctrl+N",
+            "Search all conversations": "Ctrl+F",
+            "engine room": "Ctrl+G",
+        }
+        for name, key in keys.items():
+            assert any(name in line and key in line for line in lines), name
+        assert not any("Rename" in line and "Ctrl" in line for line in lines)
+
+
+# Messages beside the chat.
+
+
+async def test_messages_go_with_their_cause_and_stay_off_the_palette(path: Path) -> None:
+    (first,) = await held(path, "Who?")
+    async with app_with(FakeEngine(), path).run_test(size=(100, 30), notifications=True) as pilot:
+        app = await started(pilot)
+        for end in ("a question", "another conversation", "a model"):
+            app.chat.show_message("Mind the gap.", seconds=60)
+            await until(pilot, lambda: "Mind the gap." in text_of(pilot))
+            await pilot.press("ctrl+p")
+            await until(pilot, lambda: "Start a new conversation" in text_of(pilot))
+            assert not any(toast.display for toast in app.screen.query("Toast"))
+            await pilot.press("escape")
+            await until(pilot, lambda: app.screen is app.chat and "Mind the gap." in text_of(pilot))
+            match end:
+                case "a question":
+                    await say(pilot, "Hi")
+                case "another conversation":
+                    await app.chat.controller.open(first)
+                case _:
+                    await app.chat.controller.switch_model("other")
+            await until(pilot, lambda: "Mind the gap." not in text_of(pilot))
 
 
 # How a conversation is held.

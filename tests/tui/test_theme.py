@@ -96,7 +96,7 @@ def test_surfaces_are_told_apart(one: Theme) -> None:
     assert contrast(Color.parse(colours["block-cursor-blurred-background"]), surface) >= _TINT
 
 
-@pytest.mark.parametrize("one", (theme.TERMINAL, theme.NO_COLOR), ids=lambda one: str(one.name))
+@pytest.mark.parametrize("one", [theme.TERMINAL, theme.NO_COLOR], ids=lambda one: str(one.name))
 def test_the_terminals_colours_have_no_grounds_of_their_own(one: Theme) -> None:
     """No palette is known, so no pair of its colours is sure to be legible."""
     colours = one.to_color_system().generate()

@@ -164,7 +164,7 @@ class OpenConversation:
         return self.unsent if self.pending_question is None else self.pending_question.before(self.unsent)
 
     def show_activity(self, activity: str, share: float | None = None, cached: float | None = None) -> None:
-        """Show what is being done, and the shares of it that are done, and that were cached; empty: nothing."""
+        """Show what is being done, and the shares of it that are done and were cached; empty: nothing."""
         self.activity = (activity, share, cached)
         self.changed()
 

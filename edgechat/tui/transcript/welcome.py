@@ -27,8 +27,8 @@ _WORDMARK = (
 """'edge' and 'chat' in block letters."""
 _LOW = 30
 """Lines of a screen below which the wordmark is one line."""
-_CARD = 72
-"""The greatest width of the card, in cells."""
+_LEAST, _CARD = 24, 72
+"""The least and the greatest width of the card, in cells."""
 _LABEL = 9
 _HINT = "Ctrl+O: other models, and more reasons"
 _QUESTIONS = {
@@ -100,7 +100,7 @@ class WelcomePiece(Piece):
         if not self._is_begun:
             lines += [*self._wordmark(width), EMPTY]
             if self._plan is not None:
-                lines += [*_card(self._plan, min(width, _CARD)), EMPTY]
+                lines += [*_card(self._plan, max(_LEAST, min(width, _CARD))), EMPTY]
         for note in self.text.splitlines():
             lines += wrap(f"! {note}", width, ".warning")
         if self.questions:

@@ -23,6 +23,7 @@ class _Key(NamedTuple):
     group: int
     """0: of what has the focus, 1: of the screen, 2: of the app."""
     action: str
+    is_escape: bool
     label: Content
 
 
@@ -57,7 +58,7 @@ class KeyBar(Widget):
             label = label.stylize(f"@click=press({binding.key!r})")
             group = 2 if isinstance(node, App) or action in _LAST else 1 if isinstance(node, Screen) else 0
             # What has the focus comes first, and may have a key of its own for what the screen does, too.
-            keys.setdefault(binding.description, _Key(group, action, label))
+            keys.setdefault(binding.description, _Key(group, action, binding.key == "escape", label))
         return sorted(
             keys.values(), key=lambda key: (key.group, key.action in _LAST and _LAST.index(key.action))
         )
@@ -67,7 +68,7 @@ class KeyBar(Widget):
 
 
 def _fitting(keys: Sequence[_Key], width: int) -> Content:
-    """Join as many keys as fit, with narrower gaps if that helps; help is left out last: it lists them all."""
+    """Join as many keys as fit, with narrower gaps if that helps; help, which lists all, is left out last."""
     keys = list(keys)
     while keys:
         for gap, rule in (("  ", "  │  "), ("  ", " │ "), ("  ", "  ")):
@@ -81,6 +82,8 @@ def _fitting(keys: Sequence[_Key], width: int) -> Content:
 def _dispensability(key: _Key, keys: Sequence[_Key]) -> int:
     if key.action == "help":
         return -1
+    if key.is_escape:
+        return 0
     if key.action in _LEAST_USEFUL:
         return len(keys) + len(_LEAST_USEFUL) - _LEAST_USEFUL.index(key.action)
     return keys.index(key)

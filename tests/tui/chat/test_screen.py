@@ -587,3 +587,32 @@ async def test_two_sizes_on_their_way_to_a_screen_come_to_rest(path: Path, key: 
         await asyncio.sleep(0.5)
         assert len(sizes) < 500
     assert app.fault is None
+
+
+@pytest.mark.parametrize("width", [60, 100, 160, 200])
+async def test_what_is_read_and_what_is_written_share_their_edges(path: Path, width: int) -> None:
+    app = app_with(FakeEngine(["Hello you."]), path)
+    async with app.run_test(size=(width, 30)) as pilot:
+        await say(pilot, "Go.")
+        columns = {
+            (widget.region.x, widget.region.right)
+            for name in ("UserSheet", "PieceSheet", "PromptBox", "StatusBar", "KeyBar", "Activity")
+            for widget in app.screen.query(name)
+        }
+        assert len(columns) == 1, columns
+        question, answer = (transcript(pilot).pieces[at].sheet for at in (0, -1))
+        assert question is not None
+        assert answer is not None
+        assert answer.content_region.x == app.chat.prompt.content_region.x == question.region.x + 2
+
+
+@pytest.mark.parametrize("width", [60, 100, 160])
+async def test_the_list_of_chats_takes_about_a_quarter(path: Path, width: int) -> None:
+    app = app_with(FakeEngine(), path)
+    async with app.run_test(size=(width, 30)) as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        await pilot.press("ctrl+b")
+        await until(pilot, lambda: bool(app.screen.query("Sidebar")))
+        await pilot.pause()
+        taken = app.screen.query_one("Sidebar").outer_size.width
+        assert taken == 60 if width < 90 else 0.24 * width < taken <= 0.3 * width
