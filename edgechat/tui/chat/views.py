@@ -97,8 +97,10 @@ class Status(Protocol):
     """The state of a conversation that the status lines show."""
 
     activity: tuple[str, float | None, float | None]
-    """What is being done, in words (empty: nothing), and the share of it that is done (0 to 1), if known; of a
-    prompt that is read also the share that was in the cache already."""
+    """What is being done, in words (empty: nothing), and the share of it that is done (0 to 1), if known.
+
+    Of a prompt that is read also the share that was in the cache already.
+    """
     used: int
     """Tokens in the context."""
     speed: float

@@ -47,7 +47,7 @@ class StatusBar(Widget):
     def _right(self, *, wide: bool) -> Content:
         parts: list[Content] = []
         if self.think is not None:
-            parts.append(Content("thinks" if self.think else "no thinking"))
+            parts.append(Content(f"thinking {'on' if self.think else 'off'}"))
         if self.speed:
             gain = by_drafts(self.speedup, 1) if wide else ""
             parts.append(Content(f"{self.speed:.1f} tok/s" + f", {gain}" * bool(gain)))
