@@ -40,7 +40,7 @@ class ChatLayout(AppScreen[None]):
         #foot { height: auto; align-horizontal: center; padding-right: 1; }
         #foot > * { max-width: 104; }
         Sidebar, EngineRoom { display: none; height: 1fr; }
-        &.-listing Sidebar { display: block; width: 27%; min-width: 28; max-width: 48; }
+        &.-listing Sidebar { display: block; width: 27%; min-width: 30; max-width: 48; }
         &.-inspecting EngineRoom { display: block; width: 48; }
         &.-narrow.-listing EngineRoom { display: none; }
         &.-narrow.-listing Sidebar { width: 1fr; max-width: 100%; }

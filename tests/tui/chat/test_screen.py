@@ -616,3 +616,13 @@ async def test_the_list_of_chats_takes_about_a_quarter(path: Path, width: int) -
         await pilot.pause()
         taken = app.screen.query_one("Sidebar").outer_size.width
         assert taken == 60 if width < 90 else 0.24 * width < taken <= 0.3 * width
+
+
+async def test_the_text_stays_at_the_top_while_completions_come_and_go(path: Path) -> None:
+    app = app_with(FakeEngine(), path)
+    async with app.run_test(size=(100, 36)) as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        for key in ("/", "p", "backspace", "backspace"):
+            await pilot.press(key)
+            await pilot.pause()
+            assert transcript(pilot).scroll_y == 0
