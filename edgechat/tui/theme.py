@@ -133,6 +133,8 @@ def _theme(
             "ansi-foreground": foreground,
             "block-cursor-foreground": background,
             "block-cursor-background": primary,
+            "block-cursor-text-style": "bold",
+            "block-cursor-blurred-text-style": "none",
             "block-cursor-blurred-foreground": foreground,
             "block-cursor-blurred-background": selection,
             "block-hover-background": panel,

@@ -91,8 +91,8 @@ def _uses(snapshot: Snapshot, width: int) -> list[Content]:
         lines.append(fitting(width, Content.assemble(line, (f" ({share:.0%})", ".faint")), line))
     stats = snapshot.cache.stats
     if n_starts := stats.hits + stats.misses:  # prompts, and prewarmed beginnings of prompts
-        hits = f" in {stats.hits:,} of {n_starts:,} prompts"
-        lines.append(row("reused", f"{stats.reused_tokens:,} tokens", (hits, ".faint")))
+        hits, reused = f"{stats.hits:,} of {n_starts:,}", f", {stats.reused_tokens:,} tokens reused"
+        lines.append(fitting(width, row("cache hits", hits, (reused, ".faint")), row("cache hits", hits)))
     if stats.evictions:
         lines.append(row("evicted", f"{stats.evictions:,} times", (" to make room", ".faint")))
     if (draft := snapshot.draft_cache) is not None:

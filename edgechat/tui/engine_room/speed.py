@@ -99,7 +99,7 @@ class SpeedSection(Section):
         lines = [row("requests", requests, (prewarming, ".faint"))]
         if work.step_seconds > 0:
             lines.append(row("step", _time(work.step_seconds), (" per token", ".faint")))
-            lines.append(row("chunk", f"{work.chunk_tokens:,} tokens", (" of the prompt per step", ".faint")))
+            lines.append(row("chunk", f"{work.chunk_tokens:,} tokens", (" per step", ".faint")))
         return lines
 
 

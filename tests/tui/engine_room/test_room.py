@@ -98,7 +98,7 @@ def test_the_cache_says_what_was_reused_and_who_holds_it() -> None:
     text = told(room.cache)
     assert "2,377 of 4,096 cells" in text
     assert "812 of 830 tokens reused (98%)" in text
-    assert "12,345 tokens in 14 of 18 prompts" in text
+    assert "14 of 18, 12,345 tokens reused" in text
     assert "1,210 of 4,096 cells" in text
     assert "12 chats, 310 MiB" in text
     assert "running  Holidays" in text
