@@ -42,6 +42,7 @@ class ChatLayout(AppScreen[None]):
         Sidebar, EngineRoom { display: none; height: 1fr; }
         &.-listing Sidebar { display: block; width: 27%; min-width: 30; max-width: 48; }
         &.-inspecting EngineRoom { display: block; width: 48; }
+        &.-wide EngineRoom { border-left: vkey $divider; }
         &.-narrow.-listing EngineRoom { display: none; }
         &.-narrow.-listing Sidebar { width: 1fr; max-width: 100%; }
         &.-narrow.-inspecting EngineRoom, &.-normal.-inspecting EngineRoom { width: 1fr; }

@@ -62,11 +62,9 @@ class EngineRoom(VerticalScroll):
         height: 1fr;
         padding: 0 1;
         background: $surface;
-        border-left: vkey $divider;
         scrollbar-size-vertical: 1;
         scrollbar-gutter: stable;
         scrollbar-background: $surface;
-        &.-wide { border-left: none; }
 
         #sections { height: auto; layout: vertical; }
         .column { height: auto; width: 1fr; }

@@ -231,12 +231,12 @@ async def test_the_panel_at_all_widths(width: int, docked: bool) -> None:
         for title in ("Speed", "Cache", "Drafts", "Memory", "Log"):
             assert title in text
         assert "812 of 830 tokens reused" in text
-        assert "Each cell holds one token" in text
+        assert "A cell holds a token" in text
         assert ("Drafts" in text.splitlines()[0]) == (width >= 100 and not docked)
         app.room.focus()
         await pilot.press("e")
         await pilot.pause()
-        assert "Each cell holds one token" not in text_of(pilot)
+        assert "A cell holds a token" not in text_of(pilot)
 
 
 async def test_the_panel_is_scrolled_by_keys() -> None:

@@ -41,5 +41,5 @@ async def test_the_most_useful_keys_stay_and_quit_is_last(path: Path, width: int
 
 async def test_what_has_the_focus_comes_before_the_screen_and_the_app(path: Path) -> None:
     keys = await keys_at(path, 240)
-    order = [keys.index(key) for key in ("Send", "New line", "New chat", "Engine", "Models", "Help", "Quit")]
+    order = [keys.index(key) for key in ("Send", "Turns", "New chat", "Chats", "Models", "Commands", "Help")]
     assert order == sorted(order)
