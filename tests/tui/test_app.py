@@ -330,8 +330,8 @@ async def test_the_first_run_and_the_models_screen_in_the_app(path: Path) -> Non
         await pilot.press("1")
         await until(pilot, lambda: "small-1b it is." in text_of(pilot))
         await say(pilot, "Hi")
-        app = await started(pilot)
-        assert app.session.model == "small-1b"
+        assert isinstance(pilot.app, EdgechatApp)
+        assert pilot.app.session.model == "small-1b"
     async with app_with(FakeEngine(), path, library=fake.library()).run_test(size=(100, 40)) as pilot:
         app = await started(pilot)
         assert app.session.model == "small-1b"

@@ -245,7 +245,7 @@ class ChatController:
 
     def add_note(self, note: str) -> None:
         """Show a warning: at the top of a new conversation, beside others."""
-        if not self.shown.transcript.add_note(one_line(note)):
+        if not self.shown.transcript.add_note(note):
             self.view.show_message(one_line(note), warning=True, seconds=10)
 
     # The prompt.

@@ -324,7 +324,7 @@ async def test_the_last_model_is_taken_again_unless_its_file_is_gone(path: Path)
         await until(pilot, lambda: "mine.gguf it is." in text_of(pilot))
     async with app_with(FakeEngine(), path).run_test() as pilot:
         await say(pilot, "Asked before anybody knows which model it will be")
-        await until(pilot, lambda: "mine.gguf it is." in text_of(pilot))
+        await until(pilot, lambda: "mine.gguf" in text_of(pilot))
     store = await Store.open(path)
     assert [one.model for one in await store.chats()] == ["mine.gguf"]
     await store.close()
@@ -490,7 +490,7 @@ async def test_a_draft_that_was_asked_for_and_is_not_used_is_told_of(path: Path,
     app = app_with(engine, path, draft=draft)
     async with app.run_test(notifications=True) as pilot:
         await say(pilot, "Hi")
-        assert ("small cannot be used as a draft model: it is odd." in text_of(pilot)) == (draft == "small")
+        assert ("small cannot be used as a draft model" in text_of(pilot)) == (draft == "small")
 
 
 @pytest.mark.parametrize("error", [NoMatches("gone"), MountError("gone")])
