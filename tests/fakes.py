@@ -153,7 +153,7 @@ class FakeEngine:
                     self.has_crashed, self.state = True, EngineState.STOPPED
                 raise step
             elif isinstance(step, Prefill):
-                yield Prefill(request_id, step.done, step.total)
+                yield Prefill(request_id, step.done, step.total, step.cached)
             elif isinstance(step, Dropped):
                 dropped = step.turns
                 yield Dropped(request_id, dropped)

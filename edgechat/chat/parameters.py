@@ -64,7 +64,7 @@ async def set_thinking(session: ChatSession, conversation: Adjustable, think: bo
     """
     model = session.loaded.model if session.loaded is not None else None
     if think is not None and model is not None and not model.can_switch_thinking:
-        raise SwitchUnknown(f"{one_line(model.name, 60)} has no switch for thinking.")
+        raise SwitchUnknown(f"With {one_line(model.name, 60)}, thinking cannot be switched on or off.")
     _drop_options(session, (), think=True)
     await conversation.set_settings(msgspec.structs.replace(conversation.settings, think=think))
 

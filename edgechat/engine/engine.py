@@ -341,7 +341,7 @@ class EngineCore:
                 continue
             if not part.n_logits:
                 done = part.start + len(part.tokens)
-                events.append(Prefill(sequence.id, done, len(sequence.tokens)))
+                events.append(Prefill(sequence.id, done, len(sequence.tokens), sequence.n_cached or 0))
                 continue
             try:
                 rows = logits[row : row + part.n_logits]

@@ -233,11 +233,12 @@ class Dropped(msgspec.Struct, frozen=True, tag=True):
 
 
 class Prefill(msgspec.Struct, frozen=True, tag=True):
-    """The prompt is being read: `done` of `total` tokens are in the cache."""
+    """The prompt is being read: `done` of `total` tokens are in the cache, `cached` of them from before."""
 
     request_id: str
     done: int
     total: int
+    cached: int = 0
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):

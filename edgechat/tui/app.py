@@ -6,6 +6,7 @@ everything else is imported after it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
@@ -52,12 +53,14 @@ class EdgechatApp(App[None]):
 
     TITLE = "edgechat"
     CSS = f"""
-    ToastRack {{ dock: top; align: right top; margin: 1 1 0 0; }}
-    CommandPalette #--input {{ border: round $primary; border-bottom: none; background: $background; }}
-    CommandPalette #--input SearchIcon {{ display: none; }}
-    CommandPalette CommandList {{
-        border: round $primary; border-top: none; background: $background; max-height: 60vh;
+    ToastRack {{ dock: top; align: right top; margin: 1 1 0 0; max-height: 60%; }}
+    Toast {{
+        width: auto; max-width: 60%; margin: 0; padding: 0 1; background: $panel;
+        &.-information {{ border: round $border-blurred; }}
+        &.-warning {{ border: round $warning; }}
+        &.-error {{ border: round $error; }}
     }}
+    .-wide Toast {{ max-width: 60; }}
     {STYLES}
     """
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_commands}  # replaces Textual's
@@ -195,6 +198,12 @@ class EdgechatApp(App[None]):
     def action_models(self) -> None:
         self._chat.action_models()
 
+    def action_command_palette(self) -> None:
+        from edgechat.tui.overlays.palette import Palette
+
+        if not self._is_open(Palette):
+            self.push_screen(Palette())
+
     def action_help(self) -> None:
         from edgechat.tui.overlays.help import HelpScreen, commands, sections
 
@@ -216,11 +225,15 @@ class EdgechatApp(App[None]):
     def on_settings_screen_changed(self, event: Any) -> None:
         apply(self, event.settings.theme)
 
-    def set_theme(self, name: str) -> None:
-        """Change the colours. Raises SettingsError."""
+    async def set_theme(self, name: str) -> None:
+        """Change the colours, and write that to settings.toml. Raises SettingsError."""
+        from edgechat import settings
+
         if name not in THEMES:
             raise SettingsError(f"No such theme: {name!r}.", hint=f"Themes: {', '.join(THEMES)}.")
         apply(self, name)
+        await asyncio.to_thread(settings.change, ("theme",), name)
+        self._chat.settings_changed()
 
 
 def parts() -> list[Part]:

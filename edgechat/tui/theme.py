@@ -1,5 +1,9 @@
 """Colours: the terminal's own, and three sets of true colours. `apply` changes them in a running app.
 
+True colours set surfaces apart by tints: $background is the page, $surface the conversations, code and
+questions on it, $panel what lies above those. The terminal's own colours have no tints: there, borders and
+bars ($divider) and reverse video take their place.
+
 Every pair of text and ground that the app draws keeps WCAG's contrast: 4.5 to 1 in "dark" and "light", and
 7 to 1 in "high-contrast". Where NO_COLOR is set there are none, and what a colour would have shown is
 reversed, bold or underlined.
@@ -16,7 +20,7 @@ from textual.theme import Theme
 TERMINAL = Theme(
     name="terminal",
     ansi=True,
-    primary="ansi_blue",
+    primary="ansi_bright_blue",  # the other one is hardly legible on black in many terminals
     secondary="ansi_cyan",
     warning="ansi_yellow",
     error="ansi_red",
@@ -31,15 +35,19 @@ TERMINAL = Theme(
         # Asked for by Textual's own style sheets.
         "ansi-background": "ansi_default",
         "ansi-foreground": "ansi_default",
-        "block-cursor-foreground": "ansi_black",
-        "block-cursor-background": "ansi_blue",
-        "input-selection-background": "ansi_blue",
-        "input-selection-foreground": "ansi_black",
-        "border": "ansi_blue",
+        # Reverse video can be read in any palette; `widgets.cursor` draws it where Textual forgets it.
+        "block-cursor-foreground": "ansi_default",
+        "block-cursor-background": "ansi_default",
+        "block-cursor-text-style": "bold underline reverse",
+        "block-cursor-blurred-text-style": "bold",
+        "input-selection-background": "ansi_default",
+        "input-selection-foreground": "ansi_default",
+        "border": "ansi_bright_blue",
         "border-blurred": "ansi_bright_black",
+        "divider": "ansi_bright_black",
         "scrollbar": "ansi_bright_black",
-        "scrollbar-hover": "ansi_blue",
-        "scrollbar-active": "ansi_blue",
+        "scrollbar-hover": "ansi_bright_blue",
+        "scrollbar-active": "ansi_bright_blue",
         "scrollbar-background": "ansi_default",
         "scrollbar-background-hover": "ansi_default",
         "scrollbar-background-active": "ansi_default",
@@ -47,27 +55,12 @@ TERMINAL = Theme(
         "input-cursor-background": "ansi_default",
         "input-cursor-foreground": "ansi_default",
         "input-cursor-text-style": "reverse",
-        "screen-selection-background": "ansi_blue",
-        "screen-selection-foreground": "ansi_black",
-    },
-)
-
-NO_COLOR = replace(
-    TERMINAL,
-    name="no-color",
-    variables=TERMINAL.variables
-    | {
-        # Not reversed: Textual forgets that of the parts of a widget (Widget.get_visual_style).
-        "block-cursor-foreground": "ansi_default",
-        "block-cursor-background": "ansi_default",
-        "block-cursor-text-style": "bold underline",
-        "block-cursor-blurred-text-style": "bold",
-        "input-selection-background": "ansi_default",
-        "input-selection-foreground": "ansi_default",
         "screen-selection-background": "ansi_default",
         "screen-selection-foreground": "ansi_default",
     },
 )
+
+NO_COLOR = replace(TERMINAL, name="no-color")
 """Stands in for every theme where NO_COLOR is set."""
 
 STYLES = """
@@ -78,9 +71,9 @@ TextArea:ansi .text-area--selection {
 TextArea:light .text-area--cursor { background: $input-cursor-background; color: $input-cursor-foreground; }
 TextArea .text-area--placeholder { color: $text-muted; text-style: none; }
 TextArea:ansi .text-area--placeholder { color: ansi_default; text-style: dim; }
-Input:nocolor > .input--selection { text-style: reverse; }
-TextArea:nocolor .text-area--selection { text-style: reverse; }
-Screen:nocolor > .screen--selection { text-style: reverse; }
+Input:ansi > .input--selection { text-style: reverse; }
+TextArea:ansi .text-area--selection { text-style: reverse; }
+Screen:ansi > .screen--selection { text-style: reverse; }
 """
 """Part of the app's CSS: makes visible what Textual's widgets show by colour alone, or barely."""
 
@@ -101,12 +94,13 @@ def _theme(
     panel: str,
     muted: str,
     border: str,
+    divider: str,
     selection: str,
 ) -> Theme:
     """Return a theme of #rrggbb colours.
 
-    muted: less important text. border: borders of what does not have the focus, and scroll bars.
-    selection: the background of selected text, which keeps its colour.
+    muted: less important text. border: borders of what does not have the focus, and scroll bars. divider:
+    lines between surfaces. selection: the background of selected text, which keeps its colour.
     """
     return Theme(
         name=name,
@@ -139,6 +133,8 @@ def _theme(
             "ansi-foreground": foreground,
             "block-cursor-foreground": background,
             "block-cursor-background": primary,
+            "block-cursor-text-style": "bold",
+            "block-cursor-blurred-text-style": "none",
             "block-cursor-blurred-foreground": foreground,
             "block-cursor-blurred-background": selection,
             "block-hover-background": panel,
@@ -146,6 +142,7 @@ def _theme(
             "link-color-hover": background,
             "border": primary,
             "border-blurred": border,
+            "divider": divider,
             "scrollbar": border,
             "scrollbar-hover": primary,
             "scrollbar-active": primary,
@@ -174,11 +171,12 @@ DARK = _theme(
     error="#f78c93",
     success="#93d488",
     foreground="#e4e7ee",
-    background="#14161c",
-    surface="#1a1d25",
-    panel="#222630",
+    background="#11131a",
+    surface="#1a1d27",
+    panel="#252a37",
     muted="#a3a9b8",
     border="#4a5163",
+    divider="#2b3040",
     selection="#2f4468",
 )
 LIGHT = _theme(
@@ -191,11 +189,12 @@ LIGHT = _theme(
     error="#b01f22",
     success="#24652a",
     foreground="#20232b",
-    background="#fbfaf7",
-    surface="#f4f2ed",
-    panel="#ebe8e1",
+    background="#fcfbf8",
+    surface="#f2efe8",
+    panel="#e7e2d7",
     muted="#595d69",
     border="#a6a294",
+    divider="#ddd7c9",
     selection="#c9dbfb",
 )
 HIGH_CONTRAST = _theme(
@@ -209,10 +208,11 @@ HIGH_CONTRAST = _theme(
     success="#8df58d",
     foreground="#ffffff",
     background="#000000",
-    surface="#000000",
-    panel="#0c0c0c",
+    surface="#101010",
+    panel="#1e1e1e",
     muted="#d6d6d6",
     border="#ffffff",
+    divider="#ffffff",
     selection="#0a2f63",
 )
 

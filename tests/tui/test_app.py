@@ -156,8 +156,9 @@ async def test_help_shows_every_part_and_closes_by_its_key(path: Path) -> None:
         await pilot.press("f1")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
         shown = text_of(pilot)
-        for words in ("Everywhere", "The turns", "The conversations", "The models", "/system", "Bring back"):
+        for words in ("Writing", "Reading", "Conversations", "Models", "The app", "/system", "Bring back"):
             assert words in shown
+        assert shown.index("New chat") > shown.index("Conversations") > shown.index("Reading")
         await pilot.press("f1")
         await until(pilot, lambda: app.screen is app.chat)
 
@@ -188,6 +189,58 @@ async def test_a_theme_is_taken_by_name_and_at_the_start(path: Path) -> None:
         app.chat.prompt.fill("/theme high-contrast")
         await pilot.press("escape", "enter")
         await until(pilot, lambda: app.theme == "high-contrast")
+        await until(pilot, lambda: settings_module.load().theme == "high-contrast")
+
+
+async def test_a_theme_that_cannot_be_kept_is_shown_and_the_error_too(path: Path) -> None:
+    app = app_with(FakeEngine(), path)
+    async with app.run_test(notifications=True) as pilot:
+        await started(pilot)
+        settings_module.settings_file().parent.mkdir(parents=True, exist_ok=True)
+        settings_module.settings_file().write_text("theme = [")
+        app.chat.prompt.fill("/theme dark")
+        await pilot.press("escape", "enter")
+        await until(pilot, lambda: any("settings.toml" in one.message for one in app._notifications))
+        assert app.theme == "dark"
+
+
+async def test_the_palette_shows_the_keys_of_commands(path: Path) -> None:
+    async with app_with(FakeEngine(), path).run_test(size=(100, 60)) as pilot:
+        await started(pilot)
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: "Start a new conversation" in text_of(pilot))
+        lines = text_of(pilot).split("\n")
+        for name, key in (("Start a new conversation", "Ctrl+N"), ("Search all conversations", "Ctrl+F")):
+            assert any(name in line and key in line for line in lines), name
+        assert not any("Rename" in line and "Ctrl" in line for line in lines)
+        await pilot.press(*"engine room")
+        await until(pilot, lambda: "Rename" not in text_of(pilot))
+        assert any("engine room" in line and "Ctrl+G" in line for line in text_of(pilot).split("\n"))
+
+
+# Messages beside the chat.
+
+
+async def test_messages_go_with_their_cause_and_stay_off_the_palette(path: Path) -> None:
+    (first,) = await held(path, "Who?")
+    async with app_with(FakeEngine(), path).run_test(size=(100, 30), notifications=True) as pilot:
+        app = await started(pilot)
+        for end in ("a question", "another conversation", "a model"):
+            app.chat.show_message("Mind the gap.", seconds=60)
+            await until(pilot, lambda: "Mind the gap." in text_of(pilot))
+            await pilot.press("ctrl+p")
+            await until(pilot, lambda: "Start a new conversation" in text_of(pilot))
+            assert not any(toast.display for toast in app.screen.query("Toast"))
+            await pilot.press("escape")
+            await until(pilot, lambda: app.screen is app.chat and "Mind the gap." in text_of(pilot))
+            match end:
+                case "a question":
+                    await say(pilot, "Hi")
+                case "another conversation":
+                    await app.chat.controller.open(first)
+                case _:
+                    await app.chat.controller.switch_model("other")
+            await until(pilot, lambda: "Mind the gap." not in text_of(pilot))
 
 
 # How a conversation is held.
@@ -226,15 +279,15 @@ async def test_thinking_is_switched_by_a_key_where_the_model_can(path: Path) -> 
     engine.model = msgspec.structs.replace(MODEL, can_switch_thinking=True)
     async with app_with(engine, path).run_test(size=(100, 30), notifications=True) as pilot:
         await started(pilot)
-        for wanted, shown in ((True, "thinks"), (False, "no thinking"), (None, "")):
+        for wanted, shown in ((True, "thinking on"), (False, "thinking off"), (None, "")):
             await pilot.press("f3")
             await until(pilot, lambda shown=shown: shown in text_of(pilot))  # type: ignore[misc]
             await say(pilot, "Hi")
             assert engine.requests[-1].think is wanted
-        assert "thinks" not in text_of(pilot)
+        assert "thinking o" not in text_of(pilot)
         engine.model = MODEL
         await pilot.press("f3")
-        await until(pilot, lambda: "has no switch for thinking" in text_of(pilot))
+        await until(pilot, lambda: "thinking cannot be switched" in text_of(pilot))
 
 
 async def test_what_the_settings_say_of_new_chats_is_heeded(path: Path) -> None:
@@ -277,8 +330,8 @@ async def test_the_first_run_and_the_models_screen_in_the_app(path: Path) -> Non
         await pilot.press("1")
         await until(pilot, lambda: "small-1b it is." in text_of(pilot))
         await say(pilot, "Hi")
-        app = await started(pilot)
-        assert app.session.model == "small-1b"
+        assert isinstance(pilot.app, EdgechatApp)
+        assert pilot.app.session.model == "small-1b"
     async with app_with(FakeEngine(), path, library=fake.library()).run_test(size=(100, 40)) as pilot:
         app = await started(pilot)
         assert app.session.model == "small-1b"

@@ -148,7 +148,7 @@ async def palette(pilot: Pilot[None]) -> None:
 async def help_(pilot: Pilot[None]) -> None:
     await opened(pilot)
     await pilot.press("f1")
-    await until(pilot, lambda: "Everywhere" in text_of(pilot) or "The chat" in text_of(pilot))
+    await until(pilot, lambda: "Writing" in text_of(pilot))
 
 
 async def settings(pilot: Pilot[None]) -> None:

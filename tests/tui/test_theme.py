@@ -13,11 +13,14 @@ from textual.widgets import Input, OptionList, Static, TextArea
 
 from edgechat.settings.fields import Theme as Name
 from edgechat.tui import theme
+from edgechat.tui.widgets.cursor import CursorLine
 
 TRUE_COLOUR = (theme.DARK, theme.LIGHT, theme.HIGH_CONTRAST)
 TONES = ("primary", "secondary", "accent", "warning", "error", "success")
 GROUNDS = ("background", "surface", "panel")
-BLACK, RED, BLUE = 0, 1, 4
+RED = 1
+_TINT = 1.07
+"""The least contrast of two surfaces that are to be told apart."""
 _DIM = 0.66  # Textual's
 
 
@@ -82,13 +85,34 @@ def test_borders_and_scroll_bars_can_be_seen(one: Theme) -> None:
     assert contrast(Color.parse(colours["border"]), Color.parse(colours["border-blurred"])) >= 1.4
 
 
+@pytest.mark.parametrize("one", TRUE_COLOUR, ids=lambda one: str(one.name))
+def test_surfaces_are_told_apart(one: Theme) -> None:
+    colours = one.to_color_system().generate()
+    page, surface, panel = (Color.parse(colours[ground]) for ground in GROUNDS)
+    assert contrast(surface, page) >= _TINT
+    assert contrast(panel, surface) >= _TINT
+    assert contrast(Color.parse(one.variables["divider"]), surface) >= _TINT
+    assert contrast(Color.parse(colours["block-cursor-background"]), surface) >= 3
+    assert contrast(Color.parse(colours["block-cursor-blurred-background"]), surface) >= _TINT
+
+
+@pytest.mark.parametrize("one", [theme.TERMINAL, theme.NO_COLOR], ids=lambda one: str(one.name))
+def test_the_terminals_colours_have_no_grounds_of_their_own(one: Theme) -> None:
+    """No palette is known, so no pair of its colours is sure to be legible."""
+    colours = one.to_color_system().generate()
+    assert {colours[name] for name in ("surface", "panel")} == {"transparent"}
+    for name in ("block-cursor", "input-selection", "screen-selection"):
+        assert {colours[f"{name}-foreground"], colours[f"{name}-background"]} == {"ansi_default"}
+    assert "reverse" in colours["block-cursor-text-style"]
+
+
 def test_every_theme_defines_what_the_terminals_does() -> None:
     for one in (*TRUE_COLOUR, theme.NO_COLOR):
         assert set(theme.TERMINAL.variables) <= set(one.variables), one.name
         generated = one.to_color_system().generate()
         # Two names Textual knows for the terminal's colours alone, one of them misspelt.
         names = set(theme.TERMINAL.to_color_system().generate()) - {"surface-actrive", "background-muted"}
-        assert names <= set(generated), one.name
+        assert names <= {*generated, *one.variables}, one.name
 
 
 def test_the_setting_offers_what_there_is() -> None:
@@ -107,6 +131,7 @@ class Sample(App[None]):
         yield Input("typed")
         yield TextArea("written", id="area")
         yield OptionList("one", "two", "three")
+        yield CursorLine("[$error]a colour[/] and none", "plain")
 
 
 def painted(app: App[None], text: str) -> Style:
@@ -220,7 +245,26 @@ async def test_the_cursor_and_the_selection_show_in_the_terminals_own_colours() 
         assert cursor.reverse
         assert cursor.color is None or cursor.color.is_default
         selected = painted(app, "written")
-        assert selected.color is not None
-        assert selected.bgcolor is not None
-        assert (selected.color.number, selected.bgcolor.number) == (BLACK, BLUE)
-        assert not selected.reverse
+        assert selected.reverse
+        assert selected.color is None or selected.color.is_default
+        assert selected.bgcolor is None or selected.bgcolor.is_default
+
+
+@pytest.mark.parametrize("no_color", [False, True])
+async def test_the_line_at_the_cursor_is_reversed_in_the_terminals_own_colours(
+    no_color: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
+    app = Sample()
+    async with app.run_test() as pilot:
+        app.query_one(CursorLine).focus()
+        await pilot.pause()
+        line = app.query_one(CursorLine).render_line(0)
+        assert all(part.style is not None and part.style.reverse for part in line)
+        assert all(part.style and part.style.color and part.style.color.is_default for part in line)
+        assert not painted(app, "plain").reverse
+        theme.apply(app, "dark")
+        await pilot.pause()
+        line = app.query_one(CursorLine).render_line(0)
+        assert {bool(part.style and part.style.reverse) for part in line} == {no_color}

@@ -33,8 +33,8 @@ class ReplyObserver(Protocol):
     def transcript(self) -> TranscriptView:
         """Where the reply is shown."""
 
-    def show_activity(self, activity: str, share: float | None = None) -> None:
-        """Show what is being done, and the share of it that is done, if known."""
+    def show_activity(self, activity: str, share: float | None = None, cached: float | None = None) -> None:
+        """Show what is being done, and, if known, the shares of it that are done, and that were cached."""
 
     def changed(self) -> None:
         """Show the figures above."""
@@ -81,9 +81,10 @@ class ReplyEvents:
         match event:
             case Dropped(_, turns) if turns > dropped:
                 self._view.warn(f"The context is full: {not_sent(turns)}.")
-            case Prefill(_, done, total):
+            case Prefill(_, done, total, cached):
                 self._prompt_tokens = total
-                observer.show_activity(f"Reading {done:,} of {total:,} tokens", done / max(1, total))
+                reading = f"Reading {done:,} of {total:,} tokens" + f", {cached:,} cached" * bool(cached)
+                observer.show_activity(reading, done / max(1, total), cached / max(1, total))
             case Delta(_, _, thinking, tokens):
                 self._first_at = self._first_at or time.monotonic()
                 self._tokens = tokens

@@ -30,7 +30,6 @@ _SAVE_AFTER = 0.8
 """Seconds after the last key press until an unsent prompt is saved."""
 _HISTORY = 200
 """Questions that the prompt's history goes back."""
-_WHY = "Ctrl+O shows why, and which models fit this machine."
 _ENDED = {"complete": "has ended", "stopped": "was stopped", "failed": "has failed"}
 
 
@@ -62,7 +61,6 @@ class ChatController:
         self._new_unsent = UnsentPrompt()
         """What was typed for a new conversation while a stored one is shown."""
         self._save_timer: asyncio.TimerHandle | None = None
-        self._shown_plan: LoadPlan | None = None
         self.shown = OpenConversation(session, view, self)
         """The conversation on the screen."""
         view.show_transcript(self.shown.transcript)
@@ -246,9 +244,9 @@ class ChatController:
             self._store_unsent(None, self._new_unsent)
 
     def add_note(self, note: str) -> None:
-        """Show a warning, and keep it at the top of a new conversation."""
-        self.shown.transcript.add_note(f"\n\n{note}")
-        self.view.show_message(one_line(note), warning=True, seconds=10)
+        """Show a warning: at the top of a new conversation, beside others."""
+        if not self.shown.transcript.add_note(note):
+            self.view.show_message(one_line(note), warning=True, seconds=10)
 
     # The prompt.
 
@@ -379,6 +377,7 @@ class ChatController:
         session = self.session
         if self.answering:
             raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
+        self.view.clear_messages()
         self.shown.show_activity(f"Inspecting {one_line(name, 60)}")
         try:
             plan = await session.switch_model(name)
@@ -410,8 +409,5 @@ class ChatController:
 
     def _show_plan(self, plan: LoadPlan) -> None:
         """Show which model is loaded, and why."""
-        self.view.show_model(plan.model_name)
-        # At the top, so that it never comes between a question and its answer.
-        if plan.reasons and plan is not self._shown_plan:
-            self._shown_plan = plan
-            self.shown.transcript.add_note("\n\n" + "\n".join((*plan.notes, plan.reasons[0], _WHY)))
+        self.view.show_model(plan)
+        self.shown.transcript.show_model(plan)

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from edgechat.base.errors import EdgechatError
 from edgechat.chat.messages import not_sent
 from edgechat.chat.records import Turn
+from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.views import Branch
-from edgechat.tui.transcript.pieces import CutPiece, Piece, ProblemPiece, WelcomePiece
+from edgechat.tui.transcript.pieces import CutPiece, Piece, ProblemPiece
 from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.transcript.turns import LiveReply, pieces_of
+from edgechat.tui.transcript.welcome import WelcomePiece
 
 
 class ConversationView:
@@ -48,23 +50,43 @@ class ConversationView:
             piece.append(text)
 
     def show_turns(self, turns: Sequence[tuple[Turn, Branch]], *, keep_problems: bool = False) -> None:
+        self._begin()
         self._rearrange(
             [
-                *(piece for piece in self.pieces if piece is self._welcome),
+                *(piece for piece in self.pieces if isinstance(piece, WelcomePiece)),
                 *(piece for turn, branch in turns for piece in pieces_of(turn, branch)),
                 *(piece for piece in self.pieces if keep_problems and isinstance(piece, ProblemPiece)),
             ]
         )
 
     def add_turns(self, turns: Sequence[Turn]) -> None:
+        self._begin()
         self.add(*(piece for turn in turns for piece in pieces_of(turn)))
 
     def add_problem(self, error: EdgechatError) -> None:
         self.add(ProblemPiece(error.message, error.hint))
 
-    def add_note(self, text: str) -> None:
+    @property
+    def questions(self) -> Sequence[str]:
+        """What is offered to begin with; nothing once there are turns."""
+        return self._welcome.questions if self._welcome is not None else ()
+
+    def show_model(self, plan: LoadPlan) -> None:
+        if self._welcome is not None:
+            self._welcome.show_model(plan)
+
+    def add_note(self, text: str) -> bool:
         if self._welcome is not None:
             self.append(self._welcome, text)
+        return self._welcome is not None
+
+    def _begin(self) -> None:
+        """Let the turns take the place of what a new conversation begins with; its notes stay."""
+        welcome, self._welcome = self._welcome, None
+        if welcome is not None and welcome.text:
+            welcome.begin()
+        elif welcome is not None:
+            self._rearrange([piece for piece in self.pieces if piece is not welcome])
 
     def mark_left_out(self, turns: Sequence[Turn]) -> None:
         gone = {turn.id for turn in turns}

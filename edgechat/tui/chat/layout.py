@@ -15,13 +15,14 @@ from edgechat.base.text import one_line
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane
 from edgechat.tui.terminal.screens import AppScreen
-from edgechat.tui.transcript.pieces import WelcomePiece
 from edgechat.tui.transcript.transcript import Transcript
+from edgechat.tui.transcript.welcome import WelcomePiece
 from edgechat.tui.widgets.activity import Activity
 from edgechat.tui.widgets.key_bar import KeyBar
 from edgechat.tui.widgets.status_bar import StatusBar
 
 if TYPE_CHECKING:
+    from edgechat.planner.plan import LoadPlan
     from edgechat.tui.chat.views import Status
 
 _MAX_MESSAGE = 240
@@ -35,16 +36,22 @@ class ChatLayout(AppScreen[None]):
     ChatLayout {
         #columns { height: 1fr; }
         #chat { width: 1fr; }
-        #foot { height: auto; align-horizontal: center; }
-        #foot > * { margin: 0 1; max-width: 102; }
-        #keys { padding: 0 2; }
+        /* As wide as the transcript's pieces, beside a column for the scroll bar. */
+        #foot { height: auto; align-horizontal: center; padding-right: 1; }
+        #foot > * { max-width: 104; }
         Sidebar, EngineRoom { display: none; height: 1fr; }
-        &.-listing Sidebar { display: block; width: 34; }
+        &.-listing Sidebar { display: block; width: 27%; min-width: 30; max-width: 48; }
         &.-inspecting EngineRoom { display: block; width: 48; }
-        &.-narrow.-listing #chat, &.-narrow.-listing EngineRoom { display: none; }
-        &.-narrow.-listing Sidebar { width: 1fr; }
-        &.-narrow.-inspecting #chat, &.-normal.-inspecting #chat { display: none; }
+        &.-wide EngineRoom { border-left: vkey $divider; }
+        &.-narrow.-listing EngineRoom { display: none; }
+        &.-narrow.-listing Sidebar { width: 1fr; max-width: 100%; }
         &.-narrow.-inspecting EngineRoom, &.-normal.-inspecting EngineRoom { width: 1fr; }
+        /* Of a chat that is covered, the keys stay. */
+        &.-narrow.-listing, &.-narrow.-inspecting, &.-normal.-inspecting {
+            #chat { dock: bottom; width: 100%; height: auto; }
+            #foot > * { max-width: 100%; }
+            Transcript, Activity, PromptPane, StatusBar { display: none; }
+        }
         &.-low PromptBox { max-height: 4; }
         &.-tiny PromptBox { max-height: 1; border: none; }
         &.-tiny StatusBar { display: none; }
@@ -69,7 +76,7 @@ class ChatLayout(AppScreen[None]):
                 yield Activity(id="activity")
                 yield PromptPane(id="pane")
                 yield StatusBar(id="status")
-        yield KeyBar(id="keys")
+                yield KeyBar(id="keys")
 
     def show_welcome(self) -> None:
         """Show the welcome text, and open the prompt."""
@@ -128,6 +135,9 @@ class ChatLayout(AppScreen[None]):
     def show_message(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
         self.notify(message, severity="warning" if warning else "information", timeout=seconds, markup=False)
 
+    def clear_messages(self) -> None:
+        self.app.clear_notifications()
+
     def warn(self, message: str) -> None:
         self.show_message(message, warning=True, seconds=8)
 
@@ -149,17 +159,17 @@ class ChatLayout(AppScreen[None]):
 
     def show_status(self, status: Status) -> None:
         line = self.query_one(Activity)
-        activity, share = status.activity
+        activity, share, cached = status.activity
         if activity:
-            line.show(activity, share)
+            line.show(activity, share, cached)
         else:
             line.clear()
         bar = self.status
         bar.used, bar.speed, bar.speedup, bar.think = status.used, status.speed, status.speedup, status.think
         bar.context = status.context or bar.context
 
-    def show_model(self, name: str) -> None:
-        self.status.model = name
+    def show_model(self, plan: LoadPlan) -> None:
+        self.status.model = plan.model_name
 
     def show_downloads(self, line: str) -> None:
         self.status.pulling = line

@@ -98,8 +98,8 @@ class OpenConversation:
         self.system: str | None = conversation.system if conversation else None
         """Of a new conversation: the system prompt that it will begin with."""
         self.transcript = view.new_transcript(is_new=conversation is None)
-        self.activity: tuple[str, float | None] = ("", None)
-        """What is being done, in words, and the share of it that is done (0 to 1) if it is known."""
+        self.activity: tuple[str, float | None, float | None] = ("", None, None)
+        """As in `Status`."""
         self.used = 0
         """Tokens in the context."""
         self.speed = self.speedup = 0.0
@@ -163,9 +163,9 @@ class OpenConversation:
         """All that was typed here and is not a turn in the store."""
         return self.unsent if self.pending_question is None else self.pending_question.before(self.unsent)
 
-    def show_activity(self, activity: str, share: float | None = None) -> None:
-        """Show what is being done, and how much of it is done; empty: nothing."""
-        self.activity = (activity, share)
+    def show_activity(self, activity: str, share: float | None = None, cached: float | None = None) -> None:
+        """Show what is being done, and the shares of it that are done and were cached; empty: nothing."""
+        self.activity = (activity, share, cached)
         self.changed()
 
     def changed(self) -> None:

@@ -18,11 +18,13 @@ from edgechat.tui.chat.layout import ChatLayout
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane
 from edgechat.tui.theme import THEMES
-from edgechat.tui.transcript.pieces import ThoughtPiece, WelcomePiece
+from edgechat.tui.transcript.pieces import ThoughtPiece
+from edgechat.tui.transcript.welcome import WelcomePiece, WelcomeSheet
 
 if TYPE_CHECKING:
     from edgechat.chat.session import ChatSession, SessionServices
     from edgechat.engine.types import Finished
+    from edgechat.planner.plan import LoadPlan
     from edgechat.settings import Backend
     from edgechat.tui.chat.controller import ChatController
     from edgechat.tui.chat.conversation_view import ConversationView
@@ -44,6 +46,8 @@ _ACTIONS = {
     "quit": "app.quit",
 }
 """The slash commands that are actions of the screen or the app."""
+_SAME_ACTION = {"new": "new_chat", "retry": "retry", "search": "search", "think": "switch_thinking"}
+"""Of other slash commands: the actions that do the same."""
 
 
 class ChatScreen(ChatLayout):
@@ -89,6 +93,7 @@ class ChatScreen(ChatLayout):
         self._wanted_model = model
         self._controller: ChatController | None = None
         self._shown: ConversationView | None = None
+        self._plan: LoadPlan | None = None
 
     def on_mount(self) -> None:
         self.show_welcome()
@@ -156,9 +161,10 @@ class ChatScreen(ChatLayout):
         if not is_new:
             return ConversationView()
         # The first one's is on the screen already.
-        return ConversationView(self.welcome if self._shown is None else WelcomePiece())
+        return ConversationView(self.welcome if self._shown is None else WelcomePiece(self._plan))
 
     def show_transcript(self, transcript: TranscriptView, turn: str = "") -> None:
+        self.app.clear_notifications()  # they were about what was shown
         if self._shown is not None:
             self._shown.hide()
         self._shown = cast("ConversationView", transcript)  # there are no others here
@@ -167,6 +173,10 @@ class ChatScreen(ChatLayout):
     def show_status(self, status: Status) -> None:
         super().show_status(status)
         self.panels.show_speed(status)
+
+    def show_model(self, plan: LoadPlan) -> None:
+        super().show_model(plan)
+        self._plan = plan
 
     def show_finished(self, finished: Finished) -> None:
         self.panels.show_reply(finished)
@@ -191,7 +201,7 @@ class ChatScreen(ChatLayout):
             case "attach":
                 self.pane.attach_file(argument)
             case "theme":
-                self.app.set_theme(argument)  # type: ignore[attr-defined]
+                await self.app.set_theme(argument)  # type: ignore[attr-defined]
             case _:
                 await self.run_action(_ACTIONS[command])
 
@@ -199,7 +209,21 @@ class ChatScreen(ChatLayout):
 
     @on(PromptPane.Asked)
     def _ask(self, event: PromptPane.Asked) -> None:
-        self.controller.ask(event.text, list(event.attachments))
+        number, questions = event.text.strip(), self._shown.questions if self._shown is not None else ()
+        if number in map(str, range(1, len(questions) + 1)) and not event.attachments:
+            self._take_question(questions[int(number) - 1])
+        else:
+            self.app.clear_notifications()
+            self.controller.ask(event.text, list(event.attachments))
+
+    @on(WelcomeSheet.Chosen)
+    def _question_clicked(self, event: WelcomeSheet.Chosen) -> None:
+        self._take_question(event.question)
+
+    def _take_question(self, question: str) -> None:
+        """Put one of the questions to begin with into the prompt."""
+        self.controller.replace_prompt(question)
+        self.refresh_chat()
 
     @on(PromptPane.Refused)
     def _show_busy(self) -> None:
@@ -236,6 +260,14 @@ class ChatScreen(ChatLayout):
     def replace_prompt(self, text: str) -> None:
         """Put the beginning of a command into the prompt; Escape restores what was there."""
         self.controller.replace_prompt(text)
+
+    def key_of(self, command: str) -> str:
+        """Return the key that does the same as a slash command; empty if there is none."""
+        from edgechat.tui.overlays.help import bindings_of, key_names
+
+        action = _ACTIONS.get(command, _SAME_ACTION.get(command, "")).rpartition(".")[2]
+        bindings = bindings_of(type(self), type(self.app))
+        return next((key_names(binding) for binding in bindings if binding.action == action), "")
 
     @property
     def presets(self) -> list[str]:

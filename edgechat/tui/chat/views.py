@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from edgechat.base.errors import EdgechatError
 from edgechat.chat.records import Attachment, Turn
 from edgechat.engine.types import Delta, Finished
+from edgechat.planner.plan import LoadPlan
 
 Branch = tuple[int, int]
 """Which of the branches a turn is (from 0), and how many there are."""
@@ -38,8 +39,11 @@ class TranscriptView(Protocol):
     def add_problem(self, error: EdgechatError) -> None:
         """Append an error message."""
 
-    def add_note(self, text: str) -> None:
-        """Append to the text at the top of a new conversation; other conversations show no notes."""
+    def show_model(self, plan: LoadPlan) -> None:
+        """Show at the top of a new conversation which model answers; others do not show it."""
+
+    def add_note(self, text: str) -> bool:
+        """Show a note at the top of a new conversation; return whether there is room for it."""
 
     def mark_left_out(self, turns: Sequence[Turn]) -> None:
         """Draw the line below the turns that the model is not sent any more."""
@@ -92,8 +96,11 @@ class PromptView(Protocol):
 class Status(Protocol):
     """The state of a conversation that the status lines show."""
 
-    activity: tuple[str, float | None]
-    """What is being done, in words (empty: nothing), and the share of it that is done, if known."""
+    activity: tuple[str, float | None, float | None]
+    """What is being done, in words (empty: nothing), and the share of it that is done (0 to 1), if known.
+
+    Of a prompt that is read also the share that was in the cache already.
+    """
     used: int
     """Tokens in the context."""
     speed: float
@@ -144,6 +151,9 @@ class ChatView(Protocol):
     def show_message(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
         """Show a message beside the chat for some seconds."""
 
+    def clear_messages(self) -> None:
+        """Remove the messages beside the chat, whose cause is gone."""
+
     def warn(self, message: str) -> None:
         """Show a warning beside the chat."""
 
@@ -175,8 +185,8 @@ class ChatView(Protocol):
 
     # Models.
 
-    def show_model(self, name: str) -> None:
-        """Show the name of the model."""
+    def show_model(self, plan: LoadPlan) -> None:
+        """Show the model that answers from now on."""
 
     def show_loaded(self) -> None:
         """Show the model that is loaded now, in detail."""

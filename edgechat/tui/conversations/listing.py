@@ -19,6 +19,7 @@ from textual.strip import Strip
 from textual.style import Style
 
 from edgechat.tui.conversations.rows import ChatRow, HeadingRow, Row, SelectableRow, height_of, lines_of
+from edgechat.tui.widgets.cursor import cursor_style
 
 
 class ChatList(ScrollView, can_focus=True):
@@ -30,7 +31,8 @@ class ChatList(ScrollView, can_focus=True):
         height: 1fr;
         scrollbar-size-vertical: 1;
         scrollbar-gutter: stable;
-        background: $background;
+        scrollbar-background: $surface;
+        background: $surface;
 
         .heading { color: $secondary; }
         .strong { text-style: bold; }
@@ -177,7 +179,7 @@ class ChatList(ScrollView, can_focus=True):
             and self._shows_cursor
             and isinstance(self._rows[at], SelectableRow)
         ):
-            base, named = self.get_visual_style("cursor"), self._without_colour
+            base, named = cursor_style(self, "cursor"), self._without_colour
         rendered = content.render(base, end="", parse_style=named)
         strip = Strip([Segment(text, style.rich_style) for text, style in rendered], content.cell_length)
         return strip.crop_extend(0, width, base.rich_style)

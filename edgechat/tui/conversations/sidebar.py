@@ -83,20 +83,21 @@ class Sidebar(Widget):
     Sidebar {
         width: 32;
         layers: base above;
-        border-right: vkey $border-blurred;
+        background: $surface;
+        border-right: vkey $divider;
         &.-whole { border-right: none; }
 
         SearchField, SearchField:focus {
             height: 3;
             padding: 0 1;
             border: round $border-blurred;
-            background: $background;
+            background: $surface;
             background-tint: transparent;
         }
         SearchField:focus { border: round $border; }
         TitleField, TitleField:focus {
             layer: above;
-            background: $background;
+            background: $panel;
             background-tint: transparent;
             text-style: underline;
         }

@@ -21,8 +21,9 @@ class CacheSection(Section):
 
     TITLE: ClassVar[str] = "Cache"
     MEANING: ClassVar[str] = (
-        "Each cell holds one token. Pinned cells stay when old turns are left out; own: this chat's; "
-        "shared: a common beginning of several chats; kept: of other chats, until cells run short."
+        "A cell holds a token that need not be read again. Pinned: the system prompt and the first turn. "
+        "Own: the rest of this chat. Shared: the beginning of several chats. Kept: other chats, until their "
+        "cells are needed."
     )
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ class CacheSection(Section):
     def _slot(self, slot: SlotState, digits: int) -> Content:
         title = self.title_of(slot.chat) if slot.chat else "no chat"
         name = one_line(title, 60) if title else f"chat {one_line(slot.chat or '')[:6]}"
-        state = "running  " * slot.busy + "moved  " * slot.approximate
+        state = "running  " * slot.busy + "shifted  " * slot.approximate
         return row(f"  {slot.id}", f"{slot.length:>{digits},}  {state}", (name, ".faint"))
 
 
@@ -77,7 +78,7 @@ def _legend(cache: CacheMap, unit: int, width: int) -> list[Content]:
     for kind, (mark, style) in MARKS.items():
         count = cache.free if kind is None else cache.of_kind(kind)
         items.append(Content.assemble((mark, style), " ", (f"{kind or 'free':<7}", ".faint"), f"{count:>9,}"))
-    items.append(Content("one sign: 1 cell" if unit == 1 else f"one sign: {unit:,} cells").stylize(".faint"))
+    items.append(Content(f"1 character = {unit:,} cell{'s' * (unit > 1)}").stylize(".faint"))
     per_line = max(1, min(3, (width + 3) // 22))
     return [Content("   ").join(items[at : at + per_line]) for at in range(0, len(items), per_line)]
 
@@ -90,10 +91,10 @@ def _uses(snapshot: Snapshot, width: int) -> list[Content]:
         lines.append(fitting(width, Content.assemble(line, (f" ({share:.0%})", ".faint")), line))
     stats = snapshot.cache.stats
     if n_starts := stats.hits + stats.misses:  # prompts, and prewarmed beginnings of prompts
-        hits = f", {stats.hits:,} of {n_starts:,} times"
-        lines.append(row("so far", f"{stats.reused_tokens:,} tokens", (hits, ".faint")))
+        hits, reused = f"{stats.hits:,} of {n_starts:,}", f", {stats.reused_tokens:,} tokens reused"
+        lines.append(fitting(width, row("cache hits", hits, (reused, ".faint")), row("cache hits", hits)))
     if stats.evictions:
-        lines.append(row("evicted", f"{stats.evictions:,} times", (" for other chats", ".faint")))
+        lines.append(row("evicted", f"{stats.evictions:,} times", (" to make room", ".faint")))
     if (draft := snapshot.draft_cache) is not None:
         lines.append(row("draft model", f"{draft.used:,} of {draft.cells:,} cells"))
     if (disk := snapshot.on_disk) is not None and disk.count:

@@ -19,7 +19,10 @@ class DraftsSection(Section):
     """What speculative decoding does, or why it does nothing."""
 
     TITLE: ClassVar[str] = "Drafts"
-    MEANING: ClassVar[str] = "Proposed tokens, verified together in one step: the same text, only faster."
+    MEANING: ClassVar[str] = (
+        "Guesses at the next tokens, which the model checks in one step: the text stays the same, and comes "
+        "faster. Drafts are paused when they have cost more time than the allowance."
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,28 +64,27 @@ class DraftsSection(Section):
         lines += table(("accepted", "speedup"), rows, width)
         lines += self._last_reply()
         if any(drafting.lengths):
-            lines.append(row("this step", f"{_join_lengths(drafting.lengths)} drafted"))
+            lines.append(row("drafting", _join_lengths(drafting.lengths)))
         sizes, costs = [f"{n}" for n, _ in drafting.costs], [f"{ratio:.1f}x" for _, ratio in drafting.costs]
-        lines += table(sizes, [("takes", costs)], width, "step of")
+        lines += table(sizes, [("step time", costs)], width, "tokens")
         if drafting.why_off:
             return [*lines, *wrapped(drafting.why_off, width, ".warning")]
-        allowance = f"{max(drafting.purse, 0):.1f} tokens"
-        return [*lines, row("may lose", allowance, (" before a pause", ".faint"))]
+        return [*lines, row("allowance", f"{max(drafting.purse, 0):.1f} tokens")]
 
     def _no_drafts(self, width: int) -> list[Content]:
         if self._info is None:
             return wrapped(NO_MODEL, width, ".faint")
         why_off = self._drafting.why_off if self._drafting else ""
-        return wrapped(one_line(self._info.no_draft or why_off or "This model has no drafter.", 400), width)
+        return wrapped(one_line(self._info.no_draft or why_off or "No drafts for this model.", 400), width)
 
     def _last_reply(self) -> list[Content]:
         last = self._last
         if last is None:
-            return [row("last reply", "without drafts")]
+            return [row("last reply", "no drafts")]
         share = last.accepted_tokens / max(1, last.drafted_tokens)
         accepted = f"{last.accepted_tokens:,} of {last.drafted_tokens:,} accepted"
         return [
-            row("last reply", f"{last.speedup:.2f} times as fast"),
+            row("last reply", f"{last.speedup:.2f}x as fast"),
             row("", accepted, (f" ({share:.0%})", ".faint")),
             row("", f"{last.mean_length:.1f} tokens per draft"),
         ]

@@ -33,8 +33,8 @@ class MemorySection(Section):
 
     TITLE: ClassVar[str] = "Memory"
     MEANING: ClassVar[str] = (
-        "The memory planned before the load, and the memory used. The worker's memory includes pages of "
-        "the file."
+        "Planned: before the load. Real: what llama.cpp allocated. Worker: what the process takes, with the "
+        "parts of the file that are in memory."
     )
 
     def __init__(self) -> None:
@@ -75,11 +75,11 @@ class MemorySection(Section):
             lines.append(row("draft model", mebibytes(plan.draft.total_bytes), (" planned", ".faint")))
         program = sum(device.program_bytes for device in plan.memory) if plan else 0
         if program:
-            lines.append(row("the program", mebibytes(program), (" planned", ".faint")))
+            lines.append(row("program", mebibytes(program), (" planned", ".faint")))
         if self._resident or (info and info.memory_bytes):
             now = mebibytes(self._resident) if self._resident else "not running"
             loaded = f", {mebibytes(info.memory_bytes)} when loaded" if info and info.memory_bytes else ""
-            lines.append(row("the worker", now, (loaded, ".faint")))
+            lines.append(row("worker", now, (loaded, ".faint")))
         return lines
 
     def _differences(self, width: int) -> list[Content]:
@@ -91,8 +91,8 @@ class MemorySection(Section):
             return wrapped("Memory use is as planned.", width, ".faint") if is_exact else []
         lines: list[Content] = []
         for buffer in info.differences:
-            sizes = f"{mebibytes(buffer.real)} for {buffer.what}, not {mebibytes(buffer.planned)}"
-            lines += wrapped(f"! {one_line(buffer.name, 24)} takes {sizes}.", width, ".warning")
+            sizes = f"{mebibytes(buffer.real)} for {buffer.what}, {mebibytes(buffer.planned)} planned"
+            lines += wrapped(f"! {one_line(buffer.name, 24)}: {sizes}", width, ".warning")
         return lines
 
 

@@ -35,7 +35,7 @@ class LogSection(Section):
     """The last lines of the worker's log."""
 
     TITLE: ClassVar[str] = "Log"
-    MEANING: ClassVar[str] = "The output of the worker process, newest at the bottom."
+    MEANING: ClassVar[str] = "What the worker process wrote last, newest at the bottom."
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,13 +61,16 @@ class EngineRoom(VerticalScroll):
         width: 1fr;
         height: 1fr;
         padding: 0 1;
+        background: $surface;
         scrollbar-size-vertical: 1;
+        scrollbar-gutter: stable;
+        scrollbar-background: $surface;
 
         #sections { height: auto; layout: vertical; }
         .column { height: auto; width: 1fr; }
         &.-wide #sections { layout: horizontal; }
         &.-wide #first { margin-right: 3; }
-        Section { padding: 0 0 1 0; }
+        Section { padding: 0 1 1 0; }
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [

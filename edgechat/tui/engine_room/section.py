@@ -64,9 +64,11 @@ class Section(Sheet):
 
     def lay_out(self, width: int) -> list[RenderedLine]:
         aside = self.aside()
-        gap = width - len(self.TITLE) - len(aside)
-        beside = (" " * gap + aside, ".faint") if gap > 0 else ""
-        lines = [RenderedLine(Content.assemble((self.TITLE, ".heading"), beside))]
+        gap = width - len(self.TITLE) - len(aside) - 2
+        rule = (f" {'─' * gap} ", ".edge") if gap > 0 else ""
+        lines = [
+            RenderedLine(Content.assemble((self.TITLE, ".heading"), rule, (aside, ".faint") if rule else ""))
+        ]
         lines += [RenderedLine(line.truncate(width, ellipsis=True)) for line in self.body(width)]
         if self.explained:
             lines += [EMPTY, *(RenderedLine(line) for line in wrapped(self.MEANING, width, ".faint"))]

@@ -26,8 +26,8 @@ class SpeedSection(Section):
 
     TITLE: ClassVar[str] = "Speed"
     MEANING: ClassVar[str] = (
-        "Text is generated token by token, and prompts are read in chunks; the first token follows when "
-        "the prompt is read."
+        "Prefill: reading the prompt, a chunk with each step. Decoding: generating text, a token with each "
+        "step. First token: from the question to the first word."
     )
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -98,8 +98,8 @@ class SpeedSection(Section):
         requests = f"{work.running} running, {work.waiting} waiting"
         lines = [row("requests", requests, (prewarming, ".faint"))]
         if work.step_seconds > 0:
-            lines.append(row("step", _time(work.step_seconds), (" for a token", ".faint")))
-            lines.append(row("chunk", f"{work.chunk_tokens:,} tokens", (" of a prompt", ".faint")))
+            lines.append(row("step", _time(work.step_seconds), (" per token", ".faint")))
+            lines.append(row("chunk", f"{work.chunk_tokens:,} tokens", (" per step", ".faint")))
         return lines
 
 

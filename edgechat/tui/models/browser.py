@@ -38,11 +38,11 @@ class ModelBrowser(Vertical):
         & #filter { display: none; height: 1; border: none; padding: 0 1; background: $background; }
         & #filter.-open { display: block; }
         & #panes { height: 1fr; }
-        & #left { width: 1fr; height: 1fr; padding: 0 1; }
+        & #left { width: 1fr; height: 1fr; padding: 0 1 0 2; }
         & #titles { height: 1; text-wrap: nowrap; }
         & #list:blur > .option-list--option-highlighted { text-style: bold underline; }
         & #none { height: auto; margin: 1 2; display: none; }
-        & Details { width: 44%; height: 1fr; border-left: solid $primary; }
+        & Details { width: 44%; height: 1fr; background: $surface; border-left: vkey $divider; }
     }
     """
 
@@ -121,7 +121,7 @@ class ModelBrowser(Vertical):
         self.query_one("#titles", Static).update(layout.heading())
         lines: list[ListLine] = []
         for group, items in groupby(self._items.values(), key=lambda item: item.group):
-            lines.append(ListLine(Content.styled(("\n" if lines else "") + group.value, "bold")))
+            lines.append(ListLine(Content.styled(("\n" if lines else "") + group.value, "bold $primary")))
             lines += [ListLine(layout.line(item), item.key) for item in items]
         self._list.show_lines(lines)
         for key, item in self._items.items():

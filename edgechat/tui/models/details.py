@@ -24,8 +24,9 @@ class Details(Vertical):
 
     DEFAULT_CSS = """
     Details {
-        padding: 0 1;
+        padding: 0 1 0 2;
         & > VerticalScroll { height: auto; max-height: 65%; scrollbar-size-vertical: 1; }
+        & > VerticalScroll, & #quants { scrollbar-background: $surface; }
         & > Vertical { height: 1fr; min-height: 4; }
         & #quants-title { margin-top: 1; height: auto; max-height: 4; }
     }

@@ -20,10 +20,11 @@ class ConfirmDialog(AppDialog[bool]):
     DEFAULT_CSS = """
     ConfirmDialog {
         align: center middle;
-        background: $background;
+        background: $background 60%;
+        &:ansi { background: transparent; }
         & > VerticalScroll {
             width: 64; max-width: 100%; height: auto; max-height: 100%;
-            border: round $warning; padding: 1 2; background: $background;
+            border: round $warning; padding: 1 2; background: $surface;
         }
         & Horizontal { height: auto; margin-top: 1; align-horizontal: right; }
         & Button { margin-left: 2; min-width: 14; }
@@ -61,10 +62,11 @@ class TextDialog(AppDialog[None]):
     DEFAULT_CSS = """
     TextDialog {
         align: center middle;
-        background: $background;
+        background: $background 60%;
+        &:ansi { background: transparent; }
         & > VerticalScroll {
             width: 90; max-width: 100%; height: auto; max-height: 100%;
-            border: round $primary; padding: 1 2; background: $background;
+            border: round $primary; padding: 1 2; background: $surface;
             border-title-style: bold; border-subtitle-style: dim;
         }
     }

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rich.segment import Segment
-from rich.style import Style as RichStyle
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.strip import Strip
-from textual.widgets import OptionList
 from textual.widgets.option_list import Option
+
+from edgechat.tui.widgets.cursor import CursorLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +22,7 @@ class ListLine:
     key: str | None = None
 
 
-class KeyedList(OptionList, inherit_bindings=False):
+class KeyedList(CursorLine, inherit_bindings=False):
     """Keeps the cursor on its key while lines come and go. What Enter does is up to the screen."""
 
     DEFAULT_CSS = """
@@ -86,16 +84,6 @@ class KeyedList(OptionList, inherit_bindings=False):
         if key is None:
             return None
         return next((index for index, line in enumerate(self._list_lines) if line.key == key), None)
-
-    def render_line(self, y: int) -> Strip:
-        """Draw the line at the cursor in one colour: others may not be legible on its background."""
-        strip = super().render_line(y)
-        index = next((part.style.meta.get("option") for part in strip if part.style is not None), None)
-        if index is None or index != self.highlighted:
-            return strip
-        color = self.get_visual_style("option-list--option-highlighted").rich_style.color
-        plain = RichStyle(color=color, dim=False)
-        return Strip([Segment(text, (style or plain) + plain) for text, style, _ in strip], strip.cell_length)
 
     async def _on_click(self, event: events.Click) -> None:
         event.prevent_default()

@@ -35,11 +35,11 @@ class ModelsScreen(AppScreen[str | None]):
     DEFAULT_CSS = """
     ModelsScreen {
         background: $background;
-        & #machine { height: auto; max-height: 3; padding: 0 1; }
+        & #machine { height: auto; max-height: 3; padding: 0 2; }
         &.-narrow, &.-middle {
             & #panes { layout: vertical; }
             & #left { width: 100%; height: 3fr; }
-            & Details { width: 100%; height: 2fr; border-left: none; border-top: solid $primary; }
+            & Details { width: 100%; height: 2fr; border-left: none; border-top: hkey $divider; }
             &.-reading #left { height: 2fr; }
             &.-reading Details { height: 3fr; }
         }
@@ -116,7 +116,7 @@ class ModelsScreen(AppScreen[str | None]):
 
     def _show_header(self, activity: str) -> None:
         models = self._models
-        parts: list[tuple[str, str]] = [("Models", "bold")]
+        parts: list[tuple[str, str]] = [("Models", "bold $primary")]
         if models.overview is not None:
             parts.append((f"  {printable(models.overview.found.machine)}", "dim"))
         if models.offline:

@@ -11,6 +11,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
@@ -42,6 +43,24 @@ _NAMES = {
     "space": "Space",
 }
 _KEYS_WIDTH = 22
+_APP = "The app"
+_TASKS = {
+    "Writing": ("The prompt", "System prompt and parameters"),
+    "Reading": ("The chat", "The turns"),
+    "Conversations": ("The conversations",),
+    "Models": ("The models", "The first run", "The engine room"),
+    _APP: ("Everywhere", "The settings"),
+}
+"""What keys are for, and the parts of the app whose keys are for that, unless `_TASK_OF` has their action."""
+_TASK_OF = {
+    **dict.fromkeys(("restore_prompt", "stop", "retry", "switch_thinking", "parameters"), "Writing"),
+    **dict.fromkeys(("scroll",), "Reading"),
+    **dict.fromkeys(("new_chat", "conversations", "search", "undo_delete"), "Conversations"),
+    **dict.fromkeys(("models", "engine_room"), "Models"),
+}
+"""The tasks of keys that work wherever the chat is."""
+_SHARED = ("Everywhere", "The chat", "The prompt")
+"""The parts that are the chat: their keys need no place beside the task."""
 
 
 def bindings_of(*classes: type) -> list[Binding]:
@@ -61,9 +80,27 @@ def bindings_of(*classes: type) -> list[Binding]:
 
 
 def sections(parts: Sequence[Part], screen: Screen[object]) -> list[Section]:
-    """Return the keys of each part of the app, those of the screen that is shown first."""
-    ordered = sorted(parts, key=lambda part: not isinstance(screen, part[1]))
-    return [(title, _without_ranges(bindings_of(*classes))) for title, classes in ordered]
+    """Return the keys by what they are for; first those of the screen, if that is not the chat."""
+    keys: dict[str, list[Binding]] = {task: [] for task in _TASKS}
+    places: dict[str, list[Section]] = {task: [] for task in _TASKS}
+    here: list[Section] = []
+    for title, classes in parts:
+        bindings = _without_ranges(bindings_of(*classes))
+        task = next((task for task, places in _TASKS.items() if title.partition(":")[0] in places), _APP)
+        if title in _SHARED:
+            for binding in bindings:
+                action = binding.action.removeprefix("screen.").partition("(")[0]
+                keys[_TASK_OF.get(action, task)].append(binding)
+        elif isinstance(screen, classes):
+            here.append((title, bindings))
+        else:
+            places[task].append((f"{task} — {title[0].lower()}{title[1:]}", bindings))
+    return here + [section for task in _TASKS for section in ((task, _once(keys[task])), *places[task])]
+
+
+def _once(bindings: Iterable[Binding]) -> list[Binding]:
+    """Return the bindings without those of the same key for the same."""
+    return list({(binding.key, binding.description): binding for binding in bindings}.values())
 
 
 def _without_ranges(bindings: list[Binding]) -> list[Binding]:
@@ -100,13 +137,17 @@ class _HelpSection(Static):
     """The keys or commands under one heading that match the search."""
 
     DEFAULT_CSS = """
-    _HelpSection { height: auto; padding: 0 1; margin-top: 1; }
+    _HelpSection {
+        height: auto; padding: 0 1; margin: 0 1;
+        border: round $border-blurred; border-title-color: $primary; border-title-style: bold;
+    }
     """
 
     def __init__(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
         super().__init__()
         self._title = title
         self._rows = rows
+        self.border_title = Content(title)
 
     def filter(self, words: Sequence[str]) -> bool:
         """Show the rows that contain all words, the heading included; return whether there are any."""
@@ -122,11 +163,7 @@ class _HelpSection(Static):
         table.add_column(ratio=1)
         for keys, description in rows:
             table.add_row(Text(keys, "bold"), Text(description))
-        titled = Table.grid(expand=True)
-        titled.add_column()
-        titled.add_row(Text(self._title, "bold underline"))
-        titled.add_row(table)
-        self.update(titled)
+        self.update(table)
         return bool(rows)
 
 
@@ -139,7 +176,7 @@ class HelpScreen(AppScreen[None]):
 
     DEFAULT_CSS = """
     HelpScreen {
-        #help-head { height: 1; padding: 0 1; text-style: bold; }
+        #help-head { height: 1; padding: 0 2; text-style: bold; color: $primary; }
         #help-search, #help-search:focus {
             height: 3; border: round $border-blurred; background: $background; padding: 0 1; margin: 0 1;
             background-tint: transparent;

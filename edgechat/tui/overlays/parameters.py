@@ -45,21 +45,21 @@ class ParametersScreen(AppDialog[None]):
         align: center middle;
         #box {
             width: 76; max-width: 100%; height: 25; max-height: 100%;
-            border: round $primary; padding: 0 1; background: $background;
+            border: round $primary; padding: 0 1; background: $surface;
+            border-title-color: $primary; border-title-style: bold; border-subtitle-style: dim;
         }
         #fields { height: 1fr; }
-        #system { height: 6; margin: 0 0 1 0; border: round $border-blurred; background: $background; }
+        #system { height: 6; margin: 0 0 1 0; border: round $border-blurred; background: $surface; }
         #system:focus { border: round $primary; }
         .row { height: 1; }
         .row Label { width: 22; margin: 0 1 0 0; }
-        .row Input, .row Select { width: 1fr; background: $background; }
+        .row Input, .row Select { width: 1fr; background: $surface; }
         .row Input { height: 1; border: none; border-left: outer $border-blurred; padding: 0 1; }
         .row Input:focus { border-left: outer $primary; }
         .row Input.-invalid { border-left: outer $error; color: $error; }
         .row Static { width: 20; margin: 0 0 0 1; text-style: dim; }
         #save { margin: 1 0; }
         #problem { color: $error; height: auto; }
-        #keys { text-style: dim; height: auto; }
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -90,14 +90,15 @@ class ParametersScreen(AppDialog[None]):
         self._save = save
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="box"):
+        with Vertical(id="box") as box:
+            box.border_title = "This conversation"
+            box.border_subtitle = "Tab: next field · Ctrl+S: save · Esc: cancel"
             yield from self._fields()
             yield Static(id="problem", markup=False)
-            yield Static("Tab: next field   Ctrl+S: save   Escape: cancel", id="keys")
 
     def _fields(self) -> ComposeResult:
         with VerticalScroll(id="fields"):
-            yield Label("System prompt of this conversation")
+            yield Label("System prompt")
             yield Area(self._system or "", id="system", tab_behavior="focus")
             if self._presets:
                 with Horizontal(classes="row"):

@@ -56,7 +56,7 @@ class SettingEntry:
     def description(self) -> str:
         """What it does, the allowed values, and when a change applies."""
         kind = self.kind
-        allowed = "" if kind in ("text", "on or off") else f"{kind[0].upper()}{kind[1:]}."
+        allowed = "" if kind in ("text", "on or off") else f"Allowed: {kind}."
         return " ".join(filter(None, (self.doc, allowed, self.applies)))
 
     @property

@@ -77,8 +77,8 @@ class SettingRow(Vertical, can_focus=True):
 
     DEFAULT_CSS = """
     SettingRow {
-        height: auto; padding: 0 1 0 2; margin-bottom: 1;
-        &:focus, &:focus-within { border-left: outer $primary; padding-left: 1; }
+        height: auto; padding: 0 1 0 2; margin: 1 0;
+        &:focus, &:focus-within { border-left: outer $primary; padding-left: 1; background: $surface; }
         & > Static { height: auto; }
         & > .row--head { height: auto; }
         & .row--label { width: 20; }

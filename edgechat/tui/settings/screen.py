@@ -31,7 +31,7 @@ class GroupHeading(Static):
     """The name of a group. That of a preset can be focused, to delete the preset."""
 
     DEFAULT_CSS = """
-    GroupHeading { height: 1; padding: 0 1; text-style: bold; color: $primary; margin-top: 1; }
+    GroupHeading { height: 1; padding: 0 1; text-style: bold; color: $primary; background: $panel; }
     GroupHeading:focus { text-style: bold underline; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("delete,backspace", "remove_preset", "Delete preset")]
@@ -60,7 +60,7 @@ class NewPreset(LineField):
 
     DEFAULT_CSS = """
     NewPreset, NewPreset:focus {
-        margin: 0 2; height: 3; border: round $border-blurred; background: $background; padding: 0 1;
+        margin: 1 1; height: 3; border: round $border-blurred; background: $background; padding: 0 1;
     }
     NewPreset:focus { border: round $primary; }
     """
@@ -75,14 +75,16 @@ class SettingsScreen(AppScreen[None]):
 
     DEFAULT_CSS = """
     SettingsScreen {
-        #settings-head { height: auto; padding: 0 1; }
+        align-horizontal: center;
+        & > * { max-width: 110; }
+        #settings-head { height: auto; padding: 0 2; }
         #settings-filter, #settings-filter:focus {
             height: 3; border: round $border-blurred; background: $background; padding: 0 1; margin: 0 1;
         }
         #settings-filter:focus { border: round $primary; }
         #settings-fault { height: auto; padding: 0 1; color: $error; display: none; }
         #settings-none { height: auto; padding: 0 2; display: none; }
-        #settings-list { height: 1fr; scrollbar-size-vertical: 1; }
+        #settings-list { height: 1fr; scrollbar-size-vertical: 1; padding: 0 1; }
     }
     """
     AUTO_FOCUS = ""
@@ -125,7 +127,7 @@ class SettingsScreen(AppScreen[None]):
 
     async def on_mount(self) -> None:
         path = one_line(str(settings.settings_file()), 300)
-        heading = Content.assemble(("Settings", "bold"), "  ", (path, "dim"))
+        heading = Content.assemble(("Settings", "bold $primary"), "  ", (path, "dim"))
         self.query_one("#settings-head", Static).update(heading)
         self._read_file()
         await self._rebuild_list()

@@ -76,13 +76,21 @@ class UserPiece(Piece):
         super().__init__(text)
         self._attachments = tuple(one_line(name, 60) for name in attachments)
 
+    def _new_sheet(self) -> Sheet:
+        return UserSheet(self)
+
+    def mark(self, *, current: bool | None = None, left_out: bool | None = None) -> None:
+        super().mark(current=current, left_out=left_out)
+        self._changed()  # the bar is another one
+
     def lay_out(self, width: int) -> list[RenderedLine]:
+        bar, style = ("█ ", ".current") if self.current else ("▌ ", ".marker")
         lines: list[RenderedLine] = []
         if self._attachments:
             names = Content("  ".join(f"▤ {name}" for name in self._attachments)).stylize(".code")
-            lines = _behind_bar(names, width, ".marker")
+            lines = _behind_bar(names, width - 2, style, bar)
         if self.text or not lines:
-            lines += _behind_bar(Content(self.text).stylize(".strong"), width, ".marker")
+            lines += _behind_bar(Content(self.text).stylize(".strong"), width - 2, style, bar)
         return lines
 
 
@@ -152,21 +160,11 @@ class ThoughtPiece(Piece):
         return lines
 
 
-class WelcomePiece(Piece):
-    """What a new conversation begins with."""
-
-    def __init__(self) -> None:
-        super().__init__("What you write stays on this machine.")
-
-    def lay_out(self, width: int) -> list[RenderedLine]:
-        return [RenderedLine(Content("edgechat").stylize(".heading")), *_wrap(self.text, width, ".faint")]
-
-
 class CutPiece(Piece):
     """The line below the turns that are not sent any more."""
 
     def lay_out(self, width: int) -> list[RenderedLine]:
-        return [RenderedLine(Content("╌" * width).stylize(".warning")), *_wrap(self.text, width, ".faint")]
+        return [RenderedLine(Content("╌" * width).stylize(".warning")), *wrap(self.text, width, ".faint")]
 
 
 class NotePiece(Piece):
@@ -177,7 +175,7 @@ class NotePiece(Piece):
         self._tone = tone
 
     def lay_out(self, width: int) -> list[RenderedLine]:
-        return _wrap(self.text, width, f".{self._tone}")
+        return wrap(self.text, width, f".{self._tone}")
 
 
 class ProblemPiece(Piece):
@@ -203,6 +201,12 @@ class PieceSheet(Sheet):
 
     def lay_out(self, width: int) -> list[RenderedLine]:
         return self._piece.lay_out(width)
+
+
+class UserSheet(PieceSheet):
+    """A question, on a ground that is as wide as the prompt."""
+
+    GROUND = "tinted"
 
 
 class ThoughtSheet(PieceSheet):
@@ -232,5 +236,6 @@ def _behind_bar(content: Content, width: int, style: str, bar: str = "▌ ") -> 
     return [RenderedLine(Content.assemble((bar, style), line), len(bar)) for line in wrapped]
 
 
-def _wrap(text: str, width: int, style: str) -> list[RenderedLine]:
+def wrap(text: str, width: int, style: str) -> list[RenderedLine]:
+    """Return the lines of a text in one style."""
     return [RenderedLine(line) for line in Content(text).stylize(style).wrap(width)]

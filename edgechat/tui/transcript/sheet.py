@@ -21,7 +21,9 @@ _STYLES = {
     "link": "text-style: underline",
     "heading": "text-style: bold; color: $primary",
     "marker": "color: $primary",
+    "current": "color: $accent",
     "faint": "text-style: dim",
+    "edge": "color: $border-blurred",
     "warning": "color: $warning",
     "error": "color: $error",
     "code-comment": "text-style: dim italic",
@@ -30,6 +32,7 @@ _STYLES = {
     "code-number": "color: $warning",
     "code-name": "color: $primary",
     "code-builtin": "color: $secondary",
+    "tinted": "background: $surface",
 }
 """The component classes, by which spans are named ('.strong'), and their styles."""
 
@@ -52,6 +55,8 @@ class Sheet(Widget):
     """ + "".join(f"Sheet .{name} {{ {style}; }}\n" for name, style in _STYLES.items())
 
     COMPONENT_CLASSES: ClassVar[set[str]] = set(_STYLES)
+    GROUND: ClassVar[str] = ""
+    """The component class whose background fills the lines; empty: none."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,9 +93,9 @@ class Sheet(Widget):
         return len(self._lines)
 
     def render_line(self, y: int) -> Strip:
-        style = self.visual_style
         if y >= len(self._lines):
-            return Strip.blank(self.size.width, style.rich_style)
+            return Strip.blank(self.size.width, self.visual_style.rich_style)
+        style = self.get_visual_style(self.GROUND) if self.GROUND else self.visual_style
         selected = self.text_selection
         strip = self._drawn.get(y) if selected is None else None
         if strip is None:

@@ -10,8 +10,8 @@ from typing import ClassVar
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.geometry import Region
-from textual.layout import WidgetPlacement
+from textual.geometry import Region, Size
+from textual.layout import DockArrangeResult, WidgetPlacement
 from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 from textual.widgets import Static
@@ -40,6 +40,7 @@ class Transcript(VerticalScroll):
 
         & > Sheet { max-width: 104; border-left: blank; padding: 1 2 0 1; }
         & > Sheet.-current { border-left: outer $accent; }
+        & > UserSheet, & > UserSheet.-current { border-left: none; padding: 1 0 0 0; }
         & > Sheet.-left-out { text-style: dim; }
         & > .filler { height: 0; width: 1fr; max-width: 104; }
     }
@@ -76,6 +77,7 @@ class Transcript(VerticalScroll):
         self._reading = (0, 0)
         """The piece at the top of the screen, and the line of it."""
         self._filler = Static(classes="filler")
+        self._arranged_height = 0
         self._update_pending = False
         self._text_end = 0
         """The line at which the text ended when it was last laid out."""
@@ -201,12 +203,16 @@ class Transcript(VerticalScroll):
     def mounted_pieces(self) -> list[Piece]:
         return self.pieces[self._first : self._last]
 
+    def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
+        self._arranged_height = size.height  # `self.size` is still the old one
+        return super().arrange(size, optimal)
+
     def process_layout(self, placements: list[WidgetPlacement]) -> list[WidgetPlacement]:
         """Move the mounted pieces to their place among all of them."""
         self._measure(placements)
         tops = self._positions()
         top, bottom = tops[self._first], tops[self._last]
-        end = max(tops[-1] + 1, self.scrollable_content_region.height)
+        end = max(tops[-1] + 1, self._arranged_height)
         moved: list[WidgetPlacement] = []
         for placement in placements:
             x, _, width, _ = region = placement.region

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from textual.app import RenderResult
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from textual.app import App, RenderResult
 from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
 
-_LOW_PRIORITY = ("newline", "search", "engine_room")
-"""Actions whose keys are dropped first if there is not enough room."""
+_LEAST_USEFUL = ("quit", "newline", "engine_room", "search", "thoughts", "complete", "retry")
+"""Actions whose keys are left out first if there is not enough room."""
+_LAST = ("help", "quit")
+"""Actions whose keys come last."""
+
+
+class _Key(NamedTuple):
+    """A key of the bar."""
+
+    group: int
+    """0: of what has the focus, 1: of the screen, 2: of the app."""
+    action: str
+    is_escape: bool
+    label: Content
 
 
 class KeyBar(Widget):
-    """The keys that are bound now; a click on one presses it."""
+    """The keys that are bound now, in groups; a click on one presses it."""
 
     DEFAULT_CSS = """
     KeyBar {
-        height: 1; padding: 0 1;
+        height: 1; padding: 0 2;
         link-color: $foreground; link-style: none; link-background: $background;
         link-color-hover: $foreground; link-style-hover: underline; link-background-hover: $background;
     }
@@ -29,28 +45,52 @@ class KeyBar(Widget):
         self.refresh()
 
     def render(self) -> RenderResult:
-        shown: dict[str, Content] = {}
-        for active in self.screen.active_bindings.values():
-            binding = active.binding
-            if binding.show and active.enabled and binding.action not in shown:
-                key = (self.app.get_key_display(binding), "bold")
-                label = Content.assemble(key, (f" {binding.description}", "dim"))
-                shown[binding.action] = label.stylize(f"@click=press({binding.key!r})")
-        first = {name: label for name, label in shown.items() if name not in _LOW_PRIORITY}
-        # Help always has room, since it lists the keys that have none.
-        help_key = first.pop("app.help", first.pop("help", None))
-        last = [help_key] if help_key is not None else []
-        rest = [label for name, label in (first | shown).items() if name not in ("app.help", "help")]
-        return _join(rest, last, self.size.width)
+        return _fitting(self._keys(), self.size.width)
+
+    def _keys(self) -> list[_Key]:
+        keys: dict[str, _Key] = {}
+        for node, binding, enabled, _ in self.screen.active_bindings.values():
+            if not binding.show or not enabled:
+                continue
+            action = binding.action.rpartition(".")[2]
+            key = (self.app.get_key_display(binding), "bold")
+            label = Content.assemble(key, (f" {binding.description}", "dim"))
+            label = label.stylize(f"@click=press({binding.key!r})")
+            group = 2 if isinstance(node, App) or action in _LAST else 1 if isinstance(node, Screen) else 0
+            # What has the focus comes first, and may have a key of its own for what the screen does, too.
+            keys.setdefault(binding.description, _Key(group, action, binding.key == "escape", label))
+        return sorted(
+            keys.values(), key=lambda key: (key.group, key.action in _LAST and _LAST.index(key.action))
+        )
 
     async def action_press(self, keys: str) -> None:
         self.app.simulate_key(keys.partition(",")[0])
 
 
-def _join(parts: list[Content], last: list[Content], width: int) -> Content:
-    """Join the parts that fit, with a narrower gap if that helps, and then the last one."""
-    for gap in ("   ", "  "):
-        joined = Content(gap).join([*parts, *last])
-        if joined.cell_length <= width:
-            return joined
-    return _join(parts[:-1], last, width) if parts else Content("")
+def _fitting(keys: Sequence[_Key], width: int) -> Content:
+    """Join as many keys as fit, with narrower gaps if that helps; help, which lists all, is left out last."""
+    keys = list(keys)
+    while keys:
+        for gap, rule in (("  ", "  │  "), ("  ", " │ "), ("  ", "  ")):
+            line = Content.assemble(*_joined(keys, gap, rule))
+            if line.cell_length <= width:
+                return line
+        keys.remove(max(keys, key=lambda key: _dispensability(key, keys)))
+    return Content("")
+
+
+def _dispensability(key: _Key, keys: Sequence[_Key]) -> int:
+    if key.action == "help":
+        return -1
+    if key.is_escape:
+        return 0
+    if key.action in _LEAST_USEFUL:
+        return len(keys) + len(_LEAST_USEFUL) - _LEAST_USEFUL.index(key.action)
+    return keys.index(key)
+
+
+def _joined(keys: Iterable[_Key], gap: str, rule: str) -> Iterable[Content | tuple[str, str]]:
+    for number, (_, group) in enumerate(groupby(keys, lambda key: key.group)):
+        if number:
+            yield (rule, "$border-blurred")
+        yield Content(gap).join(key.label for key in group)

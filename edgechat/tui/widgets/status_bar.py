@@ -16,7 +16,7 @@ class StatusBar(Widget):
     """Model at the left; tokens per second and context at the right."""
 
     DEFAULT_CSS = """
-    StatusBar { height: 1; padding: 0 1; }
+    StatusBar { height: 1; padding: 0 2; }
     """
 
     model = reactive("")
@@ -47,7 +47,7 @@ class StatusBar(Widget):
     def _right(self, *, wide: bool) -> Content:
         parts: list[Content] = []
         if self.think is not None:
-            parts.append(Content("thinks" if self.think else "no thinking"))
+            parts.append(Content(f"thinking {'on' if self.think else 'off'}"))
         if self.speed:
             gain = by_drafts(self.speedup, 1) if wide else ""
             parts.append(Content(f"{self.speed:.1f} tok/s" + f", {gain}" * bool(gain)))

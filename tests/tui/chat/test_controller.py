@@ -91,7 +91,8 @@ def test_nothing_of_it_imports_textual() -> None:
 async def test_a_question_is_answered_and_stored(path: Path) -> None:
     async with started(path, FakeEngine(["Hello."])) as (controller, view):
         assert view.model == "guide"
-        assert any("guide it is." in note for note in view.transcript.notes)
+        assert view.transcript.plan is not None
+        assert view.transcript.plan.reasons == ("guide it is.",)
         chat = await say(controller, "Who?")
         assert view.transcript.text == "Who?\nHello."
         assert len(view.finished) == 1

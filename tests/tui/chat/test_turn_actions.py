@@ -104,7 +104,7 @@ async def test_a_question_is_edited_and_both_branches_stay(path: Path) -> None:
         assert prompt.text == "half"
         await pilot.press("tab", "up", "left")
         await until(pilot, lambda: "To two." in text_of(pilot))
-        assert "▌ Two?" in text_of(pilot)
+        assert "█ Two?" in text_of(pilot)
         assert "To another two." not in text_of(pilot)
 
 

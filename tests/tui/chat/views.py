@@ -9,6 +9,7 @@ from typing import Any
 from edgechat.base.errors import EdgechatError
 from edgechat.chat.records import Attachment, Turn
 from edgechat.engine.types import Delta, Finished
+from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.views import Branch, Status, TranscriptView
 
 
@@ -19,6 +20,7 @@ class FakeTranscript:
         self.turns: dict[str, str] = {}
         self.problems: list[EdgechatError] = []
         self.notes: list[str] = []
+        self.plan: LoadPlan | None = None
         self.left_out: list[str] = []
 
     @property
@@ -36,8 +38,12 @@ class FakeTranscript:
     def add_problem(self, error: EdgechatError) -> None:
         self.problems.append(error)
 
-    def add_note(self, text: str) -> None:
+    def show_model(self, plan: LoadPlan) -> None:
+        self.plan = plan
+
+    def add_note(self, text: str) -> bool:
         self.notes.append(text)
+        return not self.turns
 
     def mark_left_out(self, turns: Sequence[Turn]) -> None:
         self.left_out = [turn.id for turn in turns]
@@ -145,6 +151,9 @@ class FakeView:
     def show_message(self, message: str, *, warning: bool = False, seconds: float = 5) -> None:
         self.messages.append(message)
 
+    def clear_messages(self) -> None:
+        self.messages.clear()
+
     def warn(self, message: str) -> None:
         self.messages.append(message)
 
@@ -174,8 +183,8 @@ class FakeView:
     def refresh_chat(self) -> None:
         pass
 
-    def show_model(self, name: str) -> None:
-        self.model = name
+    def show_model(self, plan: LoadPlan) -> None:
+        self.model = plan.model_name
 
     def show_loaded(self) -> None:
         pass

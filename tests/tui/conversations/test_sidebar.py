@@ -16,9 +16,9 @@ from textual.widgets import Static
 
 from edgechat.chat.records import Chat, Turn
 from edgechat.chat.storage.store import Store
+from edgechat.tui import theme
 from edgechat.tui.conversations import sidebar as sidebar_module
 from edgechat.tui.conversations.sidebar import SearchField, Sidebar, TitleField
-from edgechat.tui.theme import TERMINAL
 from tests.tui.driving import text_of, until
 
 DAY = 86400.0
@@ -29,8 +29,7 @@ class Stage(App[None]):
 
     def __init__(self, store: Store, *, wide: bool = False) -> None:
         super().__init__(ansi_color=True)
-        self.register_theme(TERMINAL)
-        self.theme = TERMINAL.name
+        theme.apply(self, "terminal")
         self.sidebar = Sidebar(store)
         self.wide = wide
         self.told: list[Message] = []
@@ -350,17 +349,18 @@ async def test_a_store_that_cannot_be_read_is_told(store: Store) -> None:
         await until(pilot, lambda: "closed." in text_of(pilot))
 
 
-@pytest.mark.parametrize("theme", ["terminal", "textual-light", "textual-dark"])
-async def test_the_cursor_is_seen_in_every_theme_while_the_keys_are_here(store: Store, theme: str) -> None:
+@pytest.mark.parametrize("name", theme.THEMES)
+async def test_the_cursor_is_seen_in_every_theme_while_the_keys_are_here(store: Store, name: str) -> None:
     await some(store)
     app = Stage(store)
     async with app.run_test() as pilot:
-        app.theme = theme
+        theme.apply(app, name)
         await ready(pilot)
 
-        def grounds() -> set[str]:
+        def grounds() -> set[tuple[str, bool]]:
             strips = [app.sidebar._list.render_line(y) for y in range(10)]
-            return {str(segment.style.bgcolor) for strip in strips for segment in strip if segment.style}
+            styles = [segment.style for strip in strips for segment in strip if segment.style]
+            return {(str(style.bgcolor), bool(style.reverse)) for style in styles}
 
         assert len(grounds()) == 2
         app.sidebar.search()

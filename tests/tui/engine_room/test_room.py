@@ -98,7 +98,7 @@ def test_the_cache_says_what_was_reused_and_who_holds_it() -> None:
     text = told(room.cache)
     assert "2,377 of 4,096 cells" in text
     assert "812 of 830 tokens reused (98%)" in text
-    assert "12,345 tokens, 14 of 18 times" in text
+    assert "14 of 18, 12,345 tokens reused" in text
     assert "1,210 of 4,096 cells" in text
     assert "12 chats, 310 MiB" in text
     assert "running  Holidays" in text
@@ -123,9 +123,9 @@ def test_drafts_say_who_drafts_and_what_it_is_worth() -> None:
         "3.6x",
     ):
         assert part in text
-    assert "5.2 tokens before a pause" in text
+    assert "allowance   5.2 tokens" in text
     room.show_reply(finished(drafted=0))
-    assert "without drafts" in told(room.drafts)
+    assert "last reply  no drafts" in told(room.drafts)
 
 
 def test_drafts_say_why_nobody_drafts() -> None:
@@ -135,11 +135,11 @@ def test_drafts_say_why_nobody_drafts() -> None:
     room.show_model(PLAN, info(drafters=(), no_draft="Its vocabulary is different."))
     assert "Its vocabulary is different." in told(room.drafts)
     room.show_model(PLAN, info(drafters=()))
-    assert "This model has no drafter." in told(room.drafts)
+    assert "No drafts for this model." in told(room.drafts)
     paused = msgspec.structs.replace(DRAFTING, why_off="They have lost time.", purse=-0.5)
     room.show_snapshot(snapshot(drafting=paused))
     assert "They have lost time." in told(room.drafts)
-    assert "before a pause" not in told(room.drafts)
+    assert "allowance   " not in told(room.drafts)
 
 
 def test_memory_shows_plan_and_load_side_by_side() -> None:
@@ -147,7 +147,7 @@ def test_memory_shows_plan_and_load_side_by_side() -> None:
     text = told(room.memory)
     assert "weights      1.1 GiB   1.1 GiB" in text
     assert "compute       80 MiB   180 MiB" in text
-    assert "CPU takes 180 MiB for compute, not 80 MiB." in " ".join(text.split())
+    assert "CPU: 180 MiB for compute, 80 MiB planned" in " ".join(text.split())
     assert "610 MiB planned" in text
     assert "1.9 GiB, 1.8 GiB when loaded" in text
     room.show_model(PLAN, info(buffers=PLAN.buffers, differences=()))
@@ -231,12 +231,12 @@ async def test_the_panel_at_all_widths(width: int, docked: bool) -> None:
         for title in ("Speed", "Cache", "Drafts", "Memory", "Log"):
             assert title in text
         assert "812 of 830 tokens reused" in text
-        assert "Each cell holds one token" in text
+        assert "A cell holds a token" in text
         assert ("Drafts" in text.splitlines()[0]) == (width >= 100 and not docked)
         app.room.focus()
         await pilot.press("e")
         await pilot.pause()
-        assert "Each cell holds one token" not in text_of(pilot)
+        assert "A cell holds a token" not in text_of(pilot)
 
 
 async def test_the_panel_is_scrolled_by_keys() -> None:

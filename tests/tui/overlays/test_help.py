@@ -12,11 +12,15 @@ import pytest
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
+from textual.screen import Screen
 from textual.widgets import Input, Static
 
 import edgechat.tui
 from edgechat.tui import theme
-from edgechat.tui.overlays.help import HelpScreen, bindings_of, key_names
+from edgechat.tui.app import EdgechatApp, parts
+from edgechat.tui.chat.screen import ChatScreen
+from edgechat.tui.overlays.help import _TASK_OF, _TASKS, HelpScreen, bindings_of, key_names, sections
+from edgechat.tui.settings.screen import SettingsScreen
 from tests.tui.driving import text_of, until
 
 
@@ -100,6 +104,36 @@ def test_every_binding_says_what_it_does() -> None:
     assert silent == set()
 
 
+def test_every_key_is_listed_by_what_it_is_for() -> None:
+    listed = sections(parts(), Screen())
+    titles = [title for title, _ in listed]
+    tasks = ["Writing", "Reading", "Conversations", "Models", "The app"]
+    assert [title for title in titles if title in tasks] == tasks
+    assert all(title.partition(" — ")[0] in tasks for title in titles)
+    pairs = {(binding.description, title) for title, bindings in listed for binding in bindings}
+    descriptions = {description for description, _ in pairs}
+    for _, classes in parts():
+        assert {binding.description for binding in bindings_of(*classes)} <= descriptions
+    assert pairs >= {
+        ("Send", "Writing"),
+        ("Stop", "Writing"),
+        ("Copy code", "Reading — the turns: Tab in the prompt, or a click"),
+        ("New chat", "Conversations"),
+        ("Engine", "Models"),
+        ("Quit", "The app"),
+    }
+    names = {name for places in _TASKS.values() for name in places}
+    assert names == {title.partition(":")[0] for title, _ in parts()}
+    actions = {binding.action.partition("(")[0] for binding in bindings_of(EdgechatApp, ChatScreen)}
+    assert set(_TASK_OF) <= actions
+
+
+def test_the_keys_of_another_screen_come_first() -> None:
+    (title, bindings), *_ = sections(parts(), SettingsScreen())
+    assert title == "The settings"
+    assert "Filter" in [binding.description for binding in bindings]
+
+
 @pytest.mark.parametrize("size", [(60, 24), (100, 30), (160, 40)])
 async def test_it_shows_keys_and_commands(size: tuple[int, int]) -> None:
     async with Sample().run_test(size=size) as pilot:
@@ -112,7 +146,7 @@ async def test_it_shows_keys_and_commands(size: tuple[int, int]) -> None:
         assert "Empty" not in text
         await pilot.press("end")
         await pilot.pause()
-        text = " ".join(text_of(pilot).split())
+        text = " ".join(text_of(pilot).replace("│", "").split())
         assert "/model NAME Go on with [another] model[2J at once" in text
         assert "\x1b" not in text
 
