@@ -9,6 +9,7 @@ from textual.widget import Widget
 
 _LOW_PRIORITY = ("newline", "search", "engine_room")
 """Actions whose keys are dropped first if there is not enough room."""
+_HELP, _QUIT = ("app.help", "help"), ("app.quit", "quit")
 
 
 class KeyBar(Widget):
@@ -36,21 +37,29 @@ class KeyBar(Widget):
                 key = (self.app.get_key_display(binding), "bold")
                 label = Content.assemble(key, (f" {binding.description}", "dim"))
                 shown[binding.action] = label.stylize(f"@click=press({binding.key!r})")
+        # Help always has room, since it lists the keys that have none. Quit is last, where no click on
+        # another key hits it.
+        help_key, quit_key = (
+            [shown.pop(name) for name in names if name in shown] for names in (_HELP, _QUIT)
+        )
         first = {name: label for name, label in shown.items() if name not in _LOW_PRIORITY}
-        # Help always has room, since it lists the keys that have none.
-        help_key = first.pop("app.help", first.pop("help", None))
-        last = [help_key] if help_key is not None else []
-        rest = [label for name, label in (first | shown).items() if name not in ("app.help", "help")]
-        return _join(rest, last, self.size.width)
+        rest = [*(first | shown).values()]
+        width = self.size.width
+        return _fitting([*rest, *help_key, *quit_key], width) or _join(rest, help_key, width)
 
     async def action_press(self, keys: str) -> None:
         self.app.simulate_key(keys.partition(",")[0])
 
 
 def _join(parts: list[Content], last: list[Content], width: int) -> Content:
-    """Join the parts that fit, with a narrower gap if that helps, and then the last one."""
+    """Join the parts that fit, and then the last one."""
+    return _fitting([*parts, *last], width) or (_join(parts[:-1], last, width) if parts else Content(""))
+
+
+def _fitting(parts: list[Content], width: int) -> Content | None:
+    """Join parts, with a narrower gap if that helps; return None if they do not fit."""
     for gap in ("   ", "  "):
-        joined = Content(gap).join([*parts, *last])
+        joined = Content(gap).join(parts)
         if joined.cell_length <= width:
             return joined
-    return _join(parts[:-1], last, width) if parts else Content("")
+    return None
