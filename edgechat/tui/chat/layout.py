@@ -46,6 +46,9 @@ class ChatLayout(AppScreen[None]):
         &.-narrow.-inspecting #chat, &.-normal.-inspecting #chat { display: none; }
         &.-narrow.-inspecting EngineRoom, &.-normal.-inspecting EngineRoom { width: 1fr; }
         &.-low PromptBox { max-height: 4; }
+        &.-low Chips, &.-tiny Chips { height: 1; }
+        &.-low Completions { max-height: 5; }
+        &.-tiny Completions { max-height: 2; border: none; }
         &.-tiny PromptBox { max-height: 1; border: none; }
         &.-tiny StatusBar { display: none; }
     }
