@@ -31,7 +31,7 @@ _MOST_STARS = 6
 
 
 @dataclass(slots=True)
-class Contents:
+class FolderContents:
     """What was found in a folder."""
 
     paths: list[str] = field(default_factory=list)
@@ -61,13 +61,13 @@ class _Rules:
         return verdict
 
 
-def walk(folder: Path, *, most: int, seconds: float) -> Contents:
+def walk(folder: Path, *, most: int, seconds: float) -> FolderContents:
     """Return what is in a folder and below it, without hidden and ignored entries.
 
     most: entries. seconds: after which it ends. Folders that cannot be read are empty, but for the first.
     Raises OSError.
     """
-    contents = Contents()
+    contents = FolderContents()
     end = time.monotonic() + seconds
     waiting = deque([("", 0, _rules_above(folder))])
     while waiting:

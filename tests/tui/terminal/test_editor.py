@@ -79,7 +79,7 @@ def test_control_c_in_the_editor_does_not_end_the_app(
     terminal.press("F5")
     terminal.until("in the editor")
     terminal.press("C-c")
-    terminal.until("has ended with an error")
+    terminal.until("The prompt is as it was.")
     terminal.until("│ draft")
     terminal.type("ed")
     terminal.until("│ drafted")
@@ -89,7 +89,7 @@ def test_control_c_in_the_editor_does_not_end_the_app(
     ("editor", "told"),
     [
         ("", "No editor is set."),
-        ("/nowhere/editor", "The editor /nowhere/editor cannot be started: No such file or directory."),
+        ("/nowhere/editor", "No such file or directory"),
         ("false", "The editor false has ended with an error (1)."),
         ("'\"unclosed'", "The name of the editor cannot be read"),
     ],

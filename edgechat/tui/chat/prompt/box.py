@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.document._document import Location, Selection
+from textual.document._document import Document, Location, Selection
 from textual.message import Message
 
 from edgechat.base.text import printable
@@ -255,12 +255,13 @@ class PromptBox(Area):
 
     def select_variable(self, after: Location) -> bool:
         """Select the next variable of a saved prompt; return whether there is one."""
-        text = self.text
+        text, document = self.text, self.document
         if "{" not in text:
             return False
-        span = next_variable(text, self.variables(), self.document.get_index_from_location(after))
+        assert isinstance(document, Document)
+        span = next_variable(text, self.variables(), document.get_index_from_location(after))
         if span is not None:
-            start, end = map(self.document.get_location_from_index, span)
+            start, end = map(document.get_location_from_index, span)
             self.selection = Selection(start, end)
         return span is not None
 
