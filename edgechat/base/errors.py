@@ -112,6 +112,10 @@ class AttachmentError(EdgechatError):
     """A file cannot be attached to a question."""
 
 
+class EditorError(EdgechatError):
+    """The user's text editor is not known, cannot be run or has failed."""
+
+
 class ChatBusy(EdgechatError):
     """A reply is being generated, and the operation would change what it answers."""
 

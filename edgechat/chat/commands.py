@@ -62,7 +62,11 @@ COMMANDS = (
     Command("preset", "Apply a saved system prompt and parameters", "NAME"),
     Command("save-preset", "Save this conversation's system prompt and parameters as a preset", "NAME"),
     Command("parameters", "Edit the system prompt and parameters of this conversation", "", _APP),
-    Command("attach", "Attach a text file to the next question", "FILE"),
+    Command(
+        "prompt", "Put a saved prompt into the prompt box; Tab goes through its {variables}", "NAME", _APP
+    ),
+    Command("editor", "Edit the prompt in your own editor: $VISUAL or $EDITOR", "", _APP),
+    Command("attach", "Attach a text file, or the list of a folder, to the next question", "FILE"),
     Command("retry", "Regenerate the last reply"),
     Command("copy", "Copy the last reply", "", _APP),
     Command("thoughts", "Show or hide the model's thinking", "", _APP),

@@ -96,6 +96,8 @@ def describe_type(kind: Any) -> str:
         return "a list of strings"
     if origin is dict and parts[1] is Preset:
         return "tables [presets.NAME]"
+    if origin is dict:
+        return "a table of texts"
     if plain is bool:
         return "on or off"
     if plain in (int, float):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-Group = Literal["Model", "Conversation", "Sampling", "Appearance", "Machine", "Presets"]
+Group = Literal["Model", "Conversation", "Sampling", "Appearance", "Machine", "Presets", "Prompts"]
 AppliesFrom = Literal["now", "new chat", "load", "start"]
 """When a change takes effect: at once, for new chats, with the next load of a model, with the next start."""
 Theme = Literal["terminal", "dark", "light", "high-contrast"]
@@ -17,14 +17,15 @@ Backend = Literal["llama.cpp", "mlx"]
 SYSTEM_LENGTH = 100_000
 """Maximum length of a system prompt, in characters."""
 _INT = 2**31 - 1
-PRESET_NAME = 40
-"""Maximum length of a preset's name, in characters."""
+NAME_LENGTH = 40
+"""Maximum length of the name of a preset or a saved prompt, in characters."""
 
 _Whole = Annotated[int, Meta(ge=0, le=_INT)]
 _Tokens = Annotated[int, Meta(ge=1, le=_INT)]
 _Threads = Annotated[int, Meta(ge=1, le=512)]
 _Name = Annotated[str, Meta(min_length=1, max_length=4096)]
 _System = Annotated[str, Meta(min_length=1, max_length=SYSTEM_LENGTH)]
+_Prompt = Annotated[str, Meta(min_length=1, max_length=SYSTEM_LENGTH)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
 _SomeShare = Annotated[float, Meta(gt=0, le=1)]
 _Warmth = Annotated[float, Meta(ge=0, le=5)]
@@ -223,4 +224,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ] = None
     presets: Annotated[
         dict[str, Preset], _about("Named sets of system prompt, think and sampling.", "Presets", "new chat")
+    ] = {}
+    prompts: Annotated[
+        dict[str, _Prompt],
+        _about(
+            "Saved prompts for /prompt NAME. What is in braces, as {language}, is filled in before sending.",
+            "Prompts",
+            "now",
+        ),
     ] = {}

@@ -15,7 +15,7 @@ import msgspec
 from edgechat.base import loopback, paths
 from edgechat.base.errors import SettingsError
 from edgechat.base.text import one_line
-from edgechat.settings.fields import PRESET_NAME, Preset, Settings
+from edgechat.settings.fields import NAME_LENGTH, Preset, Settings
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -37,12 +37,13 @@ def load() -> Settings:
 def settings_of(table: dict[str, Any], where: str) -> Settings:
     """Return a table as Settings. Raises SettingsError that names `where` (the file) and the field."""
     settings = checked(table, Settings, where)
-    for name in settings.presets:
-        if fault := name_fault(name):
-            shown = one_line(repr(name), 60)
-            raise SettingsError(
-                f"{where}: {shown} is not a valid preset name. {fault}", hint="Rename the preset."
-            )
+    for kind, names in (("preset", settings.presets), ("prompt", settings.prompts)):
+        for name in names:
+            if fault := name_fault(name):
+                shown = one_line(repr(name), 60)
+                raise SettingsError(
+                    f"{where}: {shown} is not a valid {kind} name. {fault}", hint=f"Rename the {kind}."
+                )
     for server in settings.rpc:
         if loopback.address(server) is None:
             raise SettingsError(f"{where}: rpc: {loopback.refusal(server)}", hint=loopback.HINT)
@@ -50,11 +51,11 @@ def settings_of(table: dict[str, Any], where: str) -> Settings:
 
 
 def name_fault(name: str) -> str | None:
-    """Return what is wrong with the name of a preset, or None."""
+    """Return what is wrong with the name of a preset or a saved prompt, or None."""
     # Every character must be visible in a terminal.
-    if 0 < len(name) <= PRESET_NAME and name.isprintable() and name == name.strip():
+    if 0 < len(name) <= NAME_LENGTH and name.isprintable() and name == name.strip():
         return None
-    return f"A name has 1 to {PRESET_NAME} visible characters, and no spaces at its ends."
+    return f"A name has 1 to {NAME_LENGTH} visible characters, and no spaces at its ends."
 
 
 def read_toml(path: Path) -> dict[str, Any]:

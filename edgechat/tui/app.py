@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from edgechat.settings import Backend
     from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.overlays.help import Part
+
+
+_QUIT_AGAIN = 3.0
+"""Seconds within which Ctrl+C is to be pressed again to quit."""
 
 
 def _commands() -> type[Provider]:
@@ -73,7 +78,7 @@ class EdgechatApp(App[None]):
         Binding(
             "ctrl+c",
             "copy_or_stop",
-            "Copy the selection; without one, stop the answer, or quit",
+            "Copy the selection; without one, stop the answer, clear the prompt, or (twice) quit",
             show=False,
             priority=True,
         ),
@@ -98,6 +103,8 @@ class EdgechatApp(App[None]):
         """The error that ended the app, or occurred as it ended."""
         self.keys = KeyQueue(self, super().on_event)
         """The queue that all keys pass through."""
+        self._quit_asked_at = -_QUIT_AGAIN
+        """When Ctrl+C was pressed with nothing to copy, stop or clear."""
         self._chat = ChatScreen(services, model, library=library, anyway=anyway, draft=draft, backend=backend)
         apply(self, theme)
         # Animated scrolling takes CPU time from the model, and conflicts with text that is added.
@@ -179,18 +186,22 @@ class EdgechatApp(App[None]):
         self.exit()
 
     async def action_copy_or_stop(self) -> None:
-        """Copy the selection; without one, stop the answer; without an answer, quit."""
+        """Copy the selection; without one, stop the answer; else clear the prompt; else ask, then quit."""
         in_field = getattr(self.focused, "selected_text", "")
         selected = in_field or self.screen.get_selected_text()
-        if not selected and self.screen is self._chat and self._chat.answering:
+        if selected:
+            self.copy_to_clipboard(selected)
+            self.screen.clear_selection()
+            self.notify("Copied", timeout=1.5)
+        elif self.screen is self._chat and self._chat.answering:
             await self._chat.action_stop()
-            return
-        if not selected:
+        elif self.screen is self._chat and self._chat.pane.clear():
+            self.notify("Cleared. Ctrl+Z brings it back.", timeout=_QUIT_AGAIN)
+        elif time.monotonic() - self._quit_asked_at < _QUIT_AGAIN:
             await self.action_quit()
-            return
-        self.copy_to_clipboard(selected)
-        self.screen.clear_selection()
-        self.notify("Copied", timeout=1.5)
+        else:
+            self._quit_asked_at = time.monotonic()
+            self.notify("Press Ctrl+C again to quit.", timeout=_QUIT_AGAIN)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return action not in ("models", "command_palette") or self.screen is self._chat

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from edgechat.base.errors import AttachmentError, ChatBusy, EdgechatError
 from edgechat.base.text import ago, one_line, printable
-from edgechat.chat import attachments, parameters
+from edgechat.chat import parameters
+from edgechat.chat.attachments.reading import MOST, read
 from edgechat.chat.commands import check, commands_of, parse_command
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export import files
@@ -91,11 +92,11 @@ class SlashCommands:
 
     def _attach(self, path: str) -> None:
         attached = self._target.attachments
-        if len(attached) >= attachments.MOST:
+        if len(attached) >= MOST:
             raise AttachmentError(
-                f"A question can have at most {attachments.MOST} attachments.", hint="Send these first."
+                f"A question can have at most {MOST} attachments.", hint="Send these first."
             )
-        attached.append(attachments.read(path))
+        attached.append(read(path))
         _say(f"{one_line(attached[-1].name, 60)} will be sent with the next question.")
 
     def _rename(self, title: str) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from edgechat.base.errors import TemplateError
 from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.control_tokens import ControlTokens
+from edgechat.engine.prompt.guess import guessed_tokens
 from edgechat.engine.types import Message, Role, Tool
 
 LONGEST_PIECE = 512
@@ -18,8 +19,6 @@ _USUAL = 8
 """Bytes; tokens of nearly all texts are shorter."""
 _SLICE = 16_384
 """Characters."""
-_GUESSED = 4
-"""Bytes of a token, where tokens are estimated."""
 MOST_REMEMBERED = 16_384
 """Texts whose number of tokens is remembered, in some 3 MB; a chat of 300,000 tokens has fewer messages."""
 _TOOLS_REMEMBERED = 16
@@ -85,7 +84,7 @@ class TokenEstimate:
         count = self._counts.pop(key, None)
         if count is None:
             if guess:
-                return len(raw) // _GUESSED
+                return guessed_tokens(len(raw))
             if more := at_least(text, cells, self._tokens):
                 return more
             count = len(self._tokens(text))

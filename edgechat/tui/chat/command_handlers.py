@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgechat.base.errors import EdgechatError
+from edgechat.base.errors import EdgechatError, SettingsError
 from edgechat.base.text import one_line
 from edgechat.chat import parameters
 from edgechat.chat.commands import check
@@ -57,12 +57,26 @@ async def _run(controller: ChatController, name: str, argument: str) -> None:
             )
         case "pull":
             controller.downloads.pulls.start(argument)
+        case "prompt":
+            _put_saved_prompt(controller, argument)
         case _ if name in parameters.ADJUSTING_COMMANDS:
             view.show_message(await parameters.adjust(controller.session, shown, name, argument))
         case _:
             await view.run_screen_command(name, argument)
             return
     view.refresh_chat()
+
+
+def _put_saved_prompt(controller: ChatController, name: str) -> None:
+    prompts = controller.session.settings.prompts
+    if name not in prompts:
+        names = (
+            ", ".join(map(one_line, prompts))
+            or 'none yet; to add one: [prompts] NAME = "text" in settings.toml'
+        )
+        raise SettingsError(f"No such prompt: {one_line(name, 40)!r}.", hint=f"Prompts: {names}.")
+    controller.replace_prompt(prompts[name])
+    controller.view.pane.select_variable()
 
 
 def _stored(controller: ChatController) -> str:
@@ -88,6 +102,9 @@ def arguments(controller: ChatController, name: str) -> Sequence[tuple[str, str]
             return [
                 (preset_name, one_line(preset.system or "", 60)) for preset_name, preset in presets.items()
             ]
+        case "prompt":
+            prompts = controller.session.settings.prompts
+            return [(prompt_name, one_line(text, 60)) for prompt_name, text in prompts.items()]
         case "set":
             return [(f"{parameter} ", "") for parameter in SamplingDefaults.__struct_fields__]
         case "model" | "pull":

@@ -285,6 +285,14 @@ class ChatController:
         since = UnsentPrompt(self.view.pane.text, list(self.view.pane.attachments))
         self.write_prompt((self.shown.unsent.aside or UnsentPrompt()).before(since))
 
+    @property
+    def unread_tokens(self) -> int:
+        """How many tokens of the conversation the model has never read: all if another one has answered."""
+        conversation, model = self.shown.conversation, self.session.model
+        if conversation is None or model is None:
+            return 0
+        return self.shown.used if lasting_name(conversation.chat.model) != lasting_name(model) else 0
+
     def prompt_changed(self) -> None:
         """Save what is typed, a moment after the last key press."""
         if self._save_timer is not None:

@@ -53,6 +53,9 @@ class ChatLayout(AppScreen[None]):
             Transcript, Activity, PromptPane, StatusBar { display: none; }
         }
         &.-low PromptBox { max-height: 4; }
+        &.-low Chips, &.-tiny Chips { height: 1; }
+        &.-low Completions { max-height: 5; }
+        &.-tiny Completions { max-height: 2; border: none; }
         &.-tiny PromptBox { max-height: 1; border: none; }
         &.-tiny StatusBar { display: none; }
     }

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import msgspec
 
 from edgechat.base.errors import EdgechatError
-from edgechat.base.text import one_line
-from edgechat.chat.attachments import MOST, named_in
+from edgechat.chat.attachments.mentions import named_in
+from edgechat.chat.attachments.reading import MOST
 from edgechat.chat.commands import question_text
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Attachment, ChatSettings, Turn
@@ -222,12 +222,9 @@ class OpenConversation:
         """Return the attachments, and the files that the text names. Raises AttachmentError."""
         if "@" not in question.text:
             return tuple(question.attachments)
-        names = {attachment.name for attachment in question.attachments}
-        files, missing = await asyncio.to_thread(named_in, question.text, MOST - len(names))
-        if missing:
-            listed = ", ".join(one_line(name, 60) for name in missing[:5])
-            self._view.warn(f"Not attached, because there is no such file: {listed}.")
-        return (*question.attachments, *(file for file in files if file.name not in names))
+        attached = question.attachments
+        files = await asyncio.to_thread(named_in, question.text, MOST - len(attached))
+        return (*attached, *(file for file in files if file not in attached))
 
     async def retry(self, turn_id: str = "") -> None:
         """Regenerate a reply, or the last one; the present one stays as a branch."""

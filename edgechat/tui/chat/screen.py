@@ -7,7 +7,7 @@ ChatView. What is not on the first frame is imported on first use.
 from __future__ import annotations
 
 import gc
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from edgechat.tui.chat.controller import ChatController
     from edgechat.tui.chat.conversation_view import ConversationView
     from edgechat.tui.chat.panels import Panels
+    from edgechat.tui.chat.prompt.reading_time import ReadingTime
     from edgechat.tui.chat.views import Status, TranscriptView
     from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.overlays.parameters import Parameters
@@ -143,6 +144,8 @@ class ChatScreen(ChatLayout):
     @work(group="start")
     async def _start(self) -> None:
         self.pane.arguments = self._arguments
+        self.pane.cost = self._cost
+        self.prompt.variables = self._variables
         await self.controller.start()
         # What is loaded by now stays: searching it for garbage would delay a key by 40 ms.
         gc.collect()
@@ -180,11 +183,11 @@ class ChatScreen(ChatLayout):
 
     def show_finished(self, finished: Finished) -> None:
         self.panels.show_reply(finished)
+        if self._plan is not None:
+            self._reading_time.measure(self._plan, finished)
 
     def refresh_chat(self) -> None:
-        self.pane.is_busy = self.answering
-        if not self.answering:
-            self.prompt.border_subtitle = ""
+        self.pane.set_busy(self.answering)
         self.panels.refresh()
         self.refresh_bindings()
 
@@ -199,7 +202,9 @@ class ChatScreen(ChatLayout):
             case "search":
                 await self.panels.search(argument)
             case "attach":
-                self.pane.attach_file(argument)
+                await self.pane.attach_file(argument)
+            case "editor":
+                await self._edit_prompt()
             case "theme":
                 await self.app.set_theme(argument)  # type: ignore[attr-defined]
             case _:
@@ -225,10 +230,6 @@ class ChatScreen(ChatLayout):
         self.controller.replace_prompt(question)
         self.refresh_chat()
 
-    @on(PromptPane.Refused)
-    def _show_busy(self) -> None:
-        self.prompt.border_subtitle = "still answering · Esc stops"
-
     @on(PromptPane.AttachFailed)
     def _show_attach_error(self, event: PromptPane.AttachFailed) -> None:
         self.show_error(event.error)
@@ -242,6 +243,20 @@ class ChatScreen(ChatLayout):
     def _show_history(self) -> None:
         self.run_in_background(self.controller.show_history())
 
+    @on(PromptBox.WantsEditor)
+    def _open_editor(self) -> None:
+        self.run_in_background(self._edit_prompt())
+
+    async def _edit_prompt(self) -> None:
+        from edgechat.tui.terminal.editor import edit
+
+        self.prompt.replace_text(await edit(self.app, self.prompt.text))
+        self.prompt.focus()
+
+    @on(PromptBox.Unfilled)
+    def _show_unfilled(self, event: PromptBox.Unfilled) -> None:
+        self.show_message(f"{event.variable} is not filled in. Enter sends it as it is.", seconds=6)
+
     @on(PromptPane.Changed)
     def _prompt_changed(self) -> None:
         self.controller.prompt_changed()
@@ -251,6 +266,32 @@ class ChatScreen(ChatLayout):
         from edgechat.tui.chat.command_handlers import arguments
 
         return [(name, "") for name in THEMES] if command == "theme" else arguments(self.controller, command)
+
+    @property
+    def _plan(self) -> LoadPlan | None:
+        """How the model that answers is loaded, or will be."""
+        engine = self.session.loaded
+        return engine.plan if engine is not None else self.session.plan
+
+    @cached_property
+    def _reading_time(self) -> ReadingTime:
+        from edgechat.tui.chat.prompt.reading_time import ReadingTime
+
+        return ReadingTime()
+
+    def _cost(self, n: int) -> tuple[int, float]:
+        """Return how many tokens are read for a question of n, and in how many seconds (0: unknown)."""
+        unread = self.controller.unread_tokens
+        cached = 0 if unread else self.controller.shown.used
+        seconds = (
+            self._reading_time.seconds(self._plan, n + unread, cached) if self._plan is not None else 0.0
+        )
+        return n + unread, seconds
+
+    def _variables(self) -> Collection[str]:
+        from edgechat.tui.chat.prompt.variables import variables_in
+
+        return variables_in(self.session.settings.prompts.values())
 
     def run_command(self, name: str, argument: str = "") -> None:
         from edgechat.tui.chat.command_handlers import run_command
@@ -272,6 +313,10 @@ class ChatScreen(ChatLayout):
     @property
     def presets(self) -> list[str]:
         return list(self.session.settings.presets)
+
+    @property
+    def saved_prompts(self) -> list[str]:
+        return list(self.session.settings.prompts)
 
     # Keys.
 
@@ -470,7 +515,7 @@ class ChatScreen(ChatLayout):
                 return any(isinstance(piece, ThoughtPiece) for piece in self.transcript.pieces)
             case "undo_delete":
                 deleted = controller is not None and bool(controller.deleted)
-                return deleted and not (typing and bool(self.prompt.text))
+                return deleted and not (typing and bool(self.prompt.text or self.prompt.is_cleared))
             case "to_prompt":
                 return not typing
             case "turns":

@@ -78,7 +78,10 @@ class PromptView(Protocol):
         """Hold this text in place of the present one."""
 
     def attach(self, attachment: Attachment) -> None:
-        """Send this along with the next question."""
+        """Send this along with the next question. Raises AttachmentError if there are too many."""
+
+    def select_variable(self) -> None:
+        """Select the first {variable} of a saved prompt in the box, if there is one."""
 
     def quote(self, text: str) -> None:
         """Append a text as a quotation."""

@@ -49,6 +49,10 @@ class PaletteTarget(Protocol):
     def presets(self) -> list[str]:
         """The names of the presets."""
 
+    @property
+    def saved_prompts(self) -> list[str]:
+        """The names of the saved prompts."""
+
     def run_command(self, name: str, argument: str = "") -> None:
         """Run a slash command."""
 
@@ -60,7 +64,7 @@ class PaletteTarget(Protocol):
 
 
 class CommandProvider(Provider):
-    """The commands of the prompt box, the themes and the presets."""
+    """The commands of the prompt box, the themes, the presets and the saved prompts."""
 
     async def discover(self) -> Hits:
         for entry in self._entries():
@@ -93,6 +97,9 @@ class CommandProvider(Provider):
         for name in chat.presets:
             shown = one_line(name, 40)
             yield Entry(f"Preset: {shown}", f"/preset {shown}", partial(chat.run_command, "preset", name))
+        for name in chat.saved_prompts:
+            shown = one_line(name, 40)
+            yield Entry(f"Prompt: {shown}", f"/prompt {shown}", partial(chat.run_command, "prompt", name))
 
 
 class PaletteList(CommandList, CursorLine, can_focus=False):  # Textual inherits CSS from the first base

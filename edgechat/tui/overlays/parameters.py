@@ -56,7 +56,10 @@ class ParametersScreen(AppDialog[None]):
         .row Input, .row Select { width: 1fr; background: $surface; }
         .row Input { height: 1; border: none; border-left: outer $border-blurred; padding: 0 1; }
         .row Input:focus { border-left: outer $primary; }
-        .row Input.-invalid { border-left: outer $error; color: $error; }
+        /* Textual's has a border above and below, which leaves no line for the text. */
+        .row Input.-invalid, .row Input.-invalid:focus {
+            border: none; border-left: outer $error; color: $error;
+        }
         .row Static { width: 20; margin: 0 0 0 1; text-style: dim; }
         #save { margin: 1 0; }
         #problem { color: $error; height: auto; }
@@ -138,8 +141,12 @@ class ParametersScreen(AppDialog[None]):
 
     @on(LineField.Changed)
     def _changed(self, event: LineField.Changed) -> None:
-        if event.input.id in SamplingDefaults.__struct_fields__:
-            event.input.set_class(self._problem_with(event.input.id, event.value) is not None, "-invalid")
+        fields = [self.query_one(f"#{name}", LineField) for name in SamplingDefaults.__struct_fields__]
+        if event.input in fields:
+            problems = [self._problem_with(field.id or "", field.value) for field in fields]
+            for field, problem in zip(fields, problems, strict=True):
+                field.set_class(problem is not None, "-invalid")
+            self.query_one("#problem", Static).update(next(filter(None, problems), ""))
 
     @on(LineField.Submitted)
     def action_save(self) -> None:

@@ -70,7 +70,7 @@ class SettingEntry:
     def editor(self) -> Editor:
         if self.choices:
             return "choice"
-        return "text" if self.label == "system" else "line"
+        return "text" if self.label == "system" or self.path[0] == "prompts" else "line"
 
     def value_in(self, tables: Mapping[str, Any]) -> Any:
         """Return its value in the file, or None."""
@@ -120,6 +120,10 @@ def entries(settings: Settings) -> Iterator[SettingEntry]:
                 )
     for name in settings.presets:
         yield from _preset_entries(name, fields)
+    about = next(field for field in fields if field.name == "prompts")
+    _, text_type = typing.get_args(stripped(about.type))
+    for name in settings.prompts:
+        yield SettingEntry(("prompts", name), "Prompts", "none", about.doc, "", text_type)
 
 
 def _preset_entries(preset: str, fields: tuple[Documented, ...]) -> Iterator[SettingEntry]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from rich.cells import cell_len
 from rich.text import Text
+from textual import events
 from textual.expand_tabs import expand_tabs_inline
 from textual.widgets import Input
 
 from edgechat.base.text import visible
+from edgechat.tui.widgets.editing import run_own_binding
 
 _TAB = 4
 
@@ -18,6 +20,10 @@ def _displayed(value: str) -> str:
 
 class LineField(Input):
     """Textual's Input for untrusted values: a conversation's title, a setting, a paste."""
+
+    async def _on_key(self, event: events.Key) -> None:
+        if await run_own_binding(self, event):
+            self._restart_blink()
 
     @property
     def _value(self) -> Text:

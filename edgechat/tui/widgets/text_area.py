@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import overload
 
+from textual import events
 from textual.document._document import Document
 from textual.document._document_navigator import DocumentNavigator
 from textual.document._wrapped_document import WrappedDocument
 from textual.widgets import TextArea
 
 from edgechat.base.text import visible
+from edgechat.tui.widgets.editing import run_own_binding
 
 
 class _PrintableDocument(Document):
@@ -36,6 +38,10 @@ class _PrintableDocument(Document):
 
 class Area(TextArea):
     """Textual's TextArea for untrusted text: a file's name, an old question, an imported chat."""
+
+    async def _on_key(self, event: events.Key) -> None:
+        if await run_own_binding(self, event):
+            self._restart_blink()
 
     def _set_document(self, text: str, language: str | None) -> None:
         # Like Textual's method, which has no hook for another class of document.

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from textual import events
 
+from edgechat.chat.records import Attachment
 from edgechat.settings import Preset, SamplingDefaults, Settings
+from edgechat.tui.chat.prompt.chips import Chips
 from tests.fakes import FakeEngine
 from tests.tui.driving import app_with, say, text_of, until
 
@@ -169,18 +171,57 @@ async def test_folders_are_gone_into_and_hidden_files_stay_hidden(path: Path, fo
         assert pilot.app.screen.prompt.text == "@deep/more.txt "  # type: ignore[attr-defined]
 
 
-async def test_names_with_spaces_and_names_of_nothing(path: Path, folder: Path) -> None:
+async def test_names_with_spaces_are_quoted(path: Path, folder: Path) -> None:
     (folder / "my list.txt").write_text("bread")
     engine = FakeEngine()
-    async with app_with(engine, path).run_test(notifications=True) as pilot:
+    async with app_with(engine, path).run_test() as pilot:
         await pilot.press(*"Sum up @my")
         await until(pilot, lambda: "› my list.txt" in text_of(pilot))
-        await pilot.press("tab", *"and @gone.txt", "enter")
+        await pilot.press("tab", "enter")
         await until(pilot, lambda: engine.requests != [])
         assert "bread" in engine.requests[0].messages[0].content
-        assert [one.message for one in pilot.app._notifications] == [
-            "Not attached, because there is no such file: gone.txt."
-        ]
+
+
+async def test_a_question_about_a_file_that_is_not_there_stays(path: Path, folder: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine, path).run_test() as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        prompt = pilot.app.screen.prompt  # type: ignore[attr-defined]
+        prompt.fill("Sum up @notes.txt and @gone.txt")
+        await pilot.press("enter")
+        await until(pilot, lambda: "No such file: gone.txt." in text_of(pilot))
+        await until(pilot, lambda: prompt.text == "Sum up @notes.txt and @gone.txt")
+        assert not engine.requests
+
+
+async def test_a_folder_is_sent_as_the_list_of_its_files(path: Path, folder: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine, path).run_test() as pilot:
+        pilot.app.screen.prompt.fill("What is in @deep?")  # type: ignore[attr-defined]
+        await pilot.press("enter")
+        await until(pilot, lambda: "▤ deep/" in text_of(pilot) and engine.requests != [])
+        assert "more.txt  5 bytes" in engine.requests[0].messages[0].content
+
+
+async def test_a_file_is_found_by_letters_of_its_path(path: Path, folder: Path) -> None:
+    async with app_with(FakeEngine(), path).run_test() as pilot:
+        await pilot.press(*"Sum up @dmo")
+        await until(pilot, lambda: "› deep/more.txt" in text_of(pilot) and "1 of 1" in text_of(pilot))
+        await pilot.press("tab")
+        assert pilot.app.screen.prompt.text == "Sum up @deep/more.txt "  # type: ignore[attr-defined]
+
+
+async def test_the_path_of_attach_is_completed_and_a_wrong_one_stays(path: Path, folder: Path) -> None:
+    async with app_with(FakeEngine(), path).run_test(notifications=True) as pilot:
+        prompt = pilot.app.screen.prompt  # type: ignore[attr-defined]
+        await pilot.press(*"/attach no")
+        await until(pilot, lambda: "› notes.txt" in text_of(pilot))
+        await pilot.press("enter")
+        await until(pilot, lambda: "▤ notes.txt ~3 tokens" in text_of(pilot))
+        prompt.fill("/attach gone.txt")
+        await pilot.press("enter")
+        await until(pilot, lambda: "No such file: gone.txt." in text_of(pilot))
+        await until(pilot, lambda: prompt.text == "/attach gone.txt")
 
 
 async def test_several_dropped_files_are_a_chip_each_and_once(path: Path, folder: Path) -> None:
@@ -210,9 +251,9 @@ async def test_a_long_paste_becomes_a_chip_and_a_dropped_file_too(path: Path, fo
     async with app_with(engine, path).run_test() as pilot:
         prompt = pilot.app.screen.prompt  # type: ignore[attr-defined]
         prompt.post_message(events.Paste("line\n" * 40))
-        await until(pilot, lambda: "▤ pasted text 40 lines" in text_of(pilot))
+        await until(pilot, lambda: "▤ pasted text ~50 tokens" in text_of(pilot))
         prompt.post_message(events.Paste(f"'{folder / 'notes.txt'}' "))
-        await until(pilot, lambda: "▤ notes.txt 2 lines" in text_of(pilot))
+        await until(pilot, lambda: "▤ notes.txt ~3 tokens" in text_of(pilot))
         assert prompt.text == ""
         await pilot.press("backspace")
         await until(pilot, lambda: "notes.txt" not in text_of(pilot))
@@ -221,6 +262,64 @@ async def test_a_long_paste_becomes_a_chip_and_a_dropped_file_too(path: Path, fo
         sent = engine.requests[0].messages[0].content
         assert sent.count("line\n") >= 40
         assert "milk" not in sent
+
+
+async def test_chips_are_clicked_away_and_those_without_room_are_counted(path: Path) -> None:
+    async with app_with(FakeEngine(), path).run_test(size=(60, 30)) as pilot:
+        pane = pilot.app.screen.pane  # type: ignore[attr-defined]
+        for name in ("one.txt", "two.txt", "three.txt"):
+            pane.attach(Attachment(name, "milk and honey\n"))
+        await until(pilot, lambda: "│ ▤ one.txt ~4 tokens ✕ │ and 2 more" in text_of(pilot))
+        await pilot.click(Chips, offset=(3, 1))
+        await until(pilot, lambda: "▤ two.txt" in text_of(pilot))
+        assert [attached.name for attached in pane.attachments] == ["two.txt", "three.txt"]
+
+
+async def test_what_a_long_prompt_takes_is_told(path: Path, folder: Path) -> None:
+    (folder / "long.txt").write_text("word " * 4000)
+    async with app_with(FakeEngine(), path).run_test() as pilot:
+        prompt = pilot.app.screen.prompt  # type: ignore[attr-defined]
+        prompt.fill("Sum up @long.txt ")
+        await until(pilot, lambda: "~5,005 tokens to read" in text_of(pilot))
+        prompt.fill("Sum up")
+        await until(pilot, lambda: "to read" not in text_of(pilot))
+
+
+async def test_a_chat_that_another_model_has_answered_is_read_anew(path: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine, path).run_test() as pilot:
+        await say(pilot, "Hi")
+        screen = pilot.app.screen
+        assert screen.controller.unread_tokens == 0  # type: ignore[attr-defined]
+        screen.run_command("model", "other")  # type: ignore[attr-defined]
+        await until(pilot, lambda: "other it is." in text_of(pilot) or screen.session.model == "other")  # type: ignore[attr-defined]
+        assert screen.controller.unread_tokens == screen.controller.shown.used > 0  # type: ignore[attr-defined]
+
+
+async def test_a_saved_prompt_is_filled_in_before_it_is_sent(path: Path) -> None:
+    engine = FakeEngine()
+    saved = Settings(prompts={"tr": "Translate to {language}: {text}"})
+    async with app_with(engine, path, settings=saved).run_test(notifications=True) as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        prompt = pilot.app.screen.prompt  # type: ignore[attr-defined]
+        await pilot.press(*"/prompt tr", "enter")
+        await until(pilot, lambda: prompt.selected_text == "{language}")
+        await pilot.press(*"French", "enter")
+        await until(pilot, lambda: "{text} is not filled in" in text_of(pilot))
+        assert prompt.selected_text == "{text}"
+        assert not engine.requests
+        await pilot.press("home", "tab", *"Hi {text}")
+        assert prompt.text == "Translate to French: Hi {text}"
+        await pilot.press("enter", "enter")
+        await until(pilot, lambda: engine.requests != [])
+        assert engine.requests[0].messages[0].content == "Translate to French: Hi {text}"
+
+
+async def test_braces_of_the_users_own_are_no_variables(path: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine, path, settings=Settings(prompts={"tr": "To {language}"})).run_test() as pilot:
+        await say(pilot, "What is f'{name}'?")
+        assert engine.requests[0].messages[0].content == "What is f'{name}'?"
 
 
 async def test_what_was_typed_outlives_the_app(path: Path) -> None:

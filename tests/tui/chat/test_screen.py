@@ -13,6 +13,7 @@ from textual.css.query import NoMatches
 from textual.widget import MountError
 
 from edgechat.base.errors import EngineCrashed, LoadFailed, ModelNotFound, PromptTooLong, StoreError
+from edgechat.chat.records import Attachment
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import ChatRequest, Finished, Prefill, RequestEvent, SpeculationStats
 from edgechat.planner.plan import LoadPlan
@@ -370,9 +371,51 @@ async def test_control_c_stops_the_answer_first(path: Path) -> None:
         await until(pilot, lambda: "You stopped the reply here" in text_of(pilot))
         assert app.is_running
         await until(pilot, lambda: not app.chat.answering)
+        assert not app._exit
+
+
+async def test_control_c_clears_the_prompt_then_asks_then_quits(path: Path) -> None:
+    app = app_with(FakeEngine(), path)
+    async with app.run_test(notifications=True) as pilot:
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        app.chat.pane.attach(Attachment("notes.txt", "milk"))
+        await pilot.press(*"half a thought", "ctrl+c")
+        await until(pilot, lambda: "Ctrl+Z brings it back" in text_of(pilot))
+        assert (app.chat.prompt.text, app.chat.pane.attachments) == ("", [])
+        await pilot.press("ctrl+z")
+        await until(pilot, lambda: app.chat.pane.attachments != [])
+        assert app.chat.prompt.text == "half a thought"
+        await pilot.press("ctrl+c", "ctrl+c")
+        await until(pilot, lambda: "Press Ctrl+C again to quit" in text_of(pilot))
+        assert not app._exit
+        await pilot.press("ctrl+c")
+        await until(pilot, lambda: app._exit)
+
+
+async def test_an_earlier_question_that_is_looked_at_is_not_what_control_c_keeps(path: Path) -> None:
+    app = app_with(FakeEngine(), path)
+    async with app.run_test() as pilot:
+        await say(pilot, "Earlier")
+        prompt = app.chat.prompt
+        await pilot.press(*"mine", "up")
+        await until(pilot, lambda: prompt.text == "Earlier")
+        await pilot.press("ctrl+c")
+        await until(pilot, lambda: prompt.text == "")
+        await pilot.press("ctrl+z")
+        await until(pilot, lambda: prompt.text == "mine")
+
+
+async def test_control_c_quits_only_if_pressed_again_soon(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = app_with(FakeEngine(), path)
+    async with app.run_test(notifications=True) as pilot:
+        await pilot.press("ctrl+c")
+        await until(pilot, lambda: "again to quit" in text_of(pilot))
+        monkeypatch.setattr("edgechat.tui.app._QUIT_AGAIN", 0.0)
         await pilot.press("ctrl+c")
         await pilot.pause()
-        assert app._exit
+        assert not app._exit
 
 
 async def test_control_c_copies_what_is_selected(path: Path) -> None:

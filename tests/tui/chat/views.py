@@ -97,6 +97,9 @@ class FakePrompt:
     def attach(self, attachment: Attachment) -> None:
         self.attachments.append(attachment)
 
+    def select_variable(self) -> None:
+        pass
+
     def quote(self, text: str) -> None:
         self.text += f"> {text}"
 

@@ -305,6 +305,20 @@ def test_keys_in_one_burst_go_where_each_of_them_leads(
     assert terminal.chats() == [("Who are you?", 0, None)]
 
 
+@pytest.mark.parametrize("key", ["", "\x06"])  # the prompt; Ctrl+F: the search
+def test_editing_keys_in_one_burst_keep_their_order(terminal: App, script: Any, key: str) -> None:
+    terminal.start(script(reply="Hello."))
+    terminal.type(key + "abcdefghi" + "\x7f" * 9 + "xyz" + "\x1b[D" + "!")
+    terminal.until("│ xy!z ")
+
+
+def test_editing_keys_that_come_while_the_app_starts_keep_their_order(terminal: App, script: Any) -> None:
+    terminal.run([*scripted.COMMAND, "-m", str(script(reply="Hello."))])
+    time.sleep(0.4)
+    terminal.type("abcdefghi" + "\x7f" * 9 + "xyz")
+    terminal.until("│ xyz ")
+
+
 def test_text_in_one_burst_answers_no_question_and_deletes_nothing(terminal: App, script: Any) -> None:
     terminal.start(script(reply="Hello."))
     terminal.ask("Who are you?")

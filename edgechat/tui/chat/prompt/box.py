@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.document._document import Document, Location, Selection
 from textual.message import Message
 
 from edgechat.base.text import printable
-from edgechat.chat.attachments import is_long, may_be_path
+from edgechat.chat.attachments.pastes import is_long, may_be_path
 from edgechat.tui.chat.prompt.completions import Completions
+from edgechat.tui.chat.prompt.variables import next_variable
 from edgechat.tui.widgets.text_area import Area
 
 _NEWLINE = ("ctrl+j", "shift+enter", "alt+enter")
@@ -44,6 +46,7 @@ class PromptBox(Area):
         Binding("enter", "send", "Send"),
         Binding(",".join(_NEWLINE), "newline", "New line"),
         Binding("tab", "complete", "Turns"),
+        Binding("f5", "editor", "Edit in $VISUAL or $EDITOR", show=False),
         # The transcript's, which has no focus while one types.
         Binding("pageup", "screen.scroll('page_up')", "Page up", show=False),
         Binding("pagedown", "screen.scroll('page_down')", "Page down", show=False),
@@ -72,8 +75,20 @@ class PromptBox(Area):
     class WantsTurns(Message):
         """The turns are wanted."""
 
+    class WantsEditor(Message):
+        """The text is to be edited in the user's own editor."""
+
+    @dataclass
+    class Unfilled(Message):
+        """A variable of a saved prompt has not been filled in; Enter sends it nevertheless."""
+
+        variable: str
+
     class BackspaceInEmpty(Message):
         """Backspace was pressed in an empty box."""
+
+    class ClearUndone(Message):
+        """What `clear_draft` removed is back."""
 
     def __init__(
         self, completions: Completions, complete: Callable[[], None], *, id: str | None = None
@@ -85,6 +100,12 @@ class PromptBox(Area):
         self._history: Sequence[str] = ()
         self._history_index = -1
         self._unsent = ""
+        self.is_cleared = False
+        """Whether undo brings back what `clear_draft` removed."""
+        self.variables: Callable[[], Collection[str]] = lambda: ()
+        """Returns the {variables} of the saved prompts."""
+        self._unfilled = ""
+        """The text that was not sent because of a variable."""
 
     def replay(self, early: list[events.Key | events.Paste]) -> None:
         """Handle keys and pastes that came before the box had the focus."""
@@ -96,6 +117,7 @@ class PromptBox(Area):
     def fill(self, text: str) -> None:
         """Hold this text, and the cursor at its end."""
         self.text = text
+        self.is_cleared = False
         self.move_cursor(self.document.end)
 
     @property
@@ -105,6 +127,30 @@ class PromptBox(Area):
             return self.text
         own = "" if self.text == self._history[self._history_index] else self.text
         return "\n".join(part for part in (self._unsent, own) if part)
+
+    def clear_draft(self) -> None:
+        """Remove what the user has typed; undo brings it back."""
+        if self._history_index >= 0:
+            self.fill(self.unsent)
+            self._history_index = -1
+        self.history.checkpoint()
+        self.clear()
+        self.history.checkpoint()
+        self.is_cleared = True
+
+    def action_undo(self) -> None:
+        was_empty = not self.text
+        super().action_undo()
+        if self.is_cleared and was_empty:
+            self.is_cleared = False
+            self.post_message(self.ClearUndone())
+
+    def replace_text(self, text: str) -> None:
+        """Hold this text in place of the present one; undo brings that back."""
+        self.history.checkpoint()
+        self.replace(text, (0, 0), self.document.end)
+        self.history.checkpoint()
+        self.move_cursor(self.document.end)
 
     def put_back(self, text: str) -> None:
         """Put back what could not be sent, before what was typed since."""
@@ -184,9 +230,16 @@ class PromptBox(Area):
         return self.get_text_range((0, 0), self.cursor_location)
 
     def action_send(self) -> None:
-        """Submit the text, unless it is empty, and clear the box."""
+        """Submit the text, unless it is empty, and clear the box.
+
+        A text with a variable that is not filled in is submitted at the second time.
+        """
         self._history_index = -1
-        if self.text.strip():
+        if self.text != self._unfilled and self.select_variable((0, 0)):
+            self._unfilled = self.text
+            self.post_message(self.Unfilled(self.selected_text))
+        elif self.text.strip():
+            self.is_cleared = False
             self.post_message(self.Submitted(self, self.text))
             self.clear()
 
@@ -194,11 +247,26 @@ class PromptBox(Area):
         self._replace_via_keyboard("\n", *self.selection)
 
     def action_complete(self) -> None:
-        """Complete what is typed; without completions, go to the turns."""
+        """Complete what is typed, or go to the next variable of a saved prompt, or to the turns."""
         if self._has_completions():
             self.accept()
-        else:
+        elif not self.select_variable(max(self.selection)):
             self.post_message(self.WantsTurns())
+
+    def select_variable(self, after: Location) -> bool:
+        """Select the next variable of a saved prompt; return whether there is one."""
+        text, document = self.text, self.document
+        if "{" not in text:
+            return False
+        assert isinstance(document, Document)
+        span = next_variable(text, self.variables(), document.get_index_from_location(after))
+        if span is not None:
+            start, end = map(document.get_location_from_index, span)
+            self.selection = Selection(start, end)
+        return span is not None
+
+    def action_editor(self) -> None:
+        self.post_message(self.WantsEditor())
 
     def _step_history(self, by: int) -> None:
         """Show an earlier question (1) or a later one (-1); after the latest, what was being typed."""

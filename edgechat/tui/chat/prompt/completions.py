@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from textual import events
 from textual.app import RenderResult
@@ -14,12 +11,10 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
-from edgechat.base.text import is_text, one_line
+from edgechat.base.text import one_line
 from edgechat.chat.commands import commands_of
 
 _SHOWN = 8
-_MOST_FILES = 500
-_PATH = re.compile(r"(?:^|(?<=\s))@(\S*)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +31,16 @@ class Suggestion:
 
 
 class Completions(Widget):
-    """A list with a current choice, as high as it has choices; hidden without any."""
+    """A list with a current choice, as high as it has choices; hidden without any.
+
+    Its frame says which choice that is, and what the keys do.
+    """
 
     DEFAULT_CSS = """
-    Completions { height: auto; max-height: 8; display: none; padding: 0 2; }
+    Completions {
+        height: auto; max-height: 10; display: none; padding: 0 1;
+        border: round $border-blurred; border-subtitle-color: $foreground; border-subtitle-style: dim;
+    }
     Completions.-open { display: block; }
     """
 
@@ -67,22 +68,32 @@ class Completions(Widget):
         if tuple(choices) != tuple(self.choices):
             self.choices, self.index = tuple(choices), 0
             self.set_class(self.is_open, "-open")
+            self._show_position()
             self.refresh(layout=True)
 
     def move(self, by: int) -> None:
         if self.choices:
             self.index = (self.index + by) % len(self.choices)
+            self._show_position()
             self.refresh()
+
+    def _show_position(self) -> None:
+        position = f"{self.index + 1} of {len(self.choices)}"
+        self.border_subtitle = f"{position} · ↑↓ choose · Tab takes it · Esc closes"
+
+    @property
+    def _shown(self) -> int:
+        return self.content_size.height or _SHOWN
 
     @property
     def _top(self) -> int:
-        return max(0, min(self.index - _SHOWN // 2, len(self.choices) - _SHOWN))
+        return max(0, min(self.index - self._shown // 2, len(self.choices) - self._shown))
 
     def get_content_height(self, container: object, viewport: object, width: int) -> int:
         return min(_SHOWN, len(self.choices))
 
     def render(self) -> RenderResult:
-        shown = self.choices[self._top : self._top + _SHOWN]
+        shown = self.choices[self._top : self._top + self._shown]
         width = max((len(suggestion.label) for suggestion in self.choices), default=0)
         lines = []
         for index, suggestion in enumerate(shown, self._top):
@@ -95,9 +106,9 @@ class Completions(Widget):
         return Content("\n").join(lines)
 
     def on_click(self, event: events.Click) -> None:
-        number = self._top + event.y
-        if number < len(self.choices):
-            self.index = number
+        offset = event.get_content_offset(self)
+        if offset is not None and self._top + offset.y < len(self.choices):
+            self.index = self._top + offset.y
             self.post_message(self.Clicked())
 
 
@@ -123,42 +134,3 @@ def command_suggestions(text: str, arguments: Callable[[str], Sequence[tuple[str
         return []  # Enter sends what was typed, not an argument that begins like it
     matches.sort(key=lambda match: not match[0].lower().startswith(rest.lower()))
     return [Suggestion(value, start, one_line(value, 34), about) for value, about in matches]
-
-
-def path_at_end(before: str) -> str | None:
-    """Return the path that is being typed after an @ at the end of a text."""
-    match = _PATH.search(before)
-    return match[1] if match else None
-
-
-def file_suggestions(typed: str, start: int) -> list[Suggestion]:
-    """Return the files and folders that a path may name. Reads a folder: not for the event loop."""
-    folder, name = os.path.split(typed)
-    suggestions: list[Suggestion] = []
-    try:
-        with os.scandir(Path(folder).expanduser() if folder else ".") as entries:
-            for _, entry in zip(range(_MOST_FILES), entries, strict=False):
-                if not is_text(entry.name):
-                    continue
-                if entry.name.lower().startswith(name.lower()) and name[:1] in (".", entry.name[:1], ""):
-                    suggestions.append(_file(entry, folder, start))
-    except (OSError, RuntimeError, ValueError):  # no such folder, no such user's home, a NUL
-        return []
-    visible = [
-        suggestion
-        for suggestion in suggestions
-        if name.startswith(".") or not suggestion.label.startswith(".")
-    ]
-    return sorted(visible, key=lambda suggestion: (not suggestion.more, suggestion.label.casefold()))
-
-
-def _file(entry: os.DirEntry[str], folder: str, start: int) -> Suggestion:
-    try:
-        is_folder = entry.is_dir()
-    except OSError:
-        is_folder = False
-    path = os.path.join(folder, entry.name)
-    label = one_line(entry.name, 60)
-    if is_folder:
-        return Suggestion(f"@{path}/", start, label + "/", more=True)
-    return Suggestion(f'@"{path}" ' if " " in path else f"@{path} ", start, label)

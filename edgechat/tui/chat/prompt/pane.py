@@ -13,23 +13,24 @@ from textual.containers import Vertical
 from textual.message import Message
 
 from edgechat.base.errors import AttachmentError, EdgechatError
-from edgechat.chat import attachments as files
-from edgechat.chat.attachments import MOST
+from edgechat.chat.attachments import pastes
+from edgechat.chat.attachments.mentions import bytes_named_in
+from edgechat.chat.attachments.reading import MOST, of_text, read
 from edgechat.chat.commands import parse_command
-from edgechat.tui.chat.prompt.attachments import Chips
 from edgechat.tui.chat.prompt.box import PromptBox
-from edgechat.tui.chat.prompt.completions import (
-    Completions,
-    command_suggestions,
-    file_suggestions,
-    path_at_end,
-)
+from edgechat.tui.chat.prompt.chips import Chips
+from edgechat.tui.chat.prompt.completions import Completions, command_suggestions
+from edgechat.tui.chat.prompt.files import FileFinder, TypedPath, path_at_end
 from edgechat.tui.widgets.text_area import Area
 
 if TYPE_CHECKING:
     from edgechat.chat.records import Attachment
 
 Arguments = Callable[[str], Sequence[tuple[str, str]]]
+Cost = Callable[[int], tuple[int, float]]
+
+_WEIGH_AFTER = 0.3
+"""Seconds after the last change until the prompt is weighed."""
 
 
 class PromptPane(Vertical):
@@ -53,9 +54,6 @@ class PromptPane(Vertical):
         name: str
         argument: str
 
-    class Refused(Message):
-        """A question stays in the box: another one is being answered."""
-
     @dataclass
     class AttachFailed(Message):
         """A file cannot be attached."""
@@ -72,7 +70,16 @@ class PromptPane(Vertical):
         self.attachments: list[Attachment] = []
         self.is_busy = False
         """Whether a question may not be sent now; it stays in the box then."""
+        self.cost: Cost = lambda n: (n, 0.0)
+        """From the tokens of a question to those read for it, and in how many seconds (0: unknown)."""
+        self._is_refused = False
+        self._weight = ""
+        """What there is to tell about the length of the prompt."""
+        self._weighing: asyncio.TimerHandle | None = None
+        self._cleared: list[Attachment] = []
+        """The attachments that undo brings back."""
         self._completions = Completions()
+        self._finder = FileFinder()
 
     def compose(self) -> ComposeResult:
         yield self._completions
@@ -101,6 +108,22 @@ class PromptPane(Vertical):
     def fill(self, text: str) -> None:
         self.box.fill(text)
 
+    def clear(self) -> bool:
+        """Remove the text and the attachments; undo brings both back. Return whether there were any."""
+        if not (self.text or self.attachments):
+            return False
+        self._cleared = self.attachments
+        self.box.clear_draft()
+        self._set_attachments([])
+        return True
+
+    @on(PromptBox.ClearUndone)
+    def _restore_attachments(self) -> None:
+        self._set_attachments([*self._cleared, *self.attachments])
+
+    def select_variable(self) -> None:
+        self.box.select_variable((0, 0))
+
     def quote(self, text: str) -> None:
         self.box.quote(text)
 
@@ -117,24 +140,43 @@ class PromptPane(Vertical):
         if attachment in self.attachments:
             return
         if len(self.attachments) >= MOST:
-            error = AttachmentError(
+            raise AttachmentError(
                 f"A question can have at most {MOST} attachments.", hint="Send these first."
             )
-            self.post_message(self.AttachFailed(error))
-        else:
-            self._set_attachments([*self.attachments, attachment])
+        self._set_attachments([*self.attachments, attachment])
 
-    @work(group="attach")
     async def attach_file(self, path: str) -> None:
-        try:
-            self.attach(await asyncio.to_thread(files.read, path))
-        except AttachmentError as error:
-            self.post_message(self.AttachFailed(error))
+        """Attach a file, or the list of a folder. Raises AttachmentError."""
+        self.attach(await asyncio.to_thread(read, path))
 
     def _set_attachments(self, attachments: list[Attachment]) -> None:
         self.attachments = attachments
         self.query_one(Chips).show(attachments)
-        self.post_message(self.Changed())
+        self._changed()
+
+    # What is told in the frame of the box.
+
+    def set_busy(self, is_busy: bool) -> None:
+        """Say whether a question may be sent now."""
+        self.is_busy = is_busy
+        self._is_refused &= is_busy
+        self._show_notice()
+
+    def _show_notice(self) -> None:
+        self.box.border_subtitle = "still answering · Esc stops" if self._is_refused else self._weight
+
+    @work(exclusive=True, group="weigh")
+    async def _weigh(self) -> None:
+        """Show how long the model will take to read the prompt, if that is long."""
+        from edgechat.engine.prompt.guess import guessed_tokens
+        from edgechat.tui.chat.prompt.reading_time import notice, tokens_of
+
+        text = self.text
+        named = await asyncio.to_thread(bytes_named_in, text) if "@" in text else 0
+        n = guessed_tokens(len(text.encode("utf-8", "replace")) + named)
+        n += sum(map(tokens_of, self.attachments))
+        self._weight = notice(*self.cost(n)) if n else ""
+        self._show_notice()
 
     # Sending.
 
@@ -146,7 +188,8 @@ class PromptPane(Vertical):
             self.post_message(self.Commanded(*command))
         elif self.is_busy:
             self.box.put_back(event.text)
-            self.post_message(self.Refused())
+            self._is_refused = True
+            self._show_notice()
         else:
             self.is_busy = True  # a second Enter may come before the screen has handled the first
             asked = self.Asked(event.text, tuple(self.attachments))
@@ -161,23 +204,26 @@ class PromptPane(Vertical):
         box = self.box
         before = box.text_before
         path = path_at_end(before)
-        if box.text.startswith("/") and box.cursor_location == box.document.end:
-            self._completions.show(command_suggestions(box.text, self.arguments), before)
-        elif path is not None and not box.selected_text:
+        if path is not None and not box.selected_text:
             self._complete_path(path, before)
+        elif box.text.startswith("/") and box.cursor_location == box.document.end:
+            self._completions.show(command_suggestions(box.text, self.arguments), before)
         else:
             self._completions.show((), before)
 
     @on(Area.Changed)
     def _changed(self) -> None:
         self.post_message(self.Changed())
+        if self._weighing is not None:
+            self._weighing.cancel()
+        loop = asyncio.get_running_loop()
+        self._weighing = loop.call_later(_WEIGH_AFTER, self.call_later, self._weigh)
 
     @work(exclusive=True, group="complete")
-    async def _complete_path(self, path: str, before: str) -> None:
-        suggestions = await asyncio.to_thread(file_suggestions, path, len(before) - len(path) - 1)
+    async def _complete_path(self, path: TypedPath, before: str) -> None:
+        suggestions = await asyncio.to_thread(self._finder.suggestions, path)
         if self.box.text_before == before:
-            others = [suggestion for suggestion in suggestions if suggestion.text.strip() != f"@{path}"]
-            self._completions.show(others, before)
+            self._completions.show(suggestions, before)
 
     @on(Completions.Clicked)
     def _accept_clicked(self) -> None:
@@ -189,16 +235,17 @@ class PromptPane(Vertical):
     @on(PromptBox.Pasted)
     @work(group="attach")
     async def _handle_paste(self, event: PromptBox.Pasted) -> None:
-        paths = await asyncio.to_thread(files.dropped, event.text)
-        for path in paths:
-            self.attach_file(path)
-        if paths:
-            return
-        if files.is_long(event.text):
-            number = 1 + sum(attached.name.startswith("pasted") for attached in self.attachments)
-            self.attach(files.of_text(f"pasted text {number}" if number > 1 else "pasted text", event.text))
-        else:
-            await self.box.insert_paste(event.text)
+        paths = await asyncio.to_thread(pastes.dropped, event.text)
+        try:
+            for path in paths:
+                await self.attach_file(path)
+            if not paths and pastes.is_long(event.text):
+                number = 1 + sum(attached.name.startswith("pasted") for attached in self.attachments)
+                self.attach(of_text(f"pasted text {number}" if number > 1 else "pasted text", event.text))
+            elif not paths:
+                await self.box.insert_paste(event.text)
+        except AttachmentError as error:
+            self.post_message(self.AttachFailed(error))
 
     @on(PromptBox.BackspaceInEmpty)
     def _remove_last_attachment(self) -> None:

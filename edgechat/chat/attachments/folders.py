@@ -1,0 +1,134 @@
+"""What is in a folder and below it, without what git ignores.
+
+The rules of `.gitignore` are pathspec's. `git ls-files` would know the user's own rules as well, but is not
+everywhere, cannot be bounded, and runs what a stranger's repository configures.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgechat.base.text import is_text
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+_DEEPEST = 12
+_MOST_PARENTS = 32
+"""Folders above in which the root of the repository is looked for."""
+_MOST_RULES = 1 << 16
+"""Bytes of one .gitignore."""
+_MOST_STARS = 6
+"""Of one rule: regular expressions with more can take forever."""
+
+
+@dataclass(slots=True)
+class FolderContents:
+    """What was found in a folder."""
+
+    paths: list[str] = field(default_factory=list)
+    """Relative to it, with slashes; those of folders end with one. What is deeper comes later."""
+    is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """The rules that apply in one folder."""
+
+    specs: tuple[tuple[GitIgnoreSpec, str], ...] = ()
+    """Of each .gitignore, the outermost first: the rules, and the path from its folder to this one."""
+
+    def of(self, folder: Path, name: str = "") -> _Rules:
+        """Return the rules for a folder in this one, or (no name) with those of its own .gitignore."""
+        below = tuple((spec, f"{prefix}{name}/") for spec, prefix in self.specs) if name else self.specs
+        own = _read_rules(folder / ".gitignore")
+        return _Rules(below if own is None else (*below, (own, "")))
+
+    def ignore(self, name: str) -> bool:
+        """Return whether an entry is ignored. name: with a slash at its end if it is a folder."""
+        verdict = False
+        for spec, prefix in self.specs:
+            found = spec.check_file(prefix + name).include
+            verdict = verdict if found is None else found
+        return verdict
+
+
+def walk(folder: Path, *, most: int, seconds: float) -> FolderContents:
+    """Return what is in a folder and below it, without hidden and ignored entries.
+
+    most: entries. seconds: after which it ends. Folders that cannot be read are empty, but for the first.
+    Raises OSError.
+    """
+    contents = FolderContents()
+    end = time.monotonic() + seconds
+    waiting = deque([("", 0, _rules_above(folder))])
+    while waiting:
+        path, depth, rules = waiting.popleft()
+        room = most - len(contents.paths)
+        if room <= 0 or time.monotonic() > end:
+            contents.is_complete = False
+            break
+        try:
+            entries = list(islice(_entries(folder / path, rules), room + 1))
+        except OSError:
+            if not path:
+                raise
+            continue
+        contents.is_complete &= len(entries) <= room
+        for name in sorted(entries[:room]):
+            contents.paths.append(path + name)
+            if name.endswith("/"):
+                if depth < _DEEPEST:
+                    waiting.append((path + name, depth + 1, rules.of(folder / path / name, name[:-1])))
+                else:
+                    contents.is_complete = False
+    return contents
+
+
+def _entries(folder: Path, rules: _Rules) -> Iterator[str]:
+    """Yield the names of the files and folders in a folder; links to folders are left out."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = entry.name
+            if name.startswith(".") or not is_text(name) or "\n" in name:
+                continue
+            is_folder = entry.is_dir(follow_symlinks=False)
+            name += "/" * is_folder
+            if (is_folder or entry.is_file()) and not rules.ignore(name):
+                yield name
+
+
+def _rules_above(folder: Path) -> _Rules:
+    """Return the rules that apply in a folder: its own, and in a repository those above it."""
+    folder = folder.resolve()
+    above = [folder, *islice(folder.parents, _MOST_PARENTS)]
+    root = next((n for n, parent in enumerate(above) if (parent / ".git").exists()), 0)
+    rules = _Rules().of(above[root])
+    for parent in reversed(above[:root]):
+        rules = rules.of(parent, parent.name)
+    return rules
+
+
+def _read_rules(path: Path) -> GitIgnoreSpec | None:
+    try:
+        with path.open("rb") as file:
+            lines = file.read(_MOST_RULES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    from pathspec import GitIgnoreSpec  # 50 ms
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+    patterns = []
+    for line in lines:
+        if line.count("*") <= _MOST_STARS:
+            with suppress(ValueError):  # git, too, passes over malformed ones
+                patterns.append(GitIgnoreSpecPattern(line))
+    return GitIgnoreSpec(patterns)

@@ -1,0 +1,44 @@
+"""What a paste may be besides text: a long one is better as an attachment, a path is a file dropped here."""
+
+from __future__ import annotations
+
+import shlex
+
+from edgechat.chat.attachments.mentions import path_exists
+from edgechat.chat.attachments.reading import MOST
+
+_LONG_LINES, _LONG_TEXT = 15, 2000
+_PATH_LENGTH = 4096
+
+
+def is_long(text: str) -> bool:
+    """Return whether a paste is long enough to become an attachment."""
+    return text.count("\n") >= _LONG_LINES or len(text) > _LONG_TEXT
+
+
+def may_be_path(text: str) -> bool:
+    """Return whether a paste may be a file that was dropped on the terminal."""
+    line = text.strip()
+    starts = line.startswith(("/", "~", "'/", '"/', "file://"))
+    return starts and "\n" not in line and len(line) <= _PATH_LENGTH
+
+
+def dropped(text: str) -> list[str]:
+    """Return the paths in a paste that consists of paths of files only. Looks at the disk."""
+    line = text.strip()
+    if not may_be_path(line):
+        return []
+    try:
+        words = [line] if path_exists(line) else shlex.split(line)
+    except ValueError:
+        return []
+    paths = [_path_of(word) for word in words[:MOST]]
+    return paths if all(path.startswith(("/", "~")) and path_exists(path) for path in paths) else []
+
+
+def _path_of(word: str) -> str:
+    if not word.startswith("file://"):
+        return word
+    from urllib.parse import unquote, urlparse
+
+    return unquote(urlparse(word).path)

@@ -1,0 +1,58 @@
+"""How many tokens the model has to read before it answers, and how long that takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgechat.base.text import seconds
+from edgechat.engine.prompt.guess import guessed_tokens
+
+if TYPE_CHECKING:
+    from edgechat.chat.records import Attachment
+    from edgechat.engine.types import Finished
+    from edgechat.planner.plan import LoadPlan
+
+_MANY_TOKENS, _LONG_SECONDS = 1000, 10.0
+"""A prompt that takes less is not worth a word."""
+_TELLING = 256
+"""Tokens that a reply must have read for its speed to count."""
+_SAMPLE = 1000
+"""Tokens of the prompt that a plan predicts the speed of."""
+
+
+class ReadingTime:
+    """The reading speed of the loaded model: as planned, corrected by what the last long prompt took."""
+
+    def __init__(self) -> None:
+        self._plan: LoadPlan | None = None
+        self._slowness = 0.0
+        """Measured seconds over those of the plan's forecast; 0: not measured."""
+
+    def measure(self, plan: LoadPlan, finished: Finished) -> None:
+        """Learn from a reply."""
+        usage, timings = finished.usage, finished.timings
+        n_read = usage.prompt_tokens - usage.cached_tokens
+        if plan.forecast is not None and timings.prompt_tps > 0 and n_read >= _TELLING:
+            forecast = plan.forecast.prefilling(n_read, usage.cached_tokens)
+            self._plan, self._slowness = plan, n_read / timings.prompt_tps / forecast
+
+    def seconds(self, plan: LoadPlan, n: int, depth: int) -> float:
+        """Return how long reading n tokens after `depth` others takes; 0 if that is not known."""
+        forecast, predicted = plan.forecast, plan.predicted
+        if forecast is None or predicted is None:
+            return 0.0
+        slowness = self._slowness if plan is self._plan else 0.0
+        slowness = slowness or _SAMPLE / predicted.prompt_tps / forecast.prefilling(_SAMPLE)
+        return slowness * forecast.prefilling(n, depth)
+
+
+def tokens_of(attachment: Attachment) -> int:
+    """Return about how many tokens an attachment has."""
+    return guessed_tokens(len(attachment.text.encode("utf-8", "replace")))
+
+
+def notice(n: int, wait: float) -> str:
+    """Return what to tell about a prompt of so many tokens, in seconds; '' if it is short and quick."""
+    if n <= _MANY_TOKENS and wait <= _LONG_SECONDS:
+        return ""
+    return f"~{n:,} tokens to read" + (f" · {seconds(wait)}" if wait else "")

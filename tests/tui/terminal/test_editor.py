@@ -1,0 +1,107 @@
+"""The prompt in the user's own editor, in a real terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import scripted
+from tests.terminal import Terminal, needs_tmux
+
+pytestmark = needs_tmux
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    with Terminal(tmp_path / "terminal") as opened:
+        yield opened
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return scripted.write(tmp_path / "model.gguf", reply="Hello.", token_ms=2)
+
+
+def program(tmp_path: Path, text: str) -> Path:
+    """Write an editor: a script that is given the file."""
+    path = tmp_path / "my editor"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o700)
+    return path
+
+
+def start(terminal: Terminal, model: Path, editor: str) -> None:
+    terminal.run([*scripted.COMMAND, "-m", str(model)], variables=f"VISUAL= EDITOR={editor}")
+    terminal.until("of 4,096 tokens")
+
+
+@pytest.mark.parametrize("how", ["F5", "/editor"])
+def test_the_editors_text_comes_back_and_the_file_is_gone(
+    terminal: Terminal, model: Path, tmp_path: Path, how: str
+) -> None:
+    seen = tmp_path / "seen"
+    editor = program(
+        tmp_path,
+        f'stat -c "%a %n" "$1" >> {seen}; cat "$1" >> {seen}; echo in the editor; read line\n'
+        f'printf "%s and\\nmore\\n" "$line" > "$1"',
+    )
+    start(terminal, model, f"'\"{editor}\"'")
+    if how == "F5":
+        terminal.type("draft")
+        terminal.until("│ draft")
+        terminal.press("F5")
+    else:
+        terminal.ask(how)
+    terminal.until("in the editor")
+    terminal.ask("typed there")
+    terminal.until("│ typed there and")
+    terminal.until("│ more")
+    mode, _, rest = seen.read_text().partition(" ")
+    name, _, text = rest.partition("\n")
+    assert (mode, text) == ("600", "draft" if how == "F5" else "")
+    assert not Path(name).parent.exists()
+    terminal.press("Enter")
+    terminal.until("Hello.")
+    if how == "F5":
+        terminal.press("C-q")
+        terminal.until("left with 0")
+
+
+def test_control_c_in_the_editor_does_not_end_the_app(
+    terminal: Terminal, model: Path, tmp_path: Path
+) -> None:
+    editor = program(tmp_path, "echo in the editor; sleep 100")
+    start(terminal, model, f"'\"{editor}\"'")
+    terminal.type("draft")
+    terminal.until("│ draft")
+    terminal.press("F5")
+    terminal.until("in the editor")
+    terminal.press("C-c")
+    terminal.until("The prompt is as it was.")
+    terminal.until("│ draft")
+    terminal.type("ed")
+    terminal.until("│ drafted")
+
+
+@pytest.mark.parametrize(
+    ("editor", "told"),
+    [
+        ("", "No editor is set."),
+        ("/nowhere/editor", "No such file or directory"),
+        ("false", "The editor false has ended with an error (1)."),
+        ("'\"unclosed'", "The name of the editor cannot be read"),
+    ],
+)
+def test_an_editor_that_does_not_work_is_told_and_the_prompt_stays(
+    terminal: Terminal, model: Path, editor: str, told: str
+) -> None:
+    start(terminal, model, editor)
+    terminal.type("draft")
+    terminal.until("│ draft")
+    terminal.press("F5")
+    terminal.until(lambda: told in " ".join(terminal.screen.replace("│", " ").split()))
+    terminal.until("│ draft")
+    terminal.type("ed")
+    terminal.until("│ drafted")
