@@ -9,6 +9,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.widgets import Static
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
@@ -37,6 +38,7 @@ class ChatLayout(AppScreen[None]):
         #chat { width: 1fr; }
         #foot { height: auto; align-horizontal: center; }
         #foot > * { margin: 0 1; max-width: 102; }
+        #notice { display: none; height: auto; max-height: 3; padding: 0 1; color: $accent; }
         #keys { padding: 0 2; }
         Sidebar, EngineRoom { display: none; height: 1fr; }
         &.-listing Sidebar { display: block; width: 34; }
@@ -67,6 +69,7 @@ class ChatLayout(AppScreen[None]):
             yield Transcript(id="transcript")
             with Vertical(id="foot"):
                 yield Activity(id="activity")
+                yield Static(id="notice", markup=False)
                 yield PromptPane(id="pane")
                 yield StatusBar(id="status")
         yield KeyBar(id="keys")
@@ -160,6 +163,12 @@ class ChatLayout(AppScreen[None]):
 
     def show_model(self, name: str) -> None:
         self.status.model = name
+
+    def show_notice(self, text: str) -> None:
+        notice = self.query_one("#notice", Static)
+        if text != str(notice.content):
+            notice.update(text)
+            notice.display = bool(text)
 
     def show_downloads(self, line: str) -> None:
         self.status.pulling = line
