@@ -3,9 +3,9 @@
     python -m benchmarks.first_answer [--model path.gguf] [--mbit 100] [--question "Why is the sky blue?"]
 
 The real app in a pseudo-terminal of 100 x 40. Two keys are pressed beside the question: Enter on the card
-that is highlighted, and Enter behind the question, while the model is downloaded. The hub is that of the tests,
-on loopback; it sends `--model`, a model of 600 MiB with random weights by default, under the name of each
-card's file.
+that is highlighted, and Enter behind the question, while the model is downloaded. The hub is that of the
+tests, on loopback; it sends `--model`, a model of 600 MiB with random weights by default, under the name of each card's
+file.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class ModelDownloads:
         """
         local = await self.find_names(remote=False)
         offered = [(self.offered, "just downloaded")] if self.offered else []
-        known = {name.partition(":")[0] for name, _ in local}
+        known = {name.partition(":")[0] for name, _ in (*offered, *local)}
         others = [] if await asyncio.to_thread(self.library.offline) else await self.find_names(remote=True)
         return [
             *((name, note, True) for name, note in offered),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, VerticalScroll
+from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Static
@@ -56,10 +56,8 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
     DEFAULT_CSS = """
     FirstRun {
         background: $background;
-        align: center top;
-        & > VerticalScroll {
-            width: 100%; max-width: 106; height: 1fr; padding: 0 1; scrollbar-size-vertical: 1;
-        }
+        & > VerticalScroll { height: 1fr; align-horizontal: center; scrollbar-size-vertical: 1; }
+        & #page { width: 100%; max-width: 106; height: auto; padding: 0 1; }
         & Static { height: auto; }
         & .title { text-style: bold; margin-top: 1; }
         & #welcome { text-style: bold; color: $primary; }
@@ -106,7 +104,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         """Whether the cursor is where something can be chosen: not on the line that stands for the cards."""
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(can_focus=False):
+        with VerticalScroll(can_focus=False), Vertical(id="page"):
             yield Static("Welcome to edgechat", id="welcome")
             yield Static(id="machine", markup=False)
             yield Static(id="problem", markup=False)
@@ -264,7 +262,11 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         stays = self.focused in self._choices
         if not stays or (is_first and self.focused is self._choice("card-0")):
             self.set_focus(self._choice(self._default()))
-            self.call_after_refresh(lambda: self.focused and self.focused.scroll_visible(animate=False))
+            self.call_after_refresh(self._scroll_to_cursor)
+
+    def _scroll_to_cursor(self) -> None:
+        if self.focused is not None:
+            self.focused.scroll_visible(animate=False)
 
     def _default(self) -> str:
         if self._no_network:

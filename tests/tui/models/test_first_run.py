@@ -128,7 +128,7 @@ async def test_a_click_goes_there_and_the_next_one_chooses(tmp_path: Path) -> No
 
 async def test_one_model_may_be_all_of_it(tmp_path: Path) -> None:
     fake = world(tmp_path)
-    fake.best = fake.best[:1]
+    fake.best = fake.best[2:]
     app = stage(fake)
     async with app.run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: "Fast, balanced and best" in text_of(pilot))
@@ -229,7 +229,7 @@ async def test_a_better_model_may_follow(hub: Hub, hf_cache: Path, home: Path, t
 async def test_what_is_here_is_one_digit_away(tmp_path: Path) -> None:
     app = stage(world(tmp_path))
     async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "Already here" in text_of(pilot))
+        await until(pilot, lambda: "On this machine" in text_of(pilot))
         await pilot.press("9")
         await pilot.press("2")
         await until(pilot, lambda: app.results == [FirstRunChoice("ollama/llama3.2:3b")])
@@ -245,7 +245,7 @@ async def test_escape_is_the_guide(tmp_path: Path) -> None:
 async def test_all_models(tmp_path: Path) -> None:
     app = stage(world(tmp_path))
     async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "Already here" in text_of(pilot))
+        await until(pilot, lambda: "On this machine" in text_of(pilot))
         await pilot.press("m")
         await until(pilot, lambda: isinstance(app.screen, ModelsScreen))
         await pilot.press("escape")

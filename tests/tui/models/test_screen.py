@@ -170,7 +170,7 @@ async def test_what_is_known_of_one(tmp_path: Path) -> None:
             "mid-8b, by the tests.",
             "MIT · owner/mid-8b-GGUF",
             "Recommended",
-            "RAM 5.2 GiB of 16.0 GiB",
+            "RAM 4.2 GiB of 16.0 GiB",
             "█ weights 3.0 GiB",
             "▓ cache 1.0 GiB",
             "▒ compute 256 MiB",
