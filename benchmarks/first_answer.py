@@ -4,8 +4,8 @@
 
 The real app in a pseudo-terminal of 100 x 40. Two keys are pressed beside the question: Enter on the card
 that is highlighted, and Enter behind the question, while the model is downloaded. The hub is that of the
-tests, on loopback; it sends `--model`, a model of 600 MiB with random weights by default, under the name of each card's
-file.
+tests, on loopback. It sends `--model`, by default one of 600 MiB with random weights, under the name of each
+card's file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def first_answer(question: str) -> list[tuple[str, float]]:
     began = time.perf_counter()
     seen: list[tuple[str, float]] = []
 
-    def until(sign: str, what: str, timeout: float = 60) -> None:
+    def until(sign: str, what: str, timeout: float = 180) -> None:
         app.until(sign, timeout)
         seen.append((what, time.perf_counter() - began))
 

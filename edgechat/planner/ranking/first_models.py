@@ -21,7 +21,7 @@ FIRST_TOKEN = 30.0
 _FAST, _BALANCED = 60.0, 300.0
 """Seconds within which a model of that role is downloaded, if there is one."""
 _DECENT = 2
-"""The least published quality (6 to 1) of a model that is recommended, if there is one."""
+"""The least published quality (6 to 1) of a model that is recommended."""
 
 
 class Role(Enum):
@@ -49,23 +49,27 @@ def first_models(options: Iterable[RankedFile], rate: float = ASSUMED_RATE) -> t
     """Choose up to three models, from the one that answers soonest to the best.
 
     options: one file of each model. rate: of downloads, in bytes per second. *Best* is the best option;
-    *Balanced* the best that reads a prompt quickly and is downloaded soon, and recommended; *Fast* the best
-    of these that is downloaded within a minute. Where none is, the one that is downloaded first counts.
+    *Balanced* the best decent one that reads a prompt quickly and is downloaded soon, and recommended; *Fast*
+    the best of these that is downloaded within a minute, or of poorer ones if there is no decent one. Where
+    none is downloaded in time, the first one counts.
     """
     planned = [option for option in options if option.plan is not None]
     if not planned:
         return ()
     sizes = {id(option): download_bytes(option) for option in planned}
     quick = [option for option in planned if is_quick(option)]
-    quick = [option for option in quick if _quality(option) >= _DECENT] or quick
+    decent = [option for option in quick if _quality(option) >= _DECENT]
 
-    def best_within(seconds: float) -> RankedFile:
-        limit = max(seconds * rate, min(sizes[id(option)] for option in quick))
-        return _best([option for option in quick if sizes[id(option)] <= limit])
+    def best_within(seconds: float, among: Sequence[RankedFile]) -> RankedFile:
+        limit = max(seconds * rate, min(sizes[id(option)] for option in among))
+        return _best([option for option in among if sizes[id(option)] <= limit])
 
-    chosen = [(Role.BEST, _best(planned))]
+    chosen: list[tuple[Role, RankedFile]] = []
     if quick:
-        chosen = [(Role.FAST, best_within(_FAST)), (Role.BALANCED, best_within(_BALANCED)), *chosen]
+        chosen.append((Role.FAST, best_within(_FAST, decent or quick)))
+    if decent:
+        chosen.append((Role.BALANCED, best_within(_BALANCED, decent)))
+    chosen.append((Role.BEST, _best(planned)))
     by_file: dict[int, list[Role]] = {}
     for role, option in chosen:
         by_file.setdefault(id(option), []).append(role)

@@ -9,7 +9,7 @@ from textual.content import Content
 from edgechat.base.text import figure, mebibytes, one_line, printable, rough_seconds, seconds
 from edgechat.models.quality import quality_class
 from edgechat.planner.plan import DeviceMemory, LoadPlan
-from edgechat.planner.ranking.first_models import ASSUMED_RATE, FIRST_TOKEN, FirstModel
+from edgechat.planner.ranking.first_models import ASSUMED_RATE, FirstModel
 from edgechat.tui.models.items import BEST, ModelGroup, ModelItem, speed
 
 _PARTS = (
@@ -195,7 +195,7 @@ def caption(first: Sequence[FirstModel], rate: float | None) -> str:
     if any(shown.download for shown in first):
         text += f" Downloads: at {known}."
     if not any(shown.is_recommended for shown in first):
-        text += f"\nNone is recommended: none begins to answer such a prompt within {FIRST_TOKEN:.0f} s here."
+        text += "\nNone is recommended: models that answer well are slow on this machine."
     return text
 
 

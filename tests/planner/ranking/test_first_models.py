@@ -87,7 +87,7 @@ def test_what_is_chosen(options: list[RankedFile], rate: float) -> None:
     assert all(any(one.file is other for other in planned) for one in chosen)
     # Each once, in the order of their roles, from the one that is here first to the best.
     roles = [role for one in chosen for role in one.roles]
-    assert roles in ([], [BEST], [FAST, BALANCED, BEST])
+    assert roles in ([], [BEST], [FAST, BEST], [FAST, BALANCED, BEST])
     ranks = [one.file.rank for one in chosen]
     assert ranks == sorted(ranks)
     assert not planned or ranks[-1] == max(one.rank for one in planned)
@@ -97,10 +97,14 @@ def test_what_is_chosen(options: list[RankedFile], rate: float) -> None:
 
 @settings(max_examples=examples(100))
 @given(OPTIONS, RATES)
-def test_only_what_is_quick_is_recommended(options: list[RankedFile], rate: float) -> None:
+def test_only_what_is_decent_and_quick_is_recommended(options: list[RankedFile], rate: float) -> None:
     chosen = first_models(options, rate)
     quick = [
-        one for one in options if one.verdict is Verdict.FITS and one.predicted.ttft_ms <= 1000 * FIRST_TOKEN
+        one
+        for one in options
+        if one.verdict is Verdict.FITS
+        and one.predicted.ttft_ms <= 1000 * FIRST_TOKEN
+        and (one.variant.entry.quality or 0) >= 2  # type: ignore[union-attr]
     ]
     recommended = [one for one in chosen if one.is_recommended]
     assert len(recommended) == bool(quick)
@@ -162,11 +166,16 @@ def test_what_is_here_needs_no_network() -> None:
     assert (only.file, only.download) == (here, 0)
 
 
-def test_a_toy_is_not_recommended_where_something_better_is_quick() -> None:
+def test_a_toy_is_not_recommended() -> None:
     toy = option("toy", 0.1 * GB, worth=0.1, quality=1)
     small = option("small", 2 * GB, worth=0.5, quality=2)
     assert [one.file for one in first_models([toy, small])] == [small]
-    assert [one.file for one in first_models([toy])] == [toy]
+    slow = option("small", 2 * GB, worth=0.5, quality=2, first_token=40)
+    chosen = first_models([toy, slow])
+    assert [(one.file, one.roles, one.is_recommended) for one in chosen] == [
+        (toy, (FAST,), False),
+        (slow, (BEST,), False),
+    ]
 
 
 def test_nothing_is_recommended_where_all_are_slow_to_answer() -> None:
