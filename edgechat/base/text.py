@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 # C0 without tab and newline, DEL, and C1: whatever could begin an escape sequence or move the cursor.
@@ -78,6 +79,20 @@ def figure(value: float, digits: int = 3) -> str:
     """Return a number as text with so many significant digits, and no exponent: '0.0282', '8.4', '1234'."""
     text = f"{value:.{digits}g}"
     return f"{value:.0f}" if "e+" in text or abs(value) >= 10 ** (digits - 1) else text
+
+
+def rough(value: float) -> str:
+    """Return a predicted number as text, with the digits that mean something: '~0.4', '~5', '~15', '~130'."""
+    if value >= 99.5:
+        return f"~{round(value, 1 - int(math.log10(value))):.0f}"
+    return f"~{value:.0f}" if value >= 0.95 else f"~{value:.1g}"
+
+
+def rough_seconds(n: float) -> str:
+    """Return a predicted duration as text: '~6 s', '~25 s', '~3 min'."""
+    if n < 10:
+        return f"~{max(1, round(n))} s"
+    return f"~{5 * round(n / 5)} s" if n < 87.5 else f"~{seconds(max(n, 99.5))}"
 
 
 def by_drafts(speedup: float, digits: int) -> str:

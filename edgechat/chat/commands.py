@@ -55,6 +55,9 @@ COMMANDS = (
     Command("trash", "Show deleted conversations, to restore them", "", _APP),
     Command("model", "Switch to another model; without NAME, say which one answers", "[NAME]"),
     Command("models", "Show local and downloadable models, and which of them fit", "", _APP),
+    Command(
+        "guide", "Ask the guide about edgechat, while another model is being downloaded", "QUESTION", _APP
+    ),
     Command("pull", "Download a model in the background", "NAME", _APP),
     Command("think", "Switch the model's thinking on or off, or leave it to the model", "on|off|auto"),
     Command("system", "Set the system prompt of this conversation; without TEXT, remove it", "[TEXT]"),

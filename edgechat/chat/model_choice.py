@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Generic, TypeVar
 
 from edgechat.base.errors import ModelNotFound
@@ -73,5 +73,4 @@ async def remember(store: Store, model: str) -> None:
 
 def lasting_name(model: str) -> str:
     """Return a name that is valid in other folders too: of a file, the absolute path."""
-    file = Path(model)
-    return str(file.absolute()) if file.is_file() else model
+    return os.path.abspath(model) if os.path.isfile(model) else model

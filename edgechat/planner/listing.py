@@ -18,10 +18,12 @@ import msgspec
 
 from edgechat import __version__
 from edgechat.base import paths
-from edgechat.base.errors import FolderError, ModelFileError
+from edgechat.base.errors import FolderError, ModelFileError, ModelNotFound
 from edgechat.device.memory import read_memory
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.inventory import LocalModel, inventory
+from edgechat.models.local.locations import Place
+from edgechat.models.local.resolve import find_models
 from edgechat.models.local.usage import ModelUse, uses
 
 if TYPE_CHECKING:
@@ -169,9 +171,15 @@ class ModelRow:
         return self.glance.fits(self.available)
 
 
-def rows(tell: Callable[[str], None] = lambda _name: None) -> list[ModelRow]:
-    """Return the models on this machine, those that were used last first; `tell`: see `glances`."""
-    models = inventory().models
+def rows(tell: Callable[[str], None] = lambda _name: None, *, current: str | None = None) -> list[ModelRow]:
+    """Return the models on this machine, those that were used last first; `tell`: see `glances`.
+
+    current: the name or path of a model that is listed as well if it is outside the known places.
+    """
+    models = list(inventory().models)
+    with contextlib.suppress(ModelFileError, ModelNotFound):  # it is gone
+        elsewhere = find_models(current) if current and os.path.exists(current) else []
+        models += [model for model in elsewhere if model.place is Place.ELSEWHERE]
     summaries = glances(models, tell)
     used = uses()
     available = read_memory().available

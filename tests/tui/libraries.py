@@ -17,6 +17,7 @@ from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.models.catalogue import CatalogueEntry
 from edgechat.models.formats.header import ModelHeader
+from edgechat.models.hub.http.probing import HubReach
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.locations import Place
 from edgechat.models.local.scan import ModelPartFile
@@ -49,7 +50,7 @@ def _no_header() -> ModelHeader:
     raise AssertionError("nobody reads it")
 
 
-def plan(model: str, quant: str, size: int, tps: float) -> LoadPlan:
+def plan(model: str, quant: str, size: int, tps: float, first_token: float = 10.0) -> LoadPlan:
     memory = DeviceMemory(
         name="RAM", budget_bytes=16 * GIB, weights_bytes=size, cache_bytes=GIB, compute_bytes=GIB // 4
     )
@@ -60,7 +61,7 @@ def plan(model: str, quant: str, size: int, tps: float) -> LoadPlan:
         threads=2,
         quant=quant,
         memory=(memory,),
-        predicted=Prediction(decode_tps=tps, prompt_tps=100, ttft_ms=10_000, basis="a guess"),
+        predicted=Prediction(decode_tps=tps, prompt_tps=100, ttft_ms=1000 * first_token, basis="a guess"),
         where=WHERE,
         kl_divergence=Divergence(value=0.0282, source="a table"),
         ngrams=True,
@@ -77,6 +78,8 @@ def option(
     size: int = 4 * GIB,
     *,
     tps: float = 20.0,
+    worth: float = 1.0,
+    first_token: float = 10.0,
     verdict: Verdict = Verdict.FITS,
     of: CatalogueEntry | None = None,
     path: Path | None = None,
@@ -84,7 +87,7 @@ def option(
     variant = Variant(model, quant, size, _no_header, path, of)
     if verdict is Verdict.TOO_LARGE:
         return RankedFile(variant, verdict, -9.0, why_not=f"{model} needs 99 GiB, but 16 GiB are free.")
-    return RankedFile(variant, verdict, 1.0, plan(model, quant, size, tps))
+    return RankedFile(variant, verdict, worth, plan(model, quant, size, tps, first_token))
 
 
 def row(
@@ -115,6 +118,7 @@ class Fake:
     local: dict[Path, RankedFile] = field(default_factory=dict)
     surveys: dict[str, Sequence[RankedFile]] = field(default_factory=dict)
     offline: str = ""
+    reach: HubReach = field(default_factory=HubReach)
     problem: EdgechatError | None = None
     gate: threading.Event = field(default_factory=threading.Event)
     asked: list[str] = field(default_factory=list)
@@ -127,10 +131,11 @@ class Fake:
         """Return the library; what is downloaded and deleted is real, unless it is among `others`."""
         functions = {
             "catalogue": lambda: self.entries,
-            "inventory": lambda: self.rows,
+            "inventory": lambda _current: self.rows,
             "overview": self._overview,
             "survey": self._survey,
             "offline": lambda: self.offline,
+            "probe": lambda: self.reach,
         }
         return replace(ModelLibrary.real(), **(functions | others))
 

@@ -23,14 +23,16 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Attachment
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Dropped
+from edgechat.models.hub.progress import ProgressSample
 from edgechat.settings import Preset, SamplingDefaults, Settings
 from edgechat.tui.app import EdgechatApp
 from edgechat.tui.chat.screen import ChatScreen
+from edgechat.tui.models.pull import PullState
 from edgechat.tui.theme import THEMES
 from tests.fakes import FakeEngine, thought
 from tests.tui import rooms
 from tests.tui.driving import app_with, say, text_of, until
-from tests.tui.libraries import Fake
+from tests.tui.libraries import GIB, Fake
 from tests.tui.models.test_screen import world
 
 pytestmark = pytest.mark.slow
@@ -190,13 +192,33 @@ async def engine_room(pilot: Pilot[None]) -> None:
 
 
 async def first_run(pilot: Pilot[None]) -> None:
-    await until(pilot, lambda: "mid-8b Q4_K_M" in text_of(pilot))
+    await until(pilot, lambda: "★ recommended" in text_of(pilot))
+
+
+async def waiting(pilot: Pilot[None]) -> None:
+    """A question waits for a model that is being downloaded; nothing is, in fact."""
+    await first_run(pilot)
+    pilot.app.chat.controller.downloads.pulls._start_next = lambda: None  # type: ignore[attr-defined]
+    await pilot.press("enter")
+    await until(pilot, lambda: "is on its way" in text_of(pilot))
+    (pull,) = pane(pilot).controller.downloads.pulls.all
+    pull.state = PullState.DOWNLOADING
+    pull.progress = ProgressSample(here=GIB, total=3 * GIB, rate=12.5e6)
+    await say(pilot, "Why is the sky blue?")
+    await until(pilot, lambda: "is answered as soon as" in text_of(pilot))
+
+
+async def switcher(pilot: Pilot[None]) -> None:
+    await first_run(pilot)
+    await pilot.press("g", "f5")
+    await until(pilot, lambda: "answers now" in text_of(pilot))
+    pilot.app.screen.query_one(Input).cursor_blink = False
 
 
 async def models(pilot: Pilot[None]) -> None:
     await first_run(pilot)
     await pilot.press("m")
-    await until(pilot, lambda: "For download" in text_of(pilot) and "~12.3" in text_of(pilot))
+    await until(pilot, lambda: "For download" in text_of(pilot) and "~12" in text_of(pilot))
     await pilot.press("down", "down", "down")
     await until(pilot, lambda: "mid-8b, by the tests" in text_of(pilot) or pilot.app.size.width < 100)
 
@@ -204,7 +226,7 @@ async def models(pilot: Pilot[None]) -> None:
 Scene = Callable[[Pilot[None]], Awaitable[None]]
 SCENES: tuple[Scene, ...] = (
     *(empty, chat, turns, attached, commands, crash, window, parameters, palette, help_),
-    *(settings, conversations, trash, search, engine_room, first_run, models),
+    *(settings, conversations, trash, search, engine_room, first_run, waiting, switcher, models),
 )
 
 
@@ -251,7 +273,7 @@ async def test_a_screen_looks_as_it_did(
     path = tmp_path / "chats.db"
     if scene in (conversations, trash, search):
         await write_conversations(path)
-    library = library_of(tmp_path) if scene in (first_run, models) else None
+    library = library_of(tmp_path) if scene in (first_run, waiting, switcher, models) else None
     presets = {"poet": Preset(system="You write haiku.", sampling=SamplingDefaults(temperature=1.2))}
     app = app_with(engine_for(scene), path, settings=Settings(presets=presets), library=library)
     async with app.run_test(size=(width, 36)) as pilot:

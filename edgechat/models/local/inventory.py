@@ -49,6 +49,11 @@ class LocalModel:
         return self.found.path
 
     @property
+    def chat_name(self) -> str:
+        """What to chat with: outside the known places, only its path means the model."""
+        return self.full_name if self.place is Place.ELSEWHERE else self.name
+
+    @property
     def place(self) -> Place:
         """The place where it is stored."""
         return self.found.place

@@ -50,11 +50,8 @@ async def _run(controller: ChatController, name: str, argument: str) -> None:
             await stored_conversations.delete(controller, _stored(controller))
         case "model" if argument:
             await controller.switch_model(argument)
-        case "model":
-            plan = controller.session.plan
-            view.show_message(
-                f"The model is {one_line(plan.model_name, 60)}." if plan else "No model is loaded yet."
-            )
+        case "guide":
+            controller.ask_guide(argument)
         case "pull":
             controller.downloads.pulls.start(argument)
         case "prompt":

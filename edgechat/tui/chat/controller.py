@@ -12,9 +12,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgechat.base.errors import ChatBusy, ChatNotFound, EdgechatError, EngineClosed, StoreError
+from edgechat.base.errors import (
+    ChatBusy,
+    ChatNotFound,
+    CommandError,
+    EdgechatError,
+    EngineClosed,
+    StoreError,
+)
 from edgechat.base.text import one_line
-from edgechat.chat.model_choice import lasting_name
+from edgechat.chat.model_choice import DEFAULT_MODEL, lasting_name
 from edgechat.chat.records import Attachment, Turn
 from edgechat.chat.session import ChatSession
 from edgechat.planner.drafting import asks_for_drafts
@@ -25,6 +32,7 @@ from edgechat.tui.chat.views import ChatView
 if TYPE_CHECKING:
     from edgechat.tui.chat.model_downloads import ModelDownloads
     from edgechat.tui.models.library import ModelLibrary
+    from edgechat.tui.models.pull import Pull
 
 _SAVE_AFTER = 0.8
 """Seconds after the last key press until an unsent prompt is saved."""
@@ -61,6 +69,8 @@ class ChatController:
         self._new_unsent = UnsentPrompt()
         """What was typed for a new conversation while a stored one is shown."""
         self._save_timer: asyncio.TimerHandle | None = None
+        self._arrived: str | None = None
+        """A model that was awaited, and is switched to once nothing is being answered."""
         self.shown = OpenConversation(session, view, self)
         """The conversation on the screen."""
         view.show_transcript(self.shown.transcript)
@@ -190,7 +200,7 @@ class ChatController:
 
     def begin_new(self) -> None:
         """Show a new conversation, unless the present one is new."""
-        if self.shown.is_stored or self.shown.is_answering:
+        if self.shown.is_stored or self.shown.is_busy:
             self.show_new()
         self.view.pane.take_focus()
 
@@ -203,15 +213,16 @@ class ChatController:
         self.view.show_status(opened)
         self.view.pane.forget_history()
         self.write_prompt(opened.unsent)
+        self._show_notice()
         self.view.refresh_chat()
 
     def _leave(self, opened: OpenConversation) -> None:
         """Save the KV state of a conversation that is not shown any more, unless it is being answered."""
         self._remember_title(opened)
-        if not (opened.is_stored or opened.is_answering):
+        if not (opened.is_stored or opened.is_busy):
             self._new_unsent = opened.unsent
         self._store_unsent(opened.stored_id, opened.all_unsent)
-        if opened.is_answering:
+        if opened.is_busy:
             self._background.append(opened)
         elif opened.conversation is not None:
             self.view.run_in_background(self.session.persist(opened.conversation))
@@ -332,10 +343,12 @@ class ChatController:
         asked = UnsentPrompt(text, attachments, self.shown.unsent.edits)
         self.view.pane.forget_history()
         self.prompt_sent()
-        if self.shown.is_answering:
+        if self.is_awaiting_model:
+            self._let_wait(asked)
+        elif self.shown.is_answering:
             self.question_not_sent(self.shown, asked)
         else:
-            self._answer(self.shown.ask(asked))
+            self._answer(self.shown, self.shown.ask(asked))
 
     def retry(self, turn_id: str = "") -> None:
         """Regenerate a reply of the conversation that is shown, or its last one. Raises EdgechatError."""
@@ -343,10 +356,10 @@ class ChatController:
             raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
         if not self.shown.can_retry:
             raise ChatNotFound("There is no question yet to answer again.")
-        self._answer(self.shown.retry(turn_id))
+        self._answer(self.shown, self.shown.retry(turn_id))
 
-    def _answer(self, answering: Coroutine[Any, Any, None]) -> None:
-        self.view.run_in_background(self._wait_for(self.shown.start(answering)))
+    def _answer(self, opened: OpenConversation, answering: Coroutine[Any, Any, None]) -> None:
+        self.view.run_in_background(self._wait_for(opened.start(answering)))
         self.view.refresh_chat()
 
     async def _wait_for(self, answer: asyncio.Task[None]) -> None:
@@ -356,14 +369,15 @@ class ChatController:
             answer.cancel()
         if self.view.is_open:
             self._close_answered()
+            self._begin_with_arrived()
             self.view.refresh_chat()
         if not answer.cancelled():
             answer.result()
 
     def _close_answered(self) -> None:
         """Close background conversations whose replies have ended, and show a message for each."""
-        ended = [opened for opened in self._background if not opened.is_answering]
-        self._background = [opened for opened in self._background if opened.is_answering]
+        ended = [opened for opened in self._background if not opened.is_busy]
+        self._background = [opened for opened in self._background if opened.is_busy]
         for opened in ended:
             if opened.conversation is not None and opened.is_stored:
                 title = one_line(opened.conversation.chat.title, 50)
@@ -378,7 +392,13 @@ class ChatController:
         from edgechat.tui.chat.model_downloads import ModelDownloads
         from edgechat.tui.models.library import ModelLibrary
 
-        return ModelDownloads(self.view, self._library or ModelLibrary.real(), self._switch_if_idle)
+        return ModelDownloads(self.view, self._library or ModelLibrary.real(), self)
+
+    @property
+    def current_model(self) -> str | None:
+        """The name of the model that answers now: of a file, its path."""
+        model = self.session.model
+        return lasting_name(model) if model is not None else None
 
     async def switch_model(self, name: str) -> None:
         """Let a model answer from now on, and load it. Raises EdgechatError."""
@@ -400,12 +420,7 @@ class ChatController:
             raise
         self._show_switched()
         self.view.show_message(f"Switched to {one_line(plan.model_name, 60)}.", seconds=4)
-
-    def _switch_if_idle(self, name: str) -> bool:
-        if self.answering:
-            return False
-        self.view.run_in_background(self.switch_model(name))
-        return True
+        self._ask_waiting(name)
 
     def _show_switched(self) -> None:
         self.shown.show_activity("")
@@ -419,3 +434,104 @@ class ChatController:
         """Show which model is loaded, and why."""
         self.view.show_model(plan)
         self.shown.transcript.show_model(plan)
+
+    # Waiting for a model that is being downloaded: see ModelDownloads.awaited.
+
+    @property
+    def is_awaiting_model(self) -> bool:
+        """Whether questions wait for a model that is being downloaded."""
+        return "downloads" in self.__dict__ and self.downloads.is_awaiting
+
+    def await_model(self, pull: Pull | None, follower: Pull | None = None) -> None:
+        """Let the model of a download answer once it is here. follower: the download of a better one."""
+        downloads = self.downloads
+        downloads.awaited, downloads.follower = pull, follower
+        if pull is not None:
+            self.awaited_changed(pull)  # it may be over already
+
+    def ask_guide(self, question: str) -> None:
+        """Ask the guide now, while another model is awaited. Raises EdgechatError."""
+        if self.session.model not in (None, DEFAULT_MODEL):
+            name = one_line(self.current_model or "", 60)
+            raise CommandError(f"{name} answers now.", hint="To switch to the guide: /model guide")
+        if self.shown.is_answering:
+            raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
+        self._answer(self.shown, self.shown.ask(UnsentPrompt(question)))
+
+    @property
+    def has_waiting_question(self) -> bool:
+        """Whether a question of the conversation that is shown waits for a model."""
+        return self.shown.waiting_question is not None
+
+    def take_back(self) -> None:
+        """Put the question that waits for a model back into the prompt."""
+        self._give_back(self.shown)
+        self._show_notice()
+        self.view.refresh_chat()
+
+    def _let_wait(self, asked: UnsentPrompt) -> None:
+        shown = self.shown
+        before = shown.waiting_question
+        if before is not None and (before.edits or asked.edits):  # they cannot be asked as one
+            self.question_not_sent(shown, asked)
+        else:
+            shown.waiting_question = asked if before is None else before.before(asked)
+            self._store_unsent(shown.stored_id, shown.all_unsent)
+        self._show_notice()
+        self.view.refresh_chat()
+
+    def _give_back(self, opened: OpenConversation) -> None:
+        question, opened.waiting_question = opened.waiting_question, None
+        if question is not None:
+            self.question_not_sent(opened, question)
+
+    def awaited_changed(self, pull: Pull) -> None:
+        """Show how far the awaited download is; switch to its model, or give back what waits for it."""
+        if pull.model is not None:
+            self._arrived = pull.model
+            self._begin_with_arrived()
+        elif pull.is_over:
+            for opened in self._all:
+                self._give_back(opened)
+            self._close_answered()
+            if pull.error is not None:
+                hint = " ".join(filter(None, (pull.error.hint, "Ctrl+O resumes it, and the guide answers.")))
+                text = f"{one_line(pull.name, 60)} was not downloaded. {pull.error.message}"
+                self.shown.transcript.add_problem(EdgechatError(text, hint=hint))
+            self.view.refresh_chat()
+        self._show_notice()
+
+    def model_offered(self) -> None:
+        """Show, or withdraw, the offer of another model."""
+        self._show_notice()
+
+    def _begin_with_arrived(self) -> None:
+        if self._arrived is not None and not self.answering:
+            name, self._arrived = self._arrived, None
+            self.view.run_in_background(self._switch_to_awaited(name))
+
+    async def _switch_to_awaited(self, name: str) -> None:
+        try:
+            await self.switch_model(name)
+        except EdgechatError:
+            self.downloads.awaited = None
+            for opened in self._all:
+                self._give_back(opened)
+            self._show_notice()
+            raise
+
+    def _ask_waiting(self, name: str) -> None:
+        """Ask the questions that waited for a model, now that one was switched to."""
+        if "downloads" in self.__dict__:
+            self.downloads.awaited = None
+            self.downloads.withdraw_offer(name)
+        for opened in self._all:
+            question, opened.waiting_question = opened.waiting_question, None
+            if question is not None:
+                self._answer(opened, opened.ask(question))
+        self._show_notice()
+
+    def _show_notice(self) -> None:
+        if "downloads" in self.__dict__:
+            question = self.shown.waiting_question
+            self.view.show_notice(self.downloads.notice(question.text if question is not None else ""))

@@ -9,6 +9,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.widgets import Static
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
@@ -39,6 +40,7 @@ class ChatLayout(AppScreen[None]):
         /* As wide as the transcript's pieces, beside a column for the scroll bar. */
         #foot { height: auto; align-horizontal: center; padding-right: 1; }
         #foot > * { max-width: 104; }
+        #notice { display: none; height: auto; max-height: 3; padding: 0 1; color: $accent; }
         Sidebar, EngineRoom { display: none; height: 1fr; }
         &.-listing Sidebar { display: block; width: 27%; min-width: 30; max-width: 48; }
         &.-inspecting EngineRoom { display: block; width: 48; }
@@ -77,6 +79,7 @@ class ChatLayout(AppScreen[None]):
             yield Transcript(id="transcript")
             with Vertical(id="foot"):
                 yield Activity(id="activity")
+                yield Static(id="notice", markup=False)
                 yield PromptPane(id="pane")
                 yield StatusBar(id="status")
                 yield KeyBar(id="keys")
@@ -173,6 +176,12 @@ class ChatLayout(AppScreen[None]):
 
     def show_model(self, plan: LoadPlan) -> None:
         self.status.model = plan.model_name
+
+    def show_notice(self, text: str) -> None:
+        notice = self.query_one("#notice", Static)
+        if text != str(notice.content):
+            notice.update(text)
+            notice.display = bool(text)
 
     def show_downloads(self, line: str) -> None:
         self.status.pulling = line

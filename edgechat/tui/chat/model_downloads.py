@@ -3,61 +3,127 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
-from edgechat.base.text import mebibytes, one_line
+from edgechat.base.text import mebibytes, one_line, rough_seconds
 from edgechat.tui.chat.views import ChatView
 from edgechat.tui.models.library import ModelLibrary
 from edgechat.tui.models.pull import Pull, PullState
 from edgechat.tui.models.pulls import Pulls
 
 
+class DownloadListener(Protocol):
+    """What the downloads call when something happens to a model that the chat could use."""
+
+    @property
+    def current_model(self) -> str | None:
+        """The name of the model that answers now."""
+
+    def awaited_changed(self, pull: Pull) -> None:
+        """The download that the user waits for goes on, or has ended."""
+
+    def model_offered(self) -> None:
+        """There is another model to switch to, or none any more."""
+
+
 class ModelDownloads:
     """Shows the progress of downloads, and how they ended."""
 
-    def __init__(self, view: ChatView, library: ModelLibrary, on_awaited: Callable[[str], bool]) -> None:
-        """on_awaited: switches to a model that the user waits for; returns whether it could."""
+    def __init__(self, view: ChatView, library: ModelLibrary, listener: DownloadListener) -> None:
         self.library = library
         self.pulls = Pulls(library)
         self.pulls.listen(self._changed)
         self.pulls.on_done = self._done
         self.awaited: Pull | None = None
-        """The download whose model answers as soon as it is complete."""
+        """The download whose model answers as soon as it is complete; resumed, it is still awaited."""
+        self.follower: Pull | None = None
+        """The download of a better model, after the one that is awaited."""
+        self.offered = ""
+        """The model that was downloaded last and could be switched to; empty: none."""
         self._view = view
-        self._on_awaited = on_awaited
+        self._listener = listener
         self._names: dict[bool, list[tuple[str, str]]] = {}
 
     def names(self, *, remote: bool) -> Sequence[tuple[str, str]]:
-        """Return the local models, or those of the catalogue, each with a few words; empty at first."""
+        """Return the local models, or those of the catalogue, each with a few words; empty at first.
+
+        Local ones come with the one that was used last first.
+        """
         if remote not in self._names:
             self._names[remote] = []
-            self._view.run_in_background(self._find_names(remote), ignore_errors=True)
+            self._view.run_in_background(self.find_names(remote=remote), ignore_errors=True)
         return self._names[remote]
 
-    async def _find_names(self, remote: bool) -> None:
-        from edgechat.models.catalogue import catalogue
-        from edgechat.models.local.inventory import inventory
+    async def find_names(self, *, remote: bool) -> Sequence[tuple[str, str]]:
+        """Return them once they are found. Raises SettingsError."""
+        names = await asyncio.to_thread(self._remote_names if remote else self._local_names)
+        self._names[remote] = names
+        return names
 
-        if remote:
-            entries = await asyncio.to_thread(catalogue)
-            self._names[True] = [
-                (entry.name, entry.description) for entry in entries if entry.repo is not None
-            ]
-        else:
-            models = (await asyncio.to_thread(inventory)).models
-            self._names[False] = [
-                (model.name, f"{mebibytes(model.size)}, {model.place.value}") for model in models
-            ]
+    def _remote_names(self) -> list[tuple[str, str]]:
+        entries = self.library.catalogue()
+        return [(entry.name, entry.description) for entry in entries if entry.repo is not None]
+
+    def _local_names(self) -> list[tuple[str, str]]:
+        rows = self.library.inventory(self._listener.current_model)
+        usable = (row.model for row in rows if not row.glance.damage)
+        return [(model.chat_name, f"{mebibytes(model.size)}, {model.place.value}") for model in usable]
+
+    async def switchable(self) -> list[tuple[str, str, bool]]:
+        """Return models to switch to, each with a few words, and whether it is on this machine.
+
+        What is offered comes first, then the local ones, then those of the catalogue. Raises SettingsError.
+        """
+        local = await self.find_names(remote=False)
+        offered = [(self.offered, "just downloaded")] if self.offered else []
+        known = {name.partition(":")[0] for name, _ in (*offered, *local)}
+        others = [] if await asyncio.to_thread(self.library.offline) else await self.find_names(remote=True)
+        return [
+            *((name, note, True) for name, note in offered),
+            *((name, note, True) for name, note in local if name != self.offered),
+            *((name, note, False) for name, note in others if name not in known),
+        ]
 
     def _changed(self, pull: Pull) -> None:
         self._view.show_downloads(self.pulls.line())
+        if self.awaited is not None and pull.name == self.awaited.name:
+            self.awaited = pull if pull in self.pulls.all else None  # removed from the list of downloads
+            if self.awaited is not None:
+                self._listener.awaited_changed(pull)
         # The models screen shows errors itself.
-        if pull.state is PullState.FAILED and pull.error is not None and self._view.is_current:
+        elif pull.state is PullState.FAILED and pull.error is not None and self._view.is_current:
             self._view.show_error(pull.error)
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether a model is about to answer that is not loaded yet."""
+        return self.awaited is not None and self.awaited.state not in (PullState.STOPPED, PullState.FAILED)
 
     def _done(self, pull: Pull) -> None:
         self._names.clear()
-        if pull.model is None or (pull is self.awaited and self._on_awaited(pull.model)):
-            return
-        name = one_line(pull.model, 60)
-        self._view.show_message(f"{name} was downloaded. To chat with it: /model {name}", seconds=15)
+        if pull is not self.awaited and pull.model is not None:
+            self.offered = pull.model
+            self._listener.model_offered()
+
+    def withdraw_offer(self, name: str) -> None:
+        """Mention a model no more: it answers now, or the user does not want it."""
+        if self.offered == name:
+            self.offered = ""
+            self._listener.model_offered()
+
+    def notice(self, question: str) -> str:
+        """Return one line about what is awaited or offered. question: the one that waits; '' for none."""
+        if self.awaited is not None and self.is_awaiting:
+            name, left = one_line(self.awaited.name, 40), self.awaited.seconds_left
+            time = f", {rough_seconds(left)} left" if left else ""
+            guide = "/guide QUESTION asks the guide now."
+            if question:
+                question = one_line(question, 60)
+                return f"“{question}” is answered as soon as {name} is here{time}. Esc takes it back; {guide}"
+            return f"{name} is on its way{time}: what you ask is answered once it is here. {guide}"
+        if self.offered:
+            is_better = self.follower is not None and self.follower.model == self.offered
+            what = "A better model is ready" if is_better else "A model is ready"
+            return f"{what}: {one_line(self.offered, 60)}. F5 switches to it."
+        return ""

@@ -108,6 +108,8 @@ class OpenConversation:
         """The prompt, as it was when the conversation was shown last."""
         self.pending_question: UnsentPrompt | None = None
         """A question that is being saved."""
+        self.waiting_question: UnsentPrompt | None = None
+        """A question that is asked once a model is downloaded."""
         self._session = session
         self._view = view
         self._listener = listener
@@ -138,6 +140,11 @@ class OpenConversation:
         return self._answering is not None and not self._answering.done()
 
     @property
+    def is_busy(self) -> bool:
+        """Whether something goes on, or will, when it is not shown any more."""
+        return self.is_answering or self.waiting_question is not None
+
+    @property
     def can_retry(self) -> bool:
         """Whether there is a reply, or a question without one, to regenerate."""
         return not self.is_answering and bool(self.turns) and self.turns[-1].role != "system"
@@ -161,7 +168,11 @@ class OpenConversation:
     @property
     def all_unsent(self) -> UnsentPrompt:
         """All that was typed here and is not a turn in the store."""
-        return self.unsent if self.pending_question is None else self.pending_question.before(self.unsent)
+        sent = (question for question in (self.waiting_question, self.pending_question) if question)
+        unsent = self.unsent
+        for question in sent:
+            unsent = question.before(unsent)
+        return unsent
 
     def show_activity(self, activity: str, share: float | None = None, cached: float | None = None) -> None:
         """Show what is being done, and the shares of it that are done and were cached; empty: nothing."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _ACTIONS = {
     "chats": "screen.conversations",
     "trash": "screen.trash",
+    "model": "screen.switch_model",
     "models": "screen.models",
     "parameters": "screen.parameters",
     "thoughts": "screen.thoughts",
@@ -57,6 +58,7 @@ class ChatScreen(ChatLayout):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "restore_prompt", "Cancel"),
         Binding("escape", "stop", "Stop"),
+        Binding("escape", "take_back", "Take back"),
         Binding("escape", "to_prompt", "Back"),
         Binding("escape", "clear_toasts", "Close the message", show=False),
         Binding("ctrl+r", "retry", "Retry"),
@@ -66,6 +68,7 @@ class ChatScreen(ChatLayout):
         Binding("ctrl+g", "engine_room", "Engine"),
         Binding("ctrl+t", "thoughts", "Thinking"),
         Binding("f3", "switch_thinking", "Think on or off", show=False),
+        Binding("f5", "switch_model", "Switch the model", show=False),
         Binding("f4", "parameters", "System prompt and parameters", show=False),
         Binding("ctrl+up", "turns", "To the turns", show=False, priority=True),
         Binding("ctrl+z", "undo_delete", "Undo the deletion", show=False, priority=True),
@@ -187,7 +190,7 @@ class ChatScreen(ChatLayout):
             self._reading_time.measure(self._plan, finished)
 
     def refresh_chat(self) -> None:
-        self.pane.set_busy(self.answering)
+        self.pane.set_busy(self.answering and not self.controller.is_awaiting_model)
         self.panels.refresh()
         self.refresh_bindings()
 
@@ -335,6 +338,9 @@ class ChatScreen(ChatLayout):
     def action_restore_prompt(self) -> None:
         self.controller.restore_prompt()
 
+    def action_take_back(self) -> None:
+        self.controller.take_back()
+
     async def action_stop(self) -> None:
         """End the reply here; pressed again, or before it has begun, cancel it."""
         self.app.clear_notifications()
@@ -404,10 +410,29 @@ class ChatScreen(ChatLayout):
     async def _choose_model(self) -> None:
         from edgechat.tui.models.screen import ModelsScreen
 
-        downloads, model = self.controller.downloads, self.session.model
-        chosen = await self.app.push_screen_wait(ModelsScreen(downloads.library, downloads.pulls, model))
-        if chosen is not None and chosen != self.session.model:
+        downloads, current = self.controller.downloads, self.controller.current_model
+        chosen = await self.app.push_screen_wait(ModelsScreen(downloads.library, downloads.pulls, current))
+        if chosen is not None and chosen != current:
             await self.controller.switch_model(chosen)
+
+    def action_switch_model(self) -> None:
+        self.run_in_background(self._switch_model())
+
+    async def _switch_model(self) -> None:
+        from edgechat.tui.overlays.model_switcher import ModelName, ModelSwitcher
+
+        controller, downloads = self.controller, self.controller.downloads
+        current, names = controller.current_model, await downloads.switchable()
+        models = [ModelName(name, note, is_here) for name, note, is_here in names]
+        offered = downloads.offered
+        chosen: ModelName | None = await self.app.push_screen_wait(ModelSwitcher(models, current))
+        downloads.withdraw_offer(offered)
+        if chosen is None or chosen.name == current:
+            return
+        if chosen.is_here:
+            await controller.switch_model(chosen.name)
+        else:
+            downloads.pulls.start(chosen.name)
 
     def show_first_run(self) -> None:
         self.run_in_background(self._choose_first_model())
@@ -421,9 +446,9 @@ class ChatScreen(ChatLayout):
         first_run = FirstRun(library, pulls, lambda: ModelsScreen(library, pulls))
         chosen: FirstRunChoice | None = await self.app.push_screen_wait(first_run)
         if chosen is not None:
-            downloads.awaited = chosen.pull
             if chosen.model != self.session.model:
                 await self.controller.switch_model(chosen.model)
+            self.controller.await_model(chosen.pull, chosen.follower)
 
     def action_parameters(self) -> None:
         self.run_in_background(self._edit_parameters())
@@ -503,6 +528,8 @@ class ChatScreen(ChatLayout):
                 return controller is not None and controller.has_prompt_aside and typing
             case "stop":
                 return self.answering
+            case "take_back":
+                return controller is not None and controller.has_waiting_question
             case "clear_toasts":
                 return bool(self.app._notifications)
             case "turn":

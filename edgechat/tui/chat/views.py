@@ -197,6 +197,9 @@ class ChatView(Protocol):
     def show_downloads(self, line: str) -> None:
         """Show how far the downloads are; empty: there are none."""
 
+    def show_notice(self, text: str) -> None:
+        """Show a text above the prompt until it is replaced; empty: none."""
+
     def show_first_run(self) -> None:
         """Offer models to choose from."""
 

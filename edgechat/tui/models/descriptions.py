@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from textual.content import Content
 
-from edgechat.base.text import figure, mebibytes, one_line, printable, seconds
+from edgechat.base.text import figure, mebibytes, one_line, printable, rough_seconds, seconds
 from edgechat.models.quality import quality_class
 from edgechat.planner.plan import DeviceMemory, LoadPlan
+from edgechat.planner.ranking.first_models import ASSUMED_RATE, FirstModel
 from edgechat.tui.models.items import BEST, ModelGroup, ModelItem, speed
 
 _PARTS = (
@@ -20,6 +21,7 @@ _PARTS = (
 """Each has its own pattern, so that they differ without colours, too."""
 _FREE = "·"
 _BAR = 40
+RECOMMENDED = f"{BEST} recommended"
 
 
 def describe(item: ModelItem, width: int, offline: str) -> Content:
@@ -31,7 +33,9 @@ def describe(item: ModelItem, width: int, offline: str) -> Content:
     if facts:
         lines.append(Content.styled(" · ".join(facts), "dim"))
     if item.is_best:
-        lines.append(Content.styled(f"{BEST} Recommended: the best model that fits this machine.", "$accent"))
+        lines.append(
+            Content.styled(f"{BEST} Recommended: the best that soon answers on this machine.", "$accent")
+        )
     lines += _state(item, offline)
     plan = item.plan
     if plan is not None:
@@ -153,3 +157,55 @@ def explain(item: ModelItem) -> Content:
 def _sizes(memory: DeviceMemory) -> tuple[int, int, int, int]:
     cache = memory.cache_bytes + memory.checkpoint_bytes
     return memory.weights_bytes, cache, memory.compute_bytes, memory.program_bytes
+
+
+# The first screen.
+
+
+def roles(shown: FirstModel) -> str:
+    """Return what speaks for a model to begin with: 'Balanced and best'."""
+    first, *others = (role.value for role in shown.roles)
+    *middle, last = ("", *map(str.lower, others))
+    return first + "".join(f", {role}" for role in middle if role) + (f" and {last}" if last else "")
+
+
+def card(shown: FirstModel, rate: float | None, *, is_wide: bool) -> Content:
+    """Return a model to begin with in a few lines. rate: of downloads; is_wide: the roles are shown above."""
+    file, predicted = shown.file, shown.file.predicted
+    name, quant = one_line(file.variant.model, 30), file.quant or ""
+    arrival = f" in {rough_seconds(shown.download / (rate or ASSUMED_RATE))}" if shown.download else ", here"
+    size = mebibytes(shown.download or file.variant.size) + arrival
+    tps, first = f"{speed(predicted.decode_tps)} tokens/s", rough_seconds(predicted.ttft_ms / 1000)
+    if is_wide:
+        facts = "\n".join((f"{quant}, {size}" if quant else size, tps, f"first token after {first}"))
+        return Content.assemble((name, "bold"), "\n", facts)
+    star = f"  {RECOMMENDED}" if shown.is_recommended else ""
+    title = Content.assemble(
+        (f"  {roles(shown):<8}  ", "bold $primary"), (name, "bold"), f" {quant}", (star, "$accent")
+    )
+    return Content.assemble(title, f"\n    {size} · {tps} · first token {first}")
+
+
+def caption(first: Sequence[FirstModel], rate: float | None) -> str:
+    """Return what the figures of the models to begin with are for."""
+    if not first:
+        return ""
+    text = "First token: of a prompt of 1,000 tokens."
+    known = f"{_bits(rate)}, as measured" if rate is not None else f"{_bits(ASSUMED_RATE)}, which is assumed"
+    if any(shown.download for shown in first):
+        text += f" Downloads: at {known}."
+    if not any(shown.is_recommended for shown in first):
+        text += "\nNone is recommended: models that answer well are slow on this machine."
+    return text
+
+
+def _bits(rate: float) -> str:
+    mbit = 8 * rate / 1e6
+    return f"{figure(mbit, 2)} Mbit/s" if mbit < 1000 else f"{figure(mbit / 1000, 2)} Gbit/s"
+
+
+def describe_local(item: ModelItem) -> str:
+    """Return size, place, verdict and speed of a model on this machine."""
+    where = item.row.model.place.value if item.row is not None else ""
+    tps = f", {speed(item.speed, is_measured=item.is_measured)} tokens/s" if item.speed is not None else ""
+    return f"{mebibytes(item.size)}, {where}, {item.verdict}{tps}"

@@ -1,8 +1,7 @@
-"""The first screen: this machine, the recommended model and why, and the local models."""
+"""The first screen: this machine, up to three models to begin with, and the local models."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -10,29 +9,32 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import OptionList
+from textual.widgets import Static
 
-from edgechat.base.text import mebibytes, one_line, printable
+from edgechat.base.text import one_line, printable
+from edgechat.planner.ranking.first_models import Role
 from edgechat.planner.ranking.scoring import Verdict
-from edgechat.tui.models.items import BEST, ModelGroup, ModelItem, speed
-from edgechat.tui.models.keyed_list import KeyedList, ListLine
+from edgechat.tui.models.descriptions import RECOMMENDED, caption, card, describe_local, roles
+from edgechat.tui.models.items import ModelGroup, ModelItem
 from edgechat.tui.models.known_models import KnownModels
-from edgechat.tui.models.pull import Pull, PullState
+from edgechat.tui.models.pull import Pull
 from edgechat.tui.terminal.screens import AppScreen, error_text
+from edgechat.tui.widgets.choice import Choice
 from edgechat.tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
     from edgechat.device.profile import DeviceProfile
-    from edgechat.planner.ranking.ranked_file import RankedFile
+    from edgechat.planner.ranking.first_models import FirstModel
     from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.models.pulls import Pulls
 
 GUIDE = "guide"
 _LOCAL = 9
 """The number of models that can be chosen with a digit."""
+_CARDS = len(Role)
 _UNUSABLE = ("damaged", Verdict.TOO_LARGE.label)
 
 
@@ -44,6 +46,8 @@ class FirstRunChoice:
     """The model to chat with now."""
     pull: Pull | None = None
     """The download to chat with once it is done."""
+    follower: Pull | None = None
+    """The download of a better model after that one, which is offered once it is done."""
 
 
 class FirstRun(AppScreen[FirstRunChoice | None]):
@@ -52,20 +56,36 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
     DEFAULT_CSS = """
     FirstRun {
         background: $background;
-        align: center middle;
-        & > Vertical { width: 100%; height: 1fr; align: center top; padding: 0 1; }
-        &.-high > Vertical { padding-top: 2; }
-        & KeyedList, & KeyedList:focus { width: 100%; max-width: 84; height: auto; max-height: 100%; }
+        & > VerticalScroll { height: 1fr; align-horizontal: center; scrollbar-size-vertical: 1; }
+        & #page { width: 100%; max-width: 106; height: auto; padding: 0 1; }
+        & Static { height: auto; }
+        & .title { text-style: bold; margin-top: 1; }
+        & #welcome { text-style: bold; color: $primary; }
+        & #caption, & #machine { padding-left: 2; }
+        & #caption { color: $foreground; text-style: dim; }
+        & #problem, & #network { padding-left: 2; color: $warning; }
+        & #cards { height: auto; }
+        &.-wide #cards { layout: horizontal; & Choice { width: 1fr; max-width: 35; margin-right: 1; } }
+        &.-high > VerticalScroll { padding-top: 2; }
+        &.-high.-narrow #cards Choice { margin-bottom: 1; }
     }
     """
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-high")]  # noqa: RUF012  (as in Screen)
-    AUTO_FOCUS = "#first"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (84, "-wide")]  # noqa: RUF012  (as in Screen)
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-high")]  # noqa: RUF012
+    AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "take", "Choose"),
+        # These come before the page's own, which scroll it.
+        Binding("left", "move_card(-1)", "Card", key_display="←→", priority=True),
+        Binding("right", "move_card(1)", "Next card", show=False, priority=True),
+        Binding("up,k", "move(-1)", "Up", show=False, priority=True),
+        Binding("down,j", "move(1)", "Down", show=False, priority=True),
+        Binding("b", "both", "Both"),
         Binding("g", "guide", "Guide"),
         Binding("m", "models", "All models"),
         Binding("1", "local(1)", "Local model", key_display="1-9"),
         *(Binding(str(n), f"local({n})", "Local model", show=False) for n in range(2, _LOCAL + 1)),
+        Binding("r", "refresh", "Look again", show=False),
         Binding("escape", "guide", "Guide", show=False),
     ]
 
@@ -75,19 +95,34 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         """all_models: makes the screen in which any model can be chosen."""
         super().__init__()
         self._all_models = all_models
-        self._library, self._pulls = library, pulls
+        self._pulls = pulls
         self._models = KnownModels(library, pulls)
         self._local: list[ModelItem] = []
-        self._requested: Pull | None = None  # the pull that was started here
+        self._last_card: Choice | None = None
+        """The card that had the focus last."""
+        self._is_placed = False
+        """Whether the cursor is where something can be chosen: not on the line that stands for the cards."""
 
     def compose(self) -> ComposeResult:
-        with Vertical():
-            yield KeyedList(id="first")
+        with VerticalScroll(can_focus=False), Vertical(id="page"):
+            yield Static("Welcome to edgechat", id="welcome")
+            yield Static(id="machine", markup=False)
+            yield Static(id="problem", markup=False)
+            yield Static(id="network", markup=False)
+            yield Static("Begin with", classes="title", id="begin")
+            with Container(id="cards"):
+                yield from (Choice(id=f"card-{n}") for n in range(_CARDS))
+            yield Static(id="caption", markup=False)
+            yield Static("On this machine", classes="title", id="here")
+            yield from (Choice(id=f"local-{n}") for n in range(1, _LOCAL + 1))
+            yield Static("Or", classes="title")
+            yield from (Choice(id=name) for name in ("both", "guide", "models"))
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
         self._pulls.listen(self._pull_changed)
         self._show()
+        self.set_focus(self._choice("card-0"))
         self._load()
 
     def on_unmount(self) -> None:
@@ -95,168 +130,209 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
 
     @work(exclusive=True)
     async def _load(self) -> None:
-        await self._models.load(lambda: self._show() if self.is_open else None)
+        await self._models.load(lambda: self._show() if self.is_open else None, probe=True)
+
+    def action_refresh(self) -> None:
+        self._load()
+
+    def _pull_changed(self, _: Pull) -> None:
+        if self.is_open:
+            self._show()
 
     def on_resize(self, _: events.Resize) -> None:
         self.call_after_refresh(self._show)  # once the page has its width
+
+    # What is known.
+
+    @property
+    def _cards(self) -> Sequence[FirstModel]:
+        """The models to begin with; without a network, those that are here."""
+        first = self._models.first
+        return [shown for shown in first if not shown.download] if self._no_network else first
+
+    @property
+    def _is_pending(self) -> bool:
+        return self._models.overview is None and self._models.problem is None
+
+    @property
+    def _no_network(self) -> str:
+        """Why nothing can be downloaded, as a sentence; empty if it can, as far as is known."""
+        if self._models.offline:
+            return f"{self._models.offline} keeps edgechat offline."
+        return self._models.unreachable
+
+    @property
+    def _better(self) -> FirstModel | None:
+        """The model that may follow the first one in the background."""
+        downloads = [card for card in self._cards if card.download]
+        if len(downloads) < 2 or downloads[0] is not self._cards[0]:
+            return None
+        return downloads[1]
+
+    # The page.
 
     def _show(self) -> None:
         local = [item for item in self._models.items("").values() if item.group is ModelGroup.HERE]
         usable = [item for item in local if item.verdict not in _UNUSABLE and item.name != GUIDE]
         self._local = usable[:_LOCAL]
-        rows = self.query_one("#first", KeyedList)
-        rows.show_lines(list(self._lines()))
-        # Enter must not hit another line than the user saw: the cursor moves only if its line is gone.
-        if rows.key is None:
-            rows.go_to("best" if self._can_take_best else "1" if self._local else GUIDE)
+        self._show_text("machine", self._machine())
+        self._show_text("problem", self._problem())
+        self._show_text("caption", caption(self._cards, self._models.rate))
+        self._show_text("network", self._network())
+        self._show_cards()
+        self.query_one("#here").display = bool(self._local)
+        for number in range(1, _LOCAL + 1):
+            item = self._local[number - 1] if number <= len(self._local) else None
+            note = describe_local(item) if item is not None else ""
+            self._show_line(f"local-{number}", str(number), item.name if item is not None else "", note)
+        better = self._better
+        both = f"{self._cards[0].roles[0].value} now, {better.file.variant.model} after it" if better else ""
+        self._show_line("both", "b", both, "offered once it is here")
+        self._show_line("guide", "g", "Ask the guide", "a tiny model about edgechat")
+        self._show_line("models", "m", "See all models", "which fit, and how fast")
+        self._place_cursor()
         self.refresh_bindings()
 
-    def _pull_changed(self, pull: Pull) -> None:
-        """Leave once the requested download has really begun; until then it may still fail."""
-        if (
-            pull is self._requested
-            and self.is_current
-            and pull.state in (PullState.DOWNLOADING, PullState.DONE)
-        ):
-            self.dismiss(FirstRunChoice(pull.model) if pull.model else FirstRunChoice(GUIDE, pull))
-        elif self.is_open:
-            self._show()
+    def _show_text(self, id: str, text: str | Content) -> None:
+        widget = self.query_one(f"#{id}", Static)
+        widget.display = bool(text)
+        widget.update(text)
 
-    @property
-    def _can_take_best(self) -> bool:
-        """Whether there is a line for the recommended model; there is while it is not known yet."""
-        best = self._best
-        if self._models.overview is None:
-            return self._models.problem is None
-        return best is not None and (best.variant.path is not None or not self._models.offline)
+    def _show_cards(self) -> None:
+        cards, is_wide, is_pending = self._cards, self.has_class("-wide"), self._is_pending
+        self.query_one("#begin").display = bool(cards) or is_pending
+        for number in range(_CARDS):
+            choice = self._choice(f"card-{number}")
+            choice.display = number < len(cards) or (number == 0 and is_pending)
+            if number < len(cards):
+                shown = cards[number]
+                choice.set_class(is_wide, "-card")
+                choice.border_title = roles(shown) if is_wide else ""
+                choice.border_subtitle = RECOMMENDED if is_wide and shown.is_recommended else ""
+                choice.show(card(shown, self._models.rate, is_wide=is_wide))
+            elif number == 0 and is_pending:
+                choice.show(Content("  Finding the best models for this machine…"))
 
-    @property
-    def _best(self) -> RankedFile | None:
-        overview = self._models.overview
-        return overview.found.chosen if overview is not None else None
-
-    # The page.
-
-    def _lines(self) -> Iterator[ListLine]:
-        yield _text(("Welcome to edgechat", "bold $primary"))
-        yield from self._wrapped("A language model on your own machine, also offline.", "dim", 0)
-        yield _text(("\nThis machine", "bold"))
-        yield from self._machine()
-        yield from self._recommended()
-        if self._local:
-            yield _text(("\nAlready here", "bold"))
-        for number, item in enumerate(self._local, 1):
-            yield self._choice(str(number), str(number), one_line(item.name, 40), _describe_local(item))
-        yield _text(("\nOr", "bold"))
-        yield self._choice(GUIDE, "g", "Ask the guide", "a tiny model about edgechat")
-        yield self._choice("models", "m", "See all models", "which fit, and how fast")
-
-    def _machine(self) -> Iterator[ListLine]:
-        overview, problem = self._models.overview, self._models.problem
-        if problem is not None:
-            yield from self._wrapped(error_text(problem), "$error")
-        elif overview is None:
-            yield from self._wrapped("Inspecting CPU, memory, GPU…", "dim")
-        else:
-            yield from self._describe_machine(overview.profile, overview.found.machine)
-
-    def _describe_machine(self, profile: DeviceProfile, memory: str) -> Iterator[ListLine]:
-        cores = profile.cpu.physical
-        yield from self._wrapped(f"{one_line(profile.cpu.name, 60)}, {cores} core{'s' * (cores > 1)}")
-        for line in memory.split("\n"):
-            yield from self._wrapped(line)
-        if not any(card.usable or card == profile.mlx_card for card in profile.accelerators):
-            names = ", ".join(one_line(card.name, 40) for card in profile.accelerators)
-            text = f"{names}: not supported by this build" if names else "No GPU: models run on the CPU"
-            yield from self._wrapped(text)
-
-    def _recommended(self) -> Iterator[ListLine]:
-        best, overview = self._best, self._models.overview
-        downloads = self._pulls.line()
-        if downloads and self._requested is None:
-            yield _text(("\nDownloading", "bold"))
-            yield from self._wrapped(downloads)
-        if overview is None and self._models.problem is not None:
-            return
-        yield _text(("\nRecommended", "bold"))
-        if overview is None:
-            yield self._choice("best", "⏎", "Finding the best model for this machine…", "")
-        elif best is None or best.plan is None:
-            text = "No model of the catalogue fits into the memory that is free now."
-            yield from self._wrapped(text, "$warning")
-        else:
-            yield from self._describe_best(best, best.plan.reasons)
-
-    def _describe_best(self, best: RankedFile, reasons: Sequence[str]) -> Iterator[ListLine]:
-        is_local, entry = best.variant.path is not None, best.variant.entry
-        name = f"{one_line(best.variant.model, 40)} {best.quant or ''}".rstrip()
-        yield _text((f"  {BEST} ", "$accent"), (name, "bold"))
-        quality = f" · quality {entry.quality} of 6" if entry is not None and entry.quality else ""
-        size = f"{mebibytes(best.variant.size)} {'on this machine' if is_local else 'to download'}"
-        yield from self._wrapped(f"{size} · {speed(best.predicted.decode_tps)} tokens/s{quality}", "", 4)
-        if self._can_take_best:
-            yield from self._take_line(is_local)
-        else:
-            text = f"It cannot be downloaded now: {self._models.offline} keeps edgechat offline."
-            yield from self._wrapped(text, "$warning", 4)
-        has_room = self.has_class("-high")
-        for reason in dict.fromkeys((*reasons[:2], *reasons[-1:]) if has_room else reasons[:1]):
-            yield from self._wrapped(reason, "dim", 4)
-
-    def _take_line(self, is_local: bool) -> Iterator[ListLine]:
-        pull = self._requested
-        if is_local:
-            yield self._choice("best", "⏎", "Chat with it", "")
-        elif pull is None:
-            yield self._choice("best", "⏎", "Download and chat", "meanwhile, the guide answers")
-        elif pull.is_over:
-            yield self._choice("best", "⏎", "Try again", "or choose another model below")
-            hint = pull.error.hint if pull.error is not None else None
-            text = f"{pull.line} {hint}" if hint else pull.line
-            yield from self._wrapped(text, "$error", 4)
-        else:
-            yield self._choice("best", " ", f"{pull.line}…".capitalize(), "")
+    def _show_line(self, id: str, key: str, title: str, note: str) -> None:
+        """Show a choice in one line; without a title, hide it. key: the key to press."""
+        choice = self._choice(id)
+        choice.display = bool(title)
+        start, title = f"  {key}  ", one_line(title, 48)
+        room = self._width - len(start) - len(title) - 3
+        end = f"   {one_line(note, room)}" if note and room > 8 else ""
+        choice.show(Content.assemble((start, "bold $primary"), title, (end, "dim")))
 
     @property
     def _width(self) -> int:
-        return max(40, (self.query_one("#first", KeyedList).size.width or 60) - 1)
+        return max(40, (self.query_one("#cards").size.width or 60) - 1)
 
-    def _wrapped(self, text: str, style: str = "", indent: int = 2) -> Iterator[ListLine]:
-        for line in textwrap.wrap(printable(text), self._width - indent) or [""]:
-            yield _text((" " * indent + line, style))
+    def _machine(self) -> Content | str:
+        overview = self._models.overview
+        if overview is not None:
+            return printable("\n".join(_describe_machine(overview.profile, overview.found.machine)))
+        return (
+            "" if self._models.problem is not None else Content.styled("Inspecting CPU, memory, GPU…", "dim")
+        )
 
-    def _choice(self, key: str, label: str, title: str, note: str) -> ListLine:
-        """Return a line that can be chosen. label: the key to press."""
-        start = f"    {label}  "
-        room = self._width - len(start) - len(title) - 3
-        end = f"   {one_line(note, room)}" if note and room > 8 else ""
-        return ListLine(Content.assemble((start, "bold $primary"), title, (end, "dim")), key)
+    def _problem(self) -> str:
+        if self._models.problem is not None:
+            return printable(error_text(self._models.problem))
+        if self._models.overview is not None and not self._models.first:
+            return "No model of the catalogue fits into the memory that is free now."
+        return ""
+
+    def _network(self) -> str:
+        if self._no_network:
+            return printable(f"Offline: {self._no_network} Models on this machine work without it.")
+        current = self._pulls.line()
+        return f"Downloading {current}" if current else ""
+
+    # The cursor.
+
+    def _choice(self, id: str) -> Choice:
+        return self.query_one(f"#{id}", Choice)
+
+    @property
+    def _choices(self) -> list[Choice]:
+        return [choice for choice in self.query(Choice) if choice.display]
+
+    def _place_cursor(self) -> None:
+        """Put the cursor where Enter does most good, unless it is on a line that is still there."""
+        is_first, self._is_placed = not (self._is_placed or self._is_pending), not self._is_pending
+        stays = self.focused in self._choices
+        if not stays or (is_first and self.focused is self._choice("card-0")):
+            self.set_focus(self._choice(self._default()))
+            self.call_after_refresh(self._scroll_to_cursor)
+
+    def _scroll_to_cursor(self) -> None:
+        if self.focused is not None:
+            self.focused.scroll_visible(animate=False)
+
+    def _default(self) -> str:
+        if self._no_network:
+            return GUIDE
+        if self._cards or self._is_pending:
+            recommended = (n for n, shown in enumerate(self._cards) if shown.is_recommended)
+            return f"card-{next(recommended, 0)}"
+        return "local-1" if self._local else GUIDE
+
+    def action_move(self, by: int) -> None:
+        """Go to the next line (1) or the previous one (-1); cards beside each other are one."""
+        choices, focused = self._choices, self.focused
+        if not isinstance(focused, Choice) or focused not in choices:
+            return
+        cards = [choice for choice in choices if choice.has_class("-card")]
+        if focused in cards:
+            self._last_card = focused
+        others = [choice for choice in choices if choice not in cards or choice is self._card_in(cards)]
+        index = others.index(focused) + by
+        if 0 <= index < len(others):
+            self.set_focus(others[index])
+
+    def _card_in(self, cards: list[Choice]) -> Choice | None:
+        """Return the card that stands for all: the one with the focus, or that had it last."""
+        return self._last_card if self._last_card in cards else next(iter(cards), None)
+
+    def action_move_card(self, by: int) -> None:
+        """Go to the next card (1) or the previous one (-1)."""
+        cards = [choice for choice in self._choices if str(choice.id).startswith("card")]
+        if self.focused in cards:
+            index = cards.index(self.focused) + by
+            self.set_focus(cards[max(0, min(index, len(cards) - 1))])
 
     # Choosing.
 
-    @on(OptionList.OptionSelected)
+    @on(Choice.Chosen)
     def action_take(self) -> None:
-        match self.query_one("#first", KeyedList).key:
-            case "best":
-                self._take_best()
+        kind, _, number = str(self.focused.id if self.focused is not None else "").partition("-")
+        match kind:
+            case "card":
+                self._take(int(number))
+            case "local":
+                self.action_local(int(number))
+            case "both":
+                self.action_both()
             case "models":
                 self.action_models()
-            case key if key is not None and key.isdigit():
-                self.action_local(int(key))
             case _:
                 self.action_guide()
 
-    def _take_best(self) -> None:
-        best = self._best
-        if best is None:  # not known yet
+    def _take(self, number: int) -> None:
+        if number >= len(self._cards):  # not known yet
             return
-        if best.variant.path is not None:
-            path, rows = best.variant.path, self._models.rows
-            local_name = next((row.model.name for row in rows if row.model.path == path), None)
-            self.dismiss(FirstRunChoice(local_name or best.variant.model))
-        elif self._requested is None or self._requested.is_over:
-            self._requested = self._pulls.start(best.variant.model)
-            self._pull_changed(self._requested)
+        variant = self._cards[number].file.variant
+        if variant.path is not None:
+            rows = self._models.rows
+            local_name = next((row.model.name for row in rows if row.model.path == variant.path), None)
+            self.dismiss(FirstRunChoice(local_name or variant.model))
+        else:
+            self.dismiss(FirstRunChoice(GUIDE, self._pulls.start(variant.model)))
+
+    def action_both(self) -> None:
+        better = self._better
+        if better is not None:
+            pull = self._pulls.start(self._cards[0].file.variant.model)
+            self.dismiss(FirstRunChoice(GUIDE, pull, self._pulls.start(better.file.variant.model)))
 
     def action_guide(self) -> None:
         self.dismiss(FirstRunChoice(GUIDE, self._pulls.current))
@@ -266,9 +342,14 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
             self.dismiss(FirstRunChoice(self._local[number - 1].name, self._pulls.current))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Allow the digits of the models that are listed."""
-        if action == "local" and isinstance(parameters[0], int):
-            return parameters[0] <= len(self._local)
+        """Allow what can be chosen now."""
+        match action, parameters:
+            case "local", (int(number),):
+                return number <= len(self._local)
+            case "both", _:
+                return self._better is not None
+            case "move_card", _:
+                return len(self._cards) > 1
         return True
 
     @work
@@ -278,11 +359,10 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
             self.dismiss(FirstRunChoice(name, self._pulls.current))
 
 
-def _text(*parts: tuple[str, str]) -> ListLine:
-    return ListLine(Content.assemble(*parts))
-
-
-def _describe_local(item: ModelItem) -> str:
-    where = item.row.model.place.value if item.row is not None else ""
-    tps = f", {speed(item.speed, is_measured=item.is_measured)} tokens/s" if item.speed is not None else ""
-    return f"{mebibytes(item.size)}, {where}, {item.verdict}{tps}"
+def _describe_machine(profile: DeviceProfile, memory: str) -> Iterator[str]:
+    cores = profile.cpu.physical
+    yield f"{one_line(profile.cpu.name, 60)}, {cores} core{'s' * (cores > 1)}"
+    yield memory
+    if not any(card.usable or card == profile.mlx_card for card in profile.accelerators):
+        names = ", ".join(one_line(card.name, 40) for card in profile.accelerators)
+        yield f"{names}: not supported by this build" if names else "No GPU: models run on the CPU"

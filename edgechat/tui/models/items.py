@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from edgechat.base.text import figure
+from edgechat.base.text import figure, rough
 from edgechat.planner.ranking.scoring import Verdict
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class ModelGroup(Enum):
     """Where a model is; the values are the headings."""
 
     DOWNLOADING = "Downloading"
+    NOT_DOWNLOADED = "Not downloaded"
     HERE = "On this machine"
     REMOTE = "For download"
     HUB = "On the hub"
@@ -107,7 +108,7 @@ class ModelItem:
 
 
 def speed(tps: float | None, *, is_measured: bool = False) -> str:
-    """Return tokens per second as text: '~8.4' if predicted, '8.4' if measured."""
+    """Return tokens per second as text: '~8' if predicted, '8.4' if measured."""
     if tps is None:
         return ""
-    return figure(tps) if is_measured else f"~{figure(tps)}"
+    return figure(tps) if is_measured else rough(tps)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from edgechat.base.errors import EdgechatError, ModelFileError
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.shipped import shipped_size
-from edgechat.planner.ranking.scoring import Verdict
+from edgechat.planner.ranking.first_models import ASSUMED_RATE, FirstModel, first_models
 from edgechat.tui.models.items import ModelGroup, ModelItem
 from edgechat.tui.models.pull import Pull, PullState
 
@@ -27,35 +27,56 @@ if TYPE_CHECKING:
 class KnownModels:
     """Asks the library in threads; everything else costs next to nothing."""
 
-    def __init__(self, library: ModelLibrary, pulls: Pulls) -> None:
+    def __init__(self, library: ModelLibrary, pulls: Pulls, current: str | None = None) -> None:
+        """current: the name of the model of the chat, which may be outside the known places."""
         self.rows: Sequence[ModelRow] = ()
         self.overview: SurveyOverview | None = None
         self.offline = ""
         """What keeps edgechat off the network."""
+        self.unreachable = ""
+        """Why the hub cannot be reached, as a sentence; empty if it can, or was not asked."""
+        self.first: Sequence[FirstModel] = ()
+        """The models to begin with."""
         self.problem: EdgechatError | None = None
         """Why nothing more is known."""
         self.is_loading = False
         self._entries: Sequence[CatalogueEntry] = ()
-        self._library, self._pulls = library, pulls
+        self._library, self._pulls, self._current = library, pulls, current
+        self._measured_rate: float | None = None
         self._listed_pulls: list[Pull] = []
         """Those that were done before the inventory was read, so that their models are among the rows."""
         self._surveys: dict[str, SurveyFindings | EdgechatError] = {}
 
-    async def load(self, on_progress: Callable[[], None]) -> None:
-        """Find out everything but surveys; call `on_progress` after each step."""
-        self.problem, self.is_loading = None, True
+    @property
+    def rate(self) -> float | None:
+        """Bytes per second of downloads, as the last one or a probe has shown; None if unknown."""
+        return self._pulls.rate or self._measured_rate
+
+    async def load(self, on_progress: Callable[[], None], *, probe: bool = False) -> None:
+        """Find out everything but surveys; call `on_progress` after each step. probe: ask the hub, too."""
+        self.problem, self.is_loading, self.unreachable = None, True, ""
         try:
             self.offline = await asyncio.to_thread(self._library.offline)
+            probing = asyncio.create_task(self._probe()) if probe and not self.offline else None
             entries = await asyncio.to_thread(self._library.catalogue)
             done = [pull for pull in self._pulls.all if pull.state is PullState.DONE]
-            rows = await asyncio.to_thread(self._library.inventory)
+            rows = await asyncio.to_thread(self._library.inventory, self._current)
             self._listed_pulls, self.rows, self._entries = done, rows, entries
             on_progress()
-            self.overview = await asyncio.to_thread(self._library.overview, rows)
+            overview = await asyncio.to_thread(self._library.overview, rows)
+            if probing is not None:  # the choice of models depends on it
+                await probing
+            self.first = first_models(overview.found.options, self.rate or ASSUMED_RATE)
+            self.overview = overview
         except EdgechatError as error:
             self.problem = error
         self.is_loading = False
         on_progress()
+
+    async def _probe(self) -> None:
+        with contextlib.suppress(EdgechatError):  # told when something is downloaded
+            reach = await asyncio.to_thread(self._library.probe)
+            self.unreachable, self._measured_rate = reach.problem, reach.rate
 
     # Surveys: the quantizations of one model, compared with this machine.
 
@@ -100,7 +121,8 @@ class KnownModels:
     def items(self, query: str) -> dict[str, ModelItem]:
         """Return the models in their order, by key; only those in which every word of the query occurs."""
         pulls = [pull for pull in self._pulls.all if pull not in self._listed_pulls]
-        items = [*map(_pulled, pulls), *self._local(), *self._remote({pull.name for pull in pulls})]
+        pulled = sorted(map(_pulled, pulls), key=lambda item: item.group is ModelGroup.NOT_DOWNLOADED)
+        items = [*pulled, *self._local(), *self._remote({pull.name for pull in pulls})]
         words = query.casefold().split()
         matching = [item for item in items if all(word in item.searchable_text for word in words)]
         name = query.strip()
@@ -155,8 +177,8 @@ class KnownModels:
                 )
 
     def _is_best(self, option: RankedFile | None) -> bool:
-        best = self.overview.found.chosen if self.overview is not None else None
-        if option is None or best is None or best.verdict is not Verdict.FITS:
+        best = next((first.file for first in self.first if first.is_recommended), None)
+        if option is None or best is None:
             return False
         return (best.variant.model, best.quant) == (option.variant.model, option.quant)
 
@@ -167,7 +189,9 @@ def _can_be_surveyed(item: ModelItem) -> bool:
 
 def _pulled(pull: Pull) -> ModelItem:
     key = f"pull:{pull.name}:{pull.quant}"
-    return ModelItem(key, ModelGroup.DOWNLOADING, pull.name, pull.quant, pull=pull)
+    has_ended = pull.state in (PullState.STOPPED, PullState.FAILED)
+    group = ModelGroup.NOT_DOWNLOADED if has_ended else ModelGroup.DOWNLOADING
+    return ModelItem(key, group, pull.name, pull.quant, pull=pull)
 
 
 def _shipped_size(entry: CatalogueEntry) -> int:

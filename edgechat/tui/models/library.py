@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from edgechat.models.catalogue import CatalogueEntry
     from edgechat.models.hub.download import DownloadObserver, FetchedFile
+    from edgechat.models.hub.http.probing import HubReach
     from edgechat.models.local.inventory import LocalModel
     from edgechat.models.local.removal import Removal
     from edgechat.planner.listing import ModelRow
@@ -27,8 +28,8 @@ class ModelLibrary:
 
     catalogue: Callable[[], Sequence[CatalogueEntry]]
     """The models that can be named."""
-    inventory: Callable[[], Sequence[ModelRow]]
-    """The models on this machine, most recently used first."""
+    inventory: Callable[[str | None], Sequence[ModelRow]]
+    """The models on this machine, most recently used first, and the one with this name wherever it is."""
     overview: Callable[[Sequence[ModelRow]], SurveyOverview]
     """The catalogue and the local models, compared with this machine."""
     survey: Callable[[str], SurveyFindings]
@@ -41,6 +42,8 @@ class ModelLibrary:
     """What deleting a model would remove. Raises NotRemovable."""
     offline: Callable[[], str]
     """What keeps edgechat off the network, for users; empty if nothing does."""
+    probe: Callable[[], HubReach]
+    """Whether the hub can be reached, and how fast it sends."""
 
     @classmethod
     def real(cls, backend: Backend | None = None) -> ModelLibrary:
@@ -57,6 +60,7 @@ class ModelLibrary:
             download=_download,
             removal=_removal,
             offline=_offline,
+            probe=_probe,
         )
 
 
@@ -66,10 +70,10 @@ def _catalogue() -> Sequence[CatalogueEntry]:
     return catalogue()
 
 
-def _inventory() -> Sequence[ModelRow]:
+def _inventory(current: str | None) -> Sequence[ModelRow]:
     from edgechat.planner.listing import rows
 
-    return rows()
+    return rows(current=current)
 
 
 def _overview(backend: Backend | None, rows: Sequence[ModelRow]) -> SurveyOverview:
@@ -122,3 +126,11 @@ def _offline() -> str:
     from edgechat.base.offline import offline_by
 
     return offline_by() or ("offline = true in settings.toml" if settings.load().offline else "")
+
+
+def _probe() -> HubReach:
+    from edgechat.models.catalogue import catalogue
+    from edgechat.models.hub.http.probing import HubReach, probe_hub
+
+    entry = next((entry for entry in catalogue() if entry.repo is not None), None)
+    return probe_hub(entry) if entry is not None else HubReach()

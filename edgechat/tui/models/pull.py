@@ -44,6 +44,11 @@ class Pull:
         return self.state in (PullState.DONE, PullState.STOPPED, PullState.FAILED)
 
     @property
+    def seconds_left(self) -> float | None:
+        """Seconds until it is downloaded; None while unknown."""
+        return self.progress.left if self.progress is not None else None
+
+    @property
     def line(self) -> str:
         """State and progress: '45% 2.1 GiB of 4.4 GiB, 1:45 left'."""
         if self.state is PullState.DOWNLOADING and self.progress is not None and not self.activity:

@@ -36,6 +36,8 @@ class Pulls:
         self.all: list[Pull] = []
         """In the order in which they were started."""
         self.on_done: Callable[[Pull], None] = lambda _pull: None
+        self.rate: float | None = None
+        """Bytes per second of the last download; None before the first."""
         self._library = library
         self._listeners: list[Callable[[Pull], None]] = []
         self._thread: threading.Thread | None = None
@@ -191,6 +193,7 @@ class Pulls:
 
     def _show_progress(self, pull: Pull, progress: ProgressSample) -> None:
         pull.progress = progress
+        self.rate = progress.rate or self.rate
         self._show_activity(pull, "")
 
 

@@ -63,6 +63,7 @@ class ModelsScreen(AppScreen[str | None]):
         Binding("enter", "chat", "Chat"),
         Binding("enter,p", "pull", "Pull"),
         Binding("enter,p", "resume", "Resume"),
+        Binding("enter,p", "retry", "Retry"),
         Binding("x", "stop", "Stop"),
         Binding("x", "forget", "Remove"),
         Binding("escape", "back", "Back"),
@@ -78,7 +79,7 @@ class ModelsScreen(AppScreen[str | None]):
         """current: the name of the model of the chat."""
         super().__init__()
         self._library, self._pulls, self._current = library, pulls, current
-        self._models = KnownModels(library, pulls)
+        self._models = KnownModels(library, pulls, current)
 
     def compose(self) -> ComposeResult:
         yield Static(id="machine")
@@ -141,7 +142,7 @@ class ModelsScreen(AppScreen[str | None]):
 
     @on(OptionList.OptionSelected)
     async def _clicked(self) -> None:
-        for action in ("chat", "pull", "resume"):
+        for action in ("chat", "pull", "resume", "retry"):
             if self.check_action(action, ()):
                 await self.run_action(action)
 
@@ -150,7 +151,7 @@ class ModelsScreen(AppScreen[str | None]):
         if row is not None and row.glance.damage:
             self._warn(row.glance.damage)
         elif row is not None:
-            self.dismiss(row.model.name)
+            self.dismiss(row.model.chat_name)
 
     # Pulling.
 
@@ -172,6 +173,9 @@ class ModelsScreen(AppScreen[str | None]):
         if option is None or not does_not_fit or await self._confirm_download(option.why_not):
             pull = self._pulls.start(name, quant, anyway=does_not_fit)
             self._browser.fill(f"pull:{pull.name}:{pull.quant}")
+
+    def action_retry(self) -> None:
+        self.action_resume()
 
     @work
     async def action_resume(self) -> None:
@@ -265,7 +269,11 @@ class ModelsScreen(AppScreen[str | None]):
                 return is_local
             case "pull":
                 return item is not None and pull is None and not is_local
-            case "resume" | "forget":
+            case "retry":
+                return pull is not None and pull.state is PullState.FAILED
+            case "resume":
+                return pull is not None and pull.is_over and pull.state is not PullState.FAILED
+            case "forget":
                 return pull is not None and pull.is_over
             case "stop":
                 return pull is not None and not pull.is_over

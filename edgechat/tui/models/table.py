@@ -87,7 +87,7 @@ class ColumnLayout:
     def _mark(self, item: ModelItem) -> Content:
         if item.row is not None and self.current in (item.name, item.row.model.full_name):
             return Content.styled(f"{NOW} ", "$primary")
-        if item.damage:
+        if item.damage or (item.pull is not None and item.pull.state is PullState.FAILED):
             return Content.styled(f"{BROKEN} ", "$error")
         return Content.styled(f"{BEST} ", "$accent") if item.is_best else Content("  ")
 

@@ -128,7 +128,7 @@ class FakeView:
         self.activities: list[str] = []
         self.finished: list[Finished] = []
         self.model = ""
-        self.downloads = ""
+        self.downloads = self.notice = ""
         self.first_runs = 0
         self.clipboard = ""
         self.performed: list[tuple[str, str]] = []
@@ -194,6 +194,9 @@ class FakeView:
 
     def show_downloads(self, line: str) -> None:
         self.downloads = line
+
+    def show_notice(self, text: str) -> None:
+        self.notice = text
 
     def show_first_run(self) -> None:
         self.first_runs += 1

@@ -36,7 +36,7 @@ def test_from_the_first_start_to_the_second(terminal: Terminal, hf_cache: Path) 
     terminal.until("of 2,048 tokens")
 
     terminal.ask(f"/pull {REPO}")
-    terminal.until("was downloaded", 60)
+    terminal.until("A model is ready", 60)
     assert list(hf_cache.glob("*/snapshots/*/tiny-F32.gguf"))
 
     terminal.ask("What is a quant?")

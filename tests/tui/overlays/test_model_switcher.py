@@ -1,0 +1,91 @@
+"""The switcher: models by name, the one used last first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from textual.pilot import Pilot
+
+from edgechat.base.errors import HubUnreachable
+from edgechat.tui.app import EdgechatApp
+from edgechat.tui.overlays.model_switcher import ModelSwitcher
+from tests.fakes import FakeEngine
+from tests.tui.driving import app_with, ask, text_of, until
+from tests.tui.models.test_screen import world
+
+pytestmark = pytest.mark.slow
+
+
+def no_hub(*_: object) -> NoReturn:
+    raise HubUnreachable("There is no hub.")
+
+
+def app_at(tmp_path: Path) -> EdgechatApp:
+    library = world(tmp_path).library(decide=no_hub)
+    return app_with(FakeEngine(), tmp_path / "chats.db", model="ollama/llama3.2:3b", library=library)
+
+
+async def opened(pilot: Pilot[None]) -> EdgechatApp:
+    app = pilot.app
+    assert isinstance(app, EdgechatApp)
+    await until(pilot, lambda: "it is." in text_of(pilot) and not app.chat.is_opening)
+    await pilot.press("f5")
+    await until(pilot, lambda: isinstance(app.screen, ModelSwitcher))
+    await until(pilot, lambda: "small-1b" in text_of(pilot))
+    return app
+
+
+@pytest.mark.parametrize("width", [60, 100, 160])
+async def test_what_is_listed(tmp_path: Path, width: int) -> None:
+    async with app_at(tmp_path).run_test(size=(width, 24)) as pilot:
+        await opened(pilot)
+        text = text_of(pilot)
+        assert "ollama/llama3.2:3b answers now" in text
+        assert "● ollama/llama3.2:3b" in text
+        assert text.index("small-1b") < text.index("↓ huge-70b") < text.index("↓ mid-8b")
+        assert "broken" not in text
+        assert all(len(line) <= width for line in text.splitlines())
+
+
+async def test_enter_goes_to_the_one_used_before(tmp_path: Path) -> None:
+    async with app_at(tmp_path).run_test(size=(100, 30)) as pilot:
+        app = await opened(pilot)
+        await pilot.press("enter")
+        await until(pilot, lambda: app.session.model == "small-1b")
+
+
+async def test_letters_find_a_model_and_the_list_is_gone_through(tmp_path: Path) -> None:
+    async with app_at(tmp_path).run_test(size=(100, 30)) as pilot:
+        app = await opened(pilot)
+        await pilot.press(*"b")
+        await until(pilot, lambda: "llama3.2" in text_of(pilot) and "small-1b" in text_of(pilot))
+        await pilot.press("backspace", *"h7b")
+        await until(pilot, lambda: "small-1b" not in text_of(pilot) and "huge-70b" in text_of(pilot))
+        await pilot.press(*"xyz")
+        await until(pilot, lambda: "No model matches" in text_of(pilot))
+        await pilot.press("enter")
+        assert isinstance(app.screen, ModelSwitcher)
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.chat)
+        assert app.session.model == "ollama/llama3.2:3b"
+
+
+async def test_what_is_not_here_is_downloaded(tmp_path: Path) -> None:
+    async with app_at(tmp_path).run_test(size=(100, 30)) as pilot:
+        app = await opened(pilot)
+        await pilot.press(*"mid", "enter")
+        await until(
+            pilot, lambda: [pull.name for pull in app.chat.controller.downloads.pulls.all] == ["mid-8b"]
+        )
+        assert app.session.model == "ollama/llama3.2:3b"
+
+
+async def test_the_command_without_a_name_opens_it(tmp_path: Path) -> None:
+    async with app_at(tmp_path).run_test(size=(100, 30)) as pilot:
+        app = await opened(pilot)
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.chat)
+        await ask(pilot, "/model")
+        await until(pilot, lambda: "ollama/llama3.2:3b answers now" in text_of(pilot))
