@@ -64,6 +64,7 @@ COMMANDS = (
     Command("parameters", "Edit the system prompt and parameters of this conversation", "", _APP),
     Command("attach", "Attach a text file to the next question", "FILE"),
     Command("retry", "Regenerate the last reply"),
+    Command("continue", "Continue the last reply where it was stopped or cut off"),
     Command("copy", "Copy the last reply", "", _APP),
     Command("thoughts", "Show or hide the model's thinking", "", _APP),
     Command("engine", "Show or hide the engine room", "", _APP),

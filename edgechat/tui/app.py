@@ -80,6 +80,7 @@ class EdgechatApp(App[None]):
         self,
         model: str | None = None,
         *,
+        last: bool = False,
         anyway: bool = False,
         draft: str | None = None,
         backend: Backend | None = None,
@@ -87,7 +88,10 @@ class EdgechatApp(App[None]):
         library: ModelLibrary | None = None,
         theme: str = "terminal",
     ) -> None:
-        """anyway: load the model although it does not seem to fit. draft, backend: see `planner.request`."""
+        """last: open the last conversation. anyway: load the model although it does not seem to fit.
+
+        draft, backend: see `planner.request`.
+        """
         # Set here: Textual chooses its filters, also for NO_COLOR, before the theme is known.
         super().__init__(ansi_color=True)
         self._output_filter = OutputFilter()
@@ -95,7 +99,9 @@ class EdgechatApp(App[None]):
         """The error that ended the app, or occurred as it ended."""
         self.keys = KeyQueue(self, super().on_event)
         """The queue that all keys pass through."""
-        self._chat = ChatScreen(services, model, library=library, anyway=anyway, draft=draft, backend=backend)
+        self._chat = ChatScreen(
+            services, model, last=last, library=library, anyway=anyway, draft=draft, backend=backend
+        )
         apply(self, theme)
         # Animated scrolling takes CPU time from the model, and conflicts with text that is added.
         self.animation_level = "none"
@@ -252,20 +258,22 @@ def parts() -> list[Part]:
 def run_app(
     model: str | None = None,
     *,
+    last: bool = False,
     anyway: bool = False,
     draft: str | None = None,
     backend: Backend | None = None,
 ) -> int:
     """Open the chat with a model (a path, a name; None takes the last one), and return the exit code.
 
-    Raises the error that ended the app, if any, after the terminal is restored.
+    last: open the last conversation. Raises the error that ended the app, if any, after the terminal is
+    restored.
     """
     from edgechat import settings
 
     loaded = settings.Settings()
     with contextlib.suppress(EdgechatError):  # the chat shows it
         loaded = settings.load()
-    app = EdgechatApp(model, anyway=anyway, draft=draft, backend=backend, theme=loaded.theme)
+    app = EdgechatApp(model, last=last, anyway=anyway, draft=draft, backend=backend, theme=loaded.theme)
     app.run()
     if app.fault is not None:
         raise app.fault

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from edgechat.base.errors import ChatBusy, ChatNotFound, EdgechatError, EngineClosed, StoreError
 from edgechat.base.text import one_line
+from edgechat.chat.conversation import nothing_to_continue
 from edgechat.chat.model_choice import lasting_name
 from edgechat.chat.records import Attachment, Turn
 from edgechat.chat.session import ChatSession
+from edgechat.chat.storage.store import Store
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.open_conversation import OpenConversation, UnsentPrompt, load_unsent, save_unsent
@@ -62,6 +64,7 @@ class ChatController:
         self._new_unsent = UnsentPrompt()
         """What was typed for a new conversation while a stored one is shown."""
         self._save_timer: asyncio.TimerHandle | None = None
+        self._is_closing = False
         self._shown_plan: LoadPlan | None = None
         self.shown = OpenConversation(session, view, self)
         """The conversation on the screen."""
@@ -69,15 +72,18 @@ class ChatController:
 
     # Opening and closing the app.
 
-    async def start(self) -> None:
-        """Open the store, restore the unsent prompt, and load the model. Errors are shown."""
+    async def start(self, *, last: bool = False) -> None:
+        """Open the store, restore the unsent prompt, and load the model. Errors are shown.
+
+        last: show the last conversation instead of a new one.
+        """
         session, view = self.session, self.view
         try:
             store = await session.store()
             settings = await session.read_settings()
             if not self.shown.id:
                 self.shown.system = settings.system
-            self._restore_new_unsent(await load_unsent(store, None))
+            await self._begin(store, last=last)
             await view.restore_panels()
             self.shown.show_activity("Finding the model")
             engine = await session.engine()
@@ -106,6 +112,7 @@ class ChatController:
 
     async def close(self) -> None:
         """Save replies and prompts, end downloads and the worker, and close the store."""
+        self._is_closing = True
         if "downloads" in self.__dict__:
             await self.downloads.pulls.close()
         await self._save_all()
@@ -168,6 +175,21 @@ class ChatController:
         if focus:
             self.view.pane.take_focus()
 
+    async def _begin(self, store: Store, *, last: bool) -> None:
+        """Restore what was typed for a new conversation, or show the last one."""
+        new = await load_unsent(store, None)
+        chat = await store.latest("app") if last else None
+        opened = await self._load(chat.id) if chat is not None else None
+        if last and opened is None:
+            self.view.show_message("There is no earlier conversation of the app. This is a new one.")
+        if opened is None or self.shown.is_stored or self.shown.is_answering:
+            self._restore_new_unsent(new)
+            return
+        typed = self.prompt  # meanwhile, for the conversation that comes now
+        self.write_prompt(new)
+        self._show(opened)
+        self.write_prompt(self.prompt.before(typed))
+
     async def _load(self, chat_id: str) -> OpenConversation:
         conversation = await self.session.open(chat_id)
         opened = OpenConversation(self.session, self.view, self, conversation)
@@ -205,6 +227,7 @@ class ChatController:
         self.view.show_status(opened)
         self.view.pane.forget_history()
         self.write_prompt(opened.unsent)
+        self.view.pane.show_waiting([question.text for question in opened.waiting])
         self.view.refresh_chat()
 
     def _leave(self, opened: OpenConversation) -> None:
@@ -234,7 +257,7 @@ class ChatController:
         """Put a question back into the prompt, or keep it with its conversation if that is not shown."""
         if opened is self.shown:
             self.write_prompt(prompt.before(self.prompt))
-            self._store_unsent(opened.stored_id, opened.all_unsent)
+            self._waiting_changed(opened)
         elif opened.is_stored:
             opened.unsent = prompt.before(opened.unsent)
             self._store_unsent(opened.stored_id, opened.all_unsent)
@@ -326,10 +349,28 @@ class ChatController:
         asked = UnsentPrompt(text, attachments, self.shown.unsent.edits)
         self.view.pane.forget_history()
         self.prompt_sent()
-        if self.shown.is_answering:
+        if not (self.shown.is_answering or self.shown.waiting):
+            self._answer(self.shown, self.shown.ask(asked))
+        elif asked.edits:
             self.question_not_sent(self.shown, asked)
         else:
-            self._answer(self.shown.ask(asked))
+            self.shown.waiting.append(asked)
+            self._waiting_changed(self.shown)
+
+    def take_back(self, number: int = -1) -> None:
+        """Take a waiting question, by default the last one, back into the prompt."""
+        waiting = self.shown.waiting
+        if -len(waiting) <= number < len(waiting):
+            self.write_prompt(waiting.pop(number).before(self.prompt))
+            self._waiting_changed(self.shown)
+            self.view.pane.take_focus()
+
+    def _waiting_changed(self, opened: OpenConversation) -> None:
+        """Show and save the questions that wait in a conversation."""
+        if opened is self.shown:
+            opened.unsent = self.prompt
+            self.view.pane.show_waiting([question.text for question in opened.waiting])
+        self._store_unsent(opened.stored_id, opened.all_unsent)
 
     def retry(self, turn_id: str = "") -> None:
         """Regenerate a reply of the conversation that is shown, or its last one. Raises EdgechatError."""
@@ -337,22 +378,40 @@ class ChatController:
             raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
         if not self.shown.can_retry:
             raise ChatNotFound("There is no question yet to answer again.")
-        self._answer(self.shown.retry(turn_id))
+        self._answer(self.shown, self.shown.retry(turn_id))
 
-    def _answer(self, answering: Coroutine[Any, Any, None]) -> None:
-        self.view.run_in_background(self._wait_for(self.shown.start(answering)))
+    def continue_reply(self) -> None:
+        """Continue the last reply of the conversation that is shown. Raises EdgechatError."""
+        if self.shown.is_answering:
+            raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
+        if not self.shown.can_continue:
+            raise nothing_to_continue()
+        self._answer(self.shown, self.shown.continue_reply())
+
+    def _answer(self, opened: OpenConversation, answering: Coroutine[Any, Any, None]) -> None:
+        self.view.run_in_background(self._wait_for(opened, opened.start(answering)))
         self.view.refresh_chat()
 
-    async def _wait_for(self, answer: asyncio.Task[None]) -> None:
+    async def _wait_for(self, opened: OpenConversation, answer: asyncio.Task[None]) -> None:
         try:
             await asyncio.wait([answer])
         finally:
             answer.cancel()
         if self.view.is_open:
+            self._ask_next(opened)
             self._close_answered()
             self.view.refresh_chat()
         if not answer.cancelled():
             answer.result()
+
+    def _ask_next(self, opened: OpenConversation) -> None:
+        """Send the next question that waits in a conversation."""
+        if self._is_closing or opened.is_answering or not opened.waiting:
+            return
+        question = opened.next_question()
+        if question is not None:
+            self._answer(opened, opened.ask(question))
+            self._waiting_changed(opened)
 
     def _close_answered(self) -> None:
         """Close background conversations whose replies have ended, and show a message for each."""

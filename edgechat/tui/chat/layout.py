@@ -46,6 +46,7 @@ class ChatLayout(AppScreen[None]):
         &.-narrow.-inspecting #chat, &.-normal.-inspecting #chat { display: none; }
         &.-narrow.-inspecting EngineRoom, &.-normal.-inspecting EngineRoom { width: 1fr; }
         &.-low PromptBox { max-height: 4; }
+        &.-low FooterSheet, &.-tiny FooterSheet { display: none; }
         &.-tiny PromptBox { max-height: 1; border: none; }
         &.-tiny StatusBar { display: none; }
     }

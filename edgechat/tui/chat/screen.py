@@ -17,6 +17,7 @@ from textual.binding import Binding, BindingType
 from edgechat.tui.chat.layout import ChatLayout
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane
+from edgechat.tui.chat.prompt.waiting import WaitingQuestions
 from edgechat.tui.theme import THEMES
 from edgechat.tui.transcript.pieces import ThoughtPiece, WelcomePiece
 
@@ -75,12 +76,14 @@ class ChatScreen(ChatLayout):
         services: SessionServices | None,
         model: str | None,
         *,
+        last: bool,
         library: ModelLibrary | None,
         anyway: bool,
         draft: str | None,
         backend: Backend | None,
     ) -> None:
         super().__init__()
+        self._continues_last = last
         self._backend = backend
         self._anyway = anyway
         self._draft_option = draft
@@ -138,7 +141,7 @@ class ChatScreen(ChatLayout):
     @work(group="start")
     async def _start(self) -> None:
         self.pane.arguments = self._arguments
-        await self.controller.start()
+        await self.controller.start(last=self._continues_last)
         # What is loaded by now stays: searching it for garbage would delay a key by 40 ms.
         gc.collect()
         gc.freeze()
@@ -172,9 +175,6 @@ class ChatScreen(ChatLayout):
         self.panels.show_reply(finished)
 
     def refresh_chat(self) -> None:
-        self.pane.is_busy = self.answering
-        if not self.answering:
-            self.prompt.border_subtitle = ""
         self.panels.refresh()
         self.refresh_bindings()
 
@@ -201,9 +201,13 @@ class ChatScreen(ChatLayout):
     def _ask(self, event: PromptPane.Asked) -> None:
         self.controller.ask(event.text, list(event.attachments))
 
-    @on(PromptPane.Refused)
-    def _show_busy(self) -> None:
-        self.prompt.border_subtitle = "still answering · Esc stops"
+    @on(PromptBox.TakesBack)
+    def _take_back_last(self) -> None:
+        self.controller.take_back()
+
+    @on(WaitingQuestions.Clicked)
+    def _take_back(self, event: WaitingQuestions.Clicked) -> None:
+        self.controller.take_back(event.number)
 
     @on(PromptPane.AttachFailed)
     def _show_attach_error(self, event: PromptPane.AttachFailed) -> None:
@@ -285,10 +289,11 @@ class ChatScreen(ChatLayout):
         self.panels.uncover()
         self.prompt.focus()
 
-    def action_turn(self, what: str) -> None:
+    def action_turn(self, what: str, turn: str = "") -> None:
+        """Run an action on a turn, by default the current one."""
         from edgechat.tui.chat.turn_actions import act
 
-        act(self.controller, self.transcript.current, what)
+        act(self.controller, turn or self.transcript.current, what)
 
     def action_conversations(self) -> None:
         self._hold_keys_during(self.panels.toggle_sidebar())
@@ -431,7 +436,8 @@ class ChatScreen(ChatLayout):
             case "turn":
                 from edgechat.tui.chat.turn_actions import can
 
-                return can(self.controller, self.transcript.current, str(parameters[0]))
+                what, *turn = map(str, parameters)
+                return can(self.controller, turn[0] if turn else self.transcript.current, what)
             case "retry":
                 return controller is not None and controller.shown.can_retry
             case "thoughts":

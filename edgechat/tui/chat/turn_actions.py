@@ -11,7 +11,7 @@ from edgechat.tui.chat.controller import ChatController
 def act(controller: ChatController, turn_id: str, what: str) -> None:
     """Run an action on a turn; an error is shown.
 
-    what: copy, copy_code, edit, regenerate, quote, bring_back, unfold, other(-1), other(1).
+    what: copy, copy_code, edit, regenerate, continue, quote, bring_back, unfold, other(-1), other(1).
     """
     turn, view = controller.shown.turn(turn_id), controller.view
     if turn is None:
@@ -38,6 +38,9 @@ def act(controller: ChatController, turn_id: str, what: str) -> None:
             case "regenerate":
                 controller.retry(turn.id)
                 view.pane.take_focus()
+            case "continue":
+                controller.continue_reply()
+                view.pane.take_focus()
     except EdgechatError as error:
         view.show_error(error)
 
@@ -55,6 +58,8 @@ def can(controller: ChatController, turn_id: str, what: str) -> bool:
             return shown.conversation is not None and turn in shown.conversation.left_out()
         case "copy_code":
             return "```" in turn.content or "~~~" in turn.content or "    " in turn.content
+        case "continue":
+            return shown.can_continue and turn is shown.turns[-1]
         case "regenerate":
             return turn.role != "system"
     return True

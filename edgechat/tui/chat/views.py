@@ -47,6 +47,9 @@ class TranscriptView(Protocol):
     def new_reply(self) -> ReplyView:
         """Return what shows the next reply."""
 
+    def resume_reply(self, turn: Turn) -> ReplyView:
+        """Return what shows the rest of a reply that ended early; how it ended is not shown any more."""
+
     def follow_end(self) -> None:
         """Scroll to the end, and stay there as text is added."""
 
@@ -73,6 +76,9 @@ class PromptView(Protocol):
     def fill(self, text: str) -> None:
         """Hold this text in place of the present one."""
 
+    def show_waiting(self, questions: Sequence[str]) -> None:
+        """Show the questions that wait to be sent, the next one first."""
+
     def attach(self, attachment: Attachment) -> None:
         """Send this along with the next question."""
 
@@ -94,10 +100,10 @@ class Status(Protocol):
 
     activity: tuple[str, float | None]
     """What is being done, in words (empty: nothing), and the share of it that is done, if known."""
-    used: int
-    """Tokens in the context."""
+    used: int | None
+    """Tokens in the context; None if unknown."""
     speed: float
-    """Tokens per second of the present or the last reply; 0 before the first."""
+    """Tokens per second of the present or the last reply; 0 if unknown."""
     speedup: float
     """Speed of the last reply relative to plain decoding; 0 without drafts."""
 

@@ -21,6 +21,7 @@ _STYLES = {
     "link": "text-style: underline",
     "heading": "text-style: bold; color: $primary",
     "marker": "color: $primary",
+    "action": "text-style: underline; color: $primary",
     "faint": "text-style: dim",
     "warning": "color: $warning",
     "error": "color: $error",

@@ -39,6 +39,7 @@ class Transcript(VerticalScroll):
         scrollbar-size-vertical: 1;
 
         & > Sheet { max-width: 104; border-left: blank; padding: 1 2 0 1; }
+        & > FooterSheet { padding-top: 0; }
         & > Sheet.-current { border-left: outer $accent; }
         & > Sheet.-left-out { text-style: dim; }
         & > .filler { height: 0; width: 1fr; max-width: 104; }
@@ -58,6 +59,7 @@ class Transcript(VerticalScroll):
         Binding("y", "screen.turn('copy_code')", "Copy code"),
         Binding("e", "screen.turn('edit')", "Edit"),
         Binding("r", "screen.turn('regenerate')", "Retry"),
+        Binding("g", "screen.turn('continue')", "Continue"),
         Binding("q", "screen.turn('quote')", "Quote"),
         Binding("b", "screen.turn('bring_back')", "Bring back"),
         Binding("left", "screen.turn('other(-1)')", "Previous reply", show=False),

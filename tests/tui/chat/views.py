@@ -45,6 +45,9 @@ class FakeTranscript:
     def new_reply(self) -> FakeReply:
         return FakeReply(self)
 
+    def resume_reply(self, turn: Turn) -> FakeReply:
+        return FakeReply(self, turn.id)
+
     def follow_end(self) -> None:
         pass
 
@@ -55,12 +58,13 @@ class FakeTranscript:
 class FakeReply:
     """Shows text at once."""
 
-    def __init__(self, transcript: FakeTranscript) -> None:
+    def __init__(self, transcript: FakeTranscript, turn: str = "") -> None:
         self._transcript = transcript
+        self._turn = turn
 
     def take(self, delta: Delta) -> None:
-        turns = self._transcript.turns
-        turns[delta.request_id] = turns.get(delta.request_id, "") + delta.text
+        turns, turn = self._transcript.turns, self._turn or delta.request_id
+        turns[turn] = turns.get(turn, "") + delta.text
 
     def paint(self) -> bool:
         return True
@@ -77,6 +81,7 @@ class FakePrompt:
         self.title = ""
         self.attachments: list[Attachment] = []
         self.history: Sequence[str] = ()
+        self.waiting: Sequence[str] = ()
 
     @property
     def unsent(self) -> str:
@@ -87,6 +92,9 @@ class FakePrompt:
 
     def fill(self, text: str) -> None:
         self.text = text
+
+    def show_waiting(self, questions: Sequence[str]) -> None:
+        self.waiting = list(questions)
 
     def attach(self, attachment: Attachment) -> None:
         self.attachments.append(attachment)

@@ -24,6 +24,7 @@ from edgechat.tui.chat.prompt.completions import (
     file_suggestions,
     path_at_end,
 )
+from edgechat.tui.chat.prompt.waiting import WaitingQuestions
 from edgechat.tui.widgets.text_area import Area
 
 if TYPE_CHECKING:
@@ -53,9 +54,6 @@ class PromptPane(Vertical):
         name: str
         argument: str
 
-    class Refused(Message):
-        """A question stays in the box: another one is being answered."""
-
     @dataclass
     class AttachFailed(Message):
         """A file cannot be attached."""
@@ -70,11 +68,10 @@ class PromptPane(Vertical):
         self.arguments: Arguments = lambda _name: ()
         """From a command's name to its possible arguments, each with a short description."""
         self.attachments: list[Attachment] = []
-        self.is_busy = False
-        """Whether a question may not be sent now; it stays in the box then."""
         self._completions = Completions()
 
     def compose(self) -> ComposeResult:
+        yield WaitingQuestions()
         yield self._completions
         yield Chips()
         yield PromptBox(self._completions, self._update_completions, id="prompt")
@@ -113,6 +110,10 @@ class PromptPane(Vertical):
     def take_focus(self) -> None:
         self.box.focus()
 
+    def show_waiting(self, questions: Sequence[str]) -> None:
+        self.query_one(WaitingQuestions).show(questions)
+        self.box.has_waiting = bool(questions)
+
     def attach(self, attachment: Attachment) -> None:
         if attachment in self.attachments:
             return
@@ -144,11 +145,7 @@ class PromptPane(Vertical):
         command = parse_command(event.text)
         if command is not None:
             self.post_message(self.Commanded(*command))
-        elif self.is_busy:
-            self.box.put_back(event.text)
-            self.post_message(self.Refused())
         else:
-            self.is_busy = True  # a second Enter may come before the screen has handled the first
             asked = self.Asked(event.text, tuple(self.attachments))
             self._set_attachments([])
             self.post_message(asked)

@@ -1,0 +1,166 @@
+"""How replies go on, what stands below them, and other models' versions of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from edgechat.base.errors import ChatNotFound, EngineCrashed
+from edgechat.chat.import_export.importing import parse_chat
+from edgechat.chat.storage.store import Store
+from edgechat.tui.chat.command_handlers import run_command
+from edgechat.tui.chat.turn_actions import act, can
+from tests.fakes import FakeEngine, thought
+from tests.tui.chat.test_controller import say as answered
+from tests.tui.chat.test_controller import started
+from tests.tui.chat.test_controller import until as settled
+from tests.tui.driving import app_with, ask, say, text_of, until
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "chats.db"
+
+
+async def click(pilot: Pilot[None], words: str) -> None:
+    rows = text_of(pilot).split("\n")
+    y = next(y for y, row in enumerate(rows) if words in row)
+    await pilot.click(offset=(rows[y].index(words), y))
+    await pilot.pause()
+
+
+async def stopped(controller) -> None:  # type: ignore[no-untyped-def]
+    controller.ask("Count.", [])
+    await settled(lambda: "One" in controller.view.transcript.text)
+    await controller.shown.stop()
+    await settled(lambda: not controller.shown.is_answering)
+
+
+# To go on.
+
+
+async def test_a_stopped_reply_goes_on_by_command(path: Path) -> None:
+    engine = FakeEngine(["One, ", 5.0], ["two."])
+    async with started(path, engine) as (controller, view):
+        await stopped(controller)
+        reply = controller.shown.turns[-1]
+        assert can(controller, reply.id, "continue")
+        assert not can(controller, controller.shown.turns[0].id, "continue")
+        await run_command(controller, "continue", "")
+        await settled(lambda: not controller.shown.is_answering)
+        assert view.transcript.text == "Count.\nOne, two."
+        assert not can(controller, reply.id, "continue")
+        await run_command(controller, "continue", "")
+        assert isinstance(view.errors[-1], ChatNotFound)
+
+
+async def test_a_reply_that_cannot_go_on_stays_and_the_error_is_shown(path: Path) -> None:
+    engine = FakeEngine(["One, ", 5.0], [EngineCrashed("It died.")])
+    async with started(path, engine) as (controller, view):
+        await stopped(controller)
+        act(controller, controller.shown.turns[-1].id, "continue")
+        await settled(lambda: bool(view.transcript.problems) and not controller.shown.is_answering)
+        assert view.transcript.text == "Count.\nOne, "
+        assert controller.shown.turns[-1].state == "stopped"
+
+
+@pytest.mark.slow
+async def test_a_click_goes_on_where_the_reply_was_stopped(path: Path) -> None:
+    engine = FakeEngine([thought("Hm."), "One, ", 30.0], ["two."])
+    async with app_with(engine, path).run_test(size=(100, 40)) as pilot:
+        await ask(pilot, "Count.")
+        await until(pilot, lambda: "One," in text_of(pilot))
+        assert "Continue" not in text_of(pilot)
+        await pilot.press("escape")
+        await until(pilot, lambda: "You stopped the reply here.  Continue" in text_of(pilot))
+        await click(pilot, "Continue")
+        await until(pilot, lambda: "One, two." in text_of(pilot))
+        assert "You stopped" not in text_of(pilot)
+        assert "Continue" not in text_of(pilot)
+        assert text_of(pilot).count("Thought for") == 1
+
+
+@pytest.mark.slow
+async def test_a_key_goes_on_with_a_thought(path: Path) -> None:
+    engine = FakeEngine([thought("Hm, "), 30.0], [thought("well."), "Yes."])
+    async with app_with(engine, path).run_test(size=(100, 40)) as pilot:
+        await ask(pilot, "Is it?")
+        await until(pilot, lambda: "Thinking" in text_of(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: "You stopped the reply here." in text_of(pilot))
+        await pilot.press("tab", "g")
+        await until(pilot, lambda: "Yes." in text_of(pilot))
+        await pilot.press("ctrl+t")
+        await until(pilot, lambda: "│ Hm, well." in text_of(pilot))
+        assert text_of(pilot).count("Thought for") == 1
+
+
+# What stands below a reply, and in the status bar.
+
+
+@pytest.mark.slow
+async def test_below_a_reply_stands_what_it_took(path: Path) -> None:
+    async with app_with(FakeEngine(["One ", "two."]), path).run_test(size=(100, 40)) as pilot:
+        await say(pilot, "Count.")
+        await until(pilot, lambda: "scripted · 2 tokens · 25.0 tok/s · 0.1 s" in text_of(pilot))
+        rows = text_of(pilot).split("\n")
+        at = next(y for y, row in enumerate(rows) if "One two." in row)
+        assert "2 tokens" in rows[at + 1]
+
+
+@pytest.mark.slow
+async def test_the_versions_are_gone_through_by_clicks(path: Path) -> None:
+    engine = FakeEngine(["First try."], ["Second try."])
+    async with app_with(engine, path).run_test(size=(100, 40)) as pilot:
+        await say(pilot, "Hi")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: "Second try." in text_of(pilot) and "‹ 2 of 2 ›" in text_of(pilot))
+        await click(pilot, "‹ 2")
+        await until(pilot, lambda: "First try." in text_of(pilot) and "‹ 1 of 2 ›" in text_of(pilot))
+        await click(pilot, "‹ 1")  # there is none before
+        assert "First try." in text_of(pilot)
+        await click(pilot, "›")
+        await until(pilot, lambda: "Second try." in text_of(pilot))
+
+
+async def test_the_speed_is_not_that_of_the_reply_before(path: Path) -> None:
+    engine = FakeEngine(["One."], [0.3, "Two."])
+    async with started(path, engine) as (controller, _):
+        await answered(controller, "1?")
+        assert controller.shown.speed == 25.0
+        controller.ask("2?", [])
+        await settled(lambda: len(engine.requests) == 2)
+        assert controller.shown.speed == 0.0
+        await settled(lambda: not controller.shown.is_answering)
+        assert controller.shown.speed == 25.0
+
+
+async def test_of_an_imported_conversation_nothing_is_known(path: Path) -> None:
+    imported = parse_chat('[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]')
+    store = await Store.open(path)
+    await store.add(imported.chat, imported.turns)
+    await store.close()
+    async with started(path, FakeEngine()) as (controller, _):
+        assert controller.shown.used == 0
+        await controller.open(imported.chat.id)
+        assert (controller.shown.used, controller.shown.speed) == (None, 0.0)
+
+
+# The beginning: the last conversation.
+
+
+async def test_the_last_conversation_is_opened_at_the_start(path: Path) -> None:
+    async with started(path, FakeEngine(["One."])) as (controller, _):
+        chat = await answered(controller, "1?")
+    async with started(path, FakeEngine(), last=True) as (controller, view):
+        assert controller.shown.id == chat
+        assert view.transcript.text == "1?\nOne."
+
+
+async def test_without_one_a_new_conversation_begins(path: Path) -> None:
+    async with started(path, FakeEngine(), last=True) as (controller, view):
+        assert controller.shown.id == ""
+        assert "no earlier conversation" in view.messages[0]

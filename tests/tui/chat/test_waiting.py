@@ -1,0 +1,129 @@
+"""Questions that wait while an answer is generated, without a terminal and in the app."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgechat.base.errors import EngineCrashed
+from edgechat.chat.storage.store import Store
+from tests.fakes import FakeEngine
+from tests.tui.chat.test_controller import say, started, until
+from tests.tui.driving import app_with, ask, text_of
+from tests.tui.driving import until as shown
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "chats.db"
+
+
+def asked(engine: FakeEngine) -> list[str]:
+    return [request.messages[-1].content for request in engine.requests]
+
+
+async def test_they_are_sent_in_order_as_the_answers_end(path: Path) -> None:
+    engine = FakeEngine(["One ", 0.3, "done."], ["Two."], ["Three."])
+    async with started(path, engine) as (controller, view):
+        controller.ask("1?", [])
+        controller.ask("2?", [])
+        controller.ask("3?", [])
+        assert view.pane.waiting == ["2?", "3?"]
+        await until(lambda: len(engine.requests) == 3 and not controller.shown.is_answering)
+        assert asked(engine) == ["1?", "2?", "3?"]
+        assert view.pane.waiting == []
+        assert [turn.content for turn in controller.shown.turns] == [
+            *("1?", "One done.", "2?", "Two.", "3?", "Three."),
+        ]
+
+
+async def test_the_last_one_is_taken_back_first(path: Path) -> None:
+    engine = FakeEngine(["One ", 5.0], ["Two."])
+    async with started(path, engine) as (controller, view):
+        for text in ("1?", "2?", "3?"):
+            controller.ask(text, [])
+        controller.take_back()
+        assert (view.pane.text, view.pane.waiting) == ("3?", ["2?"])
+        controller.take_back()
+        assert (view.pane.text, view.pane.waiting) == ("2?\n3?", [])
+        controller.take_back()
+        assert view.pane.text == "2?\n3?"
+
+
+@pytest.mark.parametrize("ends", ["stopped", "failed"])
+async def test_an_answer_that_does_not_end_by_itself_gives_them_back(path: Path, ends: str) -> None:
+    last = 5.0 if ends == "stopped" else EngineCrashed("It died.")
+    engine = FakeEngine(["One ", 0.2, last])
+    async with started(path, engine) as (controller, view):
+        for text in ("1?", "2?", "3?"):
+            controller.ask(text, [])
+        view.pane.text = "half"
+        await until(lambda: "One" in view.transcript.text)
+        if ends == "stopped":
+            await controller.shown.stop()
+        await until(lambda: not controller.shown.is_answering and view.pane.waiting == [])
+        assert view.pane.text == "2?\n3?\nhalf"
+        assert asked(engine) == ["1?"]
+
+
+async def test_they_are_sent_behind_another_conversation(path: Path) -> None:
+    engine = FakeEngine(["Zero."], ["One ", 0.3, "done."], ["Two."])
+    async with started(path, engine) as (controller, view):
+        first = await say(controller, "0?")
+        controller.begin_new()
+        controller.ask("1?", [])
+        controller.ask("2?", [])
+        await until(lambda: controller.shown.is_stored)
+        second = controller.shown.id
+        await controller.open(first)
+        assert view.pane.waiting == []
+        await until(lambda: not controller.answering)
+        await view.settled()
+        await controller.open(second)
+        assert [turn.content for turn in controller.shown.turns] == ["1?", "One done.", "2?", "Two."]
+
+
+async def test_they_outlive_a_program_that_is_killed(path: Path) -> None:
+    engine = FakeEngine(["One ", 5.0])
+    async with started(path, engine) as (controller, view):
+        controller.ask("1?", [])
+        await until(lambda: controller.shown.is_stored)
+        controller.ask("2?", [])
+        controller.ask("3?", [])
+        await until(lambda: "One" in view.transcript.text)
+        other = await Store.open(path)  # what is on the disk now
+        (chat,) = await other.chats()
+        assert '"2?\\n3?"' in await other.unsent(chat.id)
+        await other.close()
+
+
+async def test_they_outlive_the_app(path: Path) -> None:
+    async with started(path, FakeEngine(["One ", 5.0])) as (controller, _):
+        controller.ask("1?", [])
+        controller.ask("2?", [])
+        await until(lambda: controller.shown.is_stored)
+        chat = controller.shown.id
+    async with started(path, FakeEngine()) as (controller, view):
+        await controller.open(chat)
+        assert view.pane.text == "2?"
+
+
+@pytest.mark.slow
+async def test_one_is_seen_and_taken_back_with_the_up_key(path: Path) -> None:
+    app = app_with(FakeEngine(["One ", 30.0, "two"]), path)
+    async with app.run_test() as pilot:
+        await ask(pilot, "First")
+        await shown(pilot, lambda: "One" in text_of(pilot))
+        await ask(pilot, "Second")
+        await shown(pilot, lambda: "1. waits: Second  ↑ takes it back" in text_of(pilot))
+        assert app.chat.prompt.text == ""
+        await pilot.press("up")
+        await shown(pilot, lambda: app.chat.prompt.text == "Second")
+        assert "waits" not in text_of(pilot)
+        await pilot.press("enter")
+        await shown(pilot, lambda: "waits: Second" in text_of(pilot))
+        rows = text_of(pilot).split("\n")
+        await pilot.click(offset=(10, next(y for y, row in enumerate(rows) if "waits: Second" in row)))
+        await shown(pilot, lambda: app.chat.prompt.text == "Second")
