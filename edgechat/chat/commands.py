@@ -47,6 +47,7 @@ COMMANDS = (
     Command("chats", "List the stored conversations"),
     Command("open", "Continue a stored conversation", "ID", _RUN),
     Command("search", "Search all conversations", "[WORDS]"),
+    Command("find", "Find words in this conversation", "WORDS", _APP),
     Command("rename", "Rename this conversation", "TITLE"),
     Command("pin", "Pin this conversation to the top of the list, or unpin it"),
     Command("export", "Write this conversation to a Markdown or JSON file", "[FILE]"),

@@ -19,6 +19,7 @@ from edgechat.tui.transcript.pieces import WelcomePiece
 from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.widgets.activity import Activity
 from edgechat.tui.widgets.key_bar import KeyBar
+from edgechat.tui.widgets.new_lines import NewLines
 from edgechat.tui.widgets.status_bar import StatusBar
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class ChatLayout(AppScreen[None]):
         #chat { width: 1fr; }
         #foot { height: auto; align-horizontal: center; }
         #foot > * { margin: 0 1; max-width: 102; }
+        #above { height: 1; }
+        #activity { width: 1fr; }
         #keys { padding: 0 2; }
         Sidebar, EngineRoom { display: none; height: 1fr; }
         &.-listing Sidebar { display: block; width: 34; }
@@ -67,7 +70,9 @@ class ChatLayout(AppScreen[None]):
         with Horizontal(id="columns"), Vertical(id="chat"):
             yield Transcript(id="transcript")
             with Vertical(id="foot"):
-                yield Activity(id="activity")
+                with Horizontal(id="above"):
+                    yield Activity(id="activity")
+                    yield NewLines(id="new-lines")
                 yield PromptPane(id="pane")
                 yield StatusBar(id="status")
         yield KeyBar(id="keys")

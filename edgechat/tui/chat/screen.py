@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from textual import on, work
 from textual.binding import Binding, BindingType
 
+from edgechat.base.errors import EdgechatError
+from edgechat.base.text import one_line
 from edgechat.tui.chat.layout import ChatLayout
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane
 from edgechat.tui.chat.prompt.waiting import WaitingQuestions
 from edgechat.tui.theme import THEMES
 from edgechat.tui.transcript.pieces import ThoughtPiece, WelcomePiece
+from edgechat.tui.transcript.transcript import Transcript
+from edgechat.tui.widgets.new_lines import NewLines
 
 if TYPE_CHECKING:
     from edgechat.chat.session import ChatSession, SessionServices
@@ -54,6 +58,7 @@ class ChatScreen(ChatLayout):
         Binding("escape", "restore_prompt", "Cancel"),
         Binding("escape", "stop", "Stop"),
         Binding("escape", "to_prompt", "Back"),
+        Binding("escape", "clear_find", "Clear the marks", show=False),
         Binding("escape", "clear_toasts", "Close the message", show=False),
         Binding("ctrl+r", "retry", "Retry"),
         Binding("ctrl+n", "new_chat", "New chat"),
@@ -188,6 +193,8 @@ class ChatScreen(ChatLayout):
         match command:
             case "search":
                 await self.panels.search(argument)
+            case "find":
+                self._find(argument)
             case "attach":
                 self.pane.attach_file(argument)
             case "theme":
@@ -284,9 +291,18 @@ class ChatScreen(ChatLayout):
         if self.transcript.turns:
             self.transcript.focus(scroll_visible=False)
 
+    @on(Transcript.Unread)
+    def _show_unread(self, event: Transcript.Unread) -> None:
+        self.query_one(NewLines).show(event.lines)
+
+    @on(NewLines.Clicked)
+    def _show_new_lines(self) -> None:
+        self.transcript.anchor()
+
     def action_to_prompt(self) -> None:
         self.app.clear_notifications()
         self.panels.uncover()
+        self.transcript.find("")
         self.prompt.focus()
 
     def action_turn(self, what: str, turn: str = "") -> None:
@@ -300,6 +316,22 @@ class ChatScreen(ChatLayout):
 
     def action_trash(self) -> None:
         self._hold_keys_during(self.panels.show_trash())
+
+    def action_find(self) -> None:
+        """Let the user type what is to be found in this conversation."""
+        self.replace_prompt("/find ")
+
+    def _find(self, words: str) -> None:
+        """Go to words in this conversation. Raises EdgechatError if it does not have them."""
+        if not self.transcript.find(words):
+            raise EdgechatError(
+                f"“{one_line(words, 60)}” is not in this conversation.",
+                hint="To search all conversations: Ctrl+F",
+            )
+        self.transcript.focus(scroll_visible=False)
+
+    def action_clear_find(self) -> None:
+        self.transcript.find("")
 
     def action_search(self) -> None:
         self._hold_keys_during(self.panels.search(""))
@@ -381,7 +413,12 @@ class ChatScreen(ChatLayout):
 
     def on_sidebar_chosen(self, event: Any) -> None:
         self.panels.uncover()
-        self._hold_keys_during(self.controller.open(event.chat_id, event.turn_id or ""))
+        self._hold_keys_during(self._open_hit(event.chat_id, event.turn_id or "", event.words))
+
+    async def _open_hit(self, chat_id: str, turn: str, words: str) -> None:
+        await self.controller.open(chat_id, turn)
+        if words and turn:
+            self.transcript.find(words, turn=turn)
 
     def on_sidebar_renamed(self, event: Any) -> None:
         from edgechat.tui.chat.stored_conversations import rename
@@ -431,6 +468,8 @@ class ChatScreen(ChatLayout):
                 return controller is not None and controller.has_prompt_aside and typing
             case "stop":
                 return self.answering
+            case "clear_find":
+                return self.transcript.is_finding
             case "clear_toasts":
                 return bool(self.app._notifications)
             case "turn":

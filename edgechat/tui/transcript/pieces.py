@@ -7,7 +7,7 @@ transcript but as a piece.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual import events
 from textual.content import Content
@@ -18,12 +18,19 @@ from edgechat.tui.markdown.blocks import RenderedLine
 from edgechat.tui.markdown.document import Document
 from edgechat.tui.transcript.sheet import Sheet
 
+if TYPE_CHECKING:
+    from edgechat.tui.transcript.finding import Finder
+
+
 Link = tuple[str, str]
 """A label that can be clicked, and the action on the turn that it runs; see `turn_actions.act`."""
 
 
 class Piece:
     """One thing in the transcript. `sheet` is its widget while it is near the screen."""
+
+    is_searched: ClassVar[bool] = False
+    """Whether a search in the transcript finds its text."""
 
     def __init__(self, text: str = "") -> None:
         self.text = printable(text)
@@ -34,10 +41,24 @@ class Piece:
         """Whether keys go to its turn."""
         self.left_out = False
         """Whether the model is not sent its turn any more."""
+        self.finder: Finder | None = None
+        """What is searched for, and marked."""
+        self.here: int | None = None
+        """The line that the search is at."""
 
     def lay_out(self, width: int) -> list[RenderedLine]:
         """Return the lines of the piece at a width."""
         raise NotImplementedError
+
+    def lines(self, width: int) -> list[RenderedLine]:
+        """Return the lines of the piece at a width, also while it is far from the screen."""
+        return self.lay_out(width)
+
+    def find(self, finder: Finder | None, here: int | None = None) -> None:
+        """Mark what is searched for."""
+        if (self.finder, self.here) != (finder, here):
+            self.finder, self.here = finder, here
+            self._changed()
 
     def mount(self) -> Sheet:
         """Return a widget that shows the piece from now on."""
@@ -77,6 +98,8 @@ class Piece:
 class UserPiece(Piece):
     """A question, as it was typed, below the names of its attachments."""
 
+    is_searched = True
+
     def __init__(self, text: str, attachments: tuple[str, ...] = ()) -> None:
         super().__init__(text)
         self._attachments = tuple(one_line(name, 60) for name in attachments)
@@ -93,6 +116,8 @@ class UserPiece(Piece):
 
 class ReplyPiece(Piece):
     """A reply: Markdown, perhaps still growing. It is parsed only while it is near the screen."""
+
+    is_searched = True
 
     def __init__(self, text: str = "") -> None:
         super().__init__(text)
@@ -114,6 +139,9 @@ class ReplyPiece(Piece):
 
     def lay_out(self, width: int) -> list[RenderedLine]:
         return self._document.lines(width)
+
+    def lines(self, width: int) -> list[RenderedLine]:
+        return (self._document if self.sheet is not None else Document(self.text)).lines(width)
 
 
 class ThoughtPiece(Piece):
@@ -247,7 +275,8 @@ class PieceSheet(Sheet):
         self._piece = piece
 
     def lay_out(self, width: int) -> list[RenderedLine]:
-        return self._piece.lay_out(width)
+        lines, finder = self._piece.lay_out(width), self._piece.finder
+        return lines if finder is None else finder.mark(lines, self._piece.here)
 
 
 class FooterSheet(PieceSheet):
