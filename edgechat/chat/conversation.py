@@ -216,6 +216,10 @@ class Conversation:
         ids = [turn.id for turn in self._tree.siblings(turn_id)]
         return (ids.index(turn_id), len(ids)) if ids else (0, 1)
 
+    def versions(self, turn_id: str) -> Sequence[Turn]:
+        """Return the versions that `branches` counts."""
+        return self._tree.siblings(turn_id)
+
     async def switch(self, turn_id: str, to: int) -> None:
         """Show the latest line through another version of a turn, also when the chat is reopened.
 

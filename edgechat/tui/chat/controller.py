@@ -374,11 +374,26 @@ class ChatController:
 
     def retry(self, turn_id: str = "") -> None:
         """Regenerate a reply of the conversation that is shown, or its last one. Raises EdgechatError."""
+        self._check_can_retry()
+        self._answer(self.shown, self.shown.retry(turn_id))
+
+    async def retry_with(self, model: str, turn_id: str = "") -> None:
+        """Regenerate a reply with a model, which answers from now on. Raises EdgechatError."""
+        self._check_can_retry()
+        opened, previous = self.shown, self.session.model
+        if model != previous:
+            await self.switch_model(model)
+        if opened is self.shown:
+            self.retry(turn_id)
+        if previous is not None and model != previous:
+            back = f"To go back: /model {one_line(previous, 200)}"
+            self.view.show_message(f"{one_line(model, 60)} answers from now on. {back}", seconds=8)
+
+    def _check_can_retry(self) -> None:
         if self.shown.is_answering:
             raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
         if not self.shown.can_retry:
             raise ChatNotFound("There is no question yet to answer again.")
-        self._answer(self.shown, self.shown.retry(turn_id))
 
     def continue_reply(self) -> None:
         """Continue the last reply of the conversation that is shown. Raises EdgechatError."""

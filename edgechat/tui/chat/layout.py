@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from textual import events
@@ -23,6 +23,7 @@ from edgechat.tui.widgets.new_lines import NewLines
 from edgechat.tui.widgets.status_bar import StatusBar
 
 if TYPE_CHECKING:
+    from edgechat.chat.records import Turn
     from edgechat.tui.chat.views import Status
 
 _MAX_MESSAGE = 240
@@ -146,6 +147,16 @@ class ChatLayout(AppScreen[None]):
         from edgechat.tui.models.dialogs import ConfirmDialog
 
         return await self.app.push_screen_wait(ConfirmDialog(Content(question), yes=yes, no=no))
+
+    async def choose_model(self, title: str, models: Sequence[tuple[str, str]]) -> str | None:
+        from edgechat.tui.overlays.model_choice import ModelChoice
+
+        return await self.app.push_screen_wait(ModelChoice(title, models))
+
+    async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
+        from edgechat.tui.overlays.versions import VersionsScreen
+
+        return await self.app.push_screen_wait(VersionsScreen(versions, shown))
 
     def point_at(self, turn: str) -> None:
         self.transcript.point_at(turn)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from edgechat.base.errors import ChatBusy, ChatNotFound, EdgechatError
-from edgechat.base.text import one_line, printable
+from edgechat.base.text import mebibytes, one_line, printable
 from edgechat.chat.records import Attachment, Turn
 from edgechat.tui.chat.controller import ChatController
 
@@ -11,7 +13,8 @@ from edgechat.tui.chat.controller import ChatController
 def act(controller: ChatController, turn_id: str, what: str) -> None:
     """Run an action on a turn; an error is shown.
 
-    what: copy, copy_code, edit, regenerate, continue, quote, bring_back, unfold, other(-1), other(1).
+    what: copy, copy_code, edit, regenerate, regenerate_with, continue, quote, bring_back, unfold, other(-1),
+    other(1), compare.
     """
     turn, view = controller.shown.turn(turn_id), controller.view
     if turn is None:
@@ -38,6 +41,10 @@ def act(controller: ChatController, turn_id: str, what: str) -> None:
             case "regenerate":
                 controller.retry(turn.id)
                 view.pane.take_focus()
+            case "regenerate_with":
+                view.run_in_background(_regenerate_with(controller, turn))
+            case "compare":
+                view.run_in_background(_compare(controller, turn))
             case "continue":
                 controller.continue_reply()
                 view.pane.take_focus()
@@ -60,7 +67,9 @@ def can(controller: ChatController, turn_id: str, what: str) -> bool:
             return "```" in turn.content or "~~~" in turn.content or "    " in turn.content
         case "continue":
             return shown.can_continue and turn is shown.turns[-1]
-        case "regenerate":
+        case "compare":
+            return shown.conversation is not None and shown.conversation.branches(turn.id)[1] > 1
+        case "regenerate" | "regenerate_with":
             return turn.role != "system"
     return True
 
@@ -69,6 +78,32 @@ async def _switch(controller: ChatController, turn: Turn, by: int) -> None:
     other = await controller.shown.switch(turn.id, by)
     if other is not None:
         controller.view.point_at(other)
+
+
+async def _regenerate_with(controller: ChatController, turn: Turn) -> None:
+    """Let the user choose another model, which answers again, and goes on answering."""
+    rows = await asyncio.to_thread(controller.downloads.library.inventory)
+    models = [
+        (row.model.name, f"{mebibytes(row.model.size)}, {row.model.place.value}")
+        for row in rows
+        if not (row.glance.damage or row.glance.embeds)
+    ]
+    if not models:
+        raise ChatNotFound("There is no other model on this machine.", hint="Ctrl+O downloads one.")
+    chosen = await controller.view.choose_model("Answer again with", models)
+    if chosen is not None:
+        await controller.retry_with(chosen, turn.id)
+        controller.view.pane.take_focus()
+
+
+async def _compare(controller: ChatController, turn: Turn) -> None:
+    shown = controller.shown
+    if shown.conversation is None:
+        return
+    at, _ = shown.conversation.branches(turn.id)
+    chosen = await controller.view.compare(shown.conversation.versions(turn.id), at)
+    if chosen is not None and chosen != at:
+        await _switch(controller, turn, chosen - at)
 
 
 def copy_reply(controller: ChatController) -> None:

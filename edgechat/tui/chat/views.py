@@ -159,6 +159,12 @@ class ChatView(Protocol):
     async def confirm(self, question: str, *, yes: str, no: str) -> bool:
         """Ask a question, with the labels of its two answers."""
 
+    async def choose_model(self, title: str, models: Sequence[tuple[str, str]]) -> str | None:
+        """Let the user choose one of these models, each with a few words about it; None: no one."""
+
+    async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
+        """Show versions of a turn side by side; return the number of the one that is chosen, if any."""
+
     # The conversation.
 
     def new_transcript(self, *, is_new: bool) -> TranscriptView:

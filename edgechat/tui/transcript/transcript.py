@@ -66,6 +66,8 @@ class Transcript(VerticalScroll):
         Binding("y", "screen.turn('copy_code')", "Copy code"),
         Binding("e", "screen.turn('edit')", "Edit"),
         Binding("r", "screen.turn('regenerate')", "Retry"),
+        Binding("m", "screen.turn('regenerate_with')", "Retry with another model", show=False),
+        Binding("s", "screen.turn('compare')", "Side by side"),
         Binding("g", "screen.turn('continue')", "Continue"),
         Binding("q", "screen.turn('quote')", "Quote"),
         Binding("b", "screen.turn('bring_back')", "Bring back"),

@@ -17,6 +17,7 @@ from tests.tui.chat.test_controller import say as answered
 from tests.tui.chat.test_controller import started
 from tests.tui.chat.test_controller import until as settled
 from tests.tui.driving import app_with, ask, say, text_of, until
+from tests.tui.libraries import Fake, row
 
 
 @pytest.fixture
@@ -149,6 +150,42 @@ async def test_of_an_imported_conversation_nothing_is_known(path: Path) -> None:
         assert (controller.shown.used, controller.shown.speed) == (None, 0.0)
 
 
+# Side by side.
+
+
+async def test_versions_are_compared_and_one_is_chosen(path: Path) -> None:
+    engine = FakeEngine(["One."], ["Two."], ["Three."])
+    async with started(path, engine) as (controller, view):
+        await answered(controller, "Hi")
+        for _ in range(2):
+            assert not can(controller, controller.shown.turns[0].id, "compare")
+            controller.retry()
+            await settled(lambda: not controller.shown.is_answering)
+        reply = controller.shown.turns[-1].id
+        assert can(controller, reply, "compare")
+        view.chosen_version = 0
+        act(controller, reply, "compare")
+        await view.settled()
+        assert view.compared == ["One.", "Two.", "Three."]
+        assert view.transcript.text == "Hi\nOne."
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [80, 120])
+async def test_they_stand_side_by_side_where_there_is_room(path: Path, width: int) -> None:
+    engine = FakeEngine(["First try."], ["Second try."])
+    async with app_with(engine, path).run_test(size=(width, 30)) as pilot:
+        await say(pilot, "Hi")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: "2 of 2" in text_of(pilot))
+        await pilot.press("tab", "s")
+        await until(pilot, lambda: "First try." in text_of(pilot) and "Second try." in text_of(pilot))
+        beside = any("First try." in row and "Second try." in row for row in text_of(pilot).split("\n"))
+        assert beside == (width >= 100)
+        await pilot.press("1")
+        await until(pilot, lambda: "‹ 1 of 2 ›" in text_of(pilot) and "Second try." not in text_of(pilot))
+
+
 # The beginning: the last conversation.
 
 
@@ -164,3 +201,39 @@ async def test_without_one_a_new_conversation_begins(path: Path) -> None:
     async with started(path, FakeEngine(), last=True) as (controller, view):
         assert controller.shown.id == ""
         assert "no earlier conversation" in view.messages[0]
+
+
+# Another model.
+
+
+async def test_another_model_answers_again_and_goes_on_answering(path: Path) -> None:
+    library = Fake(
+        rows=[row("big", path), row("broken", path, damage="cut off"), row("small", path)]
+    ).library()
+    engine = FakeEngine(["One."], ["Two."])
+    async with started(path, engine, library=library, model="small") as (controller, view):
+        await answered(controller, "Hi")
+        reply = controller.shown.turns[-1].id
+        act(controller, reply, "regenerate_with")
+        await view.settled()
+        assert view.offered == ["big", "small"]
+        assert len(engine.requests) == 1
+        view.choice = "big"
+        act(controller, reply, "regenerate_with")
+        await settled(lambda: view.transcript.text == "Hi\nTwo." and not controller.shown.is_answering)
+        assert (controller.session.model, view.model) == ("big", "big")
+        assert controller.shown.conversation is not None
+        assert controller.shown.conversation.branches(controller.shown.turns[-1].id) == (1, 2)
+        assert "big answers from now on. To go back: /model small" in view.messages
+
+
+@pytest.mark.slow
+async def test_the_model_is_chosen_by_its_number(path: Path) -> None:
+    library = Fake(rows=[row("big", path), row("small", path)]).library()
+    engine = FakeEngine(["One."], ["Two."])
+    async with app_with(engine, path, model="small", library=library).run_test(size=(100, 40)) as pilot:
+        await say(pilot, "Hi")
+        await pilot.press("tab", "m")
+        await until(pilot, lambda: "Answer again with" in text_of(pilot) and "1 big" in text_of(pilot))
+        await pilot.press("1")
+        await until(pilot, lambda: "Two." in text_of(pilot) and "2 of 2" in text_of(pilot))

@@ -124,6 +124,10 @@ class FakeView:
         self.errors: list[EdgechatError] = []
         self.says_yes = True
         self.asked: list[str] = []
+        self.offered: list[str] = []
+        self.choice: str | None = None
+        self.compared: list[str] = []
+        self.chosen_version: int | None = None
         self.activities: list[str] = []
         self.finished: list[Finished] = []
         self.model = ""
@@ -162,6 +166,14 @@ class FakeView:
     async def confirm(self, question: str, *, yes: str, no: str) -> bool:
         self.asked.append(question)
         return self.says_yes
+
+    async def choose_model(self, title: str, models: Sequence[tuple[str, str]]) -> str | None:
+        self.offered = [name for name, _ in models]
+        return self.choice
+
+    async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
+        self.compared = [turn.content for turn in versions]
+        return self.chosen_version
 
     def new_transcript(self, *, is_new: bool) -> FakeTranscript:
         return FakeTranscript()
