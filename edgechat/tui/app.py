@@ -28,6 +28,7 @@ from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.terminal.key_order import KeyQueue
 from edgechat.tui.terminal.output_filter import OutputFilter
 from edgechat.tui.terminal.signals import EndSignals, restore_hang_up
+from edgechat.tui.terminal.window import TerminalWindow
 from edgechat.tui.theme import STYLES, THEMES, apply
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class EdgechatApp(App[None]):
         """The error that ended the app, or occurred as it ended."""
         self.keys = KeyQueue(self, super().on_event)
         """The queue that all keys pass through."""
+        self.window = TerminalWindow(self._write_to_terminal)
         self._chat = ChatScreen(
             services, model, last=last, library=library, anyway=anyway, draft=draft, backend=backend
         )
@@ -133,6 +135,10 @@ class EdgechatApp(App[None]):
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         if threading.current_thread() is threading.main_thread():
             self._signals = EndSignals(self.action_quit)
+
+    def _write_to_terminal(self, sequence: str) -> None:
+        if self._driver is not None and not self._driver.is_headless:
+            self._driver.write(sequence)
 
     def _handle_exception(self, error: Exception) -> None:
         if isinstance(error, WorkerFailed) and isinstance(error.error, Exception):
@@ -179,6 +185,7 @@ class EdgechatApp(App[None]):
         except EdgechatError as error:
             self.fault = error
         restore_hang_up()
+        self.window.restore_title()
         self.exit()
 
     async def action_copy_or_stop(self) -> None:

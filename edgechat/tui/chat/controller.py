@@ -6,6 +6,7 @@ The screen calls it for keys and messages, and shows what it is told to through 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from functools import cached_property
@@ -32,6 +33,8 @@ _SAVE_AFTER = 0.8
 """Seconds after the last key press until an unsent prompt is saved."""
 _HISTORY = 200
 """Questions that the prompt's history goes back."""
+_LONG = 15.0
+"""Seconds after which the end of an answer is announced to a user who is elsewhere."""
 _WHY = "Ctrl+O shows why, and which models fit this machine."
 _ENDED = {"complete": "has ended", "stopped": "was stopped", "failed": "has failed"}
 
@@ -408,12 +411,15 @@ class ChatController:
         self.view.refresh_chat()
 
     async def _wait_for(self, opened: OpenConversation, answer: asyncio.Task[None]) -> None:
+        began = time.monotonic()
         try:
             await asyncio.wait([answer])
         finally:
             answer.cancel()
         if self.view.is_open:
             self._ask_next(opened)
+            if time.monotonic() - began >= _LONG and not opened.is_answering:
+                self._announce_end(opened)
             self._close_answered()
             self.view.refresh_chat()
         if not answer.cancelled():
@@ -427,6 +433,11 @@ class ChatController:
         if question is not None:
             self._answer(opened, opened.ask(question))
             self._waiting_changed(opened)
+
+    def _announce_end(self, opened: OpenConversation) -> None:
+        if opened.conversation is not None and opened.turns:
+            how = _ENDED.get(opened.turns[-1].state, "was interrupted")
+            self.view.announce(f"{opened.conversation.chat.title}: the answer {how}.")
 
     def _close_answered(self) -> None:
         """Close background conversations whose replies have ended, and show a message for each."""

@@ -172,14 +172,26 @@ class ChatScreen(ChatLayout):
         self._shown = cast("ConversationView", transcript)  # there are no others here
         self._shown.show_in(self.transcript, turn=turn)
 
+    def announce(self, message: str) -> None:
+        if self.session.settings.notify and not self.app.app_focus:
+            self.app.window.announce(message)  # type: ignore[attr-defined]
+
+    def _show_title(self) -> None:
+        shown = self.controller.shown
+        title = shown.conversation.chat.title if shown.conversation is not None else ""
+        name = f"{title} – edgechat" if title else "edgechat"
+        self.app.window.show_title(name, is_busy=bool(self.controller.answering))  # type: ignore[attr-defined]
+
     def show_status(self, status: Status) -> None:
         super().show_status(status)
+        self._show_title()
         self.panels.show_speed(status)
 
     def show_finished(self, finished: Finished) -> None:
         self.panels.show_reply(finished)
 
     def refresh_chat(self) -> None:
+        self._show_title()
         self.panels.refresh()
         self.refresh_bindings()
 

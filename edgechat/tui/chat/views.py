@@ -156,6 +156,9 @@ class ChatView(Protocol):
     def show_error(self, error: EdgechatError) -> None:
         """Show an error beside the chat."""
 
+    def announce(self, message: str) -> None:
+        """Tell the user something who is looking at another window."""
+
     async def confirm(self, question: str, *, yes: str, no: str) -> bool:
         """Ask a question, with the labels of its two answers."""
 

@@ -237,3 +237,16 @@ async def test_the_model_is_chosen_by_its_number(path: Path) -> None:
         await until(pilot, lambda: "Answer again with" in text_of(pilot) and "1 big" in text_of(pilot))
         await pilot.press("1")
         await until(pilot, lambda: "Two." in text_of(pilot) and "2 of 2" in text_of(pilot))
+
+
+# A user who is elsewhere.
+
+
+async def test_the_end_of_a_long_answer_is_announced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine(["One."], [0.3, "Two."])
+    async with started(path, engine) as (controller, view):
+        await answered(controller, "Short?")
+        monkeypatch.setattr("edgechat.tui.chat.controller._LONG", 0.2)
+        await answered(controller, "Long?")
+        await view.settled()
+        assert view.announced == ["Short?: the answer has ended."]

@@ -122,6 +122,7 @@ class FakeView:
         """The one that is shown."""
         self.messages: list[str] = []
         self.errors: list[EdgechatError] = []
+        self.announced: list[str] = []
         self.says_yes = True
         self.asked: list[str] = []
         self.offered: list[str] = []
@@ -162,6 +163,9 @@ class FakeView:
 
     def show_error(self, error: EdgechatError) -> None:
         self.errors.append(error)
+
+    def announce(self, message: str) -> None:
+        self.announced.append(message)
 
     async def confirm(self, question: str, *, yes: str, no: str) -> bool:
         self.asked.append(question)
