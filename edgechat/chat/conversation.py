@@ -145,6 +145,25 @@ class Conversation:
         title = one_line(_encodable(title), TITLE_LENGTH)
         self.chat = msgspec.structs.replace(self.chat, title=title)
 
+    @property
+    def has_first_title(self) -> bool:
+        """Whether its title is still the one that was made from the first question."""
+        first = next((turn for turn in self.all_turns if turn.role != "system"), None)
+        return first is not None and self.chat.title == title_of(first.content, first.attachments)
+
+    async def retitle(self, title: str) -> bool:
+        """Replace the title that was made from the first question; return whether it still was that one.
+
+        Raises StoreError.
+        """
+        title = one_line(_encodable(title), TITLE_LENGTH)
+        if not (title and self.has_first_title):
+            return False
+        if not await self._store.retitle(self.chat.id, self.chat.title, title):  # another program's
+            return False
+        self.chat = msgspec.structs.replace(self.chat, title=title)
+        return True
+
     async def pin(self, pinned: bool) -> None:
         """Pin it to the top of the list, or unpin it. Raises StoreError."""
         await self._update_chat(pinned=pinned)

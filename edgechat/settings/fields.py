@@ -164,6 +164,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             "now",
         ),
     ] = "window"
+    titles: Annotated[
+        bool,
+        _about("Let the model title a conversation in idle time.", "Conversation", "now"),
+    ] = True
     sampling: SamplingDefaults = SamplingDefaults()
     """Overrides what the catalogue recommends for a model."""
     theme: Annotated[

@@ -134,6 +134,7 @@ class Store:
     delete_turn = _method(statements.delete_turn)
     add = _method(statements.insert_all)
     update_chat = _method(changes.update_chat)
+    retitle = _method(changes.retitle)
     set_system = _method(changes.set_system)
     version = _method(statements.version)
     preference = _method(statements.preference)

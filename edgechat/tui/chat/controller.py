@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgechat.base.errors import ChatBusy, ChatNotFound, EdgechatError, EngineClosed, StoreError
 from edgechat.base.text import one_line
-from edgechat.chat.conversation import nothing_to_continue
+from edgechat.chat.conversation import Conversation, nothing_to_continue
 from edgechat.chat.model_choice import lasting_name
 from edgechat.chat.records import Attachment, Turn
 from edgechat.chat.session import ChatSession
@@ -68,6 +68,7 @@ class ChatController:
         """What was typed for a new conversation while a stored one is shown."""
         self._save_timer: asyncio.TimerHandle | None = None
         self._is_closing = False
+        self._titling: asyncio.Task[None] | None = None
         self._shown_plan: LoadPlan | None = None
         self.shown = OpenConversation(session, view, self)
         """The conversation on the screen."""
@@ -116,6 +117,7 @@ class ChatController:
     async def close(self) -> None:
         """Save replies and prompts, end downloads and the worker, and close the store."""
         self._is_closing = True
+        self._end_title()
         if "downloads" in self.__dict__:
             await self.downloads.pulls.close()
         await self._save_all()
@@ -407,6 +409,7 @@ class ChatController:
         self._answer(self.shown, self.shown.continue_reply())
 
     def _answer(self, opened: OpenConversation, answering: Coroutine[Any, Any, None]) -> None:
+        self._end_title()
         self.view.run_in_background(self._wait_for(opened, opened.start(answering)))
         self.view.refresh_chat()
 
@@ -420,6 +423,7 @@ class ChatController:
             self._ask_next(opened)
             if time.monotonic() - began >= _LONG and not opened.is_answering:
                 self._announce_end(opened)
+            self._begin_title(opened)
             self._close_answered()
             self.view.refresh_chat()
         if not answer.cancelled():
@@ -433,6 +437,24 @@ class ChatController:
         if question is not None:
             self._answer(opened, opened.ask(question))
             self._waiting_changed(opened)
+
+    def _begin_title(self, opened: OpenConversation) -> None:
+        """Let the model title a conversation; a question, or another model, ends that at once."""
+        conversation = opened.conversation
+        if self._is_closing or self.answering or conversation is None or not conversation.has_first_title:
+            return
+        if opened.turns and opened.turns[-1].state == "complete":
+            self._titling = asyncio.create_task(self._title(conversation))
+
+    async def _title(self, conversation: Conversation) -> None:
+        with suppress(EdgechatError):  # the first question stays the title
+            title = await self.session.suggest_title(conversation)
+            if title and await conversation.retitle(title) and self.view.is_open:
+                self.view.refresh_chat()
+
+    def _end_title(self) -> None:
+        if self._titling is not None:
+            self._titling.cancel()
 
     def _announce_end(self, opened: OpenConversation) -> None:
         if opened.conversation is not None and opened.turns:
@@ -464,6 +486,7 @@ class ChatController:
         session = self.session
         if self.answering:
             raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
+        self._end_title()
         self.shown.show_activity(f"Inspecting {one_line(name, 60)}")
         try:
             plan = await session.switch_model(name)

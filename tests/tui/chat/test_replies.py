@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 from edgechat.base.errors import ChatNotFound, EngineCrashed
 from edgechat.chat.import_export.importing import parse_chat
 from edgechat.chat.storage.store import Store
+from edgechat.settings import Settings
 from edgechat.tui.chat.command_handlers import run_command
 from edgechat.tui.chat.turn_actions import act, can
 from tests.fakes import FakeEngine, thought
@@ -211,7 +212,8 @@ async def test_another_model_answers_again_and_goes_on_answering(path: Path) -> 
         rows=[row("big", path), row("broken", path, damage="cut off"), row("small", path)]
     ).library()
     engine = FakeEngine(["One."], ["Two."])
-    async with started(path, engine, library=library, model="small") as (controller, view):
+    settings = Settings(titles=False)
+    async with started(path, engine, settings=settings, library=library, model="small") as (controller, view):
         await answered(controller, "Hi")
         reply = controller.shown.turns[-1].id
         act(controller, reply, "regenerate_with")
@@ -237,6 +239,56 @@ async def test_the_model_is_chosen_by_its_number(path: Path) -> None:
         await until(pilot, lambda: "Answer again with" in text_of(pilot) and "1 big" in text_of(pilot))
         await pilot.press("1")
         await until(pilot, lambda: "Two." in text_of(pilot) and "2 of 2" in text_of(pilot))
+
+
+# Titles.
+
+
+async def test_the_model_titles_a_conversation_in_idle_time(path: Path) -> None:
+    engine = FakeEngine(["Fill it up."], ["**Title:** Oil for the car.\nMore."])
+    async with started(path, engine, model="big") as (controller, view):
+        await answered(controller, "my car squeaks what do i do")
+        await settled(lambda: controller.title_of(controller.shown.id) == "Oil for the car")
+        request = engine.requests[1]
+        assert (request.priority, request.sampling.temperature, request.chat) == ("background", 0.0, None)
+        assert request.max_tokens is not None
+        store = await controller.session.store()
+        assert [chat.title for chat in await store.chats()] == ["Oil for the car"]
+        await answered(controller, "And then?")
+        await view.settled()
+        assert len(engine.requests) == 3  # it has its title
+
+
+@pytest.mark.parametrize(
+    ("model", "titles"), [("guide", True), ("big", False)], ids=["by the guide", "switched off"]
+)
+async def test_no_title_is_made(path: Path, model: str, titles: bool) -> None:
+    engine = FakeEngine(["One."])
+    async with started(path, engine, model=model, settings=Settings(titles=titles)) as (controller, view):
+        chat = await answered(controller, "Hi")
+        await view.settled()
+        assert len(engine.requests) == 1
+        assert controller.title_of(chat) == "Hi"
+
+
+async def test_a_question_ends_the_making_of_a_title(path: Path) -> None:
+    engine = FakeEngine(["One."], ["Slow ", 30.0], ["Two."], ["Hi there"])
+    async with started(path, engine, model="big") as (controller, _):
+        chat = await answered(controller, "Hi")
+        await settled(lambda: len(engine.requests) == 2)
+        await answered(controller, "2?")
+        await settled(lambda: controller.title_of(chat) == "Hi there")
+        assert engine._running == set()
+
+
+async def test_a_title_by_the_user_stays(path: Path) -> None:
+    engine = FakeEngine(["One."], [0.3, "Something else"])
+    async with started(path, engine, model="big") as (controller, _):
+        chat = await answered(controller, "Hi")
+        await settled(lambda: len(engine.requests) == 2)
+        await run_command(controller, "rename", "Mine")
+        await settled(lambda: not engine._running)
+        assert controller.title_of(chat) == "Mine"
 
 
 # A user who is elsewhere.
