@@ -46,7 +46,7 @@ class Transcript(VerticalScroll):
         scrollbar-size-vertical: 1;
 
         & > Sheet { max-width: 104; border-left: blank; padding: 1 2 0 1; }
-        & > FooterSheet { padding-top: 0; }
+        & > FooterSheet { padding: 0 2 0 1; }
         & > Sheet.-current { border-left: outer $accent; }
         & > Sheet.-left-out { text-style: dim; }
         & > .filler { height: 0; width: 1fr; max-width: 104; }
@@ -67,7 +67,7 @@ class Transcript(VerticalScroll):
         Binding("e", "screen.turn('edit')", "Edit"),
         Binding("r", "screen.turn('regenerate')", "Retry"),
         Binding("m", "screen.turn('regenerate_with')", "Retry with another model", show=False),
-        Binding("s", "screen.turn('compare')", "Side by side"),
+        Binding("s", "screen.turn('compare')", "Compare"),
         Binding("g", "screen.turn('continue')", "Continue"),
         Binding("q", "screen.turn('quote')", "Quote"),
         Binding("b", "screen.turn('bring_back')", "Bring back"),
@@ -325,7 +325,8 @@ class Transcript(VerticalScroll):
             self._heights = [piece.estimate(width) for piece in self.pieces]
         by_widget = {placement.widget: placement.region.height for placement in placements}
         for index in range(self._first, self._last):
-            height = by_widget.get(self.pieces[index].sheet)  # type: ignore[arg-type]
+            sheet = self.pieces[index].sheet
+            height = by_widget.get(sheet) if sheet is None or sheet.display else 0  # type: ignore[arg-type]
             if height is not None and height != self._heights[index]:
                 self._heights[index], self._tops = height, None
 
