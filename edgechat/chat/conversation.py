@@ -24,14 +24,15 @@ from edgechat.chat.reply_saver import ReplySaver
 from edgechat.chat.storage.store import TITLE_LENGTH, Store
 from edgechat.chat.tree import Tree, left_out
 from edgechat.engine.protocol import Engine
-from edgechat.engine.types import ChatRequest, Delta, Finished, RequestEvent
+from edgechat.engine.types import ChatRequest, Delta, Finished, Message, RequestEvent
 
 
 class Conversation:
     """One chat. Turns are stored before anything is computed from them.
 
     `ask` saves a question, `answer` a reply while it streams; `send` does both. A reply that ends early (is
-    stopped, or interrupted by a crash or the program's end) keeps its text so far; its state tells why.
+    stopped, or interrupted by a crash or the program's end) keeps its text so far; its state tells why, and
+    `answer` continues it.
     """
 
     def __init__(self, store: Store, model: str, *, front: Front = "app", system: str | None = None) -> None:
@@ -97,6 +98,11 @@ class Conversation:
         usages = (turn.figures.usage for turn in reversed(self.turns) if turn.figures is not None)
         return next((usage.dropped_turns for usage in usages if usage is not None), 0)
 
+    @property
+    def can_continue(self) -> bool:
+        """Whether the last turn is a reply that ended early, which `answer` continues."""
+        return not self.answering and bool(self.turns) and self.turns[-1].is_cut
+
     def left_out(self) -> Sequence[Turn]:
         """Return the turns that were not sent for the last complete reply."""
         return left_out(self.turns)
@@ -138,6 +144,25 @@ class Conversation:
             title = await self._store.rename(self.chat.id, title)
         title = one_line(_encodable(title), TITLE_LENGTH)
         self.chat = msgspec.structs.replace(self.chat, title=title)
+
+    @property
+    def has_first_title(self) -> bool:
+        """Whether its title is still the one that was made from the first question."""
+        first = next((turn for turn in self.all_turns if turn.role != "system"), None)
+        return first is not None and self.chat.title == title_of(first.content, first.attachments)
+
+    async def retitle(self, title: str) -> bool:
+        """Replace the title that was made from the first question; return whether it still was that one.
+
+        Raises StoreError.
+        """
+        title = one_line(_encodable(title), TITLE_LENGTH)
+        if not (title and self.has_first_title):
+            return False
+        if not await self._store.retitle(self.chat.id, self.chat.title, title):  # another program's
+            return False
+        self.chat = msgspec.structs.replace(self.chat, title=title)
+        return True
 
     async def pin(self, pinned: bool) -> None:
         """Pin it to the top of the list, or unpin it. Raises StoreError."""
@@ -210,6 +235,10 @@ class Conversation:
         ids = [turn.id for turn in self._tree.siblings(turn_id)]
         return (ids.index(turn_id), len(ids)) if ids else (0, 1)
 
+    def versions(self, turn_id: str) -> Sequence[Turn]:
+        """Return the versions that `branches` counts."""
+        return self._tree.siblings(turn_id)
+
     async def switch(self, turn_id: str, to: int) -> None:
         """Show the latest line through another version of a turn, also when the chat is reopened.
 
@@ -264,16 +293,26 @@ class Conversation:
     ) -> AsyncGenerator[RequestEvent, None]:
         """Stream the reply to the question at the end of `turns`, to which it is appended, complete or not.
 
+        A reply that ended early (`Turn.is_cut`) is continued: the same turn gets more text. It keeps what it
+        has; if nothing is added, it stays as it was.
+
         Raises the engine's errors after the text so far has been saved, and StoreError. PromptTooLong takes
         the question back, unless it was answered before. Close the generator (`contextlib.aclosing`) if it
         may not run to its end.
         """
-        if self.answering or not self.turns or self.turns[-1].role != "user":
+        last = self.turns[-1] if self.turns else None
+        if self.answering or last is None or not (last.role == "user" or last.is_cut):
             raise RuntimeError("there is no turn of the user that waits for an answer")
-        reply = self._turn("assistant", "", self.turns[-1].id, state="streaming")
+        if last.is_cut:
+            reply = msgspec.structs.replace(last, state="streaming", error=None)
+            begun = (Message("assistant", last.content, last.thinking),)
+            messages = (*messages_of(self.turns[:-1]), *begun)
+        else:
+            reply = self._turn("assistant", "", last.id, state="streaming")
+            messages = messages_of(self.turns)
         request = ChatRequest(
-            id=reply.id,
-            messages=messages_of(self.turns),
+            id=uuid.uuid4().hex if last.is_cut else reply.id,
+            messages=messages,
             sampling=options.sampling,
             max_tokens=options.max_tokens,
             stop=options.stop,
@@ -284,7 +323,7 @@ class Conversation:
         )
         self._running, self._begun, self._stopping = (engine, request.id), False, False
         try:
-            saver = self._saver = ReplySaver(self._store, reply)
+            saver = self._saver = ReplySaver(self._store, reply, before=last if last.is_cut else None)
             async with aclosing(self._write(saver, engine, request, on_progress)) as events:
                 async for event in events:
                     yield event
@@ -366,7 +405,8 @@ class Conversation:
     async def _end(
         self, saver: ReplySaver, engine: Engine, finished: Finished | None, error: EdgechatError | None
     ) -> None:
-        if isinstance(error, PromptTooLong) and not self._tree.is_answered(self.turns[-1].id):
+        asked = self.turns[-1]
+        if isinstance(error, PromptTooLong) and asked.role == "user" and not self._tree.is_answered(asked.id):
             await saver.rest()
             with suppress(StoreError):
                 chat_id = self.chat.id
@@ -375,7 +415,11 @@ class Conversation:
                     engine.forget(chat_id)
                 return
         try:
-            await saver.end(self._end_state(saver.turn, finished, error), engine.model, finished, error)
+            has_ended = finished is not None and finished.reason != "cancelled"
+            if saver.continues and not (saver.has_grown or has_ended):
+                await saver.restore()
+            else:
+                await saver.end(self._end_state(saver.turn, finished, error), engine.model, finished, error)
         finally:
             self._append(saver.turn)
 
@@ -429,7 +473,11 @@ class Conversation:
         return turn
 
     def _append(self, turn: Turn) -> None:
-        self.turns.append(turn)
+        """Append a turn, or replace the last one by its new state."""
+        if self.turns and self.turns[-1].id == turn.id:
+            self.turns[-1] = turn
+        else:
+            self.turns.append(turn)
         self._tree.put(turn)
 
     def _question(self, text: str, attachments: Sequence[Attachment]) -> Turn:
@@ -455,6 +503,14 @@ class Conversation:
             created_at=time.time(),
             attachments=attachments,
         )
+
+
+def nothing_to_continue() -> ChatNotFound:
+    """Return the error where `Conversation.can_continue` is false."""
+    return ChatNotFound(
+        "There is no answer to continue.",
+        hint="Only the last answer can be continued, if it was stopped, interrupted or cut off.",
+    )
 
 
 def _written_elsewhere() -> ChatBusy:

@@ -13,6 +13,9 @@ _TITLE_LENGTH, _LINE_LENGTH = 60, 1000
 _LINK = re.compile(r"!?\[([^\]\n]*)\]\([^)\n]*\)")
 _BEFORE_LINE = re.compile(r"^(?:\s|#{1,6}\s|>|[-*+]\s|\d{1,9}[.)]\s)+")
 _AROUND_WORDS = re.compile(r"\*{1,3}(?=\S)|(?<=\S)\*{1,3}|~~|`+|(?<!\w)_{1,3}(?=\w)|(?<=\w)_{1,3}(?!\w)")
+_MOST_FOR_TITLE = 1500
+"""Characters of a question, and of an answer, from which a title is made."""
+_BEFORE_TITLE = re.compile(r"^title\s*:\s*", re.IGNORECASE)
 _WITHOUT_WORDS = re.compile(r"\s*(?:```|~~~|[-=*_]{3,}\s*$)")
 
 
@@ -51,6 +54,21 @@ def title_of(text: str, attachments: Sequence[Attachment] = ()) -> str:
             if title:
                 return title
     return one_line(attachments[0].name if attachments else text, _TITLE_LENGTH)
+
+
+def title_question(question: str, answer: str) -> str:
+    """Return what a model is asked for the title of a conversation that began with these."""
+    parts = [text.strip()[:_MOST_FOR_TITLE] for text in (question, answer)]
+    return (
+        "Write a title of two to six words for this conversation, in the language of the question. "
+        f"Reply with the title only.\n\nQuestion:\n{parts[0]}\n\nAnswer:\n{parts[1]}"
+    )
+
+
+def title_in(reply: str) -> str:
+    """Return the title in a model's reply to `title_question`, '' if there is none."""
+    title = _BEFORE_TITLE.sub("", title_of(reply))
+    return title.strip("\"'`“”„‘’«».: ")
 
 
 def not_sent(turns: int) -> str:

@@ -34,6 +34,44 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Cells of the KV cache; 0 if unknown."""
     thinking_tokens: int = 0
     thinking_seconds: float = 0.0
+    model: str = ""
+    """The name of the model that wrote it, or the end of it; empty if unknown."""
+
+    @property
+    def seconds(self) -> float:
+        """From the question to the end of the reply, without the load of the model; 0 if unknown."""
+        if self.usage is None or self.timings is None:
+            return 0.0
+        tps = self.timings.decode_tps
+        return self.timings.ttft_ms / 1000 + (max(0, self.usage.completion_tokens - 1) / tps if tps else 0.0)
+
+    def followed_by(self, rest: Figures) -> Figures:
+        """Return the figures of a reply of which these are the beginning's."""
+        usage, timings = rest.usage, None
+        if self.usage is not None and usage is not None:
+            n = self.usage.completion_tokens  # which were part of the second prompt
+            usage = msgspec.structs.replace(
+                usage,
+                prompt_tokens=max(0, usage.prompt_tokens - n),
+                cached_tokens=max(0, usage.cached_tokens - n),
+                completion_tokens=n + usage.completion_tokens,
+            )
+            timings = self._timings_with(rest, usage.completion_tokens)
+        return msgspec.structs.replace(
+            rest,
+            usage=usage,
+            timings=timings,
+            thinking_tokens=self.thinking_tokens + rest.thinking_tokens,
+            thinking_seconds=round(self.thinking_seconds + rest.thinking_seconds, 1),
+        )
+
+    def _timings_with(self, rest: Figures, tokens: int) -> Timings | None:
+        if self.timings is None or rest.timings is None:
+            return None
+        ttft_ms = self.timings.ttft_ms
+        decoding = self.seconds + rest.seconds - ttft_ms / 1000
+        tps = max(0, tokens - 1) / decoding if decoding > 0 else 0.0
+        return msgspec.structs.replace(rest.timings, ttft_ms=ttft_ms, decode_tps=tps)
 
 
 class Attachment(msgspec.Struct, frozen=True):
@@ -80,6 +118,15 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorInfo | None = None
     attachments: tuple[Attachment, ...] = ()
     """Sent to the model before the text of a question."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is a reply that can be continued: stopped, interrupted, or ended by a limit."""
+        if self.role != "assistant" or not (self.content or self.thinking):
+            return False
+        if self.state == "complete":
+            return self.figures is not None and self.figures.reason in ("length", "context")
+        return self.state in ("stopped", "interrupted")
 
 
 class Chat(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from edgechat.base.errors import EdgechatError, StoreError
+from edgechat.base.errors import ChatBusy, EdgechatError, StoreError
 from edgechat.chat.records import Figures, Turn, TurnState
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Delta, ErrorInfo, Finished, ModelInfo
@@ -16,18 +16,23 @@ FLUSH_SECONDS = 0.4
 
 
 class ReplySaver:
-    """The text of one streaming reply, and the task that saves it: first `begin`, last `end` or `rest`."""
+    """The text of one streaming reply, and the task that saves it.
+
+    First `begin`, last `end`, `restore` or `rest`.
+    """
 
     begun = False
     """Whether the turn is in the store, or being added."""
     save_error: StoreError | None = None
     """Why the text cannot be saved at the moment."""
 
-    def __init__(self, store: Store, turn: Turn) -> None:
+    def __init__(self, store: Store, turn: Turn, *, before: Turn | None = None) -> None:
+        """turn: the reply so far. before: as it was stored, if it is continued."""
         self._store = store
         self._turn = turn
-        self._content: list[str] = []
-        self._thinking: list[str] = []
+        self._before = before
+        self._content = [turn.content]
+        self._thinking = [turn.thinking]
         self._thinking_tokens = 0
         self._thinking_began = 0.0
         self._thinking_seconds = 0.0
@@ -35,14 +40,33 @@ class ReplySaver:
         self._saver: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Add the empty turn to the store, and start the task. Raises StoreError."""
+        """Save that the reply is being generated, and start the task.
+
+        Raises StoreError, and ChatBusy if another program has changed what is to be continued.
+        """
         self.begun = True
         try:
-            await self._store.add_turn(self._turn)
-        except StoreError:
+            if self._before is None:
+                await self._store.add_turn(self._turn)
+            elif not await self._store.resume_turn(self._before):
+                raise ChatBusy(
+                    "Another edgechat has continued this conversation in the meantime.",
+                    hint="Open it again to see how.",
+                )
+        except (StoreError, ChatBusy):
             self.begun = False
             raise
         self._saver = asyncio.create_task(self._save_changes())
+
+    @property
+    def continues(self) -> bool:
+        """Whether a reply is continued that had ended early."""
+        return self._before is not None
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether text was added."""
+        return len(self._content) + len(self._thinking) > 2
 
     @property
     def turn(self) -> Turn:
@@ -87,10 +111,22 @@ class ReplySaver:
             context=model.context if model else 0,
             thinking_tokens=self._thinking_tokens,
             thinking_seconds=round(self._thinking_seconds, 1),
+            model=model.name if model else "",
         )
+        if self._turn.figures is not None:
+            figures = self._turn.figures.followed_by(figures)
         self._turn = msgspec.structs.replace(
             self.turn, state=state, figures=figures, error=ErrorInfo.of(error) if error else None
         )
+        await self._save_last()
+
+    async def restore(self) -> None:
+        """Save a reply as it was before it was to be continued. Raises StoreError, as `end` does."""
+        assert self._before is not None
+        self._turn = self._before
+        await self._save_last()
+
+    async def _save_last(self) -> None:
         if self._saver is not None:
             self._saver.cancel()  # `rest` waits for it
         try:

@@ -6,6 +6,7 @@ Independent of the front end: the app and `edgechat run` use it, and show what `
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -17,14 +18,24 @@ from edgechat import settings
 from edgechat.base.errors import EdgechatError, EngineClosed, FolderError, StoreUnwritable
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.generation_options import CommandLineOptions, GenerationOptions, resolve_options
+from edgechat.chat.messages import title_in, title_question
 from edgechat.chat.model_choice import DEFAULT_MODEL, choose_model, remember, remembered
 from edgechat.chat.records import ChatSettings, Front
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.engine.protocol import Engine, EngineState
-from edgechat.engine.types import CachePolicy, RequestEvent
+from edgechat.engine.types import (
+    CachePolicy,
+    ChatRequest,
+    Delta,
+    Finished,
+    Message,
+    RequestEvent,
+    Sampling,
+)
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, Preset, Settings
 
+_TITLE_TOKENS = 32
 SAVE_SECONDS = 2.0
 """How long closing waits until KV states are saved; they can be computed again."""
 
@@ -206,6 +217,34 @@ class ChatSession:
         async with aclosing(conversation.answer(engine, options, on_progress=on_progress)) as events:
             async for event in events:
                 yield event
+
+    async def suggest_title(self, conversation: Conversation) -> str:
+        """Let the loaded model title a conversation, while nothing else is computed; '' if it does not.
+
+        Cancelling this cancels the request. Raises EdgechatError.
+        """
+        engine, turns = self._engine, [turn for turn in conversation.turns if turn.role != "system"]
+        if engine is None or engine.model is None or self.model == DEFAULT_MODEL or not self.settings.titles:
+            return ""
+        if not conversation.has_first_title or len(turns) < 2 or not turns[1].content:
+            return ""
+        request = ChatRequest(
+            id=uuid.uuid4().hex,
+            messages=(Message("user", title_question(turns[0].content, turns[1].content)),),
+            sampling=Sampling(temperature=0.0),
+            max_tokens=_TITLE_TOKENS,
+            think=False if engine.model.can_switch_thinking else None,
+            overflow="error",
+            priority="background",
+        )
+        text, reason = "", ""
+        async with aclosing(engine.stream(request, may_load=False)) as events:
+            async for event in events:
+                if isinstance(event, Delta) and not event.thinking:
+                    text += event.text
+                elif isinstance(event, Finished):
+                    reason = event.reason
+        return title_in(text) if reason == "stop" else ""
 
     async def persist(self, conversation: Conversation) -> None:
         """Save the KV state of a conversation that is no longer shown."""

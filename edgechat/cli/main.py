@@ -64,6 +64,9 @@ def chat(
             autocompletion=completion.local_models,
         ),
     ] = None,
+    last: Annotated[
+        bool, typer.Option("--continue", "-c", help="Open the last conversation of the app.")
+    ] = False,
     draft: DraftOption = None,
     backend: BackendOption = None,
     load_anyway: AnywayOption = False,
@@ -86,15 +89,25 @@ def chat(
         for option, given in (("--draft", draft), ("--backend", backend)):
             if given is not None:
                 raise typer.BadParameter("must follow the command", param_hint=option)
+        if last:
+            where = "applies to the app, or to run: edgechat run MODEL --continue"
+            raise typer.BadParameter(where, param_hint="--continue")
         if screen_reader:
             where = "applies to the app, or to run: edgechat run MODEL --screen-reader"
             raise typer.BadParameter(where, param_hint="--screen-reader")
         return
     if screen_reader or _settings_ask_for_plain_mode():
+        from edgechat.cli.chat.conversation import ConversationChoice
         from edgechat.cli.commands import run as command
 
         options = command.RunOptions(
-            model, draft=draft, backend=backend, anyway=load_anyway, screen_reader=True, interactive=True
+            model,
+            choice=ConversationChoice(last=last),
+            draft=draft,
+            backend=backend,
+            anyway=load_anyway,
+            screen_reader=True,
+            interactive=True,
         )
         command.run(options)
         return
@@ -112,7 +125,7 @@ def chat(
         raise typer.Exit(USAGE_ERROR)
     from edgechat.tui.app import run_app
 
-    raise typer.Exit(run_app(model, anyway=load_anyway, draft=draft, backend=backend))
+    raise typer.Exit(run_app(model, last=last, anyway=load_anyway, draft=draft, backend=backend))
 
 
 def _settings_ask_for_plain_mode() -> bool:

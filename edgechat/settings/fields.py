@@ -165,6 +165,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             "now",
         ),
     ] = "window"
+    titles: Annotated[
+        bool,
+        _about("Let the model title a conversation in idle time.", "Conversation", "now"),
+    ] = True
     sampling: SamplingDefaults = SamplingDefaults()
     """Overrides what the catalogue recommends for a model."""
     theme: Annotated[
@@ -175,6 +179,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             "now",
         ),
     ] = "terminal"
+    notify: Annotated[
+        bool,
+        _about(
+            "Tell when a long answer ends while the terminal does not have the focus, by a message of the "
+            "desktop or the terminal's bell.",
+            "Appearance",
+            "now",
+        ),
+    ] = True
     screen_reader: Annotated[
         bool,
         _about("Chat line by line, in plain sentences, instead of opening the app.", "Appearance", "start"),

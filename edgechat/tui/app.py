@@ -30,6 +30,7 @@ from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.terminal.key_order import KeyQueue
 from edgechat.tui.terminal.output_filter import OutputFilter
 from edgechat.tui.terminal.signals import EndSignals, restore_hang_up
+from edgechat.tui.terminal.window import TerminalWindow
 from edgechat.tui.theme import STYLES, THEMES, apply
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class EdgechatApp(App[None]):
         self,
         model: str | None = None,
         *,
+        last: bool = False,
         anyway: bool = False,
         draft: str | None = None,
         backend: Backend | None = None,
@@ -95,7 +97,10 @@ class EdgechatApp(App[None]):
         library: ModelLibrary | None = None,
         theme: str = "terminal",
     ) -> None:
-        """anyway: load the model although it does not seem to fit. draft, backend: see `planner.request`."""
+        """last: open the last conversation. anyway: load the model although it does not seem to fit.
+
+        draft, backend: see `planner.request`.
+        """
         # Set here: Textual chooses its filters, also for NO_COLOR, before the theme is known.
         super().__init__(ansi_color=True)
         self._output_filter = OutputFilter()
@@ -105,7 +110,10 @@ class EdgechatApp(App[None]):
         """The queue that all keys pass through."""
         self._quit_asked_at = -_QUIT_AGAIN
         """When Ctrl+C was pressed with nothing to copy, stop or clear."""
-        self._chat = ChatScreen(services, model, library=library, anyway=anyway, draft=draft, backend=backend)
+        self.window = TerminalWindow(self._write_to_terminal)
+        self._chat = ChatScreen(
+            services, model, last=last, library=library, anyway=anyway, draft=draft, backend=backend
+        )
         apply(self, theme)
         # Animated scrolling takes CPU time from the model, and conflicts with text that is added.
         self.animation_level = "none"
@@ -137,6 +145,10 @@ class EdgechatApp(App[None]):
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         if threading.current_thread() is threading.main_thread():
             self._signals = EndSignals(self.action_quit)
+
+    def _write_to_terminal(self, sequence: str) -> None:
+        if self._driver is not None and not self._driver.is_headless:
+            self._driver.write(sequence)
 
     def _handle_exception(self, error: Exception) -> None:
         if isinstance(error, WorkerFailed) and isinstance(error.error, Exception):
@@ -183,6 +195,7 @@ class EdgechatApp(App[None]):
         except EdgechatError as error:
             self.fault = error
         restore_hang_up()
+        self.window.restore_title()
         self.exit()
 
     async def action_copy_or_stop(self) -> None:
@@ -276,20 +289,22 @@ def parts() -> list[Part]:
 def run_app(
     model: str | None = None,
     *,
+    last: bool = False,
     anyway: bool = False,
     draft: str | None = None,
     backend: Backend | None = None,
 ) -> int:
     """Open the chat with a model (a path, a name; None takes the last one), and return the exit code.
 
-    Raises the error that ended the app, if any, after the terminal is restored.
+    last: open the last conversation. Raises the error that ended the app, if any, after the terminal is
+    restored.
     """
     from edgechat import settings
 
     loaded = settings.Settings()
     with contextlib.suppress(EdgechatError):  # the chat shows it
         loaded = settings.load()
-    app = EdgechatApp(model, anyway=anyway, draft=draft, backend=backend, theme=loaded.theme)
+    app = EdgechatApp(model, last=last, anyway=anyway, draft=draft, backend=backend, theme=loaded.theme)
     app.run()
     if app.fault is not None:
         raise app.fault

@@ -29,6 +29,7 @@ def app_with(
     path: Path,
     *,
     model: str | None = None,
+    last: bool = False,
     prepare: Callable[[str], LoadPlan] = plan,
     kind: type[EdgechatApp] = EdgechatApp,
     draft: str | None = None,
@@ -44,7 +45,7 @@ def app_with(
         return prepare(model)
 
     services = SessionServices(lambda: path, prepared, engine_for, lambda: settings)
-    return kind(model, draft=draft, services=services, library=library, theme=theme)
+    return kind(model, last=last, draft=draft, services=services, library=library, theme=theme)
 
 
 def chat_screen(pilot: Pilot[None]):  # type: ignore[no-untyped-def]

@@ -18,6 +18,12 @@ def update_chat(db: sqlite3.Connection, /, chat_id: str, **values: object) -> No
     db.execute(f"UPDATE conversations SET {columns} WHERE id = ?", (*new, chat_id))
 
 
+def retitle(db: sqlite3.Connection, chat_id: str, old: str, new: str) -> bool:
+    """Replace the title of a chat; return False if it is not `old`."""
+    changed = "UPDATE conversations SET title = ? WHERE id = ? AND title = ?"
+    return db.execute(changed, (new, chat_id, old)).rowcount > 0
+
+
 def set_system(db: sqlite3.Connection, chat_id: str, system: Turn | None) -> None:
     """Change, add or (None) remove the system prompt of a chat; of a change, only the content is used."""
     with db:

@@ -80,6 +80,29 @@ def update_turn(db: sqlite3.Connection, turn: Turn) -> None:
             db.execute("UPDATE conversations SET updated_at = ? WHERE id = ?", (now, turn.chat_id))
 
 
+def resume_turn(db: sqlite3.Connection, turn: Turn, owner: Owner | None) -> bool:
+    """Mark a reply as streaming, with an owner; its line is shown then.
+
+    Returns False, and writes nothing, if its text or state has changed, or a turn follows it. Raises
+    StoreError if the chat was deleted.
+    """
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        if _in_trash(db, turn.chat_id):
+            raise deleted_meanwhile()
+        now = time.time()
+        resumed = db.execute(
+            "UPDATE turns SET state = 'streaming', error = NULL, owner = ?, updated_at = ? "
+            "WHERE id = ?3 AND state = ? AND content = ? AND thinking = ? "
+            "AND NOT EXISTS (SELECT 1 FROM turns WHERE parent_id = ?3)",
+            (as_json(owner), now, turn.id, turn.state, turn.content, turn.thinking),
+        )
+        if resumed.rowcount:
+            values = (now, turn.id, turn.chat_id)
+            db.execute("UPDATE conversations SET updated_at = ?, leaf = ? WHERE id = ?", values)
+    return resumed.rowcount > 0
+
+
 def turns(db: sqlite3.Connection, chat_id: str) -> list[Turn]:
     """Return every turn of a chat, those of all lines, in the order of writing."""
     rows = db.execute(f"SELECT {TURN} FROM turns WHERE conversation_id = ? ORDER BY position", (chat_id,))

@@ -111,6 +111,14 @@ class Store:
         await self._write_pending()
         return await self._call(statements.insert_turn, turn, owner, chat, system, branch)
 
+    async def resume_turn(self, turn: Turn) -> bool:
+        """Mark a reply as being generated again, by this program.
+
+        Returns False, and writes nothing, if it is not stored as it is given, or something follows it.
+        """
+        await self._write_pending()
+        return await self._call(statements.resume_turn, turn, self._owner)
+
     async def update_turn(self, turn: Turn) -> None:
         """Write the text and the state that a reply has now.
 
@@ -126,6 +134,7 @@ class Store:
     delete_turn = _method(statements.delete_turn)
     add = _method(statements.insert_all)
     update_chat = _method(changes.update_chat)
+    retitle = _method(changes.retitle)
     set_system = _method(changes.set_system)
     version = _method(statements.version)
     preference = _method(statements.preference)

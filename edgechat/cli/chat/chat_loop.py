@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
 from edgechat.chat.commands import question_text
-from edgechat.chat.conversation import Conversation
+from edgechat.chat.conversation import Conversation, nothing_to_continue
 from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.import_export.export import counted
 from edgechat.chat.records import Attachment
@@ -169,6 +169,12 @@ class ChatLoop:
         finally:
             self.conversation.put_back()
 
+    def continue_reply(self) -> None:
+        """Continue the last reply where it ended early. Raises ChatNotFound if it did not."""
+        if not self.conversation.can_continue:
+            raise nothing_to_continue()
+        self._answer(None)
+
     # One answer.
 
     def _load(self) -> ModelInfo:
@@ -205,9 +211,10 @@ class ChatLoop:
         self.status.show(f"loading {self.engine.plan.model_name} {progress:.0%}")
 
     def _answer(self, prompt: str | None, *, is_only: bool = False) -> None:
-        """Stream one answer, to the last question if there is no prompt; however it ends, it is stored.
+        """Stream one answer; however it ends, it is stored.
 
-        is_only: no other question follows.
+        prompt: None for an answer to the last question, or for the rest of one that ended early. is_only: no
+        other question follows.
         """
         model = self._load()
         printer = self._new_printer()

@@ -46,6 +46,9 @@ class CommandTarget(Protocol):
     def retry(self) -> None:
         """Regenerate the last reply. Raises EdgechatError."""
 
+    def continue_reply(self) -> None:
+        """Continue the last reply where it ended early. Raises EdgechatError."""
+
 
 class SlashCommands:
     """Runs the commands. They write to stderr, as everything does that is not an answer."""
@@ -89,6 +92,9 @@ class SlashCommands:
 
     def _retry(self, _: str) -> None:
         self._target.retry()
+
+    def _continue(self, _: str) -> None:
+        self._target.continue_reply()
 
     def _attach(self, path: str) -> None:
         attached = self._target.attachments

@@ -14,8 +14,7 @@ from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.kv.prefix_cache import common_prefix
 from edgechat.engine.kv.window import ContextWindow, whole, window_of
 from edgechat.engine.prompt.control_tokens import ControlTokens
-from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate, begins_answer
-from edgechat.engine.prompt.thinking import HARMONY_FINAL
+from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate, begins_answer, begins_reply
 from edgechat.engine.prompt.token_estimate import LONGEST_PIECE, TokenEstimate, at_least, n_bytes, texts_of
 from edgechat.engine.types import ChatRequest, Message
 
@@ -131,7 +130,12 @@ class Prompts:
         """
         # After a call, its result comes first.
         question = Message("tool", "a", call_id=reply.calls[0].id) if reply.calls else Message("user", "a")
-        messages = (*request.messages, reply, question)
+        before = request.messages
+        if begins_reply(before):  # of which `reply` is the rest
+            begun, before = before[-1], before[:-1]
+            thinking, content = begun.thinking + reply.thinking, begun.content + reply.content
+            reply = replace(reply, thinking=thinking, content=content)
+        messages = (*before, reply, question)
         with self._lock:
             try:
                 draft = self._render_fitting(request, messages, cells)
@@ -223,10 +227,9 @@ class Prompts:
     def _render(
         self, request: ChatRequest, messages: Sequence[Message], *, generation_prompt: bool = True
     ) -> str:
-        if generation_prompt and begins_answer(messages):
+        if generation_prompt and begins_reply(messages):
             text = self._render(request, messages[:-1])
-            guarded: str = self.control_tokens.guard(messages[-1].content)
-            return text + self._answer_opening(text) + guarded
+            return text + self._begun(text, messages[-1])
         return self._template.render(
             messages,
             generation_prompt=generation_prompt,
@@ -237,22 +240,35 @@ class Prompts:
             guard=self.control_tokens.guard,
         )
 
-    def _answer_opening(self, text: str) -> str:
-        """Return what stands between a rendered chat and the text of the answer: the end of a thought."""
+    def _begun(self, text: str, begun: Message) -> str:
+        """Return what a reply that has begun adds to a rendered chat: its thought so far, or all of it."""
         marks = self._template.marks
-        if marks is not None and text.rstrip().endswith(marks.open):
-            return f"{'' if text.endswith(chr(10)) else chr(10)}{marks.close}\n\n"
-        return HARMONY_FINAL if marks is not None and HARMONY_FINAL in marks.skip else ""
+        thought: str = self.control_tokens.guard(begun.thinking)
+        answer: str = self.control_tokens.guard(begun.content)
+        if marks is None or text.rstrip().endswith(marks.close):  # there is no thought, or an empty one
+            return answer
+        is_open = text.rstrip().endswith(marks.open)
+        if thought:
+            thought = thought if is_open else marks.open + thought
+            return thought + marks.close + ("".join(marks.skip) or "\n\n") + answer if answer else thought
+        if is_open:
+            return f"{'' if text.endswith(chr(10)) else chr(10)}{marks.close}\n\n{answer}"
+        return (marks.skip[-1] if marks.skip else "") + answer
+
+    def _is_thinking(self, messages: Sequence[Message], text: str) -> bool:
+        """Say whether a rendered chat ends within a thought."""
+        marks = self._template.marks
+        if marks is None or begins_answer(messages):
+            return False
+        begun = self.control_tokens.guard(messages[-1].thinking) if begins_reply(messages) else ""
+        return text.removesuffix(begun).rstrip().endswith(marks.open)
 
     def _prompt(self, request: ChatRequest, draft: _Draft) -> Prompt:
-        marks = self._template.marks
         return Prompt(
             tokens=draft.tokens,
             boundaries=self._boundaries(draft.tokens, self._boundary(request, draft)),
             dropped=draft.window.dropped,
-            thinking=marks is not None
-            and not begins_answer(request.messages)
-            and draft.text.rstrip().endswith(marks.open),
+            thinking=self._is_thinking(request.messages, draft.text),
         )
 
     def _boundaries(self, tokens: list[int], last: int) -> tuple[int, ...]:

@@ -159,7 +159,14 @@ def _overrun(what: str) -> TemplateError:
     )
 
 
-def begins_answer(messages: Sequence[Message]) -> bool:
-    """Say whether the last message is the beginning of the reply to the others."""
+def begins_reply(messages: Sequence[Message]) -> bool:
+    """Say whether the last message is the beginning of the reply to the others: of its thought, at least."""
     last = messages[-1] if messages else None
-    return last is not None and last.role == "assistant" and bool(last.content) and not last.calls
+    if last is None or last.role != "assistant" or last.calls:
+        return False
+    return bool(last.content or last.thinking)
+
+
+def begins_answer(messages: Sequence[Message]) -> bool:
+    """Say whether the last message is the beginning of the answer to the others, after any thought."""
+    return begins_reply(messages) and bool(messages[-1].content)

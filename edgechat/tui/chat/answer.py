@@ -13,7 +13,7 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.messages import not_sent
 from edgechat.chat.records import Turn
 from edgechat.chat.session import ChatSession
-from edgechat.engine.types import Delta, Dropped, Finished, Prefill, RequestEvent
+from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, Prefill, RequestEvent
 from edgechat.tui.chat.views import ChatView, TranscriptView
 
 _FRAME = 1 / 15
@@ -25,7 +25,7 @@ _PAUSE_PER_COST = 2
 class ReplyObserver(Protocol):
     """The conversation in which a reply is generated."""
 
-    used: int
+    used: int | None
     speed: float
     speedup: float
 
@@ -47,7 +47,10 @@ class ReplyEvents:
         self._observer = observer
         self._view = view
         self._conversation = conversation
-        self._reply = observer.transcript.new_reply()
+        self._resumes = conversation.can_continue
+        transcript = observer.transcript
+        last = conversation.turns[-1]
+        self._reply = transcript.resume_reply(last) if self._resumes else transcript.new_reply()
         self._prompt_tokens = 0
         self._tokens = 0
         self._first_at: float | None = None
@@ -60,7 +63,7 @@ class ReplyEvents:
         before, dropped = len(conversation.turns), conversation.dropped
         problem: EdgechatError | None = None
         painting = asyncio.create_task(self._paint())
-        observer.speedup = 0.0
+        observer.speed = observer.speedup = 0.0
         observer.show_activity("Waiting for the model")
         try:
             show_load = partial(observer.show_activity, "Loading the model")
@@ -74,7 +77,8 @@ class ReplyEvents:
             painting.cancel()
             with suppress(asyncio.CancelledError):
                 await painting
-            self._end(conversation.turns[-1] if len(conversation.turns) > before else None, problem)
+            has_reply = self._resumes or len(conversation.turns) > before
+            self._end(conversation.turns[-1] if has_reply else None, problem)
 
     def _handle(self, event: RequestEvent, dropped: int) -> None:
         observer = self._observer
@@ -93,7 +97,7 @@ class ReplyEvents:
             case Finished(_, _, usage, timings, speculation):
                 self._prompt_tokens, self._tokens = usage.prompt_tokens, usage.completion_tokens
                 self._first_at = None
-                observer.speed = timings.decode_tps or observer.speed
+                observer.speed = timings.decode_tps
                 observer.speedup = speculation.speedup if speculation else 0.0
                 self._view.show_finished(event)
 
@@ -127,6 +131,6 @@ class ReplyEvents:
     def _end(self, turn: Turn | None, problem: EdgechatError | None) -> None:
         if turn is not None:
             self._reply.finish(turn, self._conversation.branches(turn.id))
-        if problem is not None and (turn is None or turn.error is None):
+        if problem is not None and (turn is None or turn.error != ErrorInfo.of(problem)):
             self._observer.transcript.add_problem(problem)
         self._observer.used = self._prompt_tokens + self._tokens or self._observer.used

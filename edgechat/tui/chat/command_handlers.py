@@ -32,6 +32,8 @@ async def _run(controller: ChatController, name: str, argument: str) -> None:
             controller.begin_new()
         case "retry":
             controller.retry()
+        case "continue":
+            controller.continue_reply()
         case "copy":
             copy_reply(controller)
         case "rename":

@@ -6,6 +6,7 @@ The screen calls it for keys and messages, and shows what it is told to through 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from functools import cached_property
@@ -21,9 +22,11 @@ from edgechat.base.errors import (
     StoreError,
 )
 from edgechat.base.text import one_line
+from edgechat.chat.conversation import Conversation, nothing_to_continue
 from edgechat.chat.model_choice import DEFAULT_MODEL, lasting_name
 from edgechat.chat.records import Attachment, Turn
 from edgechat.chat.session import ChatSession
+from edgechat.chat.storage.store import Store
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.open_conversation import OpenConversation, UnsentPrompt, load_unsent, save_unsent
@@ -38,6 +41,8 @@ _SAVE_AFTER = 0.8
 """Seconds after the last key press until an unsent prompt is saved."""
 _HISTORY = 200
 """Questions that the prompt's history goes back."""
+_LONG = 15.0
+"""Seconds after which the end of an answer is announced to a user who is elsewhere."""
 _ENDED = {"complete": "has ended", "stopped": "was stopped", "failed": "has failed"}
 
 
@@ -69,6 +74,8 @@ class ChatController:
         self._new_unsent = UnsentPrompt()
         """What was typed for a new conversation while a stored one is shown."""
         self._save_timer: asyncio.TimerHandle | None = None
+        self._is_closing = False
+        self._titling: asyncio.Task[None] | None = None
         self._arrived: str | None = None
         """A model that was awaited, and is switched to once nothing is being answered."""
         self.shown = OpenConversation(session, view, self)
@@ -77,15 +84,18 @@ class ChatController:
 
     # Opening and closing the app.
 
-    async def start(self) -> None:
-        """Open the store, restore the unsent prompt, and load the model. Errors are shown."""
+    async def start(self, *, last: bool = False) -> None:
+        """Open the store, restore the unsent prompt, and load the model. Errors are shown.
+
+        last: show the last conversation instead of a new one.
+        """
         session, view = self.session, self.view
         try:
             store = await session.store()
             settings = await session.read_settings()
             if not self.shown.id:
                 self.shown.system = settings.system
-            self._restore_new_unsent(await load_unsent(store, None))
+            await self._begin(store, last=last)
             await view.restore_panels()
             self.shown.show_activity("Finding the model")
             engine = await session.engine()
@@ -114,6 +124,8 @@ class ChatController:
 
     async def close(self) -> None:
         """Save replies and prompts, end downloads and the worker, and close the store."""
+        self._is_closing = True
+        self._end_title()
         if "downloads" in self.__dict__:
             await self.downloads.pulls.close()
         await self._save_all()
@@ -176,6 +188,21 @@ class ChatController:
         if focus:
             self.view.pane.take_focus()
 
+    async def _begin(self, store: Store, *, last: bool) -> None:
+        """Restore what was typed for a new conversation, or show the last one."""
+        new = await load_unsent(store, None)
+        chat = await store.latest("app") if last else None
+        opened = await self._load(chat.id) if chat is not None else None
+        if last and opened is None:
+            self.view.show_message("There is no earlier conversation of the app. This is a new one.")
+        if opened is None or self.shown.is_stored or self.shown.is_answering:
+            self._restore_new_unsent(new)
+            return
+        typed = self.prompt  # meanwhile, for the conversation that comes now
+        self.write_prompt(new)
+        self._show(opened)
+        self.write_prompt(self.prompt.before(typed))
+
     async def _load(self, chat_id: str) -> OpenConversation:
         conversation = await self.session.open(chat_id)
         opened = OpenConversation(self.session, self.view, self, conversation)
@@ -213,7 +240,7 @@ class ChatController:
         self.view.show_status(opened)
         self.view.pane.forget_history()
         self.write_prompt(opened.unsent)
-        self._show_notice()
+        self._show_waiting()
         self.view.refresh_chat()
 
     def _leave(self, opened: OpenConversation) -> None:
@@ -243,7 +270,7 @@ class ChatController:
         """Put a question back into the prompt, or keep it with its conversation if that is not shown."""
         if opened is self.shown:
             self.write_prompt(prompt.before(self.prompt))
-            self._store_unsent(opened.stored_id, opened.all_unsent)
+            self._waiting_changed(opened)
         elif opened.is_stored:
             opened.unsent = prompt.before(opened.unsent)
             self._store_unsent(opened.stored_id, opened.all_unsent)
@@ -302,7 +329,8 @@ class ChatController:
         conversation, model = self.shown.conversation, self.session.model
         if conversation is None or model is None:
             return 0
-        return self.shown.used if lasting_name(conversation.chat.model) != lasting_name(model) else 0
+        is_known = lasting_name(conversation.chat.model) == lasting_name(model)
+        return 0 if is_known else self.shown.used or 0
 
     def prompt_changed(self) -> None:
         """Save what is typed, a moment after the last key press."""
@@ -343,36 +371,120 @@ class ChatController:
         asked = UnsentPrompt(text, attachments, self.shown.unsent.edits)
         self.view.pane.forget_history()
         self.prompt_sent()
-        if self.is_awaiting_model:
-            self._let_wait(asked)
-        elif self.shown.is_answering:
-            self.question_not_sent(self.shown, asked)
+        shown = self.shown
+        if not (shown.is_answering or shown.waiting or self.is_awaiting_model):
+            self._answer(shown, shown.ask(asked))
+        elif asked.edits:
+            self.question_not_sent(shown, asked)
         else:
-            self._answer(self.shown, self.shown.ask(asked))
+            shown.waiting.append(asked)
+            self._waiting_changed(shown)
+
+    def take_back(self, number: int = -1) -> None:
+        """Take a waiting question, by default the last one, back into the prompt."""
+        waiting = self.shown.waiting
+        if -len(waiting) <= number < len(waiting):
+            self.write_prompt(waiting.pop(number).before(self.prompt))
+            self._waiting_changed(self.shown)
+            self.view.pane.take_focus()
+            self.view.refresh_chat()
+
+    def _waiting_changed(self, opened: OpenConversation) -> None:
+        """Show and save the questions that wait in a conversation."""
+        if opened is self.shown:
+            opened.unsent = self.prompt
+            self._show_waiting()
+        self._store_unsent(opened.stored_id, opened.all_unsent)
+
+    def _show_waiting(self) -> None:
+        self.view.pane.show_waiting([question.text for question in self.shown.waiting])
+        self._show_notice()
 
     def retry(self, turn_id: str = "") -> None:
         """Regenerate a reply of the conversation that is shown, or its last one. Raises EdgechatError."""
+        self._check_can_retry()
+        self._answer(self.shown, self.shown.retry(turn_id))
+
+    async def retry_with(self, model: str, turn_id: str = "") -> None:
+        """Regenerate a reply with a model, which answers from now on. Raises EdgechatError."""
+        self._check_can_retry()
+        opened, previous = self.shown, self.session.model
+        if model != previous:
+            await self.switch_model(model)
+        if opened is self.shown:
+            self.retry(turn_id)
+        if previous is not None and model != previous:
+            back = f"To go back: /model {one_line(previous, 200)}"
+            self.view.show_message(f"{one_line(model, 60)} answers from now on. {back}", seconds=8)
+
+    def _check_can_retry(self) -> None:
         if self.shown.is_answering:
             raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
         if not self.shown.can_retry:
             raise ChatNotFound("There is no question yet to answer again.")
-        self._answer(self.shown, self.shown.retry(turn_id))
+
+    def continue_reply(self) -> None:
+        """Continue the last reply of the conversation that is shown. Raises EdgechatError."""
+        if self.shown.is_answering:
+            raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
+        if not self.shown.can_continue:
+            raise nothing_to_continue()
+        self._answer(self.shown, self.shown.continue_reply())
 
     def _answer(self, opened: OpenConversation, answering: Coroutine[Any, Any, None]) -> None:
-        self.view.run_in_background(self._wait_for(opened.start(answering)))
+        self._end_title()
+        self.view.run_in_background(self._wait_for(opened, opened.start(answering)))
         self.view.refresh_chat()
 
-    async def _wait_for(self, answer: asyncio.Task[None]) -> None:
+    async def _wait_for(self, opened: OpenConversation, answer: asyncio.Task[None]) -> None:
+        began = time.monotonic()
         try:
             await asyncio.wait([answer])
         finally:
             answer.cancel()
         if self.view.is_open:
+            self._begin_with_arrived()
+            self._ask_next(opened)
+            if time.monotonic() - began >= _LONG and not opened.is_answering:
+                self._announce_end(opened)
+            self._begin_title(opened)
             self._close_answered()
             self._begin_with_arrived()
             self.view.refresh_chat()
         if not answer.cancelled():
             answer.result()
+
+    def _ask_next(self, opened: OpenConversation) -> None:
+        """Send the next question that waits in a conversation."""
+        if self._is_closing or self.is_awaiting_model or opened.is_answering or not opened.waiting:
+            return
+        question = opened.next_question()
+        if question is not None:
+            self._answer(opened, opened.ask(question))
+            self._waiting_changed(opened)
+
+    def _begin_title(self, opened: OpenConversation) -> None:
+        """Let the model title a conversation; a question, or another model, ends that at once."""
+        conversation = opened.conversation
+        if self._is_closing or self.answering or conversation is None or not conversation.has_first_title:
+            return
+        if opened.turns and opened.turns[-1].state == "complete":
+            self._titling = asyncio.create_task(self._title(conversation))
+
+    async def _title(self, conversation: Conversation) -> None:
+        with suppress(EdgechatError):  # the first question stays the title
+            title = await self.session.suggest_title(conversation)
+            if title and await conversation.retitle(title) and self.view.is_open:
+                self.view.refresh_chat()
+
+    def _end_title(self) -> None:
+        if self._titling is not None:
+            self._titling.cancel()
+
+    def _announce_end(self, opened: OpenConversation) -> None:
+        if opened.conversation is not None and opened.turns:
+            how = _ENDED.get(opened.turns[-1].state, "was interrupted")
+            self.view.announce(f"{opened.conversation.chat.title}: the answer {how}.")
 
     def _close_answered(self) -> None:
         """Close background conversations whose replies have ended, and show a message for each."""
@@ -405,6 +517,7 @@ class ChatController:
         session = self.session
         if self.answering:
             raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
+        self._end_title()
         self.view.clear_messages()
         self.shown.show_activity(f"Inspecting {one_line(name, 60)}")
         try:
@@ -458,33 +571,6 @@ class ChatController:
             raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
         self._answer(self.shown, self.shown.ask(UnsentPrompt(question)))
 
-    @property
-    def has_waiting_question(self) -> bool:
-        """Whether a question of the conversation that is shown waits for a model."""
-        return self.shown.waiting_question is not None
-
-    def take_back(self) -> None:
-        """Put the question that waits for a model back into the prompt."""
-        self._give_back(self.shown)
-        self._show_notice()
-        self.view.refresh_chat()
-
-    def _let_wait(self, asked: UnsentPrompt) -> None:
-        shown = self.shown
-        before = shown.waiting_question
-        if before is not None and (before.edits or asked.edits):  # they cannot be asked as one
-            self.question_not_sent(shown, asked)
-        else:
-            shown.waiting_question = asked if before is None else before.before(asked)
-            self._store_unsent(shown.stored_id, shown.all_unsent)
-        self._show_notice()
-        self.view.refresh_chat()
-
-    def _give_back(self, opened: OpenConversation) -> None:
-        question, opened.waiting_question = opened.waiting_question, None
-        if question is not None:
-            self.question_not_sent(opened, question)
-
     def awaited_changed(self, pull: Pull) -> None:
         """Show how far the awaited download is; switch to its model, or give back what waits for it."""
         if pull.model is not None:
@@ -492,7 +578,7 @@ class ChatController:
             self._begin_with_arrived()
         elif pull.is_over:
             for opened in self._all:
-                self._give_back(opened)
+                opened.give_back()
             self._close_answered()
             if pull.error is not None:
                 hint = " ".join(filter(None, (pull.error.hint, "Ctrl+O resumes it, and the guide answers.")))
@@ -516,7 +602,7 @@ class ChatController:
         except EdgechatError:
             self.downloads.awaited = None
             for opened in self._all:
-                self._give_back(opened)
+                opened.give_back()
             self._show_notice()
             raise
 
@@ -526,12 +612,10 @@ class ChatController:
             self.downloads.awaited = None
             self.downloads.withdraw_offer(name)
         for opened in self._all:
-            question, opened.waiting_question = opened.waiting_question, None
-            if question is not None:
-                self._answer(opened, opened.ask(question))
+            self._ask_next(opened)
         self._show_notice()
 
     def _show_notice(self) -> None:
         if "downloads" in self.__dict__:
-            question = self.shown.waiting_question
-            self.view.show_notice(self.downloads.notice(question.text if question is not None else ""))
+            waiting = self.shown.waiting
+            self.view.show_notice(self.downloads.notice(waiting[0].text if waiting else ""))

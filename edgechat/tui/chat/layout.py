@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from textual import events
@@ -20,9 +20,11 @@ from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.transcript.welcome import WelcomePiece
 from edgechat.tui.widgets.activity import Activity
 from edgechat.tui.widgets.key_bar import KeyBar
+from edgechat.tui.widgets.new_lines import NewLines
 from edgechat.tui.widgets.status_bar import StatusBar
 
 if TYPE_CHECKING:
+    from edgechat.chat.records import Turn
     from edgechat.planner.plan import LoadPlan
     from edgechat.tui.chat.views import Status
 
@@ -40,6 +42,8 @@ class ChatLayout(AppScreen[None]):
         /* As wide as the transcript's pieces, beside a column for the scroll bar. */
         #foot { height: auto; align-horizontal: center; padding-right: 1; }
         #foot > * { max-width: 104; }
+        #above { height: 1; }
+        #activity { width: 1fr; }
         #notice { display: none; height: auto; max-height: 3; padding: 0 1; color: $accent; }
         Sidebar, EngineRoom { display: none; height: 1fr; }
         &.-listing Sidebar { display: block; width: 27%; min-width: 30; max-width: 48; }
@@ -58,6 +62,7 @@ class ChatLayout(AppScreen[None]):
         &.-low Chips, &.-tiny Chips { height: 1; }
         &.-low Completions { max-height: 5; }
         &.-tiny Completions { max-height: 2; border: none; }
+        &.-low FooterSheet, &.-tiny FooterSheet { display: none; }
         &.-tiny PromptBox { max-height: 1; border: none; }
         &.-tiny StatusBar { display: none; }
     }
@@ -78,7 +83,9 @@ class ChatLayout(AppScreen[None]):
         with Horizontal(id="columns"), Vertical(id="chat"):
             yield Transcript(id="transcript")
             with Vertical(id="foot"):
-                yield Activity(id="activity")
+                with Horizontal(id="above"):
+                    yield Activity(id="activity")
+                    yield NewLines(id="new-lines")
                 yield Static(id="notice", markup=False)
                 yield PromptPane(id="pane")
                 yield StatusBar(id="status")
@@ -156,6 +163,18 @@ class ChatLayout(AppScreen[None]):
         from edgechat.tui.models.dialogs import ConfirmDialog
 
         return await self.app.push_screen_wait(ConfirmDialog(Content(question), yes=yes, no=no))
+
+    async def choose_model(self, title: str, models: Sequence[tuple[str, str]]) -> str | None:
+        from edgechat.tui.overlays.model_switcher import ModelName, ModelSwitcher
+
+        names = [ModelName(name, about) for name, about in models]
+        chosen: ModelName | None = await self.app.push_screen_wait(ModelSwitcher(names, None, title))
+        return chosen.name if chosen is not None else None
+
+    async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
+        from edgechat.tui.overlays.versions import VersionsScreen
+
+        return await self.app.push_screen_wait(VersionsScreen(versions, shown))
 
     def point_at(self, turn: str) -> None:
         self.transcript.point_at(turn)

@@ -100,16 +100,16 @@ class OpenConversation:
         self.transcript = view.new_transcript(is_new=conversation is None)
         self.activity: tuple[str, float | None, float | None] = ("", None, None)
         """As in `Status`."""
-        self.used = 0
-        """Tokens in the context."""
+        self.used: int | None = 0
+        """Tokens in the context; None if unknown."""
         self.speed = self.speedup = 0.0
         """Tokens per second of the reply, and relative to plain decoding; 0 if unknown."""
         self.unsent = UnsentPrompt()
         """The prompt, as it was when the conversation was shown last."""
         self.pending_question: UnsentPrompt | None = None
         """A question that is being saved."""
-        self.waiting_question: UnsentPrompt | None = None
-        """A question that is asked once a model is downloaded."""
+        self.waiting: list[UnsentPrompt] = []
+        """Questions that are sent one after the other as replies end, or once an awaited model is here."""
         self._session = session
         self._view = view
         self._listener = listener
@@ -142,12 +142,17 @@ class OpenConversation:
     @property
     def is_busy(self) -> bool:
         """Whether something goes on, or will, when it is not shown any more."""
-        return self.is_answering or self.waiting_question is not None
+        return self.is_answering or bool(self.waiting)
 
     @property
     def can_retry(self) -> bool:
         """Whether there is a reply, or a question without one, to regenerate."""
         return not self.is_answering and bool(self.turns) and self.turns[-1].role != "system"
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether the last reply ended early, and can be continued."""
+        return not self.is_answering and self.conversation is not None and self.conversation.can_continue
 
     @property
     def think(self) -> bool | None:
@@ -168,10 +173,9 @@ class OpenConversation:
     @property
     def all_unsent(self) -> UnsentPrompt:
         """All that was typed here and is not a turn in the store."""
-        sent = (question for question in (self.waiting_question, self.pending_question) if question)
-        unsent = self.unsent
-        for question in sent:
-            unsent = question.before(unsent)
+        unsent = self.pending_question or UnsentPrompt()
+        for prompt in (*self.waiting, self.unsent):
+            unsent = unsent.before(prompt)
         return unsent
 
     def show_activity(self, activity: str, share: float | None = None, cached: float | None = None) -> None:
@@ -226,8 +230,27 @@ class OpenConversation:
             self._listener.question_saved(self)
         else:
             self.show_activity("")
-            self._listener.question_not_sent(self, question)
+            self.give_back(question)
         return saved
+
+    def give_back(self, question: UnsentPrompt | None = None) -> None:
+        """Give back a question that was not sent, if any, and those that wait behind it."""
+        given = question or UnsentPrompt()
+        for waiting in self.waiting:
+            given = given.before(waiting)
+        self.waiting.clear()
+        if not given.is_empty:
+            self._listener.question_not_sent(self, given)
+
+    def next_question(self) -> UnsentPrompt | None:
+        """Take the next waiting question; give all back where the last reply did not end by itself."""
+        if not self.waiting:
+            return None
+        if self.turns and (self.turns[-1].role, self.turns[-1].state) != ("assistant", "complete"):
+            self.give_back()
+            return None
+        self.pending_question = self.waiting.pop(0)
+        return self.pending_question
 
     async def _with_files(self, question: UnsentPrompt) -> tuple[Attachment, ...]:
         """Return the attachments, and the files that the text names. Raises AttachmentError."""
@@ -250,16 +273,24 @@ class OpenConversation:
         self._show_turns()
         await self._answer()
 
+    async def continue_reply(self) -> None:
+        """Continue the last reply, which ended early."""
+        self.transcript.follow_end()
+        await self._answer()
+
     async def _answer(self, question: UnsentPrompt | None = None) -> None:
-        """Stream the reply to the last question. question: what to give back if it turns out too long."""
+        """Stream the reply to the last question, or the rest of it.
+
+        question: what to give back if it turns out too long.
+        """
         try:
             conversation = await self._stored()
             turn = conversation.turns[-1]
             await ReplyEvents(self, self._view, conversation).run(self._session)
-            if turn not in conversation.turns:
+            if self.turn(turn.id) is None:  # the question was too long
                 self._show_turns(keep_problems=True)
                 question = question or UnsentPrompt(turn.content, list(turn.attachments))
-                self._listener.question_not_sent(self, question)
+                self.give_back(question)
             self._mark_left_out()
         except EdgechatError as exc:
             self.transcript.add_problem(exc)
@@ -345,9 +376,9 @@ class OpenConversation:
         self.transcript.mark_left_out(self.conversation.left_out() if self.conversation is not None else ())
 
     def _read_figures(self) -> None:
-        """Read how much of the context the conversation took when it was last answered."""
-        figures = next((turn.figures for turn in reversed(self.turns) if turn.figures is not None), None)
-        self.used = 0
-        if figures is not None and figures.usage is not None:
-            self.used = figures.usage.prompt_tokens + figures.usage.completion_tokens
-            self.speed = figures.timings.decode_tps if figures.timings is not None else 0.0
+        """Read how much of the context the last reply took, and how fast it was."""
+        figures = self.turns[-1].figures if self.turns else None
+        usage = figures.usage if figures is not None else None
+        timings = figures.timings if figures is not None else None
+        self.used = usage.prompt_tokens + usage.completion_tokens if usage is not None else None
+        self.speed, self.speedup = timings.decode_tps if timings is not None else 0.0, 0.0

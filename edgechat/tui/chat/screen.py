@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from textual import on, work
 from textual.binding import Binding, BindingType
 
+from edgechat.base.errors import EdgechatError
+from edgechat.base.text import one_line
 from edgechat.tui.chat.layout import ChatLayout
 from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane
+from edgechat.tui.chat.prompt.waiting import WaitingQuestions
 from edgechat.tui.theme import THEMES
 from edgechat.tui.transcript.pieces import ThoughtPiece
+from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.transcript.welcome import WelcomePiece, WelcomeSheet
+from edgechat.tui.widgets.new_lines import NewLines
 
 if TYPE_CHECKING:
     from edgechat.chat.session import ChatSession, SessionServices
@@ -60,6 +65,7 @@ class ChatScreen(ChatLayout):
         Binding("escape", "stop", "Stop"),
         Binding("escape", "take_back", "Take back"),
         Binding("escape", "to_prompt", "Back"),
+        Binding("escape", "clear_find", "Clear the marks", show=False),
         Binding("escape", "clear_toasts", "Close the message", show=False),
         Binding("ctrl+r", "retry", "Retry"),
         Binding("ctrl+n", "new_chat", "New chat"),
@@ -83,12 +89,14 @@ class ChatScreen(ChatLayout):
         services: SessionServices | None,
         model: str | None,
         *,
+        last: bool,
         library: ModelLibrary | None,
         anyway: bool,
         draft: str | None,
         backend: Backend | None,
     ) -> None:
         super().__init__()
+        self._continues_last = last
         self._backend = backend
         self._anyway = anyway
         self._draft_option = draft
@@ -97,7 +105,6 @@ class ChatScreen(ChatLayout):
         self._wanted_model = model
         self._controller: ChatController | None = None
         self._shown: ConversationView | None = None
-        self._plan: LoadPlan | None = None
 
     def on_mount(self) -> None:
         self.show_welcome()
@@ -149,7 +156,7 @@ class ChatScreen(ChatLayout):
         self.pane.arguments = self._arguments
         self.pane.cost = self._cost
         self.prompt.variables = self._variables
-        await self.controller.start()
+        await self.controller.start(last=self._continues_last)
         # What is loaded by now stays: searching it for garbage would delay a key by 40 ms.
         gc.collect()
         gc.freeze()
@@ -176,13 +183,20 @@ class ChatScreen(ChatLayout):
         self._shown = cast("ConversationView", transcript)  # there are no others here
         self._shown.show_in(self.transcript, turn=turn)
 
+    def announce(self, message: str) -> None:
+        if self.session.settings.notify and not self.app.app_focus:
+            self.app.window.announce(message)  # type: ignore[attr-defined]
+
+    def _show_title(self) -> None:
+        shown = self.controller.shown
+        title = shown.conversation.chat.title if shown.conversation is not None else ""
+        name = f"{title} – edgechat" if title else "edgechat"
+        self.app.window.show_title(name, is_busy=bool(self.controller.answering))  # type: ignore[attr-defined]
+
     def show_status(self, status: Status) -> None:
         super().show_status(status)
+        self._show_title()
         self.panels.show_speed(status)
-
-    def show_model(self, plan: LoadPlan) -> None:
-        super().show_model(plan)
-        self._plan = plan
 
     def show_finished(self, finished: Finished) -> None:
         self.panels.show_reply(finished)
@@ -190,7 +204,7 @@ class ChatScreen(ChatLayout):
             self._reading_time.measure(self._plan, finished)
 
     def refresh_chat(self) -> None:
-        self.pane.set_busy(self.answering and not self.controller.is_awaiting_model)
+        self._show_title()
         self.panels.refresh()
         self.refresh_bindings()
 
@@ -204,6 +218,8 @@ class ChatScreen(ChatLayout):
         match command:
             case "search":
                 await self.panels.search(argument)
+            case "find":
+                self._find(argument)
             case "attach":
                 await self.pane.attach_file(argument)
             case "editor":
@@ -232,6 +248,14 @@ class ChatScreen(ChatLayout):
         """Put one of the questions to begin with into the prompt."""
         self.controller.replace_prompt(question)
         self.refresh_chat()
+
+    @on(PromptBox.TakesBack)
+    def _take_back_last(self) -> None:
+        self.controller.take_back()
+
+    @on(WaitingQuestions.Clicked)
+    def _take_back(self, event: WaitingQuestions.Clicked) -> None:
+        self.controller.take_back(event.number)
 
     @on(PromptPane.AttachFailed)
     def _show_attach_error(self, event: PromptPane.AttachFailed) -> None:
@@ -285,7 +309,7 @@ class ChatScreen(ChatLayout):
     def _cost(self, n: int) -> tuple[int, float]:
         """Return how many tokens are read for a question of n, and in how many seconds (0: unknown)."""
         unread = self.controller.unread_tokens
-        cached = 0 if unread else self.controller.shown.used
+        cached = 0 if unread else self.controller.shown.used or 0
         seconds = (
             self._reading_time.seconds(self._plan, n + unread, cached) if self._plan is not None else 0.0
         )
@@ -363,21 +387,47 @@ class ChatScreen(ChatLayout):
         if self.transcript.turns:
             self.transcript.focus(scroll_visible=False)
 
+    @on(Transcript.Unread)
+    def _show_unread(self, event: Transcript.Unread) -> None:
+        self.query_one(NewLines).show(event.lines)
+
+    @on(NewLines.Clicked)
+    def _show_new_lines(self) -> None:
+        self.transcript.anchor()
+
     def action_to_prompt(self) -> None:
         self.app.clear_notifications()
         self.panels.uncover()
+        self.transcript.find("")
         self.prompt.focus()
 
-    def action_turn(self, what: str) -> None:
+    def action_turn(self, what: str, turn: str = "") -> None:
+        """Run an action on a turn, by default the current one."""
         from edgechat.tui.chat.turn_actions import act
 
-        act(self.controller, self.transcript.current, what)
+        act(self.controller, turn or self.transcript.current, what)
 
     def action_conversations(self) -> None:
         self._hold_keys_during(self.panels.toggle_sidebar())
 
     def action_trash(self) -> None:
         self._hold_keys_during(self.panels.show_trash())
+
+    def action_find(self) -> None:
+        """Let the user type what is to be found in this conversation."""
+        self.replace_prompt("/find ")
+
+    def _find(self, words: str) -> None:
+        """Go to words in this conversation. Raises EdgechatError if it does not have them."""
+        if not self.transcript.find(words):
+            raise EdgechatError(
+                f"“{one_line(words, 60)}” is not in this conversation.",
+                hint="To search all conversations: Ctrl+F",
+            )
+        self.transcript.focus(scroll_visible=False)
+
+    def action_clear_find(self) -> None:
+        self.transcript.find("")
 
     def action_search(self) -> None:
         self._hold_keys_during(self.panels.search(""))
@@ -478,7 +528,12 @@ class ChatScreen(ChatLayout):
 
     def on_sidebar_chosen(self, event: Any) -> None:
         self.panels.uncover()
-        self._hold_keys_during(self.controller.open(event.chat_id, event.turn_id or ""))
+        self._hold_keys_during(self._open_hit(event.chat_id, event.turn_id or "", event.words))
+
+    async def _open_hit(self, chat_id: str, turn: str, words: str) -> None:
+        await self.controller.open(chat_id, turn)
+        if words and turn:
+            self.transcript.find(words, turn=turn)
 
     def on_sidebar_renamed(self, event: Any) -> None:
         from edgechat.tui.chat.stored_conversations import rename
@@ -528,14 +583,19 @@ class ChatScreen(ChatLayout):
                 return controller is not None and controller.has_prompt_aside and typing
             case "stop":
                 return self.answering
+            case "clear_find":
+                return self.transcript.is_finding
             case "take_back":
-                return controller is not None and controller.has_waiting_question
+                return (
+                    controller is not None and controller.is_awaiting_model and bool(controller.shown.waiting)
+                )
             case "clear_toasts":
                 return bool(self.app._notifications)
             case "turn":
                 from edgechat.tui.chat.turn_actions import can
 
-                return can(self.controller, self.transcript.current, str(parameters[0]))
+                what, *turn = map(str, parameters)
+                return can(self.controller, turn[0] if turn else self.transcript.current, what)
             case "retry":
                 return controller is not None and controller.shown.can_retry
             case "thoughts":

@@ -11,7 +11,8 @@ from edgechat.tui.chat.controller import ChatController
 def act(controller: ChatController, turn_id: str, what: str) -> None:
     """Run an action on a turn; an error is shown.
 
-    what: copy, copy_code, edit, regenerate, quote, bring_back, unfold, other(-1), other(1).
+    what: copy, copy_code, edit, regenerate, regenerate_with, continue, quote, bring_back, unfold, other(-1),
+    other(1), compare.
     """
     turn, view = controller.shown.turn(turn_id), controller.view
     if turn is None:
@@ -38,6 +39,13 @@ def act(controller: ChatController, turn_id: str, what: str) -> None:
             case "regenerate":
                 controller.retry(turn.id)
                 view.pane.take_focus()
+            case "regenerate_with":
+                view.run_in_background(_regenerate_with(controller, turn))
+            case "compare":
+                view.run_in_background(_compare(controller, turn))
+            case "continue":
+                controller.continue_reply()
+                view.pane.take_focus()
     except EdgechatError as error:
         view.show_error(error)
 
@@ -55,7 +63,11 @@ def can(controller: ChatController, turn_id: str, what: str) -> bool:
             return shown.conversation is not None and turn in shown.conversation.left_out()
         case "copy_code":
             return "```" in turn.content or "~~~" in turn.content or "    " in turn.content
-        case "regenerate":
+        case "continue":
+            return shown.can_continue and turn is shown.turns[-1]
+        case "compare":
+            return shown.conversation is not None and shown.conversation.branches(turn.id)[1] > 1
+        case "regenerate" | "regenerate_with":
             return turn.role != "system"
     return True
 
@@ -64,6 +76,27 @@ async def _switch(controller: ChatController, turn: Turn, by: int) -> None:
     other = await controller.shown.switch(turn.id, by)
     if other is not None:
         controller.view.point_at(other)
+
+
+async def _regenerate_with(controller: ChatController, turn: Turn) -> None:
+    """Let the user choose another model, which answers again, and goes on answering."""
+    models = await controller.downloads.find_names(remote=False)
+    if not models:
+        raise ChatNotFound("There is no other model on this machine.", hint="Ctrl+O downloads one.")
+    chosen = await controller.view.choose_model("Answer again with", models)
+    if chosen is not None:
+        await controller.retry_with(chosen, turn.id)
+        controller.view.pane.take_focus()
+
+
+async def _compare(controller: ChatController, turn: Turn) -> None:
+    shown = controller.shown
+    if shown.conversation is None:
+        return
+    at, _ = shown.conversation.branches(turn.id)
+    chosen = await controller.view.compare(shown.conversation.versions(turn.id), at)
+    if chosen is not None and chosen != at:
+        await _switch(controller, turn, chosen - at)
 
 
 def copy_reply(controller: ChatController) -> None:

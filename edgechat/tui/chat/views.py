@@ -51,6 +51,9 @@ class TranscriptView(Protocol):
     def new_reply(self) -> ReplyView:
         """Return what shows the next reply."""
 
+    def resume_reply(self, turn: Turn) -> ReplyView:
+        """Return what shows the rest of a reply that ended early; how it ended is not shown any more."""
+
     def follow_end(self) -> None:
         """Scroll to the end, and stay there as text is added."""
 
@@ -76,6 +79,9 @@ class PromptView(Protocol):
 
     def fill(self, text: str) -> None:
         """Hold this text in place of the present one."""
+
+    def show_waiting(self, questions: Sequence[str]) -> None:
+        """Show the questions that wait to be sent, the next one first."""
 
     def attach(self, attachment: Attachment) -> None:
         """Send this along with the next question. Raises AttachmentError if there are too many."""
@@ -104,10 +110,10 @@ class Status(Protocol):
 
     Of a prompt that is read also the share that was in the cache already.
     """
-    used: int
-    """Tokens in the context."""
+    used: int | None
+    """Tokens in the context; None if unknown."""
     speed: float
-    """Tokens per second of the present or the last reply; 0 before the first."""
+    """Tokens per second of the present or the last reply; 0 if unknown."""
     speedup: float
     """Speed of the last reply relative to plain decoding; 0 without drafts."""
 
@@ -163,8 +169,17 @@ class ChatView(Protocol):
     def show_error(self, error: EdgechatError) -> None:
         """Show an error beside the chat."""
 
+    def announce(self, message: str) -> None:
+        """Tell the user something who is looking at another window."""
+
     async def confirm(self, question: str, *, yes: str, no: str) -> bool:
         """Ask a question, with the labels of its two answers."""
+
+    async def choose_model(self, title: str, models: Sequence[tuple[str, str]]) -> str | None:
+        """Let the user choose one of these models, each with a few words about it; None: no one."""
+
+    async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
+        """Show versions of a turn side by side; return the number of the one that is chosen, if any."""
 
     # The conversation.
 

@@ -106,10 +106,11 @@ class Sidebar(Widget):
 
     @dataclass
     class Chosen(Message):
-        """A conversation is to be shown, at a turn if there is one."""
+        """A conversation is to be shown, at a turn if there is one, and there at the words searched for."""
 
         chat_id: str
         turn_id: str | None
+        words: str = ""
 
     @dataclass
     class Renamed(Message):
@@ -308,7 +309,7 @@ class Sidebar(Widget):
                 await self._edit_title(row)
             case "choose" if row is not None:
                 turn_id = row.hit.turn_id if isinstance(row, HitRow) else ""
-                self.post_message(self.Chosen(row.chat.id, turn_id or None))
+                self.post_message(self.Chosen(row.chat.id, turn_id or None, self._shown[0]))
             case "pin" if row is not None:
                 self.post_message(self.Pinned(row.chat.id, not row.chat.pinned))
             case "delete" if row is not None:

@@ -57,10 +57,13 @@ class ModelSwitcher(AppDialog[ModelName | None]):
         Binding("pageup", "move('page_up')", "Page up", show=False, priority=True),
     ]
 
-    def __init__(self, models: Sequence[ModelName], current: str | None) -> None:
-        """models: those that were used last first. current: the name of the one that answers now."""
+    def __init__(self, models: Sequence[ModelName], current: str | None, title: str = "") -> None:
+        """models: those that were used last first. current: the name of the one that answers now.
+
+        title: what the model is for, instead of the name of the present one.
+        """
         super().__init__()
-        self._models, self._current = models, current
+        self._models, self._current, self._title = models, current, title
         self._search = FuzzySearch()
 
     def compose(self) -> ComposeResult:
@@ -69,8 +72,8 @@ class ModelSwitcher(AppDialog[ModelName | None]):
             yield KeyedList(id="models")
             yield Static("No model matches. Ctrl+O lists all, and finds others on the hub.", id="none")
         current = f"{one_line(self._current, 50)} answers now" if self._current else "No model is loaded yet"
-        box.border_title = Content(current)
-        box.border_subtitle = "Enter switches · Esc closes"
+        box.border_title = Content(self._title or current)
+        box.border_subtitle = "Enter chooses · Esc closes"
 
     def on_mount(self) -> None:
         self._show()

@@ -6,19 +6,31 @@ transcript but as a piece.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual import events
 from textual.content import Content
+from textual.style import Style
 
 from edgechat.base.text import one_line, printable
 from edgechat.tui.markdown.blocks import RenderedLine
 from edgechat.tui.markdown.document import Document
 from edgechat.tui.transcript.sheet import Sheet
 
+if TYPE_CHECKING:
+    from edgechat.tui.transcript.finding import Finder
+
+
+Link = tuple[str, str]
+"""A label that can be clicked, and the action on the turn that it runs; see `turn_actions.act`."""
+
 
 class Piece:
     """One thing in the transcript. `sheet` is its widget while it is near the screen."""
+
+    is_searched: ClassVar[bool] = False
+    """Whether a search in the transcript finds its text."""
 
     def __init__(self, text: str = "") -> None:
         self.text = printable(text)
@@ -29,10 +41,24 @@ class Piece:
         """Whether keys go to its turn."""
         self.left_out = False
         """Whether the model is not sent its turn any more."""
+        self.finder: Finder | None = None
+        """What is searched for, and marked."""
+        self.here: int | None = None
+        """The line that the search is at."""
 
     def lay_out(self, width: int) -> list[RenderedLine]:
         """Return the lines of the piece at a width."""
         raise NotImplementedError
+
+    def lines(self, width: int) -> list[RenderedLine]:
+        """Return the lines of the piece at a width, also while it is far from the screen."""
+        return self.lay_out(width)
+
+    def find(self, finder: Finder | None, here: int | None = None) -> None:
+        """Mark what is searched for."""
+        if (self.finder, self.here) != (finder, here):
+            self.finder, self.here = finder, here
+            self._changed()
 
     def mount(self) -> Sheet:
         """Return a widget that shows the piece from now on."""
@@ -72,6 +98,8 @@ class Piece:
 class UserPiece(Piece):
     """A question, as it was typed, below the names of its attachments."""
 
+    is_searched = True
+
     def __init__(self, text: str, attachments: tuple[str, ...] = ()) -> None:
         super().__init__(text)
         self._attachments = tuple(one_line(name, 60) for name in attachments)
@@ -97,6 +125,8 @@ class UserPiece(Piece):
 class ReplyPiece(Piece):
     """A reply: Markdown, perhaps still growing. It is parsed only while it is near the screen."""
 
+    is_searched = True
+
     def __init__(self, text: str = "") -> None:
         super().__init__(text)
         self._document = Document()
@@ -118,6 +148,9 @@ class ReplyPiece(Piece):
     def lay_out(self, width: int) -> list[RenderedLine]:
         return self._document.lines(width)
 
+    def lines(self, width: int) -> list[RenderedLine]:
+        return (self._document if self.sheet is not None else Document(self.text)).lines(width)
+
 
 class ThoughtPiece(Piece):
     """The reasoning before an answer, folded until the user unfolds it."""
@@ -136,6 +169,11 @@ class ThoughtPiece(Piece):
         self.unfolded = not self.unfolded
         self._changed()
 
+    def resume(self) -> None:
+        """Show that it goes on."""
+        self.seconds = None
+        self._changed()
+
     def finish(self, tokens: int, seconds: float) -> None:
         """Show what it took in the end."""
         self.tokens, self.seconds = tokens, seconds
@@ -147,7 +185,7 @@ class ThoughtPiece(Piece):
     @property
     def heading(self) -> str:
         """The line that is always visible."""
-        parts = ["Thinking" if self.seconds is None else f"Thought for {_duration(self.seconds)}"]
+        parts = ["Thinking" if self.seconds is None else f"Thought for {duration(self.seconds)}"]
         if self.tokens:
             parts.append("1 token" if self.tokens == 1 else f"{self.tokens:,} tokens")
         return f"{'▾' if self.unfolded else '▸'} {' · '.join(parts)}"
@@ -168,14 +206,49 @@ class CutPiece(Piece):
 
 
 class NotePiece(Piece):
-    """A line by edgechat: how a reply ended, or something to know."""
+    """A line by edgechat: how a reply ended, or something to know; perhaps with what can be clicked there."""
 
-    def __init__(self, text: str, tone: Literal["faint", "warning", "error"] = "faint") -> None:
+    def __init__(
+        self, text: str, tone: Literal["faint", "warning", "error"] = "faint", links: Sequence[Link] = ()
+    ) -> None:
         super().__init__(text)
         self._tone = tone
+        self._links = links
 
     def lay_out(self, width: int) -> list[RenderedLine]:
-        return wrap(self.text, width, f".{self._tone}")
+        line = Content(self.text).stylize(f".{self._tone}")
+        for label, action in self._links:
+            line = Content.assemble(line, "  ", _link(label, self.turn, action))
+        return [RenderedLine(line) for line in line.wrap(width)]
+
+
+class FooterPiece(Piece):
+    """The line below a turn: which version it is, with arrows to the others, and what a reply took."""
+
+    def __init__(self, figures: Sequence[str], branch: tuple[int, int] = (0, 1)) -> None:
+        """figures: the most important first; those that have no room on the line are left out."""
+        super().__init__(" · ".join(figures))
+        self._figures = figures
+        self._branch = branch
+
+    def _new_sheet(self) -> Sheet:
+        return FooterSheet(self)
+
+    def estimate(self, width: int) -> int:
+        return 1
+
+    def lay_out(self, width: int) -> list[RenderedLine]:
+        number, count = self._branch
+        parts: list[Content] = []
+        if count > 1:
+            back = _link("‹", self.turn, "other(-1)") if number else Content("‹").stylize(".faint")
+            on = _link("›", self.turn, "other(1)") if number + 1 < count else Content("›").stylize(".faint")
+            parts = [back, Content(f" {number + 1} of {count} ").stylize(".faint"), on, Content("  ")]
+        arrows = Content.assemble(*parts)
+        room = width - arrows.cell_length
+        figures = [Content(" · ".join(self._figures[:n])) for n in range(len(self._figures), 0, -1)]
+        fitting = next((text for text in figures if text.cell_length <= room), Content(""))
+        return [RenderedLine(Content.assemble(arrows, fitting.stylize(".faint")))]
 
 
 class ProblemPiece(Piece):
@@ -200,7 +273,16 @@ class PieceSheet(Sheet):
         self._piece = piece
 
     def lay_out(self, width: int) -> list[RenderedLine]:
-        return self._piece.lay_out(width)
+        lines, finder = self._piece.lay_out(width), self._piece.finder
+        return lines if finder is None else finder.mark(lines, self._piece.here)
+
+
+class FooterSheet(PieceSheet):
+    """A footer, without an empty line above it."""
+
+    DEFAULT_CSS = """
+    FooterSheet { padding: 0; }
+    """
 
 
 class UserSheet(PieceSheet):
@@ -225,7 +307,14 @@ class ThoughtSheet(PieceSheet):
         self._thought.toggle()
 
 
-def _duration(seconds: float) -> str:
+def _link(label: str, turn: str, action: str) -> Content:
+    """Return a text; a click on it runs an action on a turn."""
+    click = Style.from_meta({"@click": f"screen.turn({action!r}, {turn!r})"})
+    return Content(label).stylize(".action").stylize(click)
+
+
+def duration(seconds: float) -> str:
+    """Return a time as text."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     return f"{seconds:.0f} s" if seconds < 60 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"

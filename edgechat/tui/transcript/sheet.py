@@ -22,8 +22,11 @@ _STYLES = {
     "heading": "text-style: bold; color: $primary",
     "marker": "color: $primary",
     "current": "color: $accent",
+    "action": "text-style: underline; color: $primary",
     "faint": "text-style: dim",
     "edge": "color: $border-blurred",
+    "match": "text-style: underline; color: $warning",
+    "here": "text-style: reverse; color: $warning",
     "warning": "color: $warning",
     "error": "color: $error",
     "code-comment": "text-style: dim italic",
@@ -119,7 +122,12 @@ class Sheet(Widget):
     def _named_style(self, name: str | Style) -> Style:
         if isinstance(name, Style):
             return name
-        return self.get_visual_style(name[1:], partial=True) if name.startswith(".") else Style.null()
+        if not name.startswith("."):
+            return Style.null()
+        style = self.get_visual_style(name[1:], partial=True)
+        if self.get_component_styles(name[1:]).text_style.reverse:  # which Textual leaves out
+            style += Style(reverse=True)
+        return style
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """Return the selected text, without the bars and bullets that stand before the lines."""

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.geometry import Region, Size
 from textual.layout import DockArrangeResult, WidgetPlacement
+from textual.message import Message
 from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 from textual.widgets import Static
 
 from edgechat.tui.transcript.pieces import Piece, ThoughtPiece
+from edgechat.tui.transcript.unread import UnreadLines
 
+if TYPE_CHECKING:
+    from edgechat.tui.transcript.finding import Finder
+
+_FAR = 10**9
 _WIDEST, _MARGIN = 100, 2
 """The width of the text, and of the margin beside it; the style sheet below has the same numbers."""
 
@@ -39,6 +46,7 @@ class Transcript(VerticalScroll):
         scrollbar-size-vertical: 1;
 
         & > Sheet { max-width: 104; border-left: blank; padding: 1 2 0 1; }
+        & > FooterSheet { padding: 0 2 0 1; }
         & > Sheet.-current { border-left: outer $accent; }
         & > UserSheet, & > UserSheet.-current { border-left: none; padding: 1 0 0 0; }
         & > Sheet.-left-out { text-style: dim; }
@@ -51,7 +59,7 @@ class Transcript(VerticalScroll):
         Binding("up,k", "step(-1)", "Turn up", show=False),
         Binding("down,j", "step(1)", "Turn down", show=False),
         Binding("home", "step(-1000000)", "First turn", show=False),
-        Binding("end", "step(1000000)", "Last turn", show=False),
+        Binding("end", "last", "Last turn", show=False),
         Binding("pageup", "page_up", "Page up", show=False),
         Binding("pagedown", "page_down", "Page down", show=False),
         Binding("enter", "screen.turn('unfold')", "Thinking", show=False),
@@ -59,12 +67,24 @@ class Transcript(VerticalScroll):
         Binding("y", "screen.turn('copy_code')", "Copy code"),
         Binding("e", "screen.turn('edit')", "Edit"),
         Binding("r", "screen.turn('regenerate')", "Retry"),
+        Binding("m", "screen.turn('regenerate_with')", "Retry with another model", show=False),
+        Binding("s", "screen.turn('compare')", "Compare"),
+        Binding("g", "screen.turn('continue')", "Continue"),
         Binding("q", "screen.turn('quote')", "Quote"),
         Binding("b", "screen.turn('bring_back')", "Bring back"),
         Binding("left", "screen.turn('other(-1)')", "Previous reply", show=False),
         Binding("right", "screen.turn('other(1)')", "Next reply", show=False),
+        Binding("f", "screen.find", "Find", show=False),
+        Binding("n", "match(1)", "Next match"),
+        Binding("N", "match(-1)", "Previous match", show=False),
         Binding("escape", "screen.to_prompt", "Back"),
     ]
+
+    @dataclass
+    class Unread(Message):
+        """So many lines were added below the end of what has been seen."""
+
+        lines: int
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -76,6 +96,7 @@ class Transcript(VerticalScroll):
         self._width = 80
         self._reading = (0, 0)
         """The piece at the top of the screen, and the line of it."""
+        self._unread = UnreadLines()
         self._filler = Static(classes="filler")
         self._arranged_height = 0
         self._update_pending = False
@@ -83,27 +104,33 @@ class Transcript(VerticalScroll):
         """The line at which the text ended when it was last laid out."""
         self.current = ""
         """The id of the turn that keys go to; empty while the prompt has them."""
+        self._finder: Finder | None = None
+        self._found: Piece | None = None
+        """The piece that the search is at."""
 
     def on_mount(self) -> None:
         self.mount(self._filler)
         self.anchor()
 
     def add(self, *pieces: Piece) -> None:
+        self._remember_seen()
         self.pieces += pieces
         self._heights += [piece.estimate(self._width) for piece in pieces]
         self._tops = None
         self._update_mounted()
-        self.refresh(layout=True)
+        self._lay_out_again()
 
     def append(self, piece: Piece, text: str) -> None:
+        self._remember_seen()
         piece.append(text)
         if piece.sheet is None and piece in self.pieces:
             self._estimate_again(self.pieces.index(piece))
-            self.refresh(layout=True)
+            self._lay_out_again()
 
     def show(self, pieces: list[Piece], *, turn: str = "") -> None:
         """Show another list of pieces, and keep that up to date: scrolled to its end, or to a turn."""
         self.forget_current()
+        self._finder = self._found = None
         self._unmount(self.pieces)
         # Nothing of the old list may be left when the anchor scrolls.
         self.pieces, self._first, self._last, self._reading = pieces, 0, 0, (0, 0)
@@ -121,10 +148,11 @@ class Transcript(VerticalScroll):
         self._first = self._last = 0
         self._heights = [piece.estimate(self._width) for piece in pieces]
         self._tops = None
+        self._unread.forget()
         if reading in pieces and not self.following:
             self._reading = (pieces.index(reading), line)
         self._update_mounted()
-        self.refresh(layout=True)
+        self._lay_out_again()
 
     # The current turn.
 
@@ -138,16 +166,20 @@ class Transcript(VerticalScroll):
         indexes = [at for at, piece in enumerate(self.pieces) if piece.turn == turn]
         if not indexes:
             return
-        self.forget_current()
-        self.current = turn
-        self.screen.refresh_bindings()
-        for at in indexes:
-            self.pieces[at].mark(current=True)
+        self._make_current(turn)
         tops = self._positions()
         top, bottom = tops[indexes[0]], tops[indexes[-1] + 1]
         height = self.scrollable_content_region.height
         if not (self.scroll_y <= top and bottom <= self.scroll_y + height):
             self._scroll_to_piece(indexes[0])
+
+    def _make_current(self, turn: str) -> None:
+        self.forget_current()
+        self.current = turn
+        self.screen.refresh_bindings()
+        for piece in self.pieces:
+            if turn and piece.turn == turn:
+                piece.mark(current=True)
 
     def forget_current(self) -> None:
         for piece in self.pieces:
@@ -161,16 +193,75 @@ class Transcript(VerticalScroll):
             at = turns.index(self.current) if self.current in turns else len(turns) - (by > 0)
             self.point_at(turns[max(0, min(at + by, len(turns) - 1))])
 
-    def _scroll_to_piece(self, index: int) -> None:
-        """Scroll until a piece begins at the top of the screen."""
+    def action_last(self) -> None:
+        """Make the last turn the current one, and scroll to its end."""
+        self.action_step(len(self.turns))
+        self.anchor()
+
+    def _scroll_to_piece(self, index: int, line: int = 0) -> None:
+        """Scroll until a line of a piece is at the top of the screen; line: from its top, may be negative."""
         self._anchor_released = True
-        self._reading = (index, 0)
-        self._mount_near(self._positions()[index])
-        self.refresh(layout=True)
+        self._text_end = _FAR  # else the next layout would see the end on the screen, and stay there
+        self._reading = (index, line)
+        self._mount_near(max(0, self._positions()[index] + line))
+        self._lay_out_again()
+
+    # Finding words.
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether words are searched for, and marked."""
+        return self._finder is not None
+
+    def find(self, words: str, *, turn: str = "") -> bool:
+        """Mark words, and go to the first of them from a turn (else from what is read) on.
+
+        Returns whether there are any; '' marks none any more.
+        """
+        from edgechat.tui.transcript.finding import Finder  # the store's module of queries
+
+        self._finder, self._found = Finder(words) if words else None, None
+        for piece in self.mounted_pieces:
+            piece.find(self._finder)
+        starts = (at for at, piece in enumerate(self.pieces) if turn and piece.turn == turn)
+        found = self._go_to_match((next(starts, self._reading[0]), -1), 1)
+        if not found and self._finder is not None:
+            self._finder = None
+            for piece in self.mounted_pieces:
+                piece.find(None)
+        self.screen.refresh_bindings()
+        return found
+
+    def action_match(self, by: int) -> None:
+        """Go to the next (1) or previous (-1) line with a word that is searched for."""
+        at = self.pieces.index(self._found) if self._found in self.pieces else self._reading[0]
+        line = self._found.here if self._found is not None else None
+        self._go_to_match((at, -1 if line is None else line), by)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.is_finding if action == "match" else True
+
+    def _go_to_match(self, place: tuple[int, int], by: int) -> bool:
+        if self._finder is None or not self.pieces:
+            return False
+        found = self._finder.step(self.pieces, place, by, self._width)
+        if found is None:
+            return False
+        index, line = found
+        if self._found is not None:
+            self._found.find(self._finder)
+        self._found = self.pieces[index]
+        self._found.find(self._finder, line)
+        self._make_current(self._found.turn)
+        height = self.scrollable_content_region.height
+        at = self._positions()[index] + line + 1  # below the empty line
+        if not self.scroll_y <= at < self.scroll_y + height - 1:
+            self._scroll_to_piece(index, line + 1 - height // 3)
+        return True
 
     def on_focus(self) -> None:
         if not self.current and self.turns:
-            self.point_at(self.turns[-1])
+            self._make_current(self.turns[-1])
 
     def on_blur(self) -> None:
         """Forget the current turn, unless the terminal itself has lost the focus."""
@@ -197,7 +288,7 @@ class Transcript(VerticalScroll):
             if thought.unfolded != unfold:
                 thought.toggle()
                 self._estimate_again(index)
-        self.refresh(layout=True)
+        self._lay_out_again()
 
     @property
     def mounted_pieces(self) -> list[Piece]:
@@ -223,10 +314,15 @@ class Transcript(VerticalScroll):
                 region = region.translate((0, top))
             moved.append(placement._replace(region=region))
         self._keep_reading_position(tops, end)
+        self._count_unread()
         if not self._update_pending:
             self._update_pending = True
             self.call_later(self._update_mounted)
         return moved
+
+    def _lay_out_again(self) -> None:
+        # By a child: a widget's own refresh leaves the arrangement of its children as it is cached.
+        self._filler.refresh(layout=True)
 
     def _measure(self, placements: list[WidgetPlacement]) -> None:
         width = min(_WIDEST, self.scrollable_content_region.width - 2 * _MARGIN)
@@ -235,7 +331,8 @@ class Transcript(VerticalScroll):
             self._heights = [piece.estimate(width) for piece in self.pieces]
         by_widget = {placement.widget: placement.region.height for placement in placements}
         for index in range(self._first, self._last):
-            height = by_widget.get(self.pieces[index].sheet)  # type: ignore[arg-type]
+            sheet = self.pieces[index].sheet
+            height = by_widget.get(sheet) if sheet is None or sheet.display else 0  # type: ignore[arg-type]
             if height is not None and height != self._heights[index]:
                 self._heights[index], self._tops = height, None
 
@@ -255,12 +352,23 @@ class Transcript(VerticalScroll):
         if self.following:
             return
         index, line = self._reading
-        wanted = float(tops[min(index, len(self.pieces))] + line)
+        wanted = float(max(0, tops[min(index, len(self.pieces))] + line))
         if wanted != self.scroll_y:
             # Without the watchers, as in Textual's own anchor: they would request this very layout.
             self.set_reactive(Widget.scroll_y, wanted)
             self.set_reactive(Widget.scroll_target_y, wanted)
             self.vertical_scrollbar.set_reactive(ScrollBar.position, wanted)
+
+    def _remember_seen(self) -> None:
+        if not self.following:
+            self._unread.before_adding(self._heights)
+
+    def _count_unread(self) -> None:
+        if self.following:
+            self._unread.forget()
+        bottom = round(self.scroll_y) + self.scrollable_content_region.height
+        if self._unread.update(self._positions(), bottom):
+            self.post_message(self.Unread(self._unread.count))
 
     @property
     def following(self) -> bool:
@@ -273,6 +381,7 @@ class Transcript(VerticalScroll):
         tops = self._positions()
         index = max(0, min(bisect_right(tops, round(new_value)) - 1, len(self.pieces) - 1))
         self._reading = (index, round(new_value) - tops[index])
+        self._count_unread()
         self._update_mounted()
 
     def _update_mounted(self) -> None:
@@ -306,6 +415,9 @@ class Transcript(VerticalScroll):
         above = [index for index in new if not old or index < old.start]
         below = [index for index in new if old and index >= old.stop]
         self._first, self._last = first, last
+        for piece in self.mounted_pieces:
+            if piece is not self._found:
+                piece.find(self._finder)
         if above:
             self.mount(*(self.pieces[index].mount() for index in above), before=0)
         if below:

@@ -6,11 +6,22 @@ The text of a reply is collected as it comes and shown a few times a second.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
+from edgechat.base.text import one_line
 from edgechat.chat.records import Turn
 from edgechat.engine.types import Delta
-from edgechat.tui.transcript.pieces import NotePiece, Piece, ProblemPiece, ReplyPiece, ThoughtPiece, UserPiece
+from edgechat.tui.transcript.pieces import (
+    FooterPiece,
+    NotePiece,
+    Piece,
+    ProblemPiece,
+    ReplyPiece,
+    ThoughtPiece,
+    UserPiece,
+    duration,
+)
 
 _ENDINGS = {
     "stopped": "■ You stopped the reply here.",
@@ -39,7 +50,7 @@ def pieces_of(turn: Turn, branch: tuple[int, int] = (0, 1)) -> list[Piece]:
         if turn.content:
             pieces.append(ReplyPiece(turn.content))
         pieces += _ending_of(turn)
-    return _of_turn(turn.id, [*pieces, *_branch_note(branch)])
+    return _of_turn(turn.id, [*pieces, *_footer_of(turn, branch)])
 
 
 def _of_turn(turn: str, pieces: list[Piece]) -> list[Piece]:
@@ -48,9 +59,17 @@ def _of_turn(turn: str, pieces: list[Piece]) -> list[Piece]:
     return pieces
 
 
-def _branch_note(branch: tuple[int, int]) -> list[Piece]:
-    number, count = branch
-    return [NotePiece(f"‹ {number + 1} of {count} ›  Tab, then ← and →")] if count > 1 else []
+def _footer_of(turn: Turn, branch: tuple[int, int]) -> list[Piece]:
+    figures = turn.figures
+    parts: list[str] = []
+    if figures is not None:
+        parts += [one_line(figures.model, 60)] if figures.model else []
+        if figures.usage is not None and figures.timings is not None:
+            tokens, tps = figures.usage.completion_tokens, figures.timings.decode_tps
+            parts.append("1 token" if tokens == 1 else f"{tokens:,} tokens")
+            parts += [f"{tps:.1f} tok/s"] if tps else []
+            parts.append(duration(figures.seconds))
+    return [FooterPiece(parts, branch)] if parts or branch[1] > 1 else []
 
 
 def _ending_of(turn: Turn) -> list[Piece]:
@@ -58,10 +77,11 @@ def _ending_of(turn: Turn) -> list[Piece]:
     pieces: list[Piece] = []
     if turn.error is not None:
         pieces.append(ProblemPiece(turn.error.message, turn.error.hint))
+    links = [("Continue", "continue")] if turn.is_cut else []
     if turn.state in _ENDINGS and (turn.error is None or turn.state != "failed"):
-        pieces.append(NotePiece(_ENDINGS[turn.state], "warning"))
+        pieces.append(NotePiece(_ENDINGS[turn.state], "warning", links))
     elif turn.figures is not None and turn.figures.reason in _LIMITS:
-        pieces.append(NotePiece(_LIMITS[turn.figures.reason], "warning"))
+        pieces.append(NotePiece(_LIMITS[turn.figures.reason], "warning", links))
     return pieces
 
 
@@ -84,22 +104,26 @@ class PieceView(Protocol):
 class LiveReply:
     """Feeds one streaming reply into a transcript; `paint` does the work, `take` only remembers."""
 
-    def __init__(self, view: PieceView) -> None:
+    def __init__(self, view: PieceView, turn: Turn | None = None, pieces: Sequence[Piece] = ()) -> None:
+        """turn: a reply that is continued, and the pieces that show its text."""
         self._view = view
-        self._turn = ""
+        self._turn = turn.id if turn is not None else ""
         self._unpainted: dict[bool, list[str]] = {True: [], False: []}
-        self._thought: ThoughtPiece | None = None
-        self._reply: ReplyPiece | None = None
+        self._thought = next((piece for piece in pieces if isinstance(piece, ThoughtPiece)), None)
+        self._reply = next((piece for piece in pieces if isinstance(piece, ReplyPiece)), None)
         self._start = 0.0
-        self._thinking_tokens = 0
+        self._thinking_tokens, self._thinking_seconds = _thought_figures(turn) if turn else (0, 0.0)
+        self._tokens_before = self._thinking_tokens
+        if self._thought is not None and self._reply is None:
+            self._thought.resume()
 
     def take(self, delta: Delta) -> None:
         """Remember more text."""
-        self._turn = delta.request_id  # a reply's turn and its request have one id
-        self._start = self._start or time.monotonic()
+        self._turn = self._turn or delta.request_id  # a new reply's turn and its request have one id
+        self._start = self._start or time.monotonic() - self._thinking_seconds
         self._unpainted[delta.thinking].append(delta.text)
         if delta.thinking:
-            self._thinking_tokens = delta.tokens
+            self._thinking_tokens = self._tokens_before + delta.tokens
 
     def paint(self) -> bool:
         """Show the text taken since the last call; return whether there was any."""
@@ -116,7 +140,7 @@ class LiveReply:
         self.paint()
         if self._thought is not None:
             self._thought.finish(*_thought_figures(turn))
-        self._view.add(*_of_turn(turn.id, [*_ending_of(turn), *_branch_note(branch)]))
+        self._view.add(*_of_turn(turn.id, [*_ending_of(turn), *_footer_of(turn, branch)]))
 
     def _show_thought(self, text: str) -> None:
         if self._thought is None:

@@ -24,8 +24,8 @@ class StatusBar(Widget):
     """Tokens per second of the present or the last reply; 0 before the first."""
     speedup = reactive(0.0)
     """The speedup of the last reply by drafts; 0 if nothing was drafted."""
-    used = reactive(0)
-    """Tokens of the context that the conversation takes."""
+    used: reactive[int | None] = reactive(0)
+    """Tokens of the context that the conversation takes; None if unknown."""
     context = reactive(0)
     think: reactive[bool | None] = reactive(None)
     """Whether thinking is switched on or off; None if neither."""
@@ -51,7 +51,7 @@ class StatusBar(Widget):
         if self.speed:
             gain = by_drafts(self.speedup, 1) if wide else ""
             parts.append(Content(f"{self.speed:.1f} tok/s" + f", {gain}" * bool(gain)))
-        if self.context:
+        if self.context and self.used is not None:
             used = min(self.used, self.context)
             share = used / self.context
             usage = f"{share:.0%} of context"

@@ -586,6 +586,46 @@ def test_an_assistants_last_message_is_gone_on_with(source: str) -> None:
     assert bool(between) == (before.thinking or source == "channels")
 
 
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_thought_that_has_begun_is_gone_on_with(source: str) -> None:
+    made = prompts(source)
+    before = made.of(asking(user("Count.")), 4096)
+    begun = made.of(asking(user("Count."), reply("", "one, two,<|im_end|>")), 4096)
+    thought = made._vocabulary.tokenize("one, two,<|im_end|>", bos=False, special=False)
+    assert begun.tokens[: len(before.tokens)] == before.tokens
+    if made._template.marks is None or source == "answers_thinking":  # where it is to answer at once
+        assert (begun.tokens, begun.thinking) == (before.tokens, False)
+    else:
+        assert begun.tokens[-len(thought) :] == thought
+        assert begun.thinking
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_an_answer_goes_on_behind_its_thought(source: str) -> None:
+    made = prompts(source)
+    thought = made.of(asking(user("Count."), reply("", "hm")), 4096)
+    begun = made.of(asking(user("Count."), reply("one,", "hm")), 4096)
+    assert begun.tokens[: len(thought.tokens)] == thought.tokens
+    assert begun.tokens[-4:] == made._vocabulary.tokenize("one,", bos=False, special=False)
+    assert not begun.thinking
+
+
+def test_a_thought_is_not_opened_where_the_template_has_closed_it() -> None:
+    source = "{% for m in messages %}{{ m.content }}{% endfor %}</b><think>\n\n</think>\n\n"
+    made = prompts(source)
+    begun = [made.of(asking(user("Count."), reply("one,", thought)), 4096) for thought in ("", "hm")]
+    assert begun[0] == begun[1]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_next_turn_follows_the_whole_of_a_reply_that_was_gone_on_with(source: str) -> None:
+    made = prompts(source)
+    begun = asking(user("Count."), reply("one, ", "hm"))
+    assert made.next(begun, reply("two."), 4096) == made.next(
+        asking(user("Count.")), reply("one, two.", "hm"), 4096
+    )
+
+
 # Text that is filled in.
 
 FILLS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")

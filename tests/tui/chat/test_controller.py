@@ -30,6 +30,7 @@ from edgechat.tui.chat.command_handlers import run_command
 from edgechat.tui.chat.controller import ChatController
 from edgechat.tui.chat.stored_conversations import delete, purge, restore, undo_delete
 from edgechat.tui.chat.turn_actions import act, can
+from edgechat.tui.models.library import ModelLibrary
 from tests.fakes import FakeEngine
 from tests.tui.chat.views import FakeView
 
@@ -52,6 +53,9 @@ async def started(
     engine: FakeEngine,
     *,
     settings: Settings = Settings(),  # noqa: B008  (it is frozen)
+    library: ModelLibrary | None = None,
+    model: str | None = None,
+    last: bool = False,
 ) -> AsyncIterator[tuple[ChatController, FakeView]]:
     """A controller with a model loaded; closed afterwards."""
 
@@ -61,8 +65,8 @@ async def started(
 
     view = FakeView()
     services = SessionServices(lambda: path, plan, engine_for, lambda: settings)
-    controller = ChatController(view, ChatSession(services))
-    await controller.start()
+    controller = ChatController(view, ChatSession(services, model), library)
+    await controller.start(last=last)
     yield controller, view
     await controller.close()
     await view.settled()

@@ -155,20 +155,6 @@ async def test_a_failed_question_is_asked_once_more_by_key(path: Path) -> None:
         await until(pilot, lambda: "It died." not in text_of(pilot))
 
 
-async def test_a_second_question_waits_in_the_box(path: Path) -> None:
-    app = app_with(FakeEngine(["One ", 30.0, "two"]), path)
-    async with app.run_test() as pilot:
-        await ask(pilot, "First")
-        await until(pilot, lambda: "One" in text_of(pilot))
-        await ask(pilot, "Second")
-        assert "still answering" in text_of(pilot)
-        assert app.screen.prompt.text == "Second"  # type: ignore[attr-defined]
-        await pilot.press("escape")
-        await until(pilot, lambda: "still answering" not in text_of(pilot))
-        assert app.screen.prompt.text == "Second"  # type: ignore[attr-defined]
-    assert len(await stored_turns(path)) == 2
-
-
 async def test_loading_and_reading_the_prompt_are_seen(path: Path) -> None:
     app = app_with(FakeEngine([Prefill("", 512, 2048), 0.4, "Done."], load_seconds=0.8), path)
     async with app.run_test() as pilot:

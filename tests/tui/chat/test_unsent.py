@@ -112,16 +112,17 @@ async def test_a_question_is_kept_until_it_is_in_the_store(path: Path) -> None:
     await store.close()
 
 
-async def test_two_quick_enters_send_one_question(path: Path) -> None:
-    engine = FakeEngine(["One ", 0.3, "two."])
+async def test_of_two_quick_enters_the_second_question_waits(path: Path) -> None:
+    engine = FakeEngine(["One ", 0.3, "two."], ["Three."])
     async with app_with(engine, path).run_test() as pilot:
         screen = await started(pilot)
         box = screen.prompt
         box.post_message(box.Submitted(box, "First"))
         box.post_message(box.Submitted(box, "Second"))
-        await until(pilot, lambda: "One two." in text_of(pilot))
+        await until(pilot, lambda: "One" in text_of(pilot))
         assert len(engine.requests) == 1
-        assert box.text == "Second"
+        await until(pilot, lambda: "Three." in text_of(pilot))
+        assert [request.messages[-1].content for request in engine.requests] == ["First", "Second"]
 
 
 async def test_a_file_is_read_for_the_conversation_that_it_was_named_in(path: Path, tmp_path: Path) -> None:

@@ -1,250 +1,129 @@
-"""Questions that wait for a model that is being downloaded, without a terminal or a hub."""
+"""Questions that wait while an answer is generated, without a terminal and in the app."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from edgechat.base.errors import ChatBusy, CommandError, DoesNotFit, EdgechatError, HubUnreachable
-from edgechat.chat.session import ChatSession, SessionServices
-from edgechat.engine.types import CachePolicy
-from edgechat.models.request import parse_request
-from edgechat.planner.plan import LoadPlan
-from edgechat.planner.ranking.pulling import LocalModelEntry
-from edgechat.settings import Settings
-from edgechat.tui.chat.command_handlers import run_command
-from edgechat.tui.chat.controller import ChatController
-from edgechat.tui.models.library import ModelLibrary
-from edgechat.tui.models.pull import Pull, PullState
+from edgechat.base.errors import EngineCrashed
+from edgechat.chat.storage.store import Store
 from tests.fakes import FakeEngine
-from tests.tui.chat.views import FakeView
-
-MODEL = "qwen3-0.6b"
-ARRIVED = f"{MODEL}:Q8_0"
-
-
-def plan(model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
-    if model.startswith("qwen3-8b"):
-        raise DoesNotFit("It does not fit any more.")
-    return LoadPlan(model_path=model, model_name=model, context=4096, threads=1, reasons=(f"{model} it is.",))
+from tests.tui.chat.test_controller import say, started, until
+from tests.tui.driving import app_with, ask, text_of
+from tests.tui.driving import until as shown
 
 
-@dataclass
-class Downloads:
-    """A library whose downloads end when they are let go, with an error or a model."""
-
-    gate: threading.Event = field(default_factory=threading.Event)
-    error: EdgechatError | None = None
-
-    def decide(self, name: str, quant: str | None, tell: Callable[[str], None]) -> LocalModelEntry:
-        self.gate.wait(10)
-        if self.error is not None:
-            raise self.error
-        return LocalModelEntry(parse_request(name), "Q8_0", Path("/models/x"))
-
-    def library(self) -> ModelLibrary:
-        return replace(ModelLibrary.real(), decide=self.decide, offline=lambda: "")
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "chats.db"
 
 
-@asynccontextmanager
-async def started(
-    tmp_path: Path, engine: FakeEngine, downloads: Downloads
-) -> AsyncIterator[tuple[ChatController, FakeView]]:
-    """A controller with the guide loaded, that awaits a model; closed afterwards."""
-
-    def engine_for(plan: LoadPlan, *, cache_policy: CachePolicy, **_: object) -> FakeEngine:
-        engine.reopen(plan, lasting=cache_policy.disk_bytes != 0)
-        return engine
-
-    view = FakeView()
-    services = SessionServices(lambda: tmp_path / "chats.db", plan, engine_for, Settings)
-    controller = ChatController(view, ChatSession(services), downloads.library())
-    await controller.start()
-    yield controller, view
-    downloads.gate.set()
-    await controller.close()
-    await view.settled()
+def asked(engine: FakeEngine) -> list[str]:
+    return [request.messages[-1].content for request in engine.requests]
 
 
-def await_model(controller: ChatController, name: str = MODEL) -> Pull:
-    pull = controller.downloads.pulls.start(name)
-    controller.await_model(pull)
-    return pull
+async def test_they_are_sent_in_order_as_the_answers_end(path: Path) -> None:
+    engine = FakeEngine(["One ", 0.3, "done."], ["Two."], ["Three."])
+    async with started(path, engine) as (controller, view):
+        controller.ask("1?", [])
+        controller.ask("2?", [])
+        controller.ask("3?", [])
+        assert view.pane.waiting == ["2?", "3?"]
+        await until(lambda: len(engine.requests) == 3 and not controller.shown.is_answering)
+        assert asked(engine) == ["1?", "2?", "3?"]
+        assert view.pane.waiting == []
+        assert [turn.content for turn in controller.shown.turns] == [
+            *("1?", "One done.", "2?", "Two.", "3?", "Three."),
+        ]
 
 
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not true():
-            await asyncio.sleep(0.01)
-
-
-async def test_a_question_is_answered_when_the_model_is_here(tmp_path: Path) -> None:
-    downloads, engine = Downloads(), FakeEngine(["Because of scattering."])
-    async with started(tmp_path, engine, downloads) as (controller, view):
-        await_model(controller)
-        assert "is on its way" in view.notice
-        controller.ask("Why is the sky blue?", [])
-        await asyncio.sleep(0.05)
-        assert engine.requests == []
-        assert view.pane.text == ""
-        assert f"“Why is the sky blue?” is answered as soon as {MODEL} is here" in view.notice
-        assert "Esc takes it back" in view.notice
-        downloads.gate.set()
-        await until(lambda: "scattering" in view.transcript.text)
-        assert view.transcript.text == "Why is the sky blue?\nBecause of scattering."
-        assert controller.session.model == ARRIVED
-        assert view.notice == ""
-        controller.ask("And green?", [])  # nothing is awaited any more
-        await until(lambda: len(engine.requests) == 2)
-
-
-async def test_the_guide_is_asked_meanwhile(tmp_path: Path) -> None:
-    downloads, engine = Downloads(), FakeEngine(["F1."], ["Hello."])
-    async with started(tmp_path, engine, downloads) as (controller, view):
-        await_model(controller)
-        controller.ask("Who are you?", [])
-        await run_command(controller, "guide", "Which key is help?")
-        await until(lambda: "F1." in view.transcript.text)
-        assert "Who are you?" in view.notice
-        downloads.gate.set()
-        await until(lambda: "Hello." in view.transcript.text)
-        assert view.transcript.text == "Which key is help?\nF1.\nWho are you?\nHello."
-
-
-async def test_a_model_that_arrives_interrupts_no_answer(tmp_path: Path) -> None:
-    downloads, engine = Downloads(), FakeEngine(["One ", 0.3, "two."], ["Hello."])
-    async with started(tmp_path, engine, downloads) as (controller, view):
-        pull = await_model(controller)
-        controller.ask("Who are you?", [])
-        await run_command(controller, "guide", "Count.")
-        await until(lambda: "One" in view.transcript.text)
-        with pytest.raises(ChatBusy):
-            controller.ask_guide("More?")
-        downloads.gate.set()
-        await until(lambda: pull.state is PullState.DONE)
-        assert controller.session.model == "guide"
-        await until(lambda: "Hello." in view.transcript.text)
-        assert view.transcript.text == "Count.\nOne two.\nWho are you?\nHello."
-
-
-async def test_a_question_is_taken_back(tmp_path: Path) -> None:
-    downloads, engine = Downloads(), FakeEngine(["Hello."])
-    async with started(tmp_path, engine, downloads) as (controller, view):
-        await_model(controller)
-        controller.ask("Who are", [])
-        controller.ask("you?", [])
-        assert controller.has_waiting_question
-        view.pane.text = "typed since"
+async def test_the_last_one_is_taken_back_first(path: Path) -> None:
+    engine = FakeEngine(["One ", 5.0], ["Two."])
+    async with started(path, engine) as (controller, view):
+        for text in ("1?", "2?", "3?"):
+            controller.ask(text, [])
         controller.take_back()
-        assert view.pane.text == "Who are\nyou?\ntyped since"
-        assert not controller.has_waiting_question
-        downloads.gate.set()
-        await until(lambda: controller.session.model == ARRIVED)
-        await view.settled()
-        assert engine.requests == []
+        assert (view.pane.text, view.pane.waiting) == ("3?", ["2?"])
+        controller.take_back()
+        assert (view.pane.text, view.pane.waiting) == ("2?\n3?", [])
+        controller.take_back()
+        assert view.pane.text == "2?\n3?"
 
 
-async def test_a_question_survives_a_failed_download(tmp_path: Path) -> None:
-    downloads, engine = Downloads(), FakeEngine(["Hello."])
-    downloads.error = HubUnreachable("hub is not reachable.", hint="Check the network.")
-    async with started(tmp_path, engine, downloads) as (controller, view):
-        failed = await_model(controller)
-        controller.ask("Who are you?", [])
-        downloads.gate.set()
-        await until(lambda: failed.is_over)
-        await view.settled()
-        assert (view.pane.text, view.notice) == ("Who are you?", "")
-        (problem,) = view.transcript.problems
-        assert problem.message == f"{MODEL} was not downloaded. hub is not reachable."
-        assert "Ctrl+O" in (problem.hint or "")
-        controller.downloads.pulls.forget(failed)
-        assert len(view.transcript.problems) == 1
+@pytest.mark.parametrize("ends", ["stopped", "failed"])
+async def test_an_answer_that_does_not_end_by_itself_gives_them_back(path: Path, ends: str) -> None:
+    last = 5.0 if ends == "stopped" else EngineCrashed("It died.")
+    engine = FakeEngine(["One ", 0.2, last])
+    async with started(path, engine) as (controller, view):
+        for text in ("1?", "2?", "3?"):
+            controller.ask(text, [])
+        view.pane.text = "half"
+        await until(lambda: "One" in view.transcript.text)
+        if ends == "stopped":
+            await controller.shown.stop()
+        await until(lambda: not controller.shown.is_answering and view.pane.waiting == [])
+        assert view.pane.text == "2?\n3?\nhalf"
+        assert asked(engine) == ["1?"]
 
 
-async def test_a_download_that_is_resumed_is_awaited_again(tmp_path: Path) -> None:
-    downloads, engine = Downloads(), FakeEngine(["Hello."])
-    downloads.error = HubUnreachable("hub is not reachable.")
-    downloads.gate.set()
-    async with started(tmp_path, engine, downloads) as (controller, view):
-        failed = await_model(controller)
-        await until(lambda: failed.is_over)
-        downloads.error = None
-        downloads.gate.clear()
-        controller.downloads.pulls.retry(failed)
-        controller.ask("Who are you?", [])
-        assert "Who are you?" in view.notice
-        downloads.gate.set()
-        await until(lambda: "Hello." in view.transcript.text)
-
-
-async def test_a_model_that_cannot_be_loaded_gives_the_question_back(tmp_path: Path) -> None:
-    downloads, engine = Downloads(), FakeEngine(["I am the guide."])
-    async with started(tmp_path, engine, downloads) as (controller, view):
-        await_model(controller, "qwen3-8b")
-        controller.ask("Who are you?", [])
-        downloads.gate.set()
-        await until(lambda: bool(view.errors))
-        assert (view.pane.text, view.notice) == ("Who are you?", "")
-        controller.ask("And you?", [])
-        await until(lambda: "I am the guide." in view.transcript.text)
-
-
-async def test_a_conversation_that_is_left_is_answered_too(tmp_path: Path) -> None:
-    downloads, engine = Downloads(), FakeEngine(["Hello."])
-    async with started(tmp_path, engine, downloads) as (controller, view):
-        await_model(controller)
-        controller.ask("Who are you?", [])
+async def test_they_are_sent_behind_another_conversation(path: Path) -> None:
+    engine = FakeEngine(["Zero."], ["One ", 0.3, "done."], ["Two."])
+    async with started(path, engine) as (controller, view):
+        first = await say(controller, "0?")
         controller.begin_new()
-        assert "Who are you?" not in view.notice
-        assert view.transcript.text == ""
-        downloads.gate.set()
-        await until(lambda: bool(engine.requests) and not controller.answering)
+        controller.ask("1?", [])
+        controller.ask("2?", [])
+        await until(lambda: controller.shown.is_stored)
+        second = controller.shown.id
+        await controller.open(first)
+        assert view.pane.waiting == []
+        await until(lambda: not controller.answering)
         await view.settled()
-        assert view.messages[-1] == "The reply in “Who are you?” has ended."
+        await controller.open(second)
+        assert [turn.content for turn in controller.shown.turns] == ["1?", "One done.", "2?", "Two."]
 
 
-async def test_a_question_that_waits_outlives_the_app(tmp_path: Path) -> None:
-    async with started(tmp_path, FakeEngine(), Downloads()) as (controller, _):
-        await_model(controller)
-        controller.ask("Who are you?", [])
-    async with started(tmp_path, FakeEngine(), Downloads()) as (controller, view):
-        assert view.pane.text == "Who are you?"
+async def test_they_outlive_a_program_that_is_killed(path: Path) -> None:
+    engine = FakeEngine(["One ", 5.0])
+    async with started(path, engine) as (controller, view):
+        controller.ask("1?", [])
+        await until(lambda: controller.shown.is_stored)
+        controller.ask("2?", [])
+        controller.ask("3?", [])
+        await until(lambda: "One" in view.transcript.text)
+        other = await Store.open(path)  # what is on the disk now
+        (chat,) = await other.chats()
+        assert '"2?\\n3?"' in await other.unsent(chat.id)
+        await other.close()
 
 
-async def test_another_model_that_is_chosen_answers_what_waits(tmp_path: Path) -> None:
-    downloads, engine = Downloads(), FakeEngine(["Mine."])
-    async with started(tmp_path, engine, downloads) as (controller, view):
-        await_model(controller)
-        controller.ask("Who are you?", [])
-        await controller.switch_model("mine")
-        await until(lambda: "Mine." in view.transcript.text)
-        downloads.gate.set()
-        await until(lambda: ARRIVED in view.notice)  # it is offered, and nothing is switched by itself
-        assert controller.session.model == "mine"
+async def test_they_outlive_the_app(path: Path) -> None:
+    async with started(path, FakeEngine(["One ", 5.0])) as (controller, _):
+        controller.ask("1?", [])
+        controller.ask("2?", [])
+        await until(lambda: controller.shown.is_stored)
+        chat = controller.shown.id
+    async with started(path, FakeEngine()) as (controller, view):
+        await controller.open(chat)
+        assert view.pane.text == "2?"
 
 
-async def test_a_better_model_is_offered(tmp_path: Path) -> None:
-    downloads, engine = Downloads(), FakeEngine(["Hello."])
-    async with started(tmp_path, engine, downloads) as (controller, view):
-        pulls = controller.downloads.pulls
-        first, better = pulls.start(MODEL), pulls.start("qwen3-4b")
-        controller.await_model(first, better)
-        downloads.gate.set()
-        await until(lambda: better.is_over and controller.session.model == ARRIVED)
-        await view.settled()
-        assert view.notice == "A better model is ready: qwen3-4b:Q8_0. F5 switches to it."
-        await controller.switch_model("qwen3-4b:Q8_0")
-        assert view.notice == ""
-
-
-async def test_the_guide_is_asked_only_where_it_is_loaded(tmp_path: Path) -> None:
-    async with started(tmp_path, FakeEngine(), Downloads()) as (controller, _):
-        await controller.switch_model("mine")
-        with pytest.raises(CommandError, match="mine answers now"):
-            controller.ask_guide("How?")
+@pytest.mark.slow
+async def test_one_is_seen_and_taken_back_with_the_up_key(path: Path) -> None:
+    app = app_with(FakeEngine(["One ", 30.0, "two"]), path)
+    async with app.run_test() as pilot:
+        await ask(pilot, "First")
+        await shown(pilot, lambda: "One" in text_of(pilot))
+        await ask(pilot, "Second")
+        await shown(pilot, lambda: "1. waits: Second  ↑ takes it back" in text_of(pilot))
+        assert app.chat.prompt.text == ""
+        await pilot.press("up")
+        await shown(pilot, lambda: app.chat.prompt.text == "Second")
+        assert "waits" not in text_of(pilot)
+        await pilot.press("enter")
+        await shown(pilot, lambda: "waits: Second" in text_of(pilot))
+        rows = text_of(pilot).split("\n")
+        await pilot.click(offset=(10, next(y for y, row in enumerate(rows) if "waits: Second" in row)))
+        await shown(pilot, lambda: app.chat.prompt.text == "Second")

@@ -51,6 +51,9 @@ class FakeTranscript:
     def new_reply(self) -> FakeReply:
         return FakeReply(self)
 
+    def resume_reply(self, turn: Turn) -> FakeReply:
+        return FakeReply(self, turn.id)
+
     def follow_end(self) -> None:
         pass
 
@@ -61,12 +64,13 @@ class FakeTranscript:
 class FakeReply:
     """Shows text at once."""
 
-    def __init__(self, transcript: FakeTranscript) -> None:
+    def __init__(self, transcript: FakeTranscript, turn: str = "") -> None:
         self._transcript = transcript
+        self._turn = turn
 
     def take(self, delta: Delta) -> None:
-        turns = self._transcript.turns
-        turns[delta.request_id] = turns.get(delta.request_id, "") + delta.text
+        turns, turn = self._transcript.turns, self._turn or delta.request_id
+        turns[turn] = turns.get(turn, "") + delta.text
 
     def paint(self) -> bool:
         return True
@@ -83,6 +87,7 @@ class FakePrompt:
         self.title = ""
         self.attachments: list[Attachment] = []
         self.history: Sequence[str] = ()
+        self.waiting: Sequence[str] = ()
 
     @property
     def unsent(self) -> str:
@@ -93,6 +98,9 @@ class FakePrompt:
 
     def fill(self, text: str) -> None:
         self.text = text
+
+    def show_waiting(self, questions: Sequence[str]) -> None:
+        self.waiting = list(questions)
 
     def attach(self, attachment: Attachment) -> None:
         self.attachments.append(attachment)
@@ -123,8 +131,13 @@ class FakeView:
         """The one that is shown."""
         self.messages: list[str] = []
         self.errors: list[EdgechatError] = []
+        self.announced: list[str] = []
         self.says_yes = True
         self.asked: list[str] = []
+        self.offered: list[str] = []
+        self.choice: str | None = None
+        self.compared: list[str] = []
+        self.chosen_version: int | None = None
         self.activities: list[str] = []
         self.finished: list[Finished] = []
         self.model = ""
@@ -163,9 +176,20 @@ class FakeView:
     def show_error(self, error: EdgechatError) -> None:
         self.errors.append(error)
 
+    def announce(self, message: str) -> None:
+        self.announced.append(message)
+
     async def confirm(self, question: str, *, yes: str, no: str) -> bool:
         self.asked.append(question)
         return self.says_yes
+
+    async def choose_model(self, title: str, models: Sequence[tuple[str, str]]) -> str | None:
+        self.offered = [name for name, _ in models]
+        return self.choice
+
+    async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
+        self.compared = [turn.content for turn in versions]
+        return self.chosen_version
 
     def new_transcript(self, *, is_new: bool) -> FakeTranscript:
         return FakeTranscript()

@@ -225,7 +225,7 @@ async def test_typing_searches_and_enter_opens_the_place(store: Store) -> None:
         ]
         await pilot.press("enter")
         await until(pilot, lambda: len(app.told) == 1)
-        assert app.told == [Sidebar.Chosen("aaaaaaaa", "taaaaaaaa")]
+        assert app.told == [Sidebar.Chosen("aaaaaaaa", "taaaaaaaa", "brow")]
         await pilot.press("escape")
         await until(pilot, lambda: "Pinned" in text_of(pilot))
         assert len(app.told) == 1
@@ -242,7 +242,7 @@ async def test_enter_opens_what_was_typed_and_not_what_was_listed(store: Store) 
         app = await ready(pilot)
         await pilot.press("slash", *"heron", "enter")
         await until(pilot, lambda: len(app.told) == 1)
-        assert app.told == [Sidebar.Chosen("bbbbbbbb", "tbbbbbbbb")]
+        assert app.told == [Sidebar.Chosen("bbbbbbbb", "tbbbbbbbb", "heron")]
         await pilot.press(*" flies", "enter", "backspace")
         await until(pilot, lambda: "Nothing found" in text_of(pilot))
         await pilot.pause(0.3)
@@ -257,7 +257,7 @@ async def test_enter_in_a_search_waits_for_the_first_read(store: Store) -> None:
         app.sidebar.search("heron")
         await pilot.press("enter")
         await until(pilot, lambda: len(app.told) == 1)
-        assert app.told == [Sidebar.Chosen("bbbbbbbb", "tbbbbbbbb")]
+        assert app.told == [Sidebar.Chosen("bbbbbbbb", "tbbbbbbbb", "heron")]
 
 
 async def test_the_app_may_search(store: Store) -> None:
@@ -283,7 +283,7 @@ async def test_a_title_that_is_found_is_opened_at_no_turn(store: Store) -> None:
         await until(pilot, lambda: "1 found" in text_of(pilot))
         await pilot.press("enter")
         await until(pilot, lambda: len(app.told) == 1)
-        assert app.told == [Sidebar.Chosen("dddddddd", None)]
+        assert app.told == [Sidebar.Chosen("dddddddd", None, "kept")]
 
 
 async def test_a_click_opens_a_row_and_no_heading(store: Store) -> None:

@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 from edgechat.tui.transcript.pieces import NotePiece, ReplyPiece, ThoughtPiece, UserPiece
 from edgechat.tui.transcript.sheet import Sheet
 from edgechat.tui.transcript.transcript import Transcript
+from edgechat.tui.transcript.unread import UnreadLines
 
 pytestmark = pytest.mark.slow
 
@@ -230,3 +231,37 @@ async def test_fewer_pieces_are_shown_while_one_reads_far_up(pilot: Pilot[None])
         pane(pilot).scroll_to(y=0, animate=False)
         await settle(pilot)
     assert "question 0" in "\n".join(shown(pilot))
+
+
+async def test_the_first_turn_is_reached_from_the_end(pilot: Pilot[None]) -> None:
+    pieces = turns(120)
+    for number, piece in enumerate(pieces):
+        piece.turn = str(number)
+    pane(pilot).add(*pieces)
+    pane(pilot).focus()
+    await settle(pilot)
+    await pilot.press("home")
+    await settle(pilot)
+    assert "▌ question 0" in "\n".join(shown(pilot))
+    await pilot.press("end")
+    await settle(pilot)
+    assert "answer 59." in "\n".join(shown(pilot))
+
+
+def test_lines_that_are_added_below_are_unread_until_they_were_on_the_screen() -> None:
+    unread = UnreadLines()
+    assert not unread.update([0, 3, 10], 10)
+    unread.before_adding([3, 7])
+    assert unread.update([0, 3, 10, 14], 8)
+    assert unread.count == 4
+    unread.before_adding([3, 7, 4])  # still below the same line
+    unread.update([5, 8, 15, 19, 20], 8)  # what lies above was measured again
+    assert unread.count == 5
+    unread.update([5, 8, 15, 19, 20], 17)
+    assert unread.count == 3
+    unread.update([5, 8, 15, 19, 20], 9)  # up again
+    assert unread.count == 3
+    assert unread.update([5, 8, 15, 19, 20], 20)
+    assert unread.count == 0
+    unread.update([5, 8, 15, 19, 26], 20)
+    assert unread.count == 0

@@ -24,8 +24,9 @@ _COMPLETING = ("up", "down", "tab", "enter", "escape")
 class PromptBox(Area):
     """Grows with its text up to eight lines. Enter sends; Shift+Enter and Ctrl+J begin a line.
 
-    Up in its first line and Down in its last one go through what was asked before. While `completions` has
-    something to offer, Up, Down, Tab, Enter and Escape are for that.
+    Up in its first line and Down in its last one go through what was asked before; Up in the empty box takes
+    a question back that waits to be sent. While `completions` has something to offer, Up, Down, Tab, Enter
+    and Escape are for that.
     """
 
     DEFAULT_CSS = """
@@ -72,6 +73,9 @@ class PromptBox(Area):
     class WantsHistory(Message):
         """The history is wanted."""
 
+    class TakesBack(Message):
+        """Up was pressed in an empty box, and a question waits to be sent."""
+
     class WantsTurns(Message):
         """The turns are wanted."""
 
@@ -106,6 +110,8 @@ class PromptBox(Area):
         """Returns the {variables} of the saved prompts."""
         self._unfilled = ""
         """The text that was not sent because of a variable."""
+        self.has_waiting = False
+        """Whether questions wait to be sent; Up in the empty box takes the last one back."""
 
     def replay(self, early: list[events.Key | events.Paste]) -> None:
         """Handle keys and pastes that came before the box had the focus."""
@@ -152,10 +158,6 @@ class PromptBox(Area):
         self.history.checkpoint()
         self.move_cursor(self.document.end)
 
-    def put_back(self, text: str) -> None:
-        """Put back what could not be sent, before what was typed since."""
-        self.fill(f"{text}\n{self.text}" if self.text else text)
-
     def quote(self, text: str) -> None:
         """Append a text as a quotation."""
         quoted = "\n".join(f"> {line}".rstrip() for line in text.strip().split("\n"))
@@ -176,6 +178,8 @@ class PromptBox(Area):
             self.action_newline()
         elif event.key == "tab":
             self.action_complete()
+        elif event.key == "up" and self.has_waiting and not self.text:
+            self.post_message(self.TakesBack())
         elif event.key == "up" and self.cursor_at_first_line and not self.selected_text:
             self._step_history(1)
         elif event.key == "down" and self._history_index >= 0 and self.cursor_at_last_line:

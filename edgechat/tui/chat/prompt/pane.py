@@ -21,6 +21,7 @@ from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.chips import Chips
 from edgechat.tui.chat.prompt.completions import Completions, command_suggestions
 from edgechat.tui.chat.prompt.files import FileFinder, TypedPath, path_at_end
+from edgechat.tui.chat.prompt.waiting import WaitingQuestions
 from edgechat.tui.widgets.text_area import Area
 
 if TYPE_CHECKING:
@@ -68,13 +69,8 @@ class PromptPane(Vertical):
         self.arguments: Arguments = lambda _name: ()
         """From a command's name to its possible arguments, each with a short description."""
         self.attachments: list[Attachment] = []
-        self.is_busy = False
-        """Whether a question may not be sent now; it stays in the box then."""
         self.cost: Cost = lambda n: (n, 0.0)
         """From the tokens of a question to those read for it, and in how many seconds (0: unknown)."""
-        self._is_refused = False
-        self._weight = ""
-        """What there is to tell about the length of the prompt."""
         self._weighing: asyncio.TimerHandle | None = None
         self._cleared: list[Attachment] = []
         """The attachments that undo brings back."""
@@ -82,6 +78,7 @@ class PromptPane(Vertical):
         self._finder = FileFinder()
 
     def compose(self) -> ComposeResult:
+        yield WaitingQuestions()
         yield self._completions
         yield Chips()
         yield PromptBox(self._completions, self._update_completions, id="prompt")
@@ -136,6 +133,10 @@ class PromptPane(Vertical):
     def take_focus(self) -> None:
         self.box.focus()
 
+    def show_waiting(self, questions: Sequence[str]) -> None:
+        self.query_one(WaitingQuestions).show(questions)
+        self.box.has_waiting = bool(questions)
+
     def attach(self, attachment: Attachment) -> None:
         if attachment in self.attachments:
             return
@@ -156,15 +157,6 @@ class PromptPane(Vertical):
 
     # What is told in the frame of the box.
 
-    def set_busy(self, is_busy: bool) -> None:
-        """Say whether a question may be sent now."""
-        self.is_busy = is_busy
-        self._is_refused &= is_busy
-        self._show_notice()
-
-    def _show_notice(self) -> None:
-        self.box.border_subtitle = "still answering · Esc stops" if self._is_refused else self._weight
-
     @work(exclusive=True, group="weigh")
     async def _weigh(self) -> None:
         """Show how long the model will take to read the prompt, if that is long."""
@@ -175,8 +167,7 @@ class PromptPane(Vertical):
         named = await asyncio.to_thread(bytes_named_in, text) if "@" in text else 0
         n = guessed_tokens(len(text.encode("utf-8", "replace")) + named)
         n += sum(map(tokens_of, self.attachments))
-        self._weight = notice(*self.cost(n)) if n else ""
-        self._show_notice()
+        self.box.border_subtitle = notice(*self.cost(n)) if n else ""
 
     # Sending.
 
@@ -186,12 +177,7 @@ class PromptPane(Vertical):
         command = parse_command(event.text)
         if command is not None:
             self.post_message(self.Commanded(*command))
-        elif self.is_busy:
-            self.box.put_back(event.text)
-            self._is_refused = True
-            self._show_notice()
         else:
-            self.is_busy = True  # a second Enter may come before the screen has handled the first
             asked = self.Asked(event.text, tuple(self.attachments))
             self._set_attachments([])
             self.post_message(asked)

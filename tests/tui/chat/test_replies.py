@@ -1,0 +1,304 @@
+"""How replies go on, what stands below them, and other models' versions of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from edgechat.base.errors import ChatNotFound, EngineCrashed
+from edgechat.chat.import_export.importing import parse_chat
+from edgechat.chat.storage.store import Store
+from edgechat.settings import Settings
+from edgechat.tui.chat.command_handlers import run_command
+from edgechat.tui.chat.turn_actions import act, can
+from tests.fakes import FakeEngine, thought
+from tests.tui.chat.test_controller import say as answered
+from tests.tui.chat.test_controller import started
+from tests.tui.chat.test_controller import until as settled
+from tests.tui.driving import app_with, ask, say, text_of, until
+from tests.tui.libraries import Fake, row
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "chats.db"
+
+
+async def click(pilot: Pilot[None], words: str) -> None:
+    rows = text_of(pilot).split("\n")
+    y = next(y for y, row in enumerate(rows) if words in row)
+    await pilot.click(offset=(rows[y].index(words), y))
+    await pilot.pause()
+
+
+async def stopped(controller) -> None:  # type: ignore[no-untyped-def]
+    controller.ask("Count.", [])
+    await settled(lambda: "One" in controller.view.transcript.text)
+    await controller.shown.stop()
+    await settled(lambda: not controller.shown.is_answering)
+
+
+# To go on.
+
+
+async def test_a_stopped_reply_goes_on_by_command(path: Path) -> None:
+    engine = FakeEngine(["One, ", 5.0], ["two."])
+    async with started(path, engine) as (controller, view):
+        await stopped(controller)
+        reply = controller.shown.turns[-1]
+        assert can(controller, reply.id, "continue")
+        assert not can(controller, controller.shown.turns[0].id, "continue")
+        await run_command(controller, "continue", "")
+        await settled(lambda: not controller.shown.is_answering)
+        assert view.transcript.text == "Count.\nOne, two."
+        assert not can(controller, reply.id, "continue")
+        await run_command(controller, "continue", "")
+        assert isinstance(view.errors[-1], ChatNotFound)
+
+
+async def test_a_reply_that_cannot_go_on_stays_and_the_error_is_shown(path: Path) -> None:
+    engine = FakeEngine(["One, ", 5.0], [EngineCrashed("It died.")])
+    async with started(path, engine) as (controller, view):
+        await stopped(controller)
+        act(controller, controller.shown.turns[-1].id, "continue")
+        await settled(lambda: bool(view.transcript.problems) and not controller.shown.is_answering)
+        assert view.transcript.text == "Count.\nOne, "
+        assert controller.shown.turns[-1].state == "stopped"
+
+
+@pytest.mark.slow
+async def test_a_click_goes_on_where_the_reply_was_stopped(path: Path) -> None:
+    engine = FakeEngine([thought("Hm."), "One, ", 30.0], ["two."])
+    async with app_with(engine, path).run_test(size=(100, 40)) as pilot:
+        await ask(pilot, "Count.")
+        await until(pilot, lambda: "One," in text_of(pilot))
+        assert "Continue" not in text_of(pilot)
+        await pilot.press("escape")
+        await until(pilot, lambda: "You stopped the reply here.  Continue" in text_of(pilot))
+        await click(pilot, "Continue")
+        await until(pilot, lambda: "One, two." in text_of(pilot))
+        assert "You stopped" not in text_of(pilot)
+        assert "Continue" not in text_of(pilot)
+        assert text_of(pilot).count("Thought for") == 1
+
+
+@pytest.mark.slow
+async def test_a_key_goes_on_with_a_thought(path: Path) -> None:
+    engine = FakeEngine([thought("Hm, "), 30.0], [thought("well."), "Yes."])
+    async with app_with(engine, path).run_test(size=(100, 40)) as pilot:
+        await ask(pilot, "Is it?")
+        await until(pilot, lambda: "Thinking" in text_of(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: "You stopped the reply here." in text_of(pilot))
+        await pilot.press("tab", "g")
+        await until(pilot, lambda: "Yes." in text_of(pilot))
+        await pilot.press("ctrl+t")
+        await until(pilot, lambda: "│ Hm, well." in text_of(pilot))
+        assert text_of(pilot).count("Thought for") == 1
+
+
+# What stands below a reply, and in the status bar.
+
+
+@pytest.mark.slow
+async def test_below_a_reply_stands_what_it_took(path: Path) -> None:
+    async with app_with(FakeEngine(["One ", "two."]), path).run_test(size=(100, 40)) as pilot:
+        await say(pilot, "Count.")
+        await until(pilot, lambda: "scripted · 2 tokens · 25.0 tok/s · 0.1 s" in text_of(pilot))
+        rows = text_of(pilot).split("\n")
+        at = next(y for y, row in enumerate(rows) if "One two." in row)
+        assert "2 tokens" in rows[at + 1]
+
+
+@pytest.mark.slow
+async def test_the_versions_are_gone_through_by_clicks(path: Path) -> None:
+    engine = FakeEngine(["First try."], ["Second try."])
+    async with app_with(engine, path).run_test(size=(100, 40)) as pilot:
+        await say(pilot, "Hi")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: "Second try." in text_of(pilot) and "‹ 2 of 2 ›" in text_of(pilot))
+        await click(pilot, "‹ 2")
+        await until(pilot, lambda: "First try." in text_of(pilot) and "‹ 1 of 2 ›" in text_of(pilot))
+        await click(pilot, "‹ 1")  # there is none before
+        assert "First try." in text_of(pilot)
+        await click(pilot, "›")
+        await until(pilot, lambda: "Second try." in text_of(pilot))
+
+
+async def test_the_speed_is_not_that_of_the_reply_before(path: Path) -> None:
+    engine = FakeEngine(["One."], [0.3, "Two."])
+    async with started(path, engine) as (controller, _):
+        await answered(controller, "1?")
+        assert controller.shown.speed == 25.0
+        controller.ask("2?", [])
+        await settled(lambda: len(engine.requests) == 2)
+        assert controller.shown.speed == 0.0
+        await settled(lambda: not controller.shown.is_answering)
+        assert controller.shown.speed == 25.0
+
+
+async def test_of_an_imported_conversation_nothing_is_known(path: Path) -> None:
+    imported = parse_chat('[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]')
+    store = await Store.open(path)
+    await store.add(imported.chat, imported.turns)
+    await store.close()
+    async with started(path, FakeEngine()) as (controller, _):
+        assert controller.shown.used == 0
+        await controller.open(imported.chat.id)
+        assert (controller.shown.used, controller.shown.speed) == (None, 0.0)
+
+
+# Side by side.
+
+
+async def test_versions_are_compared_and_one_is_chosen(path: Path) -> None:
+    engine = FakeEngine(["One."], ["Two."], ["Three."])
+    async with started(path, engine) as (controller, view):
+        await answered(controller, "Hi")
+        for _ in range(2):
+            assert not can(controller, controller.shown.turns[0].id, "compare")
+            controller.retry()
+            await settled(lambda: not controller.shown.is_answering)
+        reply = controller.shown.turns[-1].id
+        assert can(controller, reply, "compare")
+        view.chosen_version = 0
+        act(controller, reply, "compare")
+        await view.settled()
+        assert view.compared == ["One.", "Two.", "Three."]
+        assert view.transcript.text == "Hi\nOne."
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [80, 120])
+async def test_they_stand_side_by_side_where_there_is_room(path: Path, width: int) -> None:
+    engine = FakeEngine(["First try."], ["Second try."])
+    async with app_with(engine, path).run_test(size=(width, 30)) as pilot:
+        await say(pilot, "Hi")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: "2 of 2" in text_of(pilot))
+        await pilot.press("tab", "s")
+        await until(pilot, lambda: "First try." in text_of(pilot) and "Second try." in text_of(pilot))
+        beside = any("First try." in row and "Second try." in row for row in text_of(pilot).split("\n"))
+        assert beside == (width >= 100)
+        await pilot.press("1")
+        await until(pilot, lambda: "‹ 1 of 2 ›" in text_of(pilot) and "Second try." not in text_of(pilot))
+
+
+# The beginning: the last conversation.
+
+
+async def test_the_last_conversation_is_opened_at_the_start(path: Path) -> None:
+    async with started(path, FakeEngine(["One."])) as (controller, _):
+        chat = await answered(controller, "1?")
+    async with started(path, FakeEngine(), last=True) as (controller, view):
+        assert controller.shown.id == chat
+        assert view.transcript.text == "1?\nOne."
+
+
+async def test_without_one_a_new_conversation_begins(path: Path) -> None:
+    async with started(path, FakeEngine(), last=True) as (controller, view):
+        assert controller.shown.id == ""
+        assert "no earlier conversation" in view.messages[0]
+
+
+# Another model.
+
+
+async def test_another_model_answers_again_and_goes_on_answering(path: Path) -> None:
+    library = Fake(
+        rows=[row("big", path), row("broken", path, damage="cut off"), row("small", path)]
+    ).library()
+    engine = FakeEngine(["One."], ["Two."])
+    settings = Settings(titles=False)
+    async with started(path, engine, settings=settings, library=library, model="small") as (controller, view):
+        await answered(controller, "Hi")
+        reply = controller.shown.turns[-1].id
+        act(controller, reply, "regenerate_with")
+        await view.settled()
+        assert view.offered == ["big", "small"]
+        assert len(engine.requests) == 1
+        view.choice = "big"
+        act(controller, reply, "regenerate_with")
+        await settled(lambda: view.transcript.text == "Hi\nTwo." and not controller.shown.is_answering)
+        assert (controller.session.model, view.model) == ("big", "big")
+        assert controller.shown.conversation is not None
+        assert controller.shown.conversation.branches(controller.shown.turns[-1].id) == (1, 2)
+        assert "big answers from now on. To go back: /model small" in view.messages
+
+
+@pytest.mark.slow
+async def test_the_model_is_chosen_by_its_number(path: Path) -> None:
+    library = Fake(rows=[row("big", path), row("small", path)]).library()
+    engine = FakeEngine(["One."], ["Two."])
+    async with app_with(engine, path, model="small", library=library).run_test(size=(100, 40)) as pilot:
+        await say(pilot, "Hi")
+        await pilot.press("tab", "m")
+        await until(pilot, lambda: "Answer again with" in text_of(pilot) and "1 big" in text_of(pilot))
+        await pilot.press("1")
+        await until(pilot, lambda: "Two." in text_of(pilot) and "2 of 2" in text_of(pilot))
+
+
+# Titles.
+
+
+async def test_the_model_titles_a_conversation_in_idle_time(path: Path) -> None:
+    engine = FakeEngine(["Fill it up."], ["**Title:** Oil for the car.\nMore."])
+    async with started(path, engine, model="big") as (controller, view):
+        await answered(controller, "my car squeaks what do i do")
+        await settled(lambda: controller.title_of(controller.shown.id) == "Oil for the car")
+        request = engine.requests[1]
+        assert (request.priority, request.sampling.temperature, request.chat) == ("background", 0.0, None)
+        assert request.max_tokens is not None
+        store = await controller.session.store()
+        assert [chat.title for chat in await store.chats()] == ["Oil for the car"]
+        await answered(controller, "And then?")
+        await view.settled()
+        assert len(engine.requests) == 3  # it has its title
+
+
+@pytest.mark.parametrize(
+    ("model", "titles"), [("guide", True), ("big", False)], ids=["by the guide", "switched off"]
+)
+async def test_no_title_is_made(path: Path, model: str, titles: bool) -> None:
+    engine = FakeEngine(["One."])
+    async with started(path, engine, model=model, settings=Settings(titles=titles)) as (controller, view):
+        chat = await answered(controller, "Hi")
+        await view.settled()
+        assert len(engine.requests) == 1
+        assert controller.title_of(chat) == "Hi"
+
+
+async def test_a_question_ends_the_making_of_a_title(path: Path) -> None:
+    engine = FakeEngine(["One."], ["Slow ", 30.0], ["Two."], ["Hi there"])
+    async with started(path, engine, model="big") as (controller, _):
+        chat = await answered(controller, "Hi")
+        await settled(lambda: len(engine.requests) == 2)
+        await answered(controller, "2?")
+        await settled(lambda: controller.title_of(chat) == "Hi there")
+        assert engine._running == set()
+
+
+async def test_a_title_by_the_user_stays(path: Path) -> None:
+    engine = FakeEngine(["One."], [0.3, "Something else"])
+    async with started(path, engine, model="big") as (controller, _):
+        chat = await answered(controller, "Hi")
+        await settled(lambda: len(engine.requests) == 2)
+        await run_command(controller, "rename", "Mine")
+        await settled(lambda: not engine._running)
+        assert controller.title_of(chat) == "Mine"
+
+
+# A user who is elsewhere.
+
+
+async def test_the_end_of_a_long_answer_is_announced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine(["One."], [0.3, "Two."])
+    async with started(path, engine) as (controller, view):
+        await answered(controller, "Short?")
+        monkeypatch.setattr("edgechat.tui.chat.controller._LONG", 0.2)
+        await answered(controller, "Long?")
+        await view.settled()
+        assert view.announced == ["Short?: the answer has ended."]
