@@ -38,7 +38,7 @@ class ModelBrowser(Vertical):
         & #filter { display: none; height: 1; border: none; padding: 0 1; background: $background; }
         & #filter.-open { display: block; }
         & #panes { height: 1fr; }
-        & #left { width: 1fr; height: 1fr; padding: 0 1 0 2; }
+        & #left { width: 1fr; height: 1fr; padding: 0 1; }
         & #titles { height: 1; text-wrap: nowrap; }
         & #list:blur > .option-list--option-highlighted { text-style: bold underline; }
         & #none { height: auto; margin: 1 2; display: none; }

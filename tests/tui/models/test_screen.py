@@ -101,7 +101,7 @@ async def test_the_list(tmp_path: Path, width: int) -> None:
     app = stage(world(tmp_path), "small-1b")
     async with app.run_test(size=(width, 40)) as pilot:
         await until(pilot, lambda: "~12" in text_of(pilot))
-        text = "\n".join(found.split("│")[0] for found in text_of(pilot).splitlines())
+        text = "\n".join(found.split("▏")[0] for found in text_of(pilot).splitlines())
         assert text.index("On this machine") < text.index("small-1b") < text.index("broken")
         assert text.index("llama3.2:3b") < text.index("For download") < text.index("mid-8b")
         assert text.index("★ mid-8b") < text.index("huge-70b")
@@ -181,7 +181,7 @@ async def test_what_is_known_of_one(tmp_path: Path) -> None:
             "n-grams",
         ):
             assert words in text, words
-        ladder = [found.split("│")[-1].strip() for found in text.splitlines() if "Q3_K_M" in found]
+        ladder = [found.split("▏")[-1].strip() for found in text.splitlines() if "Q3_K_M" in found]
         assert ladder[0].split() == ["Q3_K_M", "3.0", "GiB", "~15", "0.028", "too", "lossy"]
         await pilot.press("w")
         await pilot.pause()
