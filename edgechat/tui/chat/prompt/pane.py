@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from edgechat.chat.records import Attachment
 
 Arguments = Callable[[str], Sequence[tuple[str, str]]]
-Cost = Callable[[int], tuple[int, float]]
 
 _WEIGH_AFTER = 0.3
 """Seconds after the last change until the prompt is weighed."""
@@ -70,11 +69,11 @@ class PromptPane(Vertical):
         self.attachments: list[Attachment] = []
         self.is_busy = False
         """Whether a question may not be sent now; it stays in the box then."""
-        self.cost: Cost = lambda n: (n, 0.0)
-        """From the tokens of a question to those read for it, and in how many seconds (0: unknown)."""
+        self.notice: Callable[[int], str] = lambda _n: ""
+        """Returns what there is to tell about a question of n tokens."""
         self._is_refused = False
         self._weight = ""
-        """What there is to tell about the length of the prompt."""
+        """What there is to tell about the present one."""
         self._weighing: asyncio.TimerHandle | None = None
         self._cleared: list[Attachment] = []
         """The attachments that undo brings back."""
@@ -169,13 +168,13 @@ class PromptPane(Vertical):
     async def _weigh(self) -> None:
         """Show how long the model will take to read the prompt, if that is long."""
         from edgechat.engine.prompt.guess import guessed_tokens
-        from edgechat.tui.chat.prompt.reading_time import notice, tokens_of
+        from edgechat.tui.chat.prompt.reading_time import tokens_of
 
         text = self.text
         named = await asyncio.to_thread(bytes_named_in, text) if "@" in text else 0
         n = guessed_tokens(len(text.encode("utf-8", "replace")) + named)
         n += sum(map(tokens_of, self.attachments))
-        self._weight = notice(*self.cost(n)) if n else ""
+        self._weight = self.notice(n) if n else ""
         self._show_notice()
 
     # Sending.
