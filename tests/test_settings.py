@@ -223,6 +223,16 @@ def test_a_misspelt_field_of_a_preset() -> None:
     assert refusal('[presets.coder]\nsytem = "x"').hint == "Did you mean presets.coder.system?"
 
 
+def test_saved_prompts() -> None:
+    write('[prompts]\ntr = "Translate to {language}: {text}"\n')
+    assert settings.load().prompts == {"tr": "Translate to {language}: {text}"}
+    change(("prompts", "tr"), None)
+    change(("prompts", "sum up"), "Sum up:\n{text}")
+    assert settings.load().prompts == {"sum up": "Sum up:\n{text}"}
+    assert "'a\\nb' is not a valid prompt name" in refusal('[prompts]\n"a\\nb" = "x"\n').message
+    assert "prompts = 3 is not valid" in refusal("prompts = 3").message
+
+
 def test_presets() -> None:
     write('[presets.coder]\nsystem = "You write code."\nthink = false\n[presets.coder.sampling]\ntop_k = 5\n')
     coder = Preset(system="You write code.", think=False, sampling=SamplingDefaults(top_k=5))

@@ -154,7 +154,7 @@ class ChatScreen(ChatLayout):
     @work(group="start")
     async def _start(self) -> None:
         self.pane.arguments = self._arguments
-        self.pane.cost = self._cost
+        self.pane.notice = self._notice
         self.prompt.variables = self._variables
         await self.controller.start(last=self._continues_last)
         # What is loaded by now stays: searching it for garbage would delay a key by 40 ms.
@@ -306,14 +306,14 @@ class ChatScreen(ChatLayout):
 
         return ReadingTime()
 
-    def _cost(self, n: int) -> tuple[int, float]:
-        """Return how many tokens are read for a question of n, and in how many seconds (0: unknown)."""
-        unread = self.controller.unread_tokens
-        cached = 0 if unread else self.controller.shown.used or 0
-        seconds = (
-            self._reading_time.seconds(self._plan, n + unread, cached) if self._plan is not None else 0.0
-        )
-        return n + unread, seconds
+    def _notice(self, n: int) -> str:
+        """Return what there is to tell about a question of n tokens."""
+        from edgechat.tui.chat.prompt.reading_time import notice
+
+        shown, plan, unread = self.controller.shown, self._plan, self.controller.unread_tokens
+        n, cached = n + unread, 0 if unread else shown.used or 0
+        wait = self._reading_time.seconds(plan, n, cached) if plan is not None else 0.0
+        return notice(n, wait, shown.context)
 
     def _variables(self) -> Collection[str]:
         from edgechat.tui.chat.prompt.variables import variables_in

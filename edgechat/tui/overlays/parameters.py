@@ -20,6 +20,7 @@ from edgechat.chat.parameters import THINK, number
 from edgechat.chat.records import ChatSettings
 from edgechat.engine.types import Sampling
 from edgechat.settings import Preset, SamplingDefaults, checked
+from edgechat.settings.documentation import describe_type
 from edgechat.tui.terminal.screens import AppDialog
 from edgechat.tui.widgets.line_field import LineField
 from edgechat.tui.widgets.text_area import Area
@@ -185,8 +186,9 @@ class ParametersScreen(AppDialog[None]):
             return None
         try:
             checked({name: number(text)}, SamplingDefaults, "Parameters")
-        except SettingsError as error:
-            return error.message
+        except SettingsError:
+            types = {field.name: field.type for field in msgspec.structs.fields(SamplingDefaults)}
+            return f"{name.replace('_', ' ')} has to be {describe_type(types[name])}."
         return None
 
 

@@ -59,7 +59,11 @@ async def _run(app: App[None], command: list[str]) -> None:
     try:
         with _interrupts_ignored(), app.suspend(), app.batch_update():
             try:
-                code = await asyncio.to_thread(subprocess.call, command)
+                process = subprocess.Popen(command)
+                try:
+                    code = await asyncio.to_thread(process.wait)
+                finally:
+                    process.terminate()  # if the app is ended meanwhile
             except (OSError, ValueError) as error:  # which would keep the app suspended
                 failure = error
     except SuspendNotSupported as error:

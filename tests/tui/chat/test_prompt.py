@@ -270,17 +270,17 @@ async def test_chips_are_clicked_away_and_those_without_room_are_counted(path: P
         for name in ("one.txt", "two.txt", "three.txt"):
             pane.attach(Attachment(name, "milk and honey\n"))
         await until(pilot, lambda: "│ ▤ one.txt ~4 tokens ✕ │ and 2 more" in text_of(pilot))
-        await pilot.click(Chips, offset=(3, 1))
+        await pilot.click(Chips, offset=(2, 1))
         await until(pilot, lambda: "▤ two.txt" in text_of(pilot))
         assert [attached.name for attached in pane.attachments] == ["two.txt", "three.txt"]
 
 
 async def test_what_a_long_prompt_takes_is_told(path: Path, folder: Path) -> None:
-    (folder / "long.txt").write_text("word " * 4000)
+    (folder / "long.txt").write_text("word " * 2000)
     async with app_with(FakeEngine(), path).run_test() as pilot:
         prompt = pilot.app.screen.prompt  # type: ignore[attr-defined]
         prompt.fill("Sum up @long.txt ")
-        await until(pilot, lambda: "~5,005 tokens to read" in text_of(pilot))
+        await until(pilot, lambda: "~2,505 tokens to read" in text_of(pilot))
         prompt.fill("Sum up")
         await until(pilot, lambda: "to read" not in text_of(pilot))
 

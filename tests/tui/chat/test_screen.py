@@ -391,6 +391,19 @@ async def test_an_earlier_question_that_is_looked_at_is_not_what_control_c_keeps
         await until(pilot, lambda: prompt.text == "mine")
 
 
+async def test_control_z_brings_back_the_cleared_prompt_before_a_deleted_conversation(path: Path) -> None:
+    app = app_with(FakeEngine(), path)
+    async with app.run_test(notifications=True) as pilot:
+        await say(pilot, "Earlier")
+        app.chat.run_command("delete")
+        await until(pilot, lambda: app.chat.controller.deleted != [])
+        await pilot.press(*"draft", "ctrl+c", "ctrl+z")
+        await until(pilot, lambda: app.chat.prompt.text == "draft")
+        assert "▌ Earlier" not in text_of(pilot)
+        await pilot.press("ctrl+u", "ctrl+z")
+        await until(pilot, lambda: "▌ Earlier" in text_of(pilot))
+
+
 async def test_control_c_quits_only_if_pressed_again_soon(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,7 +82,12 @@ def fault(one: SettingRow) -> str:
 
 def test_every_setting_is_listed() -> None:
     listed = [".".join(one.path) for one in entries(Settings())]
-    assert sorted(listed) == sorted(one.name for one in documented() if one.name != "presets")
+    assert sorted(listed) == sorted(
+        one.name for one in documented() if one.name not in ("presets", "prompts")
+    )
+    (prompt,) = [one for one in entries(Settings(prompts={"tr": "To {it}"})) if one.path[0] == "prompts"]
+    assert (prompt.path, prompt.heading, prompt.editor) == (("prompts", "tr"), "Prompts", "text")
+    assert (prompt.parse("To {her}"), prompt.parse(" ")) == ("To {her}", None)
     of_preset = [one for one in entries(Settings(presets={"a.b": Preset()})) if one.path[0] == "presets"]
     assert {one.path[2] for one in of_preset} == set(Preset.__struct_fields__)
     assert {one.path[3] for one in of_preset if one.path[2] == "sampling"} == set(

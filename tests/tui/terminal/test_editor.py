@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,6 +85,31 @@ def test_control_c_in_the_editor_does_not_end_the_app(
     terminal.until("│ draft")
     terminal.type("ed")
     terminal.until("│ drafted")
+
+
+def test_replies_go_on_while_the_editor_is_open(terminal: Terminal, tmp_path: Path) -> None:
+    long = scripted.write(tmp_path / "long.gguf", reply="word " * 100 + "end", token_ms=10)
+    start(terminal, long, f"'\"{program(tmp_path, 'echo in the editor; read line')}\"'")
+    terminal.ask("Count.")
+    terminal.until("word word")
+    terminal.press("F5")
+    terminal.until("in the editor")
+    with sqlite3.connect(terminal.home / "data" / "chats.db") as db:
+        query = "SELECT state FROM turns ORDER BY position DESC LIMIT 1"
+        terminal.until(lambda: db.execute(query).fetchone() == ("complete",))
+    assert "in the editor" in terminal.screen
+    terminal.press("Enter")
+    terminal.until("word end")
+
+
+def test_an_app_that_is_ended_ends_its_editor(terminal: Terminal, model: Path, tmp_path: Path) -> None:
+    start(terminal, model, f"'\"{program(tmp_path, 'echo in the editor; exec sleep 1000')}\"'")
+    terminal.press("F5")
+    terminal.until("in the editor")
+    (app,) = terminal.processes("edgechat.py -m")
+    app.send_signal(signal.SIGTERM)
+    terminal.until("left with 0")
+    assert not terminal.processes("sleep 1000")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ class Chips(Widget):
     """The attachments of the next question, side by side; a click on one removes it."""
 
     DEFAULT_CSS = """
-    Chips { height: 3; display: none; padding: 0 1; }
+    Chips { height: 3; display: none; }
     Chips.-some { display: block; }
     """
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from edgechat.chat.records import Attachment
 
 Arguments = Callable[[str], Sequence[tuple[str, str]]]
-Cost = Callable[[int], tuple[int, float]]
 
 _WEIGH_AFTER = 0.3
 """Seconds after the last change until the prompt is weighed."""
@@ -69,8 +68,8 @@ class PromptPane(Vertical):
         self.arguments: Arguments = lambda _name: ()
         """From a command's name to its possible arguments, each with a short description."""
         self.attachments: list[Attachment] = []
-        self.cost: Cost = lambda n: (n, 0.0)
-        """From the tokens of a question to those read for it, and in how many seconds (0: unknown)."""
+        self.notice: Callable[[int], str] = lambda _n: ""
+        """Returns what there is to tell about a question of n tokens."""
         self._weighing: asyncio.TimerHandle | None = None
         self._cleared: list[Attachment] = []
         """The attachments that undo brings back."""
@@ -161,13 +160,13 @@ class PromptPane(Vertical):
     async def _weigh(self) -> None:
         """Show how long the model will take to read the prompt, if that is long."""
         from edgechat.engine.prompt.guess import guessed_tokens
-        from edgechat.tui.chat.prompt.reading_time import notice, tokens_of
+        from edgechat.tui.chat.prompt.reading_time import tokens_of
 
         text = self.text
         named = await asyncio.to_thread(bytes_named_in, text) if "@" in text else 0
         n = guessed_tokens(len(text.encode("utf-8", "replace")) + named)
         n += sum(map(tokens_of, self.attachments))
-        self.box.border_subtitle = notice(*self.cost(n)) if n else ""
+        self.box.border_subtitle = self.notice(n) if n else ""
 
     # Sending.
 

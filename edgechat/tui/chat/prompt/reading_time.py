@@ -51,8 +51,13 @@ def tokens_of(attachment: Attachment) -> int:
     return guessed_tokens(len(attachment.text.encode("utf-8", "replace")))
 
 
-def notice(n: int, wait: float) -> str:
-    """Return what to tell about a prompt of so many tokens, in seconds; '' if it is short and quick."""
+def notice(n: int, wait: float, context: int) -> str:
+    """Return what to tell about a prompt of n tokens; '' if it is short and quick.
+
+    wait: the seconds that it takes to read. context: what fits, in tokens. Both are 0 if not known.
+    """
+    if 0 < context < n:
+        return f"~{n:,} tokens, more than the context of {context:,}"
     if n <= _MANY_TOKENS and wait <= _LONG_SECONDS:
         return ""
     return f"~{n:,} tokens to read" + (f" · {seconds(wait)}" if wait else "")

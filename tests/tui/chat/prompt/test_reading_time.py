@@ -48,16 +48,17 @@ def test_a_plan_without_a_forecast_promises_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "wait", "told"),
+    ("n", "wait", "context", "told"),
     [
-        (1000, 10.0, ""),
-        (1001, 0.0, "~1,001 tokens to read"),
-        (1001, 2.0, "~1,001 tokens to read · 2.0 s"),
-        (500, 14.0, "~500 tokens to read · 14 s"),
+        (1000, 10.0, 4096, ""),
+        (1001, 0.0, 0, "~1,001 tokens to read"),
+        (1001, 2.0, 4096, "~1,001 tokens to read · 2.0 s"),
+        (500, 14.0, 4096, "~500 tokens to read · 14 s"),
+        (600, 14.0, 512, "~600 tokens, more than the context of 512"),
     ],
 )
-def test_only_what_is_long_or_slow_is_told(n: int, wait: float, told: str) -> None:
-    assert notice(n, wait) == told
+def test_only_what_is_long_or_slow_or_too_much_is_told(n: int, wait: float, context: int, told: str) -> None:
+    assert notice(n, wait, context) == told
 
 
 def _fields(plan: LoadPlan) -> dict[str, object]:
