@@ -50,6 +50,7 @@ class ChatLayout(AppScreen[None]):
         &.-low PromptBox { max-height: 4; }
         &.-tiny PromptBox { max-height: 1; border: none; }
         &.-tiny StatusBar { display: none; }
+        &.-tiny #notice { max-height: 1; }
     }
     """
     AUTO_FOCUS = ""  # it would let later keys overtake earlier ones
