@@ -100,6 +100,7 @@ async def test_a_question_is_answered_when_the_model_is_here(tmp_path: Path) -> 
         assert view.transcript.text == "Why is the sky blue?\nBecause of scattering."
         assert controller.session.model == ARRIVED
         assert view.notice == ""
+        await until(lambda: not controller.answering)
         controller.ask("And green?", [])  # nothing is awaited any more
         await until(lambda: len(engine.requests) == 2)
 
