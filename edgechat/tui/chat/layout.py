@@ -65,6 +65,7 @@ class ChatLayout(AppScreen[None]):
         &.-low FooterSheet, &.-tiny FooterSheet { display: none; }
         &.-tiny PromptBox { max-height: 1; border: none; }
         &.-tiny StatusBar { display: none; }
+        &.-tiny #notice { max-height: 1; }
     }
     """
     AUTO_FOCUS = ""  # it would let later keys overtake earlier ones

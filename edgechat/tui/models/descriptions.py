@@ -86,8 +86,7 @@ def _plan_facts(item: ModelItem, plan: LoadPlan) -> Iterator[Content]:
     yield _fact("Context", f"{plan.context:,} tokens{cache}")
     quality = quality_class(plan.quant)
     if quality is not None:
-        loss = f", loses {figure(plan.kl_divergence.value, 2)} nats" if plan.kl_divergence else ""
-        yield _fact("Quality", f"{quality.label}{loss}")
+        yield _fact("Quality", quality.label)
     if plan.draft is not None:
         yield _fact("Draft", f"{plan.draft.model_name}, {mebibytes(plan.draft.total_bytes)}")
     elif plan.ngrams:
@@ -144,7 +143,8 @@ def explain(item: ModelItem) -> Content:
     if plan.no_draft and not any(plan.no_draft in reason for reason in plan.reasons):
         parts.append(Content(f"• {printable(plan.no_draft)}"))
     if plan.kl_divergence is not None:
-        parts.append(Content.styled(f"  Loss: {printable(plan.kl_divergence.source)}.", "dim"))
+        loss = f"Loses {figure(plan.kl_divergence.value, 2)} nats: {plan.kl_divergence.source}."
+        parts.append(Content.styled(printable(f"  {loss}"), "dim"))
     if plan.alternatives:
         parts += [Content(""), Content.styled("Alternatives", "bold")]
     for other in plan.alternatives:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from edgechat.base.errors import EdgechatError, ModelFileError
 from edgechat.models.hub.names import parse_model_name
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from edgechat.planner.ranking.survey import SurveyFindings, SurveyOverview
     from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.models.pulls import Pulls
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class KnownModels:
@@ -63,7 +68,7 @@ class KnownModels:
             rows = await asyncio.to_thread(self._library.inventory, self._current)
             self._listed_pulls, self.rows, self._entries = done, rows, entries
             on_progress()
-            overview = await asyncio.to_thread(self._library.overview, rows)
+            overview = await _in_thread(self._library.overview, rows)
             if probing is not None:  # the choice of models depends on it
                 await probing
             self.first = first_models(overview.found.options, self.rate or ASSUMED_RATE)
@@ -75,7 +80,7 @@ class KnownModels:
 
     async def _probe(self) -> None:
         with contextlib.suppress(EdgechatError):  # told when something is downloaded
-            reach = await asyncio.to_thread(self._library.probe)
+            reach = await _in_thread(self._library.probe)
             self.unreachable, self._measured_rate = reach.problem, reach.rate
 
     # Surveys: the quantizations of one model, compared with this machine.
@@ -85,7 +90,7 @@ class KnownModels:
         if item.survey_name in self._surveys or not _can_be_surveyed(item):
             return False
         try:
-            self._surveys[item.survey_name] = await asyncio.to_thread(self._library.survey, item.survey_name)
+            self._surveys[item.survey_name] = await _in_thread(self._library.survey, item.survey_name)
         except EdgechatError as error:
             self._surveys[item.survey_name] = error
         return True
@@ -181,6 +186,21 @@ class KnownModels:
         if option is None or best is None:
             return False
         return (best.variant.model, best.quant) == (option.variant.model, option.quant)
+
+
+async def _in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what a slow function returns. Unlike asyncio.to_thread, it does not delay the end of the app."""
+    outcome = Future[T]()
+
+    def run() -> None:
+        with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+            try:
+                outcome.set_result(function(*args, **kwargs))
+            except Exception as error:  # raised again where it is awaited
+                outcome.set_exception(error)
+
+    threading.Thread(target=run, name="models", daemon=True).start()
+    return await asyncio.wrap_future(outcome)
 
 
 def _can_be_surveyed(item: ModelItem) -> bool:

@@ -43,8 +43,15 @@ class ModelSwitcher(AppDialog[ModelName | None]):
             border: round $primary; padding: 0 1; background: $background;
             border-title-style: bold; border-subtitle-style: dim;
         }
-        & LineField { height: 1; border: none; padding: 0; background: $background; }
-        & KeyedList, & KeyedList:focus { height: auto; max-height: 16; margin-top: 1; }
+        & LineField, & LineField:focus { height: 1; border: none; padding: 0; background: $background; }
+        & KeyedList, & KeyedList:focus {
+            height: auto; max-height: 16; margin-top: 1;
+            & > .option-list--option-highlighted {
+                background: $block-cursor-background;
+                color: $block-cursor-foreground;
+                text-style: $block-cursor-text-style;
+            }
+        }
         & #none { height: auto; margin-top: 1; }
     }
     """

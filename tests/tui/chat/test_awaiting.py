@@ -100,6 +100,7 @@ async def test_a_question_is_answered_when_the_model_is_here(tmp_path: Path) -> 
         assert view.transcript.text == "Why is the sky blue?\nBecause of scattering."
         assert controller.session.model == ARRIVED
         assert view.notice == ""
+        await until(lambda: not controller.answering)
         controller.ask("And green?", [])  # nothing is awaited any more
         await until(lambda: len(engine.requests) == 2)
 
@@ -139,11 +140,12 @@ async def test_a_question_is_taken_back(tmp_path: Path) -> None:
         await_model(controller)
         controller.ask("Who are", [])
         controller.ask("you?", [])
-        assert controller.has_waiting_question
+        assert view.pane.waiting == ["Who are", "you?"]
         view.pane.text = "typed since"
         controller.take_back()
+        controller.take_back()
         assert view.pane.text == "Who are\nyou?\ntyped since"
-        assert not controller.has_waiting_question
+        assert view.pane.waiting == []
         downloads.gate.set()
         await until(lambda: controller.session.model == ARRIVED)
         await view.settled()

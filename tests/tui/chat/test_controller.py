@@ -274,7 +274,7 @@ async def test_the_model_is_switched_but_not_while_a_reply_is_generated(path: Pa
         await run_command(controller, "model", "tiny")
         assert (view.model, engine.n_closed) == ("tiny", 1)
         await run_command(controller, "model", "")
-        assert view.messages[-1] == "The model is tiny."
+        assert view.performed == [("model", "")]  # the screen lists the models, and says which one answers
         await say(controller, "Again.")
         store = await controller.session.store()
         assert [chat.model for chat in await store.chats()] == ["tiny"]

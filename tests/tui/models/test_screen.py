@@ -174,24 +174,40 @@ async def test_what_is_known_of_one(tmp_path: Path) -> None:
             "█ weights 3.0 GiB",
             "▓ cache 1.0 GiB",
             "▒ compute 256 MiB",
-            "· free 10.8 GiB",
+            "· free 11.8 GiB",
             "~12 tokens/s, the first after 10 s",
             "8,192 tokens",
-            "good, loses 0.028 nats",
+            "Quality  good",
             "n-grams",
         ):
             assert words in text, words
         ladder = [found.split("▏")[-1].strip() for found in text.splitlines() if "Q3_K_M" in found]
-        assert ladder[0].split() == ["Q3_K_M", "3.0", "GiB", "~15", "0.028", "too", "lossy"]
+        assert ladder[0].split() == ["Q3_K_M", "2.0", "GiB", "~15", "0.028", "too", "lossy"]
+        assert "nats" not in text
         await pilot.press("w")
         await pilot.pause()
         assert "• The best that fits here." in text_of(pilot)
+        assert "Loses 0.028 nats: a table." in text_of(pilot)
         assert "• mid-8b Q8_0: It does not fit." in text_of(pilot)
         await pilot.press("escape")
         await pilot.pause()
         assert isinstance(app.screen, ModelsScreen)
         await pilot.press("escape")
         await until(pilot, lambda: app.results == [None])
+
+
+async def test_a_model_outside_the_known_places_is_listed_while_it_answers(
+    hf_cache: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "elsewhere" / "mine.gguf"
+    path.parent.mkdir()
+    path.symlink_to(tiny())
+    app = stage(world(tmp_path), str(path), inventory=ModelLibrary.real().inventory)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await at(pilot, "mine")
+        assert line(pilot, "mine").startswith(" ● mine")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.results == [str(path)])
 
 
 async def test_enter_chats_with_what_is_here(tmp_path: Path) -> None:
@@ -353,6 +369,10 @@ async def test_a_pull_that_fails_says_why_and_can_be_tried_again(hub: Hub, hf_ca
         await at(pilot, "mid-8b")
         await pilot.press("enter")
         await until(pilot, lambda: "failed: " in line(pilot, "mid-8b"))
+        text = text_of(pilot)
+        assert text.index("Not downloaded") < text.index("! mid-8b")
+        assert "Downloading" not in text
+        assert "Retry" in text.splitlines()[-1]
         assert app.pulls.all[0].error is not None
         assert (app.pulls.all[0].error.hint or "")[:20] in text_of(pilot)
         await pilot.press("x")
