@@ -23,7 +23,6 @@ from edgechat.tui.widgets.new_lines import NewLines
 from edgechat.tui.widgets.status_bar import StatusBar
 
 if TYPE_CHECKING:
-    from edgechat.chat.records import Turn
     from edgechat.tui.chat.views import Status
 
 _MAX_MESSAGE = 240
@@ -149,14 +148,9 @@ class ChatLayout(AppScreen[None]):
         return await self.app.push_screen_wait(ConfirmDialog(Content(question), yes=yes, no=no))
 
     async def choose_model(self, title: str, models: Sequence[tuple[str, str]]) -> str | None:
-        from edgechat.tui.overlays.model_choice import ModelChoice
+        from edgechat.tui.overlays.model_choice import ModelChooser
 
-        return await self.app.push_screen_wait(ModelChoice(title, models))
-
-    async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
-        from edgechat.tui.overlays.versions import VersionsScreen
-
-        return await self.app.push_screen_wait(VersionsScreen(versions, shown))
+        return await self.app.push_screen_wait(ModelChooser(title, models))
 
     def point_at(self, turn: str) -> None:
         self.transcript.point_at(turn)

@@ -18,11 +18,11 @@ from edgechat.tui.terminal.screens import AppDialog
 _NUMBERED = 9
 
 
-class ModelChoice(AppDialog[str | None]):
+class ModelChooser(AppDialog[str | None]):
     """Local models by name, each with a few words; returns the chosen one, None if none was."""
 
     DEFAULT_CSS = """
-    ModelChoice {
+    ModelChooser {
         align: center middle;
         background: $background;
         & > Vertical {
