@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -94,8 +95,9 @@ async def test_they_outlive_a_program_that_is_killed(path: Path) -> None:
         controller.ask("3?", [])
         await until(lambda: "One" in view.transcript.text)
         other = await Store.open(path)  # what is on the disk now
-        (chat,) = await other.chats()
-        assert '"2?\\n3?"' in await other.unsent(chat.id)
+        async with asyncio.timeout(20):
+            while '"2?\\n3?"' not in await other.unsent(controller.shown.id):
+                await asyncio.sleep(0.01)
         await other.close()
 
 
