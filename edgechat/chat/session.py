@@ -226,7 +226,8 @@ class ChatSession:
         engine, turns = self._engine, [turn for turn in conversation.turns if turn.role != "system"]
         if engine is None or engine.model is None or self.model == DEFAULT_MODEL or not self.settings.titles:
             return ""
-        if not conversation.has_first_title or len(turns) < 2 or not turns[1].content:
+        # A model that found none twice will not find one.
+        if not conversation.has_first_title or not 2 <= len(turns) <= 4 or not turns[1].content:
             return ""
         request = ChatRequest(
             id=uuid.uuid4().hex,
@@ -244,7 +245,7 @@ class ChatSession:
                     text += event.text
                 elif isinstance(event, Finished):
                     reason = event.reason
-        return title_in(text) if reason == "stop" else ""
+        return title_in(text) if reason == "stop" or "\n" in text.strip() else ""
 
     async def persist(self, conversation: Conversation) -> None:
         """Save the KV state of a conversation that is no longer shown."""

@@ -72,3 +72,12 @@ def test_a_conversation_is_renamed_exported_deleted_and_imported(script: Script,
     assert "Continuing: A title (2 messages)." in told
     assert edgechat(*restores.split()[1:]).returncode == 0
     assert sorted(map(len, (turns(0), turns(1)))) == [2, 2]
+
+
+def test_a_reply_that_was_cut_off_goes_on(script: Script) -> None:
+    path = script(reply="Hello there.")
+    assert edgechat("run", path, "Who?", "--max-tokens", "5").stdout == "Hello\n"
+    run = held(path, "/continue", "/continue", words=("--continue",))
+    assert run.stdout == " there.\n"
+    assert "error: There is no answer to continue." in sentences(run)
+    assert turns() == ["Who?", "Hello there."]

@@ -31,7 +31,7 @@ from edgechat.tui.models.pull import PullState
 from edgechat.tui.theme import THEMES
 from tests.fakes import FakeEngine, thought
 from tests.tui import rooms
-from tests.tui.driving import app_with, say, text_of, until
+from tests.tui.driving import app_with, ask, say, text_of, until
 from tests.tui.libraries import GIB, Fake
 from tests.tui.models.test_screen import world
 
@@ -106,6 +106,27 @@ async def turns(pilot: Pilot[None]) -> None:
     await pilot.press("ctrl+r")
     await until(pilot, lambda: "2 of 2" in text_of(pilot))
     await pilot.press("tab")
+
+
+async def stopped(pilot: Pilot[None]) -> None:
+    await asked(pilot)
+    await ask(pilot, "And in one word?")
+    await until(pilot, lambda: "One, two," in text_of(pilot))
+    await pilot.press("escape")
+    await until(pilot, lambda: "You stopped the reply here" in text_of(pilot))
+
+
+async def versions(pilot: Pilot[None]) -> None:
+    await turns(pilot)
+    await pilot.press("s")
+    await until(pilot, lambda: "All versions" in text_of(pilot))
+
+
+async def found(pilot: Pilot[None]) -> None:
+    await asked(pilot)
+    await pilot.press(*"/find quant", "enter")
+    await until(pilot, lambda: pane(pilot).transcript.is_finding)
+    await pilot.press("n")
 
 
 async def attached(pilot: Pilot[None]) -> None:
@@ -225,8 +246,8 @@ async def models(pilot: Pilot[None]) -> None:
 
 Scene = Callable[[Pilot[None]], Awaitable[None]]
 SCENES: tuple[Scene, ...] = (
-    *(empty, chat, turns, attached, commands, crash, window, parameters, palette, help_),
-    *(settings, conversations, trash, search, engine_room, first_run, waiting, switcher, models),
+    *(empty, chat, turns, stopped, versions, found, attached, commands, crash, window, parameters, palette),
+    *(help_, settings, conversations, trash, search, engine_room, first_run, waiting, switcher, models),
 )
 
 
@@ -252,6 +273,8 @@ def engine_for(scene: Scene) -> FakeEngine:
     if scene is crash:
         died = EngineCrashed("The engine process ended unexpectedly.", hint="Ctrl+R asks again.")
         return FakeEngine(["So far", died])
+    if scene is stopped:
+        return FakeEngine(SCRIPTS[0], ["One, two,", 60.0])
     if scene is window:
         return FakeEngine(["One."], ["Two."], ["Three."], [Dropped("", 1), "Four."])
     engine = FakeEngine(*SCRIPTS)

@@ -24,7 +24,6 @@ from edgechat.tui.widgets.new_lines import NewLines
 from edgechat.tui.widgets.status_bar import StatusBar
 
 if TYPE_CHECKING:
-    from edgechat.chat.records import Turn
     from edgechat.planner.plan import LoadPlan
     from edgechat.tui.chat.views import Status
 
@@ -171,11 +170,6 @@ class ChatLayout(AppScreen[None]):
         names = [ModelName(name, about) for name, about in models]
         chosen: ModelName | None = await self.app.push_screen_wait(ModelSwitcher(names, None, title))
         return chosen.name if chosen is not None else None
-
-    async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
-        from edgechat.tui.overlays.versions import VersionsScreen
-
-        return await self.app.push_screen_wait(VersionsScreen(versions, shown))
 
     def point_at(self, turn: str) -> None:
         self.transcript.point_at(turn)

@@ -27,6 +27,7 @@ from edgechat.tui.transcript.welcome import WelcomePiece, WelcomeSheet
 from edgechat.tui.widgets.new_lines import NewLines
 
 if TYPE_CHECKING:
+    from edgechat.chat.records import Turn
     from edgechat.chat.session import ChatSession, SessionServices
     from edgechat.engine.types import Finished
     from edgechat.planner.plan import LoadPlan
@@ -183,6 +184,11 @@ class ChatScreen(ChatLayout):
         self._shown = cast("ConversationView", transcript)  # there are no others here
         self._shown.show_in(self.transcript, turn=turn)
 
+    async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
+        from edgechat.tui.overlays.versions import VersionsScreen
+
+        return await self.app.push_screen_wait(VersionsScreen(versions, shown))
+
     def announce(self, message: str) -> None:
         if self.session.settings.notify and not self.app.app_focus:
             self.app.window.announce(message)  # type: ignore[attr-defined]
@@ -218,8 +224,13 @@ class ChatScreen(ChatLayout):
         match command:
             case "search":
                 await self.panels.search(argument)
+            case "find" if self._find(argument):
+                self.transcript.focus(scroll_visible=False)
             case "find":
-                self._find(argument)
+                raise EdgechatError(
+                    f"“{one_line(argument, 60)}” is not in this conversation.",
+                    hint="To search all conversations: Ctrl+F",
+                )
             case "attach":
                 await self.pane.attach_file(argument)
             case "editor":
@@ -253,8 +264,8 @@ class ChatScreen(ChatLayout):
     def _take_back_last(self) -> None:
         self.controller.take_back()
 
-    @on(WaitingQuestions.Clicked)
-    def _take_back(self, event: WaitingQuestions.Clicked) -> None:
+    @on(WaitingQuestions.Recalled)
+    def _take_back(self, event: WaitingQuestions.Recalled) -> None:
         self.controller.take_back(event.number)
 
     @on(PromptPane.AttachFailed)
@@ -391,14 +402,14 @@ class ChatScreen(ChatLayout):
     def _show_unread(self, event: Transcript.Unread) -> None:
         self.query_one(NewLines).show(event.lines)
 
-    @on(NewLines.Clicked)
+    @on(NewLines.Wanted)
     def _show_new_lines(self) -> None:
         self.transcript.anchor()
 
     def action_to_prompt(self) -> None:
         self.app.clear_notifications()
         self.panels.uncover()
-        self.transcript.find("")
+        self.transcript.find(None)
         self.prompt.focus()
 
     def action_turn(self, what: str, turn: str = "") -> None:
@@ -417,17 +428,14 @@ class ChatScreen(ChatLayout):
         """Let the user type what is to be found in this conversation."""
         self.replace_prompt("/find ")
 
-    def _find(self, words: str) -> None:
-        """Go to words in this conversation. Raises EdgechatError if it does not have them."""
-        if not self.transcript.find(words):
-            raise EdgechatError(
-                f"“{one_line(words, 60)}” is not in this conversation.",
-                hint="To search all conversations: Ctrl+F",
-            )
-        self.transcript.focus(scroll_visible=False)
+    def _find(self, words: str, turn: str = "") -> bool:
+        """Mark words in this conversation, and go to the first of them; return whether there are any."""
+        from edgechat.tui.transcript.finding import Finder
+
+        return self.transcript.find(Finder(words), turn=turn)
 
     def action_clear_find(self) -> None:
-        self.transcript.find("")
+        self.transcript.find(None)
 
     def action_search(self) -> None:
         self._hold_keys_during(self.panels.search(""))
@@ -533,7 +541,7 @@ class ChatScreen(ChatLayout):
     async def _open_hit(self, chat_id: str, turn: str, words: str) -> None:
         await self.controller.open(chat_id, turn)
         if words and turn:
-            self.transcript.find(words, turn=turn)
+            self._find(words, turn)
 
     def on_sidebar_renamed(self, event: Any) -> None:
         from edgechat.tui.chat.stored_conversations import rename

@@ -20,6 +20,7 @@ class TerminalWindow:
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
         self._title: str | None = None
+        """None before the first one."""
         self._has_title = os.environ.get("TERM", "") not in _NO_TITLE
 
     def show_title(self, title: str, *, is_busy: bool = False) -> None:
@@ -32,11 +33,11 @@ class TerminalWindow:
         self._title = title
 
     def restore_title(self) -> None:
-        """Restore the title from before the app."""
-        if self._title is not None:
+        """Restore the title from before the app, for good."""
+        if self._has_title and self._title is not None:
             # Emptied first: a terminal without a stack of titles shows its own again then.
             self._write(_osc("2;") + _escape("[23;2t"))
-            self._title = None
+        self._has_title = False
 
     def announce(self, message: str) -> None:
         """Show a message of the desktop, or ring the bell where the terminal has none."""

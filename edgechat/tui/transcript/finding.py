@@ -7,10 +7,7 @@ from functools import partial
 
 from edgechat.chat.storage.query import marks, parse_query
 from edgechat.tui.markdown.blocks import RenderedLine
-from edgechat.tui.transcript.pieces import Piece
-
-Place = tuple[int, int]
-"""The number of a piece, and of a line of it."""
+from edgechat.tui.transcript.pieces import Piece, Place
 
 
 class Finder:
@@ -20,10 +17,7 @@ class Finder:
         self._spans = partial(marks, words=parse_query(query))
 
     def step(self, pieces: Sequence[Piece], place: Place, by: int, width: int) -> Place | None:
-        """Return the next place with a match (by 1) or the previous one (-1), None if there is none at all.
-
-        After the last one comes the first one. place: where to begin; its line may lie outside the piece.
-        """
+        """See `WordSearch.step`."""
         first, line = place
         for distance in range(len(pieces) + 1):
             index = (first + by * distance) % len(pieces)
@@ -41,7 +35,7 @@ class Finder:
         return [number for number, line in enumerate(lines) if self._spans(line.content.plain)]
 
     def mark(self, lines: Sequence[RenderedLine], here: int | None) -> list[RenderedLine]:
-        """Return the lines of a piece with the words marked. here: the line that the search is at."""
+        """See `WordSearch.mark`."""
         marked: list[RenderedLine] = []
         for number, line in enumerate(lines):
             content = line.content

@@ -7,7 +7,7 @@ transcript but as a piece.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
 from textual import events
 from textual.content import Content
@@ -18,12 +18,25 @@ from edgechat.tui.markdown.blocks import RenderedLine
 from edgechat.tui.markdown.document import Document
 from edgechat.tui.transcript.sheet import Sheet
 
-if TYPE_CHECKING:
-    from edgechat.tui.transcript.finding import Finder
-
-
 Link = tuple[str, str]
 """A label that can be clicked, and the action on the turn that it runs; see `turn_actions.act`."""
+
+
+Place = tuple[int, int]
+"""The number of a piece, and of a line of it."""
+
+
+class WordSearch(Protocol):
+    """What is searched for in a transcript; see `edgechat.tui.transcript.finding`."""
+
+    def step(self, pieces: Sequence[Piece], place: Place, by: int, width: int) -> Place | None:
+        """Return the next place with a match (by 1) or the previous one (-1), None if there is none at all.
+
+        After the last one comes the first one. place: where to begin; its line may lie outside the piece.
+        """
+
+    def mark(self, lines: Sequence[RenderedLine], here: int | None) -> list[RenderedLine]:
+        """Return the lines of a piece with the words marked. here: the line that the search is at."""
 
 
 class Piece:
@@ -41,7 +54,7 @@ class Piece:
         """Whether keys go to its turn."""
         self.left_out = False
         """Whether the model is not sent its turn any more."""
-        self.finder: Finder | None = None
+        self.finder: WordSearch | None = None
         """What is searched for, and marked."""
         self.here: int | None = None
         """The line that the search is at."""
@@ -54,7 +67,7 @@ class Piece:
         """Return the lines of the piece at a width, also while it is far from the screen."""
         return self.lay_out(width)
 
-    def find(self, finder: Finder | None, here: int | None = None) -> None:
+    def find(self, finder: WordSearch | None, here: int | None = None) -> None:
         """Mark what is searched for."""
         if (self.finder, self.here) != (finder, here):
             self.finder, self.here = finder, here

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
@@ -18,11 +18,8 @@ from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 from textual.widgets import Static
 
-from edgechat.tui.transcript.pieces import Piece, ThoughtPiece
+from edgechat.tui.transcript.pieces import Piece, Place, ThoughtPiece, WordSearch
 from edgechat.tui.transcript.unread import UnreadLines
-
-if TYPE_CHECKING:
-    from edgechat.tui.transcript.finding import Finder
 
 _FAR = 10**9
 _WIDEST, _MARGIN = 100, 2
@@ -104,7 +101,7 @@ class Transcript(VerticalScroll):
         """The line at which the text ended when it was last laid out."""
         self.current = ""
         """The id of the turn that keys go to; empty while the prompt has them."""
-        self._finder: Finder | None = None
+        self._finder: WordSearch | None = None
         self._found: Piece | None = None
         """The piece that the search is at."""
 
@@ -213,14 +210,12 @@ class Transcript(VerticalScroll):
         """Whether words are searched for, and marked."""
         return self._finder is not None
 
-    def find(self, words: str, *, turn: str = "") -> bool:
+    def find(self, finder: WordSearch | None, *, turn: str = "") -> bool:
         """Mark words, and go to the first of them from a turn (else from what is read) on.
 
-        Returns whether there are any; '' marks none any more.
+        Returns whether there are any; None marks none any more.
         """
-        from edgechat.tui.transcript.finding import Finder  # the store's module of queries
-
-        self._finder, self._found = Finder(words) if words else None, None
+        self._finder, self._found = finder, None
         for piece in self.mounted_pieces:
             piece.find(self._finder)
         starts = (at for at, piece in enumerate(self.pieces) if turn and piece.turn == turn)
@@ -241,7 +236,7 @@ class Transcript(VerticalScroll):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.is_finding if action == "match" else True
 
-    def _go_to_match(self, place: tuple[int, int], by: int) -> bool:
+    def _go_to_match(self, place: Place, by: int) -> bool:
         if self._finder is None or not self.pieces:
             return False
         found = self._finder.step(self.pieces, place, by, self._width)

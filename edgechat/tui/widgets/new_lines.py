@@ -17,7 +17,7 @@ class NewLines(Static):
     }
     """
 
-    class Clicked(Message):
+    class Wanted(Message):
         """The new text is to be shown."""
 
     def show(self, lines: int) -> None:
@@ -26,4 +26,4 @@ class NewLines(Static):
         self.update(f"↓ {lines:,} new line{'s' * (lines != 1)}")
 
     def on_click(self) -> None:
-        self.post_message(self.Clicked())
+        self.post_message(self.Wanted())

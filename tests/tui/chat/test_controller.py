@@ -56,14 +56,16 @@ async def started(
     library: ModelLibrary | None = None,
     model: str | None = None,
     last: bool = False,
+    typed: str = "",
 ) -> AsyncIterator[tuple[ChatController, FakeView]]:
-    """A controller with a model loaded; closed afterwards."""
+    """A controller with a model loaded; closed afterwards. typed: what is typed before it has started."""
 
     def engine_for(plan: LoadPlan, *, cache_policy: CachePolicy, **_: object) -> FakeEngine:
         engine.reopen(plan, lasting=cache_policy.disk_bytes != 0)
         return engine
 
     view = FakeView()
+    view.pane.text = typed
     services = SessionServices(lambda: path, plan, engine_for, lambda: settings)
     controller = ChatController(view, ChatSession(services, model), library)
     await controller.start(last=last)

@@ -198,6 +198,17 @@ async def test_the_last_conversation_is_opened_at_the_start(path: Path) -> None:
         assert view.transcript.text == "1?\nOne."
 
 
+async def test_what_is_typed_meanwhile_is_for_the_last_conversation(path: Path) -> None:
+    async with started(path, FakeEngine(["One."])) as (controller, view):
+        await answered(controller, "1?")
+        controller.begin_new()
+        view.pane.text = "half"
+    async with started(path, FakeEngine(), last=True, typed="typed") as (controller, view):
+        assert view.pane.text == "typed"
+        controller.begin_new()
+        assert view.pane.text == "half"
+
+
 async def test_without_one_a_new_conversation_begins(path: Path) -> None:
     async with started(path, FakeEngine(), last=True) as (controller, view):
         assert controller.shown.id == ""

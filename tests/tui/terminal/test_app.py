@@ -26,6 +26,9 @@ class App(Terminal):
     """The app in a terminal."""
 
     def start(self, script: Path, *, variables: str = "") -> None:
+        settings = self.home / "config" / "settings.toml"
+        settings.parent.mkdir(parents=True, exist_ok=True)
+        settings.write_text("titles = false\n")  # a script has none
         self.run([*scripted.COMMAND, "-m", str(script)], variables=variables)
         self.until("stays on this machine")
 

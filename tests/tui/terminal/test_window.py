@@ -19,14 +19,15 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_title_is_kept_set_when_it_changes_and_restored() -> None:
     written: list[str] = []
-    window = TerminalWindow(written.append)
-    window.restore_title()
+    TerminalWindow(written.append).restore_title()
     assert written == []
+    window = TerminalWindow(written.append)
     window.show_title("Bread")
     window.show_title("Bread")
     window.show_title("Bread", is_busy=True)
     window.restore_title()
     window.restore_title()
+    window.show_title("Late")
     assert written == [
         "\x1b[22;2t\x1b]2;Bread\x1b\\",
         "\x1b]2;● Bread\x1b\\",

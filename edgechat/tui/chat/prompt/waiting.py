@@ -26,7 +26,7 @@ class WaitingQuestions(Widget):
     """
 
     @dataclass
-    class Clicked(Message):
+    class Recalled(Message):
         """A question was clicked."""
 
         number: int
@@ -63,4 +63,4 @@ class WaitingQuestions(Widget):
 
     def on_click(self, event: events.Click) -> None:
         if self._first + event.y < len(self._questions):
-            self.post_message(self.Clicked(self._first + event.y))
+            self.post_message(self.Recalled(self._first + event.y))
