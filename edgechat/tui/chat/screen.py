@@ -19,6 +19,7 @@ from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.pane import PromptPane
 from edgechat.tui.theme import THEMES
 from edgechat.tui.transcript.pieces import ThoughtPiece, WelcomePiece
+from edgechat.tui.transcript.sheet import Sheet
 
 if TYPE_CHECKING:
     from edgechat.chat.session import ChatSession, SessionServices
@@ -213,6 +214,11 @@ class ChatScreen(ChatLayout):
     def _run_typed_command(self, event: PromptPane.Commanded) -> None:
         self.controller.prompt_sent()
         self.run_command(event.name, event.argument)
+
+    @on(Sheet.CodeCopied)
+    def _copy_code(self, event: Sheet.CodeCopied) -> None:
+        self.copy(event.code)
+        self.show_message("Copied the code", seconds=1.5)
 
     @on(PromptBox.WantsHistory)
     def _show_history(self) -> None:
