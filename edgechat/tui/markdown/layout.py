@@ -98,15 +98,13 @@ def _code(block: Block, width: int) -> list[RenderedLine]:
 
 def _code_heading(block: Block, language: str, width: int) -> RenderedLine:
     """Return the line that names the language; a click at its end copies the code."""
-    name = Content(language).truncate(max(0, width - len(_BAR) - len(_COPY) - 1), ellipsis=True)
+    name = Content(language).truncate(max(0, width - len(_BAR) - len(_COPY) - 2), ellipsis=True)
     bar = Content.assemble((_BAR, ".faint"), name.stylize(".faint"))
-    gap = width - bar.cell_length - len(_COPY)
-    copy = Content.assemble(
-        " " * gap, Content(_COPY).stylize(".action").stylize(Style.from_meta({COPY_CODE: True}))
-    )
-    body = (bar + copy).stylize(".code-block")
+    gap = width - bar.cell_length - len(_COPY) - 1
+    copy = Content(_COPY).stylize(".action").stylize(Style.from_meta({COPY_CODE: True}))
+    body = Content.assemble(bar, " " * gap, copy, " ").stylize(".code-block")
     return RenderedLine.decoration(
-        Content.assemble((block.first, ".marker"), body), gap + len(_COPY), f"{block.content.plain}\n"
+        Content.assemble((block.first, ".marker"), body), gap + len(_COPY) + 1, f"{block.content.plain}\n"
     )
 
 
@@ -115,7 +113,7 @@ def _code_run(run: str, language: str, width: int, lead: str) -> list[RenderedLi
     # Kept, so that of a long piece of code only the last run is highlighted and folded again.
     lines: list[RenderedLine] = []
     for line in highlighted(run, language):
-        for at, part in enumerate(line.fold(width - 2) if line else [line]):
+        for at, part in enumerate(line.fold(width - 3) if line else [line]):
             body = Content.assemble((_FOLDED if at else _BAR, ".faint"), part)
             filling = max(0, width - body.cell_length)
             body = body.pad_right(filling).stylize(".code-block")

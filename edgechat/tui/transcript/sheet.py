@@ -135,7 +135,11 @@ class Sheet(Widget):
     def _named_style(self, name: str | Style) -> Style:
         if isinstance(name, Style):
             return name
-        return self.get_visual_style(name[1:], partial=True) if name.startswith(".") else Style.null()
+        if not name.startswith("."):
+            return Style.null()
+        style, rules = self.get_visual_style(name[1:], partial=True), self.get_component_styles(name[1:])
+        # Textual leaves an opaque background out of a partial style.
+        return style + Style(background=rules.background) if rules.has_rule("background") else style
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """Return the selected text, without bars, bullets and filling, and with folded lines in one piece."""

@@ -58,12 +58,12 @@ def test_long_lines_hang_from_their_mark() -> None:
 
 def test_code_is_shown_as_it_is_and_folded() -> None:
     assert shown("```py\nif x:\n\ty = '<b>'\n\n" + "z" * 50 + "\n```") == [
-        "▏ py" + " " * 32 + "copy",
+        "▏ py" + " " * 31 + "copy",
         "▏ if x:",
         "▏     y = '<b>'",
         "▏",
-        "▏ " + "z" * 38,
-        "↪ " + "z" * 12,
+        "▏ " + "z" * 37,
+        "↪ " + "z" * 13,
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from edgechat.base.text import printable
@@ -11,6 +11,7 @@ from edgechat.tui.markdown.document import Document
 from edgechat.tui.markdown.escapes import STYLES, as_escapes
 from edgechat.tui.markdown.stream import MarkdownStream
 from edgechat.tui.transcript.sheet import Sheet
+from tests.properties import examples
 from tests.tui.markdown.test_document import FENCE_WITH_WORDS, PIECES
 
 ANSWER = r"""# Title
@@ -57,6 +58,7 @@ def whole(text: str, width: int = 40) -> str:
 
 
 @pytest.mark.slow
+@settings(max_examples=examples(20), deadline=None)
 @given(st.data())
 def test_an_answer_is_written_as_it_looks_however_it_arrives(data: st.DataObject) -> None:
     pieces, rest = [], ANSWER

@@ -52,7 +52,7 @@ async def test_a_selection_has_no_marks_and_long_lines_of_code_in_one_piece() ->
         # From the middle of the first line of code to that of the second one's rest.
         part = selected(sheet, Selection(Offset(4, 3), Offset(6, 5)))
         start = CODE.index("long")
-        assert part == CODE[2 : start + 38 + 4]
+        assert part == CODE[2 : start + 37 + 4]
 
 
 async def test_a_click_copies_the_code() -> None:
