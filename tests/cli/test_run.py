@@ -342,6 +342,21 @@ def test_markdown_stays_as_it_is_where_that_is_asked_for(
 
 
 @needs_tmux
+def test_a_resize_loses_and_repeats_nothing(script: Callable[..., Path], tmp_path: Path) -> None:
+    numbers = [f"n{number}" for number in range(120)]
+    reply = "\n\n".join(" ".join(numbers[at : at + 30]) for at in range(0, 120, 30))
+    with Terminal(tmp_path) as terminal:
+        terminal.run([*EDGECHAT, "run", str(script(reply=reply, token_ms=4)), "hi"])
+        terminal.until("n40 ")
+        terminal.resize(60, 30)
+        terminal.until("left with 0")
+        # The terminal itself breaks what had been written for its old width.
+        assert "".join(numbers) in "".join(terminal.screen.split())
+        last = terminal.screen[terminal.screen.index("n90 ") :].split()
+        assert last[:30] == numbers[90:]
+
+
+@needs_tmux
 def test_ctrl_c_writes_what_was_held_back(script: Callable[..., Path], tmp_path: Path) -> None:
     path = script(reply="Look: **bold words that " + "never end " * 2000, token_ms=5)
     with Terminal(tmp_path) as terminal:
