@@ -34,7 +34,7 @@ FACTOR = re.compile(
     rf"[√∛∜]?(?:\d+(?:[.,]\d+)?|[d∂]?[^\W\d_][\u0300-\u036f\u20d0-\u20ff]?|[∞½⅓¼])[{_SCRIPT}ᵃ-ᶻⁱⁿᴬ-ᵂⱽₐ-ₜᵢ-ᵪⱼ]*(?:\\([^()]*\\))?"
 )
 """What needs no parentheses as a denominator: a number, or a letter with its scripts, or f(x)."""
-PRODUCT = re.compile(rf"[\w{_SCRIPT}\u0300-\u036f\u20d0-\u20ff√∛∜∞.()·!∂]+")
+PRODUCT = re.compile(rf"(?:[\w{_SCRIPT}\u0300-\u036f\u20d0-\u20ff√∛∜∞.·!∂]|\([^()]*\))+")
 """What needs none as a numerator."""
 
 
@@ -88,6 +88,8 @@ def joined(parts: Sequence[Part]) -> Part:
             part = part._replace(box=Box((part.text.lstrip(),)))
         elif before is not None and _apart(before, part, last, first):
             boxes.append(Box((" ",)))
+        if first and first in "⌋⌉⟩" and before is not None and before.text == " ":
+            boxes.pop()
         if part.box.width:
             boxes.append(part.box)
             before = part

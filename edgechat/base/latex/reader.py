@@ -223,6 +223,8 @@ class Reader:
             case "boxed" | "fbox":
                 part = self._argument()
                 return Part(framed(part.box) if self._tall else Box((f"[{part.text.strip()}]",)))
+            case "underbrace" | "overbrace" if self._tall:
+                return self._braced(below=name == "underbrace")
             case "overset" | "stackrel" | "underset":
                 return self._set_over(below=name == "underset")
             case "xrightarrow":
@@ -273,6 +275,12 @@ class Reader:
         if not self._tall:
             return Part(Box((f"({above} choose {below})",)))
         return Part(fenced("(", grid([[Box((above,))], [Box((below,))]], "^", 0), ")"))
+
+    def _braced(self, *, below: bool) -> Part:
+        inside = self._argument().box
+        left, right = ("╰", "╯") if below else ("╭", "╮")
+        brace = Box.of([left + "─" * (inside.width - 2) + right])
+        return Part(stacked([inside, brace], 0) if below else stacked([brace, inside], 1), "large")
 
     def _set_over(self, *, below: bool) -> Part:
         small, base = self._text(), self._argument()
@@ -337,6 +345,7 @@ class Reader:
                 above += self._text()
             else:
                 raise Unconvertible
+        above = above.replace("′′′", "‴").replace("′′", "″")
         if base.kind == "large":
             return with_limits(base.box, above, below)
         under = script(below, symbols.SUBSCRIPTS, "_")

@@ -83,13 +83,14 @@ LIMITS = {name: name for name in ("lim", "max", "min", "sup", "inf")} | _LONG_LI
 """Functions with something below them."""
 
 ACCENTS = _pairs("""
-    hat \u0302  widehat \u0302  bar \u0304  overline \u0305  underline \u0332  tilde \u0303  widetilde
-    \u0303  vec \u20d7  dot \u0307  ddot \u0308  check \u030c  breve \u0306  acute \u0301  grave \u0300
+    hat \u0302  overrightarrow \u20d7  widehat \u0302  bar \u0304  overline \u0305  underline \u0332
+    tilde \u0303  widetilde \u0303  vec \u20d7  dot \u0307  ddot \u0308  check \u030c  breve \u0306
+    acute \u0301  grave \u0300
     mathring \u030a
 """)
 """Combining characters, which follow their letter."""
 
-LONG_ACCENTS = ("overline", "underline")
+LONG_ACCENTS = ("overline", "underline", "overrightarrow")
 """Those that may be over several letters."""
 
 _ALPHABETS = _pairs("""
@@ -121,8 +122,8 @@ def _letter(alphabet: str, char: str) -> str:
 
 
 SUPERSCRIPTS = str.maketrans(
-    "0123456789+-−=()abcdefghijklmnoprstuvwxyzABDEGHIJKLMNOPRTUVW′",
-    "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻᴬᴮᴰᴱᴳᴴᴵᴶᴷᴸᴹᴺᴼᴾᴿᵀᵁⱽᵂ′",
+    "0123456789+-−=()abcdefghijklmnoprstuvwxyzABDEGHIJKLMNOPRTUVW′″‴",
+    "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻᴬᴮᴰᴱᴳᴴᴵᴶᴷᴸᴹᴺᴼᴾᴿᵀᵁⱽᵂ′″‴",
 )
 SUBSCRIPTS = str.maketrans("0123456789+-−=()aehijklmnoprstuvxβγρφχ", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓᵦᵧᵨᵩᵪ")
 

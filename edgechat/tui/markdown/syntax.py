@@ -103,10 +103,12 @@ def _closing(source: str, opening: str, begin: int, end: int) -> int:
     close = begin
     while (close := source.find("$", close, end)) > 0 and source[close - 1] == "\\":
         close += 1
-    after = source[close + 1 : close + 2]
-    if close < 0 or source[close - 1].isspace() or after.isalnum() or after == "$":
+    inside, after = source[begin:close], source[close + 1 : close + 2]
+    if close < 0 or "\n" in inside or inside[-1:].isspace() or after == "$":
         return -1
-    return -1 if "\n" in source[begin:close] else close
+    # The $n$th, but neither $5/$6 nor $HOME/$USER.
+    may_have_letters_after = _COMMAND.search(inside) or (len(inside) == 1 and inside.isalpha())
+    return -1 if after.isdigit() or (after.isalpha() and not may_have_letters_after) else close
 
 
 def _is_maths(inside: str, opening: str) -> bool:

@@ -17,7 +17,7 @@ def shown(text: str, width: int = 70) -> str:
         "It costs $5 and $10.",
         "From $5-$10, or US$7/$8, or 3$ and 4$.",
         "I have $5, you have 3$.",
-        "Paths: $HOME/bin and $PATH, C:\\new, a_b$c_d$e",
+        "Paths: $x_dir/$y, $HOME/bin and $PATH, C:\\new, a_b$c_d$e",
         "$ x $ and $",
         "A user_id of $5 (per user_id), or 10$.",
         "`$x^2$` in code",
@@ -31,6 +31,7 @@ def test_prices_and_variables_are_no_maths(text: str) -> None:
     ("text", "expected"),
     [
         (r"where $x^2$ and \(y_1\).", "where x² and y₁."),
+        (r"the $n$th and the $\alpha$s", "the nth and the αs"),
         ("$a$, $ABC$ and $f(x)$", "a, ABC and f(x)"),
         ("It costs $5 for $n^2$ items", "It costs $5 for n² items"),
         (r"**bold $a_1$ and $b_1$**", "bold a₁ and b₁"),
