@@ -119,6 +119,9 @@ def run(
         bool | None, typer.Option("--think/--no-think", help="Switch a reasoning model's thinking on or off.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="In a terminal too, print Markdown as the model writes it.")
+    ] = False,
     screen_reader: ScreenReaderOption = False,
     draft: DraftOption = None,
     backend: BackendOption = None,
@@ -166,6 +169,7 @@ def run(
         context=ctx,
         choice=ConversationChoice(last=last, chat=None if chat is None else as_text(chat), keep=not no_store),
         json=json,
+        raw=raw,
         draft=draft,
         backend=backend,
         anyway=load_anyway,

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -296,6 +297,77 @@ def test_a_conversation_line_by_line(script: Callable[..., Path], tmp_path: Path
         terminal.until(lambda: terminal.screen.rstrip().endswith(">>>") and "Goodbye." in terminal.screen)
         terminal.press("C-d")
         terminal.until("left with 0")
+
+
+MARKDOWN = """# Title
+
+A **bold** word and $x^2$, in a line that is longer than the terminal is wide and must be wrapped somewhere.
+
+| a | b |
+|---|---|
+| one | two |
+"""
+
+
+@needs_tmux
+@pytest.mark.parametrize("variables", ["", "NO_COLOR=1"])
+def test_markdown_is_rendered_in_a_terminal(
+    script: Callable[..., Path], tmp_path: Path, variables: str
+) -> None:
+    with Terminal(tmp_path) as terminal:
+        terminal.run([*EDGECHAT, "run", str(script(reply=MARKDOWN)), "hi"], variables=variables)
+        terminal.until("left with 0")
+        lines = [line.rstrip() for line in terminal.screen.split("\n")]
+        at = lines.index("Title")
+        assert lines[at : at + 9] == [
+            *("Title", "━━━━━", ""),
+            "A bold word and x², in a line that is longer than the terminal is wide and must be wrapped",
+            *("somewhere.", "", "a    b", "───  ───", "one  two"),
+        ]
+        assert (b"\x1b[1;34m" in terminal.raw) is (variables == "")
+
+
+@needs_tmux
+@pytest.mark.parametrize(
+    ("words", "variables"), [(["--raw"], ""), ([], "TERM=dumb"), (["--screen-reader"], "")]
+)
+def test_markdown_stays_as_it_is_where_that_is_asked_for(
+    script: Callable[..., Path], tmp_path: Path, words: list[str], variables: str
+) -> None:
+    with Terminal(tmp_path) as terminal:
+        terminal.run([*EDGECHAT, "run", str(script(reply=MARKDOWN)), "hi", *words], variables=variables)
+        terminal.until("left with 0")
+        assert "# Title\n\nA **bold** word and $x^2$, in" in terminal.screen
+        assert "| one | two |" in terminal.screen
+
+
+@needs_tmux
+def test_a_resize_loses_and_repeats_nothing(script: Callable[..., Path], tmp_path: Path) -> None:
+    numbers = [f"n{number}" for number in range(120)]
+    reply = "\n\n".join(" ".join(numbers[at : at + 30]) for at in range(0, 120, 30))
+    with Terminal(tmp_path) as terminal:
+        terminal.run([*EDGECHAT, "run", str(script(reply=reply, token_ms=4)), "hi"])
+        terminal.until("n40 ")
+        terminal.resize(60, 30)
+        terminal.until("left with 0")
+        # The terminal itself breaks what had been written for its old width.
+        assert "".join(numbers) in "".join(terminal.screen.split())
+        last = terminal.screen[terminal.screen.index("n90 ") :].split()
+        assert last[:30] == numbers[90:]
+
+
+@needs_tmux
+def test_ctrl_c_writes_what_was_held_back(script: Callable[..., Path], tmp_path: Path) -> None:
+    path = script(reply="Look: **bold words that " + "never end " * 2000, token_ms=5)
+    with Terminal(tmp_path) as terminal:
+        terminal.run([*EDGECHAT, "run", str(path), "hi"])
+        terminal.until("Look:")
+        time.sleep(1)
+        assert "bold" not in terminal.screen  # it may become bold yet
+        terminal.press("C-c")
+        terminal.until("left with 130")
+        assert "**bold words that" in terminal.screen  # behind the ^C of the terminal
+        assert "Traceback" not in terminal.screen
 
 
 @needs_tmux

@@ -55,6 +55,27 @@ def size(n_params: int, bits: float) -> float:
 1. *Q8_0* is nearly lossless
 2. `Q4_K_M` is the usual choice
 """
+MARKDOWN = r"""## Attention
+
+It weighs values by $q \cdot k$, see [the paper](https://arxiv.org/abs/1706.03762):
+
+\[
+\text{Attention}(Q, K, V) = \text{softmax}\left(\frac{QK^T}{\sqrt{d_k}}\right) V
+\]
+
+- [x] divide by $\sqrt{d_k}$
+- [ ] ~~forget~~ apply the mask
+
+```python
+def attention(q, k, v):
+    return softmax(q @ k.T / k.shape[-1] ** 0.5) @ v  # one head of many, without a mask
+```
+
+```diff
+-scores = q @ k.T
++scores = q @ k.T / scale
+```
+"""
 SCRIPTS = ([thought("What do they want to know? "), REPLY], ["Fewer bits, less memory."])
 
 
@@ -99,6 +120,12 @@ async def empty(pilot: Pilot[None]) -> None:
 
 async def chat(pilot: Pilot[None]) -> None:
     await asked(pilot)
+
+
+async def markdown(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    await say(pilot, "What is attention?")
+    await until(pilot, lambda: "scale" in text_of(pilot))
 
 
 async def turns(pilot: Pilot[None]) -> None:
@@ -246,8 +273,9 @@ async def models(pilot: Pilot[None]) -> None:
 
 Scene = Callable[[Pilot[None]], Awaitable[None]]
 SCENES: tuple[Scene, ...] = (
-    *(empty, chat, turns, stopped, versions, found, attached, commands, crash, window, parameters, palette),
-    *(help_, settings, conversations, trash, search, engine_room, first_run, waiting, switcher, models),
+    *(empty, chat, markdown, turns, stopped, versions, found, attached, commands, crash, window, parameters),
+    *(palette, help_, settings, conversations, trash, search, engine_room, first_run, waiting, switcher),
+    models,
 )
 
 
@@ -277,6 +305,8 @@ def engine_for(scene: Scene) -> FakeEngine:
         return FakeEngine(SCRIPTS[0], ["One, two,", 60.0])
     if scene is window:
         return FakeEngine(["One."], ["Two."], ["Three."], [Dropped("", 1), "Four."])
+    if scene is markdown:
+        return FakeEngine([MARKDOWN])
     engine = FakeEngine(*SCRIPTS)
     engine.snapshot = rooms.snapshot() if scene is engine_room else None
     engine.log = rooms.LOG

@@ -48,6 +48,9 @@ class AnswerPrinter:
             case Finished():
                 self._finished = event
 
+    def flush(self) -> None:
+        """Print what has been held back: nothing more comes."""
+
     def end(
         self, plan: LoadPlan, model: ModelInfo, chat: str | None, error: EdgechatError | None = None
     ) -> None:

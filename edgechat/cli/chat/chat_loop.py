@@ -22,6 +22,7 @@ from edgechat.cli.chat.conversation import ConversationChoice, hinting_at_no_sto
 from edgechat.cli.chat.event_loop import Background
 from edgechat.cli.chat.screen_reader import SpokenAnswer, SpokenStatus
 from edgechat.cli.chat.slash_commands import SlashCommands
+from edgechat.cli.output.layout import can_render
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import as_text, complain, note
 from edgechat.engine.protocol import Engine
@@ -47,6 +48,8 @@ class RunOptions:
     context: int | None = None
     choice: ConversationChoice = field(default_factory=ConversationChoice)
     json: bool = False
+    raw: bool = False
+    """Print answers as the model writes them, in a terminal too."""
     draft: str | None = None
     backend: Backend | None = None
     anyway: bool = False
@@ -83,6 +86,11 @@ class ChatLoop:
         """What is sent with the next question."""
         self._answer_task: asyncio.Task[None] | None = None
         session.on_note = self._note
+
+    @property
+    def _renders(self) -> bool:
+        """Whether the Markdown of answers is rendered."""
+        return can_render(sys.stdout) and not (self.spoken or self.options.json or self.options.raw)
 
     @property
     def engine(self) -> Engine:
@@ -182,7 +190,10 @@ class ChatLoop:
         if is_first_load:
             self.status.say(f"Loading {one_line(self.engine.plan.model_name)}.")
         self.status.show("starting the engine")
-        model = self.background.run(self.engine.start(self._show_load))
+        start = self.background.begin(self.engine.start(self._show_load))
+        if self._renders:
+            import edgechat.cli.chat.rendered  # noqa: F401  (0.3 s, which pass while the model loads)
+        model = start.result()
         self.status.clear()
         if is_first_load:
             if model.template == "chatml":
@@ -232,6 +243,10 @@ class ChatLoop:
         dropped, has_system = self.conversation.dropped, self.conversation.system is not None
         if isinstance(self.status, SpokenStatus) and not self.options.json:
             return SpokenAnswer(self.status, dropped=dropped, has_system=has_system)
+        if self._renders:
+            from edgechat.cli.chat.rendered import RenderedAnswer
+
+            return RenderedAnswer(self.status, dropped=dropped, has_system=has_system)
         return AnswerPrinter(self.status, as_json=self.options.json, dropped=dropped, has_system=has_system)
 
     async def _ask(self, prompt: str) -> None:
@@ -263,9 +278,12 @@ class ChatLoop:
             self._answer_task.result()
 
     async def _print_events(self, printer: AnswerPrinter) -> None:
-        async with aclosing(self.session.answer(self.conversation)) as events:
-            async for event in events:
-                printer.take(event)
+        try:
+            async with aclosing(self.session.answer(self.conversation)) as events:
+                async for event in events:
+                    printer.take(event)
+        finally:
+            printer.flush()  # Ctrl+C too
 
     async def _stop(self) -> None:
         task = self._answer_task

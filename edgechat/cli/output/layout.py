@@ -15,7 +15,12 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 def styled(stream: TextIO) -> bool:
     """Return whether to write escape sequences: to a terminal, unless NO_COLOR (no-color.org) is set."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return can_render(stream) and not os.environ.get("NO_COLOR")
+
+
+def can_render(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal that obeys escape sequences, be it without colours."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def sheet(rows: Iterable[tuple[str, str]], *, bold: bool = False, width: int = 11) -> str:

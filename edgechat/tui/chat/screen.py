@@ -22,6 +22,7 @@ from edgechat.tui.chat.prompt.pane import PromptPane
 from edgechat.tui.chat.prompt.waiting import WaitingQuestions
 from edgechat.tui.theme import THEMES
 from edgechat.tui.transcript.pieces import ThoughtPiece
+from edgechat.tui.transcript.sheet import Sheet
 from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.transcript.welcome import WelcomePiece, WelcomeSheet
 from edgechat.tui.widgets.new_lines import NewLines
@@ -276,6 +277,11 @@ class ChatScreen(ChatLayout):
     def _run_typed_command(self, event: PromptPane.Commanded) -> None:
         self.controller.prompt_sent()
         self.run_command(event.name, event.argument)
+
+    @on(Sheet.CodeCopied)
+    def _copy_code(self, event: Sheet.CodeCopied) -> None:
+        self.copy(event.code)
+        self.show_message("Copied the code", seconds=1.5)
 
     @on(PromptBox.WantsHistory)
     def _show_history(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +26,17 @@ _STYLES = (
     ("Name.Tag", ".code-name"),
     ("Name.Decorator", ".code-name"),
     ("Name.Builtin", ".code-builtin"),
-    ("Generic.Deleted", ".code-keyword"),
-    ("Generic.Inserted", ".code-string"),
+    ("Generic.Deleted", ".code-deleted"),
+    ("Generic.Inserted", ".code-inserted"),
+    ("Generic.Subheading", ".code-name"),
+    ("Generic.Heading", ".strong"),
 )
+_DIFF = re.compile(r"(?:diff --git |Index: .*\n|--- .*\n\+\+\+ |@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@)")
+
+
+def language_of(source: str, language: str) -> str:
+    """Return the language of code; a diff is one without being called so."""
+    return "diff" if not language and _DIFF.match(source) else language
 
 
 def split_runs(source: str) -> list[str]:
@@ -57,7 +66,7 @@ def highlighted(run: str, language: str) -> list[Content]:
     spans: list[Span] = []
     for token_type, text in lexer.get_tokens(run):
         if (style := _style(token_type)) and text.strip():
-            spans.append(Span(at, at + len(text), style))
+            spans.append(Span(at, min(at + len(text), len(run)), style))
         at += len(text)
     return list(Content(run, spans).split(allow_blank=True))
 
@@ -79,4 +88,4 @@ def _lexer(language: str) -> Lexer | None:
 
     if not any(language in aliases for _, _, aliases, _, _ in LEXERS.values()):
         return None
-    return get_lexer_by_name(language, stripnl=False, ensurenl=False)
+    return get_lexer_by_name(language, stripnl=False)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from edgechat.tui.markdown.blocks import EMPTY, Block, BlockBuilder, ListContinuation, RenderedLine
-from edgechat.tui.markdown.layout import lines_of
+from edgechat.tui.markdown.blocks import EMPTY, Block, RenderedLine
+from edgechat.tui.markdown.builder import BlockBuilder, ListContinuation
+from edgechat.tui.markdown.layout import lines_of, unfilled
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 class Document:
     """The blocks of a text, and their lines at the width that was asked for last."""
 
-    def __init__(self, text: str = "") -> None:
+    def __init__(self, text: str = "", *, filled: bool = True) -> None:
+        """filled: whether code has a ground of its own as wide as the text, and a "copy" to click."""
+        self._filled = filled
         self._final: list[Block] = []
         self._open: list[Block] = []
         self._tail = ""
@@ -53,15 +56,42 @@ class Document:
 
     def lines(self, width: int) -> list[RenderedLine]:
         """Return all lines at a width; those of final blocks are the same objects as before."""
+        lines = list(self.final_lines(width))
+        for block in self._open:
+            self._extend(lines, block, width)
+        return lines
+
+    def final_lines(self, width: int) -> list[RenderedLine]:
+        """Return the lines of the blocks that no further text can change."""
         if width != self._width:
             self._width, self._lines, self._laid_out = width, [], 0
         for block in self._final[self._laid_out :]:
-            _extend(self._lines, block, width)
+            self._extend(self._lines, block, width)
         self._laid_out = len(self._final)
-        lines = list(self._lines)
-        for block in self._open:
-            _extend(lines, block, width)
-        return lines
+        return self._lines
+
+    @property
+    def tail(self) -> str:
+        """The source of the blocks that more text may change."""
+        return self._tail
+
+    @property
+    def open_kind(self) -> str:
+        """The kind of the block to which more text may belong; empty if there is none."""
+        return self._open[-1].kind if self._open else ""
+
+    def lines_of_tail(self, tail: str, width: int) -> list[RenderedLine]:
+        """Return the lines that would follow the final ones if this were the tail."""
+        seed = self.final_lines(width)[-1:]
+        lines = list(seed)
+        for block in BlockBuilder(tail.split("\n"), self._continuation).build(_parser().parse(tail)):
+            self._extend(lines, block, width)
+        return lines[len(seed) :]
+
+    def _extend(self, lines: list[RenderedLine], block: Block, width: int) -> None:
+        if lines and block.gap:
+            lines.append(EMPTY)
+        lines += lines_of(block, width) if self._filled else unfilled(lines_of(block, width))
 
 
 def _last_start(tokens: Sequence[Token]) -> int:
@@ -75,16 +105,14 @@ def _last_start(tokens: Sequence[Token]) -> int:
     return begin
 
 
-def _extend(lines: list[RenderedLine], block: Block, width: int) -> None:
-    if lines and block.gap:
-        lines.append(EMPTY)
-    lines += lines_of(block, width)
-
-
 @lru_cache(maxsize=1)
 def _parser() -> MarkdownIt:
-    """Return the parser: CommonMark and tables; HTML is shown as text."""
+    """Return the parser: CommonMark, tables and maths; HTML is shown as text."""
     from markdown_it import MarkdownIt  # 40 ms, needed only once there is something to show
 
+    from edgechat.tui.markdown import syntax
+
     # Deeper nesting is left out by the parser; fifty nested lists are more than anyone writes.
-    return MarkdownIt("commonmark", {"html": False, "maxNesting": 100}).enable(["table", "strikethrough"])
+    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 100}).enable(["table", "strikethrough"])
+    # Where a name stands for an address, both are shown as they stand: they arrive far from each other.
+    return syntax.enable(parser.disable("reference"))

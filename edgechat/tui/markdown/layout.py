@@ -6,83 +6,117 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from textual.content import Content
+from textual.style import Style
 
-from edgechat.tui.markdown.blocks import Block, RenderedLine, Row
-from edgechat.tui.markdown.code import highlighted, split_runs
+from edgechat.tui.markdown.blocks import COPY_CODE, Block, RenderedLine
+from edgechat.tui.markdown.code import highlighted, language_of, split_runs
+from edgechat.tui.markdown.tables import table_lines
 
 _NARROWEST = 8
-_BETWEEN_COLUMNS = 2
+_RULES = {1: "━", 2: "─"}
+"""What underlines headings, by their level."""
+_BAR, _FOLDED = "▏ ", "↪ "
+"""Stand before a line of code, and before the rest of one that was too long."""
+_COPY = "copy"
 
 
 def lines_of(block: Block, width: int) -> list[RenderedLine]:
     """Return the lines of one block."""
     inner = max(_NARROWEST, width - len(block.first))
     match block.kind:
-        case "heading":
-            body = block.content.stylize(".heading").wrap(inner)
         case "code":
             return _code(block, inner)
+        case "heading":
+            body = _heading(block, inner)
+        case "maths":
+            body = _maths(block, inner)
         case "table":
-            body = _table(block.rows, inner)
+            body = [RenderedLine(line.rstrip()) for line in table_lines(block.rows, block.aligns, inner)]
         case "rule":
-            body = [Content("─" * min(inner, 24)).stylize(".faint")]
+            body = [RenderedLine.decoration(Content("─" * inner).stylize(".faint"))]
         case _:
-            body = block.content.wrap(inner)
+            body = [RenderedLine(line) for line in block.content.wrap(inner)]
+    body = body or [RenderedLine(Content(""))]
+    return [_with_lead(line, block.rest if at else block.first) for at, line in enumerate(body)]
+
+
+def unfilled(lines: Sequence[RenderedLine]) -> list[RenderedLine]:
+    """Return lines without filling, and without headings of code that name no language."""
+    named = [
+        line for line in lines if not line.code or line.content.plain[: -line.trail].rstrip()[-1:] != _BAR[0]
+    ]
     return [
-        _with_lead(line, block.rest if at else block.first) for at, line in enumerate(body or [Content("")])
+        line._replace(content=line.content[: len(line.content) - line.trail], trail=0) if line.trail else line
+        for line in named
     ]
 
 
-def _with_lead(line: Content, lead: str) -> RenderedLine:
-    return RenderedLine(Content.assemble((lead, ".marker"), line), len(lead)) if lead else RenderedLine(line)
+def _with_lead(line: RenderedLine, lead: str) -> RenderedLine:
+    if not lead:
+        return line
+    return line._replace(
+        content=Content.assemble((lead, ".marker"), line.content), lead=len(lead) + line.lead
+    )
+
+
+def _heading(block: Block, width: int) -> list[RenderedLine]:
+    name = f".heading-{min(block.level, 5)}"
+    body = block.content.stylize(name).wrap(width)
+    lines = [RenderedLine(line) for line in body]
+    if rule := _RULES.get(block.level):
+        length = max(line.cell_length for line in body)
+        lines.append(RenderedLine.decoration(Content(rule * length).stylize(name)))
+    return lines
+
+
+def _maths(block: Block, width: int) -> list[RenderedLine]:
+    """Return a formula set on lines of its own; in one line if that is too wide; else as it was written."""
+    from edgechat.base.latex import convert
+
+    room = width - 2
+    if (lines := convert.displayed(block.formula)) is not None and all(
+        Content(line).cell_length <= room for line in lines
+    ):
+        body = [Content(line) for line in lines]
+    elif (line := convert.in_line(block.formula)) is not None:
+        body = Content(line).wrap(room)
+    else:
+        source = block.content.stylize(".code").split("\n", allow_blank=True)
+        return [RenderedLine(Content("  ") + part, 2) for line in source for part in line.fold(room)]
+    return [RenderedLine(Content("  ") + line, 2) for line in body]
 
 
 def _code(block: Block, width: int) -> list[RenderedLine]:
-    lines: list[RenderedLine] = []
-    for run in split_runs(block.content.plain):
-        lines += _code_run(run, block.language, width, block.rest if lines else block.first, block.rest)
+    source = block.content.plain
+    language = language_of(source, block.language)
+    lines = [_code_heading(block, language, width)]
+    name = language.split(" ")[0]
+    for run in split_runs(source):
+        lines += _code_run(run, name, width, block.rest)
     return lines
+
+
+def _code_heading(block: Block, language: str, width: int) -> RenderedLine:
+    """Return the line that names the language; a click at its end copies the code."""
+    name = Content(language).truncate(max(0, width - len(_BAR) - len(_COPY) - 2), ellipsis=True)
+    bar = Content.assemble((_BAR, ".faint"), name.stylize(".faint"))
+    gap = width - bar.cell_length - len(_COPY) - 1
+    copy = Content(_COPY).stylize(".action").stylize(Style.from_meta({COPY_CODE: True}))
+    body = Content.assemble(bar, " " * gap, copy, " ").stylize(".code-block")
+    return RenderedLine.decoration(
+        Content.assemble((block.first, ".marker"), body), gap + len(_COPY) + 1, f"{block.content.plain}\n"
+    )
 
 
 @lru_cache(maxsize=256)
-def _code_run(run: str, language: str, width: int, first: str, rest: str) -> list[RenderedLine]:
+def _code_run(run: str, language: str, width: int, lead: str) -> list[RenderedLine]:
     # Kept, so that of a long piece of code only the last run is highlighted and folded again.
     lines: list[RenderedLine] = []
     for line in highlighted(run, language):
-        for part in line.fold(width - 2) if line else [line]:
-            lead = rest if lines else first
-            bar = Content.assemble((lead, ".marker"), ("▏ ", ".faint"), part)
-            lines.append(RenderedLine(bar, len(lead) + 2))
+        for at, part in enumerate(line.fold(width - 3) if line else [line]):
+            body = Content.assemble((_FOLDED if at else _BAR, ".faint"), part)
+            filling = max(0, width - body.cell_length)
+            body = body.pad_right(filling).stylize(".code-block")
+            content = Content.assemble((lead, ".marker"), body)
+            lines.append(RenderedLine(content, len(lead) + 2, filling, "" if at else "\n"))
     return lines
-
-
-def _table(rows: tuple[Row, ...], width: int) -> list[Content]:
-    columns = max((len(row) for row in rows), default=0)
-    if not columns:
-        return []
-    rows = tuple((*row, *[Content("")] * (columns - len(row))) for row in rows)
-    widths = _column_widths(rows, width - _BETWEEN_COLUMNS * (columns - 1))
-    lines: list[Content] = []
-    for at, row in enumerate(rows):
-        cells = [cell.wrap(wide) for cell, wide in zip(row, widths, strict=True)]
-        for y in range(max(map(len, cells))):
-            parts = [cell[y] if y < len(cell) else Content("") for cell in cells]
-            joined = Content(" " * _BETWEEN_COLUMNS).join(
-                part.pad_right(wide - part.cell_length) for part, wide in zip(parts, widths, strict=True)
-            )
-            lines.append(joined.stylize(".strong") if at == 0 else joined)
-        if at == 0:
-            rule = (" " * _BETWEEN_COLUMNS).join("─" * wide for wide in widths)
-            lines.append(Content(rule).stylize(".faint"))
-    return lines
-
-
-def _column_widths(rows: Sequence[Row], width: int) -> list[int]:
-    """Return what each column wants, the widest ones cut back until all fit."""
-    widths = [max(1, *(cell.cell_length for cell in column)) for column in zip(*rows, strict=True)]
-    while sum(widths) > width:
-        widest = max(range(len(widths)), key=widths.__getitem__)
-        if widths[widest] <= _NARROWEST // 2:
-            break
-        widths[widest] -= 1
-    return widths

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 from rich.segment import Segment
+from textual import events
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.style import Style
 from textual.widget import Widget
 
-from edgechat.tui.markdown.blocks import RenderedLine
+from edgechat.tui.markdown.blocks import COPY_CODE, RenderedLine
 
 _STYLES = {
     "strong": "text-style: bold",
@@ -19,7 +21,14 @@ _STYLES = {
     "strike": "text-style: strike",
     "code": "color: $secondary",
     "link": "text-style: underline",
+    "maths": "text-style: italic",
+    "unfinished": "color: $secondary",
     "heading": "text-style: bold; color: $primary",
+    "heading-1": "text-style: bold; color: $primary",
+    "heading-2": "text-style: bold; color: $primary",
+    "heading-3": "text-style: bold; color: $secondary",
+    "heading-4": "text-style: bold",
+    "heading-5": "text-style: bold italic",
     "marker": "color: $primary",
     "current": "color: $accent",
     "action": "text-style: underline; color: $primary",
@@ -29,6 +38,8 @@ _STYLES = {
     "here": "text-style: reverse; color: $warning",
     "warning": "color: $warning",
     "error": "color: $error",
+    "action": "text-style: underline",
+    "code-block": "background: $panel",
     "code-comment": "text-style: dim italic",
     "code-keyword": "color: $accent",
     "code-string": "color: $success",
@@ -36,6 +47,8 @@ _STYLES = {
     "code-name": "color: $primary",
     "code-builtin": "color: $secondary",
     "tinted": "background: $surface",
+    "code-deleted": "color: $error",
+    "code-inserted": "color: $success",
 }
 """The component classes, by which spans are named ('.strong'), and their styles."""
 
@@ -54,12 +67,20 @@ class Sheet(Widget):
         padding: 1 0 0 0;
 
         &:nocolor .code { text-style: underline; }
+        &:nocolor .heading-3 { text-style: bold underline; }
     }
     """ + "".join(f"Sheet .{name} {{ {style}; }}\n" for name, style in _STYLES.items())
 
     COMPONENT_CLASSES: ClassVar[set[str]] = set(_STYLES)
     GROUND: ClassVar[str] = ""
     """The component class whose background fills the lines; empty: none."""
+
+    class CodeCopied(Message):
+        """A click wants code on the clipboard."""
+
+        def __init__(self, code: str) -> None:
+            super().__init__()
+            self.code = code
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +135,7 @@ class Sheet(Widget):
             content = content.stylize(
                 Style.from_rich_style(self.selection_style),
                 max(start, line.lead),
-                len(content) if end == -1 else end,
+                _copied_end(line, end),
             )
         rendered = content.render(style, end="", parse_style=self._named_style)
         return Strip([Segment(text, found.rich_style) for text, found in rendered], content.cell_length)
@@ -124,20 +145,28 @@ class Sheet(Widget):
             return name
         if not name.startswith("."):
             return Style.null()
-        style = self.get_visual_style(name[1:], partial=True)
-        if self.get_component_styles(name[1:]).text_style.reverse:  # which Textual leaves out
+        style, rules = self.get_visual_style(name[1:], partial=True), self.get_component_styles(name[1:])
+        # Textual leaves reverse video and an opaque background out of a partial style.
+        if rules.text_style.reverse:
             style += Style(reverse=True)
-        return style
+        return style + Style(background=rules.background) if rules.has_rule("background") else style
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """Return the selected text, without the bars and bullets that stand before the lines."""
-        text: list[str] = []
+        """Return the selected text, without bars, bullets and filling, and with folded lines in one piece."""
+        text = ""
         for y, line in enumerate(self._lines):
             if (span := selection.get_span(y)) is not None:
                 start, end = span
-                plain = line.content.plain
-                text.append(plain[max(start, line.lead) : len(plain) if end == -1 else end])
-        return "\n".join(text), "\n"
+                joint = line.joint if text else ""
+                text += joint + line.content.plain[max(start, line.lead) : _copied_end(line, end)]
+        return text, "\n"
+
+    def on_click(self, event: events.Click) -> None:
+        """Copy the code whose "copy" is clicked."""
+        offset = event.get_content_offset(self)
+        if event.style.meta.get(COPY_CODE) and offset is not None and offset.y < len(self._lines):
+            event.stop()
+            self.post_message(self.CodeCopied(self._lines[offset.y].code))
 
     def selection_updated(self, selection: Selection | None) -> None:
         self.refresh()
@@ -149,3 +178,9 @@ class Sheet(Widget):
 
 def _differ(was: RenderedLine, now: RenderedLine) -> bool:
     return was is not now and not (was.lead == now.lead and was.content.is_same(now.content))
+
+
+def _copied_end(line: RenderedLine, end: int) -> int:
+    """Return where the part of a line ends that is copied; end: of the selection, -1 for all of the line."""
+    last = len(line.content) - line.trail
+    return last if end == -1 else min(end, last)

@@ -35,6 +35,16 @@ async def test_a_turn_is_copied_and_its_code_piece_by_piece(path: Path) -> None:
         assert pilot.app.clipboard == "How?"
 
 
+async def test_a_click_above_code_copies_it(path: Path) -> None:
+    async with app_with(FakeEngine([CODE]), path).run_test(notifications=True) as pilot:
+        await say(pilot, "How?")
+        lines = text_of(pilot).split("\n")
+        y = next(y for y, line in enumerate(lines) if "python" in line and "copy" in line)
+        await pilot.click(offset=(lines[y].index("copy") + 1, y))
+        assert pilot.app.clipboard == "print(1)\n"
+        await until(pilot, lambda: "Copied the code" in text_of(pilot))
+
+
 async def test_escape_leads_back_to_the_prompt_and_so_does_text(path: Path) -> None:
     async with app_with(FakeEngine(), path).run_test() as pilot:
         await say(pilot, "Hi")

@@ -4,9 +4,11 @@ import re
 from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
+from edgechat.base.text import printable
 from edgechat.tui.markdown.document import Document
 from tests.counting import calls_of
 
@@ -20,11 +22,12 @@ def shown(text: str, width: int = WIDTH) -> list[str]:
 def test_prose() -> None:
     assert shown("# Title\n\nHello **you**,\nand [here](http://x.y).\n\n---") == [
         "Title",
+        "━━━━━",
         "",
         "Hello you,",
         "and here (http://x.y).",
         "",
-        "─" * 24,
+        "─" * WIDTH,
     ]
 
 
@@ -55,17 +58,19 @@ def test_long_lines_hang_from_their_mark() -> None:
 
 def test_code_is_shown_as_it_is_and_folded() -> None:
     assert shown("```py\nif x:\n\ty = '<b>'\n\n" + "z" * 50 + "\n```") == [
+        "▏ py" + " " * 31 + "copy",
         "▏ if x:",
         "▏     y = '<b>'",
         "▏",
-        "▏ " + "z" * 38,
-        "▏ " + "z" * 12,
+        "▏ " + "z" * 37,
+        "↪ " + "z" * 13,
     ]
 
 
 def test_a_table_fits() -> None:
     text = "| Way | Memory |\n|---|---|\n| `a` | none |\n| b | " + "much " * 10 + "|"
     lines = shown(text)
+    assert lines[3] == "───  " + "─" * 35  # rows of several lines are told apart
     assert lines[:3] == ["Way  Memory", "───  " + "─" * 35, "a    none"]
     assert max(map(len, lines)) <= WIDTH
     assert " ".join(lines).count("much") == 10
@@ -78,14 +83,61 @@ def test_html_and_thinking_tags_are_text() -> None:
 
 @pytest.mark.parametrize("language", ["python", "PYTHON", "nonesuch", "c++", "{.py}", ""])
 def test_any_language_will_do(language: str) -> None:
-    assert shown(f"```{language}\nx = 1\n```") == ["▏ x = 1"]
+    name, code = shown(f"```{language}\nx = 1\n```")
+    assert (name.split(), code) == (["▏", *filter(None, [language]), "copy"], "▏ x = 1")
 
 
 def test_colours_are_spans_named_after_what_they_mean() -> None:
-    (line,) = Document("```python\ndef f(): return 'x'  # why\n```").lines(WIDTH)
+    _, line = Document("```python\ndef f(): return 'x'  # why\n```").lines(WIDTH)
     found = {line.content.plain[span.start : span.end]: span.style for span in line.content.spans}
     assert found["def"] == found["return"] == ".code-keyword"
     assert found["# why"] == ".code-comment"
+
+
+def styles_of(text: str) -> dict[str, str]:
+    lines = Document(text).lines(WIDTH)
+    return {
+        line.content.plain[span.start : span.end]: span.style
+        for line in lines
+        for span in line.content.spans
+        if isinstance(span.style, str) and span.style != ".code-block"
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["```diff\n-old\n+new\n```", "```\n--- a\n+++ b\n@@ -1 +1 @@\n-old\n+new\n```"]
+)
+def test_a_diff_is_red_and_green_whether_it_is_called_one_or_not(text: str) -> None:
+    found = {part.strip(): style for part, style in styles_of(text).items()}
+    assert (found["-old"], found["+new"]) == (".code-deleted", ".code-inserted")
+
+
+def test_levels_of_headings_differ() -> None:
+    assert shown("# A\n## B\n### C\n#### D") == ["A", "━", "", "B", "─", "", "C", "", "D"]
+    found = styles_of("# A\n## B\n### C\n#### D\n##### E\n###### F")
+    assert [found[name] for name in "ABCDEF"] == [f".heading-{level}" for level in (1, 2, 3, 4, 5, 5)]
+
+
+def test_checkboxes() -> None:
+    text = "- [ ] open\n- [x] done\n  - [X] below\n1. [ ] first\n\n[x] prose\n\n"
+    text += "- [x](http://y.z)\n- [y] no\n- [x]no"
+    assert shown(text) == [
+        *("☐ open", "☑ done", "  ☑ below", "", " 1. ☐ first", "", "[x] prose", ""),
+        *("• x (http://y.z)", "• [y] no", "• [x]no"),
+    ]
+
+
+def test_the_backslashes_of_latex_stay_and_those_of_markdown_go() -> None:
+    assert shown(r"a\,b \; \{x\} 5\% \*not\* \_so\_ \# \`x\` \[citation needed\] 1\. a\|b") == [
+        r"a\,b \; \{x\} 5\% *not* _so_ # `x`",
+        "[citation needed] 1. a|b",
+    ]
+
+
+def test_names_of_addresses_and_footnotes_stay() -> None:
+    assert shown("See [this][a].[^1][^why]\n\n[a]: http://x.y\n\n[^1]: Note") == [
+        *("See [this][a].¹ʷʰʸ", "", "[a]: http://x.y", "", "¹: Note"),
+    ]
 
 
 PIECES = st.sampled_from(
@@ -94,8 +146,13 @@ PIECES = st.sampled_from(
         *("```\n", "```py\n", "~~~\n", "    ", "  ", "\t", "\n", "\n\n", "\u2028"),
         # Not right behind the mark of an item: CommonMark makes a table of some such, depending on the item.
         *("\n\na | b\n---|---\nc | d\n", "[x](y)", "<b>", "word ", "word\n"),
+        *("$", "$$", "\n$$\n", "\\(", "\\)", "\\[", "\n\\]\n", "\\frac{a}{b}", "x^2", "[ ] ", "[^1]"),
     ]
 )
+
+
+FENCE_WITH_WORDS = re.compile(r"(?:```|~~~).*word")
+"""What stands behind a fence is cut to the width."""
 
 
 @given(st.lists(PIECES, max_size=30).map("".join), st.data())
@@ -114,8 +171,17 @@ def test_a_text_looks_the_same_however_it_arrives(text: str, data: st.DataObject
 
 @given(st.lists(PIECES, max_size=30).map("".join))
 def test_no_word_is_lost_and_no_line_too_wide(text: str) -> None:
+    assume(not FENCE_WITH_WORDS.search(text))
     lines = [line.content.plain for line in Document(text).lines(WIDTH)]
     assert len(re.findall("word", text)) == len(re.findall("word", "".join(lines)))
+    assert max(map(cell_len, lines), default=0) <= WIDTH or max(line.count("▎") for line in lines) > 5
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=200), st.integers(1, 60))
+def test_no_control_character_comes_out_whatever_goes_in(text: str, width: int) -> None:
+    source = printable(text + "&#x202e;&#12; [a](http://x&#x202e;y) ```&#x202e;\n")
+    for line in Document(source).lines(width):
+        assert printable(line.content.plain) == line.content.plain
 
 
 @pytest.mark.slow

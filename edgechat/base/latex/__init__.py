@@ -1,0 +1,1 @@
+"""LaTeX formulas as Unicode text. Read `convert.py` first, then `reader.py`."""

@@ -1,0 +1,78 @@
+"""An answer in a terminal: its Markdown rendered, each piece as soon as it is certain what it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from edgechat.base.errors import EdgechatError
+from edgechat.base.text import printable
+from edgechat.cli.chat.answer import AnswerPrinter
+from edgechat.cli.output.status import StatusLine
+from edgechat.tui.markdown.escapes import as_escapes
+from edgechat.tui.markdown.stream import MarkdownStream
+
+_WIDEST = 100
+"""Longer lines are hard to read; the app has the same number."""
+_INTERVAL = 0.08
+"""Seconds between two looks at what can be written."""
+_SHARE = 10
+"""And so many times as long as the last look took: rendering never takes more than a tenth of the time."""
+_WAITING = {"table": "writing a table", "maths": "writing a formula"}
+
+
+class RenderedAnswer(AnswerPrinter):
+    """Writes an answer from top to bottom, and takes nothing back: a resize or Ctrl+C spoils nothing."""
+
+    def __init__(self, status: StatusLine, *, dropped: int, has_system: bool) -> None:
+        super().__init__(status, as_json=False, dropped=dropped, has_system=has_system)
+        self._stream = MarkdownStream()
+        self._unread = ""
+        self._begun = False
+        self._next_look = 0.0
+
+    def flush(self) -> None:
+        """See `AnswerPrinter.flush`."""
+        self._read()
+        self._write(as_escapes(self._stream.finish(_width())))
+
+    def _print(self, text: str) -> None:
+        text = printable(text)
+        if not self._begun:
+            text = text.lstrip("\n")  # what a model sends first is often an empty line or two
+            self._begun = bool(text)
+        self._unread += text
+        began = time.monotonic()
+        if self._begun and began >= self._next_look:
+            self._look()
+            self._next_look = began + max(_INTERVAL, _SHARE * (time.monotonic() - began))
+
+    def _look(self) -> None:
+        self._read()
+        self._write(as_escapes(self._stream.take(_width())))
+        if self._stream.waits_for and self._stream.at_line_start:
+            self._status.show(_WAITING[self._stream.waits_for])
+
+    def _read(self) -> None:
+        if self._unread:
+            self._stream.append(self._unread)
+            self._unread = ""
+
+    def _write(self, text: str) -> None:
+        if text:
+            self._status.clear()
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    def _finish_text(self, error: EdgechatError | None) -> None:
+        self.flush()
+
+
+def _width() -> int:
+    """Return the width to fill: a column less than there is, since some terminals wrap in the last one."""
+    try:
+        columns = os.get_terminal_size(sys.stdout.fileno()).columns
+    except OSError:
+        columns = 0
+    return max(1, min(_WIDEST, (columns or 80) - 1))

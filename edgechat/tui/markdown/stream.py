@@ -1,0 +1,170 @@
+"""Markdown for a terminal that is only written to: each piece as soon as no further text can change it.
+
+Nothing that was written is taken back, so it is right at any width, after a resize and in a log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from textual.content import Content
+
+from edgechat.tui.markdown.blocks import RenderedLine
+from edgechat.tui.markdown.document import Document
+
+_CLOSERS = {
+    "*": ("*", "**"),
+    "_": ("_", "__"),
+    "`": ("`", "``"),
+    "~": ("~~",),
+    "$": ("$", "$$"),
+    "\\": ("\\)", "\\]"),
+    "[": ("]", "](z)", "(z)"),
+    "(": (")",),
+    "<": (">",),
+    "&": (";",),
+}
+"""How what begins with a sign may end."""
+_NOT_YET = ("table", "maths")
+"""Blocks of which every line may change until they end."""
+
+
+class MarkdownStream:
+    """Turns a growing Markdown text into lines to write.
+
+    `take` and `finish` return pieces to write with a newline between two of them; the first continues the
+    line that was written last. The width may be another each time: it counts from the next block on.
+    """
+
+    def __init__(self) -> None:
+        self._document = Document(filled=False)
+        self._width = 0
+        self._start = 0
+        """How many lines are written and final."""
+        self._sent = [""]
+        """The lines written after those; more of the last one may come."""
+
+    @property
+    def waits_for(self) -> str:
+        """What is not written before it has ended: "table", "maths" or nothing."""
+        kind = self._document.open_kind
+        return kind if kind in _NOT_YET else ""
+
+    @property
+    def at_line_start(self) -> bool:
+        """Whether the last line written is complete."""
+        return not self._sent[-1]
+
+    def append(self, text: str) -> None:
+        """Add to the text."""
+        self._document.append(text)
+
+    def take(self, width: int) -> list[Content]:
+        """Return what can be written now."""
+        self._width = self._width or width
+        pieces = [Content("")]
+        final = self._document.final_lines(self._width)
+        if len(final) >= self._start + len(self._sent):
+            pieces = self._write(final, len(final), 0)
+        self._forget(len(final))
+        if self._sent == [""] and width != self._width:
+            self._width = width
+            self._start = len(self._document.final_lines(width))
+        lines = self._document.lines(self._width)
+        final = self._document.final_lines(self._width)
+        line, column = self._settled(lines[len(final) :])
+        first, *others = self._write(lines, len(final) + line, column)
+        return [*pieces[:-1], pieces[-1] + first, *others]
+
+    def finish(self, width: int) -> list[Content]:
+        """Return the rest."""
+        self._width = self._width or width
+        lines = self._document.lines(self._width)
+        return self._write(lines, len(lines), 0)
+
+    def _write(self, lines: Sequence[RenderedLine], line: int, column: int) -> list[Content]:
+        """Return what stands between what was written and this column of this line."""
+        pieces = [] if self._agrees(lines) else self._start_again()
+        at = self._start + len(self._sent) - 1
+        for number in range(at, line):
+            content = lines[number].content
+            pieces.append(content[len(self._sent[-1]) :])
+            self._sent[-1:] = [content.plain, ""]
+        at = self._start + len(self._sent) - 1
+        if at == line and column > len(self._sent[-1]):
+            content = lines[line].content[:column]
+            pieces.append(content[len(self._sent[-1]) :])
+            self._sent[-1] = content.plain
+        else:
+            pieces.append(Content(""))
+        return pieces
+
+    def _agrees(self, lines: Sequence[RenderedLine]) -> bool:
+        """Return whether what was written is the beginning of these lines."""
+        *complete, last = self._sent
+        now = [line.content.plain for line in lines[self._start : self._start + len(self._sent)]]
+        return now[: len(complete)] == complete and "".join(now[len(complete) :]).startswith(last)
+
+    def _start_again(self) -> list[Content]:
+        """Write the open part once more, below: it is something else than it seemed."""
+        pieces = [] if self.at_line_start else [Content("")]
+        self._sent = [""]
+        return pieces
+
+    def _forget(self, final: int) -> None:
+        count = max(0, min(len(self._sent) - 1, final - self._start))
+        self._start += count
+        self._sent = self._sent[count:]
+
+    def _settled(self, lines: Sequence[RenderedLine]) -> tuple[int, int]:
+        """Return up to which line, and character of it, all ways to go on agree."""
+        if self.waits_for:
+            return 0, 0
+        agreed, column = _before_unfinished(lines)
+        for ending in self._endings(self._document.tail):
+            other = self._document.lines_of_tail(ending, self._width)
+            for at, line in enumerate(lines[: agreed + 1]):
+                if at < len(other) and line.content.plain == other[at].content.plain:
+                    continue
+                same = _shared(line, other[at]) if at < len(other) else 0
+                agreed, column = at, min(column, same) if at == agreed else same
+                break
+        return agreed, column
+
+    def _endings(self, tail: str) -> Iterator[str]:
+        """Yield longer texts: one for each way in which what stands there may become another thing."""
+        yield f"{tail}z"
+        yield f"{tail}\nz"
+        if self._document.open_kind == "code":
+            return
+        shorter = tail.rstrip()
+        for sign, closers in _CLOSERS.items():
+            if sign in tail:
+                yield from (shorter + closer for closer in closers)
+        if "|" in shorter:
+            lines = shorter.split("\n")
+            for above in (lines, lines[:-1]):
+                cells = above[-1].strip("> |").count("|") + 1 if above else 0
+                yield "\n".join([*above, f"{'|-' * cells}|", ""])
+
+
+def _before_unfinished(lines: Sequence[RenderedLine]) -> tuple[int, int]:
+    """Return the line and the character at which a formula begins that has not ended."""
+    for at, line in enumerate(lines):
+        starts = [span.start for span in line.content.spans if span.style == ".unfinished"]
+        if starts:
+            column = len(line.content.plain[: min(starts)].rstrip())
+            return at, column if column > line.lead else 0
+    return len(lines), 0
+
+
+def _shared(line: RenderedLine, other: RenderedLine) -> int:
+    """Return how many characters two lines share, whole words only; 0 if only their markers."""
+    ours, theirs = line.content.plain, other.content.plain
+    length = next(
+        (at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
+        min(len(ours), len(theirs)),
+    )
+    if (ours[length : length + 1] or " ") != " " or (theirs[length : length + 1] or " ") != " ":
+        length = max(0, ours.rfind(" ", 0, length))
+    return length if length > min(line.lead, other.lead) else 0
