@@ -38,7 +38,6 @@ _STYLES = {
     "here": "text-style: reverse; color: $warning",
     "warning": "color: $warning",
     "error": "color: $error",
-    "action": "text-style: underline",
     "code-block": "background: $panel",
     "code-comment": "text-style: dim italic",
     "code-keyword": "color: $accent",
