@@ -127,6 +127,19 @@ def test_a_long_prompt_does_not_stop_a_stream(make: MakeEngine) -> None:
     assert sum(isinstance(event, Prefill) for event in during) >= 10
 
 
+def test_reading_a_prompt_reports_what_was_cached(make: MakeEngine) -> None:
+    engine = make(n_batch=64)
+    for name, text in (("a", "x" * 300), ("b", "x" * 300 + "y" * 300)):
+        engine.submit(request(name, text))
+        events = run(engine)
+        read = [event for event in events if isinstance(event, Prefill) and event.request_id == name]
+        cached = ends(events)[name].usage.cached_tokens
+        assert (cached > 200) == (name == "b")
+        assert len(read) > 2
+        assert {event.cached for event in read} == {cached}
+        assert all(event.cached < event.done <= event.total for event in read)
+
+
 def test_a_prompt_that_cannot_fit_names_both_numbers(make: MakeEngine) -> None:
     with pytest.raises(PromptTooLong, match=r"has 1\d\d tokens, and the context is 100"):
         make(context=100).submit(request("a", "x" * 90))

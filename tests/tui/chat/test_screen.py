@@ -638,7 +638,7 @@ async def test_what_is_read_and_what_is_written_share_their_edges(path: Path, wi
         await say(pilot, "Go.")
         columns = {
             (widget.region.x, widget.region.right)
-            for name in ("UserSheet", "PieceSheet", "PromptBox", "StatusBar", "KeyBar", "Activity")
+            for name in ("UserSheet", "PieceSheet", "PromptBox", "StatusBar", "KeyBar")
             for widget in app.screen.query(name)
         }
         assert len(columns) == 1, columns
