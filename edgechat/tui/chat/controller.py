@@ -74,10 +74,11 @@ class ChatController:
         session, view = self.session, self.view
         try:
             store = await session.store()
+            unsent = await load_unsent(store, None)  # at once: before what is typed now is saved there
             settings = await session.read_settings()
             if not self.shown.id:
                 self.shown.system = settings.system
-            self._restore_new_unsent(await load_unsent(store, None))
+            self._restore_new_unsent(unsent)
             await view.restore_panels()
             self.shown.show_activity("Finding the model")
             engine = await session.engine()
