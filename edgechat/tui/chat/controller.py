@@ -92,10 +92,11 @@ class ChatController:
         session, view = self.session, self.view
         try:
             store = await session.store()
+            unsent = await load_unsent(store, None)  # at once: before what is typed now is saved there
             settings = await session.read_settings()
             if not self.shown.id:
                 self.shown.system = settings.system
-            await self._begin(store, last=last)
+            await self._begin(store, unsent, last=last)
             await view.restore_panels()
             self.shown.show_activity("Finding the model")
             engine = await session.engine()
@@ -188,9 +189,8 @@ class ChatController:
         if focus:
             self.view.pane.take_focus()
 
-    async def _begin(self, store: Store, *, last: bool) -> None:
+    async def _begin(self, store: Store, new: UnsentPrompt, *, last: bool) -> None:
         """Restore what was typed for a new conversation, or show the last one."""
-        new = await load_unsent(store, None)
         chat = await store.latest("app") if last else None
         opened = await self._load(chat.id) if chat is not None else None
         if last and opened is None:

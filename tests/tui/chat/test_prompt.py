@@ -185,12 +185,13 @@ async def test_names_with_spaces_are_quoted(path: Path, folder: Path) -> None:
 async def test_a_question_about_a_file_that_is_not_there_stays(path: Path, folder: Path) -> None:
     engine = FakeEngine()
     async with app_with(engine, path).run_test() as pilot:
-        await until(pilot, lambda: "it is." in text_of(pilot))
         prompt = pilot.app.screen.prompt  # type: ignore[attr-defined]
-        prompt.fill("Sum up @notes.txt and @gone.txt")
+        prompt.fill("Sum up @notes.txt and @gone.txt")  # while the app starts
         await pilot.press("enter")
         await until(pilot, lambda: "No such file: gone.txt." in text_of(pilot))
         await until(pilot, lambda: prompt.text == "Sum up @notes.txt and @gone.txt")
+        await until(pilot, lambda: "it is." in text_of(pilot))
+        assert prompt.text == "Sum up @notes.txt and @gone.txt"
         assert not engine.requests
 
 

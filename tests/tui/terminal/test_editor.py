@@ -39,7 +39,7 @@ def start(terminal: Terminal, model: Path, editor: str) -> None:
     terminal.until("of 4,096 tokens")
 
 
-@pytest.mark.parametrize("how", ["F5", "/editor"])
+@pytest.mark.parametrize("how", ["F6", "/editor"])
 def test_the_editors_text_comes_back_and_the_file_is_gone(
     terminal: Terminal, model: Path, tmp_path: Path, how: str
 ) -> None:
@@ -50,10 +50,10 @@ def test_the_editors_text_comes_back_and_the_file_is_gone(
         f'printf "%s and\\nmore\\n" "$line" > "$1"',
     )
     start(terminal, model, f"'\"{editor}\"'")
-    if how == "F5":
+    if how == "F6":
         terminal.type("draft")
         terminal.until("│ draft")
-        terminal.press("F5")
+        terminal.press("F6")
     else:
         terminal.ask(how)
     terminal.until("in the editor")
@@ -62,11 +62,11 @@ def test_the_editors_text_comes_back_and_the_file_is_gone(
     terminal.until("│ more")
     mode, _, rest = seen.read_text().partition(" ")
     name, _, text = rest.partition("\n")
-    assert (mode, text) == ("600", "draft" if how == "F5" else "")
+    assert (mode, text) == ("600", "draft" if how == "F6" else "")
     assert not Path(name).parent.exists()
     terminal.press("Enter")
     terminal.until("Hello.")
-    if how == "F5":
+    if how == "F6":
         terminal.press("C-q")
         terminal.until("left with 0")
 
@@ -78,7 +78,7 @@ def test_control_c_in_the_editor_does_not_end_the_app(
     start(terminal, model, f"'\"{editor}\"'")
     terminal.type("draft")
     terminal.until("│ draft")
-    terminal.press("F5")
+    terminal.press("F6")
     terminal.until("in the editor")
     terminal.press("C-c")
     terminal.until("The prompt is as it was.")
@@ -92,7 +92,7 @@ def test_replies_go_on_while_the_editor_is_open(terminal: Terminal, tmp_path: Pa
     start(terminal, long, f"'\"{program(tmp_path, 'echo in the editor; read line')}\"'")
     terminal.ask("Count.")
     terminal.until("word word")
-    terminal.press("F5")
+    terminal.press("F6")
     terminal.until("in the editor")
     with sqlite3.connect(terminal.home / "data" / "chats.db") as db:
         query = "SELECT state FROM turns ORDER BY position DESC LIMIT 1"
@@ -104,7 +104,7 @@ def test_replies_go_on_while_the_editor_is_open(terminal: Terminal, tmp_path: Pa
 
 def test_an_app_that_is_ended_ends_its_editor(terminal: Terminal, model: Path, tmp_path: Path) -> None:
     start(terminal, model, f"'\"{program(tmp_path, 'echo in the editor; exec sleep 1000')}\"'")
-    terminal.press("F5")
+    terminal.press("F6")
     terminal.until("in the editor")
     (app,) = terminal.processes("edgechat.py -m")
     app.send_signal(signal.SIGTERM)
@@ -127,7 +127,7 @@ def test_an_editor_that_does_not_work_is_told_and_the_prompt_stays(
     start(terminal, model, editor)
     terminal.type("draft")
     terminal.until("│ draft")
-    terminal.press("F5")
+    terminal.press("F6")
     terminal.until(lambda: told in " ".join(terminal.screen.replace("│", " ").split()))
     terminal.until("│ draft")
     terminal.type("ed")
