@@ -82,6 +82,7 @@ async def _switch(controller: ChatController, turn: Turn, by: int) -> None:
 
 async def _regenerate_with(controller: ChatController, turn: Turn) -> None:
     """Let the user choose another model, which answers again, and goes on answering."""
+    controller.check_can_retry()
     rows = await asyncio.to_thread(controller.downloads.library.inventory)
     models = [
         (row.model.name, f"{mebibytes(row.model.size)}, {row.model.place.value}")
