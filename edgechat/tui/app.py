@@ -167,6 +167,7 @@ class EdgechatApp(App[None]):
 
     def _fatal_error(self) -> None:
         # Textual's fills the terminal with a traceback; here, the caller of `run_app` reports the error.
+        self.window.restore_title()
         self._close_messages_no_wait()
 
     async def on_event(self, event: events.Event) -> None:

@@ -402,12 +402,12 @@ class ChatController:
 
     def retry(self, turn_id: str = "") -> None:
         """Regenerate a reply of the conversation that is shown, or its last one. Raises EdgechatError."""
-        self._check_can_retry()
+        self.check_can_retry()
         self._answer(self.shown, self.shown.retry(turn_id))
 
     async def retry_with(self, model: str, turn_id: str = "") -> None:
         """Regenerate a reply with a model, which answers from now on. Raises EdgechatError."""
-        self._check_can_retry()
+        self.check_can_retry()
         opened, previous = self.shown, self.session.model
         if model != previous:
             await self.switch_model(model)
@@ -417,7 +417,8 @@ class ChatController:
             back = f"To go back: /model {one_line(previous, 200)}"
             self.view.show_message(f"{one_line(model, 60)} answers from now on. {back}", seconds=8)
 
-    def _check_can_retry(self) -> None:
+    def check_can_retry(self) -> None:
+        """Raise EdgechatError if no reply of the conversation that is shown can be regenerated now."""
         if self.shown.is_answering:
             raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
         if not self.shown.can_retry:

@@ -80,6 +80,7 @@ async def _switch(controller: ChatController, turn: Turn, by: int) -> None:
 
 async def _regenerate_with(controller: ChatController, turn: Turn) -> None:
     """Let the user choose another model, which answers again, and goes on answering."""
+    controller.check_can_retry()
     models = await controller.downloads.find_names(remote=False)
     if not models:
         raise ChatNotFound("There is no other model on this machine.", hint="Ctrl+O downloads one.")

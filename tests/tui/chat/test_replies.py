@@ -181,6 +181,10 @@ async def test_they_stand_side_by_side_where_there_is_room(path: Path, width: in
         await until(pilot, lambda: "2 of 2" in text_of(pilot))
         await pilot.press("tab", "s")
         await until(pilot, lambda: "First try." in text_of(pilot) and "Second try." in text_of(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: "First try." not in text_of(pilot))
+        await pilot.press("s")
+        await until(pilot, lambda: "First try." in text_of(pilot))
         beside = any("First try." in row and "Second try." in row for row in text_of(pilot).split("\n"))
         assert beside == (width >= 100)
         await pilot.press("1")
@@ -244,10 +248,18 @@ async def test_another_model_answers_again_and_goes_on_answering(path: Path) -> 
 async def test_the_model_is_chosen_by_its_number(path: Path) -> None:
     library = Fake(rows=[row("big", path), row("small", path)]).library()
     engine = FakeEngine(["One."], ["Two."])
-    async with app_with(engine, path, model="small", library=library).run_test(size=(100, 40)) as pilot:
+    settings = Settings(titles=False)
+    async with app_with(engine, path, model="small", settings=settings, library=library).run_test(
+        size=(100, 40)
+    ) as pilot:
         await say(pilot, "Hi")
         await pilot.press("tab", "m")
         await until(pilot, lambda: "Answer again with" in text_of(pilot) and "1 big" in text_of(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: "Answer again with" not in text_of(pilot))
+        assert len(engine.requests) == 1
+        await pilot.press("m")
+        await until(pilot, lambda: "1 big" in text_of(pilot))
         await pilot.press("1")
         await until(pilot, lambda: "Two." in text_of(pilot) and "2 of 2" in text_of(pilot))
 
