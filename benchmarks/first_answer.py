@@ -38,14 +38,13 @@ def serve(hub: Hub, model: Path, mbit: float) -> None:
         hub.add(entry.repo, {entry.file.format(quant=card.file.quant): model})
 
 
-def first_answer(question: str) -> list[tuple[str, float]]:
-    """Return what was to be seen, each with the seconds since the start."""
+def first_answer(question: str) -> None:
+    """Print what is to be seen, each with the seconds since the start."""
     began = time.perf_counter()
-    seen: list[tuple[str, float]] = []
 
     def until(sign: str, what: str, timeout: float = 180) -> None:
         app.until(sign, timeout)
-        seen.append((what, time.perf_counter() - began))
+        print(f"{what:<44}{time.perf_counter() - began:6.1f} s", flush=True)
 
     app = App(None, (40, 100))
     try:
@@ -59,7 +58,6 @@ def first_answer(question: str) -> list[tuple[str, float]]:
         until("Loading the model", "the model is here", 3600)
         until("Writing", "first token", 600)
         until("tok/s", "its speed", 600)
-        return seen
     finally:
         app.close()
 
@@ -78,8 +76,7 @@ def main() -> None:
         os.environ["EDGECHAT_HOME"] = f"{folder}/home"  # empty: the machine is measured again
         size = model.stat().st_size
         print(f"{model.name}, {size / 2**20:.0f} MiB at {options.mbit:.0f} Mbit/s:")
-        for what, seconds in first_answer(options.question):
-            print(f"{what:<44}{seconds:6.1f} s")
+        first_answer(options.question)
         print(f"the download alone takes {8 * size / options.mbit / 1e6:.0f} s")
 
 
