@@ -24,28 +24,34 @@ _PIECE = 1 << 16
 
 
 def serve(hub: Hub, model: Path, mbit: float) -> None:
-    """Let a hub have what the cards of the first start offer, and send it at a rate."""
+    """Let a hub have what the first screen may offer, and send it at a rate."""
     from edgechat.planner.ranking.first_models import first_models
+    from edgechat.planner.ranking.scoring import Verdict
     from edgechat.tui.models.library import ModelLibrary
 
     hub.fail("store", Fault(pause=8 * _PIECE / (mbit * 1e6), piece=_PIECE))
-    library = ModelLibrary.real()
-    for card in first_models(library.overview(library.inventory(None)).found.options, mbit * 1e6 / 8):
-        entry = card.file.variant.entry
+    library, data = ModelLibrary.real(), model.read_bytes()
+    options = library.overview(library.inventory(None)).found.options
+    cards = first_models(options, mbit * 1e6 / 8)
+    for card in cards:
+        print(f"{' '.join(role.value for role in card.roles)}: {card.file.variant.model} {card.file.quant}")
+    # The app measures the machine again, and may choose another one.
+    for option in [
+        option for option in options if option.verdict is Verdict.FITS or option is cards[-1].file
+    ]:
+        entry = option.variant.entry
         assert entry is not None
-        assert entry.repo is not None
-        print(f"{' '.join(role.value for role in card.roles)}: {entry.name} {card.file.quant}")
-        hub.add(entry.repo, {entry.file.format(quant=card.file.quant): model})
+        if entry.repo is not None:
+            hub.add(entry.repo, {entry.file.format(quant=option.quant): data})
 
 
-def first_answer(question: str) -> list[tuple[str, float]]:
-    """Return what was to be seen, each with the seconds since the start."""
+def first_answer(question: str) -> None:
+    """Print what is to be seen, each with the seconds since the start."""
     began = time.perf_counter()
-    seen: list[tuple[str, float]] = []
 
     def until(sign: str, what: str, timeout: float = 180) -> None:
         app.until(sign, timeout)
-        seen.append((what, time.perf_counter() - began))
+        print(f"{what:<44}{time.perf_counter() - began:6.1f} s", flush=True)
 
     app = App(None, (40, 100))
     try:
@@ -59,7 +65,6 @@ def first_answer(question: str) -> list[tuple[str, float]]:
         until("Loading the model", "the model is here", 3600)
         until("Writing", "first token", 600)
         until("tok/s", "its speed", 600)
-        return seen
     finally:
         app.close()
 
@@ -78,8 +83,7 @@ def main() -> None:
         os.environ["EDGECHAT_HOME"] = f"{folder}/home"  # empty: the machine is measured again
         size = model.stat().st_size
         print(f"{model.name}, {size / 2**20:.0f} MiB at {options.mbit:.0f} Mbit/s:")
-        for what, seconds in first_answer(options.question):
-            print(f"{what:<44}{seconds:6.1f} s")
+        first_answer(options.question)
         print(f"the download alone takes {8 * size / options.mbit / 1e6:.0f} s")
 
 

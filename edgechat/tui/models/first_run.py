@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on, work
@@ -164,10 +164,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
     @property
     def _better(self) -> FirstModel | None:
         """The model that may follow the first one in the background."""
-        downloads = [card for card in self._cards if card.download]
-        if len(downloads) < 2 or downloads[0] is not self._cards[0]:
-            return None
-        return downloads[1]
+        return next((shown for shown in self._cards[1:] if shown.download), None)
 
     # The page.
 
@@ -318,21 +315,22 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
                 self.action_guide()
 
     def _take(self, number: int) -> None:
-        if number >= len(self._cards):  # not known yet
-            return
-        variant = self._cards[number].file.variant
-        if variant.path is not None:
-            rows = self._models.rows
-            local_name = next((row.model.name for row in rows if row.model.path == variant.path), None)
-            self.dismiss(FirstRunChoice(local_name or variant.model))
-        else:
-            self.dismiss(FirstRunChoice(GUIDE, self._pulls.start(variant.model)))
+        if number < len(self._cards):  # otherwise nothing is known yet
+            self.dismiss(self._begin_with(self._cards[number]))
+
+    def _begin_with(self, shown: FirstModel) -> FirstRunChoice:
+        variant = shown.file.variant
+        if variant.path is None:
+            return FirstRunChoice(GUIDE, self._pulls.start(variant.model))
+        rows = self._models.rows
+        local_name = next((row.model.name for row in rows if row.model.path == variant.path), None)
+        return FirstRunChoice(local_name or variant.model)
 
     def action_both(self) -> None:
         better = self._better
         if better is not None:
-            pull = self._pulls.start(self._cards[0].file.variant.model)
-            self.dismiss(FirstRunChoice(GUIDE, pull, self._pulls.start(better.file.variant.model)))
+            choice = self._begin_with(self._cards[0])
+            self.dismiss(replace(choice, follower=self._pulls.start(better.file.variant.model)))
 
     def action_guide(self) -> None:
         self.dismiss(FirstRunChoice(GUIDE, self._pulls.current))

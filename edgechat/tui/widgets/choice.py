@@ -26,6 +26,8 @@ class Choice(Widget, can_focus=True):
         &.-card {
             border: round $border-blurred;
             border-title-style: bold;
+            border-title-color: $foreground;
+            border-subtitle-color: $foreground;
             padding: 0 1;
         }
         &.-card:focus {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from textual.pilot import Pilot
 
-from edgechat.base.errors import SettingsError
+from edgechat.base.errors import HubUnreachable, SettingsError
 from edgechat.models.hub.http.probing import HubReach
 from edgechat.models.local.locations import Place
 from edgechat.planner.ranking.scoring import Verdict
@@ -32,6 +32,10 @@ def stage(fake: Fake, **others: Callable[..., Any]) -> Stage:
         fake.library(**others),
         lambda library, pulls: FirstRun(library, pulls, lambda: ModelsScreen(library, pulls)),
     )
+
+
+def no_hub(*_: object) -> NoReturn:
+    raise HubUnreachable("There is no hub.")
 
 
 def chosen(pilot: Pilot[None]) -> str | None:
@@ -224,6 +228,20 @@ async def test_a_better_model_may_follow(hub: Hub, hf_cache: Path, home: Path, t
         assert (choice.pull.name, choice.follower.name) == ("tiny-1b", "mid-8b")
         await until(pilot, lambda: choice.follower.is_over, 30)
         assert (choice.pull.model, choice.follower.model) == ("tiny-1b", "mid-8b")
+
+
+async def test_a_better_model_may_follow_one_that_is_here(tmp_path: Path) -> None:
+    fake = world(tmp_path)
+    path = tmp_path / "tiny.gguf"
+    fake.rows = [row("tiny-1b", path, of=TINY)]
+    fake.best = [*fake.best[:2], option("tiny-1b", of=TINY, path=path, worth=0.5)]
+    app = stage(fake, decide=no_hub)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await until(pilot, lambda: "Fast now, mid-8b after it" in text_of(pilot))
+        await pilot.press("b")
+        await until(pilot, lambda: bool(app.results))
+        (choice,) = app.results
+        assert (choice.model, choice.pull, choice.follower.name) == ("tiny-1b", None, "mid-8b")
 
 
 async def test_what_is_here_is_one_digit_away(tmp_path: Path) -> None:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 from textual.pilot import Pilot
 
-from edgechat.base.errors import HubUnreachable
 from edgechat.tui.app import EdgechatApp
 from edgechat.tui.overlays.model_switcher import ModelSwitcher
 from tests.fakes import FakeEngine
 from tests.tui.driving import app_with, ask, text_of, until
+from tests.tui.models.test_first_run import no_hub
 from tests.tui.models.test_screen import world
 
 pytestmark = pytest.mark.slow
-
-
-def no_hub(*_: object) -> NoReturn:
-    raise HubUnreachable("There is no hub.")
 
 
 def app_at(tmp_path: Path) -> EdgechatApp:
