@@ -19,6 +19,7 @@ import asyncio
 import itertools
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -162,7 +163,7 @@ class Running:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self._process.terminate()
+        self._process.send_signal(signal.SIGINT)
         self._process.communicate()
         self._home.cleanup()
 

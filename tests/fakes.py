@@ -22,6 +22,7 @@ from edgechat.engine.types import (
     Prefill,
     RequestEvent,
     Timings,
+    Translatable,
     Translated,
     Usage,
 )
@@ -188,13 +189,15 @@ class FakeEngine:
     async def translate(
         self,
         request_id: str,
-        what: str | tuple[int, ...],
+        what: Translatable,
         *,
         bos: bool = False,
         special: bool = False,
         may_load: bool = True,
     ) -> Translated | None:
         """Every byte is a token of its own."""
+        if isinstance(what, ChatRequest):
+            what = "".join(message.content for message in what.messages)
         if not await self._is_ready(None, may_load):
             return None
         if isinstance(what, str):

@@ -88,7 +88,15 @@ def _qualities() -> Iterator[tuple[str, str]]:
         yield quality.label, "or better"
 
 
+def _agents() -> Iterator[tuple[str, str]]:
+    from edgechat.server.agents import AGENTS
+
+    for agent in AGENTS.values():
+        yield agent.name, agent.install
+
+
 local_models = _completer(_local_models, _files)
+agents = _completer(_agents)
 catalogue_models = _completer(_catalogue)
 all_models = _completer(_local_models, _files, _catalogue)
 drafters = _completer(lambda: _DRAFTERS, _local_models)

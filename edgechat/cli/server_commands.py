@@ -1,4 +1,4 @@
-"""The serve command: its options."""
+"""The commands that serve models to other programs: their options."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from edgechat.cli.terminal_io import as_text
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
     epilog = (
         "Clients of the OpenAI API connect to http://127.0.0.1:8484/v1 with the key that the first start "
         "generates. Ctrl+C lets answers in progress finish; a second Ctrl+C stops at once."
     )
     app.command("serve", epilog=epilog)(serve)
+    unlimited = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command("launch", context_settings=unlimited)(launch)
 
 
 def serve(
@@ -38,8 +40,19 @@ def serve(
         ),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port to listen on; 0 chooses a free one.")
-    ] = 8484,
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="The port to listen on; 0 chooses a free one.", show_default="8484"
+        ),
+    ] = None,
+    ollama: Annotated[
+        bool,
+        typer.Option(
+            "--ollama",
+            help="Listen where programs for Ollama look: on port 11434, without a key unless --api-key is "
+            "given.",
+        ),
+    ] = False,
     api_key: Annotated[
         str | None,
         typer.Option(
@@ -96,7 +109,7 @@ def serve(
     offline: OfflineOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Serve models to editors, scripts and agents on this machine, over the OpenAI API."""
+    """Serve models to editors, scripts and agents on this machine, as OpenAI, Anthropic and Ollama do."""
     from edgechat.cli.commands import serve as command
     from edgechat.planner.request import PlanRequest
 
@@ -104,9 +117,9 @@ def serve(
         model=None if model is None else as_text(model),
         request=PlanRequest(context=ctx, draft=draft, backend=backend, anyway=load_anyway),
         host=host,
-        port=port,
+        port=port if port is not None else 11434 if ollama else 8484,
         api_key=api_key,
-        no_api_key=no_api_key,
+        no_api_key=no_api_key or (ollama and api_key is None),
         cors=tuple(map(as_text, cors or ())),
         names=tuple(map(as_text, allow_host or ())),
         grace=grace,
@@ -114,3 +127,52 @@ def serve(
         verbose=verbose,
     )
     command.run(options)
+
+
+def launch(
+    context: typer.Context,
+    agent: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="AGENT",
+            help="The program to start: codex, claude, opencode, aider, crush, goose, pi or qwen. Options "
+            "that edgechat does not know, and everything after --, are for the program.",
+            autocompletion=completion.agents,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="The model to use: a file, or a name shown by `edgechat list`. Default: the model that the "
+            "app would open with.",
+            autocompletion=completion.local_models,
+        ),
+    ] = None,
+    ctx: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MOST, help="Context length in tokens. Default: at least 32,768, if that fits."
+        ),
+    ] = None,
+    only_print: Annotated[
+        bool,
+        typer.Option(
+            "--print", help="Print the settings instead, for AGENT or any program, and serve until Ctrl+C."
+        ),
+    ] = False,
+    offline: OfflineOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Start a coding agent on a model of this machine; its configuration files are not changed."""
+    from edgechat.cli.commands import launch as command
+
+    options = command.LaunchOptions(
+        agent=agent,
+        arguments=tuple(context.args),
+        model=None if model is None else as_text(model),
+        context=ctx,
+        only_print=only_print,
+    )
+    raise typer.Exit(command.run(options))

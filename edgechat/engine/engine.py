@@ -42,6 +42,7 @@ from edgechat.engine.types import (
     Prefill,
     Timings,
     Translate,
+    Translated,
     Usage,
 )
 
@@ -113,8 +114,15 @@ class EngineCore:
 
     def translate(self, command: Translate) -> None:
         """Convert text to tokens or back in the background; a later step returns Translated or Failed."""
-        work = partial(translate, self.backend.vocabulary, command)
+        work = partial(self._translate, command)
         self.preparation.begin(ChatRequest(id=command.request_id), work, lambda _, translated: [translated])
+
+    def _translate(self, command: Translate) -> Translated:
+        if not isinstance(command.what, ChatRequest):
+            return translate(self.backend.vocabulary, command)
+        tools.check(command.what)
+        prompt = self.prompts.of(command.what, self.scheduler.cells)
+        return Translated(command.request_id, tuple(prompt.tokens), b"")
 
     def _next_prompt(self, request: ChatRequest, reply: Message, cells: int) -> list[int]:
         """Return the tokens that every next turn of a chat begins with; none where they are not known."""
@@ -343,6 +351,9 @@ class EngineCore:
                 done = part.start + len(part.tokens)
                 events.append(Prefill(sequence.id, done, len(sequence.tokens), sequence.n_cached or 0))
                 continue
+            if not sequence.n_generated:
+                size = sequence.n_prompt
+                events.append(Prefill(sequence.id, size, size, sequence.n_cached or 0))
             try:
                 rows = logits[row : row + part.n_logits]
                 chosen = self._sample(sequence, rows)
@@ -451,7 +462,8 @@ class EngineCore:
         self.speculation.ended(sequence)
         stats = sequence.tally.stats()
         self.last_usage = usage = sequence.usage()
-        return [*rest, Finished(sequence.id, reason, usage, sequence.timings(), stats)]
+        stop_text = sequence.reply.stop_text
+        return [*rest, Finished(sequence.id, reason, usage, sequence.timings(), stats, stop_text)]
 
     def _fail(self, sequence: Sequence, error: EdgechatError) -> list[Event]:
         if sequence in self.scheduler.sequences:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from edgechat.engine.snapshot import Snapshot
-from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, RequestEvent, Translated
+from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, RequestEvent, Translatable, Translated
 from edgechat.planner.plan import LoadPlan
 
 
@@ -75,13 +75,13 @@ class Engine(Protocol):
     async def translate(
         self,
         request_id: str,
-        what: str | tuple[int, ...],
+        what: Translatable,
         *,
         bos: bool = False,
         special: bool = False,
         may_load: bool = True,
     ) -> Translated | None:
-        """Return the tokens of a text, or the text of tokens; None if it was cancelled.
+        """Return the tokens of a text or a chat's prompt, or the text of tokens; None if it was cancelled.
 
         Loads and raises as `stream` does; raises BadRequest.
         """

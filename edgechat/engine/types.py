@@ -211,11 +211,15 @@ class Embed(msgspec.Struct, frozen=True, tag=True):
     texts: tuple[str | tuple[int, ...], ...]
 
 
+Translatable = str | tuple[int, ...] | ChatRequest
+"""A text, tokens, or a chat, of which the prompt is meant."""
+
+
 class Translate(msgspec.Struct, frozen=True, tag=True):
-    """Tokenize a text, or detokenize tokens."""
+    """Tokenize a text or the prompt of a chat, or detokenize tokens."""
 
     request_id: str
-    what: str | tuple[int, ...]
+    what: Translatable
     bos: bool = False
     """Put the beginning-of-sequence token in front, if the model wants one."""
     special: bool = False
@@ -233,7 +237,10 @@ class Dropped(msgspec.Struct, frozen=True, tag=True):
 
 
 class Prefill(msgspec.Struct, frozen=True, tag=True):
-    """The prompt is being read: `done` of `total` tokens are in the cache, `cached` of them from before."""
+    """The prompt is being read: `done` of `total` tokens are in the cache, all of them in the last one.
+
+    `cached` of them did not have to be computed.
+    """
 
     request_id: str
     done: int
@@ -286,6 +293,8 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     timings: Timings
     speculation: SpeculationStats | None = None
     """None if nothing was drafted."""
+    stop_text: str | None = None
+    """The stop string that ended the reply, if one did."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -311,7 +320,7 @@ class Embedded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Translated(msgspec.Struct, frozen=True, tag=True):
-    """The answer to Translate; `text` is the text of given tokens."""
+    """The answer to Translate; `text` is the text of given tokens, else empty."""
 
     request_id: str
     tokens: tuple[int, ...]

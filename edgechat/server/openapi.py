@@ -9,11 +9,29 @@ import msgspec
 
 from edgechat import __version__
 from edgechat.server.http.refusal import ErrorBody
-from edgechat.server.protocol.chat import ChatBody
-from edgechat.server.protocol.chat_answer import ChatChunk, ChatCompletion
-from edgechat.server.protocol.completions import Completion, CompletionBody
-from edgechat.server.protocol.embeddings import EmbeddingBody, EmbeddingList
-from edgechat.server.protocol.listing import Health, ModelEntry, ModelList
+from edgechat.server.protocol.anthropic.answer import AnswerBlocks
+from edgechat.server.protocol.anthropic.errors import MessagesError
+from edgechat.server.protocol.anthropic.request import CountBody, MessagesBody, TokenCount
+from edgechat.server.protocol.ollama.answer import GenerateLine, OllamaChatLine
+from edgechat.server.protocol.ollama.errors import OllamaError
+from edgechat.server.protocol.ollama.models import (
+    EmbedAnswer,
+    EmbedBody,
+    ShowBody,
+    ShownModelBody,
+    TagList,
+    VersionBody,
+)
+from edgechat.server.protocol.ollama.request import GenerateBody, OllamaChatBody
+from edgechat.server.protocol.openai.chat import ChatBody
+from edgechat.server.protocol.openai.chat_answer import ChatChunk, ChatCompletion
+from edgechat.server.protocol.openai.completions import Completion, CompletionBody
+from edgechat.server.protocol.openai.embeddings import EmbeddingBody, EmbeddingList
+from edgechat.server.protocol.openai.listing import Health, ModelEntry, ModelList
+from edgechat.server.protocol.responses.items import CallItem, CallOutputItem, MessageItem, ReasoningItem
+from edgechat.server.protocol.responses.output import InputTokens, Response
+from edgechat.server.protocol.responses.request import InputBody, ResponseBody
+from edgechat.server.protocol.responses.tools import CustomToolParam, FunctionToolParam, NamespaceParam
 from edgechat.server.protocol.translating import DetokenizeBody, TokenizeBody, TokenList, TokensText
 
 _REF = "#/components/schemas/{name}"
@@ -31,6 +49,13 @@ _STATUSES = {
     "500": "The engine failed.",
     "503": "The model cannot be loaded now, its engine has crashed, or the server is stopping.",
 }
+_CHUNKS = "A {}, an ErrorBody, or [DONE] at the end."
+_RESPONSE_EVENTS = (
+    "An event of the Responses API, from response.created to response.completed, response.incomplete or "
+    "response.failed."
+)
+_MESSAGE_EVENTS = "An event of the Messages API, from message_start to message_stop, or error."
+_LINES = "A line of the same form, as JSON, or an OllamaError; the last one has done: true."
 _GET = ("400", "401", "403", "404", "500")
 _POST = tuple(_STATUSES)
 
@@ -58,6 +83,33 @@ def _described() -> dict[str, Any]:
         ModelEntry,
         Health,
         ErrorBody,
+        ResponseBody,
+        InputBody,
+        MessageItem,
+        CallItem,
+        CallOutputItem,
+        ReasoningItem,
+        FunctionToolParam,
+        CustomToolParam,
+        NamespaceParam,
+        Response,
+        InputTokens,
+        MessagesBody,
+        CountBody,
+        AnswerBlocks,
+        TokenCount,
+        MessagesError,
+        OllamaChatBody,
+        OllamaChatLine,
+        GenerateBody,
+        GenerateLine,
+        EmbedBody,
+        EmbedAnswer,
+        ShowBody,
+        ShownModelBody,
+        TagList,
+        VersionBody,
+        OllamaError,
     )
     _, schemas = msgspec.json.schema_components(structs, ref_template=_REF)
     health = _operation(
@@ -71,11 +123,38 @@ def _described() -> dict[str, Any]:
     about["security"] = []
     paths = {
         "/v1/chat/completions": _post(
-            "chat", "Create a chat completion.", ChatBody, ChatCompletion, ChatChunk
+            "chat", "Create a chat completion.", ChatBody, ChatCompletion, _CHUNKS.format("ChatChunk")
         ),
         "/v1/completions": _post(
-            "complete", "Create a text completion.", CompletionBody, Completion, Completion
+            "complete", "Create a text completion.", CompletionBody, Completion, _CHUNKS.format("Completion")
         ),
+        "/v1/responses": _post("respond", "Create a response.", ResponseBody, Response, _RESPONSE_EVENTS),
+        "/v1/responses/input_tokens": _post(
+            "countInput", "Return the number of tokens of an input.", InputBody, InputTokens
+        ),
+        "/v1/messages": _post(
+            "message", "Create a message.", MessagesBody, AnswerBlocks, _MESSAGE_EVENTS, MessagesError
+        ),
+        "/v1/messages/count_tokens": _post(
+            "countMessages",
+            "Return the number of tokens of a chat.",
+            CountBody,
+            TokenCount,
+            error=MessagesError,
+        ),
+        "/api/chat": _post(
+            "ollamaChat", "Answer in a chat.", OllamaChatBody, OllamaChatLine, _LINES, OllamaError
+        ),
+        "/api/generate": _post(
+            "ollamaGenerate", "Answer a prompt.", GenerateBody, GenerateLine, _LINES, OllamaError
+        ),
+        "/api/embed": _post("ollamaEmbed", "Create embeddings.", EmbedBody, EmbedAnswer, error=OllamaError),
+        "/api/show": _post("ollamaShow", "Return one model.", ShowBody, ShownModelBody, error=OllamaError),
+        "/api/tags": {"get": _operation("ollamaTags", "List the models.", TagList, _GET, OllamaError)},
+        "/api/ps": {"get": _operation("ollamaPs", "List the loaded models.", TagList, _GET, OllamaError)},
+        "/api/version": {
+            "get": _operation("ollamaVersion", "Return the version.", VersionBody, _GET, OllamaError)
+        },
         "/v1/embeddings": _post("embed", "Create embeddings.", EmbeddingBody, EmbeddingList),
         "/tokenize": _post("tokenize", "Return the tokens of a text.", TokenizeBody, TokenList),
         "/detokenize": _post("detokenize", "Return the text of tokens.", DetokenizeBody, TokensText),
@@ -98,19 +177,28 @@ def _described() -> dict[str, Any]:
 
 
 def _post(
-    name: str, about: str, body: type[Any], answer: type[Any], chunk: type[Any] | None = None
+    name: str,
+    about: str,
+    body: type[Any],
+    answer: type[Any],
+    stream: str | None = None,
+    error: type[Any] = ErrorBody,
 ) -> dict[str, Any]:
-    operation = _operation(name, about, answer, _POST)
+    """Describe a POST. stream: what the data of a stream's events (or its lines) is, if there can be one."""
+    operation = _operation(name, about, answer, _POST, error)
     operation["requestBody"] = {"required": True, "content": _json(body)}
-    if chunk is not None:
-        data = {"type": "string", "description": f"A {chunk.__name__}, an ErrorBody, or [DONE] at the end."}
+    if stream is not None:
+        data = {"type": "string", "description": stream}
         events = {"schema": {"type": "object", "properties": {"data": data}, "required": ["data"]}}
-        operation["responses"]["200"]["content"]["text/event-stream"] = events
+        kind = "application/x-ndjson" if stream is _LINES else "text/event-stream"
+        operation["responses"]["200"]["content"][kind] = events
     return {"post": operation}
 
 
-def _operation(name: str, about: str, answer: type[Any], statuses: tuple[str, ...]) -> dict[str, Any]:
-    responses = {status: _answer(_STATUSES[status], ErrorBody) for status in statuses}
+def _operation(
+    name: str, about: str, answer: type[Any], statuses: tuple[str, ...], error: type[Any] = ErrorBody
+) -> dict[str, Any]:
+    responses = {status: _answer(_STATUSES[status], error) for status in statuses}
     return {
         "operationId": name,
         "summary": about,

@@ -27,6 +27,7 @@ from edgechat.engine.types import (
     Timings,
     ToolCall,
     ToolCallBegun,
+    Translatable,
     Translated,
     Usage,
 )
@@ -51,12 +52,19 @@ def called(name: str, arguments: str, id: str) -> ToolCallBegun:
     return ToolCallBegun("", ToolCall(id, name, arguments), 1)
 
 
-def finished(reason: FinishReason = "stop", *, dropped: int = 0, drafted: int = 0) -> Finished:
+def finished(
+    reason: FinishReason = "stop", *, dropped: int = 0, drafted: int = 0, stop_text: str | None = None
+) -> Finished:
     stats = SpeculationStats(
         drafted_tokens=drafted, accepted_tokens=drafted // 2, mean_length=2.0, speedup=1.2
     )
     return Finished(
-        "", reason, Usage(20, 8, 5, dropped), Timings(10.0, 500.0, 25.0), stats if drafted else None
+        "",
+        reason,
+        Usage(20, 8, 5, dropped),
+        Timings(10.0, 500.0, 25.0),
+        stats if drafted else None,
+        stop_text,
     )
 
 
@@ -87,7 +95,20 @@ class FakeModels:
         self._scripts = list(scripts) or [["Hello", " there."]]
 
     def names(self) -> list[ModelCard]:
-        return [ModelCard(id=self.name, created=1, loaded=True, kind="chat", context=4096)]
+        return [
+            ModelCard(
+                id=self.name,
+                created=1,
+                loaded=True,
+                kind="chat",
+                context=4096,
+                size=7,
+                format="gguf",
+                quant="Q4_K_M",
+                architecture="llama",
+                n_params=1_500_000_000,
+            )
+        ]
 
     def card(self, name: str) -> ModelCard:
         if name != self.name:
@@ -113,7 +134,7 @@ class FakeModels:
         script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
         tokens, done = 0, False
         try:
-            yield Prefill(request.id, 20, 20)
+            yield Prefill(request.id, 20, 20, 8)
             for step in script:
                 if isinstance(step, float):
                     await asyncio.sleep(step)
@@ -136,9 +157,11 @@ class FakeModels:
                 self.stopped.append(request.id)
 
     async def translate(
-        self, request_id: str, what: str | tuple[int, ...], *, bos: bool = False, special: bool = False
+        self, request_id: str, what: Translatable, *, bos: bool = False, special: bool = False
     ) -> Translated:
         """Every character is a token of its own; the first of all is 1."""
+        if isinstance(what, ChatRequest):
+            what = "".join(message.content for message in what.messages)
         if isinstance(what, str):
             return Translated(request_id, (*([1] if bos else []), *map(ord, what)), b"")
         return Translated(request_id, what, bytes(what))

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edgechat.server.protocol.chat import ChatBody
 from edgechat.server.protocol.decoding import decode
+from edgechat.server.protocol.openai.chat import ChatBody
 from tests import scripted
 from tests.server.program import Served, served
 
@@ -61,7 +61,7 @@ def test_the_server_keeps_to_its_description(
         check=False,
     )
     assert done.returncode == 0, done.stdout[-5000:]
-    assert "Tested: 10" in done.stdout
+    assert "Tested: 21" in done.stdout
     assert server.figure("crashes_total") == 0
     assert server.figure("running") == 0
 
@@ -70,7 +70,6 @@ def test_every_field_is_described_as_it_is_decoded(server: Served) -> None:
     described = server.ask("/openapi.json")[1]["components"]["schemas"]["ChatBody"]
     assert described["properties"].keys() == set(ChatBody.__struct_fields__)
     assert described["required"] == ["messages"]
-    assert described["additionalProperties"] is False
     body = {"model": "x", "messages": [{"role": "user", "content": "x"}]}
     assert decode(json.dumps(body).encode(), ChatBody).n_choices == 1
     assert msgspec.json.decode(json.dumps(described))["title"] == "ChatBody"

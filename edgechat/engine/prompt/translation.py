@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from edgechat.base.errors import BadRequest
-from edgechat.engine.types import Translate, Translated
+from edgechat.engine.types import ChatRequest, Translate, Translated
 
 MOST_CHARACTERS = 2**20
 """Of a text: more than contexts hold, and tokenized within about a second."""
@@ -32,8 +32,12 @@ class PlainVocabulary(Protocol):
 
 
 def translate(vocabulary: PlainVocabulary, command: Translate) -> Translated:
-    """Return the tokens of a text, or the text of tokens. Raises BadRequest."""
+    """Return the tokens of a text, or the text of tokens. Raises BadRequest.
+
+    A chat has a template, and is not for this function.
+    """
     what = command.what
+    assert not isinstance(what, ChatRequest)
     if isinstance(what, str):
         most = MOST_WITH_MARKS if command.special else MOST_CHARACTERS
         if len(what) > most:

@@ -41,6 +41,8 @@ class Reply:
     ) -> None:
         """`thinking`: the prompt has opened the thought already. calls: splits calls off the answer."""
         self.stopped = False
+        self.stop_text: str | None = None
+        """The stop string that ended the answer."""
         self.n_shown = 0
         """Characters of the answer that were returned."""
         self._stop = tuple(text for text in stop if text)
@@ -158,10 +160,11 @@ class Reply:
         if self.stopped:
             return []
         text = self._undecided + text
-        stops = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
+        stops = [(at, stop) for stop in self._stop if (at := text.find(stop)) >= 0]
         if stops:
+            at, self.stop_text = min(stops, key=lambda found: found[0])
             self.stopped = True
-            shown, self._undecided = text[: min(stops)], ""
+            shown, self._undecided = text[:at], ""
         else:
             decided = len(text) - (0 if final else held_back(text, self._stop))
             shown, self._undecided = text[:decided], text[decided:]

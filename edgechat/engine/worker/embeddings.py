@@ -231,6 +231,8 @@ def handle(engine: EmbeddingEngine, command: Command) -> Sequence[WorkerEvent]:
             return [Inspected(engine.snapshot())]
         case messages.Persist(chat):
             return [types.Persisted(chat)]  # there is nothing to save
+        case types.Translate(request_id, types.ChatRequest()):
+            return [Failed(request_id, ErrorInfo.of(cannot_chat()))]
         case types.Translate():
             return [translate(engine.vocabulary, command)]
         case messages.Generate(request):

@@ -28,6 +28,7 @@ from edgechat.engine.types import (
     Embedded,
     ModelInfo,
     RequestEvent,
+    Translatable,
     Translate,
     Translated,
 )
@@ -134,7 +135,7 @@ class EngineSupervisor:
     async def translate(
         self,
         request_id: str,
-        what: str | tuple[int, ...],
+        what: Translatable,
         *,
         bos: bool = False,
         special: bool = False,

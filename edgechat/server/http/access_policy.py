@@ -22,11 +22,11 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]@/\s]+)(?::([0-9]{1,5}))?")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _OPEN = ("/", "/health")
 """Paths that need no key: their content is no secret."""
-_ONCE = ("host", "origin", "authorization", "content-type", "content-encoding", "sec-fetch-site")
+_ONCE = ("host", "origin", "authorization", "x-api-key", "content-type", "content-encoding", "sec-fetch-site")
 """Headers that must not be repeated: programs disagree about which one counts."""
 _OTHER_PAGES = ("cross-site", "same-site")
-_OTHER_KEYS = ("x-api-key", "api-key")
-"""Headers in which other protocols send the key."""
+_KEY_HEADER = "x-api-key"
+"""The header in which Anthropic's clients send the key."""
 TRUSTED = "edgechat.trusted"
 """In the scope: whether the request has shown the key, or needs none."""
 
@@ -117,6 +117,8 @@ class AccessPolicy:
     def _has_key(self, headers: _Headers) -> bool:
         if self._expected is None:
             return True
+        if (key := headers.get(_KEY_HEADER)) and not headers.get("authorization"):
+            return hmac.compare_digest(f"Bearer {key.strip()}".encode(), self._expected)
         scheme, _, key = headers.get("authorization").partition(" ")
         shown = f"{scheme.capitalize()} {key.strip()}".encode()
         return hmac.compare_digest(shown, self._expected)
@@ -152,12 +154,13 @@ def _wrong_host(host: str) -> Refusal:
 
 
 def _no_key(headers: _Headers) -> Refusal:
-    other = next((name for name in _OTHER_KEYS if headers.get(name)), None)
     if headers.get("authorization"):
         is_bearer = headers.get("authorization").partition(" ")[0].lower() == "bearer"
         what = "The API key is not valid." if is_bearer else "The key must follow the word Bearer."
+    elif headers.get(_KEY_HEADER):
+        what = "The API key is not valid."
     else:
-        what = f"The API key is not accepted in {other}." if other else "No API key was sent."
+        what = "The API key is not accepted in api-key." if headers.get("api-key") else "No API key was sent."
     return Refusal(
         f"{what} Send 'Authorization: Bearer KEY'; at startup, `edgechat serve` prints where the key is "
         "stored.",

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, Self
 
 from starlette.types import Receive, Scope, Send
 
-from edgechat.server.http.refusal import Refusal
+from edgechat.server.http.refusal import ERROR_BODY, Refusal
 
 _JSON = "application/json"
 _CLOSE = (("connection", "close"),)
@@ -114,7 +114,8 @@ class Exchange:
 
     async def refuse(self, refusal: Refusal) -> None:
         """Send why there is no answer."""
-        await self.answer(refusal.status, refusal.body(), *refusal.headers)
+        write = self.scope.get(ERROR_BODY, Refusal.body)
+        await self.answer(refusal.status, write(refusal), *refusal.headers)
 
     async def begin(self, status: int, *headers: tuple[str, str], kind: str) -> None:
         """Send the head of an answer."""

@@ -7,6 +7,8 @@ from typing import Final
 import msgspec
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 408: "timeout_error", 429: "rate_limit_error"}
+ERROR_BODY: Final = "edgechat.error_body"
+"""In the scope: how errors are written, as a function of a Refusal; by default as OpenAI's API does."""
 BROKEN_OFF: Final = "edgechat.cut"
 """In the scope: the code of what has broken off an answer after its status was sent."""
 
@@ -46,6 +48,6 @@ class Refusal(Exception):
         self.headers = headers
 
     def body(self) -> bytes:
-        """Return the JSON of it."""
+        """Return the JSON of it, as OpenAI's API writes errors."""
         kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         return msgspec.json.encode(ErrorBody(ErrorDetail(self.message, kind, self.param, self.code)))

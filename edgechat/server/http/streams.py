@@ -1,4 +1,4 @@
-"""Answers as they come from the engine: sent whole, or while they are written, as server-sent events.
+"""Answers as they come from the engine: sent whole, or while they are written.
 
 Each answer has one task, which reads its events and writes them to the client: a token passes through no
 queue of ours, and a client that does not read holds up its own answer alone.
@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import Any
 
 from edgechat.base.errors import EngineError, PromptTooLong
 from edgechat.engine.types import ChatRequest, Finished, RequestEvent
@@ -21,15 +20,13 @@ from edgechat.server.pool.models import ModelPool, ServedModel
 from edgechat.server.protocol.answers import Answers
 
 KEEP_ALIVE = 10.0
-"""Seconds of silence after which an empty comment is sent, so that no proxy or client gives up."""
-_WAITING = b": waiting\n\n"
-_DONE = b"data: [DONE]\n\n"
+"""Seconds of silence after which something is sent, so that no proxy or client gives up."""
 
 OnEvent = Callable[[int, RequestEvent], Awaitable[None]]
 """Takes the events of each answer, by its number."""
 
 
-async def generate(exchange: Exchange, models: ModelPool, answers: Answers[Any]) -> None:
+async def generate(exchange: Exchange, models: ModelPool, answers: Answers) -> None:
     """Compute the answers and send them. Raises EdgechatError and Refusal where nothing is sent yet."""
     compute = partial(_compute, exchange, models, answers)
     try:
@@ -42,7 +39,7 @@ async def generate(exchange: Exchange, models: ModelPool, answers: Answers[Any])
 
 
 async def _send_whole(
-    exchange: Exchange, answers: Answers[Any], compute: Callable[[OnEvent], Awaitable[None]]
+    exchange: Exchange, answers: Answers, compute: Callable[[OnEvent], Awaitable[None]]
 ) -> None:
     async def take(choice: int, event: RequestEvent) -> None:
         answers.take(choice, event)
@@ -51,7 +48,7 @@ async def _send_whole(
     await exchange.answer(200, answers.whole())
 
 
-async def _compute(exchange: Exchange, models: ModelPool, answers: Answers[Any], on_event: OnEvent) -> None:
+async def _compute(exchange: Exchange, models: ModelPool, answers: Answers, on_event: OnEvent) -> None:
     """Compute all answers at once; cancelling this stops them within a step."""
     try:
         async with models.serve(answers.requested_model, answers.n_choices, answers.priority) as served:
@@ -62,7 +59,7 @@ async def _compute(exchange: Exchange, models: ModelPool, answers: Answers[Any],
         raise PromptTooLong(error.message, hint=answers.shorter) from error
 
 
-async def _compute_with(served: ServedModel, answers: Answers[Any], on_event: OnEvent) -> None:
+async def _compute_with(served: ServedModel, answers: Answers, on_event: OnEvent) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             for choice in range(answers.n_choices):
@@ -84,17 +81,16 @@ async def _follow(served: ServedModel, request: ChatRequest, choice: int, on_eve
 
 
 class _Stream:
-    """Server-sent events, of which the first is the answer's first word.
+    """A stream that begins with the answer's first word.
 
     Until then it can turn out that there is no answer, which is a status of its own.
     """
 
-    def __init__(self, exchange: Exchange, answers: Answers[Any]) -> None:
+    def __init__(self, exchange: Exchange, answers: Answers) -> None:
         self._exchange = exchange
         self._answers = answers
         self._clock = asyncio.get_running_loop().time
         self._last_write = self._clock()
-        self._has_begun = False
         self._writing = asyncio.Lock()
 
     async def send(self, compute: Callable[[OnEvent], Awaitable[None]]) -> None:
@@ -102,31 +98,27 @@ class _Stream:
         try:
             async with self._keeping_alive():
                 await compute(self._on_event)
-            await self._write(self._first_chunks() + _events(self._answers.end()) + _DONE, more=False)
+            await self._write(self._answers.end(), more=False)
         except Exception as error:
             if not self._exchange.status:
                 raise
             # The status has been sent: what went wrong is an event.
             refusal = refusal_of(error)
             self._exchange.scope[BROKEN_OFF] = refusal.code
-            await self._write(_events([refusal.body()]), more=False)
+            await self._write(self._answers.failure(refusal), more=False)
 
     async def _on_event(self, choice: int, event: RequestEvent) -> None:
-        if data := _events(self._answers.chunks(choice, event)):
-            await self._write(self._first_chunks() + data, more=True)
-
-    def _first_chunks(self) -> bytes:
-        """Return what a stream begins with, once."""
-        if self._has_begun:
-            return b""
-        self._has_begun = True
-        return _events(self._answers.begin())
+        if data := self._answers.send(choice, event):
+            await self._write(data, more=True)
 
     async def _write(self, data: bytes, *, more: bool) -> None:
         async with self._writing:
             if not self._exchange.status:
                 await self._exchange.begin(
-                    200, ("cache-control", "no-store"), ("x-accel-buffering", "no"), kind="text/event-stream"
+                    200,
+                    ("cache-control", "no-store"),
+                    ("x-accel-buffering", "no"),
+                    kind=self._answers.stream_type,
                 )
             self._last_write = self._clock()
             await self._exchange.write(data, more=more)
@@ -141,14 +133,12 @@ class _Stream:
             await asyncio.wait([filling])
 
     async def _send_keep_alives(self) -> None:
-        """Send a comment whenever nothing was sent for long: during a load, or a long prompt."""
+        """Send something whenever nothing was sent for long: during a load, or a long prompt."""
         while True:
             silent = self._clock() - self._last_write
             if silent >= KEEP_ALIVE:
-                await self._write(_WAITING, more=True)
+                self._last_write = self._clock()
+                if data := self._answers.waiting():
+                    await self._write(data, more=True)
             else:
                 await asyncio.sleep(KEEP_ALIVE - silent)
-
-
-def _events(chunks: list[bytes]) -> bytes:
-    return b"".join(b"data: " + chunk + b"\n\n" for chunk in chunks)

@@ -53,6 +53,12 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["chat", "embedding"] = "chat"
     context: int = 0
     """Tokens; of one that is not loaded what it was trained on, 0 where that is not known."""
+    size: int = 0
+    """Bytes of its files; 0 and '' here and below where it is not known."""
+    format: str = ""
+    quant: str = ""
+    architecture: str = ""
+    n_params: int = 0
 
 
 class AvailableModels:
@@ -141,6 +147,11 @@ def _card(known: AvailableModel, one: LocalModel, glance: HeaderSummary) -> Mode
         created=max((int(file.changed / 1e9) for file in one.found.files), default=0),
         kind="embedding" if glance.embeds else "chat",
         context=glance.context,
+        size=one.size,
+        format=one.found.format,
+        quant=one.quant or glance.quant or "",
+        architecture=glance.architecture,
+        n_params=glance.n_params,
     )
 
 

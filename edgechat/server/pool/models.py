@@ -6,7 +6,15 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
-from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, Priority, RequestEvent, Translated
+from edgechat.engine.types import (
+    ChatRequest,
+    Embedded,
+    ModelInfo,
+    Priority,
+    RequestEvent,
+    Translatable,
+    Translated,
+)
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.pool.available_models import ModelCard
 
@@ -44,9 +52,12 @@ class ServedModel(Protocol):
         ...
 
     async def translate(
-        self, request_id: str, what: str | tuple[int, ...], *, bos: bool = False, special: bool = False
+        self, request_id: str, what: Translatable, *, bos: bool = False, special: bool = False
     ) -> Translated | None:
-        """Make tokens of a text, or a text of tokens; None where it was cancelled. Raises EdgechatError."""
+        """Make tokens of a text or a chat, or a text of tokens; None where it was cancelled.
+
+        Raises EdgechatError.
+        """
         ...
 
 

@@ -23,6 +23,7 @@ from edgechat.engine.types import (
     ModelInfo,
     Priority,
     RequestEvent,
+    Translatable,
     Translated,
 )
 from edgechat.planner.plan import LoadPlan
@@ -126,9 +127,12 @@ class PooledModel:
         return found
 
     async def translate(
-        self, request_id: str, what: str | tuple[int, ...], *, bos: bool = False, special: bool = False
+        self, request_id: str, what: Translatable, *, bos: bool = False, special: bool = False
     ) -> Translated | None:
-        """Make tokens of a text, or a text of tokens; None where it was cancelled. Raises EdgechatError."""
+        """Make tokens of a text or a chat, or a text of tokens; None where it was cancelled.
+
+        Raises EdgechatError.
+        """
 
         def asked() -> Awaitable[Translated | None]:
             return self._engine.translate(request_id, what, bos=bos, special=special, may_load=False)

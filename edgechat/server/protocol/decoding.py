@@ -33,27 +33,31 @@ async def parse_body(body: bytes, make: Callable[[bytes], T]) -> T:
     return await asyncio.to_thread(make, body) if len(body) > _LARGE else make(body)
 
 
-def decode(body: bytes, kind: type[T]) -> T:
-    """Decode a body. Raises Refusal, which names the invalid field and its valid values."""
+def decode(body: bytes | msgspec.Raw, kind: type[T], at: str = "") -> T:
+    """Decode a body, or the part of one that stands `at` a path.
+
+    Raises Refusal, which names the invalid field and its valid values.
+    """
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise _refused(str(error), kind) from None
+        raise _refused(str(error), kind, at) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refusal(f"The body is not valid JSON: {error}.", code="invalid_json") from None
     except RecursionError:
         raise Refusal("The body is nested too deeply.", code="invalid_json") from None
 
 
-def _refused(message: str, kind: type[Any]) -> Refusal:
+def _refused(message: str, kind: type[Any], at: str) -> Refusal:
     location = _AT.search(message)
     where = location.group(1) if location else ""
     what = message[: location.start()] if location else message
+    about = _descriptions(kind).get(re.split(r"[.\[]", where)[0], "")
+    where = ".".join(part for part in (at, where) if part)
     if unknown := _UNKNOWN.search(what):
         name = unknown.group(1)[:_SHOWN]
         path = f"{where}.{name}" if where else name
         return Refusal(f"Unknown field {path!r}.", param=path, code="unknown_parameter")
-    about = _descriptions(kind).get(re.split(r"[.\[]", where)[0], "")
     if _PART.search(where):
         about = "Only parts of type text are supported: no images, audio or files."
     text = " ".join(part for part in (f"{where or 'body'}: {what[:_SHOWN]}.", about) if part)

@@ -9,11 +9,11 @@ from msgspec import Meta
 
 from edgechat.engine.prompt.translation import MOST_CHARACTERS, MOST_TOKENS
 from edgechat.engine.types import Translated
-from edgechat.server.protocol.generation import Model
-from edgechat.server.protocol.texts import TokenId
+from edgechat.server.protocol.openai.generation import Model
+from edgechat.server.protocol.openai.texts import TokenId
 
 
-class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
     """A text to tokenize."""
 
     model: Model = None
@@ -48,7 +48,7 @@ class TokenList(msgspec.Struct, frozen=True):
     tokens: tuple[int, ...]
 
 
-class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens to detokenize."""
 
     model: Model = None

@@ -88,7 +88,8 @@ async def test_without_the_key_nothing_but_health_and_the_first_page_answers() -
     ("header", "value", "told"),
     [
         ("X_Nothing", "x", "No API key was sent"),
-        ("x_api_key", KEY, "not accepted in x-api-key"),
+        ("x_api_key", "another", "key is not valid"),
+        ("api_key", KEY, "not accepted in api-key"),
         ("Authorization", KEY, "follow the word Bearer"),
         ("Authorization", "Bearer another", "key is not valid"),
     ],

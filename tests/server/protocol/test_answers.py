@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from edgechat.engine.types import Delta, RequestEvent, TokenLogprobs, ToolCallArguments
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.answers import Answers
-from edgechat.server.protocol.chat import ChatBody
-from edgechat.server.protocol.chat_answer import ChatAnswers
-from edgechat.server.protocol.completions import CompletionAnswers, CompletionBody
 from edgechat.server.protocol.decoding import decode
+from edgechat.server.protocol.openai.chat import ChatBody
+from edgechat.server.protocol.openai.chat_answer import ChatAnswers
+from edgechat.server.protocol.openai.completions import CompletionAnswers, CompletionBody
 from tests.properties import examples
 from tests.server.fakes import called, finished, thought
 
@@ -33,16 +33,18 @@ COURSES = st.lists(
 )
 
 
-def told(answers: Answers[Any], courses: list[list[RequestEvent]]) -> list[Any]:
+def told(answers: Answers, courses: list[list[RequestEvent]]) -> list[Any]:
     """Return the chunks of a stream, the events of two answers in turns."""
-    chunks = answers.begin()
+    stream = b""
     for events in itertools.zip_longest(*([*course, finished()] for course in courses)):
         for choice, event in enumerate(events):
-            chunks += [] if event is None else answers.chunks(choice, event)
-    return [json.loads(chunk) for chunk in (*chunks, *answers.end())]
+            stream += b"" if event is None else answers.send(choice, event)
+    *chunks, last, rest = (stream + answers.end()).split(b"\n\n")
+    assert (last, rest) == (b"data: [DONE]", b"")
+    return [json.loads(chunk.removeprefix(b"data: ")) for chunk in chunks]
 
 
-def whole(answers: Answers[Any], courses: list[list[RequestEvent]]) -> Any:
+def whole(answers: Answers, courses: list[list[RequestEvent]]) -> Any:
     for choice, course in enumerate(courses):
         for event in (*course, finished()):
             answers.take(choice, event)

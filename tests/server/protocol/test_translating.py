@@ -39,7 +39,6 @@ async def test_tokens_and_texts() -> None:
             ("/tokenize", {}),
             ("/tokenize", {"content": ["a", 1]}),
             ("/tokenize", {"content": "x" * (2**20 + 1)}),
-            ("/tokenize", {"content": "x", "with_pieces": True}),
             ("/detokenize", {"tokens": [-1]}),
         ):
             assert (await asked(url, path, **body))[0] == 400, (path, body)

@@ -13,7 +13,7 @@ from edgechat.base.errors import PromptTooLong
 from edgechat.engine.types import Delta, Sampling, TokenLogprobs
 from edgechat.settings import SamplingDefaults
 from tests.server.fakes import FakeModels, finished
-from tests.server.protocol.test_chat import client_of
+from tests.server.protocol.openai.test_chat import client_of
 
 
 async def test_text_goes_on() -> None:

@@ -1,7 +1,12 @@
-"""The lists of models, and the state of the server."""
+"""The lists of models, and the state of the server.
+
+One list for all clients: fields of OpenAI's, Anthropic's and Codex's lists stand side by side.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -16,7 +21,10 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     object: Literal["model"] = "model"
+    type: Literal["model"] = "model"
+    display_name: str
     created: int
+    created_at: str
     owned_by: Literal["edgechat"] = "edgechat"
     loaded: bool
     kind: Literal["chat", "embedding"]
@@ -25,7 +33,15 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, card: ModelCard) -> ModelEntry:
         """Return what is told of a model."""
-        return cls(id=card.id, created=card.created, loaded=card.loaded, kind=card.kind, context=card.context)
+        return cls(
+            id=card.id,
+            display_name=card.id,
+            created=card.created,
+            created_at=datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            loaded=card.loaded,
+            kind=card.kind,
+            context=card.context,
+        )
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +49,17 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
     object: Literal["list"] = "list"
     data: list[ModelEntry]
+    has_more: Literal[False] = False
+    first_id: str | None = None
+    last_id: str | None = None
+
+    @classmethod
+    def of(cls, cards: Sequence[ModelCard]) -> ModelList:
+        """Return the list of some models."""
+        data = [ModelEntry.of(card) for card in cards]
+        if not data:
+            return cls(data=data)
+        return cls(data=data, first_id=data[0].id, last_id=data[-1].id)
 
 
 class Health(msgspec.Struct, frozen=True):

@@ -10,10 +10,11 @@ from msgspec import UNSET, Meta, UnsetType
 from edgechat.engine.types import ChatRequest, Delta, Finished, TokenLogprobs
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import LONGER, Answers, FinishReason
-from edgechat.server.protocol.generation import MOST_CHOICES, Choices, GenerationBody
-from edgechat.server.protocol.texts import Texts, texts_of
-from edgechat.server.protocol.usage import AnswerTimings, UsageBody, timings_of
+from edgechat.server.protocol.answers import LONGER
+from edgechat.server.protocol.openai.answers import ChoiceAnswers, FinishReason
+from edgechat.server.protocol.openai.generation import MOST_CHOICES, Choices, GenerationBody, limit
+from edgechat.server.protocol.openai.texts import Texts, texts_of
+from edgechat.server.protocol.openai.usage import AnswerTimings, UsageBody, timings_of
 
 _MOST_TOKENS = 16
 """OpenAI's default."""
@@ -24,7 +25,7 @@ Suffix = Annotated[
 ]
 
 
-class CompletionBody(GenerationBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     """A text completion request."""
 
     prompt: Annotated[
@@ -87,7 +88,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     timings: AnswerTimings | UnsetType = UNSET
 
 
-class CompletionAnswers(Answers[CompletionChoice]):
+class CompletionAnswers(ChoiceAnswers[CompletionChoice]):
     """The completions of one request, as they grow."""
 
     kind = "cmpl"
@@ -97,7 +98,7 @@ class CompletionAnswers(Answers[CompletionChoice]):
         self._texts = body.prompts()
         super().__init__(body, prompts=len(self._texts))
         self._body = body
-        self._limit = body.limit(body.max_tokens, _MOST_TOKENS, "max_tokens")
+        self._limit = limit(body.max_tokens, _MOST_TOKENS, "max_tokens")
         self._offsets = [len(self._echo(choice)) for choice in range(self.n_choices)]
         """Characters before what comes next."""
 

@@ -12,29 +12,19 @@ from edgechat.engine.tool_calls.tools import constrained_tools, unenforceable
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
-    Effort,
     Finished,
-    ModelInfo,
     RequestEvent,
-    TokenLogprobs,
     ToolCall,
     ToolCallArguments,
     ToolCallBegun,
 )
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import LONGER, Answers, FinishReason
-from edgechat.server.protocol.chat import ChatBody
-from edgechat.server.protocol.usage import AnswerTimings, UsageBody, timings_of
-
-_EFFORTS: dict[str, Effort] = {
-    "none": "low",
-    "minimal": "low",
-    "low": "low",
-    "medium": "medium",
-    "high": "high",
-    "xhigh": "high",
-}
-"""What models that are told how long to think are told of a wish."""
+from edgechat.server.protocol.answers import LONGER
+from edgechat.server.protocol.openai.answers import ChoiceAnswers, FinishReason
+from edgechat.server.protocol.openai.chat import ChatBody
+from edgechat.server.protocol.openai.logprobs import TokenLogprob, logprob_of
+from edgechat.server.protocol.openai.usage import AnswerTimings, UsageBody, timings_of
+from edgechat.server.protocol.thinking import thinking_of
 
 
 class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,20 +57,6 @@ class PartOfCall(msgspec.Struct, frozen=True, kw_only=True):
     id: str | UnsetType = UNSET
     type: Literal["function"] | UnsetType = UNSET
     function: PartOfFunction
-
-
-class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """A token and its logprob, the natural logarithm of its probability."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
-    """The logprob of a token of the answer, and of its alternatives."""
-
-    top_logprobs: list[TopLogprob]
 
 
 class ChoiceLogprobs(msgspec.Struct, frozen=True):
@@ -159,7 +135,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     unenforced: list[str] | UnsetType = UNSET
 
 
-class ChatAnswers(Answers[ChoiceChunk]):
+class ChatAnswers(ChoiceAnswers[ChoiceChunk]):
     """The answers to one request, as they grow."""
 
     kind = "chatcmpl"
@@ -182,7 +158,12 @@ class ChatAnswers(Answers[ChoiceChunk]):
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
         """Return what the engine is asked for one of them."""
-        think, effort = self._thinking(served.model)
+        think, effort = thinking_of(
+            served.model,
+            think=self._request.think,
+            effort=self._body.reasoning_effort,
+            default=self._think,
+        )
         return msgspec.structs.replace(
             self._request,
             id=f"{self._id}-{choice}",
@@ -190,18 +171,6 @@ class ChatAnswers(Answers[ChoiceChunk]):
             effort=effort,
             sampling=self._body.sampling(served.plan.sampling_for(think), choice),
         )
-
-    def _thinking(self, model: ModelInfo) -> tuple[bool | None, Effort | None]:
-        """Return whether a model is to think, and how long, as far as it can be told that."""
-        think, requested = self._request.think, self._body.reasoning_effort
-        effort: Effort | None = None
-        if requested is not None and model.has_effort:
-            effort = _EFFORTS[requested]
-        if think is None and model.can_switch_thinking:
-            think = self._think if requested is None else requested not in ("none", "minimal")
-        elif think is None and requested == "none" and not model.has_effort:
-            think = False  # the engine says whether that can be
-        return think, effort
 
     def whole(self) -> bytes:
         """Return the answers that were taken."""
@@ -232,7 +201,7 @@ class ChatAnswers(Answers[ChoiceChunk]):
     def _text_part(self, choice: int, delta: Delta) -> ChoiceChunk:
         if delta.thinking:
             return ChoiceChunk(index=choice, delta=PartOfAnswer(reasoning_content=delta.text))
-        logprobs = ChoiceLogprobs([_logprob(token) for token in delta.chances]) if delta.chances else UNSET
+        logprobs = ChoiceLogprobs([logprob_of(token) for token in delta.chances]) if delta.chances else UNSET
         return ChoiceChunk(index=choice, delta=PartOfAnswer(content=delta.text), logprobs=logprobs)
 
     def _call_part(self, choice: int, call: ToolCall) -> ChoiceChunk:
@@ -306,13 +275,3 @@ def _join_function(parts: Sequence[PartOfFunction]) -> CalledFunction:
     """Put the parts of one call together."""
     name = "".join(part.name for part in parts if part.name is not UNSET)
     return CalledFunction(name=name, arguments="".join(part.arguments for part in parts))
-
-
-def _logprob(chance: TokenLogprobs) -> TokenLogprob:
-    others = [_chance(token, logprob) for token, logprob in chance.others]
-    own = _chance(chance.token, chance.logprob)
-    return TokenLogprob(token=own.token, logprob=own.logprob, bytes=own.bytes, top_logprobs=others)
-
-
-def _chance(token: bytes, logprob: float) -> TopLogprob:
-    return TopLogprob(token=token.decode("utf-8", "replace"), logprob=logprob, bytes=list(token))

@@ -12,14 +12,14 @@ from msgspec import Meta, Raw
 from edgechat.engine.types import Embedded
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.generation import Model
-from edgechat.server.protocol.texts import Texts, texts_of
+from edgechat.server.protocol.openai.generation import Model
+from edgechat.server.protocol.openai.texts import Texts, texts_of
 
 _MOST_TEXTS = 2048
 _VECTOR = {"anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string"}]}
 
 
-class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
     """An embeddings request."""
 
     model: Model = None

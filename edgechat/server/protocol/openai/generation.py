@@ -47,7 +47,7 @@ UNLIMITED = -1
 Labels = Annotated[dict[str, str], Meta(max_length=16)]
 
 
-class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a stream."""
 
     include_usage: Annotated[
@@ -58,7 +58,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     )
 
 
-class GenerationBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
     """How text is generated. The defaults of sampling are what the model's makers recommend."""
 
     model: Model = None
@@ -146,13 +146,6 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """Whether a stream tells the usage at its end."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
-    @staticmethod
-    def limit(sent: float | None, usual: int | None, param: str) -> int | None:
-        """Return after how many tokens to end; None: when the context is full. Raises Refusal."""
-        if sent == 0:
-            raise Refusal("An answer has at least one token.", param=param, code="invalid_value")
-        return None if sent == UNLIMITED else int(sent) if sent else usual
-
     def sampling(self, defaults: SamplingDefaults, choice: int) -> Sampling:
         """Return how the tokens of one of the answers are chosen."""
         given = {name: getattr(self, name) for name in SamplingDefaults.__struct_fields__}
@@ -165,3 +158,10 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         seed = None if self.seed is None else (int(self.seed) + choice) % (2 * _SEEDS)
         bias = tuple((int(token), amount) for token, amount in (self.logit_bias or {}).items())
         return Sampling(**sent.over(defaults).given(), seed=seed, bias=bias)
+
+
+def limit(sent: float | None, usual: int | None, param: str) -> int | None:
+    """Return after how many tokens to end; None: when the context is full. Raises Refusal."""
+    if sent == 0:
+        raise Refusal("An answer has at least one token.", param=param, code="invalid_value")
+    return None if sent == UNLIMITED else int(sent) if sent else usual

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
-from edgechat.base.errors import BadRequest
-from edgechat.engine.tool_calls.schemas import schema_in
 from edgechat.engine.tool_calls.tools import check_choice, check_tools
 from edgechat.engine.types import ChatRequest, Overflow, Tool
-from edgechat.server.http.http_errors import refusal_of
 from edgechat.server.http.refusal import Refusal
-from edgechat.server.protocol.generation import GenerationBody, Labels, Tokens
-from edgechat.server.protocol.messages import ChatMessage, FunctionName, as_messages
+from edgechat.server.protocol.openai.generation import GenerationBody, Labels, Tokens, limit
+from edgechat.server.protocol.openai.messages import ChatMessage, FunctionName, as_messages
+from edgechat.server.protocol.schemas import SchemaText, answer_schema, errors_about, tool_of
 from edgechat.server.protocol.strictness import Echoed, no_effect
 
 NoSound = Annotated[None, Meta(description="Only null is accepted: this server supports only text.")]
 NoSearch = Annotated[None, Meta(description="Only null is accepted: this server never uses the network.")]
 NoPrediction = Annotated[None, Meta(description="Only null is accepted: predictions are made without it.")]
-SchemaText = Annotated[
-    # Left as it came: its length is looked at before anything is made of it.
-    Raw, Meta(description="A JSON schema.", extra_json_schema={"type": ["object", "null"]})
-]
 Others = Annotated[int, Meta(ge=0, le=20)] | Annotated[float, Meta(ge=0, le=20, multiple_of=1)]
 Strict = Annotated[
     bool | None,
@@ -37,7 +29,7 @@ Strict = Annotated[
 ]
 
 
-class FunctionTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
     """The description of a function for the model; `parameters` is a JSON schema."""
 
     name: FunctionName
@@ -47,7 +39,7 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cache_control: Echoed = None
 
 
-class ToolBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ToolBody(msgspec.Struct, frozen=True, kw_only=True):
     """A function that the model can call."""
 
     type: Literal["function"]
@@ -55,15 +47,13 @@ class ToolBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cache_control: Echoed = None
 
 
-class NamedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NamedFunction(msgspec.Struct, frozen=True, kw_only=True):
     """One of the tools."""
 
     name: FunctionName
 
 
-class NamedTool(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function", forbid_unknown_fields=True
-):
+class NamedTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function"):
     """The tool that must be called."""
 
     function: NamedFunction
@@ -74,7 +64,7 @@ class NamedTool(
         return self.function.name
 
 
-class AllowedTools(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AllowedTools(msgspec.Struct, frozen=True, kw_only=True):
     """A subset of the tools, and whether one of them must be called."""
 
     mode: Literal["auto", "required"]
@@ -94,19 +84,17 @@ class AllowedChoice(
     allowed_tools: AllowedTools
 
 
-class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):
+class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
     """Any text."""
 
 
-class JsonObject(
-    msgspec.Struct, frozen=True, tag_field="type", tag="json_object", forbid_unknown_fields=True
-):
+class JsonObject(msgspec.Struct, frozen=True, tag_field="type", tag="json_object"):
     """Any JSON object, or one that follows a schema, as in llama.cpp's server."""
 
     schema: SchemaText | UnsetType = UNSET
 
 
-class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Schema(msgspec.Struct, frozen=True, kw_only=True):
     """A JSON schema that the answer follows, with or without `strict`."""
 
     name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
@@ -115,9 +103,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     strict: bool | None = None
 
 
-class JsonSchema(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="json_schema", forbid_unknown_fields=True
-):
+class JsonSchema(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="json_schema"):
     """JSON that follows a schema."""
 
     json_schema: Schema
@@ -129,7 +115,7 @@ class TemplateSwitches(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     enable_thinking: bool | None = None
 
 
-class ChatBody(GenerationBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ChatBody(GenerationBody, frozen=True, kw_only=True):
     """A chat completion request."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=4096)]
@@ -241,7 +227,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True, forbid_unknown_fields=
             overflow=self.overflow,
             priority=self.priority or "interactive",
         )
-        with _about("tool_choice" if self.functions is None else "function_call"):
+        with errors_about("tool_choice" if self.functions is None else "function_call"):
             check_choice(request)
         return request
 
@@ -270,8 +256,8 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def _most_tokens(self) -> int | None:
         if self.max_completion_tokens is None:
-            return self.limit(self.max_tokens, None, "max_tokens")
-        return self.limit(self.max_completion_tokens, None, "max_completion_tokens")
+            return limit(self.max_tokens, None, "max_tokens")
+        return limit(self.max_completion_tokens, None, "max_completion_tokens")
 
     def _think(self) -> bool | None:
         switched = self.chat_template_kwargs.enable_thinking if self.chat_template_kwargs else None
@@ -283,8 +269,11 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True, forbid_unknown_fields=
         return switched if self.think is None else self.think
 
     def _tools(self) -> tuple[Tool, ...]:
-        with _about("tools" if self.functions is None else "functions"):
-            found = tuple(map(_tool, self.functions or [one.function for one in self.tools or ()]))
+        with errors_about("tools" if self.functions is None else "functions"):
+            functions = self.functions or [one.function for one in self.tools or ()]
+            found = tuple(
+                tool_of(one.name, one.description, one.parameters, strict=one.strict) for one in functions
+            )
             check_tools(found)
         return self._allowed(found) if isinstance(self.tool_choice, AllowedChoice) else found
 
@@ -298,36 +287,5 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True, forbid_unknown_fields=
     def _schema(self) -> str | None:
         match self.response_format:
             case JsonObject(schema=sent) | JsonSchema(json_schema=Schema(schema=sent)):
-                with _about("response_format"):
-                    schema = _text(sent) or _ANY
-                    schema_in(schema)
-                return schema
+                return answer_schema(sent, "response_format")
         return None
-
-
-_ANY = '{"type": "object"}'
-
-
-@contextmanager
-def _about(param: str) -> Iterator[None]:
-    """Have the engine's complaints name the field that they are about."""
-    try:
-        yield
-    except BadRequest as error:
-        found = refusal_of(error)
-        raise Refusal(found.message, param=param, code=found.code) from error
-
-
-def _tool(sent: FunctionTool) -> Tool:
-    parameters = _text(sent.parameters)
-    tool = Tool(sent.name, sent.description or "", strict=bool(sent.strict))
-    return msgspec.structs.replace(tool, parameters=parameters) if parameters else tool
-
-
-def _text(schema: Raw | UnsetType) -> str:
-    """Return a schema as it came; '' for none. Raises BadRequest."""
-    try:
-        text = "" if schema is UNSET else bytes(schema).decode()
-    except UnicodeDecodeError as error:
-        raise BadRequest("The schema is not valid UTF-8.") from error
-    return "" if text in ("null", "{}") else text

@@ -9,7 +9,7 @@ import pytest
 
 from edgechat.engine.types import Message, ToolCall
 from tests.server.fakes import FakeModels, called, finished, serving
-from tests.server.protocol.test_chat import HELLO, client_of
+from tests.server.protocol.openai.test_chat import HELLO, client_of
 from tests.server.raw import ask
 
 FUNCTION: Any = {"name": "weather", "parameters": {"type": "object", "properties": {"place": {}}}}
@@ -183,6 +183,8 @@ async def test_functions_are_tools_whose_call_is_told_in_the_old_way() -> None:
             "messages[0].content[0].cache_control",
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", **CACHED}]}]},
         ),
+        ("new", {"new": 1}),
+        ("messages[0].new", {"messages": [{"role": "user", "content": "x", "new": 1}]}),
         ("messages[0].thinking_blocks", {"messages": [{"role": "assistant", "thinking_blocks": [1]}]}),
         ("messages[0].tool_calls[0].extra", {"messages": with_call(extra=1)}),
         (
@@ -199,6 +201,13 @@ async def test_a_strict_server_refuses_what_would_have_no_effect(param: str, fie
         status, _, said = await ask(url, "POST", "/v1/chat/completions", body=body)
         assert (status, said["error"]["param"], said["error"]["code"]) == (400, param, "not_heeded")
     assert models.requests == []
+
+
+async def test_what_nobody_knows_is_taken_elsewhere() -> None:
+    async with serving(FakeModels()) as url:
+        for fields in ({"new": 1}, {"messages": [{"role": "user", "content": "x", "new": 1}]}):
+            body = json.dumps({"model": "default", "messages": HELLO} | fields).encode()
+            assert (await ask(url, "POST", "/v1/chat/completions", body=body))[0] == 200
 
 
 async def test_a_strict_server_takes_what_has_an_effect_or_says_nothing() -> None:

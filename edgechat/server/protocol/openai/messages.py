@@ -23,7 +23,7 @@ FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 CallId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
-class ContentPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+class ContentPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """A part of a message. Images, audio and files are refused: only text is supported."""
 
     cache_control: Echoed = None
@@ -34,7 +34,7 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", f
         raise NotImplementedError
 
 
-class TextPart(ContentPart, frozen=True, kw_only=True, tag="text", forbid_unknown_fields=True):
+class TextPart(ContentPart, frozen=True, kw_only=True, tag="text"):
     """A text part."""
 
     text: str
@@ -46,15 +46,15 @@ class TextPart(ContentPart, frozen=True, kw_only=True, tag="text", forbid_unknow
         return self.text
 
 
-class InputTextPart(TextPart, frozen=True, kw_only=True, tag="input_text", forbid_unknown_fields=True):
+class InputTextPart(TextPart, frozen=True, kw_only=True, tag="input_text"):
     """A text part, by its name in the Responses API."""
 
 
-class OutputTextPart(TextPart, frozen=True, kw_only=True, tag="output_text", forbid_unknown_fields=True):
+class OutputTextPart(TextPart, frozen=True, kw_only=True, tag="output_text"):
     """A text part of an answer, by its name in the Responses API."""
 
 
-class RefusalPart(ContentPart, frozen=True, kw_only=True, tag="refusal", forbid_unknown_fields=True):
+class RefusalPart(ContentPart, frozen=True, kw_only=True, tag="refusal"):
     """A refusal of the model."""
 
     refusal: str
@@ -96,7 +96,7 @@ class ToolCallBody(msgspec.Struct, frozen=True, kw_only=True):
     index: int | None = None
 
 
-class MessageBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="role", forbid_unknown_fields=True):
+class MessageBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="role"):
     """A message, with the fields that clients keep with its content."""
 
     name: Name = None
@@ -105,25 +105,25 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="role", f
     provider_specific_fields: Echoed = None
 
 
-class SystemMessage(MessageBody, frozen=True, kw_only=True, tag="system", forbid_unknown_fields=True):
+class SystemMessage(MessageBody, frozen=True, kw_only=True, tag="system"):
     """A system prompt."""
 
     content: Content
 
 
-class DeveloperMessage(MessageBody, frozen=True, kw_only=True, tag="developer", forbid_unknown_fields=True):
+class DeveloperMessage(MessageBody, frozen=True, kw_only=True, tag="developer"):
     """A system prompt, by its newer name."""
 
     content: Content
 
 
-class UserMessage(MessageBody, frozen=True, kw_only=True, tag="user", forbid_unknown_fields=True):
+class UserMessage(MessageBody, frozen=True, kw_only=True, tag="user"):
     """A message of the user."""
 
     content: Content
 
 
-class AssistantMessage(MessageBody, frozen=True, kw_only=True, tag="assistant", forbid_unknown_fields=False):
+class AssistantMessage(MessageBody, frozen=True, kw_only=True, tag="assistant"):
     """An answer of the model, as it was sent or with fields that clients have added."""
 
     content: Content | UnsetType | None = UNSET
@@ -145,7 +145,7 @@ class AssistantMessage(MessageBody, frozen=True, kw_only=True, tag="assistant", 
     annotations: Echoed = None
 
 
-class ToolMessage(MessageBody, frozen=True, kw_only=True, tag="tool", forbid_unknown_fields=True):
+class ToolMessage(MessageBody, frozen=True, kw_only=True, tag="tool"):
     """The result of a tool call."""
 
     content: Content
@@ -153,7 +153,7 @@ class ToolMessage(MessageBody, frozen=True, kw_only=True, tag="tool", forbid_unk
     name: Annotated[str | None, Meta(description="Ignored: the call has the name.")] = None
 
 
-class FunctionMessage(MessageBody, frozen=True, kw_only=True, tag="function", forbid_unknown_fields=True):
+class FunctionMessage(MessageBody, frozen=True, kw_only=True, tag="function"):
     """The result of a function_call."""
 
     content: Content | None

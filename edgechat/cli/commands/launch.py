@@ -1,0 +1,250 @@
+"""`edgechat launch`: a coding agent on a model of this machine, with a server of its own while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import secrets
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from edgechat import settings
+from edgechat.base import paths
+from edgechat.base.errors import DoesNotFit, EngineError, ModelNotFound, SettingsError
+from edgechat.base.process import spawn
+from edgechat.base.text import one_line
+from edgechat.cli.output.status import StatusLine
+from edgechat.cli.terminal_io import note
+from edgechat.planner.plan import LoadPlan
+from edgechat.planner.prepare import prepare
+from edgechat.planner.request import PlanRequest
+from edgechat.server.agents import AGENTS, Agent, AgentSettings, ServerAddress, plain_environment
+from edgechat.server.pool.available_models import first_model
+
+ROOMY = 32768
+"""Tokens of context that agents need: their instructions and tools alone take some 10,000."""
+GUIDE = "guide"
+_ADDRESS = re.compile(r"Serving .* at (http://\S+)/v1;")
+_LOAD_SECONDS = 600.0
+_STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """The options of the command line."""
+
+    agent: str | None
+    arguments: tuple[str, ...] = ()
+    """Of the agent."""
+    model: str | None = None
+    context: int | None = None
+    only_print: bool = False
+
+
+def run(options: LaunchOptions) -> int:
+    """Run the command; return the exit code of the agent. Raises EdgechatError."""
+    agent = _agent(options.agent) if options.agent is not None else None
+    if agent is None and not options.only_print:
+        raise SettingsError(
+            "Which program is to be started?", hint=f"One of {', '.join(AGENTS)}, or --print for any other."
+        )
+    program = _program(agent) if agent is not None and not options.only_print else None
+    with StatusLine(sys.stderr) as status:
+        status.show("planning")
+        plan = _plan(options)
+    with _ending_on_signals(), _serving(plan) as address, tempfile.TemporaryDirectory() as folder:
+        chosen = agent.settings(address, Path(folder)) if agent is not None else _plain(address)
+        for name, content in chosen.files.items():
+            (Path(folder) / name).write_text(content, encoding="utf-8")
+        if program is None:
+            _print_settings(agent, chosen)
+            threading.Event().wait()  # until Ctrl+C
+            return 0
+        return _run_program(program, chosen, options.arguments)
+
+
+def _agent(name: str) -> Agent:
+    if name not in AGENTS:
+        raise SettingsError(
+            f"edgechat does not know how to set up {one_line(name, 40)}.",
+            hint=f"It knows {', '.join(AGENTS)}; for others: edgechat launch --print",
+        )
+    return AGENTS[name]
+
+
+def _program(agent: Agent) -> str:
+    found = shutil.which(agent.name)
+    if found is None:
+        raise SettingsError(f"{agent.name} is not installed.", hint=f"To install it: {agent.install}")
+    return found
+
+
+# The model.
+
+
+def _plan(options: LaunchOptions) -> LoadPlan:
+    """Plan the model with a context that agents can work in, if that fits, and say what is chosen and why."""
+    name = _model(options.model)
+    request = PlanRequest(context=options.context)
+    plan = prepare(name, request)
+    if options.context is None and settings.load().context is None and plan.context < ROOMY:
+        with contextlib.suppress(DoesNotFit):
+            plan = prepare(name, PlanRequest(context=ROOMY))
+    text = f"{one_line(plan.model_name)} with {plan.context:,} tokens of context"
+    if plan.context < ROOMY:
+        text += f": less than the {ROOMY:,} that agents usually need, but more does not fit here"
+    note(f"{text}.")
+    return plan
+
+
+def _model(named: str | None) -> str:
+    """Return the model that was named, or that the app would open with; the guide cannot use tools."""
+    choice = asyncio.run(first_model(named))
+    if choice.note is not None:
+        note(choice.note)
+    if named is None and choice.model == GUIDE:
+        from edgechat.planner.listing import rows
+
+        able = (row for row in rows() if row.model.name != GUIDE and row.fits and not row.glance.embeds)
+        found = next(able, None)
+        if found is None:
+            raise ModelNotFound(
+                "There is no model for agents on this machine.",
+                hint="`edgechat plan` lists what fits; `edgechat pull NAME` downloads it.",
+            )
+        return found.model.name
+    return choice.model
+
+
+# The server.
+
+
+@contextlib.contextmanager
+def _serving(plan: LoadPlan) -> Iterator[ServerAddress]:
+    """Run a server for a model, with a key of its own; it is ready when this is entered."""
+    key = f"ek-{secrets.token_urlsafe(24)}"
+    words = ["serve", plan.model_path, "--port", "0", "--ctx", str(plan.context)]
+    program = [sys.executable] if spawn.frozen() else [sys.executable, "-P", *spawn.PROGRAM]
+    log = paths.log_dir() / "launch.log"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [*program, *words],
+            env={**os.environ, "EDGECHAT_API_KEY": key},
+            **spawn.options(stream),
+            text=True,
+        )
+        try:
+            with StatusLine(sys.stderr) as status:
+                url = _url_of(process, log)
+                name = _wait_until_ready(process, url, key, log, status, plan.model_name)
+            yield ServerAddress(url, key, name, plan.context)
+        finally:
+            _stop(process)
+
+
+def _url_of(process: subprocess.Popen[str], log: Path) -> str:
+    """Return the address that the server prints; later output is read and dropped."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if found := _ADDRESS.match(line):
+            threading.Thread(target=process.stdout.read, daemon=True).start()
+            return found[1]
+    raise _ended(log)
+
+
+def _wait_until_ready(
+    process: subprocess.Popen[str], url: str, key: str, log: Path, status: StatusLine, model: str
+) -> str:
+    """Wait for the load; return what the server calls the model. Raises EngineError."""
+    import httpx2
+
+    end = time.monotonic() + _LOAD_SECONDS
+    with httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, trust_env=False) as client:
+        while process.poll() is None and time.monotonic() < end:
+            status.show(f"loading {model}")
+            health: Any = client.get("/health").json()
+            if health["status"] == "ready":
+                return str(client.get("/v1/models").json()["data"][0]["id"])
+            if health["status"] == "degraded":
+                detail = health.get("detail", "")
+                raise EngineError(f"The model could not be loaded: {detail}", hint=f"Its messages: {log}")
+            time.sleep(0.05)
+    raise _ended(log)
+
+
+def _ended(log: Path) -> EngineError:
+    return EngineError("The server ended before the model was loaded.", hint=f"Its messages: {log}")
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def _ending_on_signals() -> Iterator[None]:
+    """Let signals that would end this process at once end it in order, with its server."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {name: signal.signal(getattr(signal, name), leave) for name in names}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), handler)
+
+
+# The agent.
+
+
+def _run_program(program: str, chosen: AgentSettings, arguments: Sequence[str]) -> int:
+    """Run an agent in this terminal; return its exit code. Ctrl+C is its own business."""
+    environment = dict(os.environ)
+    for name, value in chosen.environment.items():
+        if value is None:
+            environment.pop(name, None)
+        else:
+            environment[name] = value
+    process = subprocess.Popen([program, *chosen.arguments, *arguments], env=environment)
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:  # the agent has it, too
+            continue
+
+
+def _plain(address: ServerAddress) -> AgentSettings:
+    return AgentSettings(environment=plain_environment(address))
+
+
+def _print_settings(agent: Agent | None, chosen: AgentSettings) -> None:
+    """Print how to start a program, as lines for a shell."""
+    for name, value in chosen.environment.items():
+        if sys.platform == "win32":
+            print(f'$env:{name} = "{value}"' if value is not None else f"Remove-Item Env:{name}")
+        else:
+            print(f"export {name}={shlex.quote(value)}" if value is not None else f"unset {name}")
+    if agent is not None:
+        print(shlex.join([agent.name, *chosen.arguments]))
+    sys.stdout.flush()
+    note("The server runs until Ctrl+C.")

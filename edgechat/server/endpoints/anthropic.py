@@ -1,0 +1,21 @@
+"""Anthropic's endpoints: messages, and how many tokens they have."""
+
+from __future__ import annotations
+
+from edgechat.server.endpoints.base import Endpoints
+from edgechat.server.http.exchange import Exchange
+from edgechat.server.protocol.anthropic.answer import MessagesAnswers
+from edgechat.server.protocol.anthropic.request import CountBody, MessagesBody, TokenCount
+
+
+class AnthropicEndpoints(Endpoints):
+    """What Anthropic's clients ask."""
+
+    async def messages(self, exchange: Exchange) -> None:
+        """POST /v1/messages."""
+        await self._generate(exchange, MessagesBody, lambda body: MessagesAnswers(body, self._think))
+
+    async def count(self, exchange: Exchange) -> None:
+        """POST /v1/messages/count_tokens."""
+        body = await self._body(exchange, CountBody)
+        await exchange.run_until_disconnect(self._count(exchange, body.model, body.asked(), TokenCount))

@@ -1,0 +1,101 @@
+"""What the endpoints of all protocols share."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from edgechat.engine.types import ChatRequest, Translatable, Translated
+from edgechat.server.http.exchange import ClientDisconnected, Exchange
+from edgechat.server.http.http_errors import refusal_of
+from edgechat.server.http.refusal import Refusal
+from edgechat.server.http.streams import generate
+from edgechat.server.pool.models import ModelPool
+from edgechat.server.protocol.answers import Answers
+from edgechat.server.protocol.decoding import decode, parse_body
+from edgechat.server.protocol.strictness import refuse_ignored_fields
+
+T = TypeVar("T", bound=msgspec.Struct)
+Work = Callable[[Exchange], Awaitable[None]]
+
+
+class Endpoints:
+    """The endpoints of one protocol, over the models behind them."""
+
+    def __init__(self, models: ModelPool, think: bool | None, *, strict: bool) -> None:
+        """think: what the settings say. strict: fields that would have no effect are refused."""
+        self._models = models
+        self._think = think
+        self._strict = strict
+
+    async def _body(self, exchange: Exchange, kind: type[T]) -> T:
+        """Return the decoded body. Raises Refusal."""
+        return await parse_body(await exchange.body(), lambda body: self._read(body, kind))
+
+    def _read(self, body: bytes, kind: type[T]) -> T:
+        parsed = decode(body, kind)
+        if self._strict:
+            refuse_ignored_fields(parsed, body)
+        return parsed
+
+    async def _generate(self, exchange: Exchange, kind: type[T], answers: Callable[[T], Answers]) -> None:
+        """Answer a request that generates text; what `answers` is made of is read with it, in a thread."""
+        made = await parse_body(await exchange.body(), lambda body: answers(self._read(body, kind)))
+        await exchange.run_until_disconnect(generate(exchange, self._models, made))
+
+    async def _count(
+        self,
+        exchange: Exchange,
+        model: str | None,
+        chat: ChatRequest,
+        answer: Callable[[int], msgspec.Struct],
+    ) -> None:
+        """Answer with the number of tokens that a chat's prompt has."""
+        translated = await self._translated(exchange, model, chat)
+        await exchange.answer(200, msgspec.json.encode(answer(len(translated.tokens))))
+
+    async def _translated(
+        self,
+        exchange: Exchange,
+        model: str | None,
+        what: Translatable,
+        *,
+        bos: bool = False,
+        special: bool = False,
+    ) -> Translated:
+        """Return the tokens of a text or a chat, or the text of tokens. Raises Refusal, EdgechatError."""
+        async with self._models.serve(model or "") as served:
+            exchange.record_model(served.name)
+            name = f"tokn-{secrets.token_hex(12)}"
+            translated = await served.translate(name, what, bos=bos, special=special)
+        if translated is None:
+            raise stopped()
+        return translated
+
+
+class Endpoint:
+    """A path as an ASGI app of its own, so that nothing buffers its bytes."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        exchange = Exchange(scope, receive, send)
+        with suppress(ClientDisconnected):
+            try:
+                await self._work(exchange)
+            except Exception as error:
+                if isinstance(error, ClientDisconnected) or exchange.status:
+                    raise
+                await exchange.refuse(refusal_of(error))
+
+
+def stopped() -> Refusal:
+    """Return what is said where the server ends before there is an answer."""
+    return Refusal("The server was stopped in the meantime.", status=503, code="stopped")

@@ -1,0 +1,91 @@
+"""Ollama's endpoints, for programs that know no others."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+
+import msgspec
+
+from edgechat.server.endpoints.base import Endpoints, stopped
+from edgechat.server.http.exchange import Exchange
+from edgechat.server.http.refusal import Refusal
+from edgechat.server.http.streams import generate
+from edgechat.server.protocol.ollama.answer import GenerateAnswers, OllamaAnswers, OllamaChatAnswers
+from edgechat.server.protocol.ollama.models import (
+    EmbedBody,
+    ShowBody,
+    ShownModelBody,
+    TagList,
+    VersionBody,
+    embed_answer,
+)
+from edgechat.server.protocol.ollama.request import GenerateBody, OllamaChatBody, model_of
+
+
+class OllamaEndpoints(Endpoints):
+    """What Ollama's clients ask."""
+
+    async def chat(self, exchange: Exchange) -> None:
+        """POST /api/chat."""
+        body = await self._body(exchange, OllamaChatBody)
+        await self._answer(exchange, OllamaChatAnswers(body, self._think), only_load=not body.messages)
+
+    async def generate(self, exchange: Exchange) -> None:
+        """POST /api/generate."""
+        body = await self._body(exchange, GenerateBody)
+        only_load = not (body.prompt or body.suffix)
+        await self._answer(exchange, GenerateAnswers(body, self._think), only_load=only_load)
+
+    async def _answer(self, exchange: Exchange, answers: OllamaAnswers, *, only_load: bool) -> None:
+        if only_load:
+            await exchange.run_until_disconnect(self._load(exchange, answers))
+        else:
+            await exchange.run_until_disconnect(generate(exchange, self._models, answers))
+
+    async def _load(self, exchange: Exchange, answers: OllamaAnswers) -> None:
+        """Load a model: what clients want that send nothing to answer."""
+        async with self._models.serve(answers.requested_model) as served:
+            answers.model = served.name
+            exchange.record_model(served.name)
+        await exchange.answer(200, answers.loaded())
+
+    async def embed(self, exchange: Exchange) -> None:
+        """POST /api/embed."""
+        await exchange.run_until_disconnect(self._embed(exchange, await self._body(exchange, EmbedBody)))
+
+    async def _embed(self, exchange: Exchange, body: EmbedBody) -> None:
+        began, texts = time.monotonic(), body.texts
+        async with self._models.serve(model_of(body.model)) as served:
+            loaded = time.monotonic()
+            exchange.record_model(served.name)
+            own = served.model.embedding
+            if own and body.dimensions not in (None, own):
+                raise Refusal(f"{served.name} produces embeddings with {own} dimensions.", param="dimensions")
+            embedded = await served.embed(f"embd-{secrets.token_hex(12)}", texts)
+        if embedded is None:
+            raise stopped()
+        exchange.record_tokens(embedded.tokens, 0)
+        took = {"total": time.monotonic() - began, "load": loaded - began}
+        await exchange.answer(200, await asyncio.to_thread(embed_answer, served.name, embedded, **took))
+
+    async def tags(self, exchange: Exchange) -> None:
+        """GET /api/tags."""
+        cards = await asyncio.to_thread(self._models.names)
+        await exchange.answer(200, msgspec.json.encode(TagList.of(cards)))
+
+    async def loaded(self, exchange: Exchange) -> None:
+        """GET /api/ps."""
+        cards = await asyncio.to_thread(self._models.names)
+        await exchange.answer(200, msgspec.json.encode(TagList.of([card for card in cards if card.loaded])))
+
+    async def show(self, exchange: Exchange) -> None:
+        """POST /api/show."""
+        body = await self._body(exchange, ShowBody)
+        card = await asyncio.to_thread(self._models.card, model_of(body.model or body.name))
+        await exchange.answer(200, msgspec.json.encode(ShownModelBody.of(card)))
+
+    async def version(self, exchange: Exchange) -> None:
+        """GET /api/version."""
+        await exchange.answer(200, msgspec.json.encode(VersionBody()))

@@ -1,0 +1,232 @@
+"""The bodies of POST /api/chat and /api/generate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from edgechat.engine.tool_calls.tools import check_tools
+from edgechat.engine.types import ChatRequest, Message, Sampling, ToolCall
+from edgechat.server.http.refusal import Refusal
+from edgechat.server.protocol.openai.generation import Factor, Model, Penalty, Seed, Stop, Whole
+from edgechat.server.protocol.schemas import SchemaText, answer_schema, errors_about, tool_of
+from edgechat.server.protocol.strictness import no_effect
+from edgechat.settings import SamplingDefaults
+
+NoImages = Annotated[
+    Annotated[list[Any], Meta(max_length=0)] | None,
+    Meta(description="Only empty lists are accepted: this server supports only text."),
+]
+KeepAlive = Annotated[
+    str | float | None, no_effect("Ignored: settings.toml says after how long a model is unloaded.")
+]
+Thinking = Annotated[
+    bool | Literal["low", "medium", "high", "max"] | None,
+    Meta(description="Whether to think, or how long. Models that cannot switch it do as they are used to."),
+]
+_SCHEMA_OF_TEXT = b'"json"'
+
+
+def model_of(sent: str | None) -> str:
+    """Return the name of a model without the tag that Ollama's clients add where there is none."""
+    return (sent or "").removesuffix(":latest")
+
+
+class OllamaFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function; `parameters` is a JSON schema."""
+
+    name: str
+    description: str | None = None
+    parameters: SchemaText | UnsetType = UNSET
+
+
+class OllamaTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that the model can call."""
+
+    type: str = "function"
+    function: OllamaFunction
+
+
+class CalledBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """The function of an earlier call."""
+
+    name: str
+    arguments: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+
+
+class CallBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """An earlier call of the model."""
+
+    function: CalledBefore
+    id: str | None = None
+
+
+class OllamaMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of a chat."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    thinking: str | None = None
+    images: NoImages = None
+    tool_calls: Annotated[list[CallBefore], Meta(max_length=128)] | None = None
+    tool_name: Annotated[str | None, Meta(description="Of a result: the function that was called.")] = None
+    tool_call_id: str | None = None
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How text is generated; options of how a model is loaded are ignored."""
+
+    temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
+    top_k: Whole | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repeat_penalty: Factor | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    seed: Seed | None = None
+    stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
+    num_predict: Annotated[
+        float | None, Meta(description="End after this many tokens; negative: when the context is full.")
+    ] = None
+    num_ctx: Annotated[
+        int | None, no_effect("Ignored: `edgechat serve --ctx` says with which context models are loaded.")
+    ] = None
+
+    def sampling(self, defaults: SamplingDefaults) -> Sampling:
+        """Return how tokens are chosen."""
+        sent = SamplingDefaults(
+            temperature=self.temperature,
+            top_k=None if self.top_k is None else int(self.top_k),
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repeat_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+        )
+        seed = None if self.seed is None else int(self.seed) % 2**64
+        return Sampling(**sent.over(defaults).given(), seed=seed)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts before which the answer ends."""
+        sent = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return tuple(stop for stop in sent if stop)
+
+    @property
+    def most_tokens(self) -> int | None:
+        """After how many tokens to end; None: when the context is full."""
+        return int(self.num_predict) if self.num_predict is not None and self.num_predict > 0 else None
+
+
+class OllamaBody(msgspec.Struct, frozen=True, kw_only=True):
+    """What chats and plain generation have in common."""
+
+    model: Model = None
+    stream: Annotated[bool | None, Meta(description="Send the text as it is generated; the default.")] = None
+    format: Annotated[
+        Raw | UnsetType,
+        Meta(
+            description='"json": any JSON object; or a JSON schema.',
+            extra_json_schema={"type": ["string", "object", "null"]},
+        ),
+    ] = UNSET
+    options: Options | None = None
+    think: Thinking = None
+    keep_alive: KeepAlive = None
+
+    @property
+    def schema(self) -> str | None:
+        """The schema of the answer. Raises Refusal."""
+        sent = b"" if self.format is UNSET else bytes(self.format).strip()
+        if sent in (b"", b"null", b'""'):
+            return None
+        if sent == _SCHEMA_OF_TEXT:
+            return answer_schema(None, "format")
+        return answer_schema(Raw(sent), "format")
+
+
+class OllamaChatBody(OllamaBody, frozen=True, kw_only=True):
+    """A chat."""
+
+    messages: Annotated[list[OllamaMessage], Meta(max_length=4096)] = []
+    tools: Annotated[list[OllamaTool], Meta(max_length=128)] | None = None
+
+    def asked(self) -> ChatRequest:
+        """Return what the engine is asked, but for what depends on the model. Raises Refusal."""
+        with errors_about("tools"):
+            functions = [tool.function for tool in self.tools or ()]
+            tools = tuple(tool_of(one.name, one.description, one.parameters) for one in functions)
+            check_tools(tools)
+        messages = _messages_of(self.messages)
+        return ChatRequest(id="", messages=messages, tools=tools, schema=self.schema, overflow="window")
+
+
+class GenerateBody(OllamaBody, frozen=True, kw_only=True):
+    """A prompt, which is the first message of a chat unless `raw` is true or it has a `suffix`."""
+
+    prompt: str = ""
+    suffix: str | None = None
+    system: str | None = None
+    raw: Annotated[bool | None, Meta(description="The prompt is text to continue, as it is.")] = None
+    images: NoImages = None
+    template: Annotated[str | None, no_effect("Ignored: a model has its own template.")] = None
+    context: Annotated[list[int] | None, no_effect("Ignored: common prefixes are found without it.")] = None
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the prompt is text to continue."""
+        return bool(self.raw or self.suffix)
+
+    def asked(self) -> ChatRequest:
+        """Return what the engine is asked, but for what depends on the model. Raises Refusal."""
+        if self.is_raw:
+            return ChatRequest(
+                id="", text=self.prompt, suffix=self.suffix or "", schema=self.schema, overflow="error"
+            )
+        system = (Message("system", self.system),) if self.system else ()
+        messages = (*system, Message("user", self.prompt))
+        return ChatRequest(id="", messages=messages, schema=self.schema, overflow="window")
+
+
+def _messages_of(sent: Sequence[OllamaMessage]) -> tuple[Message, ...]:
+    """Return a chat as the engine takes it. Raises Refusal for results of no call.
+
+    Calls need no ids here: a result belongs to the first call of its name that has none yet.
+    """
+    found: list[Message] = []
+    waiting: dict[str, str] = {}
+    """The calls without a result: their names, by id."""
+    for at, message in enumerate(sent):
+        text = message.content or ""
+        if message.role == "assistant":
+            calls = tuple(
+                ToolCall(
+                    call.id or f"call_{at}_{number}",
+                    call.function.name,
+                    bytes(call.function.arguments).decode(),
+                )
+                for number, call in enumerate(message.tool_calls or ())
+            )
+            waiting |= {call.id: call.name for call in calls}
+            found.append(Message("assistant", text, message.thinking or "", calls))
+        elif message.role == "tool":
+            found.append(Message("tool", text, call_id=_call_of(message, at, waiting)))
+        else:
+            found.append(Message(message.role, text))
+    return tuple(found)
+
+
+def _call_of(message: OllamaMessage, at: int, waiting: dict[str, str]) -> str:
+    """Return the id of the call that a message is the result of, which waits no longer."""
+    named = (id for id, name in waiting.items() if message.tool_name in (None, name))
+    found = message.tool_call_id if message.tool_call_id in waiting else next(named, None)
+    if found is None:
+        raise Refusal(
+            "A message with role tool must follow a call; no call without a result fits it.",
+            param=f"messages[{at}]",
+        )
+    del waiting[found]
+    return found

@@ -1,0 +1,222 @@
+"""The input of a response: messages, calls, results and thinking, as clients send them, or send them back."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Raw
+
+from edgechat.engine.types import Message, ToolCall
+from edgechat.server.http.refusal import Refusal
+from edgechat.server.protocol.decoding import decode
+from edgechat.server.protocol.responses.tools import Toolbox
+from edgechat.server.protocol.strictness import Echoed
+
+_OPAQUE = "edgechat:"
+"""What an encrypted thought begins with. It is the thought itself: clients need not understand it."""
+CallId = Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class ItemPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a message or of a result; only text is supported."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    annotations: Echoed = None
+    logprobs: Echoed = None
+
+
+Parts = str | Annotated[list[ItemPart], Meta(max_length=1024)]
+
+
+class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of anybody; its parts are texts, of which there are several names."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Parts
+    id: Echoed = None
+    status: Echoed = None
+    phase: Echoed = None
+
+
+class CallItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a function, or (with `input`) of a custom tool."""
+
+    type: Literal["function_call", "custom_tool_call"]
+    call_id: CallId
+    name: Annotated[str, Meta(max_length=256)]
+    namespace: Annotated[str, Meta(max_length=256)] | None = None
+    arguments: str = "{}"
+    input: str = ""
+    id: Echoed = None
+    status: Echoed = None
+
+
+class CallOutputItem(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a call."""
+
+    type: Literal["function_call_output", "custom_tool_call_output"]
+    call_id: CallId
+    output: Parts
+    id: Echoed = None
+    status: Echoed = None
+
+
+class ReasoningText(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a thought."""
+
+    text: str
+    type: str = "reasoning_text"
+
+
+class ReasoningItem(msgspec.Struct, frozen=True, kw_only=True):
+    """The thinking before an answer or a call."""
+
+    type: Literal["reasoning"]
+    content: list[ReasoningText] | None = None
+    encrypted_content: str | None = None
+    summary: Echoed = None
+    id: Echoed = None
+    status: Echoed = None
+
+    @property
+    def thought(self) -> str:
+        """The thinking, as far as it came back."""
+        if self.content:
+            return "".join(part.text for part in self.content)
+        return opened(self.encrypted_content or "")
+
+
+_KINDS: dict[str, type[MessageItem | CallItem | CallOutputItem | ReasoningItem]] = {
+    "message": MessageItem,
+    "function_call": CallItem,
+    "custom_tool_call": CallItem,
+    "function_call_output": CallOutputItem,
+    "custom_tool_call_output": CallOutputItem,
+    "reasoning": ReasoningItem,
+}
+_REFERENCE = "item_reference"
+_TEXTS = ("input_text", "output_text", "text", "refusal")
+
+
+def sealed(thought: str) -> str:
+    """Return a thought as `encrypted_content`, which agents send back where they keep no thoughts."""
+    return _OPAQUE + base64.b64encode(thought.encode()).decode()
+
+
+def opened(sent: str) -> str:
+    """Return the thought in an `encrypted_content`; '' for one of another server."""
+    if not sent.startswith(_OPAQUE):
+        return ""
+    try:
+        return base64.b64decode(sent.removeprefix(_OPAQUE), validate=True).decode()
+    except (binascii.Error, ValueError):
+        return ""
+
+
+def ignored_items(sent: str | Sequence[Raw]) -> list[str]:
+    """Return the paths of items of kinds that have no meaning here, such as searches of a hosted service."""
+    items = [] if isinstance(sent, str) else sent
+    return [f"input[{at}]" for at, item in enumerate(items) if _kind(item, at) not in (*_KINDS, _REFERENCE)]
+
+
+def messages_of(instructions: str | None, sent: str | Sequence[Raw], tools: Toolbox) -> tuple[Message, ...]:
+    """Return the input as the engine takes it. Raises Refusal.
+
+    Thinking, text and calls in a row are one message. Instructions and what follows of the system's and the
+    developer's messages before the first of the user are one, too: many templates take only one.
+    """
+    found: list[Message] = [Message("system", instructions)] if instructions else []
+    if isinstance(sent, str):
+        return (*found, Message("user", sent))
+    made: set[str] = set()
+    for at, item in enumerate(sent):
+        kind = _kind(item, at)
+        if kind == _REFERENCE:
+            raise Refusal(
+                "Items are not stored here, so that none can be referred to: send them whole (store: false).",
+                param=f"input[{at}]",
+                code="not_stored",
+            )
+        if kind in _KINDS:
+            _add(found, decode(item, _KINDS[kind], f"input[{at}]"), at, made, tools)
+    return tuple(found)
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    type: str = "message"
+
+
+def _kind(item: Raw, at: int) -> str:
+    return decode(item, _Kind, f"input[{at}]").type
+
+
+def _add(
+    found: list[Message],
+    item: MessageItem | CallItem | CallOutputItem | ReasoningItem,
+    at: int,
+    made: set[str],
+    tools: Toolbox,
+) -> None:
+    where = f"input[{at}]"
+    last = found[-1] if found and found[-1].role == "assistant" else None
+    match item:
+        case MessageItem(role="assistant"):
+            text = _text(item.content, f"{where}.content")
+            if last is not None and not last.content and not last.calls:
+                found[-1] = msgspec.structs.replace(last, content=text)
+            else:
+                found.append(Message("assistant", text))
+        case MessageItem(role="user"):
+            found.append(Message("user", _text(item.content, f"{where}.content")))
+        case MessageItem():
+            text = _text(item.content, f"{where}.content")
+            if len(found) == 1 and found[0].role == "system":
+                found[0] = Message("system", f"{found[0].content}\n\n{text}")
+            else:
+                found.append(Message("system", text))
+        case CallItem():
+            made.add(item.call_id)
+            call = ToolCall(item.call_id, *tools.call_sent_back(item.name, item.namespace, _arguments(item)))
+            if last is not None:
+                found[-1] = msgspec.structs.replace(last, calls=(*last.calls, call))
+            else:
+                found.append(Message("assistant", "", calls=(call,)))
+        case CallOutputItem():
+            if item.call_id not in made:
+                raise Refusal(
+                    "The result of a call must have the call_id of an earlier call; no call has this one.",
+                    param=f"{where}.call_id",
+                )
+            found.append(Message("tool", _text(item.output, f"{where}.output"), call_id=item.call_id))
+        case ReasoningItem():
+            if item.thought:
+                found.append(Message("assistant", "", item.thought))
+
+
+def _arguments(item: CallItem) -> str:
+    if item.type == "function_call":
+        return item.arguments
+    return msgspec.json.encode({"input": item.input}).decode()
+
+
+def _text(parts: Parts, where: str) -> str:
+    if isinstance(parts, str):
+        return parts
+    texts = []
+    for at, part in enumerate(parts):
+        text = part.refusal if part.type == "refusal" else part.text
+        if part.type not in _TEXTS or text is None:
+            raise Refusal(
+                f"{where}[{at}]: only parts of text are supported: no images, audio or files.",
+                param=f"{where}[{at}]",
+                code="invalid_value",
+            )
+        texts.append(text)
+    return "\n".join(texts)

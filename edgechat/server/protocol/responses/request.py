@@ -1,0 +1,228 @@
+"""The body of POST /v1/responses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from edgechat.engine.tool_calls.tools import check_choice
+from edgechat.engine.types import ChatRequest, Priority, Sampling, Tool
+from edgechat.server.http.refusal import Refusal
+from edgechat.server.protocol.openai.generation import Labels, Model, Seed, Tokens
+from edgechat.server.protocol.responses.items import ignored_items, messages_of
+from edgechat.server.protocol.responses.tools import Toolbox, ToolName, ignored_tools
+from edgechat.server.protocol.schemas import SchemaText, answer_schema, errors_about
+from edgechat.server.protocol.strictness import no_effect
+from edgechat.server.protocol.thinking import RequestedEffort
+from edgechat.settings import SamplingDefaults
+
+_REF = "#/components/schemas/"
+_ITEMS = ("MessageItem", "CallItem", "CallOutputItem", "ReasoningItem")
+_TOOLS = ("FunctionToolParam", "CustomToolParam", "NamespaceParam")
+
+
+def _one_of(names: tuple[str, ...]) -> dict[str, Any]:
+    known = [{"$ref": _REF + name} for name in names]
+    return {"anyOf": [*known, {"type": "object", "required": ["type"]}]}
+
+
+Item = Annotated[
+    Raw, Meta(description="Items of other types are ignored.", extra_json_schema=_one_of(_ITEMS))
+]
+ToolParam = Annotated[
+    Raw, Meta(description="Tools of other types are left out.", extra_json_schema=_one_of(_TOOLS))
+]
+
+
+class AnyText(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    """Any text."""
+
+
+class AnyObject(msgspec.Struct, frozen=True, tag_field="type", tag="json_object"):
+    """Any JSON object."""
+
+
+class SchemaFormat(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="json_schema"):
+    """JSON that follows a schema, with or without `strict`."""
+
+    name: str = ""
+    schema: SchemaText | UnsetType = UNSET
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The form of the answer."""
+
+    format: AnyText | AnyObject | SchemaFormat | None = None
+    verbosity: Annotated[str | None, no_effect("Ignored: local models have no such switch.", "medium")] = None
+
+
+class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How long to think."""
+
+    effort: RequestedEffort | None = None
+    summary: Annotated[str | None, no_effect("Ignored: the thinking itself is sent, as reasoning_text.")] = (
+        None
+    )
+    generate_summary: Annotated[str | None, no_effect("Ignored, like `summary`.")] = None
+
+
+class NamedChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The tool to call, or (allowed_tools) those that can be called."""
+
+    type: str
+    name: ToolName | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class ResponseStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a stream."""
+
+    include_obfuscation: Annotated[bool | None, no_effect("Ignored: no random padding is sent.", False)] = (
+        None
+    )
+
+
+class InputBody(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model is given: the body of /v1/responses/input_tokens."""
+
+    model: Model = None
+    input: Annotated[
+        str | Annotated[list[Item], Meta(max_length=8192)] | None,
+        Meta(description="A question, or the items of the conversation so far."),
+    ] = None
+    instructions: Annotated[str | None, Meta(description="The system prompt.")] = None
+    tools: Annotated[list[ToolParam], Meta(max_length=512)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    parallel_tool_calls: Annotated[
+        bool | None, Meta(description="false: the answer ends after its first call.")
+    ] = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    truncation: Annotated[
+        Literal["auto", "disabled"] | None,
+        Meta(description="auto: what does not fit into the context is left out from the oldest turns on."),
+    ] = None
+    previous_response_id: Annotated[
+        str | None,
+        Meta(description="Only null is accepted: responses are not stored; send the whole conversation."),
+    ] = None
+    conversation: Annotated[Any, Meta(description="Only null is accepted, as with previous_response_id.")] = (
+        None
+    )
+    prompt: Annotated[None, Meta(description="Only null is accepted: no prompts are stored here.")] = None
+
+    @property
+    def overruled(self) -> tuple[str, ...]:
+        """The paths of what has no effect: items and tools of hosted services."""
+        return (*ignored_items(self.input or ""), *ignored_tools(self.tools or ()))
+
+    def asked(self, box: Toolbox) -> ChatRequest:
+        """Return what the engine is asked, but for what depends on the model. Raises Refusal."""
+        for param in ("previous_response_id", "conversation"):
+            if getattr(self, param) is not None:
+                raise Refusal(
+                    "Responses are not stored here: send the whole conversation as input.",
+                    param=param,
+                    code="not_stored",
+                )
+        messages = messages_of(self.instructions, self.input or (), box)
+        if not messages:
+            raise Refusal("Send input or instructions.", param="input")
+        mode, tools, named = self._choice(box)
+        request = ChatRequest(
+            id="",
+            messages=messages,
+            tools=tools,
+            tool_choice="required" if named or mode == "required" else "auto",
+            tool=named,
+            most_calls=1 if self.parallel_tool_calls is False else None,
+            schema=self._schema(),
+            overflow="window" if self.truncation == "auto" else "error",
+        )
+        with errors_about("tool_choice"):
+            check_choice(request)
+        return request
+
+    def _choice(self, box: Toolbox) -> tuple[str, tuple[Tool, ...], str | None]:
+        """Return whether a call is required, the tools that can be called, and the one that must be."""
+        match self.tool_choice:
+            case "none":
+                return "none", (), None
+            case NamedChoice(type="allowed_tools", mode=mode, tools=tools):
+                names = {str(tool.get("name", "")) for tool in tools or ()}
+                return mode or "auto", box.only(names), None
+            case NamedChoice(name=name) if name is not None:
+                return "required", box.tools, name
+            case NamedChoice():
+                raise Refusal("Only functions and custom tools can be called here.", param="tool_choice")
+            case mode:
+                return mode or "auto", box.tools, None
+
+    def _schema(self) -> str | None:
+        match self.text.format if self.text is not None else None:
+            case AnyObject():
+                return answer_schema(None, "text.format")
+            case SchemaFormat(schema=sent):
+                return answer_schema(sent, "text.format")
+        return None
+
+
+class ResponseBody(InputBody, frozen=True, kw_only=True):
+    """A request for a response. What only OpenAI's servers can do is left out or refused, field by field."""
+
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    max_output_tokens: Annotated[Tokens | None, Meta(description="End after this many tokens.")] = None
+    temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_logprobs: Annotated[
+        Annotated[int, Meta(ge=0, le=20)] | None,
+        Meta(description="Return the logprobs of so many alternatives of each token."),
+    ] = None
+    include: Annotated[
+        Annotated[list[str], Meta(max_length=64)] | None,
+        Meta(
+            description="message.output_text.logprobs and reasoning.encrypted_content are heeded; others are "
+            "of hosted tools."
+        ),
+    ] = None
+    seed: Annotated[Seed | None, Meta(description="Extension: the same seed reproduces the same text.")] = (
+        None
+    )
+    priority: Annotated[
+        Priority | None,
+        Meta(description="Extension: background requests run only while nothing else is waiting."),
+    ] = None
+    background: Annotated[
+        Literal[False] | None, Meta(description="Only false is accepted: responses are not stored.")
+    ] = None
+    store: Annotated[bool | None, no_effect("Ignored: responses are never stored.", False)] = None
+    metadata: Annotated[Labels | None, Meta(description="Returned with the response.")] = None
+    user: Annotated[str | None, no_effect("Ignored: this server has one user.")] = None
+    safety_identifier: Annotated[str | None, no_effect("Ignored, like `user`.")] = None
+    prompt_cache_key: Annotated[
+        str | None, Meta(description="Ignored: common prefixes of prompts are found automatically.")
+    ] = None
+    prompt_cache_retention: Annotated[str | None, no_effect("Ignored: prompts are cached in memory.")] = None
+    service_tier: Annotated[str | None, no_effect("Ignored: there is one tier.", "auto", "default")] = None
+    max_tool_calls: Annotated[
+        int | None, no_effect("Ignored: it limits calls of hosted tools, of which there are none.")
+    ] = None
+
+    def sampling(self, defaults: SamplingDefaults) -> Sampling:
+        """Return how tokens are chosen."""
+        sent = SamplingDefaults(temperature=self.temperature, top_p=self.top_p)
+        seed = None if self.seed is None else int(self.seed) % 2**64
+        return Sampling(**sent.over(defaults).given(), seed=seed)
+
+    @property
+    def wants_logprobs(self) -> int | None:
+        """Of how many alternatives logprobs are wanted; None: not even of the tokens."""
+        if self.top_logprobs or "message.output_text.logprobs" in (self.include or ()):
+            return self.top_logprobs or 0
+        return None

@@ -1,0 +1,137 @@
+"""The tools of a response: functions, groups of functions, and tools that take free text.
+
+To the model all of them are functions. Tools that OpenAI's own servers run (web search, file search, ...) are
+left out: agents send them wherever they are configured, and do without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from edgechat.engine.tool_calls.tools import check_tools
+from edgechat.engine.types import Tool
+from edgechat.server.http.refusal import Refusal
+from edgechat.server.protocol.decoding import decode
+from edgechat.server.protocol.schemas import SchemaText, errors_about, tool_of
+from edgechat.server.protocol.strictness import Echoed
+
+ToolName = Annotated[str, Meta(min_length=1, max_length=256)]
+_FREE_TEXT = (
+    b'{"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"], '
+    b'"additionalProperties": false}'
+)
+_KINDS = ("function", "custom", "namespace")
+_JOINT = "__"
+"""Between the name of a namespace and that of its function."""
+
+
+class FunctionToolParam(msgspec.Struct, frozen=True, kw_only=True):
+    """A function; `parameters` is a JSON schema."""
+
+    type: Literal["function"] = "function"
+    name: ToolName
+    description: Annotated[str, Meta(max_length=65536)] | None = None
+    parameters: SchemaText | UnsetType = UNSET
+    strict: bool | None = None
+    defer_loading: Echoed = None
+
+
+class CustomToolParam(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that takes free text; a grammar in `format` is described to the model."""
+
+    type: Literal["custom"]
+    name: ToolName
+    description: Annotated[str, Meta(max_length=65536)] | None = None
+    format: dict[str, Any] | None = None
+    defer_loading: Echoed = None
+
+
+class NamespaceParam(msgspec.Struct, frozen=True, kw_only=True):
+    """Functions that belong together."""
+
+    type: Literal["namespace"]
+    name: ToolName
+    description: Annotated[str, Meta(max_length=65536)] | None = None
+    tools: Annotated[list[FunctionToolParam], Meta(max_length=128)]
+
+
+@dataclass(slots=True)
+class Toolbox:
+    """The tools of one request, and what the client calls them."""
+
+    tools: tuple[Tool, ...] = ()
+    custom: frozenset[str] = frozenset()
+    """The names of those that take free text."""
+    namespaces: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Of each function of a namespace: the namespace, and the name in it."""
+
+    def call_sent_back(self, name: str, namespace: str | None, arguments: str) -> tuple[str, str]:
+        """Return the name and the arguments by which the model knows a call of its own."""
+        return (f"{namespace}{_JOINT}{name}" if namespace else name), arguments
+
+    def name_of(self, called: str) -> tuple[str | None, str]:
+        """Return the namespace of a function that the model has called, if any, and its name."""
+        return self.namespaces.get(called, (None, called))
+
+    def only(self, names: set[str]) -> tuple[Tool, ...]:
+        """Return the tools of these names. Raises Refusal if there is no such tool."""
+        if unknown := names - {tool.name for tool in self.tools}:
+            raise Refusal(f"{min(unknown)!r} is allowed, but is not one of the tools.", param="tool_choice")
+        return tuple(tool for tool in self.tools if tool.name in names)
+
+
+def toolbox_of(sent: Sequence[Raw]) -> Toolbox:
+    """Return the tools as the engine takes them. Raises Refusal."""
+    box = Toolbox()
+    found: list[Tool] = []
+    custom = set()
+    with errors_about("tools"):
+        for at, tool in enumerate(sent):
+            where = f"tools[{at}]"
+            match _kind(tool, at):
+                case "function":
+                    found.append(_function(decode(tool, FunctionToolParam, where)))
+                case "custom":
+                    param = decode(tool, CustomToolParam, where)
+                    found.append(tool_of(param.name, _described(param), Raw(_FREE_TEXT)))
+                    custom.add(param.name)
+                case "namespace":
+                    group = decode(tool, NamespaceParam, where)
+                    for one in group.tools:
+                        joint = f"{group.name}{_JOINT}{one.name}"
+                        box.namespaces[joint] = (group.name, one.name)
+                        found.append(_function(msgspec.structs.replace(one, name=joint)))
+        check_tools(found)
+    box.tools, box.custom = tuple(found), frozenset(custom)
+    return box
+
+
+def ignored_tools(sent: Sequence[Raw]) -> list[str]:
+    """Return the paths of tools that only OpenAI's servers can run."""
+    return [f"tools[{at}]" for at, tool in enumerate(sent) if _kind(tool, at) not in _KINDS]
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    type: str
+
+
+def _kind(tool: Raw, at: int) -> str:
+    return decode(tool, _Kind, f"tools[{at}]").type
+
+
+def _function(param: FunctionToolParam) -> Tool:
+    return tool_of(param.name, param.description, param.parameters, strict=param.strict)
+
+
+def _described(param: CustomToolParam) -> str:
+    text = param.description or ""
+    definition = (param.format or {}).get("definition")
+    if isinstance(definition, str):
+        syntax = (param.format or {}).get("syntax", "")
+        text += f"\n\nThe input follows this {syntax} grammar:\n{definition}"
+    return text

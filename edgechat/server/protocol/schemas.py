@@ -1,0 +1,58 @@
+"""The JSON schemas of tools and answers, as they came; and errors of the engine that name the field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from edgechat.base.errors import BadRequest
+from edgechat.engine.tool_calls.schemas import schema_in
+from edgechat.engine.types import Tool
+from edgechat.server.http.http_errors import refusal_of
+from edgechat.server.http.refusal import Refusal
+
+SchemaText = Annotated[
+    # Left as it came: its length is looked at before anything is made of it.
+    Raw, Meta(description="A JSON schema.", extra_json_schema={"type": ["object", "null"]})
+]
+_ANY = '{"type": "object"}'
+
+
+@contextmanager
+def errors_about(param: str) -> Iterator[None]:
+    """Have the engine's complaints name the field that they are about."""
+    try:
+        yield
+    except BadRequest as error:
+        found = refusal_of(error)
+        raise Refusal(found.message, param=param, code=found.code) from error
+
+
+def tool_of(
+    name: str, description: str | None, parameters: Raw | UnsetType | None, *, strict: bool | None = None
+) -> Tool:
+    """Return a tool as the engine takes it. Raises BadRequest."""
+    tool = Tool(name, description or "", strict=bool(strict))
+    text = _text(parameters)
+    return msgspec.structs.replace(tool, parameters=text) if text else tool
+
+
+def answer_schema(sent: Raw | UnsetType | None, param: str) -> str:
+    """Return the schema that an answer is to follow, without one that of any object. Raises Refusal."""
+    with errors_about(param):
+        schema = _text(sent) or _ANY
+        schema_in(schema)
+    return schema
+
+
+def _text(schema: Raw | UnsetType | None) -> str:
+    """Return a schema as it came; '' for none. Raises BadRequest."""
+    try:
+        text = "" if schema is UNSET or schema is None else bytes(schema).decode()
+    except UnicodeDecodeError as error:
+        raise BadRequest("The schema is not valid UTF-8.") from error
+    return "" if text in ("null", "{}") else text
