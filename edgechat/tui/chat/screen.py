@@ -179,8 +179,8 @@ class ChatScreen(ChatLayout):
         return ConversationView(self.welcome if self._shown is None else WelcomePiece(self._plan))
 
     def show_transcript(self, transcript: TranscriptView, turn: str = "") -> None:
-        self.app.clear_notifications()  # they were about what was shown
         if self._shown is not None:
+            self.app.clear_notifications()  # they were about what was shown
             self._shown.hide()
         self._shown = cast("ConversationView", transcript)  # there are no others here
         self._shown.show_in(self.transcript, turn=turn)

@@ -101,7 +101,7 @@ async def test_the_end_key_goes_to_the_end(path: Path) -> None:
     async with app_with(engine, path).run_test(size=(100, 30)) as pilot:
         await say(pilot, "1?")
         await pilot.press("tab", "home")
-        await until(pilot, lambda: "▌ 1?" in text_of(pilot))
+        await until(pilot, lambda: "1?" in text_of(pilot))
         await pilot.press("end")
         await until(pilot, lambda: "line 59" in text_of(pilot))
         assert transcript(pilot).following

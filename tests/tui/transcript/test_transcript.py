@@ -242,7 +242,7 @@ async def test_the_first_turn_is_reached_from_the_end(pilot: Pilot[None]) -> Non
     await settle(pilot)
     await pilot.press("home")
     await settle(pilot)
-    assert "▌ question 0" in "\n".join(shown(pilot))
+    assert "question 0" in "\n".join(shown(pilot))
     await pilot.press("end")
     await settle(pilot)
     assert "answer 59." in "\n".join(shown(pilot))
