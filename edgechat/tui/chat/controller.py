@@ -618,5 +618,4 @@ class ChatController:
 
     def _show_notice(self) -> None:
         if "downloads" in self.__dict__:
-            waiting = self.shown.waiting
-            self.view.show_notice(self.downloads.notice(waiting[0].text if waiting else ""))
+            self.view.show_notice(self.downloads.notice(waits=bool(self.shown.waiting)))

@@ -112,15 +112,14 @@ class ModelDownloads:
             self.offered = ""
             self._listener.model_offered()
 
-    def notice(self, question: str) -> str:
-        """Return one line about what is awaited or offered. question: the one that waits; '' for none."""
+    def notice(self, *, waits: bool) -> str:
+        """Return one line about what is awaited or offered. waits: whether a question waits for it."""
         if self.awaited is not None and self.is_awaiting:
             name, left = one_line(self.awaited.name, 40), self.awaited.seconds_left
             time = f", {rough_seconds(left)} left" if left else ""
             guide = "/guide QUESTION asks the guide now."
-            if question:
-                question = one_line(question, 60)
-                return f"“{question}” is answered as soon as {name} is here{time}. Esc takes it back; {guide}"
+            if waits:
+                return f"Your question is answered as soon as {name} is here{time}. {guide}"
             return f"{name} is on its way{time}: what you ask is answered once it is here. {guide}"
         if self.offered:
             is_better = self.follower is not None and self.follower.model == self.offered

@@ -53,10 +53,12 @@ _TASKS = {
 }
 """What keys are for, and the parts of the app whose keys are for that, unless `_TASK_OF` has their action."""
 _TASK_OF = {
-    **dict.fromkeys(("restore_prompt", "stop", "retry", "switch_thinking", "parameters"), "Writing"),
+    **dict.fromkeys(
+        ("restore_prompt", "take_back", "stop", "retry", "switch_thinking", "parameters"), "Writing"
+    ),
     **dict.fromkeys(("scroll",), "Reading"),
     **dict.fromkeys(("new_chat", "conversations", "search", "undo_delete"), "Conversations"),
-    **dict.fromkeys(("models", "engine_room"), "Models"),
+    **dict.fromkeys(("models", "switch_model", "engine_room"), "Models"),
 }
 """The tasks of keys that work wherever the chat is."""
 _SHARED = ("Everywhere", "The chat", "The prompt")

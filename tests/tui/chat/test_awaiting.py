@@ -93,8 +93,8 @@ async def test_a_question_is_answered_when_the_model_is_here(tmp_path: Path) -> 
         await asyncio.sleep(0.05)
         assert engine.requests == []
         assert view.pane.text == ""
-        assert f"“Why is the sky blue?” is answered as soon as {MODEL} is here" in view.notice
-        assert "Esc takes it back" in view.notice
+        assert f"is answered as soon as {MODEL} is here" in view.notice
+        assert view.pane.waiting == ["Why is the sky blue?"]
         downloads.gate.set()
         await until(lambda: "scattering" in view.transcript.text)
         assert view.transcript.text == "Why is the sky blue?\nBecause of scattering."
@@ -112,7 +112,7 @@ async def test_the_guide_is_asked_meanwhile(tmp_path: Path) -> None:
         controller.ask("Who are you?", [])
         await run_command(controller, "guide", "Which key is help?")
         await until(lambda: "F1." in view.transcript.text)
-        assert "Who are you?" in view.notice
+        assert view.pane.waiting == ["Who are you?"]
         downloads.gate.set()
         await until(lambda: "Hello." in view.transcript.text)
         assert view.transcript.text == "Which key is help?\nF1.\nWho are you?\nHello."
@@ -180,7 +180,7 @@ async def test_a_download_that_is_resumed_is_awaited_again(tmp_path: Path) -> No
         downloads.gate.clear()
         controller.downloads.pulls.retry(failed)
         controller.ask("Who are you?", [])
-        assert "Who are you?" in view.notice
+        assert view.pane.waiting == ["Who are you?"]
         downloads.gate.set()
         await until(lambda: "Hello." in view.transcript.text)
 
@@ -203,7 +203,7 @@ async def test_a_conversation_that_is_left_is_answered_too(tmp_path: Path) -> No
         await_model(controller)
         controller.ask("Who are you?", [])
         controller.begin_new()
-        assert "Who are you?" not in view.notice
+        assert view.pane.waiting == []
         assert view.transcript.text == ""
         downloads.gate.set()
         await until(lambda: bool(engine.requests) and not controller.answering)
