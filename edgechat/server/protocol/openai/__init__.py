@@ -1,0 +1,6 @@
+"""OpenAI's older endpoints: chat completions, completions, embeddings, and the list of models.
+
+generation.py   the fields that chats and completions share; messages.py, texts.py: what they are asked
+chat.py         the body of a chat, completions.py that of a completion, embeddings.py of embeddings
+answers.py      several choices in chunks; chat_answer.py: those of a chat; usage.py, logprobs.py: their parts
+"""
