@@ -1,7 +1,7 @@
 """`edgechat serve`: models for other programs, over HTTP. Starlette, uvicorn and Prometheus only here.
 
 In come requests in the protocols of OpenAI, Anthropic and Ollama, out come answers, whole or while they are
-generated. A request goes down this list; what it needs of the models behind it is written in `pool/models.py`.
+generated. A request goes down this list; what it needs of the models is written in `pool/models.py`.
 
 serving.py                  the socket, uvicorn's life, signals
 http/connection.py          a client's connection, with bounds for who sends, reads or takes too much
