@@ -62,9 +62,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Turns in order, after a system prompt that is often empty."""
+    """Turns in order."""
 
-    system: str
     turns: tuple[Turn, ...]
 
 
@@ -97,7 +96,6 @@ class Corpus:
             g["name"]: Intent(g["name"], g["answer"], lines(g["ask"]))
             for g in toml("corpus/followups.toml")["group"]
         }
-        self.systems = lines(toml("corpus/systems.toml")["prompts"])
         self.patterns = Patterns(toml("corpus/words.toml"), self.product.words)
         self.synonyms = Synonyms(toml("corpus/synonyms.toml"))
         self.exams = frozenset(normal(ask) for ask in exam_questions())
@@ -182,9 +180,6 @@ class Corpus:
 
     def conversation(self, rng: random.Random, turns: int) -> Conversation:
         """Sample a conversation: intents at random, now and then a "why?" that leans on the turn before."""
-        system = ""
-        if rng.random() < 0.25:
-            system = self.patterns.sample(rng.choice(self.systems), rng)
         names = list(self.intents)
         weights = [i.weight for i in self.intents.values()]
         done: list[Turn] = []
@@ -199,7 +194,7 @@ class Corpus:
             else:
                 last = self.intents[rng.choices(names, weights)[0]]
                 done.append(Turn(self.question(last, rng), last.answer))
-        return Conversation(system, tuple(done))
+        return Conversation(tuple(done))
 
     def _follow(self, last: Intent | None, rng: random.Random) -> tuple[Intent, Intent | None]:
         """A leaning question, and the intent it leads to from `last` (None: the group's own answer)."""
@@ -275,7 +270,7 @@ def main() -> int:
     options = parser.parse_args()
     corpus = Corpus(GUIDE.size)
     for chat in islice(conversations(corpus, random.Random()), options.sample):
-        print(f"\n{'# ' + chat.system if chat.system else '#'}")
+        print("\n#")
         for turn in chat.turns:
             print(f"> {turn.ask}\n{turn.answer}")
     faults = list(corpus.faults())

@@ -20,8 +20,8 @@ END_OF_TEXT, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIAL = (END_OF_TEXT, START, END)
 
 # How a chat becomes text. `render` below must agree with it to the letter.
-CHAT_TEMPLATE = (
-    "{% for message in messages %}"
+CHAT_TEMPLATE = (  # without a system prompt: the guide follows none, and some of them misled it
+    "{% for message in messages if message['role'] != 'system' %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
@@ -126,8 +126,6 @@ class Tokenizer:
             mark(END, learn=False)
             add("\n", learn=False)
 
-        if chat.system:
-            heard("system", chat.system)
         for turn in chat.turns:
             heard("user", turn.ask)
             mark(START, learn=False)
@@ -140,7 +138,5 @@ class Tokenizer:
 
 def as_text(chat: Conversation) -> str:
     """What the chat template makes of a conversation."""
-    said = [("system", chat.system)] if chat.system else []
-    for turn in chat.turns:
-        said += [("user", turn.ask), ("assistant", turn.answer)]
+    said = [one for turn in chat.turns for one in (("user", turn.ask), ("assistant", turn.answer))]
     return "".join(f"{START}{role}\n{text}{END}\n" for role, text in said)

@@ -421,7 +421,7 @@ def fingerprint(config: Config, training: Training, corpus: Corpus) -> str:
     """Of all that decides what a run makes: one that was stopped goes on only where this is the same."""
     said = [asdict(config), asdict(training), sorted(corpus.answers.items())]
     said += [sorted((one.name, one.weight, one.ask) for one in corpus.intents.values())]
-    said += [sorted((one.name, one.ask) for one in corpus.groups.values()), corpus.systems, bfloat16()]
+    said += [sorted((one.name, one.ask) for one in corpus.groups.values()), bfloat16()]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 

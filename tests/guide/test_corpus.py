@@ -100,8 +100,6 @@ def test_every_pattern_can_be_sampled(corpus) -> None:
             assert text, pattern
             assert not set(text) & set("{}[]()|"), pattern
             assert corpus.patterns.weight(pattern) >= 1
-    for pattern in corpus.systems:
-        assert corpus.patterns.sample(pattern, rng)
 
 
 @pytest.mark.parametrize("pattern", ["(a|b", "a)", "[a", "{", "x]", "{nobody}"])
