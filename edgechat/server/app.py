@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgechat.server.endpoints.anthropic import AnthropicEndpoints
-from edgechat.server.endpoints.base import Endpoint, Work
+from edgechat.server.endpoints.base import AsgiEndpoint, Work
 from edgechat.server.endpoints.ollama import OllamaEndpoints
 from edgechat.server.endpoints.openai import OpenAIEndpoints
 from edgechat.server.endpoints.service import ServiceEndpoints
@@ -69,11 +69,11 @@ def make_app(
 
 
 def _get(path: str, work: Work) -> Route:
-    return Route(path, Endpoint(work), methods=["GET"])
+    return Route(path, AsgiEndpoint(work), methods=["GET"])
 
 
 def _post(path: str, work: Work) -> Route:
-    return Route(path, Endpoint(work), methods=["POST"])
+    return Route(path, AsgiEndpoint(work), methods=["POST"])
 
 
 class _PathNormalizer:

@@ -41,7 +41,7 @@ async def test_two_keys_beside_the_question(hub: Hub, home: Path, tmp_path: Path
         await until(pilot, lambda: app_of(pilot).screen is app_of(pilot).chat)
         await ask(pilot, "Why is the sky blue?")
         await until(pilot, lambda: "is answered as soon as" in text_of(pilot))
-        assert "Esc takes it" in " ".join(text_of(pilot).split())
+        assert "takes it back" in " ".join(text_of(pilot).split())
         assert "Take back" in text_of(pilot).splitlines()[-1]
         await until(pilot, lambda: "Scattering." in text_of(pilot), 40)
         assert app_of(pilot).session.model == "mid-8b"
@@ -54,7 +54,7 @@ async def test_the_question_is_taken_back_with_escape(hub: Hub, home: Path, tmp_
         await pilot.press("enter")
         await until(pilot, lambda: app_of(pilot).screen is app_of(pilot).chat)
         await ask(pilot, "Why?")
-        await until(pilot, lambda: "“Why?” is answered" in text_of(pilot))
+        await until(pilot, lambda: "waits: Why?" in text_of(pilot))
         await pilot.press("escape")
         await until(pilot, lambda: app_of(pilot).chat.prompt.text == "Why?")
         await pilot.press("ctrl+u")

@@ -78,7 +78,7 @@ class Endpoints:
         return translated
 
 
-class Endpoint:
+class AsgiEndpoint:
     """A path as an ASGI app of its own, so that nothing buffers its bytes."""
 
     def __init__(self, work: Work) -> None:

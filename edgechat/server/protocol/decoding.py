@@ -48,6 +48,15 @@ def decode(body: bytes | msgspec.Raw, kind: type[T], at: str = "") -> T:
         raise Refusal("The body is nested too deeply.", code="invalid_json") from None
 
 
+class _Typed(msgspec.Struct, frozen=True):
+    type: str = ""
+
+
+def kind_of(part: msgspec.Raw, at: str) -> str:
+    """Return the `type` of a part of a body; '' where it has none. Raises Refusal."""
+    return decode(part, _Typed, at).type
+
+
 def _refused(message: str, kind: type[Any], at: str) -> Refusal:
     location = _AT.search(message)
     where = location.group(1) if location else ""

@@ -101,7 +101,7 @@ async def test_the_screen_shows_values_defaults_and_the_file(size: tuple[int, in
     async with Sample().run_test(size=size) as pilot:
         await pilot.pause()
         text = text_of(pilot)
-        assert "settings.toml" in text
+        assert "settings.toml" in "".join(text.split())
         assert "context             8192" in text.replace("  ", "  ")
         assert shown(row(pilot, "context")) == "8192"
         assert "default: the one used last" in shown(row(pilot, "model"))

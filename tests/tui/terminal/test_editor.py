@@ -116,7 +116,7 @@ def test_an_app_that_is_ended_ends_its_editor(terminal: Terminal, model: Path, t
     ("editor", "told"),
     [
         ("", "No editor is set."),
-        ("/nowhere/editor", "No such file"),
+        ("/nowhere/editor", "/nowhere/editor"),
         ("false", "The editor false has ended with an error (1)."),
         ("'\"unclosed'", "The name of the editor cannot be read"),
     ],

@@ -10,7 +10,7 @@ from msgspec import Meta, Raw
 
 from edgechat.engine.types import Message, ToolCall
 from edgechat.server.http.refusal import Refusal
-from edgechat.server.protocol.decoding import decode
+from edgechat.server.protocol.decoding import decode, kind_of
 from edgechat.server.protocol.strictness import Echoed
 
 BlockId = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -78,10 +78,6 @@ _ATTRIBUTION = "x-anthropic-billing-header:"
 """The beginning of a block with an id of the request, by Claude Code: all after it would be read anew."""
 
 
-class _Kind(msgspec.Struct, frozen=True):
-    type: str
-
-
 def messages_of(
     system: str | Sequence[TextBlock] | None, sent: Sequence[MessageParam]
 ) -> tuple[Message, ...]:
@@ -105,7 +101,7 @@ def ignored_blocks(sent: Sequence[MessageParam]) -> list[str]:
         for at, message in enumerate(sent)
         if not isinstance(message.content, str)
         for number, block in enumerate(message.content)
-        if decode(block, _Kind).type not in _KINDS
+        if kind_of(block, f"messages[{at}].content[{number}]") not in _KINDS
     ]
 
 
@@ -163,7 +159,7 @@ def _blocks(
     found = []
     for at, block in enumerate(content):
         path = f"{where}.content.{at}"
-        kind = decode(block, _Kind, path).type
+        kind = kind_of(block, path)
         if kind in _UNSEEN:
             raise Refusal(
                 f"{path}: only text is supported: no images, audio or files.",

@@ -12,10 +12,11 @@ from msgspec import Meta, Raw
 
 from edgechat.engine.types import Message, ToolCall
 from edgechat.server.http.refusal import Refusal
-from edgechat.server.protocol.decoding import decode
-from edgechat.server.protocol.responses.tools import Toolbox
+from edgechat.server.protocol.decoding import decode, kind_of
 from edgechat.server.protocol.strictness import Echoed
 
+JOINT = "__"
+"""Between the name of a namespace and that of its function, which are one name to the model."""
 _OPAQUE = "edgechat:"
 """What an encrypted thought begins with. It is the thought itself: clients need not understand it."""
 CallId = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -56,6 +57,14 @@ class CallItem(msgspec.Struct, frozen=True, kw_only=True):
     input: str = ""
     id: Echoed = None
     status: Echoed = None
+
+    @property
+    def call(self) -> ToolCall:
+        """The call as the model has made it."""
+        name = f"{self.namespace}{JOINT}{self.name}" if self.namespace else self.name
+        if self.type == "function_call":
+            return ToolCall(self.call_id, name, self.arguments)
+        return ToolCall(self.call_id, name, msgspec.json.encode({"input": self.input}).decode())
 
 
 class CallOutputItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +135,7 @@ def ignored_items(sent: str | Sequence[Raw]) -> list[str]:
     return [f"input[{at}]" for at, item in enumerate(items) if _kind(item, at) not in (*_KINDS, _REFERENCE)]
 
 
-def messages_of(instructions: str | None, sent: str | Sequence[Raw], tools: Toolbox) -> tuple[Message, ...]:
+def messages_of(instructions: str | None, sent: str | Sequence[Raw]) -> tuple[Message, ...]:
     """Return the input as the engine takes it. Raises Refusal.
 
     Thinking, text and calls in a row are one message. Instructions and what follows of the system's and the
@@ -145,16 +154,12 @@ def messages_of(instructions: str | None, sent: str | Sequence[Raw], tools: Tool
                 code="not_stored",
             )
         if kind in _KINDS:
-            _add(found, decode(item, _KINDS[kind], f"input[{at}]"), at, made, tools)
+            _add(found, decode(item, _KINDS[kind], f"input[{at}]"), at, made)
     return tuple(found)
 
 
-class _Kind(msgspec.Struct, frozen=True):
-    type: str = "message"
-
-
 def _kind(item: Raw, at: int) -> str:
-    return decode(item, _Kind, f"input[{at}]").type
+    return kind_of(item, f"input[{at}]") or "message"
 
 
 def _add(
@@ -162,7 +167,6 @@ def _add(
     item: MessageItem | CallItem | CallOutputItem | ReasoningItem,
     at: int,
     made: set[str],
-    tools: Toolbox,
 ) -> None:
     where = f"input[{at}]"
     last = found[-1] if found and found[-1].role == "assistant" else None
@@ -183,7 +187,7 @@ def _add(
                 found.append(Message("system", text))
         case CallItem():
             made.add(item.call_id)
-            call = ToolCall(item.call_id, *tools.call_sent_back(item.name, item.namespace, _arguments(item)))
+            call = item.call
             if last is not None:
                 found[-1] = msgspec.structs.replace(last, calls=(*last.calls, call))
             else:
@@ -198,12 +202,6 @@ def _add(
         case ReasoningItem():
             if item.thought:
                 found.append(Message("assistant", "", item.thought))
-
-
-def _arguments(item: CallItem) -> str:
-    if item.type == "function_call":
-        return item.arguments
-    return msgspec.json.encode({"input": item.input}).decode()
 
 
 def _text(parts: Parts, where: str) -> str:

@@ -130,7 +130,7 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
                     param=param,
                     code="not_stored",
                 )
-        messages = messages_of(self.instructions, self.input or (), box)
+        messages = messages_of(self.instructions, self.input or ())
         if not messages:
             raise Refusal("Send input or instructions.", param="input")
         mode, tools, named = self._choice(box)

@@ -16,7 +16,8 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from edgechat.engine.tool_calls.tools import check_tools
 from edgechat.engine.types import Tool
 from edgechat.server.http.refusal import Refusal
-from edgechat.server.protocol.decoding import decode
+from edgechat.server.protocol.decoding import decode, kind_of
+from edgechat.server.protocol.responses.items import JOINT
 from edgechat.server.protocol.schemas import SchemaText, errors_about, tool_of
 from edgechat.server.protocol.strictness import Echoed
 
@@ -26,8 +27,6 @@ _FREE_TEXT = (
     b'"additionalProperties": false}'
 )
 _KINDS = ("function", "custom", "namespace")
-_JOINT = "__"
-"""Between the name of a namespace and that of its function."""
 
 
 class FunctionToolParam(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,10 +69,6 @@ class Toolbox:
     namespaces: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Of each function of a namespace: the namespace, and the name in it."""
 
-    def call_sent_back(self, name: str, namespace: str | None, arguments: str) -> tuple[str, str]:
-        """Return the name and the arguments by which the model knows a call of its own."""
-        return (f"{namespace}{_JOINT}{name}" if namespace else name), arguments
-
     def name_of(self, called: str) -> tuple[str | None, str]:
         """Return the namespace of a function that the model has called, if any, and its name."""
         return self.namespaces.get(called, (None, called))
@@ -103,7 +98,7 @@ def toolbox_of(sent: Sequence[Raw]) -> Toolbox:
                 case "namespace":
                     group = decode(tool, NamespaceParam, where)
                     for one in group.tools:
-                        joint = f"{group.name}{_JOINT}{one.name}"
+                        joint = f"{group.name}{JOINT}{one.name}"
                         box.namespaces[joint] = (group.name, one.name)
                         found.append(_function(msgspec.structs.replace(one, name=joint)))
         check_tools(found)
@@ -116,12 +111,8 @@ def ignored_tools(sent: Sequence[Raw]) -> list[str]:
     return [f"tools[{at}]" for at, tool in enumerate(sent) if _kind(tool, at) not in _KINDS]
 
 
-class _Kind(msgspec.Struct, frozen=True):
-    type: str
-
-
 def _kind(tool: Raw, at: int) -> str:
-    return decode(tool, _Kind, f"tools[{at}]").type
+    return kind_of(tool, f"tools[{at}]")
 
 
 def _function(param: FunctionToolParam) -> Tool:
