@@ -78,7 +78,8 @@ class Child:
                 self._process.stdin.write(frames.pack(question))
                 self._process.stdin.flush()
             except (OSError, ValueError, frames.BrokenFrame) as error:
-                raise ChildLost("could not be reached") from error
+                is_dead = isinstance(error, BrokenPipeError)  # nobody reads any more
+                raise ChildLost("died" if is_dead else "could not be reached") from error
             return self._answer(seconds, memory)
         except ChildLost:
             self.close()
