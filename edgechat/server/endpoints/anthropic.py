@@ -17,5 +17,5 @@ class AnthropicEndpoints(Endpoints):
 
     async def count(self, exchange: Exchange) -> None:
         """POST /v1/messages/count_tokens."""
-        body = await self._body(exchange, CountBody)
-        await exchange.run_until_disconnect(self._count(exchange, body.model, body.asked(), TokenCount))
+        model, chat = await self._made_of(exchange, CountBody, lambda body: (body.model, body.asked()))
+        await exchange.run_until_disconnect(self._count(exchange, model, chat, TokenCount))

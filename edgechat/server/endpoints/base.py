@@ -21,6 +21,7 @@ from edgechat.server.protocol.decoding import decode, parse_body
 from edgechat.server.protocol.strictness import refuse_ignored_fields
 
 T = TypeVar("T", bound=msgspec.Struct)
+Made = TypeVar("Made")
 Work = Callable[[Exchange], Awaitable[None]]
 
 
@@ -35,7 +36,11 @@ class Endpoints:
 
     async def _body(self, exchange: Exchange, kind: type[T]) -> T:
         """Return the decoded body. Raises Refusal."""
-        return await parse_body(await exchange.body(), lambda body: self._read(body, kind))
+        return await self._made_of(exchange, kind, lambda body: body)
+
+    async def _made_of(self, exchange: Exchange, kind: type[T], make: Callable[[T], Made]) -> Made:
+        """Return what is made of the decoded body, in a thread if that is large. Raises Refusal."""
+        return await parse_body(await exchange.body(), lambda body: make(self._read(body, kind)))
 
     def _read(self, body: bytes, kind: type[T]) -> T:
         parsed = decode(body, kind)
@@ -44,8 +49,8 @@ class Endpoints:
         return parsed
 
     async def _generate(self, exchange: Exchange, kind: type[T], answers: Callable[[T], Answers]) -> None:
-        """Answer a request that generates text; what `answers` is made of is read with it, in a thread."""
-        made = await parse_body(await exchange.body(), lambda body: answers(self._read(body, kind)))
+        """Answer a request that generates text."""
+        made = await self._made_of(exchange, kind, answers)
         await exchange.run_until_disconnect(generate(exchange, self._models, made))
 
     async def _count(

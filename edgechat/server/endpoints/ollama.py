@@ -29,14 +29,19 @@ class OllamaEndpoints(Endpoints):
 
     async def chat(self, exchange: Exchange) -> None:
         """POST /api/chat."""
-        body = await self._body(exchange, OllamaChatBody)
-        await self._answer(exchange, OllamaChatAnswers(body, self._think), only_load=not body.messages)
+        only_load, answers = await self._made_of(
+            exchange, OllamaChatBody, lambda body: (not body.messages, OllamaChatAnswers(body, self._think))
+        )
+        await self._answer(exchange, answers, only_load=only_load)
 
     async def generate(self, exchange: Exchange) -> None:
         """POST /api/generate."""
-        body = await self._body(exchange, GenerateBody)
-        only_load = not (body.prompt or body.suffix)
-        await self._answer(exchange, GenerateAnswers(body, self._think), only_load=only_load)
+        only_load, answers = await self._made_of(
+            exchange,
+            GenerateBody,
+            lambda body: (not (body.prompt or body.suffix), GenerateAnswers(body, self._think)),
+        )
+        await self._answer(exchange, answers, only_load=only_load)
 
     async def _answer(self, exchange: Exchange, answers: OllamaAnswers, *, only_load: bool) -> None:
         if only_load:

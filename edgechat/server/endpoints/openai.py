@@ -37,9 +37,10 @@ class OpenAIEndpoints(Endpoints):
 
     async def count_input(self, exchange: Exchange) -> None:
         """POST /v1/responses/input_tokens."""
-        body = await self._body(exchange, InputBody)
-        chat = body.asked(toolbox_of(body.tools or ()))
-        counted = self._count(exchange, body.model, chat, lambda count: InputTokens(input_tokens=count))
+        model, chat = await self._made_of(
+            exchange, InputBody, lambda body: (body.model, body.asked(toolbox_of(body.tools or ())))
+        )
+        counted = self._count(exchange, model, chat, lambda count: InputTokens(input_tokens=count))
         await exchange.run_until_disconnect(counted)
 
     async def embeddings(self, exchange: Exchange) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Iterable
+from typing import ClassVar, Generic, TypeVar
 
 from edgechat.engine.types import ChatRequest, Dropped, Finished, Prefill, Priority, RequestEvent
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
 
+Told = TypeVar("Told")
 LONGER = "to use a longer context, start the server with `edgechat serve --ctx`."
 
 
@@ -35,9 +37,9 @@ class Answers(ABC):
         """Tokens of the prompt that are not computed again, as far as it is known before the end."""
 
     @property
-    @abstractmethod
     def shorter(self) -> str:
         """Return advice for a prompt that is too long."""
+        return f"Shorten it; {LONGER}"
 
     @abstractmethod
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
@@ -101,3 +103,27 @@ class Answers(ABC):
         if end.reason == "cancelled":
             raise Refusal("The server was stopped during the answer.", status=503, code="stopped")
         self._ends[choice] = end
+
+
+class OneAnswer(Answers, Generic[Told]):
+    """The answer where there is only one, of which events tell, the last one of its end."""
+
+    def take(self, choice: int, event: RequestEvent) -> None:
+        """Collect an event. Raises Refusal for an answer that was cut short."""
+        for _ in self._events(event):
+            pass
+
+    def end(self) -> bytes:
+        """Return nothing: the last event has told of the end."""
+        return b""
+
+    def _send(self, choice: int, event: RequestEvent) -> bytes:
+        return b"".join(map(self._encode, self._events(event)))
+
+    @abstractmethod
+    def _events(self, event: RequestEvent) -> Iterable[Told]:
+        """Take an event of the engine; return those that tell of it."""
+
+    @abstractmethod
+    def _encode(self, told: Told) -> bytes:
+        """Return an event as it is sent."""

@@ -49,6 +49,16 @@ def answer_schema(sent: Raw | UnsetType | None, param: str) -> str:
     return schema
 
 
+def arguments_object(text: str) -> Raw:
+    """Return a call's arguments as a JSON object; what is none, in an answer that was cut, stands in one."""
+    text = text or "{}"
+    try:
+        is_object = isinstance(msgspec.json.decode(text), dict)
+    except msgspec.DecodeError:
+        is_object = False
+    return Raw(text.encode() if is_object else msgspec.json.encode({"arguments": text}))
+
+
 def _text(schema: Raw | UnsetType | None) -> str:
     """Return a schema as it came; '' for none. Raises BadRequest."""
     try:

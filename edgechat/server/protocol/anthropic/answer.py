@@ -21,9 +21,10 @@ from edgechat.engine.types import (
 )
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import LONGER, Answers
+from edgechat.server.protocol.answers import OneAnswer
 from edgechat.server.protocol.anthropic.errors import error_body
 from edgechat.server.protocol.anthropic.request import MessagesBody
+from edgechat.server.protocol.schemas import arguments_object
 from edgechat.server.protocol.sse import named_event
 from edgechat.server.protocol.thinking import thinking_of
 
@@ -145,17 +146,10 @@ class _ToolUseBlock(_Block):
         return {"type": "tool_use", "id": self._call.id, "name": self._call.name, "input": {}}
 
     def whole(self) -> AnswerToolUse:
-        """Return the call; arguments that are no JSON object, in an answer that was cut, are as text."""
-        text = self.text or "{}"
-        try:
-            is_object = isinstance(msgspec.json.decode(text), dict)
-        except msgspec.DecodeError:
-            is_object = False
-        arguments = text.encode() if is_object else msgspec.json.encode({"arguments": text})
-        return AnswerToolUse(id=self._call.id, name=self._call.name, input=Raw(arguments))
+        return AnswerToolUse(id=self._call.id, name=self._call.name, input=arguments_object(self.text))
 
 
-class MessagesAnswers(Answers):
+class MessagesAnswers(OneAnswer[dict[str, Any]]):
     """The message that answers one request, as it grows."""
 
     def __init__(self, body: MessagesBody, think: bool | None) -> None:
@@ -170,11 +164,6 @@ class MessagesAnswers(Answers):
         self._blocks: list[_Block] = []
         self._is_open = False
         """Whether the last block is being written."""
-
-    @property
-    def shorter(self) -> str:
-        """Return what to do about a prompt that is too long."""
-        return f"Shorten it; {LONGER}"
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
         """Return what the engine is asked for."""
@@ -193,11 +182,6 @@ class MessagesAnswers(Answers):
             priority=self.priority,
         )
 
-    def take(self, choice: int, event: RequestEvent) -> None:
-        """Collect an event. Raises Refusal for an answer that was cut short."""
-        for _ in self._events(event):
-            pass
-
     def whole(self) -> bytes:
         """Return the message."""
         return msgspec.json.encode(self._message())
@@ -205,10 +189,6 @@ class MessagesAnswers(Answers):
     def waiting(self) -> bytes:
         """Return a ping, since clients with a limit for silence count events alone."""
         return _told({"type": "ping"})
-
-    def end(self) -> bytes:
-        """Return nothing: the last event has told of the end."""
-        return b""
 
     def failure(self, refusal: Refusal) -> bytes:
         """Return an error as the last event."""
@@ -218,8 +198,8 @@ class MessagesAnswers(Answers):
         prompt = Usage(self._prompt_tokens, self._cached_tokens, 0)
         return _told({"type": "message_start", "message": self._message(prompt)})
 
-    def _send(self, choice: int, event: RequestEvent) -> bytes:
-        return b"".join(map(_told, self._events(event)))
+    def _encode(self, told: dict[str, Any]) -> bytes:
+        return _told(told)
 
     def _events(self, event: RequestEvent) -> Iterator[dict[str, Any]]:
         """Take an event of the engine; yield those that tell of it."""

@@ -10,7 +10,6 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.engine.tool_calls.tools import check_choice, check_tools
 from edgechat.engine.types import ChatRequest, Priority, Sampling, Tool
-from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.anthropic.blocks import (
     CacheHint,
     MessageParam,
@@ -18,7 +17,7 @@ from edgechat.server.protocol.anthropic.blocks import (
     ignored_blocks,
     messages_of,
 )
-from edgechat.server.protocol.openai.generation import Model, Stop, Tokens
+from edgechat.server.protocol.openai.generation import Model, Stop, Tokens, limit
 from edgechat.server.protocol.schemas import SchemaText, answer_schema, errors_about, tool_of
 from edgechat.server.protocol.strictness import Echoed, no_effect
 from edgechat.server.protocol.thinking import RequestedEffort
@@ -186,6 +185,4 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
     @property
     def most_tokens(self) -> int | None:
         """After how many tokens to end. Raises Refusal."""
-        if self.max_tokens == 0:
-            raise Refusal("An answer has at least one token.", param="max_tokens", code="invalid_value")
-        return None if self.max_tokens in (None, -1) else int(self.max_tokens or 0)
+        return limit(self.max_tokens, None, "max_tokens")

@@ -22,7 +22,7 @@ from edgechat.engine.types import (
 )
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import LONGER, Answers
+from edgechat.server.protocol.answers import OneAnswer
 from edgechat.server.protocol.ollama.errors import error_body
 from edgechat.server.protocol.ollama.request import (
     GenerateBody,
@@ -31,6 +31,7 @@ from edgechat.server.protocol.ollama.request import (
     Options,
     model_of,
 )
+from edgechat.server.protocol.schemas import arguments_object
 from edgechat.server.protocol.thinking import thinking_of
 
 DoneReason = Literal["stop", "length", "load"]
@@ -89,7 +90,7 @@ class GenerateLine(OllamaLine, frozen=True, kw_only=True):
     thinking: str | UnsetType = UNSET
 
 
-class OllamaAnswers(Answers):
+class OllamaAnswers(OneAnswer[OllamaLine]):
     """The answer to one request, as it grows."""
 
     stream_type = "application/x-ndjson"
@@ -109,11 +110,6 @@ class OllamaAnswers(Answers):
         self._calls: list[OllamaCall] = []
         self._open: tuple[ToolCall, list[str]] | None = None
         """The call that is being written, and its arguments so far."""
-
-    @property
-    def shorter(self) -> str:
-        """Return what to do about a prompt that is too long."""
-        return f"Shorten it; {LONGER}"
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
         """Return what the engine is asked for."""
@@ -139,10 +135,6 @@ class OllamaAnswers(Answers):
             sampling=self._options.sampling(defaults.without_penalties() if is_raw else defaults),
         )
 
-    def take(self, choice: int, event: RequestEvent) -> None:
-        """Collect an event. Raises Refusal for an answer that was cut short."""
-        self._lines(event)
-
     def whole(self) -> bytes:
         """Return the answer."""
         line = self._line("".join(self._texts), "".join(self._thoughts), self._calls, self._ends[0])
@@ -157,10 +149,6 @@ class OllamaAnswers(Answers):
         """Return nothing: there is no line that clients would skip."""
         return b""
 
-    def end(self) -> bytes:
-        """Return nothing: the last line has told of the end."""
-        return b""
-
     def failure(self, refusal: Refusal) -> bytes:
         """Return an error as the last line."""
         return error_body(refusal) + b"\n"
@@ -168,10 +156,10 @@ class OllamaAnswers(Answers):
     def _begin(self) -> bytes:
         return b""
 
-    def _send(self, choice: int, event: RequestEvent) -> bytes:
-        return b"".join(msgspec.json.encode(line) + b"\n" for line in self._lines(event))
+    def _encode(self, told: OllamaLine) -> bytes:
+        return msgspec.json.encode(told) + b"\n"
 
-    def _lines(self, event: RequestEvent) -> list[OllamaLine]:
+    def _events(self, event: RequestEvent) -> list[OllamaLine]:
         """Take an event of the engine; return the lines that tell of it."""
         match event:
             case Delta(text=text, thinking=thinking):
@@ -195,14 +183,8 @@ class OllamaAnswers(Answers):
             return []
         call, arguments = self._open
         self._open = None
-        text = "".join(arguments) or "{}"
-        try:
-            is_object = isinstance(msgspec.json.decode(text), dict)
-        except msgspec.DecodeError:
-            is_object = False
-        if not is_object:  # the answer was cut in the middle
-            text = msgspec.json.encode({"arguments": text}).decode()
-        called = OllamaCalled(name=call.name, arguments=Raw(text.encode()), index=len(self._calls))
+        whole = arguments_object("".join(arguments))
+        called = OllamaCalled(name=call.name, arguments=whole, index=len(self._calls))
         self._calls.append(OllamaCall(id=call.id, function=called))
         return [self._line("", calls=self._calls[-1:])]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ from edgechat.engine.types import Embedded
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.available_models import ModelCard
 from edgechat.server.protocol.ollama.request import KeepAlive, Options
+from edgechat.server.protocol.openai.embeddings import vector_json
 from edgechat.server.protocol.openai.generation import Model
 from edgechat.server.protocol.strictness import no_effect
 
@@ -141,14 +141,10 @@ class EmbedAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 def embed_answer(model: str, embedded: Embedded, *, total: float, load: float) -> bytes:
     """Return the JSON of embeddings; total, load: seconds. For many numbers, call it in a thread."""
-    vectors = [
-        Raw(msgspec.json.encode(struct.unpack(f"<{len(vector) // 4}f", vector)))
-        for vector in embedded.vectors
-    ]
     return msgspec.json.encode(
         EmbedAnswer(
             model=model,
-            embeddings=vectors,
+            embeddings=[vector_json(vector) for vector in embedded.vectors],
             total_duration=int(total * 1e9),
             load_duration=int(load * 1e9),
             prompt_eval_count=embedded.tokens,

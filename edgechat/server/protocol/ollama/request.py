@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from edgechat.engine.tool_calls.tools import check_tools
 from edgechat.engine.types import ChatRequest, Message, Sampling, ToolCall
 from edgechat.server.http.refusal import Refusal
-from edgechat.server.protocol.openai.generation import Factor, Model, Penalty, Seed, Stop, Whole
+from edgechat.server.protocol.openai.generation import Factor, Model, Penalty, Seed, Stop, Whole, seed_of
 from edgechat.server.protocol.schemas import SchemaText, answer_schema, errors_about, tool_of
 from edgechat.server.protocol.strictness import no_effect
 from edgechat.settings import SamplingDefaults
@@ -106,8 +106,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
         )
-        seed = None if self.seed is None else int(self.seed) % 2**64
-        return Sampling(**sent.over(defaults).given(), seed=seed)
+        return Sampling(**sent.over(defaults).given(), seed=seed_of(self.seed))
 
     @property
     def stops(self) -> tuple[str, ...]:

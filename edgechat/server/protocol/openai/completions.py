@@ -10,7 +10,6 @@ from msgspec import UNSET, Meta, UnsetType
 from edgechat.engine.types import ChatRequest, Delta, Finished, TokenLogprobs
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import LONGER
 from edgechat.server.protocol.openai.answers import ChoiceAnswers, FinishReason
 from edgechat.server.protocol.openai.generation import MOST_CHOICES, Choices, GenerationBody, limit
 from edgechat.server.protocol.openai.texts import Texts, texts_of
@@ -101,11 +100,6 @@ class CompletionAnswers(ChoiceAnswers[CompletionChoice]):
         self._limit = limit(body.max_tokens, _MOST_TOKENS, "max_tokens")
         self._offsets = [len(self._echo(choice)) for choice in range(self.n_choices)]
         """Characters before what comes next."""
-
-    @property
-    def shorter(self) -> str:
-        """Return what to do about a prompt that is too long."""
-        return f"Shorten it; {LONGER}"
 
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
         """Return what the engine is asked for one of them."""

@@ -81,14 +81,14 @@ class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
 def embedding_list(body: EmbeddingBody, model: str, embedded: Embedded) -> bytes:
     """Return the JSON of the answer. For many numbers it takes a second: call it in a thread."""
     data = [
-        Embedding(index=index, embedding=_encode(vector, body.encoding_format))
+        Embedding(index=index, embedding=vector_json(vector, body.encoding_format))
         for index, vector in enumerate(embedded.vectors)
     ]
     usage = EmbeddingUsage(embedded.tokens, embedded.tokens)
     return msgspec.json.encode(EmbeddingList(data=data, model=model, usage=usage))
 
 
-def _encode(vector: bytes, encoding: str | None) -> Raw:
+def vector_json(vector: bytes, encoding: str | None = None) -> Raw:
     """Return the JSON of a vector: each by itself, so that other threads come in between."""
     if encoding == "base64":
         return Raw(msgspec.json.encode(base64.b64encode(vector).decode()))

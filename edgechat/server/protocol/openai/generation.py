@@ -154,10 +154,15 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
         if self.repetition_penalty is None:
             given["repetition_penalty"] = self.repeat_penalty
         sent = SamplingDefaults(**given)
-        # numpy takes no negative seeds; the same number must stay the same.
-        seed = None if self.seed is None else (int(self.seed) + choice) % (2 * _SEEDS)
+        seed = seed_of(self.seed, choice)
         bias = tuple((int(token), amount) for token, amount in (self.logit_bias or {}).items())
         return Sampling(**sent.over(defaults).given(), seed=seed, bias=bias)
+
+
+def seed_of(sent: float | None, choice: int = 0) -> int | None:
+    """Return the seed of one of several answers; None for none."""
+    # numpy takes no negative seeds; the same number must stay the same.
+    return None if sent is None else (int(sent) + choice) % (2 * _SEEDS)
 
 
 def limit(sent: float | None, usual: int | None, param: str) -> int | None:

@@ -23,7 +23,7 @@ from edgechat.engine.types import (
 )
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
-from edgechat.server.protocol.answers import LONGER, Answers
+from edgechat.server.protocol.answers import LONGER, OneAnswer
 from edgechat.server.protocol.openai.generation import limit
 from edgechat.server.protocol.openai.logprobs import TokenLogprob, logprob_of
 from edgechat.server.protocol.openai.usage import PromptDetails
@@ -208,7 +208,7 @@ class _CustomCall(_Call):
         return OutputCustomCall(id=self.id, status=status, call_id=self.call_id, name=self.name, input=text)
 
 
-class ResponseAnswers(Answers):
+class ResponseAnswers(OneAnswer[Told]):
     """The response to one request, as it grows."""
 
     def __init__(self, body: ResponseBody, think: bool | None) -> None:
@@ -251,11 +251,6 @@ class ResponseAnswers(Answers):
             priority=self.priority,
         )
 
-    def take(self, choice: int, event: RequestEvent) -> None:
-        """Collect an event. Raises Refusal for an answer that was cut short."""
-        for _ in self._events(event):
-            pass
-
     def whole(self) -> bytes:
         """Return the response."""
         return msgspec.json.encode(self._response())
@@ -267,10 +262,6 @@ class ResponseAnswers(Answers):
         self._has_begun = True
         return self._begin()
 
-    def end(self) -> bytes:
-        """Return nothing: the last event has told of the end."""
-        return b""
-
     def failure(self, refusal: Refusal) -> bytes:
         """Return the response as it failed."""
         beginning = b"" if self._has_begun else self._begin()
@@ -281,8 +272,8 @@ class ResponseAnswers(Answers):
         response = {"response": self._response("in_progress")}
         return self._told("response.created", response) + self._told("response.in_progress", response)
 
-    def _send(self, choice: int, event: RequestEvent) -> bytes:
-        return b"".join(self._told(*told) for told in self._events(event))
+    def _encode(self, told: Told) -> bytes:
+        return self._told(*told)
 
     def _told(self, kind: str, fields: dict[str, Any]) -> bytes:
         body = {"type": kind, "sequence_number": self._number, **fields}

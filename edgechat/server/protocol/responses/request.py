@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from edgechat.engine.tool_calls.tools import check_choice
 from edgechat.engine.types import ChatRequest, Priority, Sampling, Tool
 from edgechat.server.http.refusal import Refusal
-from edgechat.server.protocol.openai.generation import Labels, Model, Seed, Tokens
+from edgechat.server.protocol.openai.generation import Labels, Model, Seed, Tokens, seed_of
 from edgechat.server.protocol.responses.items import ignored_items, messages_of
 from edgechat.server.protocol.responses.tools import Toolbox, ToolName, ignored_tools
 from edgechat.server.protocol.schemas import SchemaText, answer_schema, errors_about
@@ -217,8 +217,7 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
     def sampling(self, defaults: SamplingDefaults) -> Sampling:
         """Return how tokens are chosen."""
         sent = SamplingDefaults(temperature=self.temperature, top_p=self.top_p)
-        seed = None if self.seed is None else int(self.seed) % 2**64
-        return Sampling(**sent.over(defaults).given(), seed=seed)
+        return Sampling(**sent.over(defaults).given(), seed=seed_of(self.seed))
 
     @property
     def wants_logprobs(self) -> int | None:
