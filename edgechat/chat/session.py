@@ -328,9 +328,8 @@ def cache_policy(settings: Settings, *, lasting: bool, prewarm: bool = True) -> 
     lasting: whether the chats are stored, so that their KV states may be. prewarm: False if no question will
     follow.
     """
-    disk_bytes = None if settings.state_gib is None else int(settings.state_gib * 2**30)
     return CachePolicy(
         settle=settings.settle and prewarm,
         settle_on_battery=settings.settle_on_battery,
-        disk_bytes=disk_bytes if lasting else 0,
+        disk_bytes=settings.state_bytes if lasting else 0,
     )

@@ -17,10 +17,6 @@ from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from edgechat.server.pool.available_models import AvailableModels
 from edgechat.server.pool.pool import Pool
 
-CACHE_POLICY = CachePolicy(settle=False, disk_bytes=0, grammars=True)
-"""Requests of programs belong to no chat: nothing is computed for their next turn, or kept on disk. What
-answers of a form need is made with the load, so that the first one does not hold up others."""
-
 
 def real_pool(
     default: str,
@@ -37,11 +33,12 @@ def real_pool(
 
     Raises ModelNotFound, ModelFileError or SettingsError.
     """
+    user_settings = settings.load()
     if idle_seconds is None:
-        idle_seconds = 60 * settings.load().idle_minutes
+        idle_seconds = 60 * user_settings.idle_minutes
     available = AvailableModels(default)
     return Pool(
-        partial(_engine, idle_seconds),
+        partial(_engine, idle_seconds, cache_policy(user_settings.state_bytes)),
         partial(_prepare, request, available.default.wanted),
         available,
         most_waiting=most_waiting,
@@ -49,14 +46,24 @@ def real_pool(
     )
 
 
+def cache_policy(disk_bytes: int | None) -> CachePolicy:
+    """Return what the worker of a server does between requests.
+
+    Programs ask at once what they have to ask, so nothing is computed in advance. What answers of a form need
+    is made with the load, so that the first one does not hold up others.
+    """
+    return CachePolicy(settle=False, disk_bytes=disk_bytes, grammars=True)
+
+
 def _engine(
     idle_seconds: float,
+    policy: CachePolicy,
     plan: LoadPlan,
     on_note: Callable[[str], None],
     on_state: Callable[[EngineState], None],
 ) -> EngineSupervisor:
     return EngineSupervisor(
-        plan, idle_seconds=idle_seconds, cache_policy=CACHE_POLICY, on_state=on_state, on_note=on_note
+        plan, idle_seconds=idle_seconds, cache_policy=policy, on_state=on_state, on_note=on_note
     )
 
 

@@ -246,3 +246,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             "now",
         ),
     ] = {}
+
+    @property
+    def state_bytes(self) -> int | None:
+        """Bytes of disk for saved KV state; None: as much as is reasonable."""
+        return None if self.state_gib is None else int(self.state_gib * 2**30)

@@ -122,6 +122,17 @@ def read_head(fd: int, key: bytes, *, at_most: int) -> StateHeader:
     return _head(os.read(fd, _HEAD.size + _CRC.size), os.fstat(fd).st_size, key, at_most)
 
 
+def read_tokens(fd: int, key: bytes, *, at_most: int) -> tuple[StateHeader, npt.NDArray[np.uint32]]:
+    """Read the header and the tokens, which may turn out to be damaged. Raises as `read_head` does."""
+    import numpy as np
+
+    head = read_head(fd, key, at_most=at_most)
+    tokens = np.empty(head.tokens, "<u4")
+    with open(fd, "rb", buffering=0, closefd=False) as file:
+        _fill(file, tokens.view(np.uint8).data)
+    return head, tokens
+
+
 def read(fd: int, key: bytes, *, at_most: int, wanted: Callable[[], bool]) -> SavedState:
     """Read and verify a whole file of at most `at_most` bytes.
 

@@ -1,7 +1,8 @@
 """The folder of the chats' states, for front ends too: it needs neither an engine nor numpy.
 
 A state is `<chat>.state`. A file that is being written has the writing process in its name, so that leftovers
-of dead processes can be recognized; it is renamed when it is complete.
+of dead processes can be recognized; it is renamed when it is complete. Conversations of programs are kept by
+their clients: the ids of their states are hashes of what they begin with.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import itertools
 import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +24,10 @@ _STATE = re.compile(r"([0-9a-f]{8,64})\.state", re.ASCII)
 _DRAFT = re.compile(r"([0-9a-f]{8,64})\.(\d{1,10})-(\d{1,15})-\d{1,15}\.part", re.ASCII)
 """Chat, id and start (in milliseconds since 1970) of the writing process, and a sequence number."""
 _drafts = itertools.count()
+HASHED_ID = 64
+"""Digits of an id that is a hash; those of stored chats have fewer."""
+UNUSED_DAYS = 30
+"""Days after which a state with a hashed id is removed, if it is not used."""
 
 
 def folder() -> Path:
@@ -75,16 +81,19 @@ def forget(chat: str) -> None:
 
 
 def prune(keep: Callable[[str], bool]) -> int:
-    """Remove the states of chats that `keep` rejects, and leftovers of dead processes; return how many.
+    """Remove the states of chats that `keep` rejects, those of programs that have not been used for long, and
+    leftovers of dead processes; return how many.
 
     Raises FolderError. What cannot be removed stays.
     """
-    removed = 0
-    for entry in _entries():
-        state = _STATE.fullmatch(entry.name)
-        if (state is not None and not keep(state[1])) or _is_left_over(entry.name):
-            removed += _unlink(entry.path)
-    return removed
+    oldest = time.time() - UNUSED_DAYS * 86_400
+    unwanted = [
+        path
+        for chat, path, status in states()
+        if (status.st_mtime < oldest if len(chat) == HASHED_ID else not keep(chat))
+    ]
+    unwanted += [entry.path for entry in _entries() if _is_left_over(entry.name)]
+    return sum(map(_unlink, unwanted))
 
 
 def evict(limit: int, *, keep: str | None = None) -> None:
@@ -92,12 +101,12 @@ def evict(limit: int, *, keep: str | None = None) -> None:
 
     keep: the chat whose state is never removed. Leftovers of dead processes go as well. Raises FolderError.
     """
-    states = _states()
-    total = sum(stat.st_size for _, _, stat in states)
+    found = states()
+    total = sum(stat.st_size for _, _, stat in found)
     for entry in _entries():
         if _is_left_over(entry.name):
             _unlink(entry.path)
-    evictable = [(stat.st_mtime_ns, stat.st_size, path) for chat, path, stat in states if chat != keep]
+    evictable = [(stat.st_mtime_ns, stat.st_size, path) for chat, path, stat in found if chat != keep]
     for _, size, path in sorted(evictable):
         if total <= limit:
             break
@@ -107,18 +116,18 @@ def evict(limit: int, *, keep: str | None = None) -> None:
 
 def usage() -> tuple[int, int]:
     """Return how many states there are, and the bytes they take. Raises FolderError."""
-    sizes = [stat.st_size for _, _, stat in _states()]
+    sizes = [stat.st_size for _, _, stat in states()]
     return len(sizes), sum(sizes)
 
 
-def _states() -> list[tuple[str, str, os.stat_result]]:
-    """Return chat, path and status of each state."""
-    states = []
+def states() -> list[tuple[str, str, os.stat_result]]:
+    """Return chat, path and status of each state. Raises FolderError."""
+    found = []
     for entry in _entries():
         if (match := _STATE.fullmatch(entry.name)) is not None:
             with contextlib.suppress(OSError):  # it may vanish at any time
-                states.append((match[1], entry.path, entry.stat(follow_symlinks=False)))
-    return states
+                found.append((match[1], entry.path, entry.stat(follow_symlinks=False)))
+    return found
 
 
 def _entries() -> list[os.DirEntry[str]]:

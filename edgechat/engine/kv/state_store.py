@@ -23,13 +23,14 @@ from edgechat.base.text import one_line
 from edgechat.engine.kv import state_file, state_folder
 from edgechat.engine.kv.state_file import SavedState, StateHeader, StateRefused, WriteStopped
 from edgechat.engine.kv.state_folder import folder, forget, prune
+from edgechat.engine.kv.state_index import FoundState, KnownState, StateIndex, best_of
 from edgechat.engine.snapshot import StatesOnDisk
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["KVStateStore", "SavedState", "StateHeader", "folder", "forget", "prune", "worth_saving"]
+__all__ = ["FoundState", "KVStateStore", "SavedState", "folder", "forget", "prune", "worth_saving"]
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -89,6 +90,7 @@ class KVStateStore:
         self._stopped = False
         self._usage: StatesOnDisk | None = None
         self._counted = -COUNT_INTERVAL
+        self._index = StateIndex()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="states")
         self._key = self._thread.submit(
             lambda: state_file.key_of(fingerprint if isinstance(fingerprint, bytes) else fingerprint())
@@ -125,22 +127,28 @@ class KVStateStore:
         state_folder.check_id(chat)
         return self._submit(lambda: self._load(chat), None)
 
-    def peek(self, chat: str) -> StateHeader | None:
-        """Return the size of the state that `load` would find, or None, from the file's head alone.
+    def find(self, tokens: Sequence[int], *, whole: bool) -> FoundState | None:
+        """Return the state, of any chat, that has the most of a prompt's beginning; None if none has.
 
-        A state that is still to be written counts. The rest of the file may turn out to be damaged. Waits for
-        the fingerprint if there is a file.
+        whole: only states all of which the prompt begins with. A state that is still to be written counts.
+        What is found may turn out to be damaged. Waits for the fingerprint if there is a file.
         """
-        state_folder.check_id(chat)
-        with self._lock:
-            for write in (self._queued.get(chat), self._running):
-                if write is not None and write.chat == chat and write.state is not None:
-                    return StateHeader(len(write.tokens), len(write.state))
-        try:
-            with state_file.opened(state_folder.path_of(chat)) as fd:
-                return state_file.read_head(fd, self._key.result(), at_most=self._readable)
-        except (OSError, EdgechatError, StateRefused):
+        if self.limit == 0:
             return None
+        with self._lock:
+            pending = [
+                KnownState(write.chat, write.tokens, len(write.state))
+                for write in (*self._queued.values(), self._running)
+                if write is not None and write.state is not None
+            ]
+        try:
+            saved = self._index.states(self._key.result, self._readable)
+        except OSError:
+            saved = []
+        replaced = {state.chat for state in pending}
+        return best_of(
+            [*pending, *(state for state in saved if state.chat not in replaced)], tokens, whole=whole
+        )
 
     def forget(self, chat: str) -> None:
         """Remove the state of a chat, also one that is being written."""

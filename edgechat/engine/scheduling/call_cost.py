@@ -93,8 +93,8 @@ class CallCost:
 
     @property
     def token_seconds(self) -> float:
-        """Seconds of a prompt's token in a batch; 0 while unknown."""
-        return self._slope or 0.0
+        """Seconds of a prompt's token in a batch, as expected until it is measured; 0 while unknown."""
+        return self._slope or self._expected or 0.0
 
 
 def _even(n_tokens: int) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -29,6 +30,7 @@ from edgechat.engine.snapshot import StatesOnDisk
 from edgechat.engine.types import CachePolicy, ChatRequest, Event, Message, Persisted, Prewarmed, Sampling
 
 _LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
 _CHATS = 32
 """Chats whose last turn is remembered; beyond that, the oldest is saved to disk."""
 WORTH_READING = 32
@@ -73,6 +75,16 @@ class _Saving:
     """None while the next prompt is being prepared."""
 
 
+@dataclass(slots=True, eq=False)
+class _Reading:
+    """A turn that waits for a state to be read."""
+
+    sequence: Sequence
+    chat: str
+    """Whose state it is: perhaps another one's, with the same beginning."""
+    state: Future[SavedState | None]
+
+
 class ChatCache:
     """The chats of an engine, from the end of one turn to the beginning of the next."""
 
@@ -95,7 +107,7 @@ class ChatCache:
         self._cache_policy = cache_policy
         self._states = states if backend.capabilities.saves else None
         self._chats: dict[str, CachedChat] = {}
-        self._reading: list[tuple[Sequence, Future[SavedState | None]]] = []
+        self._reading: list[_Reading] = []
         self._saving: list[_Saving] = []
         self._leaving: list[tuple[str | None, list[_Saving]]] = []
 
@@ -130,20 +142,20 @@ class ChatCache:
     # A turn begins and ends.
 
     def begin(self, sequence: Sequence) -> None:
-        """Queue a turn, after reading the chat's saved state if that is worth it."""
+        """Queue a turn, after reading a saved state that begins alike if that is worth it."""
         self._interrupt(sequence.request.chat)
         reading = self._read(sequence)
         if reading is None:
             self._scheduler.add(sequence)
         else:
-            self._reading.append((sequence, reading))
+            self._reading.append(reading)
 
     def give_up(self, request_id: str) -> Sequence | None:
         """Remove and return the sequence of a request whose state is still being read."""
-        for pair in self._reading:
-            if pair[0].id == request_id:
-                self._reading.remove(pair)
-                return pair[0]
+        for reading in self._reading:
+            if reading.sequence.id == request_id:
+                self._reading.remove(reading)
+                return reading.sequence
         return None
 
     def end(self, request: ChatRequest, reply: Message, slot: Slot | None) -> None:
@@ -172,9 +184,9 @@ class ChatCache:
 
     def poll(self) -> list[Event]:
         """Take what has been read, continue saving, and prewarm a chat if nothing else is to be done."""
-        for pair in [pair for pair in self._reading if pair[1].done()]:
-            self._reading.remove(pair)
-            self._take(*pair)
+        for reading in [reading for reading in self._reading if reading.state.done()]:
+            self._reading.remove(reading)
+            self._take(reading)
         chat = self._next_to_prewarm()
         if chat is not None and self._scheduler.is_idle and not self._reading:
             self._prewarm(chat)
@@ -228,7 +240,10 @@ class ChatCache:
     def forget(self, chat: str) -> None:
         """Delete everything kept of a chat."""
         self._interrupt(chat)
-        for sequence in (*self._scheduler.sequences, *(reading for reading, _ in self._reading)):
+        for reading in self._reading:
+            if reading.chat == chat:
+                reading.state = _done(None)
+        for sequence in (*self._scheduler.sequences, *(reading.sequence for reading in self._reading)):
             if sequence.request.chat == chat:
                 sequence.request = msgspec.structs.replace(sequence.request, chat=None)
         self._chats.pop(chat, None)
@@ -249,10 +264,10 @@ class ChatCache:
         for saving in self._saving:
             if saving.writing is None and (prepared := self._next_prompt(saving.cached)).done():
                 try:
-                    saving.writing = self._write(saving, prepared.result()) or _nothing()
+                    saving.writing = self._write(saving, prepared.result()) or _done(False)
                 except Exception as error:  # the chat works without a saved state
                     fault(error)
-                    saving.writing = _nothing()
+                    saving.writing = _done(False)
         self._saving = [
             saving for saving in self._saving if saving.writing is None or not saving.writing.done()
         ]
@@ -275,32 +290,42 @@ class ChatCache:
         except MemoryError:
             _LOG.warning("the state of chat %s is not saved: memory is short", chat)
             return None
-        seconds, bandwidth = self._scheduler.cost.token_seconds, self._states.bandwidth
-        if not worth_saving(len(state), n, seconds_per_token=seconds, bandwidth=bandwidth):
+        if not self._is_faster_read(len(state), n):
             return None
         cached.saved = tokens[:n]
         return self._states.save(chat, cached.saved, state)
 
-    def _read(self, sequence: Sequence) -> Future[SavedState | None] | None:
-        """Begin to read a chat's state, if it has more of the prompt than there is in memory."""
-        chat = sequence.request.chat
-        if self._states is None or chat is None:
+    def _read(self, sequence: Sequence) -> _Reading | None:
+        """Begin to read the state that has the most of a prompt, if that is faster than to compute it."""
+        if self._states is None:
             return None
         _, here = self._scheduler.cache.best(sequence.tokens, len(sequence.tokens) - 1)
-        head = self._states.peek(chat)
-        if head is None or min(head.tokens, len(sequence.tokens)) < here + WORTH_READING:
+        if len(sequence.tokens) < here + WORTH_READING:
             return None
-        return self._states.load(chat)
+        found = self._states.find(sequence.tokens, whole=not self._backend.capabilities.cuts)
+        if found is None or found.shared < here + WORTH_READING:
+            return None
+        # A whole one was worth it when it was saved; of one that is shared in part, all must be read.
+        is_whole = found.shared == found.tokens
+        if not is_whole and not self._is_faster_read(found.size, found.shared - here):
+            return None
+        return _Reading(sequence, found.chat, self._states.load(found.chat))
 
-    def _take(self, sequence: Sequence, reading: Future[SavedState | None]) -> None:
+    def _is_faster_read(self, size: int, tokens: int) -> bool:
+        """Say whether to read a state of so many bytes takes less time than to compute so many tokens."""
+        assert self._states is not None
+        seconds, bandwidth = self._scheduler.cost.token_seconds, self._states.bandwidth
+        return worth_saving(size, tokens, seconds_per_token=seconds, bandwidth=bandwidth)
+
+    def _take(self, reading: _Reading) -> None:
         """Put a state into the cache, and queue the turn that waited for it."""
         try:
-            saved = reading.result()
-            if saved is not None and sequence.request.chat is not None:
-                self._restore(sequence, saved)
+            saved = reading.state.result()
+            if saved is not None:
+                self._restore(reading.sequence, saved)
         except Exception as error:  # the turn works without it
             fault(error)
-        self._scheduler.add(sequence)
+        self._scheduler.add(reading.sequence)
 
     def _restore(self, sequence: Sequence, saved: SavedState) -> None:
         shared = common_prefix(saved.tokens, sequence.tokens)
@@ -334,7 +359,7 @@ def _prewarming(cached: CachedChat, tokens: list[int]) -> Sequence:
     )
 
 
-def _nothing() -> Future[bool]:
-    done: Future[bool] = Future()
-    done.set_result(False)
+def _done(result: _T) -> Future[_T]:
+    done: Future[_T] = Future()
+    done.set_result(result)
     return done

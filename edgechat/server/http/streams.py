@@ -13,6 +13,7 @@ from functools import partial
 
 from edgechat.base.errors import EngineError, PromptTooLong
 from edgechat.engine.types import ChatRequest, Finished, RequestEvent
+from edgechat.server.conversations import with_conversation
 from edgechat.server.http.exchange import Exchange
 from edgechat.server.http.http_errors import refusal_of
 from edgechat.server.http.refusal import BROKEN_OFF
@@ -63,7 +64,8 @@ async def _compute_with(served: ServedModel, answers: Answers, on_event: OnEvent
     try:
         async with asyncio.TaskGroup() as group:
             for choice in range(answers.n_choices):
-                group.create_task(_follow(served, answers.request(served, choice), choice, on_event))
+                request = with_conversation(answers.request(served, choice), served.name)
+                group.create_task(_follow(served, request, choice, on_event))
     except BaseExceptionGroup as several:
         error: BaseException = several
         while isinstance(error, BaseExceptionGroup):

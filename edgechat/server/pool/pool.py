@@ -34,6 +34,8 @@ from edgechat.server.pool.models import State
 from edgechat.server.pool.residency import MakeEngine, OnNote, PrepareBeside, ResidencyManager
 
 _NAMES_KEPT = 256
+SAVE_SECONDS = 5.0
+"""Seconds that the KV states may take on their way to disk before an engine ends."""
 INSPECT_SECONDS = 1.0
 """Seconds that a look into an engine may take; without it the rest is told all the same."""
 
@@ -264,13 +266,12 @@ class Pool:
         return True
 
     async def close(self) -> None:
-        """End every engine, and with it what still runs (reason 'cancelled')."""
+        """End every engine, once KV states are saved, and with it what still runs (reason 'cancelled')."""
         self.refuse()
         for slot in self._slots.values():
             if slot.loading is not None:
                 slot.loading.cancel()
-        engines = [slot.engine for slot in self._slots.values() if slot.engine is not None]
-        await asyncio.gather(*(engine.close() for engine in engines))
+        await asyncio.gather(*map(_end, self._slots.values()))
 
     async def _slot(self, model: str) -> ModelSlot:
         """Return the slot of a model; of one that nobody has asked for, a new one. Raises ModelNotFound."""
@@ -305,6 +306,17 @@ class Pool:
         """Load a model whose engine was gone when a request came to it, which has its place already."""
         while not slot.is_ready:
             await self._load(slot)
+
+
+async def _end(slot: ModelSlot) -> None:
+    if slot.engine is None:
+        return
+    try:
+        if not slot.taken:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(slot.engine.persist(), SAVE_SECONDS)
+    finally:
+        await slot.engine.close()
 
 
 async def _look(slot: ModelSlot) -> ModelGauges:

@@ -13,7 +13,7 @@ import time
 import tracemalloc
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
 
@@ -22,8 +22,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.engine.kv import state_file, state_store
-from edgechat.engine.kv.state_file import StateHeader
+from edgechat.engine.kv import state_file, state_index, state_store
+from edgechat.engine.kv.state_index import FoundState
 from edgechat.engine.kv.state_store import KVStateStore, folder, forget, prune, worth_saving
 
 A, B, C, D = "a" * 32, "b" * 32, "c" * 8, "d" * 64
@@ -42,6 +42,12 @@ def file_of(chat: str) -> Path:
 
 def there() -> set[str]:
     return set(os.listdir(folder())) if folder().exists() else set()
+
+
+def found_for(kept: KVStateStore, tokens: Sequence[int]) -> tuple[str, int, int] | None:
+    """Return the chat, the tokens and the size of the state that would be read whole for a prompt."""
+    found = kept.find(tokens, whole=True)
+    return None if found is None else (found.chat, found.tokens, found.size)
 
 
 @pytest.fixture
@@ -83,7 +89,7 @@ def test_what_is_saved_is_loaded(tokens: range, size: int) -> None:
     assert found is not None
     assert found.tokens == list(tokens)
     assert np.array_equal(found.state, state)
-    assert again.peek(A) == StateHeader(len(tokens), size)
+    assert found_for(again, tokens) == ((A, len(tokens), size) if tokens else None)
     kept.close()
     again.close()
 
@@ -104,7 +110,7 @@ def test_what_was_never_saved_is_nothing_to_talk_about(
     kept: KVStateStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert kept.load(A).result() is None
-    assert kept.peek(A) is None
+    assert found_for(kept, TOKENS) is None
     kept.forget(A)
     forget(A)
     assert prune(lambda chat: False) == 0
@@ -139,7 +145,7 @@ BAD_IDS = [
 
 @pytest.mark.parametrize("chat", BAD_IDS)
 def test_no_path_comes_from_outside(kept: KVStateStore, chat: str) -> None:
-    for call in (kept.load, kept.peek, kept.forget, forget):
+    for call in (kept.load, kept.forget, forget):
         with pytest.raises(ValueError, match="not the id of a chat"):
             call(chat)
     with pytest.raises(ValueError, match="not the id of a chat"):
@@ -189,12 +195,12 @@ def test_whatever_happens_to_a_file_no_wrong_state_comes_of_it(data: st.DataObje
     stop = data.draw(st.integers(start, len(raw)))
     spoiled = raw[:start] + data.draw(st.binary(max_size=64)) + raw[stop:]
     spoil(spoiled)
-    head, found = kept.peek(A), kept.load(A).result()
+    head, found = kept.find(TOKENS, whole=False), kept.load(A).result()
     if spoiled == raw:
         assert found is not None
     else:
         assert found is None
-    assert head in (None, StateHeader(len(TOKENS), len(STATE)))
+    assert head is None or (head.chat, head.tokens, head.size) == (A, len(TOKENS), len(STATE))
     kept.close()
 
 
@@ -228,19 +234,19 @@ def test_nothing_is_allocated_for_more_than_may_be_kept(
     finally:
         tracemalloc.stop()
     assert "the limit is" in caplog.text
-    assert kept.peek(A) is None
+    assert found_for(kept, [0]) is None
 
 
 def test_a_file_of_another_model_is_left_for_it(kept: KVStateStore, caplog: pytest.LogCaptureFixture) -> None:
     raw = saved_bytes(kept)
     other = KVStateStore(1 << 20, b"another model")
     assert other.load(A).result() is None
-    assert other.peek(A) is None
+    assert found_for(other, TOKENS) is None
     assert file_of(A).read_bytes() == raw
     assert "another model" in caplog.text
     assert other.save(A, [9], STATE[:3]).result()
-    assert other.peek(A) == StateHeader(1, 3)
-    assert kept.peek(A) is None
+    assert found_for(other, [9]) == (A, 1, 3)
+    assert found_for(kept, [9]) is None
     other.close()
 
 
@@ -256,7 +262,7 @@ def test_what_is_no_plain_file_is_not_touched(
     os.mkfifo(file_of(C))
     for chat in (A, B, C):
         assert kept.load(chat).result() is None
-        assert kept.peek(chat) is None
+        assert found_for(kept, TOKENS) is None
         assert len(caplog.messages) == 1
         caplog.clear()
         assert os.path.lexists(file_of(chat))
@@ -332,7 +338,7 @@ def test_what_is_larger_than_the_limit_is_not_written() -> None:
     assert kept.save(A, [], made(1000)).result()
     assert not kept.save(A, [], made(1001)).result()
     assert not kept.save(B, [1], made(1000)).result()
-    assert kept.peek(A) == StateHeader(0, 1000)
+    assert there() == {f"{A}.state"}
     kept.close()
 
 
@@ -352,7 +358,7 @@ def test_zero_keeps_and_reads_nothing(kept: KVStateStore, caplog: pytest.LogCapt
     saved_bytes(kept)
     none = KVStateStore(0, b"a model")
     assert none.load(A).result() is None
-    assert none.peek(A) is None
+    assert found_for(none, TOKENS) is None
     assert not none.save(B, TOKENS, STATE).result()
     assert there() == set()
     assert caplog.text == ""
@@ -393,7 +399,7 @@ def test_of_two_quick_saves_the_last_wins(gate: Gate) -> None:
     del first
     done += [kept.save(B, [5], made(5)), kept.save(A, [1, 2], made(2))]
     assert gone() is None  # its memory is free before the disk was even asked
-    assert kept.peek(A) == StateHeader(2, 2)
+    assert found_for(kept, [1, 2, 3]) == (A, 2, 2)
     gate.open.set()
     assert [one.result() for one in done] == [False, True, True]
     found = kept.load(A).result()
@@ -406,13 +412,13 @@ def test_a_chat_that_is_forgotten_does_not_come_back(gate: Gate) -> None:
     kept = KVStateStore(None, gate)
     forgotten, other = kept.save(A, TOKENS, STATE), kept.save(B, TOKENS, STATE)
     kept.forget(A)
-    assert kept.peek(A) is None
+    assert found_for(kept, TOKENS) == (B, 4, 40)
     gate.open.set()
     assert not forgotten.result()
     assert other.result()
     assert kept.load(A).result() is None
     assert kept.save(A, [1], STATE).result()
-    assert kept.peek(A) == StateHeader(1, 40)
+    assert found_for(kept, [1]) == (A, 1, 40)
     kept.forget(A)
     assert there() == {f"{B}.state"}
     kept.close()
@@ -429,11 +435,11 @@ def test_nor_where_it_is_being_written(kept: KVStateStore, monkeypatch: pytest.M
     monkeypatch.setattr(state_file.os, "fsync", slow)
     done = kept.save(A, TOKENS, STATE)
     assert began.wait(30)
-    assert kept.peek(A) == StateHeader(4, 40)
+    assert found_for(kept, TOKENS) == (A, 4, 40)
     assert [name for name in there() if name.endswith(".part")]
     assert prune(lambda chat: True) == 0  # it belongs to a living process
     kept.forget(A)
-    assert kept.peek(A) is None
+    assert found_for(kept, TOKENS) is None
     go_on.set()
     assert not done.result()
     assert there() == set()
@@ -567,7 +573,7 @@ def test_a_folder_that_is_none(kept: KVStateStore, home: Path, caplog: pytest.Lo
     (home / "cache").write_text("")
     assert not kept.save(A, TOKENS, STATE).result()
     assert kept.load(A).result() is None
-    assert kept.peek(A) is None
+    assert found_for(kept, TOKENS) is None
     kept.forget(A)
     assert len(caplog.messages) == 3
 
@@ -579,7 +585,7 @@ def test_a_model_that_is_gone(caplog: pytest.LogCaptureFixture) -> None:
     kept = KVStateStore(None, fails)
     assert not kept.save(A, TOKENS, STATE).result()
     assert kept.load(A).result() is None
-    assert kept.peek(A) is None
+    assert found_for(kept, TOKENS) is None
     assert "no such model" in caplog.text
     kept.close()
 
@@ -634,3 +640,56 @@ def test_front_ends_need_no_numpy(home: Path) -> None:
         "sys.exit('numpy' in sys.modules or 'llama_cpp' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+# Which state a prompt continues from.
+
+
+def test_the_state_with_the_longest_common_beginning_is_found(kept: KVStateStore) -> None:
+    for chat, tokens in {A: [1, 2, 3, 4], B: [1, 2, 9, 9, 9, 9], C: [7, 1, 2, 3, 4]}.items():
+        assert kept.save(chat, tokens, made(len(tokens))).result()
+    assert kept.find([1, 2, 3, 5], whole=False) == FoundState(A, 3, 4, 4)
+    assert kept.find([1, 2, 9], whole=False) == FoundState(B, 3, 6, 6)
+    assert kept.find([1, 2], whole=False) == FoundState(A, 2, 4, 4)  # of equal ones the smaller
+    assert kept.find([8, 1, 2], whole=False) is None
+    assert kept.find([], whole=False) is None
+
+
+def test_a_state_that_cannot_be_cut_is_found_only_whole(kept: KVStateStore) -> None:
+    assert kept.save(A, [1, 2, 3, 4], STATE).result()
+    assert kept.save(B, [1, 2], STATE).result()
+    assert kept.find([1, 2, 3, 5], whole=True) == FoundState(B, 2, 2, 40)
+    assert kept.find([1, 2, 3, 4], whole=True) == FoundState(A, 4, 4, 40)
+
+
+def test_states_of_other_processes_are_found_and_replaced_ones_not(kept: KVStateStore) -> None:
+    assert kept.find(TOKENS, whole=False) is None
+    other = KVStateStore(1 << 20, b"a model")
+    assert other.save(A, TOKENS, STATE).result()
+    assert kept.find(TOKENS, whole=False) == FoundState(A, 4, 4, 40)
+    assert other.save(A, [5, 6], STATE[:7]).result()
+    assert kept.find(TOKENS, whole=False) is None
+    assert kept.find([5, 6, 7], whole=False) == FoundState(A, 2, 2, 7)
+    other.forget(A)
+    assert kept.find([5, 6, 7], whole=False) is None
+    other.close()
+
+
+def test_tokens_are_read_once(kept: KVStateStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kept.save(A, TOKENS, STATE).result()
+    assert kept.find(TOKENS, whole=False) is not None
+    monkeypatch.setattr(state_index.state_file, "read_tokens", None)
+    assert kept.find(TOKENS[:2], whole=False) == FoundState(A, 2, 4, 40)
+
+
+def test_states_of_programs_leave_after_a_month(kept: KVStateStore) -> None:
+    for chat in (A, C, D):
+        assert kept.save(chat, TOKENS, STATE).result()
+    day = 86_400
+    for chat, days in {A: 40, C: 0, D: 29}.items():
+        os.utime(file_of(chat), (time.time(), time.time() - days * day))
+    assert prune(lambda chat: chat == A) == 1  # of C, whose chat is gone
+    assert there() == {f"{A}.state", f"{D}.state"}
+    os.utime(file_of(D), (time.time(), time.time() - 31 * day))
+    assert prune(lambda chat: chat == A) == 1
+    assert there() == {f"{A}.state"}

@@ -70,6 +70,7 @@ def make(scripted: MakePlan, process: TemplateProcess) -> Iterator[MakeEngine]:
         kept.close = lambda: None
         disk = None if states is None else KVStateStore(10_000_000, states)
         made.append(EngineCore(backend, kept, cache_policy=cache_policy, states=disk))
+        made[-1].scheduler.cost.expect(0.001)
         return made[-1]
 
     yield engine
@@ -382,6 +383,50 @@ def test_a_chat_left_before_it_prewarmed_keeps_what_is_common(make: MakeEngine) 
         make(strips, states=b"x", reply=reply), "b", question, assistant("An answer.", "Hm."), user("And?")
     )
     assert end.usage.cached_tokens >= prompt.boundaries[-1]
+
+
+@pytest.mark.parametrize("chat", ["beef0000", None])
+def test_another_chat_continues_from_what_was_left(make: MakeEngine, chat: str | None) -> None:
+    common = "What? " * 20
+    engine = make(states=b"x")
+    ask(engine, "a", user(common + "Is this?"))
+    leave(engine)
+    _, end, _ = ask(make(states=b"x"), "b", user(common + "Was that?"), chat=chat)
+    assert end.usage.cached_tokens >= len(common)
+
+
+def test_a_state_that_cannot_be_cut_is_of_no_use_to_another_chat(make: MakeEngine) -> None:
+    engine = make(states=b"x", cuts=False)
+    ask(engine, "a", user("What? " * 20))
+    leave(engine)
+    text, end, _ = ask(make(states=b"x", cuts=False), "b", user("What? " * 19), chat="beef0000")
+    assert (text, end.usage.cached_tokens) == ("Hello.", 0)
+
+
+def test_a_state_is_not_read_where_computing_is_faster(make: MakeEngine) -> None:
+    common = "What? " * 20
+    engine = make(states=b"x")
+    ask(engine, "a", user(common + "Is this?"))
+    leave(engine)
+    again = make(states=b"x")
+    again.scheduler.cost.expect(1e-12)
+    _, end, _ = ask(again, "b", user(common + "Was that?"), chat="beef0000")
+    assert end.usage.cached_tokens == 0
+
+
+@pytest.mark.parametrize("chat", [CHAT, "beef0000"])
+def test_what_is_forgotten_while_another_chat_reads_it_does_not_come_back(
+    make: MakeEngine, monkeypatch: pytest.MonkeyPatch, chat: str
+) -> None:
+    engine = make(states=b"x")
+    ask(engine, "a", user("What? " * 20))
+    leave(engine)
+    engine = make(states=b"x")
+    engine.submit(ChatRequest(id="b", chat=chat, messages=(user("What? " * 20),)))
+    assert engine.is_waiting
+    engine.forget(CHAT)
+    (end,) = [event for event in idle(engine) if isinstance(event, Finished)]
+    assert end.usage.cached_tokens == 0
 
 
 def test_a_damaged_state_is_as_if_there_were_none(make: MakeEngine, caplog: pytest.LogCaptureFixture) -> None:

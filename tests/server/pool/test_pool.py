@@ -30,7 +30,7 @@ from edgechat.engine.types import ChatRequest, Delta, Finished, Message
 from edgechat.engine.worker.connection import WorkerConnection
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.plan import LoadPlan
-from edgechat.server.factory import CACHE_POLICY
+from edgechat.server.factory import cache_policy
 from edgechat.server.pool.available_models import AvailableModel, ModelCard
 from edgechat.server.pool.model_slot import ModelSlot
 from edgechat.server.pool.pool import Pool, PooledModel
@@ -111,7 +111,7 @@ def _engine(
     on_state: Callable[[EngineState], None],
 ) -> EngineSupervisor:
     return EngineSupervisor(
-        plan, idle_seconds=idle_seconds, cache_policy=CACHE_POLICY, on_state=on_state, on_note=on_note
+        plan, idle_seconds=idle_seconds, cache_policy=cache_policy(None), on_state=on_state, on_note=on_note
     )
 
 

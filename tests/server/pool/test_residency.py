@@ -97,6 +97,9 @@ class Pretender:
     async def inspect(self) -> None:
         return None
 
+    async def persist(self) -> None:
+        await self._house.some_time()
+
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
         self.users += 1
