@@ -21,6 +21,7 @@ from edgechat.device.load import on_battery
 from edgechat.engine.backends.base import Backend
 from edgechat.engine.kv.prefix_cache import Node, Slot, common_prefix
 from edgechat.engine.kv.state_file import SavedState
+from edgechat.engine.kv.state_folder import check_id
 from edgechat.engine.kv.state_store import KVStateStore, worth_saving
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.preparation import Preparation, fault
@@ -142,7 +143,12 @@ class ChatCache:
     # A turn begins and ends.
 
     def begin(self, sequence: Sequence) -> None:
-        """Queue a turn, after reading a saved state that begins alike if that is worth it."""
+        """Queue a turn, after reading a saved state that begins alike if that is worth it.
+
+        Raises ValueError for a malformed chat id.
+        """
+        if sequence.request.chat is not None:
+            check_id(sequence.request.chat)
         self._interrupt(sequence.request.chat)
         reading = self._read(sequence)
         if reading is None:
@@ -305,9 +311,9 @@ class ChatCache:
         found = self._states.find(sequence.tokens, whole=not self._backend.capabilities.cuts)
         if found is None or found.shared < here + WORTH_READING:
             return None
-        # A whole one was worth it when it was saved; of one that is shared in part, all must be read.
-        is_whole = found.shared == found.tokens
-        if not is_whole and not self._is_faster_read(found.size, found.shared - here):
+        # All of it must be read, which was found to be worth it when it was saved.
+        spared = found.shared - here
+        if 2 * spared < found.tokens and not self._is_faster_read(found.size, spared):
             return None
         return _Reading(sequence, found.chat, self._states.load(found.chat))
 

@@ -114,7 +114,7 @@ def test_a_window_that_cannot_be_moved_ends_that_reply(engine: EngineCore, gate:
     turns = [Message("user" if n % 2 == 0 else "assistant", "x" * 150) for n in range(5)]
     engine.begin(request("other", "Hi", max_tokens=600))
     events = until(engine, Delta, "other")  # it was rendered, before the process breaks
-    engine.begin(ChatRequest(id="long", messages=tuple(turns), chat="c"))
+    engine.begin(ChatRequest(id="long", messages=tuple(turns), chat="c" * 8))
     events += until(engine, Delta, "long")
     gate.broken = True
     events += until(engine, Failed, "long")
