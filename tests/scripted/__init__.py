@@ -21,12 +21,14 @@ KEY = "scripted.script"
 """The script in the metadata of the file, as JSON."""
 
 
-def write(path: Path, *, n_layers: int = 1, **script: Any) -> Path:
+def write(path: Path, *, n_layers: int = 1, context: int = 4096, **script: Any) -> Path:
     """Write a model with a script; return its path. One with more layers may have it as a draft."""
     from tests.kit import DENSE, Spec  # programs under test start without gguf and numpy
     from tests.kit.build import write as write_model
 
-    shape = DENSE.sized(n_layers=n_layers, n_embd=32, n_ff=32, n_heads=2, n_kv_heads=1)
+    shape = DENSE.sized(
+        n_layers=n_layers, n_embd=32, n_ff=32, n_heads=2, n_kv_heads=1, context_length=context
+    )
     template = {} if (source := script.get("template")) is None else {"chat_template": source}
     write_model(Spec(shape=shape, overrides={KEY: json.dumps(script)}, **template), path)
     return path

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
+from starlette.types import ASGIApp
 
 from edgechat.base.errors import ModelNotFound
 from edgechat.engine.types import (
@@ -179,11 +180,12 @@ async def serving(
     host: str = "127.0.0.1",
     think: bool | None = None,
     strict: bool = False,
+    around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
 ) -> AsyncIterator[str]:
-    """Serve the models on a free port; give the address."""
+    """Serve the models on a free port; give the address. around: puts something between HTTP and the app."""
     listener = listen(host, 0)
     app = make_app(models, rules or AccessRules(KEY), think=think, strict=strict)
-    server = Server(app, drain=partial(asyncio.sleep, 0))
+    server = Server(around(app), drain=partial(asyncio.sleep, 0))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:
         await asyncio.sleep(0.005)

@@ -39,7 +39,7 @@ ROOMY = 32768
 GUIDE = "guide"
 _ADDRESS = re.compile(r"Serving .* at (http://\S+)/v1;")
 _LOAD_SECONDS = 600.0
-_STOP_SECONDS = 10.0
+_STOP_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)

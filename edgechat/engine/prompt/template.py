@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,6 +26,8 @@ CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+_QUESTION = Message("user", "a")
 
 
 class TemplateProcess:
@@ -85,6 +88,7 @@ class ChatTemplate:
         self._special = {"bos_token": bos, "eos_token": eos}
         self._process = process
         self._takes_system: bool | None = None
+        self._takes_later_system: bool | None = None
 
     def render(
         self,
@@ -107,6 +111,8 @@ class ChatTemplate:
                 "This model's chat template has no switch for thinking.",
                 hint="Omit --think and --no-think.",
             )
+        if has_later_rules(messages) and not self._accepts_later_system():
+            messages = history.with_rules_first(messages)
         if self.calls.told:
             messages = history.in_words(messages, tools, ruled=not tools or self._accepts_system())
         variables: dict[str, Any] = {
@@ -130,11 +136,28 @@ class ChatTemplate:
         """Say whether the template takes a system message."""
         if self._takes_system is None:
             try:
-                self.render((Message("system", "a"), Message("user", "a")))
+                self.render((Message("system", "a"), _QUESTION))
                 self._takes_system = True
             except TemplateError:
                 self._takes_system = False
         return self._takes_system
+
+    def _accepts_later_system(self) -> bool:
+        """Say whether the template writes a system message where it stands, after the first question."""
+        if self._takes_later_system is None:
+            chat = [
+                Message("user", "xyzzy"),
+                Message("system", "plugh"),
+                Message("assistant", "a"),
+                _QUESTION,
+            ]
+            self._takes_later_system = True  # as it is asked now
+            try:
+                text = self.render(chat)
+                self._takes_later_system = 0 <= text.find("xyzzy") < text.find("plugh")
+            except TemplateError:
+                self._takes_later_system = False
+        return self._takes_later_system
 
     def _ask(self, request: Render) -> Rendered:
         if self._process is None:
@@ -156,6 +179,13 @@ def _overrun(what: str) -> TemplateError:
     return TemplateError(
         f"The model's chat template {what}.",
         hint="The file may be malicious or damaged: use a copy of the model from another source.",
+    )
+
+
+def has_later_rules(messages: Sequence[Message]) -> bool:
+    """Say whether a system message comes after others."""
+    return any(
+        after.role == "system" and before.role != "system" for before, after in itertools.pairwise(messages)
     )
 
 

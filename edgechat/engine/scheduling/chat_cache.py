@@ -145,9 +145,9 @@ class ChatCache:
     def begin(self, sequence: Sequence) -> None:
         """Queue a turn, after reading a saved state that begins alike if that is worth it.
 
-        Raises ValueError for a malformed chat id.
+        Raises ValueError for a chat whose id cannot be that of a state.
         """
-        if sequence.request.chat is not None:
+        if self._states is not None and sequence.request.chat is not None:
             check_id(sequence.request.chat)
         self._interrupt(sequence.request.chat)
         reading = self._read(sequence)

@@ -88,6 +88,25 @@ def _one_call_each(messages: Sequence[Message]) -> Iterable[Message]:
         yield from (result for result in results if result.call_id not in call_ids)
 
 
+def with_rules_first(messages: Sequence[Message]) -> list[Message]:
+    """Return messages for a template that takes system messages only at the beginning: later ones are said by
+    the user, together with what is said before or after them, since turns may have to alternate.
+    """
+    result: list[Message] = []
+    is_rule = False
+    for message in messages:
+        last = result[-1] if result else None
+        is_later = message.role == "system" and last is not None and last.role != "system"
+        if last is not None and (
+            (is_later and last.role in ("user", "tool")) or (is_rule and message.role == "user")
+        ):
+            result[-1] = replace(last, content=f"{last.content}\n\n{message.content}")
+        else:
+            result.append(replace(message, role="user") if is_later else message)
+        is_rule = is_later
+    return result
+
+
 def in_words(messages: Sequence[Message], tools: Sequence[Tool], *, ruled: bool) -> list[Message]:
     """Return messages for a template without tools: tools, calls and results become text.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import psutil
@@ -155,3 +156,37 @@ def test_the_options_of_tojson_are_heeded() -> None:
 def test_marks_of_what_is_learnt_are_passed_over() -> None:
     source = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}|{% endfor %}"
     assert render(source) == "Be brief.|Hello <b>&|"
+
+
+FOLDER = Path(__file__).parents[1] / "templates"
+LATER = [
+    Message("system", "At first."),
+    Message("user", "A question."),
+    Message("system", "From now on."),
+    Message("assistant", "An answer."),
+    Message("user", "Another question."),
+]
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.jinja")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("end", [3, 5])
+def test_a_later_system_message_is_never_lost_and_never_moved(path: Path, end: int) -> None:
+    """Agents send such; many templates take one at the beginning only, and some leave others out."""
+    messages = LATER[:end]
+    if path.stem in ("refuses_system", "moves_system"):
+        messages = messages[1:]
+    template = ChatTemplate(path.read_text(), bos="<s>", eos="</s>")
+    try:
+        text = template.render(messages)
+    finally:
+        template.close()
+    said = [message.content for message in messages]
+    assert sorted(said, key=text.index) == said
+
+
+def test_where_the_template_takes_them_later_system_messages_stay_what_they_are() -> None:
+    template = ChatTemplate(None, bos="<s>", eos="</s>")
+    try:
+        assert "<|im_start|>system\nFrom now on.<|im_end|>" in template.render(LATER)
+    finally:
+        template.close()
