@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from edgechat.base.errors import ModelNotFound
+from edgechat.chat.storage.response_store import ResponseStore
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -179,10 +180,11 @@ async def serving(
     host: str = "127.0.0.1",
     think: bool | None = None,
     strict: bool = False,
+    store: ResponseStore | None = None,
 ) -> AsyncIterator[str]:
     """Serve the models on a free port; give the address."""
     listener = listen(host, 0)
-    app = make_app(models, rules or AccessRules(KEY), think=think, strict=strict)
+    app = make_app(models, rules or AccessRules(KEY), think=think, strict=strict, store=store)
     server = Server(app, drain=partial(asyncio.sleep, 0))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:

@@ -18,7 +18,7 @@ from edgechat.base.process.owner import Owner, this_process
 from edgechat.base.text import one_line
 from edgechat.chat.messages import title_of
 from edgechat.chat.records import TRASH_DAYS, Chat, Listed, Turn
-from edgechat.chat.storage import changes, lists, search, statements, unsent
+from edgechat.chat.storage import changes, lists, responses, search, statements, unsent
 from edgechat.chat.storage.database import Database, closed, method
 from edgechat.chat.storage.file import damaged
 
@@ -239,6 +239,7 @@ class Store(Database):
             self._owner = await self._on_thread(this_process)
             await self._call(statements.interrupt_orphans)
             await self.purge(TRASH_DAYS * 86400.0)
+            await self._call(responses.prune)  # the server that stored them may not run any more
             if self.lasting:
                 await self._call(_prune_states)
         except BaseException:

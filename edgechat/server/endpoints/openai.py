@@ -1,4 +1,4 @@
-"""OpenAI's endpoints: chats, responses, completions, embeddings and the list of models."""
+"""OpenAI's endpoints: chats, completions, embeddings and the list of models."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ from edgechat.server.protocol.openai.chat_answer import ChatAnswers
 from edgechat.server.protocol.openai.completions import CompletionAnswers, CompletionBody
 from edgechat.server.protocol.openai.embeddings import EmbeddingBody, embedding_list
 from edgechat.server.protocol.openai.listing import ModelEntry, ModelList
-from edgechat.server.protocol.responses.answer import ResponseAnswers
-from edgechat.server.protocol.responses.output import InputTokens
-from edgechat.server.protocol.responses.request import InputBody, ResponseBody
-from edgechat.server.protocol.responses.tools import toolbox_of
 
 
 class OpenAIEndpoints(Endpoints):
@@ -27,21 +23,9 @@ class OpenAIEndpoints(Endpoints):
         """POST /v1/chat/completions."""
         await self._generate(exchange, ChatBody, lambda body: ChatAnswers(body, self._think))
 
-    async def responses(self, exchange: Exchange) -> None:
-        """POST /v1/responses."""
-        await self._generate(exchange, ResponseBody, lambda body: ResponseAnswers(body, self._think))
-
     async def completions(self, exchange: Exchange) -> None:
         """POST /v1/completions."""
         await self._generate(exchange, CompletionBody, CompletionAnswers)
-
-    async def count_input(self, exchange: Exchange) -> None:
-        """POST /v1/responses/input_tokens."""
-        model, chat = await self._made_of(
-            exchange, InputBody, lambda body: (body.model, body.asked(toolbox_of(body.tools or ())))
-        )
-        counted = self._count(exchange, model, chat, lambda count: InputTokens(input_tokens=count))
-        await exchange.run_until_disconnect(counted)
 
     async def embeddings(self, exchange: Exchange) -> None:
         """POST /v1/embeddings."""
