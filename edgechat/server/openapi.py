@@ -27,7 +27,7 @@ from edgechat.server.protocol.openai.chat import ChatBody
 from edgechat.server.protocol.openai.chat_answer import ChatChunk, ChatCompletion
 from edgechat.server.protocol.openai.completions import Completion, CompletionBody
 from edgechat.server.protocol.openai.embeddings import EmbeddingBody, EmbeddingList
-from edgechat.server.protocol.openai.listing import Health, ModelEntry, ModelList
+from edgechat.server.protocol.openai.listing import Health, ModelEntry, ModelList, ModelsQuery
 from edgechat.server.protocol.responses.items import CallItem, CallOutputItem, MessageItem, ReasoningItem
 from edgechat.server.protocol.responses.output import InputTokens, Response
 from edgechat.server.protocol.responses.request import InputBody, ResponseBody
@@ -128,9 +128,14 @@ def _described() -> dict[str, Any]:
     health["responses"]["503"] = _answer("The model is being loaded, or the server is stopping.", Health)
     health["security"] = []
     entry = _of_one(_operation("model", "Return one model.", ModelEntry, _GET))
-    response = _operation("response", "Return a stored response.", Response, _STORED)
+    models = _with_query(_operation("models", "List the models.", ModelList, _GET), ModelsQuery)
+    response = _with_query(
+        _operation("response", "Return a stored response.", Response, _STORED), ResponseQuery
+    )
     deletion = _operation("deleteResponse", "Delete a stored response.", DeletedResponse, _STORED)
-    items = _operation("inputItems", "Return the input of a stored response.", InputItems, _STORED)
+    items = _with_query(
+        _operation("inputItems", "Return the input of a stored response.", InputItems, _STORED), ItemsQuery
+    )
     about = _plain("about", "Return an overview of the endpoints.")
     about["security"] = []
     paths = {
@@ -144,8 +149,8 @@ def _described() -> dict[str, Any]:
         "/v1/responses/input_tokens": _post(
             "countInput", "Return the number of tokens of an input.", InputBody, InputTokens
         ),
-        "/v1/responses/{id}": {"get": _of_one(response, ResponseQuery), "delete": _of_one(deletion)},
-        "/v1/responses/{id}/input_items": {"get": _of_one(items, ItemsQuery)},
+        "/v1/responses/{id}": {"get": _of_one(response), "delete": _of_one(deletion)},
+        "/v1/responses/{id}/input_items": {"get": _of_one(items)},
         "/v1/messages": _post(
             "message", "Create a message.", MessagesBody, AnswerBlocks, _MESSAGE_EVENTS, MessagesError
         ),
@@ -172,7 +177,7 @@ def _described() -> dict[str, Any]:
         "/v1/embeddings": _post("embed", "Create embeddings.", EmbeddingBody, EmbeddingList),
         "/tokenize": _post("tokenize", "Return the tokens of a text.", TokenizeBody, TokenList),
         "/detokenize": _post("detokenize", "Return the text of tokens.", DetokenizeBody, TokensText),
-        "/v1/models": {"get": _operation("models", "List the models.", ModelList, _GET)},
+        "/v1/models": {"get": models},
         "/v1/models/{id}": {"get": entry},
         "/health": {"get": health},
         "/metrics": {"get": _plain("metrics", "Return metrics in the Prometheus text format.")},
@@ -220,16 +225,18 @@ def _operation(
     }
 
 
-def _of_one(operation: dict[str, Any], query: type[Any] | None = None) -> dict[str, Any]:
-    """Add the parameters of a path with an {id}: that, and those that a Struct decodes."""
-    operation["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
-    if query is not None:
-        _, schemas = msgspec.json.schema_components([query])
-        properties = schemas[query.__name__]["properties"]
-        operation["parameters"] += [
-            {"name": name, "in": "query", "schema": schema} for name, schema in properties.items()
-        ]
-    return operation
+def _of_one(operation: dict[str, Any]) -> dict[str, Any]:
+    """Add the {id} of a path to the parameters."""
+    path = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    return operation | {"parameters": [path, *operation.get("parameters", [])]}
+
+
+def _with_query(operation: dict[str, Any], query: type[Any]) -> dict[str, Any]:
+    """Add the parameters of a query, as a Struct decodes them."""
+    _, schemas = msgspec.json.schema_components([query])
+    properties = schemas[query.__name__]["properties"]
+    parameters = [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
+    return operation | {"parameters": parameters}
 
 
 def _plain(name: str, about: str) -> dict[str, Any]:

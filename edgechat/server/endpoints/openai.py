@@ -9,11 +9,12 @@ import msgspec
 
 from edgechat.server.endpoints.base import Endpoints, stopped
 from edgechat.server.http.exchange import Exchange
+from edgechat.server.protocol.decoding import decode_query
 from edgechat.server.protocol.openai.chat import ChatBody
 from edgechat.server.protocol.openai.chat_answer import ChatAnswers
 from edgechat.server.protocol.openai.completions import CompletionAnswers, CompletionBody
 from edgechat.server.protocol.openai.embeddings import EmbeddingBody, embedding_list
-from edgechat.server.protocol.openai.listing import ModelEntry, ModelList
+from edgechat.server.protocol.openai.listing import ModelEntry, ModelList, ModelsQuery
 
 
 class OpenAIEndpoints(Endpoints):
@@ -44,8 +45,9 @@ class OpenAIEndpoints(Endpoints):
 
     async def models(self, exchange: Exchange) -> None:
         """GET /v1/models."""
+        query = decode_query(exchange.scope["query_string"], ModelsQuery)
         cards = await asyncio.to_thread(self._models.names)
-        await exchange.answer(200, msgspec.json.encode(ModelList.of(cards)))
+        await exchange.answer(200, msgspec.json.encode(ModelList.of(cards, query)))
 
     async def one_model(self, exchange: Exchange) -> None:
         """GET /v1/models/{id}."""
