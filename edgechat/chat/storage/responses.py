@@ -14,7 +14,7 @@ DAYS = 30
 """How long a response is kept after it was stored, or last continued."""
 MOST_RESPONSES, MOST_BYTES = 1000, 64 * 2**20
 CHAIN_ITEMS, CHAIN_BYTES = 8192, 8 * 2**20
-"""Limits of the items that a response continues: those of a request that sends all of them."""
+"""Limits of the items that a request names without sending them: those of a request that sends them."""
 
 _CHAIN = """WITH RECURSIVE chain (id, previous_id, n) AS (
     SELECT id, previous_id, 1 FROM responses WHERE id = ?
@@ -133,12 +133,17 @@ def chain(db: sqlite3.Connection, response_id: str) -> list[bytes]:
                 items.append(item)
                 n_bytes += len(item)
                 if missing is not None or len(items) > CHAIN_ITEMS or n_bytes > CHAIN_BYTES:
-                    raise PromptTooLong(
-                        f"The conversation before this request has more than {MOST_RESPONSES:,} responses, "
-                        f"{CHAIN_ITEMS:,} items or {CHAIN_BYTES // 2**20} MiB.",
-                        hint="Begin a new one: send what is needed of it as input.",
-                    )
+                    raise too_long()
         return items
+
+
+def too_long() -> PromptTooLong:
+    """Return the error of a request that names too much."""
+    return PromptTooLong(
+        f"The stored conversation has more than {MOST_RESPONSES:,} responses, {CHAIN_ITEMS:,} items or "
+        f"{CHAIN_BYTES // 2**20} MiB.",
+        hint="Begin a new one: send what is needed of it as input.",
+    )
 
 
 def referenced(db: sqlite3.Connection, ids: Sequence[str]) -> dict[str, bytes]:

@@ -14,9 +14,11 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
+from edgechat.base.errors import EngineCrashed
 from edgechat.chat.storage import response_store, responses
 from edgechat.chat.storage.response_store import ResponseStore
 from edgechat.engine.types import Message, ToolCall
+from edgechat.server.protocol.responses import storing
 from tests import scripted
 from tests.server.fakes import KEY, FakeModels, called, finished, serving, thought
 from tests.server.program import served
@@ -189,8 +191,6 @@ async def test_store_false_stores_nothing(path: Path) -> None:
 
 
 async def test_a_response_that_fails_is_not_stored(path: Path) -> None:
-    from edgechat.base.errors import EngineCrashed
-
     async with client_of(FakeModels(["It is", EngineCrashed("It crashed.")]), path) as client:
         failed = await ask(client, stream=True)
         assert (failed.status, failed.store) == ("failed", False)
@@ -217,6 +217,19 @@ async def test_a_conversation_that_is_too_long_is_refused(
         first = await ask(client, "x" * 400)
         with pytest.raises(openai.BadRequestError) as error:
             await ask(client, previous_response_id=first.id)
+    assert error.value.code == "context_length_exceeded"
+
+
+async def test_an_item_cannot_be_multiplied_by_references(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with client_of(FakeModels(), path) as client:
+        await ask(client, [{"role": "user", "content": "x" * 400, "id": "msg_long"}])
+        monkeypatch.setattr(storing, "CHAIN_BYTES", 1000)
+        reference: Any = {"type": "item_reference", "id": "msg_long"}
+        await ask(client, [reference] * 2)
+        with pytest.raises(openai.BadRequestError) as error:
+            await ask(client, [reference] * 3)
     assert error.value.code == "context_length_exceeded"
 
 

@@ -13,7 +13,7 @@ from msgspec import Meta, Raw
 from edgechat.base.errors import ResponseNotFound, StoreError
 from edgechat.base.text import one_line
 from edgechat.chat.storage.response_store import ResponseStore
-from edgechat.chat.storage.responses import StoredItem, StoredResponse
+from edgechat.chat.storage.responses import CHAIN_BYTES, StoredItem, StoredResponse, too_long
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.decoding import decode
 from edgechat.server.protocol.responses.items import NOTHING, Earlier
@@ -96,6 +96,9 @@ class StoredResponses:
                     status=404,
                     param=where,
                 )
+        # A short request can refer to a long item many times.
+        if sum(map(len, items)) + sum(len(found[name]) for name in references.values()) > CHAIN_BYTES:
+            raise too_long()
         return Earlier(tuple(map(Raw, items)), {name: Raw(item) for name, item in found.items()})
 
     async def response(self, response_id: str) -> bytes:
