@@ -248,6 +248,15 @@ async def test_a_database_that_cannot_be_written_costs_no_answer(
         assert (await ask(client, stream=stream)).store is True
 
 
+async def test_a_full_disk_costs_no_answer(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with client_of(FakeModels(), small_disk / "chats.db") as client:
+        first = await ask(client)
+        answer = await ask(client, "x" * 4 * 2**20)  # twice the disk
+        assert (answer.output_text, answer.store) == ("Hello there.", False)
+        assert "could not be stored. The disk is full" in caplog.text
+        assert (await ask(client, previous_response_id=first.id)).store is True
+
+
 async def test_a_database_that_cannot_be_read_is_told_without_its_path(path: Path) -> None:
     async with client_of(FakeModels(), path) as client:
         first = await ask(client)
