@@ -100,6 +100,14 @@ class StoreUnwritable(StoreError):
     """The disk is full, or the database of conversations or its folder is not writable."""
 
 
+class ResponseNotFound(StoreError):
+    """There is no stored response of that id, or an item of it: `id`."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"{id} is not stored, or no longer.")
+        self.id = id
+
+
 class CommandError(EdgechatError):
     """A slash command that does not exist, or whose argument is missing or wrong."""
 

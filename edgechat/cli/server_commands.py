@@ -103,6 +103,14 @@ def serve(
             "answers.",
         ),
     ] = False,
+    store_responses: Annotated[
+        bool,
+        typer.Option(
+            "--store-responses",
+            help="Store the responses of /v1/responses in the database of conversations, so that clients can "
+            "continue them by previous_response_id: for 30 days, at most 1,000 responses and 64 MiB.",
+        ),
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print a line for each request, without its contents.")
     ] = False,
@@ -124,6 +132,7 @@ def serve(
         names=tuple(map(as_text, allow_host or ())),
         grace=grace,
         strict=strict,
+        store_responses=store_responses,
         verbose=verbose,
     )
     command.run(options)

@@ -69,6 +69,8 @@ def plain_environment(address: ServerAddress) -> dict[str, str | None]:
 
 
 def _codex(address: ServerAddress, _: Path) -> AgentSettings:
+    # Codex warns that it has no metadata for the model. It would take some (model_catalog_json), but they
+    # must bring a system prompt for the model, which would replace Codex's own.
     provider = {
         "name": "edgechat",
         "base_url": f"{address.url}/v1",

@@ -11,10 +11,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from edgechat.chat.storage.response_store import ResponseStore
 from edgechat.server.endpoints.anthropic import AnthropicEndpoints
 from edgechat.server.endpoints.base import AsgiEndpoint, Work
 from edgechat.server.endpoints.ollama import OllamaEndpoints
 from edgechat.server.endpoints.openai import OpenAIEndpoints
+from edgechat.server.endpoints.responses import ResponseEndpoints
 from edgechat.server.endpoints.service import ServiceEndpoints
 from edgechat.server.http.access_log import AccessLog
 from edgechat.server.http.access_policy import AccessPolicy, AccessRules
@@ -28,14 +30,20 @@ _ERRORS: dict[str, Callable[[Refusal], bytes]] = {"/v1/messages": anthropic_erro
 
 
 def make_app(
-    models: ModelPool, rules: AccessRules, *, think: bool | None = None, strict: bool = False
+    models: ModelPool,
+    rules: AccessRules,
+    *,
+    think: bool | None = None,
+    strict: bool = False,
+    store: ResponseStore | None = None,
 ) -> ASGIApp:
     """Return the app, guarded. think: what the settings say.
 
-    strict: fields that would have no effect are refused.
+    strict: fields that would have no effect are refused. store: where responses are stored, if they are.
     """
     service = ServiceEndpoints(models, think, strict=strict)
     openai = OpenAIEndpoints(models, think, strict=strict)
+    responses = ResponseEndpoints(models, think, strict=strict, store=store)
     anthropic = AnthropicEndpoints(models, think, strict=strict)
     ollama = OllamaEndpoints(models, think, strict=strict)
     routes = [
@@ -48,8 +56,11 @@ def make_app(
         _get("/v1/models", openai.models),
         _get("/v1/models/{id:path}", openai.one_model),
         _post("/v1/chat/completions", openai.chat),
-        _post("/v1/responses", openai.responses),
-        _post("/v1/responses/input_tokens", openai.count_input),
+        _post("/v1/responses", responses.respond),
+        _post("/v1/responses/input_tokens", responses.count_input),
+        # One route, so that a wrong method is told of both.
+        Route("/v1/responses/{id}", AsgiEndpoint(responses.stored), methods=["GET", "DELETE"]),
+        _get("/v1/responses/{id}/input_items", responses.input_items),
         _post("/v1/completions", openai.completions),
         _post("/v1/embeddings", openai.embeddings),
         _post("/v1/messages", anthropic.messages),

@@ -27,10 +27,16 @@ from edgechat.server.protocol.openai.chat import ChatBody
 from edgechat.server.protocol.openai.chat_answer import ChatChunk, ChatCompletion
 from edgechat.server.protocol.openai.completions import Completion, CompletionBody
 from edgechat.server.protocol.openai.embeddings import EmbeddingBody, EmbeddingList
-from edgechat.server.protocol.openai.listing import Health, ModelEntry, ModelList
+from edgechat.server.protocol.openai.listing import Health, ModelEntry, ModelList, ModelsQuery
 from edgechat.server.protocol.responses.items import CallItem, CallOutputItem, MessageItem, ReasoningItem
 from edgechat.server.protocol.responses.output import InputTokens, Response
 from edgechat.server.protocol.responses.request import InputBody, ResponseBody
+from edgechat.server.protocol.responses.storing import (
+    DeletedResponse,
+    InputItems,
+    ItemsQuery,
+    ResponseQuery,
+)
 from edgechat.server.protocol.responses.tools import CustomToolParam, FunctionToolParam, NamespaceParam
 from edgechat.server.protocol.translating import DetokenizeBody, TokenizeBody, TokenList, TokensText
 
@@ -39,7 +45,7 @@ _STATUSES = {
     "400": "The request is not valid, or does not fit into the context.",
     "401": "The API key is missing or not valid.",
     "403": "The Host or Origin is not allowed.",
-    "404": "The path or model does not exist.",
+    "404": "The path, model or stored response does not exist.",
     "405": "The path does not accept this method.",
     "408": "The body arrived too slowly.",
     "413": "The body is too long.",
@@ -47,7 +53,8 @@ _STATUSES = {
     "422": "This request has crashed the engine repeatedly.",
     "429": "Too many requests are waiting; see Retry-After.",
     "500": "The engine failed.",
-    "503": "The model cannot be loaded now, its engine has crashed, or the server is stopping.",
+    "503": "The model cannot be loaded now, its engine has crashed, the stored responses cannot be read, or "
+    "the server is stopping.",
 }
 _CHUNKS = "A {}, an ErrorBody, or [DONE] at the end."
 _RESPONSE_EVENTS = (
@@ -57,6 +64,7 @@ _RESPONSE_EVENTS = (
 _MESSAGE_EVENTS = "An event of the Messages API, from message_start to message_stop, or error."
 _LINES = "A line of the same form, as JSON, or an OllamaError; the last one has done: true."
 _GET = ("400", "401", "403", "404", "500")
+_STORED = (*_GET, "503")
 _POST = tuple(_STATUSES)
 
 
@@ -94,6 +102,8 @@ def _described() -> dict[str, Any]:
         NamespaceParam,
         Response,
         InputTokens,
+        DeletedResponse,
+        InputItems,
         MessagesBody,
         CountBody,
         AnswerBlocks,
@@ -117,8 +127,15 @@ def _described() -> dict[str, Any]:
     )
     health["responses"]["503"] = _answer("The model is being loaded, or the server is stopping.", Health)
     health["security"] = []
-    entry = _operation("model", "Return one model.", ModelEntry, _GET)
-    entry["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
+    entry = _of_one(_operation("model", "Return one model.", ModelEntry, _GET))
+    models = _with_query(_operation("models", "List the models.", ModelList, _GET), ModelsQuery)
+    response = _with_query(
+        _operation("response", "Return a stored response.", Response, _STORED), ResponseQuery
+    )
+    deletion = _operation("deleteResponse", "Delete a stored response.", DeletedResponse, _STORED)
+    items = _with_query(
+        _operation("inputItems", "Return the input of a stored response.", InputItems, _STORED), ItemsQuery
+    )
     about = _plain("about", "Return an overview of the endpoints.")
     about["security"] = []
     paths = {
@@ -132,6 +149,8 @@ def _described() -> dict[str, Any]:
         "/v1/responses/input_tokens": _post(
             "countInput", "Return the number of tokens of an input.", InputBody, InputTokens
         ),
+        "/v1/responses/{id}": {"get": _of_one(response), "delete": _of_one(deletion)},
+        "/v1/responses/{id}/input_items": {"get": _of_one(items)},
         "/v1/messages": _post(
             "message", "Create a message.", MessagesBody, AnswerBlocks, _MESSAGE_EVENTS, MessagesError
         ),
@@ -158,7 +177,7 @@ def _described() -> dict[str, Any]:
         "/v1/embeddings": _post("embed", "Create embeddings.", EmbeddingBody, EmbeddingList),
         "/tokenize": _post("tokenize", "Return the tokens of a text.", TokenizeBody, TokenList),
         "/detokenize": _post("detokenize", "Return the text of tokens.", DetokenizeBody, TokensText),
-        "/v1/models": {"get": _operation("models", "List the models.", ModelList, _GET)},
+        "/v1/models": {"get": models},
         "/v1/models/{id}": {"get": entry},
         "/health": {"get": health},
         "/metrics": {"get": _plain("metrics", "Return metrics in the Prometheus text format.")},
@@ -204,6 +223,20 @@ def _operation(
         "summary": about,
         "responses": {"200": _answer("Success.", answer), **responses},
     }
+
+
+def _of_one(operation: dict[str, Any]) -> dict[str, Any]:
+    """Add the {id} of a path to the parameters."""
+    path = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    return operation | {"parameters": [path, *operation.get("parameters", [])]}
+
+
+def _with_query(operation: dict[str, Any], query: type[Any]) -> dict[str, Any]:
+    """Add the parameters of a query, as a Struct decodes them."""
+    _, schemas = msgspec.json.schema_components([query])
+    properties = schemas[query.__name__]["properties"]
+    parameters = [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
+    return operation | {"parameters": parameters}
 
 
 def _plain(name: str, about: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 from starlette.types import ASGIApp
 
 from edgechat.base.errors import ModelNotFound
+from edgechat.chat.storage.response_store import ResponseStore
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -180,11 +181,12 @@ async def serving(
     host: str = "127.0.0.1",
     think: bool | None = None,
     strict: bool = False,
+    store: ResponseStore | None = None,
     around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
 ) -> AsyncIterator[str]:
     """Serve the models on a free port; give the address. around: puts something between HTTP and the app."""
     listener = listen(host, 0)
-    app = make_app(models, rules or AccessRules(KEY), think=think, strict=strict)
+    app = make_app(models, rules or AccessRules(KEY), think=think, strict=strict, store=store)
     server = Server(around(app), drain=partial(asyncio.sleep, 0))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:

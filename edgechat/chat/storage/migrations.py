@@ -118,7 +118,32 @@ CREATE TABLE unsent (
 );
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _FRONTS, _SEARCH, _UNSENT)
+# Responses of `edgechat serve --store-responses`, and their items as JSON, in the order of the conversation.
+# The body is the response without its output. The id of an item is not unique: clients send items again.
+_RESPONSES = """
+CREATE TABLE responses (
+    id          TEXT PRIMARY KEY,
+    previous_id TEXT,
+    model       TEXT NOT NULL,
+    created_at  REAL NOT NULL,
+    used_at     REAL NOT NULL,
+    size        INTEGER NOT NULL,
+    body        BLOB NOT NULL
+);
+CREATE INDEX responses_by_use ON responses (used_at);
+
+CREATE TABLE response_items (
+    response_id TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE,
+    position    INTEGER NOT NULL,
+    id          TEXT NOT NULL,
+    is_output   INTEGER NOT NULL,
+    item        BLOB NOT NULL,
+    PRIMARY KEY (response_id, position)
+);
+CREATE INDEX response_items_by_id ON response_items (id);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _FRONTS, _SEARCH, _UNSENT, _RESPONSES)
 
 
 def migrate(connection: sqlite3.Connection) -> None:

@@ -6,15 +6,11 @@ is written. Several programs may use one file at once. A store may also be in me
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import functools
 import sqlite3
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from edgechat.base import paths
 from edgechat.base.errors import ChatNotFound, FolderError, StoreError
@@ -22,11 +18,9 @@ from edgechat.base.process.owner import Owner, this_process
 from edgechat.base.text import one_line
 from edgechat.chat.messages import title_of
 from edgechat.chat.records import TRASH_DAYS, Chat, Listed, Turn
-from edgechat.chat.storage import changes, lists, search, statements, unsent
-from edgechat.chat.storage.file import connect, damaged, store_error
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
+from edgechat.chat.storage import changes, lists, responses, search, statements, unsent
+from edgechat.chat.storage.database import Database, closed, method
+from edgechat.chat.storage.file import damaged
 
 TITLE_LENGTH = 200
 """Maximum length of a title, in characters."""
@@ -40,26 +34,11 @@ def store_path() -> Path:
     return paths.data_dir() / "chats.db"
 
 
-def _method(
-    statement: Callable[Concatenate[sqlite3.Connection, _P], _T],
-) -> Callable[Concatenate[Store, _P], Coroutine[Any, Any, _T]]:
-    """Return the method of Store that calls `statement` with the database, on the store's thread."""
-
-    @functools.wraps(statement)
-    async def method(self: Store, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return await self._call(statement, *args, **kwargs)
-
-    return method
-
-
-class Store:
+class Store(Database):
     """The conversations of one file. Open it with `Store.open` or `Store.in_memory`, and close it."""
 
     def __init__(self, path: Path | None) -> None:
-        self.path = path
-        """None: in memory."""
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
-        self._db: sqlite3.Connection | None = None
+        super().__init__(path)
         self._owner: Owner | None = None
         self._pending: dict[str, Turn] = {}
         """Replies that could not be written yet, by the turn's id."""
@@ -94,10 +73,7 @@ class Store:
         except StoreError as exc:
             raise StoreError(f"The end of a reply could not be saved. {exc.message}", hint=exc.hint) from exc
         finally:
-            db, self._db = self._db, None
-            if db is not None:
-                await self._on_thread(db.close)
-            self._thread.shutdown(wait=False)
+            await self._disconnect()
 
     async def add_turn(
         self, turn: Turn, *, chat: Chat | None = None, system: Turn | None = None, branch: bool = False
@@ -131,21 +107,21 @@ class Store:
             later = "It will be saved with your next message, or when edgechat closes."
             raise StoreError(exc.message, hint=f"{exc.hint} {later}" if exc.hint else later) from exc
 
-    delete_turn = _method(statements.delete_turn)
-    add = _method(statements.insert_all)
-    update_chat = _method(changes.update_chat)
-    retitle = _method(changes.retitle)
-    set_system = _method(changes.set_system)
-    version = _method(statements.version)
-    preference = _method(statements.preference)
-    set_preference = _method(statements.set_preference)
+    delete_turn = method(statements.delete_turn)
+    add = method(statements.insert_all)
+    update_chat = method(changes.update_chat)
+    retitle = method(changes.retitle)
+    set_system = method(changes.set_system)
+    version = method(statements.version)
+    preference = method(statements.preference)
+    set_preference = method(statements.set_preference)
 
-    chats = _method(lists.chats)
-    listed = _method(lists.listed)
-    latest = _method(lists.latest)
-    headlines = _method(lists.headlines)
-    recent_questions = _method(lists.recent_questions)
-    search = _method(search.search)
+    chats = method(lists.chats)
+    listed = method(lists.listed)
+    latest = method(lists.latest)
+    headlines = method(lists.headlines)
+    recent_questions = method(lists.recent_questions)
+    search = method(search.search)
 
     async def trashed(self, limit: int) -> list[Listed]:
         """Return the chats in the trash, the latest first."""
@@ -254,15 +230,16 @@ class Store:
     @property
     def _this_owner(self) -> Owner:
         if self._owner is None:
-            raise _closed()
+            raise closed()
         return self._owner
 
     async def _begin(self) -> None:
         try:
-            self._db = await self._on_thread(lambda: connect(self.path, busy_ms=BUSY_MS))
+            await self._connect(BUSY_MS)
             self._owner = await self._on_thread(this_process)
             await self._call(statements.interrupt_orphans)
             await self.purge(TRASH_DAYS * 86400.0)
+            await self._call(responses.prune)  # the server that stored them may not run any more
             if self.lasting:
                 await self._call(_prune_states)
         except BaseException:
@@ -286,28 +263,6 @@ class Store:
                 await self._call(statements.update_turn, turn)
                 if self._pending.get(turn_id) is turn:
                     del self._pending[turn_id]
-
-    async def _call(
-        self,
-        statement: Callable[Concatenate[sqlite3.Connection, _P], _T],
-        *args: _P.args,
-        **kwargs: _P.kwargs,
-    ) -> _T:
-        db = self._db
-        if db is None:
-            raise _closed()
-        return await self._on_thread(lambda: statement(db, *args, **kwargs))
-
-    async def _on_thread(self, work: Callable[[], _T]) -> _T:
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._thread, work)
-        except (sqlite3.Error, OSError) as exc:
-            raise store_error(self.path or Path("memory"), exc) from exc
-
-
-def _closed() -> StoreError:
-    return StoreError("The database of conversations is closed.")
 
 
 def _forget_states(chat_ids: Sequence[str]) -> None:

@@ -23,6 +23,7 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 
 if TYPE_CHECKING:
+    from edgechat.chat.storage.response_store import ResponseStore
     from edgechat.server.http.access_policy import AccessRules
     from edgechat.server.http.api_key import Key
     from edgechat.server.pool.pool import Pool
@@ -50,6 +51,7 @@ class ServeOptions:
     grace: float = 6.0
     """Seconds. Containers are killed ten seconds after the signal, and the shutdown itself takes some."""
     strict: bool = False
+    store_responses: bool = False
     verbose: bool = False
 
 
@@ -57,6 +59,8 @@ def run(options: ServeOptions) -> None:
     """Run the command until it is stopped. Raises EdgechatError."""
     _need_packages()
     logs.to_terminal(verbose=options.verbose, debug=Debug.on)
+    from edgechat.chat.storage.response_store import ResponseStore
+    from edgechat.chat.storage.store import store_path
     from edgechat.planner.prepare import prepare
     from edgechat.server.factory import real_pool
     from edgechat.server.http.access_policy import AccessRules
@@ -76,13 +80,20 @@ def run(options: ServeOptions) -> None:
         key = _key(options, listener)
         hosts = frozenset() if is_loopback(listener) else _own_names(options.host)
         rules = AccessRules(key.text if key else None, hosts, origins, aliases)
+        # Its own thread, not a loop, is what a store belongs to.
+        store = asyncio.run(ResponseStore.open(store_path())) if options.store_responses else None
         logged = not sys.stdout.isatty()
         print(first_screen(name, listener, key, embeds=plan.embeddings, logged=logged), flush=True)
-        asyncio.run(_serve(options, think, listener, rules, pool))
+        asyncio.run(_serve(options, think, listener, rules, pool, store))
 
 
 async def _serve(
-    options: ServeOptions, think: bool | None, listener: socket.socket, rules: AccessRules, pool: Pool
+    options: ServeOptions,
+    think: bool | None,
+    listener: socket.socket,
+    rules: AccessRules,
+    pool: Pool,
+    store: ResponseStore | None,
 ) -> None:
     from edgechat.server.app import make_app
     from edgechat.server.serving import Server
@@ -94,12 +105,16 @@ async def _serve(
         await pool.drain(options.grace)
         await pool.close()  # stops the answers that take longer, and says so to their clients
 
-    async with pool:
-        app = make_app(pool, rules, think=think, strict=options.strict)
-        loading = asyncio.ensure_future(_load(pool))
-        await Server(app, drain=drain).serve(sockets=[listener])
-        loading.cancel()
-        await asyncio.wait([loading])
+    try:
+        async with pool:
+            app = make_app(pool, rules, think=think, strict=options.strict, store=store)
+            loading = asyncio.ensure_future(_load(pool))
+            await Server(app, drain=drain).serve(sockets=[listener])
+            loading.cancel()
+            await asyncio.wait([loading])
+    finally:
+        if store is not None:
+            await store.close()
 
 
 async def _load(pool: Pool) -> None:

@@ -1,4 +1,4 @@
-"""OpenAI's endpoints: chats, responses, completions, embeddings and the list of models."""
+"""OpenAI's endpoints: chats, completions, embeddings and the list of models."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ import msgspec
 
 from edgechat.server.endpoints.base import Endpoints, stopped
 from edgechat.server.http.exchange import Exchange
+from edgechat.server.protocol.decoding import decode_query
 from edgechat.server.protocol.openai.chat import ChatBody
 from edgechat.server.protocol.openai.chat_answer import ChatAnswers
 from edgechat.server.protocol.openai.completions import CompletionAnswers, CompletionBody
 from edgechat.server.protocol.openai.embeddings import EmbeddingBody, embedding_list
-from edgechat.server.protocol.openai.listing import ModelEntry, ModelList
-from edgechat.server.protocol.responses.answer import ResponseAnswers
-from edgechat.server.protocol.responses.output import InputTokens
-from edgechat.server.protocol.responses.request import InputBody, ResponseBody
-from edgechat.server.protocol.responses.tools import toolbox_of
+from edgechat.server.protocol.openai.listing import ModelEntry, ModelList, ModelsQuery
 
 
 class OpenAIEndpoints(Endpoints):
@@ -27,21 +24,9 @@ class OpenAIEndpoints(Endpoints):
         """POST /v1/chat/completions."""
         await self._generate(exchange, ChatBody, lambda body: ChatAnswers(body, self._think))
 
-    async def responses(self, exchange: Exchange) -> None:
-        """POST /v1/responses."""
-        await self._generate(exchange, ResponseBody, lambda body: ResponseAnswers(body, self._think))
-
     async def completions(self, exchange: Exchange) -> None:
         """POST /v1/completions."""
         await self._generate(exchange, CompletionBody, CompletionAnswers)
-
-    async def count_input(self, exchange: Exchange) -> None:
-        """POST /v1/responses/input_tokens."""
-        model, chat = await self._made_of(
-            exchange, InputBody, lambda body: (body.model, body.asked(toolbox_of(body.tools or ())))
-        )
-        counted = self._count(exchange, model, chat, lambda count: InputTokens(input_tokens=count))
-        await exchange.run_until_disconnect(counted)
 
     async def embeddings(self, exchange: Exchange) -> None:
         """POST /v1/embeddings."""
@@ -60,8 +45,9 @@ class OpenAIEndpoints(Endpoints):
 
     async def models(self, exchange: Exchange) -> None:
         """GET /v1/models."""
+        query = decode_query(exchange.scope["query_string"], ModelsQuery)
         cards = await asyncio.to_thread(self._models.names)
-        await exchange.answer(200, msgspec.json.encode(ModelList.of(cards)))
+        await exchange.answer(200, msgspec.json.encode(ModelList.of(cards, query)))
 
     async def one_model(self, exchange: Exchange) -> None:
         """GET /v1/models/{id}."""

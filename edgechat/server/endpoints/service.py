@@ -18,6 +18,7 @@ _ABOUT = b"""edgechat serves models of this machine by the protocols of OpenAI, 
 
 POST /v1/chat/completions   an answer in a chat
 POST /v1/responses          ... as OpenAI's newer clients ask for it
+                            GET and DELETE /v1/responses/ID: of those that are stored
 POST /v1/messages           ... as Anthropic's clients ask for it
 POST /v1/completions        text that goes on
 POST /v1/embeddings         embeddings, of models made for that

@@ -57,7 +57,7 @@ class AccessPolicy:
             self._after_caller = CORSMiddleware(
                 self._with_key,
                 allow_origins=rules.origins,
-                allow_methods=("GET", "POST"),
+                allow_methods=("GET", "POST", "DELETE"),
                 allow_headers=("*",),  # clients have headers of their own, which do no harm
                 allow_private_network=True,
                 expose_headers=("Retry-After",),

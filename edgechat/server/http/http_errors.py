@@ -19,6 +19,7 @@ from edgechat.base.errors import (
     QueueFull,
     RequestRefused,
     SchemaError,
+    StoreError,
     SwitchUnknown,
     TemplateError,
     WrongKind,
@@ -41,6 +42,7 @@ _OURS: tuple[tuple[type[EdgechatError], int, str, int | None], ...] = (
     (EngineCrashed, 503, "engine_crashed", 1),
     (DoesNotFit, 503, "does_not_fit", None),
     (LoadFailed, 503, "load_failed", None),
+    (StoreError, 503, "store_unavailable", 1),
     (ModelFileError, 500, "model_file_error", None),
 )
 
@@ -48,6 +50,7 @@ _HINTS: dict[type[EdgechatError], str] = {
     # Where the error's own hint is for people at a terminal, or names a path of this machine.
     SwitchUnknown: "Omit think and reasoning_effort.",
     EngineCrashed: "The next request starts it again.",
+    StoreError: "Requests without previous_response_id and item_reference do not need it.",
     ModelFileError: "For details, run `edgechat plan` with its name on the server's machine.",
 }
 _FOLDERS = re.compile(r"(?<!\S)(?:[A-Za-z]:)?[/\\](?:[^/\\]*[/\\])*")
@@ -65,7 +68,7 @@ def refusal_of(error: Exception) -> Refusal:
         return Refusal(told, status=500, code="fault")
     hint = next((ours for kind, ours in _HINTS.items() if isinstance(error, kind)), error.hint)
     said = error.message
-    if isinstance(error, ModelFileError | EngineError):
+    if isinstance(error, ModelFileError | EngineError | StoreError):
         said = _FOLDERS.sub("", said)
     message = f"{said} {hint}" if hint else said
     for kind, status, code, seconds in _OURS:

@@ -46,6 +46,7 @@ async def _send_whole(
         answers.take(choice, event)
 
     await compute(take)
+    await answers.settle()
     await exchange.answer(200, answers.whole())
 
 
@@ -100,6 +101,7 @@ class _Stream:
         try:
             async with self._keeping_alive():
                 await compute(self._on_event)
+                await self._answers.settle()
             await self._write(self._answers.end(), more=False)
         except Exception as error:
             if not self._exchange.status:

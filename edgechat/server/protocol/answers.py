@@ -69,6 +69,9 @@ class Answers(ABC):
         """Return what is sent where nothing else is for long; empty where the protocol has nothing for it."""
         return b": waiting\n\n"
 
+    async def settle(self) -> None:  # noqa: B027 - most have nothing to do
+        """Do what must be done between the last event and the end, which may tell of it."""
+
     @abstractmethod
     def end(self) -> bytes:
         """Return what a stream ends with."""

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar, get_args, get_type_hints
+from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -30,7 +31,12 @@ async def parse_body(body: bytes, make: Callable[[bytes], T]) -> T:
             "the limit.",
             status=413,
         )
-    return await asyncio.to_thread(make, body) if len(body) > _LARGE else make(body)
+    return await off_loop(len(body), lambda: make(body))
+
+
+async def off_loop(size: int, work: Callable[[], T]) -> T:
+    """Return `work()`, in a thread if it is about so many bytes that streams would stall."""
+    return await asyncio.to_thread(work) if size > _LARGE else work()
 
 
 def decode(body: bytes | msgspec.Raw, kind: type[T], at: str = "") -> T:
@@ -46,6 +52,15 @@ def decode(body: bytes | msgspec.Raw, kind: type[T], at: str = "") -> T:
         raise Refusal(f"The body is not valid JSON: {error}.", code="invalid_json") from None
     except RecursionError:
         raise Refusal("The body is nested too deeply.", code="invalid_json") from None
+
+
+def decode_query(query: bytes, kind: type[T]) -> T:
+    """Decode the parameters of a path; those that are not known are ignored. Raises Refusal."""
+    sent = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+    try:
+        return msgspec.convert(sent, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise _refused(str(error), kind, "") from None
 
 
 class _Typed(msgspec.Struct, frozen=True):

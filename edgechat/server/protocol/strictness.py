@@ -30,11 +30,16 @@ def refuse_ignored_fields(value: msgspec.Struct, body: bytes) -> None:
     """Raise Refusal if a body, decoded as `value`, has fields without effect."""
     overruled: tuple[str, ...] = getattr(value, "overruled", ())
     for path in (*overruled, *_ignored_fields(value, msgspec.json.decode(body), "")):
-        raise Refusal(
-            f"The field {path!r} has no effect here; `edgechat serve` without --strict accepts it.",
-            param=path,
-            code="not_heeded",
-        )
+        raise not_heeded(path)
+
+
+def not_heeded(path: str) -> Refusal:
+    """Return the refusal of a field without effect."""
+    return Refusal(
+        f"The field {path!r} has no effect here; `edgechat serve` without --strict accepts it.",
+        param=path,
+        code="not_heeded",
+    )
 
 
 def _ignored_fields(value: Any, sent: Any, where: str) -> Iterator[str]:

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from edgechat.server.pool.available_models import ModelCard
 from edgechat.server.pool.models import State
+
+
+class ModelsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks for the list."""
+
+    client_version: Annotated[str | None, Meta(description="The version of Codex, which sends it.")] = None
 
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,14 +58,23 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     has_more: Literal[False] = False
     first_id: str | None = None
     last_id: str | None = None
+    models: Annotated[list[Any], Meta(max_length=0)] | UnsetType = UNSET
+    """For Codex, which cannot read a list without it: metadata of models. There are none.
+
+    Each must bring a system prompt for its model, which replaces Codex's own: Codex reads no list where one
+    is missing (0.149 and later), and sends none where it is empty.
+    """
 
     @classmethod
-    def of(cls, cards: Sequence[ModelCard]) -> ModelList:
+    def of(cls, cards: Sequence[ModelCard], query: ModelsQuery) -> ModelList:
         """Return the list of some models."""
         data = [ModelEntry.of(card) for card in cards]
-        if not data:
-            return cls(data=data)
-        return cls(data=data, first_id=data[0].id, last_id=data[-1].id)
+        return cls(
+            data=data,
+            first_id=data[0].id if data else None,
+            last_id=data[-1].id if data else None,
+            models=UNSET if query.client_version is None else [],
+        )
 
 
 class Health(msgspec.Struct, frozen=True):

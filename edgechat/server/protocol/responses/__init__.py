@@ -5,4 +5,5 @@ tools.py        the tools, of which agents have several kinds
 request.py      the body
 output.py       a response, and the events of its stream
 answer.py       from the engine's events to both
+storing.py      stored responses, and how requests refer to them
 """

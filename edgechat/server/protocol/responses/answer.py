@@ -27,7 +27,7 @@ from edgechat.server.protocol.answers import LONGER, OneAnswer
 from edgechat.server.protocol.openai.generation import limit
 from edgechat.server.protocol.openai.logprobs import TokenLogprob, logprob_of
 from edgechat.server.protocol.openai.usage import PromptDetails
-from edgechat.server.protocol.responses.items import sealed
+from edgechat.server.protocol.responses.items import NOTHING, Earlier, items_of, sealed
 from edgechat.server.protocol.responses.output import (
     IncompleteDetails,
     ItemStatus,
@@ -45,6 +45,7 @@ from edgechat.server.protocol.responses.output import (
     ResponseUsage,
 )
 from edgechat.server.protocol.responses.request import ResponseBody
+from edgechat.server.protocol.responses.storing import Keep, record_of, stored_items
 from edgechat.server.protocol.responses.tools import Toolbox, toolbox_of
 from edgechat.server.protocol.sse import named_event
 from edgechat.server.protocol.thinking import thinking_of
@@ -211,23 +212,35 @@ class _CustomCall(_Call):
 class ResponseAnswers(OneAnswer[Told]):
     """The response to one request, as it grows."""
 
-    def __init__(self, body: ResponseBody, think: bool | None) -> None:
-        """think: what the settings say for models that can switch it. Raises Refusal."""
+    def __init__(
+        self, body: ResponseBody, think: bool | None, earlier: Earlier = NOTHING, keep: Keep | None = None
+    ) -> None:
+        """think: what the settings say for models that can switch it. earlier: what it refers to.
+
+        keep: stores the response; None if it is not to be stored. Raises Refusal.
+        """
         super().__init__(model=body.model, streams=body.stream, priority=body.priority)
         self._body = body
         self._think = think
         self._tools: Toolbox = toolbox_of(body.tools or ())
-        self._request = body.asked(self._tools)
+        self._request = body.asked(self._tools, earlier)
         self._limit = limit(body.max_output_tokens, None, "max_output_tokens")
         self._seals = "reasoning.encrypted_content" in (body.include or ())
         self._id = f"resp_{secrets.token_hex(16)}"
-        self._created = int(time.time())
+        self._created = time.time()
+        self._completed: float | None = None
         self._number = 0
         self._output: list[OutputItem] = []
         self._open: _Text | _Call | None = None
         """The item that is being written, after those of the output."""
         self._reasoning = 0
         self._error: ResponseError | None = None
+        self._keep = keep
+        self._input = stored_items(items_of(body.input or (), earlier)) if keep is not None else ()
+        # What `store` says is true when it is sent: until the end, that the response is going to be stored;
+        # at the end, whether that has worked. So it is stored before the end is sent, and a client that has
+        # read the end can continue it. One that fails is never stored.
+        self._is_stored = keep is not None
 
     @property
     def shorter(self) -> str:
@@ -251,9 +264,20 @@ class ResponseAnswers(OneAnswer[Told]):
             priority=self.priority,
         )
 
+    async def settle(self) -> None:
+        """Store the response."""
+        self._completed = time.time()
+        if self._keep is not None:
+            self._is_stored = await self._keep(record_of(self._response(), self._created, self._input))
+
     def whole(self) -> bytes:
         """Return the response."""
         return msgspec.json.encode(self._response())
+
+    def end(self) -> bytes:
+        """Return the last event of a stream."""
+        response = self._response()
+        return self._told(f"response.{response.status}", {"response": response})
 
     def waiting(self) -> bytes:
         """Return an event, since clients with a limit for silence count events alone."""
@@ -265,6 +289,7 @@ class ResponseAnswers(OneAnswer[Told]):
     def failure(self, refusal: Refusal) -> bytes:
         """Return the response as it failed."""
         beginning = b"" if self._has_begun else self._begin()
+        self._is_stored = False
         self._error = ResponseError(refusal.code or "server_error", refusal.message)
         return beginning + self._told("response.failed", {"response": self._response("failed")})
 
@@ -300,9 +325,7 @@ class ResponseAnswers(OneAnswer[Told]):
                     yield self._about_open(*told)
             case Finished(reason=reason):
                 self._finish(0, event)
-                status: ResponseStatus = "incomplete" if reason in ("length", "context") else "completed"
-                yield from self._close("incomplete" if status == "incomplete" else "completed")
-                yield f"response.{status}", {"response": self._response()}
+                yield from self._close("incomplete" if reason in ("length", "context") else "completed")
 
     def _add(self, item: _Text | _Call) -> Iterator[Told]:
         yield from self._close("completed")
@@ -335,8 +358,8 @@ class ResponseAnswers(OneAnswer[Told]):
             status = "incomplete" if is_cut else "completed"
         return Response(
             id=self._id,
-            created_at=self._created,
-            completed_at=int(time.time()) if status == "completed" else None,
+            created_at=int(self._created),
+            completed_at=int(self._completed or time.time()) if status == "completed" else None,
             status=status,
             error=self._error,
             incomplete_details=IncompleteDetails("max_output_tokens") if status == "incomplete" else None,
@@ -346,7 +369,9 @@ class ResponseAnswers(OneAnswer[Told]):
             model=self.model,
             output=list(self._output),
             parallel_tool_calls=body.parallel_tool_calls is not False,
+            previous_response_id=body.previous_response_id,
             reasoning=body.reasoning or {"effort": None, "summary": None},
+            store=self._is_stored,
             temperature=body.temperature,
             text=body.text or {"format": {"type": "text"}},
             tool_choice=body.tool_choice or "auto",

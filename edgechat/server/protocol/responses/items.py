@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Raw
@@ -102,6 +103,29 @@ class ReasoningItem(msgspec.Struct, frozen=True, kw_only=True):
         return opened(self.encrypted_content or "")
 
 
+class ReferenceItem(msgspec.Struct, frozen=True, kw_only=True):
+    """An item of a stored response, by its id."""
+
+    type: Literal["item_reference"]
+    id: Annotated[str, Meta(max_length=256)]
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What a request names of earlier responses instead of sending it."""
+
+    items: tuple[Raw, ...] = ()
+    """Those of the conversation that it continues."""
+    referenced: Mapping[str, Raw] = field(default_factory=dict)
+    """Those that its input refers to, by their ids."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all items."""
+        return sum(len(bytes(item)) for item in (*self.items, *self.referenced.values()))
+
+
+NOTHING: Final = Earlier()
 _KINDS: dict[str, type[MessageItem | CallItem | CallOutputItem | ReasoningItem]] = {
     "message": MessageItem,
     "function_call": CallItem,
@@ -135,27 +159,44 @@ def ignored_items(sent: str | Sequence[Raw]) -> list[str]:
     return [f"input[{at}]" for at, item in enumerate(items) if _kind(item, at) not in (*_KINDS, _REFERENCE)]
 
 
-def messages_of(instructions: str | None, sent: str | Sequence[Raw]) -> tuple[Message, ...]:
-    """Return the input as the engine takes it. Raises Refusal.
+def references_of(sent: str | Sequence[Raw]) -> dict[str, str]:
+    """Return the ids of the stored items that an input refers to, by the paths of the references."""
+    items = [] if isinstance(sent, str) else sent
+    paths = {f"input[{at}]": item for at, item in enumerate(items) if _kind(item, at) == _REFERENCE}
+    return {where: decode(item, ReferenceItem, where).id for where, item in paths.items()}
+
+
+def items_of(sent: str | Sequence[Raw], earlier: Earlier) -> list[Raw]:
+    """Return the items of an input itself, whole."""
+    if isinstance(sent, str):
+        return [Raw(msgspec.json.encode({"type": "message", "role": "user", "content": sent}))]
+    return [
+        earlier.referenced[decode(item, ReferenceItem).id] if _kind(item, at) == _REFERENCE else item
+        for at, item in enumerate(sent)
+    ]
+
+
+def messages_of(
+    instructions: str | None, sent: str | Sequence[Raw], earlier: Earlier = NOTHING
+) -> tuple[Message, ...]:
+    """Return the input as the engine takes it, after the conversation that it continues. Raises Refusal.
 
     Thinking, text and calls in a row are one message. Instructions and what follows of the system's and the
     developer's messages before the first of the user are one, too: many templates take only one.
     """
     found: list[Message] = [Message("system", instructions)] if instructions else []
-    if isinstance(sent, str):
-        return (*found, Message("user", sent))
     made: set[str] = set()
-    for at, item in enumerate(sent):
-        kind = _kind(item, at)
-        if kind == _REFERENCE:
-            raise Refusal(
-                "Items are not stored here, so that none can be referred to: send them whole (store: false).",
-                param=f"input[{at}]",
-                code="not_stored",
-            )
+    for where, item in _located(sent, earlier):
+        kind = kind_of(item, where) or "message"
         if kind in _KINDS:
-            _add(found, decode(item, _KINDS[kind], f"input[{at}]"), at, made)
+            _add(found, decode(item, _KINDS[kind], where), where, made)
     return tuple(found)
+
+
+def _located(sent: str | Sequence[Raw], earlier: Earlier) -> Iterator[tuple[str, Raw]]:
+    """Yield all items of a conversation, each with the field that it is of."""
+    yield from (("previous_response_id", item) for item in earlier.items)
+    yield from ((f"input[{at}]", item) for at, item in enumerate(items_of(sent, earlier)))
 
 
 def _kind(item: Raw, at: int) -> str:
@@ -165,10 +206,9 @@ def _kind(item: Raw, at: int) -> str:
 def _add(
     found: list[Message],
     item: MessageItem | CallItem | CallOutputItem | ReasoningItem,
-    at: int,
+    where: str,
     made: set[str],
 ) -> None:
-    where = f"input[{at}]"
     last = found[-1] if found and found[-1].role == "assistant" else None
     match item:
         case MessageItem(role="assistant"):

@@ -121,10 +121,11 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     output: list[OutputItem]
     parallel_tool_calls: bool
-    previous_response_id: None = None
+    previous_response_id: str | None = None
     reasoning: Any
     service_tier: Literal["default"] = "default"
-    store: Literal[False] = False
+    store: bool = False
+    """Whether it is stored; of one that is in progress, whether it is going to be."""
     temperature: float | None = None
     text: Any
     tool_choice: Any

@@ -11,7 +11,7 @@ from edgechat.engine.tool_calls.tools import check_choice
 from edgechat.engine.types import ChatRequest, Priority, Sampling, Tool
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.openai.generation import Labels, Model, Seed, Tokens, seed_of
-from edgechat.server.protocol.responses.items import ignored_items, messages_of
+from edgechat.server.protocol.responses.items import NOTHING, Earlier, ignored_items, messages_of
 from edgechat.server.protocol.responses.tools import Toolbox, ToolName, ignored_tools
 from edgechat.server.protocol.schemas import SchemaText, answer_schema, errors_about
 from edgechat.server.protocol.strictness import no_effect
@@ -108,12 +108,16 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="auto: what does not fit into the context is left out from the oldest turns on."),
     ] = None
     previous_response_id: Annotated[
-        str | None,
-        Meta(description="Only null is accepted: responses are not stored; send the whole conversation."),
+        Annotated[str, Meta(max_length=256)] | None,
+        Meta(
+            description="The response that this request continues: its input and output come before this "
+            "input, its instructions do not. Requires `edgechat serve --store-responses`."
+        ),
     ] = None
-    conversation: Annotated[Any, Meta(description="Only null is accepted, as with previous_response_id.")] = (
-        None
-    )
+    conversation: Annotated[
+        Any,
+        Meta(description="Only null is accepted: use previous_response_id, or send the whole conversation."),
+    ] = None
     prompt: Annotated[None, Meta(description="Only null is accepted: no prompts are stored here.")] = None
 
     @property
@@ -121,16 +125,15 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
         """The paths of what has no effect: items and tools of hosted services."""
         return (*ignored_items(self.input or ""), *ignored_tools(self.tools or ()))
 
-    def asked(self, box: Toolbox) -> ChatRequest:
+    def asked(self, box: Toolbox, earlier: Earlier = NOTHING) -> ChatRequest:
         """Return what the engine is asked, but for what depends on the model. Raises Refusal."""
-        for param in ("previous_response_id", "conversation"):
-            if getattr(self, param) is not None:
-                raise Refusal(
-                    "Responses are not stored here: send the whole conversation as input.",
-                    param=param,
-                    code="not_stored",
-                )
-        messages = messages_of(self.instructions, self.input or ())
+        if self.conversation is not None:
+            raise Refusal(
+                "Conversations are not stored here: send the whole conversation as input.",
+                param="conversation",
+                code="not_stored",
+            )
+        messages = messages_of(self.instructions, self.input or (), earlier)
         if not messages:
             raise Refusal("Send input or instructions.", param="input")
         mode, tools, named = self._choice(box)
@@ -199,9 +202,12 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
         Meta(description="Extension: background requests run only while nothing else is waiting."),
     ] = None
     background: Annotated[
-        Literal[False] | None, Meta(description="Only false is accepted: responses are not stored.")
+        Literal[False] | None, Meta(description="Only false is accepted: the client waits for the response.")
     ] = None
-    store: Annotated[bool | None, no_effect("Ignored: responses are never stored.", False)] = None
+    store: Annotated[
+        bool | None,
+        Meta(description="false: not even `edgechat serve --store-responses` stores this response."),
+    ] = None
     metadata: Annotated[Labels | None, Meta(description="Returned with the response.")] = None
     user: Annotated[str | None, no_effect("Ignored: this server has one user.")] = None
     safety_identifier: Annotated[str | None, no_effect("Ignored, like `user`.")] = None

@@ -1,0 +1,318 @@
+"""Stored responses through OpenAI's own client: chains, references, and what becomes of them."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from edgechat.base.errors import EngineCrashed
+from edgechat.chat.storage import response_store, responses
+from edgechat.chat.storage.response_store import ResponseStore
+from edgechat.engine.types import Message, ToolCall
+from edgechat.server.protocol.responses import storing
+from tests import scripted
+from tests.server.fakes import KEY, FakeModels, called, finished, serving, thought
+from tests.server.program import served
+from tests.server.protocol.test_responses import WEATHER
+
+CALL = ToolCall("call_a", "weather", '{"place":"Rome"}')
+TOLD: Any = {"type": "function_call_output", "call_id": "call_a", "output": "Sunny."}
+SCRIPTS = (
+    [thought("Let me see."), called("weather", CALL.arguments, CALL.id), finished("tools")],
+    ["It is sunny."],
+    ["You are welcome."],
+)
+MESSAGES = (
+    Message("user", "Weather?"),
+    Message("assistant", "", "Let me see.", (CALL,)),
+    Message("tool", "Sunny.", call_id="call_a"),
+    Message("assistant", "It is sunny."),
+    Message("user", "Thanks."),
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "chats.db"
+
+
+@asynccontextmanager
+async def client_of(models: FakeModels, path: Path, **more: Any) -> AsyncIterator[AsyncOpenAI]:
+    store = await ResponseStore.open(path)
+    try:
+        async with (
+            serving(models, store=store, **more) as url,
+            AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=60) as client,
+        ):
+            yield client
+    finally:
+        await store.close()
+
+
+async def ask(client: AsyncOpenAI, input: Any = "Hello", *, stream: bool = False, **fields: Any) -> Any:
+    """Return the response, of a stream the one that it ends with."""
+    answer: Any = await client.responses.create(model="default", input=input, stream=stream, **fields)
+    return [event async for event in answer][-1].response if stream else answer
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_chain_is_what_its_items_sent_together_are(path: Path, stream: bool) -> None:
+    models = FakeModels(*SCRIPTS)
+    async with client_of(models, path) as client:
+        first = await ask(client, "Weather?", stream=stream, tools=[WEATHER], instructions="Be brief.")
+        second = await ask(client, [TOLD], stream=stream, previous_response_id=first.id, tools=[WEATHER])
+        third = await ask(client, "Thanks.", stream=stream, previous_response_id=second.id)
+        told = await ask(
+            client,
+            [
+                {"role": "user", "content": "Weather?"},
+                *(item.model_dump(exclude_none=True) for item in first.output),
+                TOLD,
+                *(item.model_dump(exclude_none=True) for item in second.output),
+                {"role": "user", "content": "Thanks."},
+            ],
+        )
+    assert models.requests[0].messages == (Message("system", "Be brief."), *MESSAGES[:1])
+    assert models.requests[1].messages == MESSAGES[:3]
+    assert models.requests[2].messages == models.requests[3].messages == MESSAGES
+    assert (first.store, third.store) == (True, True)
+    assert (first.previous_response_id, third.previous_response_id) == (None, second.id)
+    assert told.output_text == third.output_text == "You are welcome."
+
+
+async def test_a_stream_says_from_the_beginning_that_it_is_going_to_be_stored(path: Path) -> None:
+    async with client_of(FakeModels(), path) as client:
+        stream: Any = await client.responses.create(model="default", input="x", stream=True)
+        responses = [event.response async for event in stream if hasattr(event, "response")]
+        assert [response.store for response in responses] == [True, True, True]
+        assert await client.responses.retrieve(responses[0].id) == responses[-1]
+
+
+async def test_a_response_that_is_cut_can_be_continued(path: Path) -> None:
+    models = FakeModels(["It is", finished("length")], ["sunny."])
+    async with client_of(models, path) as client:
+        cut = await ask(client, max_output_tokens=2)
+        await ask(client, "Go on.", previous_response_id=cut.id)
+    assert cut.status == "incomplete"
+    assert [message.content for message in models.requests[1].messages] == ["Hello", "It is", "Go on."]
+
+
+async def test_a_conversation_can_branch(path: Path) -> None:
+    models = FakeModels()
+    async with client_of(models, path) as client:
+        first = await ask(client, "One")
+        for text in ("Two", "Three"):
+            await ask(client, text, previous_response_id=first.id)
+    last = [
+        [message.content for message in request.messages if message.role == "user"]
+        for request in models.requests
+    ]
+    assert last == [["One"], ["One", "Two"], ["One", "Three"]]
+
+
+async def test_items_can_be_referred_to(path: Path) -> None:
+    models = FakeModels(*SCRIPTS)
+    async with client_of(models, path) as client:
+        first = await ask(client, "Weather?", tools=[WEATHER])
+        question = (await client.responses.input_items.list(first.id)).data[0]
+        references: Any = [{"type": "item_reference", "id": item.id} for item in (question, *first.output)]
+        second = await ask(client, [*references, TOLD])
+        # What is stored of it are the items themselves, not the references.
+        await client.responses.delete(first.id)
+        await ask(client, "Thanks.", previous_response_id=second.id)
+        with pytest.raises(openai.NotFoundError, match="'nowhere' not found") as error:
+            await ask(client, [*references, {"type": "item_reference", "id": "nowhere"}])
+    assert error.value.param == "input[3]"
+    assert models.requests[1].messages == MESSAGES[:3]
+    assert models.requests[2].messages == MESSAGES
+
+
+async def test_the_tokens_of_a_continued_input_are_counted(path: Path) -> None:
+    async with client_of(FakeModels(["Hi."]), path) as client:
+        first = await ask(client, "Hello")
+        counted = await client.responses.input_tokens.count(
+            model="default", input="More", previous_response_id=first.id
+        )
+    assert counted.input_tokens == len("HelloHi.More")
+
+
+async def test_a_response_comes_back_as_it_was_sent(path: Path) -> None:
+    async with client_of(FakeModels(*SCRIPTS), path) as client:
+        first = await ask(client, "Weather?", tools=[WEATHER], metadata={"a": "b"}, temperature=0.5)
+        assert await client.responses.retrieve(first.id) == first
+        with pytest.raises(openai.BadRequestError) as error:
+            await client.responses.retrieve(first.id, stream=True)
+        assert error.value.param == "stream"
+        await client.responses.delete(first.id)
+        for gone in (client.responses.retrieve, client.responses.delete, client.responses.input_items.list):
+            with pytest.raises(openai.NotFoundError, match=f"Response with id '{first.id}' not found"):
+                await gone(first.id)
+
+
+async def test_the_own_input_is_listed_in_pages(path: Path) -> None:
+    items: Any = [{"role": "user", "content": f"Number {number}"} for number in range(3)]
+    items[1] |= {"role": "assistant", "id": "msg_own"}
+    async with client_of(FakeModels(), path) as client:
+        first = await ask(client, items)
+        second = await ask(client, "Next", previous_response_id=first.id)
+        listed = client.responses.input_items.list
+        page: Any = await listed(first.id, order="asc", limit=2)
+        assert [item.content[0].text for item in page.data] == ["Number 0", "Number 1"]
+        assert [item.content[0].type for item in page.data] == ["input_text", "output_text"]
+        assert (page.data[1].id, page.has_more) == ("msg_own", True)
+        latest: Any = [item async for item in listed(first.id, limit=1)]
+        assert [item.content[0].text for item in latest] == ["Number 2", "Number 1", "Number 0"]
+        only: Any = (await listed(second.id)).data
+        assert [item.content[0].text for item in only] == ["Next"]
+        for fields in ({"after": "nowhere"}, {"limit": 0}, {"order": "up"}):
+            with pytest.raises(openai.BadRequestError) as error:
+                await listed(first.id, **fields)  # type: ignore[arg-type]
+            assert error.value.param == next(iter(fields))
+
+
+async def test_store_false_stores_nothing(path: Path) -> None:
+    async with client_of(FakeModels(), path) as client:
+        first = await ask(client, store=False)
+        assert first.store is False
+        with pytest.raises(openai.BadRequestError) as error:
+            await ask(client, previous_response_id=first.id)
+    assert (error.value.code, error.value.param) == ("previous_response_not_found", "previous_response_id")
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT count(*) FROM responses").fetchone() == (0,)
+
+
+async def test_a_response_that_fails_is_not_stored(path: Path) -> None:
+    async with client_of(FakeModels(["It is", EngineCrashed("It crashed.")]), path) as client:
+        failed = await ask(client, stream=True)
+        assert (failed.status, failed.store) == ("failed", False)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(failed.id)
+
+
+async def test_a_chain_whose_beginning_is_gone_says_so(path: Path) -> None:
+    async with client_of(FakeModels(), path) as client:
+        first = await ask(client)
+        second = await ask(client, previous_response_id=first.id)
+        await client.responses.delete(first.id)
+        with pytest.raises(openai.BadRequestError, match=f"beginning .*{first.id}.* is not stored") as error:
+            await ask(client, previous_response_id=second.id)
+        assert error.value.code == "previous_response_not_found"
+        assert (await client.responses.retrieve(second.id)).id == second.id
+
+
+async def test_a_conversation_that_is_too_long_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(responses, "CHAIN_BYTES", 500)
+    async with client_of(FakeModels(), path) as client:
+        first = await ask(client, "x" * 400)
+        with pytest.raises(openai.BadRequestError) as error:
+            await ask(client, previous_response_id=first.id)
+    assert error.value.code == "context_length_exceeded"
+
+
+async def test_an_item_cannot_be_multiplied_by_references(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with client_of(FakeModels(), path) as client:
+        await ask(client, [{"role": "user", "content": "x" * 400, "id": "msg_long"}])
+        monkeypatch.setattr(storing, "CHAIN_BYTES", 1000)
+        reference: Any = {"type": "item_reference", "id": "msg_long"}
+        await ask(client, [reference] * 2)
+        with pytest.raises(openai.BadRequestError) as error:
+            await ask(client, [reference] * 3)
+    assert error.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_database_that_cannot_be_written_costs_no_answer(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
+    monkeypatch.setattr(response_store, "_BUSY_MS", 100)
+    async with client_of(FakeModels(), path) as client:
+        with sqlite3.connect(path) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with caplog.at_level(logging.WARNING):
+                answer = await ask(client, stream=stream)
+            assert (answer.output_text, answer.status, answer.store) == ("Hello there.", "completed", False)
+            assert "could not be stored. Another program has locked" in caplog.text
+        assert (await ask(client, stream=stream)).store is True
+
+
+async def test_a_full_disk_costs_no_answer(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with client_of(FakeModels(), small_disk / "chats.db") as client:
+        first = await ask(client)
+        answer = await ask(client, "x" * 4 * 2**20)  # twice the disk
+        assert (answer.output_text, answer.store) == ("Hello there.", False)
+        assert "could not be stored. The disk is full" in caplog.text
+        assert (await ask(client, previous_response_id=first.id)).store is True
+
+
+async def test_a_database_that_cannot_be_read_is_told_without_its_path(path: Path) -> None:
+    async with client_of(FakeModels(), path) as client:
+        first = await ask(client)
+        with sqlite3.connect(path) as other:
+            other.execute("DROP TABLE response_items")
+        with pytest.raises(openai.InternalServerError) as error:
+            await ask(client, previous_response_id=first.id)
+    assert (error.value.status_code, error.value.code) == (503, "store_unavailable")
+    assert str(path.parent) not in error.value.message
+
+
+async def test_without_the_option_it_is_named() -> None:
+    async with (
+        serving(FakeModels()) as url,
+        AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client,
+    ):
+        answer = await ask(client, store=True)
+        assert answer.store is False
+        for gone in (client.responses.retrieve, client.responses.delete, client.responses.input_items.list):
+            with pytest.raises(openai.NotFoundError, match="--store-responses") as error:
+                await gone(answer.id)
+            assert error.value.type == "invalid_request_error"
+        with pytest.raises(openai.BadRequestError, match="--store-responses"):
+            await ask(client, previous_response_id=answer.id)
+        with pytest.raises(openai.BadRequestError, match="--store-responses"):
+            await client.responses.input_tokens.count(model="default", previous_response_id=answer.id)
+
+
+async def test_strict_refuses_to_store_only_without_the_option(path: Path) -> None:
+    async with client_of(FakeModels(), path, strict=True) as client:
+        assert (await ask(client, store=True)).store is True
+    async with serving(FakeModels(), strict=True) as url:
+        body = {"model": "default", "input": "x", "store": True}
+        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}) as client:
+            refused = await client.post(f"{url}/v1/responses", json=body)
+    assert refused.json()["error"]["param"] == "store"
+
+
+@pytest.mark.slow
+def test_the_program_continues_after_a_restart(tmp_path: Path) -> None:
+    script = scripted.write(tmp_path / "default.gguf", reply="Hello there.")
+    ids, cached = [], []
+    for _ in range(2):
+        with served(script, "--store-responses", home=tmp_path / "home") as server:
+            client = OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0)
+            for _ in range(2):
+                answer = client.responses.create(
+                    model="default", input="Hello", previous_response_id=ids[-1] if ids else None
+                )
+                assert answer.usage is not None
+                ids.append(answer.id)
+                cached.append(answer.usage.input_tokens_details.cached_tokens)
+            assert server.stop() == (
+                0,
+                "Stopping after the answers in progress; press Ctrl+C again to stop at once.\n",
+            )
+    # The second and the fourth answer find the conversation before them in the prefix cache.
+    assert cached[0] == cached[2] == 0
+    assert 0 < cached[1] < cached[3]
