@@ -12,6 +12,8 @@ import msgspec
 
 from edgechat.server.http.refusal import Refusal
 
+UNREAD = "[An image or a file, which this model cannot read.]"
+"""Stands for what a tool has returned beside text: refused, it would end the conversation that has it."""
 T = TypeVar("T")
 _AT = re.compile(r" - at (?:`key` in |`value` in )?`\$\.?([^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")

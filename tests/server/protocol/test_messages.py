@@ -14,6 +14,7 @@ from anthropic import AsyncAnthropic
 from edgechat.base.errors import EngineCrashed
 from edgechat.engine.types import ChatRequest, Message, ToolCall, ToolCallArguments
 from edgechat.server.http import streams
+from edgechat.server.protocol.decoding import UNREAD
 from tests.server.fakes import KEY, FakeModels, called, finished, serving, thought
 from tests.server.raw import ask
 
@@ -336,3 +337,21 @@ async def test_an_unknown_path_of_it_is_refused_in_its_words() -> None:
         status, _, answer = await ask(url, "GET", "/v1/messages")
     assert status == 405
     assert answer["type"] == "error"
+
+
+async def test_an_image_that_a_tool_returns_does_not_end_the_conversation() -> None:
+    models = FakeModels()
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "a",
+        "content": [{"type": "text", "text": "See:"}, image],
+    }
+    call = {"type": "tool_use", "id": "a", "name": "view", "input": {}}
+    messages = [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+    request = await asked(models, messages=messages)
+    assert request.messages[-1] == Message("tool", f"See:\n{UNREAD}", call_id="a")

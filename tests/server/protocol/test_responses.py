@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from edgechat.base.errors import EngineCrashed, PromptTooLong
 from edgechat.engine.types import ChatRequest, Delta, Message, TokenLogprobs, ToolCall, ToolCallArguments
 from edgechat.server.http import streams
+from edgechat.server.protocol.decoding import UNREAD
 from edgechat.server.protocol.responses.items import opened, sealed
 from tests.server.fakes import KEY, FakeModels, called, finished, serving, thought
 
@@ -356,3 +357,17 @@ async def test_logprobs_stand_with_the_text() -> None:
     part: Any = response.output[0].content[0]  # type: ignore[union-attr,index]
     assert [(one.token, one.logprob, len(one.top_logprobs)) for one in part.logprobs] == [("Hi", -0.5, 2)]
     assert models.requests[0].logprobs == 2
+
+
+async def test_an_image_that_a_tool_returns_does_not_end_the_conversation() -> None:
+    items = [
+        {"role": "user", "content": "Look."},
+        {"type": "function_call", "call_id": "a", "name": "view_image", "arguments": "{}"},
+        {
+            "type": "function_call_output",
+            "call_id": "a",
+            "output": [{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}],
+        },
+    ]
+    request = await asked(FakeModels(), items)
+    assert request.messages[-1] == Message("tool", UNREAD, call_id="a")

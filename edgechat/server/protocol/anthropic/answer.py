@@ -168,9 +168,9 @@ class MessagesAnswers(OneAnswer[dict[str, Any]]):
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
         """Return what the engine is asked for."""
         body = self._body
-        think, effort = thinking_of(served.model, think=body.think, effort=body.effort, default=self._think)
-        if not served.model.can_switch_thinking:
-            think = None  # agents switch it whatever the model can
+        think, effort = thinking_of(
+            served.model, think=body.think, effort=body.effort, default=self._think, insists=False
+        )
         return msgspec.structs.replace(
             self._request,
             id=self._id,

@@ -10,7 +10,7 @@ from msgspec import Meta, Raw
 
 from edgechat.engine.types import Message, ToolCall
 from edgechat.server.http.refusal import Refusal
-from edgechat.server.protocol.decoding import decode, kind_of
+from edgechat.server.protocol.decoding import UNREAD, decode, kind_of
 from edgechat.server.protocol.strictness import Echoed
 
 BlockId = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -64,7 +64,8 @@ class MessageParam(msgspec.Struct, frozen=True, kw_only=True):
     content: str | Annotated[list[Raw], Meta(max_length=4096)]
 
 
-_KINDS: dict[str, type[TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock]] = {
+Block = TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
+_KINDS: dict[str, type[Block]] = {
     "text": TextBlock,
     "thinking": ThinkingBlock,
     "tool_use": ToolUseBlock,
@@ -143,29 +144,32 @@ def _result(block: ToolResultBlock, where: str, made: set[str]) -> Message:
             "A tool_result must have the tool_use_id of an earlier call; no call has this one.",
             param=where,
         )
-    texts = [part.text for part in _blocks(block.content or "", where) if isinstance(part, TextBlock)]
+    parts = _blocks(block.content or "", where, unread=UNREAD)
+    texts = [part.text for part in parts if isinstance(part, TextBlock)]
     text = "\n".join(texts)
     if block.is_error and not text.lower().startswith("error"):
         text = f"Error: {text}"
     return Message("tool", text, call_id=block.tool_use_id)
 
 
-def _blocks(
-    content: str | Sequence[Raw], where: str
-) -> list[TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock]:
-    """Return the blocks that have a meaning here. Raises Refusal for what no model here can see."""
+def _blocks(content: str | Sequence[Raw], where: str, *, unread: str | None = None) -> list[Block]:
+    """Return the blocks that have a meaning here. unread: stands for what no model here can see, which is
+    refused without it.
+    """
     if isinstance(content, str):
         return [TextBlock(text=content)]
-    found = []
+    found: list[Block] = []
     for at, block in enumerate(content):
         path = f"{where}.content.{at}"
         kind = kind_of(block, path)
-        if kind in _UNSEEN:
+        if kind in _UNSEEN and unread is not None:
+            found.append(TextBlock(text=unread))
+        elif kind in _UNSEEN:
             raise Refusal(
                 f"{path}: only text is supported: no images, audio or files.",
                 param=path,
                 code="invalid_value",
             )
-        if kind in _KINDS:
+        elif kind in _KINDS:
             found.append(decode(block, _KINDS[kind], path))
     return found

@@ -120,9 +120,8 @@ class OllamaAnswers(OneAnswer[OllamaLine]):
             think=switch if isinstance(switch, bool) else None,
             effort=switch if isinstance(switch, str) else None,
             default=self._think,
+            insists=False,
         )
-        if not served.model.can_switch_thinking:
-            think = None
         is_raw = self._request.text is not None
         defaults = served.plan.sampling_for(think)
         return msgspec.structs.replace(

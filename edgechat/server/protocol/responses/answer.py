@@ -252,7 +252,9 @@ class ResponseAnswers(OneAnswer[Told]):
     def request(self, served: ServedModel, choice: int) -> ChatRequest:
         """Return what the engine is asked for."""
         effort = self._body.reasoning.effort if self._body.reasoning is not None else None
-        think, effort = thinking_of(served.model, think=None, effort=effort, default=self._think)
+        think, effort = thinking_of(
+            served.model, think=None, effort=effort, default=self._think, insists=False
+        )
         return msgspec.structs.replace(
             self._request,
             id=self._id,

@@ -13,7 +13,7 @@ from msgspec import Meta, Raw
 
 from edgechat.engine.types import Message, ToolCall
 from edgechat.server.http.refusal import Refusal
-from edgechat.server.protocol.decoding import decode, kind_of
+from edgechat.server.protocol.decoding import UNREAD, decode, kind_of
 from edgechat.server.protocol.strictness import Echoed
 
 JOINT = "__"
@@ -238,19 +238,24 @@ def _add(
                     "The result of a call must have the call_id of an earlier call; no call has this one.",
                     param=f"{where}.call_id",
                 )
-            found.append(Message("tool", _text(item.output, f"{where}.output"), call_id=item.call_id))
+            said = _text(item.output, f"{where}.output", unread=UNREAD)
+            found.append(Message("tool", said, call_id=item.call_id))
         case ReasoningItem():
             if item.thought:
                 found.append(Message("assistant", "", item.thought))
 
 
-def _text(parts: Parts, where: str) -> str:
+def _text(parts: Parts, where: str, *, unread: str | None = None) -> str:
+    """Return the text of some parts. unread: stands for others, which are refused without it."""
     if isinstance(parts, str):
         return parts
     texts = []
     for at, part in enumerate(parts):
         text = part.refusal if part.type == "refusal" else part.text
         if part.type not in _TEXTS or text is None:
+            if unread is not None:
+                texts.append(unread)
+                continue
             raise Refusal(
                 f"{where}[{at}]: only parts of text are supported: no images, audio or files.",
                 param=f"{where}[{at}]",
