@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import PrefixCache
+from tests.scripted.backend import tokens_in
 
 
 def check_cache(cache: PrefixCache) -> None:
@@ -22,7 +23,7 @@ def check_cache(cache: PrefixCache) -> None:
         assert lengths == sorted(set(lengths))
         assert all(node.start < length <= node.end for length in lengths)
     for slot in cache.slots:
-        assert all(one.state == slot.tokens[: one.length] for one in slot.checkpoints)
+        assert all(tokens_in(one) == slot.tokens[: one.length] for one in slot.checkpoints)
     assert sum(one.n_bytes for one in cache.checkpoints) <= backend.checkpoint_bytes
     listed, ahead = set(), list(cache._root.children)
     while ahead:

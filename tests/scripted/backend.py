@@ -95,6 +95,13 @@ def script_of(model_path: str) -> Script | None:
     return msgspec.json.decode(text, type=Script) if isinstance(text, str) else None
 
 
+def tokens_in(checkpoint: Checkpoint) -> list[int]:
+    """Return the tokens that a checkpoint is of."""
+    assert isinstance(checkpoint.state, np.ndarray)
+    tokens: list[int] = checkpoint.state.view(np.int32).tolist()
+    return tokens
+
+
 class ScriptedVocabulary:
     """A token is a byte, but for three control tokens, and more of them where a test wants such."""
 
@@ -282,13 +289,12 @@ class ScriptedBackend:
 
     def checkpoint(self, seq: int) -> Checkpoint:
         """See `Backend.checkpoint`."""
-        tokens = self.tokens_of(seq)
-        return Checkpoint(len(tokens), CHECKPOINT_BYTES, tokens)
+        return Checkpoint(len(self.tokens_of(seq)), CHECKPOINT_BYTES, self.save(seq))
 
     def rewind(self, seq: int, checkpoint: Checkpoint) -> bool:
         """See `Backend.rewind`."""
         held = self._cache[seq]
-        if self.tokens_of(seq)[: checkpoint.length] != checkpoint.state:
+        if self.tokens_of(seq)[: checkpoint.length] != tokens_in(checkpoint):
             raise ValueError(f"the checkpoint is of other tokens than sequence {seq} begins with")
         self._n_rewinds += 1
         lost = self._script.rewinds and self._n_rewinds % self._script.rewinds == 0

@@ -59,7 +59,7 @@ class Checkpoint:
     """Tokens of the sequence when it was taken."""
     n_bytes: int
     state: object
-    """The backend's own."""
+    """The backend's own. One that is an array of bytes can be saved to disk with the sequence."""
 
 
 @dataclass(frozen=True, slots=True)

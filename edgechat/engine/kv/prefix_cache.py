@@ -301,7 +301,12 @@ class PrefixCache:
             return
         if taken.n_bytes > limit:
             return
-        slot.tip.checkpoints.append(taken)
+        self._add_checkpoint(slot.tip, taken)
+
+    def _add_checkpoint(self, node: Node, taken: Checkpoint) -> None:
+        """Keep a checkpoint behind the tokens of a node; others leave where memory is short."""
+        limit = self._backend.checkpoint_bytes
+        node.checkpoints = sorted([*node.checkpoints, taken], key=lambda one: one.length)
         while sum(one.n_bytes for one in self.checkpoints) > limit:
             self._drop_checkpoint(keep=taken)
 
@@ -355,14 +360,19 @@ class PrefixCache:
 
     # A state from elsewhere.
 
-    def restore(self, tokens: Sequence[int], state: object) -> bool:
-        """Fill a free slot with a saved state of `tokens`; False if the backend refuses it."""
+    def restore(self, tokens: Sequence[int], state: object, checkpoint: Checkpoint | None = None) -> bool:
+        """Fill a free slot with a saved state of `tokens`; False if the backend refuses it.
+
+        checkpoint: of some of the tokens.
+        """
         if not self.has_free_slot:
             return False
         slot = self._empty_slot()
         if not self._backend.restore(slot.id, state, len(tokens)):  # type: ignore[arg-type]
             return False
         self.extend(slot, tokens)
+        if checkpoint is not None and checkpoint.n_bytes <= self._backend.checkpoint_bytes:
+            self._add_checkpoint(self._node_ending(slot, checkpoint.length), checkpoint)
         self._touch(slot)
         return True
 

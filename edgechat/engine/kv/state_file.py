@@ -1,9 +1,11 @@
 """The file of one chat's saved state.
 
-magic, version, fingerprint, number of tokens, bytes of state     little endian
+magic, version, fingerprint, number of tokens, bytes of state,
+    tokens and bytes of the checkpoint                            little endian
 CRC-32 of that                                                    so that the head can be verified by itself
 the tokens                                                        4 bytes each
 the state
+the checkpoint                                                    0 bytes where there is none
 CRC-32 of all before
 
 The checksum is against accidents, of which CRC-32 misses one in 4 billion: an attacker who can write into the
@@ -29,8 +31,8 @@ if TYPE_CHECKING:  # numpy takes 60 ms, which a front end that only forgets a ch
     import numpy as np
     import numpy.typing as npt
 
-_MAGIC, _VERSION = b"edgestat", 1
-_HEAD = struct.Struct("<8sI32sQQ")
+_MAGIC, _VERSION = b"edgestat", 2
+_HEAD = struct.Struct("<8sI32sQQQQ")
 _CRC = struct.Struct("<I")
 _TOKEN = 4
 _NOFOLLOW, _NONBLOCK = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
@@ -61,19 +63,32 @@ class StateHeader:
     """Number of tokens."""
     size: int
     """Bytes of the state."""
+    cut_tokens: int = 0
+    """Tokens of the checkpoint; 0: there is none."""
+    cut_size: int = 0
+    """Bytes of the checkpoint."""
 
     @property
     def file_size(self) -> int:
         """Bytes of the whole file."""
-        return _HEAD.size + _CRC.size + _TOKEN * self.tokens + self.size + _CRC.size
+        return _HEAD.size + _CRC.size + _TOKEN * self.tokens + self.size + self.cut_size + _CRC.size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """A checkpoint: with it, a state that cannot be cut goes back to its first `length` tokens."""
+
+    length: int
+    state: npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedState:
-    """A state and its tokens."""
+    """A state, its tokens, and a place to go back to."""
 
     tokens: list[int]
     state: npt.NDArray[np.uint8]
+    cut: Cut | None = None
 
 
 def key_of(fingerprint: bytes) -> bytes:
@@ -143,16 +158,17 @@ def read(fd: int, key: bytes, *, at_most: int, wanted: Callable[[], bool]) -> Sa
     raw = os.read(fd, _HEAD.size + _CRC.size)
     head = _head(raw, os.fstat(fd).st_size, key, at_most)
     tokens, state = np.empty(head.tokens, "<u4"), np.empty(head.size, np.uint8)
+    cut = np.empty(head.cut_size, np.uint8)
     crc = zlib.crc32(raw)
     with open(fd, "rb", buffering=0, closefd=False) as file:
-        for block in _blocks(tokens.view(np.uint8), state):
+        for block in _blocks(tokens.view(np.uint8), state, cut):
             if not wanted():
                 raise WriteStopped
             _fill(file, block)
             crc = zlib.crc32(block, crc)
         if file.read(_CRC.size) != _CRC.pack(crc):
             raise StateRefused("its checksum is wrong", broken=True)
-    return SavedState(tokens.tolist(), state)
+    return SavedState(tokens.tolist(), state, Cut(head.cut_tokens, cut) if head.cut_tokens else None)
 
 
 def write(
@@ -160,17 +176,19 @@ def write(
     key: bytes,
     tokens: npt.NDArray[np.uint32],
     state: npt.NDArray[np.uint8],
+    cut: Cut | None = None,
     *,
     wanted: Callable[[], bool],
 ) -> None:
     """Write a file and flush it to disk. Raises OSError; WriteStopped once it is not `wanted`."""
     import numpy as np
 
-    head = _HEAD.pack(_MAGIC, _VERSION, key, len(tokens), len(state))
+    cut_tokens, cut_state = (cut.length, cut.state) if cut is not None else (0, np.empty(0, np.uint8))
+    head = _HEAD.pack(_MAGIC, _VERSION, key, len(tokens), len(state), cut_tokens, len(cut_state))
     head += _CRC.pack(zlib.crc32(head))
     _drain(fd, memoryview(head))
     crc, unsynced = zlib.crc32(head), 0
-    for block in _blocks(tokens.astype("<u4", copy=False).view(np.uint8), state):
+    for block in _blocks(tokens.astype("<u4", copy=False).view(np.uint8), state, cut_state):
         if not wanted():
             raise WriteStopped
         crc = zlib.crc32(block, crc)
@@ -186,15 +204,17 @@ def write(
 def _head(raw: bytes, file_size: int, key: bytes, at_most: int) -> StateHeader:
     if len(raw) < _HEAD.size + _CRC.size or not raw.startswith(_MAGIC):
         raise StateRefused("it is not a saved KV state", broken=True)
-    _, version, file_key, tokens, size = _HEAD.unpack_from(raw)
+    _, version, file_key, *sizes = _HEAD.unpack_from(raw)
     if version != _VERSION:
         raise StateRefused("it was written by another version of edgechat")
     if _CRC.pack(zlib.crc32(raw[: _HEAD.size])) != raw[_HEAD.size :]:
         raise StateRefused("its header is damaged", broken=True)
-    head = StateHeader(tokens, size)
+    head = StateHeader(*sizes)
     # Checked before anything is allocated.
     if head.file_size != file_size:
         raise StateRefused(f"it should have {head.file_size} bytes and has {file_size}", broken=True)
+    if head.cut_tokens > head.tokens or (head.cut_size and not head.cut_tokens):
+        raise StateRefused("its checkpoint is none of its tokens'", broken=True)
     if file_key != key:
         raise StateRefused("it belongs to another model, or to other settings")
     if file_size > at_most:

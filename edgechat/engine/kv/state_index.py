@@ -25,7 +25,7 @@ class FoundState:
 
     chat: str
     shared: int
-    """Tokens that both begin with."""
+    """Tokens of the prompt that can be had from it."""
     tokens: int
     """Tokens of the state."""
     size: int
@@ -39,6 +39,8 @@ class KnownState:
     chat: str
     tokens: npt.NDArray[np.uint32]
     size: int
+    cut: int = 0
+    """Tokens up to its checkpoint; 0: it has none."""
 
 
 class StateIndex:
@@ -69,17 +71,23 @@ class StateIndex:
 def best_of(states: Iterable[KnownState], tokens: Sequence[int], *, whole: bool) -> FoundState | None:
     """Return the state that shares the most tokens with a prompt, of several the smallest; None if none does.
 
-    whole: only states of which all tokens are shared.
+    whole: only states of which all tokens are shared, or all up to the checkpoint.
     """
     import numpy as np
 
     prompt = np.array(tokens, np.uint32)
     found = [
-        FoundState(state.chat, shared, len(state.tokens), state.size)
+        FoundState(state.chat, usable, len(state.tokens), state.size)
         for state in states
-        if (shared := _shared(prompt, state.tokens)) and (not whole or shared == len(state.tokens))
+        if (usable := _usable(state, _shared(prompt, state.tokens), whole=whole))
     ]
     return max(found, key=lambda state: (state.shared, -state.size), default=None)
+
+
+def _usable(state: KnownState, shared: int, *, whole: bool) -> int:
+    if not whole or shared == len(state.tokens):
+        return shared
+    return state.cut if shared >= state.cut else 0
 
 
 def _shared(left: npt.NDArray[np.uint32], right: npt.NDArray[np.uint32]) -> int:
@@ -97,4 +105,4 @@ def _read(chat: str, path: Path, key: bytes, at_most: int) -> KnownState | None:
             head, tokens = state_file.read_tokens(fd, key, at_most=at_most)
     except (OSError, MemoryError, StateRefused):
         return None
-    return KnownState(chat, tokens, head.size)
+    return KnownState(chat, tokens, head.size, head.cut_tokens)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
 from edgechat.engine.kv import state_file, state_folder
-from edgechat.engine.kv.state_file import SavedState, StateHeader, StateRefused, WriteStopped
+from edgechat.engine.kv.state_file import Cut, SavedState, StateHeader, StateRefused, WriteStopped
 from edgechat.engine.kv.state_folder import folder, forget, prune
 from edgechat.engine.kv.state_index import FoundState, KnownState, StateIndex, best_of
 from edgechat.engine.snapshot import StatesOnDisk
@@ -62,6 +62,11 @@ class _Write:
     chat: str
     tokens: npt.NDArray[np.uint32]
     state: npt.NDArray[np.uint8] | None
+    cut: Cut | None
+
+    @property
+    def cut_tokens(self) -> int:
+        return self.cut.length if self.cut is not None else 0
 
     @property
     def is_wanted(self) -> bool:
@@ -101,7 +106,9 @@ class KVStateStore:
         """Bytes per second at which states have been read and checked."""
         return self._read_bytes / self._read_seconds
 
-    def save(self, chat: str, tokens: Sequence[int], state: npt.NDArray[np.uint8]) -> Future[bool]:
+    def save(
+        self, chat: str, tokens: Sequence[int], state: npt.NDArray[np.uint8], cut: Cut | None = None
+    ) -> Future[bool]:
         """Write the state of a chat in place of an earlier one; False if it was not written.
 
         That happens if it is larger than the limit, if a later `save`, `forget` or `close` comes first, or if
@@ -111,7 +118,7 @@ class KVStateStore:
         import numpy as np
 
         state_folder.check_id(chat)
-        write = _Write(chat, np.array(tokens, np.uint32), np.ascontiguousarray(state).reshape(-1))
+        write = _Write(chat, np.array(tokens, np.uint32), np.ascontiguousarray(state).reshape(-1), cut)
         with self._lock:
             self._drop(self._queued.get(chat))
             self._queued[chat] = write
@@ -130,14 +137,15 @@ class KVStateStore:
     def find(self, tokens: Sequence[int], *, whole: bool) -> FoundState | None:
         """Return the state, of any chat, that has the most of a prompt's beginning; None if none has.
 
-        whole: only states all of which the prompt begins with. A state that is still to be written counts.
+        whole: only states all of which the prompt begins with, or all up to their checkpoint. A state that is
+        still to be written counts.
         What is found may turn out to be damaged. Waits for the fingerprint if there is a file.
         """
         if self.limit == 0:
             return None
         with self._lock:
             pending = [
-                KnownState(write.chat, write.tokens, len(write.state))
+                KnownState(write.chat, write.tokens, len(write.state), write.cut_tokens)
                 for write in (*self._queued.values(), self._running)
                 if write is not None and write.state is not None
             ]
@@ -233,7 +241,8 @@ class KVStateStore:
         if state is None:
             raise WriteStopped
         key, path = self._key.result(), state_folder.made_folder()
-        size = StateHeader(len(write.tokens), len(state)).file_size
+        cut_size = len(write.cut.state) if write.cut is not None else 0
+        size = StateHeader(len(write.tokens), len(state), write.cut_tokens, cut_size).file_size
         limit = min(MOST, shutil.disk_usage(path).free // 10) if self.limit is None else self.limit
         if size <= limit:
             self._put(write, state, key)
@@ -246,7 +255,7 @@ class KVStateStore:
         draft = state_folder.draft_of(write.chat)
         try:
             with state_file.created(draft) as fd:
-                state_file.write(fd, key, write.tokens, state, wanted=lambda: write.is_wanted)
+                state_file.write(fd, key, write.tokens, state, write.cut, wanted=lambda: write.is_wanted)
             # Under the lock: `forget` either finds the file or prevents it.
             with self._lock:
                 if not write.is_wanted:

@@ -16,11 +16,12 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 
 from edgechat.device.load import on_battery
-from edgechat.engine.backends.base import Backend
+from edgechat.engine.backends.base import Backend, Checkpoint
 from edgechat.engine.kv.prefix_cache import Node, Slot, common_prefix
-from edgechat.engine.kv.state_file import SavedState
+from edgechat.engine.kv.state_file import Cut, SavedState
 from edgechat.engine.kv.state_folder import check_id
 from edgechat.engine.kv.state_store import KVStateStore, worth_saving
 from edgechat.engine.sampling import Sampler
@@ -299,7 +300,7 @@ class ChatCache:
         if not self._is_faster_read(len(state), n):
             return None
         cached.saved = tokens[:n]
-        return self._states.save(chat, cached.saved, state)
+        return self._states.save(chat, cached.saved, state, _first_cut(slot))
 
     def _read(self, sequence: Sequence) -> _Reading | None:
         """Begin to read the state that has the most of a prompt, if that is faster than to compute it."""
@@ -335,16 +336,21 @@ class ChatCache:
 
     def _restore(self, sequence: Sequence, saved: SavedState) -> None:
         shared = common_prefix(saved.tokens, sequence.tokens)
-        cuts = self._backend.capabilities.cuts
+        cut = saved.cut if saved.cut is not None and not self._backend.capabilities.cuts else None
+        if cut is not None and cut.length <= shared < len(saved.tokens):
+            shared = cut.length
+        elif shared < len(saved.tokens) and not self._backend.capabilities.cuts:
+            return
         _, here = self._scheduler.cache.best(sequence.tokens, len(sequence.tokens) - 1)
-        if shared < here + WORTH_READING or not (cuts or shared == len(saved.tokens)):
+        if shared < here + WORTH_READING:
             return
         cache = self._scheduler.cache
         if cache.cells_of_busy() + len(saved.tokens) > self._scheduler.cells:
             return
         while cache.cells_used + len(saved.tokens) > self._scheduler.cells and cache.evict():
             pass
-        cache.restore(saved.tokens, saved.state)
+        checkpoint = None if cut is None else Checkpoint(cut.length, cut.state.nbytes, cut.state)
+        cache.restore(saved.tokens, saved.state, checkpoint)
 
     def close(self) -> None:
         """Finish writing states."""
@@ -363,6 +369,14 @@ def _prewarming(cached: CachedChat, tokens: list[int]) -> Sequence:
         arrived=0.0,
         spent=cached.spent,
     )
+
+
+def _first_cut(slot: Slot) -> Cut | None:
+    """Return the first checkpoint worth going back to: others begin with the same system prompt and tools."""
+    for one in slot.checkpoints:
+        if WORTH_READING <= one.length < slot.length and isinstance(one.state, np.ndarray):
+            return Cut(one.length, one.state)
+    return None
 
 
 def _done(result: _T) -> Future[_T]:

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Interrupted
+from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Checkpoint, Interrupted
 from tests.engine.runtimes import Cold, Load, Runtime, feed, is_true, load, plan, some
 from tests.kit import CHATML, END, TEXT_END, Spec
 
@@ -323,6 +323,28 @@ def test_a_restored_state_goes_on_as_if_never_stopped(runtime: Runtime, kind: st
         assert is_true(feed(after, 2, 0, tokens), feed(before, 1, 0, tokens))  # it has stayed empty
     finally:
         before.close()
+        after.close()
+
+
+def test_a_restored_state_goes_back_to_a_checkpoint_that_was_saved_with_it(
+    kind: str, runtime: Runtime, open_backend: Load, cold: Cold
+) -> None:
+    """Also after a restart: as bytes, in another backend."""
+    before = open_backend(kind)
+    if before.capabilities.cuts:
+        pytest.skip("it can be cut anywhere")
+    feed(before, 0, 0, some(1, 150))
+    checkpoint = before.checkpoint(0)
+    if not isinstance(checkpoint.state, np.ndarray):
+        pytest.skip("its checkpoints are not saved")
+    feed(before, 0, 150, some(2, 100))
+    state, kept = before.save(0), np.frombuffer(checkpoint.state.tobytes(), np.uint8)
+    after = load(plan(runtime.model(kind)))
+    try:
+        assert after.restore(1, state, 250)
+        assert after.rewind(1, Checkpoint(150, kept.nbytes, kept))
+        assert is_true(feed(after, 1, 150, some(3, 60)), cold(some(1, 150) + some(3, 60)))
+    finally:
         after.close()
 
 

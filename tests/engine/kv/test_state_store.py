@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgechat.engine.kv import state_file, state_index, state_store
+from edgechat.engine.kv.state_file import Cut
 from edgechat.engine.kv.state_index import FoundState
 from edgechat.engine.kv.state_store import KVStateStore, folder, forget, prune, worth_saving
 
@@ -205,7 +206,7 @@ def test_whatever_happens_to_a_file_no_wrong_state_comes_of_it(data: st.DataObje
 
 
 def head_of(tokens: int, size: int, key: bytes = b"a model") -> bytes:
-    head = struct.pack("<8sI32sQQ", b"edgestat", 1, state_file.key_of(key), tokens, size)
+    head = struct.pack("<8sI32sQQQQ", b"edgestat", 2, state_file.key_of(key), tokens, size, 0, 0)
     return head + struct.pack("<I", zlib.crc32(head))
 
 
@@ -693,3 +694,26 @@ def test_states_of_programs_leave_after_a_month(kept: KVStateStore) -> None:
     os.utime(file_of(D), (time.time(), time.time() - 31 * day))
     assert prune(lambda chat: chat == A) == 1
     assert there() == {f"{A}.state"}
+
+
+# Places to go back to.
+
+
+def test_a_checkpoint_is_kept_with_its_state(kept: KVStateStore) -> None:
+    assert kept.save(A, [1, 2, 3, 4], STATE, Cut(2, STATE[:7])).result()
+    found = kept.load(A).result()
+    assert found is not None
+    assert found.cut is not None
+    assert (found.cut.length, found.cut.state.tolist()) == (2, STATE[:7].tolist())
+    assert np.array_equal(found.state, STATE)
+    assert kept.find([1, 2, 3, 5], whole=True) == FoundState(A, 2, 4, 40)
+    assert kept.find([1, 5], whole=True) is None
+    assert kept.find([1, 2, 3, 5], whole=False) == FoundState(A, 3, 4, 40)
+
+
+@pytest.mark.parametrize(("length", "size"), [(5, 7), (0, 7)])
+def test_a_checkpoint_of_other_tokens_is_refused(kept: KVStateStore, length: int, size: int) -> None:
+    head = struct.pack("<8sI32sQQQQ", b"edgestat", 2, state_file.key_of(b"a model"), 4, 40, length, size)
+    spoil(head + struct.pack("<I", zlib.crc32(head)) + bytes(16 + 40 + size + 4))
+    assert kept.load(A).result() is None
+    assert not file_of(A).exists()

@@ -394,7 +394,21 @@ def test_another_chat_continues_from_what_was_left(make: MakeEngine, chat: str |
     assert end.usage.cached_tokens >= len(common)
 
 
-def test_a_state_that_cannot_be_cut_is_of_no_use_to_another_chat(make: MakeEngine) -> None:
+@pytest.mark.parametrize("kind", ["windowed", "hybrid"])
+def test_another_chat_goes_back_to_the_system_prompt_of_a_state_that_cannot_be_cut(
+    make: MakeEngine, kind: str
+) -> None:
+    rules = Message("system", "You are brief. " * 100)
+    engine = make(states=b"x", **KINDS[kind])
+    ask(engine, "a", rules, user("What? " * 20))
+    leave(engine)
+    again = make(states=b"x", **KINDS[kind])
+    text, end, _ = ask(again, "b", rules, user("Why? " * 20), chat="beef0000")
+    assert text == "Hello."
+    assert end.usage.cached_tokens >= 0.95 * len(rules.content)
+
+
+def test_a_state_that_cannot_be_cut_is_of_no_use_to_what_only_begins_alike(make: MakeEngine) -> None:
     engine = make(states=b"x", cuts=False)
     ask(engine, "a", user("What? " * 20))
     leave(engine)
