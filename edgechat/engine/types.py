@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from edgechat.base.errors import EdgechatError, by_name
+from edgechat.images.image import Image
 from edgechat.native.buffers import Buffer
 from edgechat.planner.estimate.actual_load import Difference
 
@@ -51,6 +52,8 @@ class Message(msgspec.Struct, frozen=True):
     calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
     """Of a tool: the call that `content` is the result of."""
+    images: tuple[Image, ...] = ()
+    """In the order of their places in `content`, see `edgechat.images.image.PLACE`."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +157,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     can_switch_thinking: bool
     has_effort: bool = False
     """Whether its template has a switch for how long to think."""
+    sees: bool = False
+    """Whether messages may have images."""
     template: Literal["own", "chatml"]
     """chatml: the file has no template, so the most common one is used."""
     load_ms: float
