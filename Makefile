@@ -130,8 +130,8 @@ $(VENV)/bin/python:
 $(VENV)/.installed: pyproject.toml $(LOCK) packaging/binary/llama.cmake | $(VENV)/bin/python
 	@echo "Installing edgechat; llama.cpp is compiled for this machine, which takes some minutes the first time."
 	$(PIP) install --quiet -c $(LOCK) -e '.[server]'
-	@$(BIN)/python -c 'import llama_cpp.mtmd_cpp' 2>/dev/null || $(PIP) install --quiet -c $(LOCK) --no-deps \
-	    --force-reinstall --no-cache-dir llama-cpp-python
+	@$(BIN)/python -c 'import llama_cpp.mtmd_cpp' 2>/dev/null || { $(PIP) cache remove llama_cpp_python >/dev/null 2>&1; \
+	    $(PIP) install --quiet -c $(LOCK) --no-deps --force-reinstall llama-cpp-python; }
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml $(LOCK) $(VENV)/.installed

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from edgechat.native.handles import Aborted
 from edgechat.native.multimodal.chunks import MediaChunk, TextChunk
 from tests.kit.vision import KINDS, PROMPT, noisy, plain
 from tests.native.multimodal.seer import NEAR, Place, Row, Seer, apart
@@ -96,14 +97,14 @@ def test_beside_text_of_other_sequences(seer: Seer, whole: Place) -> None:
     """Between two batches of a picture, and in one batch with the text behind it, others go on."""
     text = [int(token) for token in np.random.default_rng(1).integers(32, 127, 40)]
     seer.context.clear()
-    alone = [step(seer, 1, text, at) for at in range(40)]
+    alone = [step(seer, 1, text[at : at + 1], at) for at in range(40)]
     seer.context.clear()
     *before, last = seer.chunks(*PARTS)
     beside: list[Row] = []
     place = Place(seq=0)
     for chunk in before:
         seer.read([chunk], place, batch=4 if seer.projector.causal else 0)
-        beside += [step(seer, 1, text, at) for at in range(len(beside), len(beside) + 3)]
+        beside += [step(seer, 1, text[at : at + 1], at) for at in range(len(beside), len(beside) + 3)]
     assert isinstance(last, TextChunk)
     at = len(beside)
     runs = [(1, at, text[at : at + 1], 1), (0, place.position, last.tokens, 1)]
@@ -114,8 +115,8 @@ def test_beside_text_of_other_sequences(seer: Seer, whole: Place) -> None:
     assert apart(rows[1], whole.row) < NEAR
 
 
-def step(seer: Seer, seq: int, text: list[int], at: int) -> Row:
-    rows = seer.context.decode([(seq, at, text[at : at + 1], 1)])
+def step(seer: Seer, seq: int, tokens: list[int], at: int) -> Row:
+    rows = seer.context.decode([(seq, at, tokens, 1)])
     assert rows is not None
     return rows[0].copy()
 
@@ -230,3 +231,49 @@ def test_a_state_in_another_context(seer: Seer, whole: Place) -> None:
 def test_shifting_is_for_models_without_rows_and_columns(seer: Seer) -> None:
     """With M-RoPE llama.cpp ends the process where positions are shifted; it says that it cannot."""
     assert seer.context.can_shift == (not seer.projector.uses_mrope and not seer.model.window)
+
+
+def test_an_aborted_picture_leaves_no_part_of_its_micro_batch(seer: Seer, whole: Place) -> None:
+    """What it leaves can be cut off where the picture began; a recurrent state is of no more use."""
+    first, *between, text = seer.chunks(*PARTS)
+    seer.context.clear()
+    place = seer.read([first], Place())
+    start = place.position
+    chunk = next(one for one in between if isinstance(one, MediaChunk))
+    embeddings = seer.projector.encode(chunk)
+    positions = chunk.positions(start, mrope=seer.projector.uses_mrope)
+    seer.context.abort()
+    with pytest.raises(Aborted):
+        seer.context.decode_embeddings(0, embeddings, positions, causal=chunk.causal, abortable=True)
+    seer.context.clear_abort()
+    if seer.model.has_recurrent_state:
+        return
+    assert seer.context.last_position(0) == start - 1
+    assert apart(seer.read([*between, text], place).row, whole.row) < NEAR
+
+
+def test_drafts_behind_a_picture_are_rolled_back() -> None:
+    """By snapshots of the recurrent state, in the sequence that decoded them."""
+    with Seer("hybrid", n_rs_seq=4) as seer:
+        place = cold(seer)
+        never_drafted = step(seer, 0, [67], place.position)
+        place = cold(seer)
+        assert seer.context.decode([(0, place.position, [66, 68, 68], 1)]) is not None
+        assert seer.context.remove(0, place.position + 1)
+        rolled = step(seer, 0, [67], place.position + 1)
+        place = cold(seer)
+        assert seer.context.decode([(0, place.position, [66], 1)]) is not None
+        assert apart(rolled, step(seer, 0, [67], place.position + 1)) < NEAR
+        assert apart(rolled, never_drafted) > NEAR
+
+
+def test_a_picture_behind_the_window() -> None:
+    """Layers that see everything still have it; text and pictures go on behind it."""
+    with Seer("windowed") as seer:
+        long = "word " * 60
+        seer.context.clear()
+        place = seer.read(seer.chunks(PROMPT[0], plain("green"), long + PROMPT[1]), Place())
+        assert place.position > 2 * seer.model.window
+        assert seer.write(place) == " green"
+        seer.read(seer.chunks(PROMPT[0], plain("yellow"), PROMPT[1]), place)
+        assert seer.write(place) == " yellow"
