@@ -71,7 +71,7 @@ class MediaChunk:
     It stays useful when its pixels are released: embeddings that were kept are decoded by its positions.
     """
 
-    def __init__(self, native: lib.mtmd_input_chunk_p, *, causal: bool) -> None:
+    def __init__(self, native: lib.mtmd_input_chunk_p, *, causal: bool, mrope: bool) -> None:
         """Copy the chunk, which belongs to the list that it is in."""
         self.id = (lib.mtmd_input_chunk_get_id(native) or b"").decode()
         """The id of the bitmap it was made of; '' for counting."""
@@ -83,8 +83,9 @@ class MediaChunk:
         """How much further on the next token is: fewer than `n_tokens` with M-RoPE."""
         self.causal = causal
         """False: its tokens see each other, and belong into one micro-batch."""
-        self._first = _positions(native, 0, self.n_tokens)
-        self._step = _positions(native, 1, self.n_tokens) - self._first
+        first, second = (_positions(native, start, self.n_tokens) for start in (0, 1))
+        n_numbers = 4 if mrope else 1
+        self._first, self._step = first[:n_numbers], (second - first)[:n_numbers]
         self._pointer: lib.mtmd_input_chunk_p | None = lib.mtmd_input_chunk_copy(native)
 
     @property
@@ -94,13 +95,12 @@ class MediaChunk:
             raise ValueError("the pixels of the chunk have been released")
         return self._pointer
 
-    def positions(self, start: int, *, mrope: bool) -> npt.NDArray[np.int32]:
+    def positions(self, start: int) -> npt.NDArray[np.int32]:
         """Return where its embeddings are if the first is at `start`: [1 or, with M-RoPE, 4; n_tokens].
 
         Those four are time, row, column and nothing. All of an M-RoPE picture are at the same time, `start`.
         """
-        found = self._first + start * self._step
-        return found if mrope else found[:1]
+        return self._first + start * self._step
 
     def close(self) -> None:
         """Release the pixels."""

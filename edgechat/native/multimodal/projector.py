@@ -90,14 +90,17 @@ class Projector:
             return
         with closing(Bitmap(64, 64, None)) as blank:
             chunks = self.tokenize([blank], bos=False, special=True)
+        marks: list[int] = []
         for chunk in chunks:
             if isinstance(chunk, MediaChunk):
                 chunk.close()
-            elif min(chunk.tokens, default=0) < 0:
-                raise LoadFailed(
-                    f"The model has no tokens for pictures: {self.name} belongs to another one.",
-                    hint=_OTHER_FILE,
-                )
+            else:
+                marks += chunk.tokens
+        if min(marks, default=0) < 0:
+            raise LoadFailed(
+                f"The model has no tokens for pictures: {self.name} belongs to another one.",
+                hint=_OTHER_FILE,
+            )
 
     @property
     def pointer(self) -> lib.mtmd_context_p:
@@ -134,11 +137,18 @@ class Projector:
                     hint="Crop it: a picture much longer than wide has nothing left when it is scaled down.",
                 )
             chunks = [
-                _copied(lib.mtmd_input_chunks_get(found, index), causal=self.causal)
+                self._copied(lib.mtmd_input_chunks_get(found, index))
                 for index in range(lib.mtmd_input_chunks_size(found))
             ]
         _number([part.id for part in parts if isinstance(part, Bitmap)], chunks)
         return chunks
+
+    def _copied(self, native: lib.mtmd_input_chunk_p) -> Chunk:
+        if lib.mtmd_input_chunk_get_type(native) != lib.MTMD_INPUT_CHUNK_TYPE_TEXT:
+            return MediaChunk(native, causal=self.causal, mrope=self.uses_mrope)
+        count = ctypes.c_size_t()
+        tokens = lib.mtmd_input_chunk_get_tokens_text(native, ctypes.byref(count))
+        return TextChunk(tuple(tokens[: count.value]) if tokens else ())
 
     def encode(
         self, chunk: MediaChunk, *, between: Callable[[], bool] | None = None, every: float = 0.05
@@ -169,10 +179,7 @@ class Projector:
         output = lib.mtmd_get_output_embd(self.pointer)
         embeddings = np.ctypeslib.as_array(output, (chunk.n_tokens, self._n_embd)).copy()
         if not np.isfinite(embeddings).all():
-            raise DecodeFailed(
-                "The projector produced NaN or infinite values.",
-                hint=_OTHER_FILE,
-            )
+            raise DecodeFailed("The projector produced NaN or infinite values.", hint=_OTHER_FILE)
         return embeddings
 
     def _operation(self, _tensor: int, ask: bool, _user: object) -> bool:
@@ -216,14 +223,6 @@ def parameters(
 def _text(text: str, special: bool) -> lib.mtmd_input_text:
     raw = text.encode("utf-8", "replace")
     return lib.mtmd_input_text(raw, len(raw), False, special)
-
-
-def _copied(native: lib.mtmd_input_chunk_p, *, causal: bool) -> Chunk:
-    if lib.mtmd_input_chunk_get_type(native) != lib.MTMD_INPUT_CHUNK_TYPE_TEXT:
-        return MediaChunk(native, causal=causal)
-    count = ctypes.c_size_t()
-    tokens = lib.mtmd_input_chunk_get_tokens_text(native, ctypes.byref(count))
-    return TextChunk(tuple(tokens[: count.value]) if tokens else ())
 
 
 def _number(bitmaps: Sequence[str], chunks: Sequence[Chunk]) -> None:

@@ -85,7 +85,7 @@ class Seer:
 
     def see(self, chunk: MediaChunk, embeddings: Row, place: Place, *, batch: int = 0) -> None:
         """Compute the embeddings of a chunk."""
-        positions = chunk.positions(place.position, mrope=self.projector.uses_mrope)
+        positions = chunk.positions(place.position)
         step = batch or chunk.n_tokens
         for start in range(0, chunk.n_tokens, step):
             part = slice(start, start + step)

@@ -48,7 +48,7 @@ def test_positions_and_cells(seer: Seer, whole: Place) -> None:
         elif seer.projector.uses_mrope:
             assert last == start
             assert chunk.n_positions == 4 < chunk.n_tokens == 16
-            assert chunk.positions(start, mrope=True)[:, 5].tolist() == [start, start + 1, start + 1, 0]
+            assert chunk.positions(start)[:, 5].tolist() == [start, start + 1, start + 1, 0]
         else:
             assert last == place.position - 1
             assert chunk.n_positions == chunk.n_tokens == 16
@@ -241,7 +241,7 @@ def test_an_aborted_picture_leaves_no_part_of_its_micro_batch(seer: Seer, whole:
     start = place.position
     chunk = next(one for one in between if isinstance(one, MediaChunk))
     embeddings = seer.projector.encode(chunk)
-    positions = chunk.positions(start, mrope=seer.projector.uses_mrope)
+    positions = chunk.positions(start)
     seer.context.abort()
     with pytest.raises(Aborted):
         seer.context.decode_embeddings(0, embeddings, positions, causal=chunk.causal, abortable=True)
