@@ -14,6 +14,7 @@ ROLES = {
     "template": "edgechat.engine.prompt.template_child",
     "grammar": "edgechat.engine.reply.grammar_child",
     "devices": "edgechat.native.devices",
+    "projector": "edgechat.native.multimodal.probe",
     "gpu": "edgechat.device.gpu.sources",
     "speed": "edgechat.planner.estimate.kernel_probe_child",
     "xet": "edgechat.models.hub.xet_child",
