@@ -127,6 +127,12 @@ def pull(
     ] = None,
     backend: BackendOption = None,
     revision: Annotated[str | None, typer.Option(help="A branch, tag or commit.")] = None,
+    no_vision: Annotated[
+        bool,
+        typer.Option(
+            "--no-vision", help="Leave out the projector, the file with which the model can see or hear."
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be downloaded, and stop.")
     ] = False,
@@ -148,6 +154,7 @@ def pull(
         draft=draft,
         backend=backend,
         revision=revision,
+        vision=not no_vision,
         dry_run=dry_run,
         force=force,
         json=json,

@@ -8,6 +8,7 @@ sense: they are checked here first.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,8 @@ from edgechat.models.formats.limits import MAX_LAYERS, show, unsound
 
 Modality = Literal["vision", "audio"]
 
+SENSES: dict[Modality, str] = {"vision": "sees", "audio": "hears"}
+"""What a model does with it."""
 ARCHITECTURE = "clip"
 MAX_WIDTH = 1 << 20
 """Channels, and the numbers of a patch."""
@@ -165,6 +168,11 @@ class ProjectorHeader:
         if value is None and default is not None:
             return default
         return _checked(self.header, key, value)
+
+
+def senses(modalities: Iterable[Modality]) -> str:
+    """Return what a model does that has a projector for these: 'sees and hears'."""
+    return " and ".join(SENSES[name] for name in modalities)
 
 
 def is_projector(header: ModelHeader) -> bool:

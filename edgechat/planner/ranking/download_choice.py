@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from edgechat.base.errors import DoesNotFit, HubError, ModelFileError, NotADraft
-from edgechat.models.choices import ModelChoice
+from edgechat.base.text import one_line
+from edgechat.models.choices import ModelChoice, RemoteFile
 from edgechat.models.formats.header import Format, ModelHeader
+from edgechat.models.formats.projector import Modality
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.listing import RemoteModel
 from edgechat.models.request import ModelRequest
@@ -62,19 +64,27 @@ class DownloadChoice:
     draft: tuple[RepoSource, ModelChoice] | None = None
     no_draft: str = ""
     """Why there is none although one was wanted."""
+    projector: RemoteFile | None = None
+    """What makes pictures or sound readable for the model."""
+    modalities: tuple[Modality, ...] = ()
+    """Which of them it is for."""
+    no_vision: str = ""
+    """Why there is none although the repository has one."""
 
 
 def pick(
     sources: Sequence[RepoSource],
     begun: Callable[[RepoSource, ModelChoice], int],
+    projector_of: Callable[[RepoSource, ModelChoice], RemoteFile | None],
     draft_of: Callable[[Format], tuple[RepoSource | None, str]],
     request: PlanRequest,
 ) -> DownloadChoice:
     """Choose among the models of repositories.
 
     begun: how far an earlier download of a model came; of those with the best verdict the one that came
-    furthest is taken. draft_of: where the draft model for a format is, or why there is none; it is taken if
-    it fits in addition, and, unless it was requested, is much smaller.
+    furthest is taken. projector_of: which projector a model would get. draft_of: where the draft model for a
+    format is, or why there is none; it is taken if it fits in addition, and, unless it was requested, is much
+    smaller.
     Raises HubError, ModelFileError, BackendMissing, SettingsError.
     """
     with DryRun() as dry:
@@ -100,10 +110,27 @@ def pick(
         if not _makes_same_plan(header, chosen.variant.header()):
             chosen = _replanned(chosen, rate(variant, machine, request))
         picked = DownloadChoice(source, choice, described, chosen.plan, chosen.why_not)
+        if request.vision:
+            picked = _seeing(picked, header, projector_of(source, choice))
         small, no_draft = draft_of(choice.format)
         if small is None:
             return replace(picked, no_draft=no_draft)
         return _drafted(picked, variant, machine, request, small)
+
+
+def _seeing(picked: DownloadChoice, header: ModelHeader, projector: RemoteFile | None) -> DownloadChoice:
+    """Return the same with its projector, if that can be used."""
+    if projector is None:
+        return picked
+    name = one_line(projector.name)
+    try:
+        found = picked.source.remote.projector(projector)
+    except (HubError, ModelFileError) as error:
+        return replace(picked, no_vision=f"Its projector cannot be used. {error.message}")
+    misfit = found.misfit(header)
+    if misfit:
+        return replace(picked, no_vision=f"{name} does not belong to this model: {misfit}.")
+    return replace(picked, projector=projector, modalities=found.modalities)
 
 
 def _replanned(chosen: RankedFile, again: RankedFile) -> RankedFile:
