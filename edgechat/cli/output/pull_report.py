@@ -11,7 +11,7 @@ import msgspec
 
 from edgechat.base.text import flat, mebibytes, one_line
 from edgechat.models.choices import RemoteFile
-from edgechat.models.formats.projector import senses
+from edgechat.models.formats.modalities import senses
 from edgechat.models.hub.download import FetchedFile
 from edgechat.models.local.scan import ModelPartFile
 from edgechat.models.local.stores import found_at

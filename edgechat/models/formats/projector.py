@@ -8,21 +8,16 @@ sense: they are checked here first.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.gguf import read_header
 from edgechat.models.formats.header import GgufArray, ModelHeader, Value
 from edgechat.models.formats.limits import MAX_LAYERS, show, unsound
+from edgechat.models.formats.modalities import Modality
 
-Modality = Literal["vision", "audio"]
-
-SENSES: dict[Modality, str] = {"vision": "sees", "audio": "hears"}
-"""What a model does with it."""
 ARCHITECTURE = "clip"
 MAX_WIDTH = 1 << 20
 """Channels, and the numbers of a patch."""
@@ -170,11 +165,6 @@ class ProjectorHeader:
         return _checked(self.header, key, value)
 
 
-def senses(modalities: Iterable[Modality]) -> str:
-    """Return what a model does that has a projector for these: 'sees and hears'."""
-    return " and ".join(SENSES[name] for name in modalities)
-
-
 def is_projector(header: ModelHeader) -> bool:
     """Return whether this is the header of a projector rather than a model."""
     return header.text("general.architecture") == ARCHITECTURE
@@ -183,6 +173,16 @@ def is_projector(header: ModelHeader) -> bool:
 def read_projector(path: Path) -> ProjectorHeader:
     """Read the header of a projector. Raises ModelFileError, also for a file that is something else."""
     return projector_of(read_header(path))
+
+
+def read_for(model: ModelHeader, path: Path) -> tuple[ProjectorHeader | None, str]:
+    """Return the header of the projector beside a model, or None and why it cannot be used, as a sentence."""
+    try:
+        projector = read_projector(path)
+    except ModelFileError as error:
+        return None, error.message
+    misfit = projector.misfit(model)
+    return (None, f"{path.name} does not belong to this model: {misfit}.") if misfit else (projector, "")
 
 
 def projector_of(header: ModelHeader) -> ProjectorHeader:

@@ -15,7 +15,7 @@ from edgechat.base.errors import DoesNotFit, HubError, ModelFileError, NotADraft
 from edgechat.base.text import one_line
 from edgechat.models.choices import ModelChoice, RemoteFile
 from edgechat.models.formats.header import Format, ModelHeader
-from edgechat.models.formats.projector import Modality
+from edgechat.models.formats.modalities import Modality
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.listing import RemoteModel
 from edgechat.models.request import ModelRequest

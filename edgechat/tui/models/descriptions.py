@@ -53,6 +53,8 @@ def _facts(item: ModelItem) -> Iterator[str]:
         if item.entry.thinking != "none":
             switch = {"always": "always thinks first", "default-on": "thinks first; can be switched off"}
             yield switch.get(item.entry.thinking, "can think first")
+    if item.senses:
+        yield item.senses
     if item.row is not None:
         yield item.row.model.place.value
         if item.row.glance.n_params:
@@ -72,6 +74,11 @@ def _state(item: ModelItem, offline: str) -> Iterator[Content]:
         yield Content.styled(f"Damaged: {printable(item.damage)}", "$error")
     elif item.is_too_large and item.option is not None:
         yield Content.styled(printable(item.option.why_not), "$warning")
+    elif item.row is not None and item.row.glance.no_vision:
+        yield Content.styled(printable(item.row.glance.no_vision), "$warning")
+    elif item.missing_senses and item.entry is not None:
+        how = f"With its projector, which is not here, it {item.missing_senses}"
+        yield Content.styled(f"{how}: edgechat pull {item.entry.name}", "dim")
     if offline and item.group in (ModelGroup.REMOTE, ModelGroup.HUB):
         yield Content.styled(f"It cannot be downloaded now: {offline} keeps edgechat offline.", "$warning")
 
