@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from edgechat.base import paths
 from edgechat.base.errors import SettingsError
-from edgechat.models.formats.modalities import Modality
+from edgechat.models.formats.modalities import Modality, modalities
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.names import valid_repo
 from edgechat.settings import SamplingDefaults, checked, read_toml
@@ -73,8 +73,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     @property
     def modalities(self) -> tuple[Modality, ...]:
         """What it takes besides text."""
-        both: tuple[tuple[Modality, bool], ...] = (("vision", self.vision), ("audio", self.audio))
-        return tuple(name for name, can in both if can)
+        return modalities(vision=self.vision, audio=self.audio)
 
     @property
     def file_name(self) -> str:

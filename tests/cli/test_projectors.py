@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from edgechat.base import paths
-from edgechat.cli.commands import listing, show
+from edgechat.cli.commands import listing, plan, show
 from edgechat.models.catalogue import catalogue
 from edgechat.models.local.inventory import inventory
 from edgechat.planner import listing as planner_listing
 from tests import homes
 from tests.cli.running import edgechat
+from tests.hub import Hub
 from tests.kit import tiny
 from tests.kit.projector_files import projector
 
@@ -116,3 +117,47 @@ def test_the_catalogue_says_which_models_see() -> None:
     seeing = [entry for entry in catalogue() if entry.vision]
     assert len(seeing) >= 14
     assert all(entry.vision for entry in catalogue() if entry.audio)
+
+
+# plan, run
+
+
+def test_the_plan_has_it_before_the_download(user: Path, hub: Hub) -> None:
+    hub.add("owner/tiny-GGUF", {"tiny-F32.gguf": tiny(), "mmproj-F16.gguf": projector("qwen3vl_merger")})
+    found = json.loads(said("plan", "owner/tiny-GGUF", "--json"))
+    assert all(re.search(rf"\b{field}\b", plan.__doc__ or "") for field in (*found, *found["projector"]))
+    assert (found["projector"]["path"], found["projector"]["name"]) == (None, "mmproj-F16.gguf")
+    assert found["projector"]["image_tokens"] == found["context"] // 2
+    assert found["devices"][0]["projector_bytes"] == found["projector"]["total_bytes"]
+    text = said("plan", "owner/tiny-GGUF")
+    assert re.search(r"SEES +TOKENS/S", text)
+    assert "The model sees with mmproj-F16.gguf" in text
+    blind = json.loads(said("plan", "owner/tiny-GGUF", "--no-vision", "--json"))
+    assert (blind["projector"], blind["no_vision"]) == (None, None)
+    assert blind["devices"][0]["total_bytes"] < found["devices"][0]["total_bytes"]
+    assert "SEES" not in said("plan", "owner/tiny-GGUF", "--no-vision")
+    pulled = json.loads(said("pull", "owner/tiny-GGUF", "--dry-run", "--json"))["plan"]
+    assert pulled["projector"] == found["projector"]
+
+
+def test_a_model_of_the_catalogue_says_that_it_would_see(user: Path) -> None:
+    found = json.loads(said("plan", "gemma-3-4b", "--json"))
+    assert found["projector"] is None
+    assert "sees with its projector, which is downloaded with it" in found["no_vision"]
+    homes.in_hub(user, tiny(), REPO, FILE)
+    assert (
+        "edgechat pull gemma-4-e4b" in json.loads(said("show", "gemma-4-e4b", "--json"))["plan"]["no_vision"]
+    )
+
+
+def test_a_run_is_planned_with_it(user: Path) -> None:
+    homes.place(tiny(), own("mine-Q8_0.gguf"))
+    homes.place(projector(), own("mmproj-mine-F16.gguf"))
+    for words, seen in (((), "mmproj-mine-F16.gguf"), (("--no-vision",), None)):
+        run = edgechat("run", "mine-Q8_0", "hi", "--max-tokens", "2", "--json", *words)
+        assert run.returncode == 0, run.stderr
+        found = json.loads(run.stdout)["plan"]["projector"]
+        assert (found and found["name"]) == seen
+    run = edgechat("--no-vision", "list")
+    assert run.returncode == 2
+    assert "must follow the command" in run.stderr

@@ -10,6 +10,11 @@ SENSES: dict[Modality, str] = {"vision": "sees", "audio": "hears"}
 """What a model does that takes it."""
 
 
-def senses(modalities: Iterable[Modality]) -> str:
+def modalities(*, vision: bool, audio: bool) -> tuple[Modality, ...]:
+    """Return those that are meant."""
+    return (*(("vision",) if vision else ()), *(("audio",) if audio else ()))
+
+
+def senses(names: Iterable[Modality]) -> str:
     """Return what a model does that takes these: 'sees and hears'."""
-    return " and ".join(SENSES[name] for name in modalities)
+    return " and ".join(SENSES[name] for name in names)

@@ -16,13 +16,23 @@ from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.gguf import read_header
 from edgechat.models.formats.header import GgufArray, ModelHeader, Value
 from edgechat.models.formats.limits import MAX_LAYERS, show, unsound
-from edgechat.models.formats.modalities import Modality
+from edgechat.models.formats.modalities import Modality, modalities
 
 ARCHITECTURE = "clip"
 MAX_WIDTH = 1 << 20
 """Channels, and the numbers of a patch."""
 MAX_IMAGE = 1 << 14
 """Pixels along a side."""
+
+_LIMITS = {
+    "spatial_merge_size": 64,
+    "projector.scale_factor": 64,
+    "image_min_pixels": MAX_IMAGE**2,
+    "image_max_pixels": MAX_IMAGE**2,
+    "preproc_image_size": MAX_IMAGE,
+    "preproc_max_tiles": 256,
+}
+"""Of further numbers about pictures, none of which may be 0."""
 
 VISION_TYPES = frozenset(
     {
@@ -127,8 +137,7 @@ class ProjectorHeader:
     @cached_property
     def modalities(self) -> tuple[Modality, ...]:
         """What it makes readable, at least one."""
-        both: tuple[tuple[Modality, Encoder | None], ...] = (("vision", self.vision), ("audio", self.audio))
-        return tuple(name for name, encoder in both if encoder is not None)
+        return modalities(vision=self.vision is not None, audio=self.audio is not None)
 
     def misfit(self, model: ModelHeader) -> str:
         """Return why it cannot be used with a language model, as the end of a sentence; '' if it can.
@@ -243,6 +252,9 @@ def _encoder(header: ModelHeader, modality: Modality) -> Encoder:
         values = listed.values if isinstance(listed, GgufArray) else None
         if values is None or len(values) < 3 or not all(_is_finite(value) for value in values):
             raise unsound(header.path, f"{key!r} is no list of three numbers")
+    for key, most in _LIMITS.items():
+        if f"{ARCHITECTURE}.vision.{key}" in header.metadata:
+            number(key, 1, most)
     return replace(encoder, image_size=number("image_size", patch, MAX_IMAGE), patch_size=patch)
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from edgechat.base.errors import DoesNotFit, HubError, ModelFileError, NotADraft
-from edgechat.base.text import one_line
 from edgechat.models.choices import ModelChoice, RemoteFile
 from edgechat.models.formats.header import Format, ModelHeader
 from edgechat.models.formats.modalities import Modality
@@ -28,7 +27,7 @@ from edgechat.planner.machine import Machine, MachineDescription, in_words, mach
 from edgechat.planner.placement.backends import runnable
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import DraftCandidate
-from edgechat.planner.ranking.candidates import Variant, of_choices
+from edgechat.planner.ranking.candidates import Variant, of_choices, remote_projector
 from edgechat.planner.ranking.ranked_file import RankedFile
 from edgechat.planner.ranking.ranking import choose, first_that_fits, rate, rated
 from edgechat.planner.request import PlanRequest
@@ -107,30 +106,18 @@ def pick(
         source, choice = origins[id(chosen.variant)]
         header = source.remote.header(choice)
         variant = replace(chosen.variant, header=lambda: header)
-        if not _makes_same_plan(header, chosen.variant.header()):
+        file = projector_of(source, choice) if request.vision else None
+        projector, no_vision = remote_projector(source.remote, file, header) if file else (None, "")
+        variant = replace(variant, projector=lambda: (projector, no_vision))
+        if projector is not None or not _makes_same_plan(header, chosen.variant.header()):
             chosen = _replanned(chosen, rate(variant, machine, request))
-        picked = DownloadChoice(source, choice, described, chosen.plan, chosen.why_not)
-        if request.vision:
-            picked = _seeing(picked, header, projector_of(source, choice))
+        picked = DownloadChoice(source, choice, described, chosen.plan, chosen.why_not, no_vision=no_vision)
+        if projector is not None:
+            picked = replace(picked, projector=file, modalities=projector.header.modalities)
         small, no_draft = draft_of(choice.format)
         if small is None:
             return replace(picked, no_draft=no_draft)
         return _drafted(picked, variant, machine, request, small)
-
-
-def _seeing(picked: DownloadChoice, header: ModelHeader, projector: RemoteFile | None) -> DownloadChoice:
-    """Return the same with its projector, if that can be used."""
-    if projector is None:
-        return picked
-    name = one_line(projector.name)
-    try:
-        found = picked.source.remote.projector(projector)
-    except (HubError, ModelFileError) as error:
-        return replace(picked, no_vision=f"Its projector cannot be used. {error.message}")
-    misfit = found.misfit(header)
-    if misfit:
-        return replace(picked, no_vision=f"{name} does not belong to this model: {misfit}.")
-    return replace(picked, projector=projector, modalities=found.modalities)
 
 
 def _replanned(chosen: RankedFile, again: RankedFile) -> RankedFile:

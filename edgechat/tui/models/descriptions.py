@@ -17,6 +17,7 @@ _PARTS = (
     ("cache", "▓", "$secondary"),
     ("compute", "▒", "$warning"),
     ("program", "░", "$accent"),
+    ("projector", "▚", "$success"),
 )
 """Each has its own pattern, so that they differ without colours, too."""
 _FREE = "·"
@@ -98,6 +99,10 @@ def _plan_facts(item: ModelItem, plan: LoadPlan) -> Iterator[Content]:
         yield _fact("Draft", f"{plan.draft.model_name}, {mebibytes(plan.draft.total_bytes)}")
     elif plan.ngrams:
         yield _fact("Draft", "n-grams of the conversation")
+    projector = plan.projector
+    if projector is not None:
+        where = f"on {one_line(projector.device, 30)}" if projector.device else "in RAM"
+        yield _fact("Vision", f"{one_line(projector.name, 40)}, {where}")
     if plan.gpu_layers:
         layers = zip(plan.split, plan.devices, strict=True)
         yield _fact("Layers", ", ".join(f"{n} on {name}" for n, name in layers))
@@ -161,9 +166,10 @@ def explain(item: ModelItem) -> Content:
     return Content("\n").join(parts)
 
 
-def _sizes(memory: DeviceMemory) -> tuple[int, int, int, int]:
+def _sizes(memory: DeviceMemory) -> tuple[int, int, int, int, int]:
     cache = memory.cache_bytes + memory.checkpoint_bytes
-    return memory.weights_bytes, cache, memory.compute_bytes, memory.program_bytes
+    projector = memory.projector_bytes
+    return memory.weights_bytes, cache, memory.compute_bytes, memory.program_bytes, projector
 
 
 # The first screen.
