@@ -119,7 +119,6 @@ class Encoder:
     embedding_length: int
     """Channels of its residual stream."""
     feed_forward_length: int
-    heads: int
     image_size: int = 0
     """Pixels along a side of the picture that it was trained with; 0 for sound."""
     patch_size: int = 0
@@ -152,15 +151,6 @@ class ProjectorHeader:
         ):
             return ""  # old files state the width of something else
         return f"it makes embeddings of {max(widths)} channels, and the model has {width}"
-
-    def numbers(self, key: str) -> tuple[int, ...]:
-        """Return a list of counts under 'clip.', empty where there is none. Raises ModelFileError."""
-        value = self.value(key)
-        if value is None:
-            return ()
-        if not isinstance(value, GgufArray) or value.values is None:
-            raise unsound(self.header.path, f"{key!r} is no short list")
-        return tuple(_checked(self.header, key, item) for item in value.values)
 
     def value(self, key: str) -> Value | None:
         """Return what the metadata says under 'clip.', or None."""
@@ -235,13 +225,9 @@ def _encoder(header: ModelHeader, modality: Modality) -> Encoder:
 
     _checked(header, f"{modality}.projection_dim", header.metadata.get(f"clip.{modality}.projection_dim"))
     width = number("embedding_length", 0, MAX_WIDTH)
-    encoder = Encoder(
-        kind,
-        number("block_count", 0, MAX_LAYERS),
-        width,
-        number("feed_forward_length", 0, MAX_WIDTH),
-        number("attention.head_count", 0, max(1, width)),
-    )
+    number("attention.head_count", 0, max(1, width))
+    n_layers, inner = number("block_count", 0, MAX_LAYERS), number("feed_forward_length", 0, MAX_WIDTH)
+    encoder = Encoder(kind, n_layers, width, inner)
     if modality == "audio":
         return encoder
     patch = number("patch_size", 1, MAX_IMAGE)

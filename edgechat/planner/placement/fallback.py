@@ -68,6 +68,7 @@ def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> Load
     except EdgechatError:  # the way down from the requested is longer
         return requested
     no_less = plan.context >= requested.context and plan.gpu_layers >= requested.gpu_layers
+    no_less = no_less and (plan.projector is not None or requested.projector is None)
     return plan if no_less and plan.model_path == requested.model_path else requested
 
 

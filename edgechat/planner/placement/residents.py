@@ -47,9 +47,13 @@ def mapped_bytes(plan: LoadPlan) -> int:
 
 
 def is_lesser(plan: LoadPlan, other: LoadPlan) -> bool:
-    """Return whether a plan has a shorter context, fewer layers on accelerators or other weights."""
+    """Return whether a plan has a shorter context, fewer layers on accelerators, or other weights.
+
+    Or if it reads text alone, and the other one does not.
+    """
     return (
-        plan.context < other.context
+        (plan.projector is None and other.projector is not None)
+        or plan.context < other.context
         or plan.gpu_layers < other.gpu_layers
         or (plan.quant, plan.model_path) != (other.quant, other.model_path)
         or plan.cache_type != other.cache_type

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.gguf import read_model
-from edgechat.models.formats.projector import read_projector
+from edgechat.models.formats.header import GgufArray, Value
+from edgechat.models.formats.projector import MAX_IMAGE, VISION_TYPES, projector_of, read_projector
+from edgechat.planner.placement.projector_memory import compute_bytes, host_bytes, largest_picture
 from tests.kit import tiny
 from tests.kit.projector_files import projector
+from tests.properties import examples
 
 
 def test_one_that_sees() -> None:
@@ -76,6 +82,42 @@ def test_a_model_is_no_projector_and_the_reverse() -> None:
 def test_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ModelFileError, match=says):
         read_projector(projector(overrides=changes))
+
+
+_KEYS = [
+    "has_vision_encoder",
+    "has_audio_encoder",
+    "projector_type",
+    "vision.projector_type",
+    "audio.projector_type",
+    *(f"{name}.{key}" for name in ("vision", "audio") for key in (
+        "embedding_length", "feed_forward_length", "block_count", "projection_dim", "attention.head_count",
+        "image_size", "patch_size", "image_mean", "spatial_merge_size", "projector.scale_factor",
+        "image_max_pixels", "preproc_image_size", "preproc_max_tiles",
+    )),
+]  # fmt: skip
+_NUMBERS = st.sampled_from([0, 1, 2, 14, 64, 896, 2**14, 2**20, 2**28, 2**31 - 1, 2**31, 2**63])
+_VALUES = _NUMBERS | st.sampled_from([True, -1, 0.5, math.inf, "", "gemma4uv", GgufArray("uint32", 9, None)])
+_TYPES = st.sampled_from(sorted(VISION_TYPES))
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(_TYPES, st.dictionaries(st.sampled_from(_KEYS), _VALUES, max_size=6), st.integers(1, 2**20))
+def test_whatever_a_header_says_it_is_planned_or_refused(
+    kind: str, changes: dict[str, Value], context: int
+) -> None:
+    sound = read_projector(projector(kind, "gemma4a")).header
+    metadata = sound.metadata | {f"clip.{key}": value for key, value in changes.items()}
+    try:
+        found = projector_of(replace(sound, metadata=metadata))
+        found.misfit(read_model(tiny("dense")))
+    except ModelFileError:
+        return
+    picture = largest_picture(found, 64, context)
+    assert 0 <= picture.whole <= picture.tokens
+    assert picture.tokens <= max(context, MAX_IMAGE**2)
+    assert 0 <= compute_bytes(found, picture, on_cpu=True) < 2**63
+    assert 0 <= host_bytes(picture, 64) < 2**63
 
 
 def test_a_cut_file(tmp_path: Path) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+import pytest
+
 from edgechat.models.local.locations import Place
 from edgechat.tui.models.descriptions import describe
 from edgechat.tui.models.items import ModelGroup, ModelItem
+from tests.planner.headers import projector_file
 from tests.tui import libraries
 
 
@@ -38,3 +42,16 @@ def test_a_projector_that_was_not_pulled_is_told() -> None:
     assert "With its projector, which is not here, it sees: edgechat pull some" in said(here)
     other = libraries.row("some", path, of=of, place=Place.OLLAMA)
     assert "projector" not in said(replace(here, row=other))
+
+
+@pytest.mark.parametrize("device", ["CUDA0", ""])
+def test_a_plan_shows_what_the_projector_takes_and_where(device: str) -> None:
+    file, base = projector_file(), libraries.plan("some", "Q4_K_M", 4 * libraries.GIB, 20.0)
+    planned = file.plan(file.picture(2560, 8192), 2560, device)
+    memory = msgspec.structs.replace(base.memory[0], projector_bytes=900 * 2**20)
+    plan = msgspec.structs.replace(base, projector=planned, memory=(memory,))
+    option = replace(libraries.option("some"), plan=plan)
+    item = ModelItem("here:some", ModelGroup.HERE, "some", option=option)
+    assert "▚ projector 900 MiB" in said(item)
+    assert f"Vision   mmproj.gguf, {'on CUDA0' if device else 'in RAM'}" in said(item)
+    assert all(len(line) <= 80 for line in said(item).splitlines())
