@@ -109,14 +109,35 @@ class LlamaCppBackend(LlamaCppModel):
         self.capabilities = Capabilities(mixes=True, cuts=cuts, shifts=shifts, saves=True)
         attention = "flash" if plan.flash_attention else "plain"
         self.state_format = f"llama.cpp {build()} {plan.cache_type} {attention}"
-        self.vision: Vision | None = None
+        self.vision: Vision | None = self._load_projector(plan)
+
+    def _load_projector(self, plan: LoadPlan) -> Vision | None:
+        """Load what shows images to the model, if the plan has it on this machine."""
+        if plan.projector is None or not (plan.projector.path and plan.projector.vision):
+            return None
+        from edgechat.engine.backends.llama_cpp_vision import LlamaCppVision
+
+        try:
+            vision = LlamaCppVision(plan, self, self._model, self._context)
+        except BaseException:
+            self.close()
+            raise
+        model_close = self._close
+
+        def close() -> None:
+            vision.close()
+            model_close()
+
+        self._close = close
+        self.state_format += f" {Path(plan.projector.path).name} {Path(plan.projector.path).stat().st_size}"
+        return vision if vision.sees else None
 
     def decode(self, parts: Sequence[BatchPart]) -> Logits:
         return self._decode(parts)
 
     def _decode(self, parts: Sequence[BatchPart], *, abortable: bool = False) -> Logits:
         runs = [
-            (part.seq, self._position(part.seq, part.start), part.tokens, part.n_logits) for part in parts
+            (part.seq, self.position_of(part.seq, part.start), part.tokens, part.n_logits) for part in parts
         ]
         rows = self._context.decode(runs, abortable=abortable)
         if rows is None:
@@ -152,7 +173,7 @@ class LlamaCppBackend(LlamaCppModel):
             self._forget_calls(seq)
         return self._remove(seq, length)
 
-    def _position(self, seq: int, index: int) -> int:
+    def position_of(self, seq: int, index: int) -> int:
         """Return the position of the token at an index of a sequence."""
         return self._places[seq].position(index) if seq in self._places else index
 
@@ -163,7 +184,7 @@ class LlamaCppBackend(LlamaCppModel):
 
     def _remove(self, seq: int, length: int) -> bool:
         """Cut a sequence; False where llama.cpp does not do it."""
-        if not self._context.remove(seq, self._position(seq, length)):
+        if not self._context.remove(seq, self.position_of(seq, length)):
             return False
         self._keep_places(seq, self._places.get(seq, Places()).up_to(length))
         return True
@@ -227,7 +248,7 @@ class LlamaCppBackend(LlamaCppModel):
     def copy(self, source: int, target: int, length: int) -> bool:
         whole = length == self._length(source)
         # A part of a recurrent state's history cannot be named, not even where it is all of it.
-        self._context.copy(source, target, -1 if whole else self._position(source, length))
+        self._context.copy(source, target, -1 if whole else self.position_of(source, length))
         self._keep_places(target, self._places.get(source, Places()).up_to(length))
         # Cells behind a window are used again only where one sequence holds them, so none are shared.
         try:

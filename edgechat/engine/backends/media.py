@@ -65,6 +65,8 @@ def key_of(ids: Sequence[int]) -> tuple[int, ...]:
 def media_runs(tokens: Sequence[int]) -> Iterator[MediaRun]:
     """Yield the runs of media in a list of tokens. A run that is cut off at the end counts as whole."""
     at, end = 0, len(tokens)
+    if not end or max(tokens) < _MEDIA:
+        return
     while at < end:
         if tokens[at] < _MEDIA or at + 1 >= end:
             at += 1
