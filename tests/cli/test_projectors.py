@@ -161,3 +161,12 @@ def test_a_run_is_planned_with_it(user: Path) -> None:
     run = edgechat("--no-vision", "list")
     assert run.returncode == 2
     assert "must follow the command" in run.stderr
+
+
+def test_a_header_that_was_read_is_kept_for_plans_without_the_network(user: Path, hub: Hub) -> None:
+    hub.add("owner/tiny-GGUF", {"tiny-F32.gguf": tiny(), "mmproj-F16.gguf": projector()})
+    before = json.loads(said("plan", "owner/tiny-GGUF", "--json"))["projector"]
+    hub.stop()
+    run = edgechat("plan", "owner/tiny-GGUF", "--offline", "--json")
+    assert json.loads(run.stdout)["projector"] == before
+    assert before is not None

@@ -43,6 +43,7 @@ def test_it_comes_along(hub: Hub, pull: Pull, hf_cache: Path) -> None:
     assert sound(answer)
     assert sound({"files": [answer["projector"]]})
     assert (answer["vision"], answer["audio"], answer["no_vision"]) == (True, True, None)
+    assert answer["plan"]["projector"]["path"] == answer["projector"]["path"]
     assert answer["received_bytes"] == tiny().stat().st_size + size
     assert blobs(hf_cache) == {repo.sha256(MODEL), repo.sha256(EYES)}
     (model,) = [one for one in inventory().models if one.found.repo == REPO]

@@ -88,5 +88,8 @@ def projector(
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    if type(value) is int and value < 0:
+        writer.add_int32(key, value)
+        return
     add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
     writer.add_array(key, value) if isinstance(value, list) else add[type(value)](key, value)

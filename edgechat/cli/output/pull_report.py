@@ -105,7 +105,10 @@ def as_object(
     plan = decision.picked.plan if decision.picked else None
     first = decision.parts[0]
     if plan and not dry_run:
-        plan = msgspec.structs.replace(plan, model_path=str(first.model_path))
+        projector = plan.projector
+        if projector is not None and first.projector is not None:
+            projector = msgspec.structs.replace(projector, path=str(first.path(first.projector)))
+        plan = msgspec.structs.replace(plan, model_path=str(first.model_path), projector=projector)
     model, *drafts = map(_described, decision.parts, decision.missing)
     modalities = decision.picked.modalities if decision.picked else None
     return model | {

@@ -103,6 +103,29 @@ AUDIO_TYPES = frozenset(
     }
 )
 """The projectors that this llama.cpp knows (tools/mtmd/clip-impl.h), speech synthesis aside."""
+_COUNTS = """
+    attention.head_count attention.head_count_kv attention.head_dim block_count chunk_size conv_kernel_size
+    embedding_length expert_used_count feed_forward_length image_max_pixels image_min_pixels image_size
+    local_block_count local_group_size max_pos_emb n_wa_pattern num_mel_bins patch_size preproc_image_size
+    preproc_max_tiles preproc_min_tiles projection_dim projector.downsample_rate projector.head_count
+    projector.query_side projector.scale_factor projector.stack_factor projector.window_side
+    projector.window_size rvq.num_quantizers sam.block_count sam.embedding_length sam.head_count
+    spatial_merge_size subsampling_factor window_size
+"""
+_READ_AS = {
+    **{f"clip.{name}.{key}": "uint32" for name in ("vision", "audio") for key in _COUNTS.split()},
+    "clip.minicpmv_query_num": "uint32",
+    "clip.minicpmv_version": "int32",
+    **{f"clip.{name}.attention.layer_norm_epsilon": "float32" for name in ("vision", "audio")},
+    "clip.vision.swiglu_clamp": "float32",
+    **{f"clip.has_{name}_encoder": "bool" for name in ("vision", "audio", "gen_audio")},
+    **{f"clip.use_{name}": "bool" for name in ("gelu", "silu")},
+    **{f"clip.{name}projector_type": "string" for name in ("", "vision.", "audio.")},
+    "clip.vision.mm_patch_merge_type": "string",
+    "general.name": "string",
+    "general.description": "string",
+}
+"""What libmtmd reads of a header (clip-impl.h), and the type without which it aborts."""
 _TYPES: dict[Modality, frozenset[str]] = {"vision": VISION_TYPES, "audio": AUDIO_TYPES}
 _UNHEARD = "gemma3nv"
 """Its files have an audio encoder too, which libmtmd does not load."""
@@ -190,6 +213,9 @@ def projector_of(header: ModelHeader) -> ProjectorHeader:
         raise ModelFileError(
             f"{header.path} is not a projector.", hint="Use the mmproj file of the model's repository."
         )
+    for key, kind in _READ_AS.items():
+        if header.types.get(key, kind) != kind:
+            raise unsound(header.path, f"{key!r} is {show(header.types[key])}, not {kind}")
     vision, audio = (_encoder(header, name) if _has(header, name) else None for name in _TYPES)
     if vision is None and audio is None:
         raise ModelFileError(
