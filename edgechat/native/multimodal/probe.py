@@ -62,9 +62,10 @@ def probe(
 ) -> ProjectorFacts:
     """Ask a child what a projector is and takes with these parameters (see `Projector`).
 
-    The weights need not be there: a header grown to the size of its file is enough. portable: do without
-    libmtmd's C++ interface, which reads them. Raises LoadFailed for a file that libmtmd refuses, or that ends
-    the child.
+    The weights need not be there: a header grown to the size of its file is enough. Their memory is taken for
+    a moment all the same: where a device has less, the child ends as with a damaged file. portable: do
+    without libmtmd's C++ interface, which reads the weights. Raises LoadFailed for a file that libmtmd
+    refuses, or that ends the child; BackendMissing.
     """
     question = msgspec.msgpack.encode(_ProbeQuestion(str(path), device, max_tokens, portable))
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -38,6 +40,42 @@ def test_what_it_takes(kind: str) -> None:
     (compute,) = re.findall(r"compute buffer size = +([\d.]+) MiB", "".join(lines))
     weights = sum(tensor.n_bytes for tensor in read_header(eyes.projector).tensors)
     assert facts.memory["CPU"] == pytest.approx(weights + float(compute) * 2**20, abs=ROUNDING)
+
+
+RESIDENT = """
+import sys
+from contextlib import closing
+from pathlib import Path
+import psutil
+from edgechat.native import logs
+from edgechat.native.handles import Model
+from edgechat.native.multimodal.chunks import Bitmap, MediaChunk
+from edgechat.native.multimodal.projector import Projector
+from edgechat.native.params import LoadParams
+logs.install()
+resident = psutil.Process().memory_info
+side = int(sys.argv[3])
+with closing(Model(Path(sys.argv[1]), LoadParams(context=512))) as model:
+    before = resident().rss
+    with closing(Projector(Path(sys.argv[2]), model)) as projector:
+        with closing(Bitmap(side, side, bytes(3 * side * side))) as bitmap:
+            chunks = projector.tokenize([bitmap], bos=False, special=True)
+        (chunk,) = (one for one in chunks if isinstance(one, MediaChunk))
+        projector.encode(chunk)
+        print(resident().rss - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems count other pages")
+@pytest.mark.parametrize("kind", ["mrope", "hybrid"])
+def test_what_it_really_takes(kind: str) -> None:
+    """A tower of 8 times the channels, and the picture that libmtmd makes room for at a load."""
+    eyes, side = seeing(kind, size=8), 46 * 2 * 8
+    command = [sys.executable, "-c", RESIDENT, str(eyes.model), str(eyes.projector), str(side)]
+    taken = int(subprocess.run(command, capture_output=True, check=True).stdout)
+    planned = probe(eyes.projector).memory["CPU"]
+    assert planned > 50 * 2**20
+    assert taken == pytest.approx(planned, abs=32 * 2**20)
 
 
 @pytest.mark.skipif(not has_map(), reason="only its log can be read here")
