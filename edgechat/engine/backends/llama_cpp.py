@@ -129,6 +129,8 @@ class LlamaCppBackend(LlamaCppModel):
             model_close()
 
         self._close = close
+        if self.touched_bytes and not plan.projector.device:
+            self.touched_bytes += plan.projector.weights_bytes
         self.state_format += f" {Path(plan.projector.path).name} {Path(plan.projector.path).stat().st_size}"
         return vision if vision.sees else None
 
