@@ -120,6 +120,10 @@ class AttachmentError(EdgechatError):
     """A file cannot be attached to a question."""
 
 
+class ImageError(EdgechatError):
+    """A file is not an image that can be decoded, or cannot be stored."""
+
+
 class EditorError(EdgechatError):
     """The user's text editor is not known, cannot be run or has failed."""
 

@@ -12,6 +12,8 @@ import platformdirs
 
 from edgechat.base.errors import FolderError
 
+UNFINISHED = ".part-"
+"""With what the names of files begin that are being written."""
 _APP = "edgechat"
 
 
@@ -79,7 +81,7 @@ def private(path: str | Path, flags: int) -> int:
 
 def replace(path: Path, data: bytes) -> None:
     """Write a file atomically, readable by its owner only. Raises OSError."""
-    temporary = path.with_name(f".part-{os.urandom(8).hex()}")
+    temporary = path.with_name(f"{UNFINISHED}{os.urandom(8).hex()}")
     try:
         with open(temporary, "xb", opener=private) as file:
             file.write(data)

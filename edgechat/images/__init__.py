@@ -1,1 +1,1 @@
-"""Images as users give them: untrusted files, kept by content, and decoded in a process of their own."""
+"""Images as users give them: untrusted files, decoded in a process of their own, kept by their contents."""

@@ -130,6 +130,17 @@ def resident_bytes(pid: int) -> int:
         return 0
 
 
+def limit_memory(n_bytes: int) -> None:
+    """In the child: let allocations beyond so many bytes of address space fail, where the system can do it.
+
+    Windows has no such limit and macOS rejects it; there only the parent watches.
+    """
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))
+
+
 def serve(
     pipes: tuple[BinaryIO, BinaryIO], answer: Callable[[bytes], bytes], *, seconds: int = _ORPHANED_AFTER
 ) -> NoReturn:

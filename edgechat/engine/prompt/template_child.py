@@ -7,7 +7,6 @@ the memory of `'a' * 300000000` or the time of a nested loop, so it runs in a pr
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 from datetime import datetime
@@ -98,18 +97,10 @@ def _raise(message: str) -> None:
     raise ValueError(message)
 
 
-def _limit_memory(n_bytes: int) -> None:
-    # Windows has no such limit and macOS rejects it; there only the parent watches.
-    with contextlib.suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))
-
-
 def main() -> None:
     """Answer Render with Rendered until the parent is gone."""
     pipes = spawn.adopt_pipe()
-    _limit_memory(MEMORY_LIMIT)
+    child.limit_memory(MEMORY_LIMIT)
     _environment(None)
     child.serve(pipes, _answer, seconds=int(TIME_LIMIT) + 2)
 

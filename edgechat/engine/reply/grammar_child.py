@@ -7,7 +7,6 @@ the worker.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -63,7 +62,7 @@ class Tokens:
 def main() -> None:
     """Answer each grammar with its error, or nothing, until the parent ends."""
     pipes = spawn.adopt_pipe()
-    _limit_memory()
+    child.limit_memory(MEMORY_LIMIT)
     child.serve(pipes, _answer, seconds=int(TIME_LIMIT) + 2)
 
 
@@ -85,11 +84,3 @@ def _tokenizer() -> LLTokenizer:
     tokens = [*(bytes([byte]) for byte in range(256)), b"\xff<end>", b"\xff<control>"]
     wrapped: Any = Tokens(tokens, _END)
     return llguidance.LLTokenizer(wrapped, eos_token=_END, slices=[])
-
-
-def _limit_memory() -> None:
-    # Windows has no such limit and macOS refuses it; there the parent's watch is the only one.
-    with contextlib.suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))

@@ -1,0 +1,254 @@
+"""The child process that decodes images with Pillow; see `edgechat.images.decoding`.
+
+A file of a few bytes can ask for gigabytes, and decoders are large programs in C, so they run in a process
+with limits on memory and time. Only the formats below are opened: Pillow knows many more, some of which start
+other programs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from edgechat.base.process import child, spawn
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageFile
+
+MAX_SIDE = 1 << 14
+"""Pixels of a decoded image, as `edgechat.native` takes them."""
+MAX_PIXELS = 1 << 26
+"""67 million, in 200 MB."""
+MAX_JPEG_PIXELS = 1 << 28
+"""Of the largest JPEG, which is scaled down while it is decoded; phones make them with 200 million pixels."""
+TIME_LIMIT = 20.0
+"""Seconds for one image; the largest ones take two or three."""
+MEMORY_LIMIT = 1536 * 2**20
+"""Bytes that the process may take; the largest images with transparency take half of it."""
+
+Format = Literal["png", "jpeg", "webp", "gif", "bmp", "heic"]
+
+_KNOWN = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+"""By Pillow's names."""
+_FORMATS: dict[str | None, Format] = {
+    "PNG": "png",
+    "JPEG": "jpeg",
+    "MPO": "jpeg",  # several JPEGs, one after the other; phones make them
+    "WEBP": "webp",
+    "GIF": "gif",
+    "BMP": "bmp",
+    "HEIF": "heic",
+}
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+_ORIENTATION = 0x0112
+_ONLY = "Only PNG, JPEG, WebP, GIF, BMP and HEIC images can be used: convert it to one of them."
+_AGAIN = "Open it in an image viewer; if that shows it, save it from there as PNG."
+
+
+class FilePart(msgspec.Struct, frozen=True, tag=True):
+    """Bytes of the next image's file, after those that have been sent: it is longer than a frame may be."""
+
+    data: bytes
+
+
+class Decode(msgspec.Struct, frozen=True, tag=True):
+    """Decode the file that was sent, and keep its pixels until the next one."""
+
+    most_pixels: int
+    check: bool = False
+    """Find out only whether it can be decoded."""
+
+
+class Rows(msgspec.Struct, frozen=True, tag=True):
+    """Return the pixels of some rows, as RGB."""
+
+    first: int
+    count: int
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    """The image, or what is wrong with the file: `problem` goes on after its name."""
+
+    format: Format = "png"
+    width: int = 0
+    height: int = 0
+    problem: str = ""
+    hint: str = ""
+
+
+class _NotDecodable(Exception):
+    def __init__(self, problem: str, hint: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.hint = hint
+
+
+def main() -> None:
+    """Answer FilePart with nothing, Decode with Decoded, Rows with bytes, until the parent is gone."""
+    pipes = spawn.adopt_pipe()
+    child.limit_memory(MEMORY_LIMIT)
+    child.serve(pipes, _Decoding().answer, seconds=int(TIME_LIMIT) + 5)
+
+
+class _Decoding:
+    """What has come of a file so far, then its pixels."""
+
+    def __init__(self) -> None:
+        self._file = bytearray()
+        self._image: Image.Image | None = None
+
+    def answer(self, question: bytes) -> bytes:
+        """Return the answer to one message of the parent."""
+        match msgspec.msgpack.decode(question, type=FilePart | Decode | Rows):
+            case FilePart(data):
+                self._image = None
+                self._file += data
+            case Decode(most_pixels, check):
+                file, self._file = io.BytesIO(self._file), bytearray()
+                answer, self._image = _decode(file, most_pixels, check=check)
+                return msgspec.msgpack.encode(answer)
+            case Rows(first, count) if self._image is not None:
+                band = (0, first, self._image.width, min(first + count, self._image.height))
+                return self._image.crop(band).tobytes()
+        return b""
+
+
+def _decode(file: io.BytesIO, most_pixels: int, *, check: bool) -> tuple[Decoded, Image.Image | None]:
+    """Return the image and, unless it is only checked, its pixels. Whatever Pillow raises is a problem."""
+    try:
+        image = _open(file)
+        return _scaled(image, most_pixels, check=check)
+    except _NotDecodable as error:
+        return Decoded(problem=error.problem, hint=error.hint), None
+    except MemoryError:
+        problem = "takes too much memory to decode"
+        return Decoded(problem=problem, hint="Scale it down, and try again."), None
+    except Exception as error:
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        return Decoded(problem=f"is damaged, or not complete ({reason})", hint=_AGAIN), None
+
+
+def _open(file: io.BytesIO) -> ImageFile.ImageFile:
+    """Read the header."""
+    from PIL import (
+        Image,
+        UnidentifiedImageError,
+        WebPImagePlugin,  # noqa: F401 - makes WebP known, for which Image.open would load all plugins
+    )
+
+    head = file.getvalue()[:16]
+    is_heif = head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS
+    if is_heif:
+        _add_heif()
+
+    Image.MAX_IMAGE_PIXELS = MAX_JPEG_PIXELS
+    warnings.simplefilter("error", Image.DecompressionBombWarning)
+    try:
+        image = Image.open(file, formats=["HEIF"] if is_heif else _KNOWN)
+    except UnidentifiedImageError:
+        if not head:
+            raise _NotDecodable("is empty", "Save or download it again.") from None
+        raise _NotDecodable("is not an image, or is damaged", _ONLY) from None
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+        raise _too_large(MAX_JPEG_PIXELS) from None
+    if image.width * image.height > MAX_PIXELS and not _is_jpeg(image):
+        raise _too_large(MAX_PIXELS)
+    return image
+
+
+def _add_heif() -> None:
+    try:
+        import pillow_heif
+    except ImportError:
+        raise _NotDecodable(
+            "is a HEIC image, for which pillow-heif is not installed",
+            "Save it as JPEG, or install what reads it: pip install pillow-heif",
+        ) from None
+    pillow_heif.register_heif_opener()
+
+
+def _too_large(most: int) -> _NotDecodable:
+    return _NotDecodable(f"has more than {most / 1e6:.0f} megapixels, the limit", "Scale it down.")
+
+
+def _is_jpeg(image: ImageFile.ImageFile) -> bool:
+    return _FORMATS[image.format] == "jpeg"
+
+
+def _scaled(
+    image: ImageFile.ImageFile, most_pixels: int, *, check: bool
+) -> tuple[Decoded, Image.Image | None]:
+    """Decode an image, scaled down by a power of two if it has too many pixels."""
+    whole = image.size
+    factor = 1
+    while not _fits(_divided(whole, factor), most_pixels):
+        factor *= 2
+    rest = factor
+    if _is_jpeg(image):
+        # An eighth of a JPEG is decoded faster than all of it, and is as good for a check.
+        n = 8 if check else min(8, factor)
+        image.draft(None, (max(1, whole[0] // n), max(1, whole[1] // n)))
+        rest //= next(n for n in (1, 2, 4, 8) if _divided(whole, n) == image.size)
+    image.load()
+    turn = _turn(image)
+    width, height = _divided(whole, factor)
+    if turn in _sideways():
+        width, height = height, width
+    decoded = Decoded(_FORMATS[image.format], width, height)
+    if check:
+        return decoded, None
+    rgb = _rgb(image)
+    if rest > 1:
+        rgb = rgb.reduce(rest)
+    return decoded, rgb if turn is None else rgb.transpose(turn)
+
+
+def _divided(size: tuple[int, int], factor: int) -> tuple[int, int]:
+    """Return the size that Pillow makes of one: rounded up, so that nothing vanishes."""
+    return -(-size[0] // factor), -(-size[1] // factor)
+
+
+def _fits(size: tuple[int, int], most_pixels: int) -> bool:
+    return max(size) <= MAX_SIDE and size[0] * size[1] <= max(1, most_pixels)
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    """Return how an image is to be turned, by its EXIF data; those of many images are damaged."""
+    from PIL.Image import Transpose
+
+    turns: dict[Any, Transpose] = {
+        2: Transpose.FLIP_LEFT_RIGHT,
+        3: Transpose.ROTATE_180,
+        4: Transpose.FLIP_TOP_BOTTOM,
+        5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_270,
+        7: Transpose.TRANSVERSE,
+        8: Transpose.ROTATE_90,
+    }
+    with contextlib.suppress(Exception):
+        return turns.get(image.getexif().get(_ORIENTATION))
+    return None
+
+
+def _sideways() -> tuple[Image.Transpose, ...]:
+    from PIL.Image import Transpose
+
+    return (Transpose.TRANSPOSE, Transpose.ROTATE_270, Transpose.TRANSVERSE, Transpose.ROTATE_90)
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """Return an image of any mode as RGB, on white where it is transparent."""
+    from PIL import Image
+
+    if image.mode.startswith("I"):  # 16 bits of gray, which convert() would cut off at 255
+        return image.point(lambda value: value / 256).convert("L").convert("RGB")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    image = image.convert("RGBA")
+    white = Image.new("RGB", image.size, "white")
+    white.paste(image, mask=image.getchannel("A"))
+    return white
