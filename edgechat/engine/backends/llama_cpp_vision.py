@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from edgechat.base.errors import BadRequest
 from edgechat.engine.backends.base import CacheFull, Embeddings, EncodingStopped, Media
@@ -16,14 +16,26 @@ from edgechat.images.image import Pixels
 from edgechat.native.handles import Context, Model
 from edgechat.planner.plan import LoadPlan
 
-if TYPE_CHECKING:
-    from edgechat.engine.backends.llama_cpp import LlamaCppBackend
+
+class Cells(Protocol):
+    """What a backend knows of its sequences."""
+
+    n_batch: int
+
+    def position_of(self, seq: int, index: int) -> int:
+        """Return the position of the token at an index of a sequence."""
+
+    def note_media(self, seq: int, start: int, media: Media) -> None:
+        """Note that media have been computed at the end of a sequence of `start` tokens."""
+
+    def truncate(self, seq: int, length: int) -> bool:
+        """See `Backend.truncate`."""
 
 
 class LlamaCppVision:
     """A projector beside a loaded model."""
 
-    def __init__(self, plan: LoadPlan, backend: LlamaCppBackend, model: Model, context: Context) -> None:
+    def __init__(self, plan: LoadPlan, backend: Cells, model: Model, context: Context) -> None:
         """Load the plan's projector. Raises LoadFailed, OutOfMemory or BackendMissing."""
         from edgechat.native.multimodal.projector import Projector  # some builds are without libmtmd
 
