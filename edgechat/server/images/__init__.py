@@ -1,0 +1,1 @@
+"""From the images that clients send to files that the engine reads."""
