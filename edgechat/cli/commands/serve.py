@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from edgechat import settings
 from edgechat.base import logs, paths
 from edgechat.base.errors import BackendMissing, EdgechatError, SettingsError
+from edgechat.base.offline import OFFLINE_OPTION, offline_by
 from edgechat.base.text import one_line
 from edgechat.cli.options import Debug
 from edgechat.cli.output.remedies import install
@@ -60,6 +61,7 @@ class ServeOptions:
 def run(options: ServeOptions) -> None:
     """Run the command until it is stopped. Raises EdgechatError."""
     _need_packages()
+    _check_network(options)
     logs.to_terminal(verbose=options.verbose, debug=Debug.on)
     from edgechat.chat.storage.response_store import ResponseStore
     from edgechat.chat.storage.store import store_path
@@ -142,6 +144,16 @@ def _need_packages() -> None:
         raise BackendMissing(
             f"edgechat serve requires {' and '.join(missing)}, which {are} not installed.",
             hint=f"To install:\n{command}",
+        )
+
+
+def _check_network(options: ServeOptions) -> None:
+    """Raise SettingsError if images are to be fetched without a network."""
+    switch = offline_by()
+    if options.fetch_images and switch is not None:
+        hint = "Omit one of them." if switch == OFFLINE_OPTION else f"Omit it, or unset {switch}."
+        raise SettingsError(
+            f"--fetch-images needs the network, and {switch} keeps edgechat offline.", hint=hint
         )
 
 

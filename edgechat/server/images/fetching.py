@@ -78,7 +78,7 @@ class ImageFetcher:
     def fetch(self, url: str, *, most_bytes: int = MAX_BYTES, seconds: float = SECONDS) -> bytes:
         """Return what is at a URL: bytes, of whatever kind. Raises ImageError."""
         if (switch := offline_by()) is not None:
-            raise ImageError(f"Images cannot be fetched: edgechat is offline ({switch}).", hint=_HINT)
+            raise ImageError(f"Images cannot be fetched: {switch} keeps edgechat offline.", hint=_HINT)
         limit, seconds = min(most_bytes, MAX_BYTES), min(seconds, SECONDS)
         try:
             return run_within(seconds, seconds, lambda watch: self._get(url, limit, watch))
