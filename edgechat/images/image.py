@@ -12,6 +12,15 @@ MAX_PIXELS = 1 << 26
 """67 million, in 200 MB: libmtmd takes an image whole before it scales it down."""
 
 
+class Pixels(msgspec.Struct, frozen=True):
+    """A decoded image."""
+
+    width: int
+    height: int
+    rgb: bytes
+    """Three bytes a pixel, row by row."""
+
+
 class Image(msgspec.Struct, frozen=True):
     """An image that is on this machine."""
 
