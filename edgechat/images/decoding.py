@@ -19,7 +19,6 @@ from edgechat.base.errors import ImageError
 from edgechat.base.process.child import Child, ChildLost, ChildNeverReady
 from edgechat.base.text import mebibytes, one_line
 from edgechat.images.decoding_child import (
-    MAX_PIXELS,
     MEMORY_LIMIT,
     TIME_LIMIT,
     Decode,
@@ -28,7 +27,7 @@ from edgechat.images.decoding_child import (
     Format,
     Rows,
 )
-from edgechat.images.image import Pixels
+from edgechat.images.image import MAX_PIXELS, Pixels
 
 __all__ = ["Decoder", "ImageFacts", "Pixels", "inspect", "pixels"]
 

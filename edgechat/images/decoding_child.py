@@ -15,14 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from edgechat.base.process import child, spawn
+from edgechat.images.image import MAX_PIXELS, MAX_SIDE
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFile
 
-MAX_SIDE = 1 << 14
-"""Pixels of a decoded image, as `edgechat.native` takes them."""
-MAX_PIXELS = 1 << 26
-"""67 million, in 200 MB."""
 MAX_JPEG_PIXELS = 1 << 28
 """Of the largest JPEG, which is scaled down while it is decoded; phones make them with 200 million pixels."""
 TIME_LIMIT = 20.0

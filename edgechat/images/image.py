@@ -6,6 +6,10 @@ import msgspec
 
 PLACE = "\N{OBJECT REPLACEMENT CHARACTER}"
 """Stands in a message's text where an image belongs; images without one come before the text."""
+MAX_SIDE = 1 << 14
+"""Pixels of a decoded image."""
+MAX_PIXELS = 1 << 26
+"""67 million, in 200 MB: libmtmd takes an image whole before it scales it down."""
 
 
 class Pixels(msgspec.Struct, frozen=True):
@@ -25,5 +29,5 @@ class Image(msgspec.Struct, frozen=True):
     path: str
     """The file, which stays until the reply has ended."""
     width: int
-    """Pixels, after EXIF rotation."""
+    """Pixels, as it is decoded: after EXIF rotation, and scaled down if there are more than MAX_PIXELS."""
     height: int

@@ -25,6 +25,13 @@ class ServerAddress:
     model: str
     context: int
     """Tokens."""
+    sees: bool = False
+    """Whether the model takes images, which many agents send only where they are told so."""
+
+    @property
+    def modalities(self) -> list[str]:
+        """What the model reads."""
+        return ["text", "image"] if self.sees else ["text"]
 
     @property
     def answer_tokens(self) -> int:
@@ -107,12 +114,17 @@ def _claude(address: ServerAddress, _: Path) -> AgentSettings:
 
 
 def _opencode(address: ServerAddress, _: Path) -> AgentSettings:
-    limit = {"context": address.context, "output": address.answer_tokens}
+    model = {
+        "name": address.model,
+        "limit": {"context": address.context, "output": address.answer_tokens},
+        "attachment": address.sees,
+        "modalities": {"input": address.modalities, "output": ["text"]},
+    }
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "edgechat",
         "options": {"baseURL": f"{address.url}/v1", "apiKey": "{env:EDGECHAT_API_KEY}"},
-        "models": {address.model: {"name": address.model, "limit": limit}},
+        "models": {address.model: model},
     }
     name = f"edgechat/{address.model}"
     config = {"model": name, "small_model": name, "provider": {"edgechat": provider}}
@@ -131,6 +143,7 @@ def _aider(address: ServerAddress, folder: Path) -> AgentSettings:
             "output_cost_per_token": 0,
             "litellm_provider": "openai",
             "mode": "chat",
+            "supports_vision": address.sees,
         }
     }
     metadata = "models.json"
@@ -147,6 +160,7 @@ def _crush(address: ServerAddress, folder: Path) -> AgentSettings:
         "name": address.model,
         "context_window": address.context,
         "default_max_tokens": address.answer_tokens,
+        "supports_attachments": address.sees,
     }
     provider = {
         "name": "edgechat",
@@ -176,7 +190,12 @@ def _goose(address: ServerAddress, _: Path) -> AgentSettings:
 
 
 def _pi(address: ServerAddress, folder: Path) -> AgentSettings:
-    model = {"id": address.model, "contextWindow": address.context, "maxTokens": address.answer_tokens}
+    model = {
+        "id": address.model,
+        "contextWindow": address.context,
+        "maxTokens": address.answer_tokens,
+        "input": address.modalities,
+    }
     provider: dict[str, Any] = {
         "baseUrl": f"{address.url}/v1",
         "api": "openai-completions",

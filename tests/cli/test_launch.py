@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -124,3 +125,21 @@ def test_an_agent_is_told_where_the_model_is(name: str, tmp_path: Path) -> None:
     assert "ek-secret" in json.dumps(dict(settings.environment))
     assert not any("ek-secret" in word for word in settings.arguments)  # which others can see
     assert all(Path(file).name == file for file in settings.files)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("opencode", '"modalities": {"input": ["text", "image"]'),
+        ("aider", '"supports_vision": true'),
+        ("crush", '"supports_attachments": true'),
+        ("pi", '"input": ["text", "image"]'),
+    ],
+)
+def test_an_agent_is_told_whether_the_model_sees(name: str, said: str, tmp_path: Path) -> None:
+    def told(address: ServerAddress) -> str:
+        settings = AGENTS[name].settings(address, tmp_path)
+        return " ".join(str(value) for value in (*settings.environment.values(), *settings.files.values()))
+
+    assert said in told(dataclasses.replace(ADDRESS, sees=True))
+    assert said not in told(ADDRESS)

@@ -18,7 +18,7 @@ from PIL import Image
 from edgechat.base.errors import ImageError
 from edgechat.images import decoding
 from edgechat.images.decoding import Decoder, ImageFacts, Pixels, inspect, pixels
-from edgechat.images.decoding_child import MAX_PIXELS
+from edgechat.images.image import MAX_PIXELS
 from tests.images.files import (
     BLUE,
     EXIF_TURNS,

@@ -149,8 +149,9 @@ def _serving(plan: LoadPlan) -> Iterator[ServerAddress]:
         try:
             with StatusLine(sys.stderr) as status:
                 url = _url_of(process, log)
-                name = _wait_until_ready(process, url, key, log, status, plan.model_name)
-            yield ServerAddress(url, key, name, plan.context)
+                entry = _wait_until_ready(process, url, key, log, status, plan.model_name)
+            sees = "image" in entry.get("architecture", {}).get("input_modalities", ())
+            yield ServerAddress(url, key, entry["id"], plan.context, sees)
         finally:
             _stop(process)
 
@@ -167,8 +168,8 @@ def _url_of(process: subprocess.Popen[str], log: Path) -> str:
 
 def _wait_until_ready(
     process: subprocess.Popen[str], url: str, key: str, log: Path, status: StatusLine, model: str
-) -> str:
-    """Wait for the load; return what the server calls the model. Raises EngineError."""
+) -> dict[str, Any]:
+    """Wait for the load; return the model's entry in the server's list. Raises EngineError."""
     import httpx2
 
     end = time.monotonic() + _LOAD_SECONDS
@@ -177,7 +178,8 @@ def _wait_until_ready(
             status.show(f"loading {model}")
             health: Any = client.get("/health").json()
             if health["status"] == "ready":
-                return str(client.get("/v1/models").json()["data"][0]["id"])
+                listed: dict[str, Any] = client.get("/v1/models").json()["data"][0]
+                return listed
             if health["status"] == "degraded":
                 detail = health.get("detail", "")
                 raise EngineError(f"The model could not be loaded: {detail}", hint=f"Its messages: {log}")

@@ -10,12 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgechat.base.errors import BadRequest
+from edgechat.images.image import MAX_PIXELS, MAX_SIDE
 from edgechat.native.multimodal.library import lib
-
-MAX_SIDE = 16_384
-"""Pixels."""
-MAX_PIXELS = 1 << 26
-"""67 million, in 200 MB: libmtmd wants a picture whole before it scales it down."""
 
 
 class Bitmap:

@@ -154,6 +154,7 @@ def _card(known: AvailableModel, one: LocalModel, glance: HeaderSummary) -> Mode
         quant=one.quant or glance.quant or "",
         architecture=glance.architecture,
         n_params=glance.n_params,
+        sees="vision" in glance.modalities,
     )
 
 

@@ -199,7 +199,7 @@ class Pool:
         plan = slot.engine.plan
         context = plan.context if slot.is_ready else card.context
         kind: Literal["chat", "embedding"] = "embedding" if plan.embeddings else "chat"
-        model = slot.engine.model if slot.is_ready else None
+        model = slot.engine.model
         sees = card.sees if model is None else model.sees
         return msgspec.structs.replace(card, loaded=slot.is_ready, kind=kind, context=context, sees=sees)
 

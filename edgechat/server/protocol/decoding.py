@@ -27,13 +27,21 @@ _MOST_VALUES, _MOST_PARTS = 2**20, 2**17
 
 async def parse_body(body: bytes, make: Callable[[bytes], T]) -> T:
     """Return `make(body)`; a large body is handled in a thread, so that streams go on. Raises Refusal."""
+
+    def made() -> T:
+        _check_number_of_values(body)
+        return make(body)
+
+    return await off_loop(len(body), made)
+
+
+def _check_number_of_values(body: bytes) -> None:
     if body.count(b",") > _MOST_VALUES or sum(map(body.count, (b"[", b"{", b":"))) > _MOST_PARTS:
         raise Refusal(
             f"The body has more than {_MOST_PARTS} lists, objects and fields, or {_MOST_VALUES} values, "
             "the limit.",
             status=413,
         )
-    return await off_loop(len(body), lambda: make(body))
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:

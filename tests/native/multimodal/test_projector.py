@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from edgechat.base.errors import BadRequest, LoadFailed
+from edgechat.images.image import MAX_SIDE
 from edgechat.native.handles import Model
-from edgechat.native.multimodal.chunks import MAX_SIDE, Bitmap, MediaChunk, TextChunk
+from edgechat.native.multimodal.chunks import Bitmap, MediaChunk, TextChunk
 from edgechat.native.multimodal.projector import Cancelled, Projector
 from edgechat.native.params import LoadParams
 from tests.kit import QWEN3, Spec, build, tiny

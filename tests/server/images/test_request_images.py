@@ -126,6 +126,18 @@ async def test_a_request_that_is_cancelled_lets_go_of_its_images(
     assert stored(tmp_path) == set()
 
 
+@pytest.mark.parametrize("piece", [4, 64, 1 << 20])
+async def test_base64_in_lines_and_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(request_images, "_PIECE", piece)
+    for data in FILES:
+        text = base64.encodebytes(data).decode()
+        request = ChatRequest(id="x", messages=(message_of("user", [image_of(text, "x")]),))
+        async with RequestImages(tmp_path).placed(request, MODEL) as placed:
+            assert placed.messages[0].images[0].digest == digest_of(data)
+
+
 async def test_requests_without_images_touch_no_disk(tmp_path: Path) -> None:
     request = ChatRequest(id="x", messages=(Message("user", "Hi"),))
     async with RequestImages(tmp_path / "images").placed(request, MODEL) as placed:

@@ -83,3 +83,9 @@ def test_an_image_that_a_tool_returns(server: Served) -> None:
     ]
     answer = asked(server, "/v1/chat/completions", {"messages": messages})
     assert answer["choices"][0]["message"]["content"].strip() == "green"
+
+
+def test_the_lists_tell_of_it(server: Served) -> None:
+    listed = server.ask("/v1/models")[1]["data"][0]
+    assert listed["architecture"]["input_modalities"] == ["text", "image"]
+    assert "vision" in server.ask("/api/show", {"model": listed["id"]})[1]["capabilities"]

@@ -27,6 +27,7 @@ from edgechat.server.pool.pool import Pool
 from tests import homes
 from tests.engine.worker.test_supervisor import workers
 from tests.kit import Spec, build, tiny
+from tests.kit.projector_files import projector
 from tests.kit.shapes import BERT
 
 pytestmark = pytest.mark.slow
@@ -64,6 +65,13 @@ def test_names_of_the_list_are_found_and_paths_are_not(mine: Path, tmp_path: Pat
             shelf.find(name)
         assert len(error.value.message) < 500
         assert error.value.hint
+
+
+def test_a_model_with_a_projector_beside_it_sees(mine: Path) -> None:
+    homes.place(tiny("dense"), mine / "seer-Q8_0.gguf")
+    homes.place(projector(), mine / "mmproj-seer-F16.gguf")
+    sees = {card.id: card.sees for card in AvailableModels("guide").cards()}
+    assert sees == {"guide": False, "chatty": False, "embedder": False, "seer-Q8_0": True}
 
 
 def test_a_file_in_the_folder_of_the_server_takes_nobodys_name(

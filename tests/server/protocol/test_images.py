@@ -331,5 +331,5 @@ async def test_the_lists_say_which_models_see(sees: bool) -> None:
         listed = (await ask(url, "GET", "/v1/models"))[2]["data"][0]
         tag = (await ask(url, "GET", "/api/tags"))[2]["models"][0]
         show = (await ask(url, "POST", "/api/show", body=b'{"model": "scripted"}'))[2]
-    assert listed["input_modalities"] == (["text", "image"] if sees else ["text"])
+    assert listed["architecture"]["input_modalities"] == (["text", "image"] if sees else ["text"])
     assert ("vision" in tag["capabilities"], "vision" in show["capabilities"]) == (sees, sees)

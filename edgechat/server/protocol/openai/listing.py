@@ -22,10 +22,22 @@ class ModelsQuery(msgspec.Struct, frozen=True, kw_only=True):
     client_version: Annotated[str | None, Meta(description="The version of Codex, which sends it.")] = None
 
 
+class Modalities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model reads and writes, by the names of OpenRouter's list, which many clients know."""
+
+    input_modalities: list[Literal["text", "image"]]
+    output_modalities: list[Literal["text"]]
+
+    @classmethod
+    def of(cls, *, sees: bool) -> Modalities:
+        """Return those of a model."""
+        return cls(input_modalities=["text", "image"] if sees else ["text"], output_modalities=["text"])
+
+
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A model. Extensions: whether it is loaded, its kind, its context length in tokens, and what it reads.
 
-    `input_modalities` is left out where that is not known before the model is loaded.
+    `architecture` is left out where that is not known before the model is loaded.
     """
 
     id: str
@@ -38,7 +50,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     loaded: bool
     kind: Literal["chat", "embedding"]
     context: int
-    input_modalities: list[Literal["text", "image"]] | UnsetType = UNSET
+    architecture: Modalities | UnsetType = UNSET
 
     @classmethod
     def of(cls, card: ModelCard) -> ModelEntry:
@@ -51,7 +63,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
             loaded=card.loaded,
             kind=card.kind,
             context=card.context,
-            input_modalities=UNSET if card.sees is None else ["text", "image"] if card.sees else ["text"],
+            architecture=UNSET if card.sees is None else Modalities.of(sees=card.sees),
         )
 
 
