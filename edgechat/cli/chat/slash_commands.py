@@ -15,7 +15,7 @@ from edgechat.chat.commands import check, commands_of, parse_command
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export import files
 from edgechat.chat.import_export.export import counted
-from edgechat.chat.import_export.importing import parse_chat
+from edgechat.chat.import_export.importing import add_chat, parse_chat
 from edgechat.chat.records import TRASH_DAYS, Attachment, Chat, Hit
 from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store
@@ -120,7 +120,7 @@ class SlashCommands:
 
     def _import(self, name: str) -> None:
         new = parse_chat(files.read(name))
-        self._wait_for(self._target.store.add(new.chat, new.turns))
+        self._wait_for(add_chat(self._target.store, new))
         self._open(new.chat.id)
 
     def _delete(self, _: str) -> None:
