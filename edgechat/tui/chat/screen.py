@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from edgechat.chat.records import Turn
     from edgechat.chat.session import ChatSession, SessionServices
     from edgechat.engine.types import Finished
+    from edgechat.images.library import ImageLibrary
     from edgechat.planner.plan import LoadPlan
     from edgechat.settings import Backend
     from edgechat.tui.chat.controller import ChatController
@@ -109,6 +110,7 @@ class ChatScreen(ChatLayout):
         self._shown: ConversationView | None = None
 
     def on_mount(self) -> None:
+        self.pane.library = self.library_of_images
         self.show_welcome()
         self.call_after_refresh(self._start)
 
@@ -234,6 +236,8 @@ class ChatScreen(ChatLayout):
                 )
             case "attach":
                 await self.pane.attach_file(argument)
+            case "image":
+                await self.pane.attach_image(argument)
             case "editor":
                 await self._edit_prompt()
             case "theme":
@@ -246,11 +250,11 @@ class ChatScreen(ChatLayout):
     @on(PromptPane.Asked)
     def _ask(self, event: PromptPane.Asked) -> None:
         number, questions = event.text.strip(), self._shown.questions if self._shown is not None else ()
-        if number in map(str, range(1, len(questions) + 1)) and not event.attachments:
+        if number in map(str, range(1, len(questions) + 1)) and not event.attachments and not event.images:
             self._take_question(questions[int(number) - 1])
         else:
             self.app.clear_notifications()
-            self.controller.ask(event.text, list(event.attachments))
+            self.controller.ask(event.text, event.attachments, event.images)
 
     @on(WelcomeSheet.Chosen)
     def _question_clicked(self, event: WelcomeSheet.Chosen) -> None:
@@ -310,6 +314,9 @@ class ChatScreen(ChatLayout):
         from edgechat.tui.chat.command_handlers import arguments
 
         return [(name, "") for name in THEMES] if command == "theme" else arguments(self.controller, command)
+
+    async def library_of_images(self) -> ImageLibrary:
+        return (await self.session.store()).images
 
     @property
     def _plan(self) -> LoadPlan | None:
