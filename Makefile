@@ -14,7 +14,8 @@ LOCK := packaging/constraints.txt
 
 # llama.cpp is built from source. RPC gives it a device like a GPU on any machine, which tests need; a GPU
 # is built in by adding its flag: CMAKE_ARGS="-DGGML_RPC=ON -DGGML_CUDA=ON" make run
-# The file named last leaves out what nobody here uses, a third of the time that it takes.
+# The file named last leaves out what nobody here uses, a third of the time that it takes. pip keeps what it has
+# built whatever it was told; a wheel without libmtmd, from before edgechat saw pictures, is built anew.
 export CMAKE_ARGS ?= -DGGML_RPC=ON -DCMAKE_PROJECT_llama_cpp_INCLUDE='$(CURDIR)/packaging/binary/llama.cmake'
 QUESTION := What is edgechat?
 
@@ -126,9 +127,11 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgechat needs Python 3.11 or newer: make PYTHON=python3.12 run")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml $(LOCK) | $(VENV)/bin/python
+$(VENV)/.installed: pyproject.toml $(LOCK) packaging/binary/llama.cmake | $(VENV)/bin/python
 	@echo "Installing edgechat; llama.cpp is compiled for this machine, which takes some minutes the first time."
 	$(PIP) install --quiet -c $(LOCK) -e '.[server]'
+	@$(BIN)/python -c 'import llama_cpp.mtmd_cpp' 2>/dev/null || { $(PIP) cache remove llama_cpp_python >/dev/null 2>&1; \
+	    $(PIP) install --quiet -c $(LOCK) --no-deps --force-reinstall llama-cpp-python; }
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml $(LOCK) $(VENV)/.installed

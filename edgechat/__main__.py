@@ -15,6 +15,7 @@ ROLES = {
     "grammar": "edgechat.engine.reply.grammar_child",
     "image": "edgechat.images.decoding_child",
     "devices": "edgechat.native.devices",
+    "projector": "edgechat.native.multimodal.probe",
     "gpu": "edgechat.device.gpu.sources",
     "speed": "edgechat.planner.estimate.kernel_probe_child",
     "xet": "edgechat.models.hub.xet_child",

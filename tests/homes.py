@@ -60,13 +60,21 @@ def in_hub(
     return link
 
 
-def in_ollama(home: Path, source: Path, tag: str, *, host: str = "registry.ollama.ai/library") -> Path:
-    """Leave a file as Ollama does; return the blob."""
+def in_ollama(
+    home: Path,
+    source: Path,
+    tag: str,
+    *,
+    host: str = "registry.ollama.ai/library",
+    projector: Path | None = None,
+) -> Path:
+    """Leave a file as Ollama does, and perhaps its projector; return the blob."""
     root = home / ".ollama" / "models"
-    digest = sha256(source)
-    blob = root / "blobs" / f"sha256-{digest}"
-    if not blob.exists():
-        place(source, blob)
+    kinds = {"model": source} | ({"projector": projector} if projector else {})
+    blobs = {kind: root / "blobs" / f"sha256-{sha256(file)}" for kind, file in kinds.items()}
+    for kind, target in blobs.items():
+        if not target.exists():
+            place(kinds[kind], target)
     licence = b"Do what you want."
     other = hashlib.sha256(licence).hexdigest()
     (root / "blobs" / f"sha256-{other}").write_bytes(licence)
@@ -75,17 +83,20 @@ def in_ollama(home: Path, source: Path, tag: str, *, host: str = "registry.ollam
         "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
         "config": {"mediaType": "application/vnd.docker.container.image.v1+json", "digest": "", "size": 1},
         "layers": [
-            {
-                "mediaType": "application/vnd.ollama.image.model",
-                "digest": f"sha256:{digest}",
-                "size": blob.stat().st_size,
-            },
+            *(
+                {
+                    "mediaType": f"application/vnd.ollama.image.{kind}",
+                    "digest": f"sha256:{sha256(file)}",
+                    "size": file.stat().st_size,
+                }
+                for kind, file in kinds.items()
+            ),
             {"mediaType": "application/vnd.ollama.image.license", "digest": f"sha256:{other}", "size": 17},
         ],
     }
     model, _, version = tag.partition(":")
     write_manifest(home, f"{host}/{model}/{version or 'latest'}", manifest)
-    return blob
+    return blobs["model"]
 
 
 def write_manifest(home: Path, name: str, manifest: object, *, folder: str = "manifests") -> Path:

@@ -80,6 +80,7 @@ class SessionServices:
         anyway: bool = False,
         draft: str | None = None,
         backend: Backend | None = None,
+        vision: bool = True,
     ) -> SessionServices:
         """Return edgechat's own, which import planner and engine when called. See `PlanRequest`."""
 
@@ -87,7 +88,7 @@ class SessionServices:
             from edgechat.planner.prepare import prepare
             from edgechat.planner.request import PlanRequest
 
-            request = PlanRequest(context=context, anyway=anyway, draft=draft, backend=backend)
+            request = PlanRequest(context=context, anyway=anyway, draft=draft, backend=backend, vision=vision)
             return prepare(model, request, leaving=leaving)
 
         return cls(store_path, plan_model, _engine, settings.load)

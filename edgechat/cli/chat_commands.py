@@ -17,6 +17,7 @@ from edgechat.cli.options import (
     DraftOption,
     JsonOption,
     ModelArgument,
+    NoVisionOption,
     OfflineOption,
     ScreenReaderOption,
 )
@@ -125,6 +126,7 @@ def run(
     screen_reader: ScreenReaderOption = False,
     draft: DraftOption = None,
     backend: BackendOption = None,
+    no_vision: NoVisionOption = False,
     load_anyway: AnywayOption = False,
     offline: OfflineOption = False,
     debug: DebugOption = False,
@@ -172,6 +174,7 @@ def run(
         raw=raw,
         draft=draft,
         backend=backend,
+        vision=not no_vision,
         anyway=load_anyway,
         screen_reader=screen_reader,
     )

@@ -15,6 +15,7 @@ from edgechat.cli.options import (
     DebugOption,
     DraftOption,
     ModelArgument,
+    NoVisionOption,
     OfflineOption,
 )
 
@@ -77,6 +78,7 @@ def plan(
     bandwidth: Annotated[str | None, typer.Option(help="... and this memory bandwidth: 50GB/s.")] = None,
     draft: DraftOption = None,
     backend: BackendOption = None,
+    no_vision: NoVisionOption = False,
     offline: OfflineOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     debug: DebugOption = False,
@@ -96,7 +98,12 @@ def plan(
         runs_mlx=backend == "mlx",
     )
     request = PlanRequest(
-        context=ctx, min_tps=min_tps, quality=quality_class(quality), draft=draft, backend=backend
+        context=ctx,
+        min_tps=min_tps,
+        quality=quality_class(quality),
+        draft=draft,
+        backend=backend,
+        vision=not no_vision,
     )
     raise typer.Exit(command.run(models or (), request, described, json=json))
 
@@ -127,6 +134,7 @@ def pull(
     ] = None,
     backend: BackendOption = None,
     revision: Annotated[str | None, typer.Option(help="A branch, tag or commit.")] = None,
+    no_vision: NoVisionOption = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be downloaded, and stop.")
     ] = False,
@@ -148,6 +156,7 @@ def pull(
         draft=draft,
         backend=backend,
         revision=revision,
+        vision=not no_vision,
         dry_run=dry_run,
         force=force,
         json=json,
@@ -178,7 +187,8 @@ def bench(
     from edgechat.cli.commands import bench as command
     from edgechat.planner.request import PlanRequest
 
-    request = PlanRequest(context=ctx, draft=draft, backend=backend, anyway=load_anyway)
+    # Only text is measured, so nothing else is loaded.
+    request = PlanRequest(context=ctx, draft=draft, backend=backend, vision=False, anyway=load_anyway)
     command.run(model, request, rounds=rounds, tokens=tokens, plot_file=plot, json=json)
 
 

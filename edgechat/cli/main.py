@@ -26,6 +26,7 @@ from edgechat.cli.options import (
     Debug,
     DebugOption,
     DraftOption,
+    NoVisionOption,
     OfflineOption,
     ScreenReaderOption,
 )
@@ -69,6 +70,7 @@ def chat(
     ] = False,
     draft: DraftOption = None,
     backend: BackendOption = None,
+    no_vision: NoVisionOption = False,
     load_anyway: AnywayOption = False,
     screen_reader: ScreenReaderOption = False,
     offline: OfflineOption = False,
@@ -92,6 +94,8 @@ def chat(
         if last:
             where = "applies to the app, or to run: edgechat run MODEL --continue"
             raise typer.BadParameter(where, param_hint="--continue")
+        if no_vision:
+            raise typer.BadParameter("must follow the command", param_hint="--no-vision")
         if screen_reader:
             where = "applies to the app, or to run: edgechat run MODEL --screen-reader"
             raise typer.BadParameter(where, param_hint="--screen-reader")
@@ -105,6 +109,7 @@ def chat(
             choice=ConversationChoice(last=last),
             draft=draft,
             backend=backend,
+            vision=not no_vision,
             anyway=load_anyway,
             screen_reader=True,
             interactive=True,
@@ -125,7 +130,10 @@ def chat(
         raise typer.Exit(USAGE_ERROR)
     from edgechat.tui.app import run_app
 
-    raise typer.Exit(run_app(model, last=last, anyway=load_anyway, draft=draft, backend=backend))
+    vision = not no_vision
+    raise typer.Exit(
+        run_app(model, last=last, anyway=load_anyway, draft=draft, backend=backend, vision=vision)
+    )
 
 
 def _settings_ask_for_plain_mode() -> bool:

@@ -78,6 +78,14 @@ BackendOption = Annotated[
         show_default=False,
     ),
 ]
+NoVisionOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-vision",
+        help="Do without the projector, the file with which the model can see or hear; saves its memory.",
+        show_default=False,
+    ),
+]
 AnywayOption = Annotated[
     bool,
     typer.Option("--load-anyway", help="Load the model even if it does not seem to fit.", show_default=False),

@@ -7,7 +7,15 @@ from typing import Annotated
 import typer
 
 from edgechat.cli import completion
-from edgechat.cli.options import MOST, AnywayOption, BackendOption, DebugOption, DraftOption, OfflineOption
+from edgechat.cli.options import (
+    MOST,
+    AnywayOption,
+    BackendOption,
+    DebugOption,
+    DraftOption,
+    NoVisionOption,
+    OfflineOption,
+)
 from edgechat.cli.terminal_io import as_text
 
 
@@ -88,6 +96,7 @@ def serve(
     ] = None,
     draft: DraftOption = None,
     backend: BackendOption = None,
+    no_vision: NoVisionOption = False,
     load_anyway: AnywayOption = False,
     grace: Annotated[
         float,
@@ -123,7 +132,9 @@ def serve(
 
     options = command.ServeOptions(
         model=None if model is None else as_text(model),
-        request=PlanRequest(context=ctx, draft=draft, backend=backend, anyway=load_anyway),
+        request=PlanRequest(
+            context=ctx, draft=draft, backend=backend, vision=not no_vision, anyway=load_anyway
+        ),
         host=host,
         port=port if port is not None else 11434 if ollama else 8484,
         api_key=api_key,

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from edgechat.base.errors import DecodeFailed, EdgechatError
 from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Interrupted, Logits
+from edgechat.engine.backends.media import MediaRun, is_media, key_of, media_runs
 from edgechat.engine.kv.state_store import KVStateStore
+from edgechat.engine.prompt.image_tokens import ImageTokens
 from edgechat.engine.prompt.prompts import Prompt, Prompts
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.prompt.translation import translate
@@ -21,6 +24,7 @@ from edgechat.engine.reply.reply import ReplyPart
 from edgechat.engine.reply.reply_form import grammar_of, reply_of
 from edgechat.engine.sampling import Sampler, check_bias
 from edgechat.engine.scheduling.chat_cache import ChatCache
+from edgechat.engine.scheduling.encoding import ImageEncoding
 from edgechat.engine.scheduling.preparation import Preparation, explained, fault
 from edgechat.engine.scheduling.scheduler import Planned, Scheduler
 from edgechat.engine.scheduling.sequence import Sequence
@@ -45,6 +49,7 @@ from edgechat.engine.types import (
     Translated,
     Usage,
 )
+from edgechat.images.image import Pixels
 
 _NO_PREWARMING = CachePolicy(settle=False)
 _NO_LOGITS: Logits = np.empty((0, 0), np.float32)
@@ -67,8 +72,12 @@ class EngineCore:
         """`states` None: no KV states on disk. controller: decides how much to draft."""
         self.backend = backend
         self.template = template
-        self.prompts = Prompts(template, backend.vocabulary)
+        self.image_tokens = ImageTokens(backend.vision, _pixels)
+        self.prompts = Prompts(template, backend.vocabulary, self.image_tokens)
         self.scheduler = Scheduler(backend)
+        self.encoding = ImageEncoding(backend.vision, self.image_tokens.held)
+        self.scheduler.is_encoded = lambda seq, run: self.encoding.made(_key(seq, run)) is not None
+        self._waits_for_images = False
         interruption = backend.interruption
         self.preparation = Preparation(done=interruption.interrupt if interruption else lambda: None)
         self.chat_cache = ChatCache(
@@ -97,7 +106,7 @@ class EngineCore:
     def is_waiting(self) -> bool:
         """Whether nothing can be done until the disk, a grammar or a prompt is ready."""
         if not self.scheduler.is_idle:
-            return False
+            return self._waits_for_images
         return self.chat_cache.is_waiting or (self.chat_cache.is_idle and self.n_waiting > 0)
 
     def submit(self, request: ChatRequest) -> list[Event]:
@@ -149,6 +158,7 @@ class EngineCore:
             reply=reply_of(request, self.template, thinking=prompt.thinking),
             arrived=arrived,
             boundaries=prompt.boundaries,
+            media=tuple(media_runs(prompt.tokens)),
             dropped=prompt.dropped,
             logprobs=None if request.logprobs is None else Logprobs(vocabulary, request.logprobs),
         )
@@ -172,7 +182,11 @@ class EngineCore:
             or self.chat_cache.give_up(request_id)
             or self.constraints.give_up(request_id)
         )
-        return self._finish(sequence, "cancelled") if isinstance(sequence, Generation) else []
+        if not isinstance(sequence, Generation):
+            return []
+        events = self._finish(sequence, "cancelled")
+        self._want_images()  # there may be no other step
+        return events
 
     def persist(self, chat: str | None) -> None:
         """Save a chat's state to disk (None: every chat's); a later step returns Persisted."""
@@ -234,8 +248,10 @@ class EngineCore:
         events += self._queue_constrained()
         events += self.chat_cache.poll()
         events += self._handle_overflows()
+        events += self._encode_images()
         planned = self.scheduler.plan()
         events += self._finish_prewarming()
+        self._waits_for_images = not planned and self.encoding.is_running
         if not planned:
             return
         planned = self._with_drafts(planned)
@@ -259,6 +275,22 @@ class EngineCore:
             raise
         self._accept(planned, logits, events)
         events += self._finish_prewarming()
+
+    def _encode_images(self) -> Iterator[Event]:
+        """Have the images encoded that are needed next; fail the requests of those that cannot be."""
+        if self.backend.vision is None:
+            return
+        failed: dict[tuple[int, ...], EdgechatError | None] = {}
+        for sequence, run in self.scheduler.images():
+            key = _key(sequence, run)
+            error = failed.setdefault(key, self.encoding.failure(key))
+            if error is not None and sequence in self.scheduler.running:
+                yield from self._fail(sequence, error)
+        self._want_images()
+
+    def _want_images(self) -> None:
+        if self.backend.vision is not None:
+            self.encoding.want([_key(sequence, run) for sequence, run in self.scheduler.images()])
 
     def _finish_jobs(self) -> Iterator[Event]:
         """Continue requests whose background work is done."""
@@ -316,7 +348,8 @@ class EngineCore:
         n_streams = sum(sequence.n_pending == 1 for sequence, _ in planned)
         n_prompt = sum(len(part.tokens) for sequence, part in planned if sequence.n_pending > 1)
         try:
-            logits = self._compute(planned)
+            with self.encoding.pausing():
+                logits = self._compute(planned)
         except Interrupted:
             self.scheduler.cost.note_interruption(time.perf_counter() - began)
             raise
@@ -328,6 +361,8 @@ class EngineCore:
     def _compute(self, planned: Planned) -> Logits:
         """Return the rows of logits that the batch asks for; none if the backend sampled the token itself."""
         stream, part = planned[0]
+        if is_media(part.tokens[0]):
+            return self._compute_image(part)
         drawing = self.backend.drawing if len(planned) == 1 and part.n_logits == 1 else None
         if (
             drawing is None
@@ -340,6 +375,13 @@ class EngineCore:
             return interruption.decode_interruptibly(parts) if interruption else self.backend.decode(parts)
         stream.drawn = drawing.next_token(part, stream.sampler.sampling, stream.sampler.number)
         stream.sampler.advance()
+        return _NO_LOGITS
+
+    def _compute_image(self, part: BatchPart) -> Logits:
+        made = self.encoding.made(key_of(part.tokens))
+        if made is None or self.backend.vision is None:  # it has just been dropped: it is encoded again
+            raise Interrupted((0,))
+        self.backend.vision.decode(part.seq, part.start, *made)
         return _NO_LOGITS
 
     def _accept(self, planned: Planned, logits: Logits, events: list[Event]) -> None:
@@ -431,7 +473,7 @@ class EngineCore:
             return self._finish(sequence, "context")
         sequence.tokens = shorter.tokens + sequence.tokens[sequence.n_prompt :]
         sequence.n_prompt, sequence.boundaries = len(shorter.tokens), shorter.boundaries
-        sequence.dropped = shorter.dropped
+        sequence.dropped, sequence.media = shorter.dropped, tuple(media_runs(shorter.tokens))
         sequence.n_cached = min(sequence.n_cached or 0, sequence.n_prompt)
         sequence.n_shifted = min(sequence.n_shifted, sequence.n_prompt)
         self.scheduler.resume(sequence)
@@ -489,11 +531,22 @@ class EngineCore:
     def close(self) -> None:
         """Free the template's process and the backend."""
         self.preparation.close()
+        self.encoding.close()
         self.chat_cache.close()
         self.constraints.close()
         self.template.close()
         self.speculation.close()
         self.backend.close()
+
+
+def _key(sequence: Sequence, run: MediaRun) -> tuple[int, ...]:
+    return key_of(sequence.tokens[run.start : run.stop])
+
+
+def _pixels(path: str) -> Pixels:
+    from edgechat.images.decoding import pixels  # only a model that sees needs it
+
+    return pixels(Path(path))
 
 
 def _youngest(sequences: Iterable[Sequence]) -> Sequence:

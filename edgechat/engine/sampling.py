@@ -232,7 +232,8 @@ def _penalises(sampling: Sampling) -> bool:
 
 
 def _penalise(logits: Logits, window: Sequence[int], sampling: Sampling) -> None:
-    seen, counts = np.unique(np.asarray(window, np.intp), return_counts=True)
+    tokens = np.asarray(window, np.intp)
+    seen, counts = np.unique(tokens[tokens < len(logits)], return_counts=True)  # others are of images
     values = logits[seen]
     values = np.where(values > 0, values / sampling.repetition_penalty, values * sampling.repetition_penalty)
     logits[seen] = values - counts * sampling.frequency_penalty - sampling.presence_penalty

@@ -28,6 +28,9 @@ from edgechat.images.decoding_child import (
     Format,
     Rows,
 )
+from edgechat.images.image import Pixels
+
+__all__ = ["Decoder", "ImageFacts", "Pixels", "inspect", "pixels"]
 
 MAX_FILE_BYTES = 64 * 2**20
 _PART = 32 * 2**20
@@ -42,15 +45,6 @@ class ImageFacts:
     width: int
     """Of what `pixels` returns: after EXIF rotation, and scaled down where that is too large."""
     height: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pixels:
-    """A decoded image: three bytes each, row by row."""
-
-    width: int
-    height: int
-    rgb: bytes
 
 
 class Decoder:

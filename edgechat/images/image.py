@@ -8,6 +8,15 @@ PLACE = "\N{OBJECT REPLACEMENT CHARACTER}"
 """Stands in a message's text where an image belongs; images without one come before the text."""
 
 
+class Pixels(msgspec.Struct, frozen=True):
+    """A decoded image."""
+
+    width: int
+    height: int
+    rgb: bytes
+    """Three bytes a pixel, row by row."""
+
+
 class Image(msgspec.Struct, frozen=True):
     """An image that is on this machine."""
 

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from edgechat.base import paths
 from edgechat.base.errors import SettingsError
+from edgechat.models.formats.modalities import Modality, modalities
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.names import valid_repo
 from edgechat.settings import SamplingDefaults, checked, read_toml
@@ -51,6 +52,10 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     no_draft: str | None = None
     """Why there is none."""
     thinking: Thinking = "none"
+    vision: bool = False
+    """Whether it sees, with the projector that is in its repository."""
+    audio: bool = False
+    """Whether it hears, with that."""
     quality: Annotated[int, Meta(ge=1, le=6)] | None = None
     """6 is the best; None for a model that is not meant for chat by itself."""
     unverified: bool = False
@@ -64,6 +69,11 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     def names(self) -> tuple[str, ...]:
         """Its name and aliases."""
         return (self.name, *self.aliases)
+
+    @property
+    def modalities(self) -> tuple[Modality, ...]:
+        """What it takes besides text."""
+        return modalities(vision=self.vision, audio=self.audio)
 
     @property
     def file_name(self) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from edgechat.models.formats.header import Format
 from edgechat.models.formats.limits import MAX_PARTS
-from edgechat.models.formats.quants import canonical
+from edgechat.models.formats.quants import canonical, type_of
+from edgechat.models.projector_names import is_projector, projectors_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ class ModelChoice:
     """A file, or the parts of a split set in their order; of an MLX model config.json, then the weights, then
     the rest of what it needs."""
     format: Format = "gguf"
+    projectors: tuple[RemoteFile, ...] = ()
+    """Files that make pictures or sound readable for it, by their names: one is used, the first is best."""
 
     @property
     def shown(self) -> str:
@@ -117,31 +120,64 @@ _MLX_LABEL = re.compile(
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
 
-# GGUF files that are not language models: vision parts, importance matrices, drafts that only work with
+# GGUF files that are neither language models nor projectors: importance matrices, drafts that only work with
 # their target, bare vocabularies. llama.cpp has such a list too (common/download.cpp).
 _NO_MODEL = re.compile(
     r"""(?:mmproj|imatrix|draft-|ggml-vocab-).* | .*[-._]imatrix
-      | (?:.*[-._])?(?:mmproj|mtp|eagle3|dflash|dspark)(?:[-._].*)?""",
+      | (?:.*[-._])?(?:mtp|eagle3|dflash|dspark)(?:[-._].*)?""",
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
+_PROJECTOR_QUANTS = ("Q8_0", "F16", "BF16", "F32")
+"""Of a projector, the best first, for a model of at most 8 bits: that loses more by itself than Q8_0 does,
+which is half as large as F16 (llama.cpp chooses alike). For a model of more bits Q8_0 comes third. F32 holds
+the same numbers in twice the space; BF16 is slow where no hardware computes with it."""
 
 
-def model_choices(files: Iterable[RemoteFile], repo: str = "") -> tuple[ModelChoice, ...]:
+def model_choices(
+    files: Iterable[RemoteFile], repo: str = "", *, mixed: bool = False
+) -> tuple[ModelChoice, ...]:
     """Return the language models among the files of a repository or folder: GGUF files, then those for MLX.
 
-    repo: its name, which states the quantization of an MLX model. Incomplete split models are left out.
-    Whether safetensors hold a language model is known only from their header.
+    repo: its name, which states the quantization of an MLX model. mixed: a folder of files of many origins.
+    Incomplete split models are left out. Whether safetensors hold a language model is known only from their
+    header.
     """
     listed = list(files)
-    return (*_gguf_choices(listed), *_mlx_choices(listed, repo))
+    return (*_with_projectors(_gguf_choices(listed), listed, mixed), *_mlx_choices(listed, repo))
+
+
+def _with_projectors(
+    choices: Sequence[ModelChoice], files: Iterable[RemoteFile], mixed: bool
+) -> Iterator[ModelChoice]:
+    """Yield the models with the projectors that belong to each."""
+    projectors = {
+        stem: file for file in files if file.size > 0 and (stem := _stem(file.name)) and _is_projector(stem)
+    }
+    names = {choice.name for choice in choices}
+    of_model = projectors_of(names, projectors, without_label, mixed=mixed)
+    for choice in choices:
+        found = [(stem, projectors[stem]) for stem in of_model.get(choice.name, ())]
+        ranked = sorted(
+            found, key=lambda pair: (_projector_rank(pair[0], choice.quant), pair[1].size, pair[0])
+        )
+        yield replace(choice, projectors=tuple(file for _, file in ranked))
+
+
+def _projector_rank(stem: str, quant: str | None) -> int:
+    """Return the rank of a projector by its name, for a model in this quantization; 0 is the best."""
+    label, kind = quant_label(stem), type_of(quant)
+    order = list(_PROJECTOR_QUANTS)
+    if kind is not None and kind.name in order[1:]:
+        order = [*order[1:3], order[0], order[3]]
+    return order.index(label) if label in order else len(order)
 
 
 def _gguf_choices(files: Iterable[RemoteFile]) -> tuple[ModelChoice, ...]:
     choices: list[ModelChoice] = []
     sets: dict[tuple[str, int], dict[int, RemoteFile]] = {}
     for file in files:
-        stem = _gguf_stem(file.name)
-        if stem is None or file.size <= 0:
+        stem = _stem(file.name)
+        if stem is None or _is_no_model(stem) or file.size <= 0:
             continue
         match = _PART.fullmatch(stem)
         if match is None:
@@ -159,6 +195,11 @@ def quant_label(name: str) -> str | None:
     """Return the last quantization in a file's name, in capitals, or None."""
     labels = [match["label"].upper() for match in _LABEL.finditer(PurePosixPath(name).name)]
     return canonical(labels[-1]) if labels else None
+
+
+def without_label(name: str) -> str:
+    """Return a file's name without the quantizations in it."""
+    return _LABEL.sub("", name)
 
 
 def mlx_label(name: str) -> str | None:
@@ -202,13 +243,20 @@ def _all_there(weights: Sequence[str]) -> bool:
     return 0 < len(weights) <= MAX_PARTS and complete
 
 
-def _gguf_stem(name: str) -> str | None:
-    """Return the name without its extension, or None for a file that is not a language model."""
-    if not name.lower().endswith(".gguf"):
-        return None
-    stem = name[: -len(".gguf")]
+def _stem(name: str) -> str | None:
+    """Return the name of a GGUF file without its extension, or None for another one."""
+    stem = name[: -len(".gguf")] if name.lower().endswith(".gguf") else ""
+    return stem if stem.rpartition("/")[2] else None
+
+
+def _is_no_model(stem: str) -> bool:
     base = stem.rpartition("/")[2]
-    return None if not base or _NO_MODEL.fullmatch(base) else stem
+    return is_projector(base) or _NO_MODEL.fullmatch(base) is not None
+
+
+def _is_projector(stem: str) -> bool:
+    """Return whether this is a projector; libmtmd loads none that is split."""
+    return is_projector(stem.rpartition("/")[2]) and not _PART.fullmatch(stem)
 
 
 def _is_complete(numbers: Collection[int], count: int) -> bool:

@@ -7,11 +7,9 @@ uses, so only low-level functions are called. Every return code is checked here.
 from __future__ import annotations
 
 import ctypes
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import llama_cpp
 import llama_cpp.llama_cpp as lib
@@ -19,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from edgechat.base.errors import DecodeFailed, LoadFailed, OutOfMemory
+from edgechat.base.errors import DecodeFailed, LoadFailed
 from edgechat.native import ggml, logs, rpc
+from edgechat.native.batches import EmbeddingBatch, TokenBatch, pointer
 from edgechat.native.params import LoadParams
 from edgechat.native.placement import Placement, layer_devices
 
@@ -73,8 +72,8 @@ class Model:
         logs.last_errors.clear()
         self._pointer = lib.llama_model_load_from_file(str(path).encode(), params)
         if not self._pointer:
-            raise _refusal()(
-                f"llama.cpp cannot load {path.name}: {_last_words()}",
+            raise logs.refusal()(
+                f"llama.cpp cannot load {path.name}: {logs.cause()}",
                 hint="The file may be damaged, or need a newer edgechat. Download it again, or use another "
                 "model (`edgechat run guide` always works).",
             )
@@ -139,6 +138,12 @@ class Model:
         return bool(lib.llama_model_is_recurrent(pointer) or lib.llama_model_is_hybrid(pointer))
 
     @property
+    def uses_mrope(self) -> bool:
+        """Whether a position is a time, a row and a column (M-RoPE); those of a text are equal."""
+        kinds = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
+        return lib.llama_model_rope_type(self.pointer) in kinds
+
+    @property
     def can_decode(self) -> bool:
         """False for encoders: embedding and reranking models."""
         return bool(lib.llama_model_has_decoder(self.pointer))
@@ -174,7 +179,7 @@ class Context:
 
     def __init__(self, model: Model, params: LoadParams) -> None:
         """Allocate; LoadFailed if llama.cpp cannot."""
-        self._batch = _Batch(params.n_batch)
+        self._batch = TokenBatch(params.n_batch)
         native = lib.llama_context_default_params()
         native.n_ctx = params.context
         native.n_batch = params.n_batch
@@ -197,8 +202,8 @@ class Context:
         logs.last_errors.clear()
         self._pointer = lib.llama_init_from_model(model.pointer, native)
         if not self._pointer:
-            raise _refusal()(
-                f"llama.cpp cannot create a context of {params.context} tokens: {_last_words()}",
+            raise logs.refusal()(
+                f"llama.cpp cannot create a context of {params.context} tokens: {logs.cause()}",
                 hint="Try a shorter context: --ctx 4096.",
             )
         self._n_vocab = model.n_vocab
@@ -208,6 +213,14 @@ class Context:
         self.output_bytes = 4 * (self._n_vocab + self.n_embd) * n_rows
         """Size of llama.cpp's buffer for logits and embeddings: the most rows that a call may return."""
         self.n_seq_max, self.n_outputs_max = params.n_seq_max, params.n_outputs_max
+        self.n_batch = int(lib.llama_n_batch(self._pointer))
+        """Tokens, or embeddings, of a call."""
+        self.n_ubatch = int(lib.llama_n_ubatch(self._pointer))
+        """Those of a micro-batch."""
+        self.n_embd_input = int(lib.llama_model_n_embd_inp(model.pointer))
+        """Size of what may stand in place of a token's own embedding."""
+        self.n_positions = 4 if model.uses_mrope else 1
+        """Numbers that say where an embedding is."""
         self._memory = lib.llama_get_memory(self._pointer)
         self._abort = ctypes.create_string_buffer(2)
         self._abortable = False
@@ -236,18 +249,52 @@ class Context:
         n_rows = self._batch.fill(runs)
         if n_rows > (self.n_outputs_max or n_rows):
             raise ValueError(f"{n_rows} rows of logits are over the limit of {self.n_outputs_max}")
+        return self._decode(self._batch.native, n_rows, abortable=abortable)
+
+    def decode_embeddings(
+        self,
+        seq: int,
+        embeddings: npt.NDArray[np.float32],
+        positions: npt.NDArray[np.int32],
+        *,
+        causal: bool = True,
+        last_row: bool = False,
+        abortable: bool = False,
+    ) -> npt.NDArray[np.float32] | None:
+        """Compute embeddings [n, n_embd] in place of tokens, at positions [1 or 4, n] (see `MediaChunk`).
+
+        causal: whether each sees only those before it. If not, all that see each other must be in one call of
+        up to `n_ubatch`. last_row: return the logits of the last. The rest is as in `decode`.
+        """
+        n = len(embeddings)
+        if not causal and n > self.n_ubatch:  # llama.cpp aborts
+            raise ValueError(f"{n} embeddings that see each other are over the limit of {self.n_ubatch}")
+        batch = EmbeddingBatch(seq, embeddings, positions, last_row=last_row)
+        if batch.shape != (self.n_positions, self.n_embd_input) or not 0 < n <= self.n_batch:
+            raise ValueError(
+                f"embeddings {embeddings.shape} at positions {positions.shape} are not this model's"
+            )
+        lib.llama_set_causal_attn(self.pointer, causal)
+        try:
+            return self._decode(batch.native, int(last_row), abortable=abortable)
+        finally:
+            lib.llama_set_causal_attn(self.pointer, True)
+
+    def _decode(
+        self, batch: lib.llama_batch, n_rows: int, *, abortable: bool
+    ) -> npt.NDArray[np.float32] | None:
         if abortable != self._abortable:
             callback = _IS_SET if abortable else _NEVER
             lib.llama_set_abort_callback(self._pointer, callback, ctypes.addressof(self._abort))
             self._abortable = abortable
-        code = int(lib.llama_decode(self._pointer, self._batch.native))
+        code = int(lib.llama_decode(self._pointer, batch))
         if code == DECODE_NO_CELLS:
             return None
         if code == DECODE_ABORTED:
             raise Aborted
         if code != DECODE_OK:
             raise DecodeFailed(
-                f"llama.cpp could not compute a batch (code {code}): {_last_words()}",
+                f"llama.cpp could not compute a batch (code {code}): {logs.cause()}",
                 hint="Send the message again; if it fails again, try a shorter context or another model.",
             )
         if not n_rows:
@@ -273,7 +320,7 @@ class Context:
         self._batch.fill([(*run, len(run[2])) for run in runs])
         code = int(lib.llama_decode(self._pointer, self._batch.native))  # encodes if there is no cache
         if code != DECODE_OK:
-            raise DecodeFailed(f"llama.cpp could not compute an embedding (code {code}): {_last_words()}")
+            raise DecodeFailed(f"llama.cpp could not compute an embedding (code {code}): {logs.cause()}")
         embeddings = np.empty((len(runs), self.n_embd), np.float32)
         for row, (seq, _, _) in zip(embeddings, runs, strict=True):
             pooled = lib.llama_get_embeddings_seq(self._pointer, seq)
@@ -318,13 +365,13 @@ class Context:
         if size > psutil.virtual_memory().available // 2:
             raise MemoryError
         data = np.empty(size, np.uint8)
-        written = int(lib.llama_state_seq_get_data(self._pointer, _pointer(data, ctypes.c_uint8), size, seq))
+        written = int(lib.llama_state_seq_get_data(self._pointer, pointer(data, ctypes.c_uint8), size, seq))
         return data[:written]
 
     def set_state(self, seq: int, state: npt.NDArray[np.uint8]) -> bool:
         """Restore `seq` from what `state` returned; False if there are too few cells, or it is invalid."""
         source = np.ascontiguousarray(state)
-        data = _pointer(source, ctypes.c_uint8)
+        data = pointer(source, ctypes.c_uint8)
         return bool(lib.llama_state_seq_set_data(self._pointer, data, source.nbytes, seq))
 
     def partial_state(self, seq: int) -> npt.NDArray[np.uint8]:
@@ -334,14 +381,14 @@ class Context:
         """
         size = int(lib.llama_state_seq_get_size_ext(self._pointer, seq, _PARTIAL))
         data = np.empty(size, np.uint8)
-        target = _pointer(data, ctypes.c_uint8)
+        target = pointer(data, ctypes.c_uint8)
         if not size or lib.llama_state_seq_get_data_ext(self._pointer, target, size, seq, _PARTIAL) != size:
             raise MemoryError
         return data
 
     def set_partial_state(self, seq: int, state: npt.NDArray[np.uint8]) -> bool:
         """Put back what `partial_state` returned; False, and these parts are empty, where cells are short."""
-        data = _pointer(state, ctypes.c_uint8)
+        data = pointer(state, ctypes.c_uint8)
         return bool(lib.llama_state_seq_set_data_ext(self._pointer, data, state.nbytes, seq, _PARTIAL))
 
     def last_position(self, seq: int) -> int:
@@ -359,57 +406,6 @@ class Context:
             self._pointer = None
 
 
-class _Batch:
-    """A llama_batch over arrays of our own, so that filling it is a few slices."""
-
-    def __init__(self, capacity: int) -> None:
-        self._token = np.zeros(capacity, np.int32)
-        self._position = np.zeros(capacity, np.int32)
-        self._n_seq = np.ones(capacity, np.int32)
-        self._seq = np.zeros(capacity, np.int32)
-        self._wanted = np.zeros(capacity, np.int8)
-        self._seq_pointers = self._seq.ctypes.data + 4 * np.arange(capacity, dtype=np.uintp)
-        self.native = lib.llama_batch()
-        self.native.token = _pointer(self._token, ctypes.c_int32)
-        self.native.pos = _pointer(self._position, ctypes.c_int32)
-        self.native.n_seq_id = _pointer(self._n_seq, ctypes.c_int32)
-        self.native.seq_id = _pointer(self._seq_pointers, ctypes.POINTER(ctypes.c_int32))
-        self.native.logits = _pointer(self._wanted, ctypes.c_int8)
-
-    def fill(self, runs: Sequence[tuple[int, int, Sequence[int], int]]) -> int:
-        """Lay the runs out; return the number of wanted rows."""
-        at = n_rows = 0
-        for seq, start, tokens, wanted in runs:
-            end = at + len(tokens)
-            if end > len(self._token):
-                raise ValueError(f"a batch of {end} tokens is over the limit of {len(self._token)}")
-            self._token[at:end] = tokens
-            self._position[at:end] = range(start, start + len(tokens))
-            self._seq[at:end] = seq
-            self._wanted[at:end] = 0
-            self._wanted[end - wanted : end] = 1
-            n_rows += wanted
-            at = end
-        self.native.n_tokens = at
-        return n_rows
-
-
 def build() -> str:
     """Return which llama.cpp this is: its Python package's version, and what it was compiled for."""
     return f"{llama_cpp.__version__} {ggml.text(lib.llama_print_system_info())}"
-
-
-def _pointer(array: npt.NDArray[Any], kind: Any) -> Any:
-    return ctypes.cast(ctypes.c_void_p(array.ctypes.data), ctypes.POINTER(kind))
-
-
-def _refusal() -> type[LoadFailed]:
-    """Return the kind of error that llama.cpp logged."""
-    return OutOfMemory if logs.ran_out(logs.last_errors) else LoadFailed
-
-
-def _last_words() -> str:
-    """Return the first error logged, which is the cause; the later ones say that something failed."""
-    if not logs.last_errors:
-        return "it gave no reason"
-    return re.sub(r"^\w+: ", "", logs.last_errors[0])  # without the name of the C function

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
+
+from edgechat.base.errors import LoadFailed, OutOfMemory
 
 _LOG = logging.getLogger("llama.cpp")
 _LEVELS = {3: logging.WARNING, 4: logging.ERROR}
@@ -54,9 +56,27 @@ def _receive(level: int, text: bytes, _user: Any) -> None:
     _LOG.log(python_level, "%s", line)
 
 
+_logs: list[Callable[[Any, None], None]] = [lib.llama_log_set]
+_current: list[Any] = [_receive]
+"""Who gets the lines now."""
+
+
 def install() -> None:
     """Take over llama.cpp's log for the life of this process."""
-    lib.llama_log_set(_receive, None)
+    _send_to(_receive)
+
+
+def add(set_log: Callable[[Any, None], None]) -> None:
+    """Take over the log of another of its libraries, too, by the function that sets its receiver."""
+    if set_log not in _logs:
+        _logs.append(set_log)
+        set_log(_current[0], None)
+
+
+def _send_to(receiver: Any) -> None:
+    _current[0] = receiver
+    for set_log in _logs:
+        set_log(receiver, None)
 
 
 @contextlib.contextmanager
@@ -69,7 +89,7 @@ def recording() -> Iterator[list[str]]:
         lines.append(text.decode("utf-8", "replace"))
         _receive(level, text, user)
 
-    lib.llama_log_set(record, None)
+    _send_to(record)
     try:
         yield lines
     finally:
@@ -79,3 +99,15 @@ def recording() -> Iterator[list[str]]:
 def ran_out(errors: Iterable[str]) -> bool:
     """Return whether one of these errors in llama.cpp's log is about lack of memory."""
     return any(_NO_MEMORY.fullmatch(line.strip()) for line in errors)
+
+
+def refusal() -> type[LoadFailed]:
+    """Return the kind of error that llama.cpp logged."""
+    return OutOfMemory if ran_out(last_errors) else LoadFailed
+
+
+def cause() -> str:
+    """Return the first error logged, which is the cause; the later ones say that something failed."""
+    if not last_errors:
+        return "it gave no reason"
+    return re.sub(r"^\w+: ", "", last_errors[0])  # without the name of the C function

@@ -95,6 +95,8 @@ class NativeVocabulary:
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return the bytes of a token; see `Vocabulary.piece`."""
+        if token >= self.size:  # it stands for a part of an image
+            return b""
         return self.piece_of(token, special=True) if special else self._piece(token)
 
     def control_texts(self) -> list[str]:

@@ -11,7 +11,6 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,6 +20,7 @@ from edgechat.base import paths
 from edgechat.base.errors import FolderError, ModelFileError, ModelNotFound
 from edgechat.device.memory import read_memory
 from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.modalities import Modality
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import find_models
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from edgechat.native.params import CacheType
 
 _FILE = "glances.bin"
-_FORMAT = 2
+_FORMAT = 3
 MAX_MODELS = 2048
 _MAX_FILE_BYTES = 8 << 20
 _SPARE = 0.1
@@ -52,6 +52,10 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
     """Whether it makes embeddings instead of chatting."""
     damage: str = ""
     """Why it is no model that can be loaded."""
+    modalities: tuple[Modality, ...] = ()
+    """What it takes besides text, with its projector."""
+    no_vision: str = ""
+    """Why the projector beside it cannot be used; a sentence."""
 
     def fits(self, available: int) -> int:
         """Return the longest context in tokens with which it fits into so many bytes of RAM; 0: with none.
@@ -85,11 +89,11 @@ def glances(
     before = _read()
     after: dict[str, _CachedSummary] = {}
     for model in models:
-        stamp = tuple(n for file in model.found.files for n in (file.size, file.changed))
+        stamp = tuple(n for file in model.found.all_files for n in (file.size, file.changed))
         cached = before.get(str(model.path))
         if cached is None or cached.stamp != stamp:
             tell(model.name)
-            cached = _CachedSummary(stamp, _summarize(model.path))
+            cached = _CachedSummary(stamp, _summarize(model))
         after[str(model.path)] = cached
     sound = {path: cached for path, cached in after.items() if not cached.glance.damage}
     if any(before.get(path) != cached for path, cached in sound.items()):
@@ -97,11 +101,14 @@ def glances(
     return [after[str(model.path)].glance for model in models]
 
 
-def _summarize(path: Path) -> HeaderSummary:
+def _summarize(model: LocalModel) -> HeaderSummary:
     from edgechat.models.formats.header_reading import read_model
+    from edgechat.models.formats.projector import read_for
 
     try:
-        header = read_model(path)
+        header = read_model(model.path)
+        file = model.found.projector
+        projector, no_vision = read_for(header, file.path) if file is not None else (None, "")
         return HeaderSummary(
             architecture=header.architecture,
             name=header.name or "",
@@ -110,6 +117,8 @@ def _summarize(path: Path) -> HeaderSummary:
             context=header.number("context_length", 0),
             needs=tuple(_needs(header)),
             embeds=header.makes_embeddings,
+            modalities=projector.modalities if projector is not None else (),
+            no_vision=no_vision,
         )
     except ModelFileError as error:
         return HeaderSummary(damage=error.message)

@@ -31,6 +31,15 @@ from edgechat.planner.placement.budget import RAM, SPARE, Budget, Extras, needs_
 from edgechat.planner.placement.embedding import for_embeddings
 from edgechat.planner.placement.layout import Layout, with_less, with_more
 from edgechat.planner.placement.load_config import EXACT, LoadConfig, Measure
+from edgechat.planner.placement.projector import (
+    ANSWER,
+    ProjectorFile,
+    ProjectorPlan,
+    encoding_seconds,
+    places,
+    why_there,
+)
+from edgechat.planner.placement.projector_memory import Picture
 
 _LONGEST = 32768
 _TRIES = 6
@@ -59,6 +68,10 @@ class ModelOnMachine:
     """What drafts for it may take."""
     draft: ModelOnMachine | None = None
     """Its draft model, which gets memory of the same budget first."""
+    projector: ProjectorFile | None = None
+    """What makes pictures or sound readable for it; it too gets memory of that budget."""
+    least_ubatch: int = 0
+    """Tokens that a micro-batch must have room for."""
     beyond: int = 0
     """Bytes that the processes of such models took beyond the formula of `program`."""
 
@@ -88,11 +101,49 @@ class ModelOnMachine:
 
     def load(self, context: int, cache_type: CacheType) -> LoadConfig:
         """Return the fastest load that fits with this context; if none does, that on the CPU alone."""
+        if self.projector is not None:
+            return self._seeing(self.projector, context, cache_type)
         if self.draft is None:
             return self._load(context, cache_type)
         beside = self.draft.load_as_draft(context)
         rest = replace(self, draft=None, budget=self.budget.less(dict(beside.needs)))
         return rest.load(context, cache_type).beside(beside)
+
+    def _seeing(self, projector: ProjectorFile, context: int, cache_type: CacheType) -> LoadConfig:
+        """Return the load with the projector where it should be (see `placement/projector.py`)."""
+        width = self.header.embedding_length
+        picture = projector.picture(width, padded(context))
+        loads: list[LoadConfig] = []
+        for device in places(self.budget):
+            planned = projector.plan(picture, width, device)
+            rest = replace(
+                self,
+                projector=None,
+                least_ubatch=picture.whole,
+                budget=self.budget.less(planned.needs),
+            )
+            loads.append(rest.load(context, cache_type).seeing(planned))
+            if device and self._is_on_cards(loads[-1]) and self.fits(loads[-1]):
+                return replace(loads[-1], why_there="all layers fit beside it")
+        fitting = [load for load in loads if self.fits(load)]
+        if not fitting:
+            return loads[-1]
+        seconds = [self._question_seconds(projector, picture, load) for load in fitting]
+        best = fitting[seconds.index(min(seconds))]
+        on_card = next((load for load in fitting if load.projector and load.projector.device), None)
+        if best.projector is None or on_card is None or on_card.projector is None:
+            return best
+        moved = max(0, loads[-1].layout.n - on_card.layout.n)
+        return replace(best, why_there=why_there(best.projector.device, on_card.projector.device, moved))
+
+    def _question_seconds(self, projector: ProjectorFile, picture: Picture, load: LoadConfig) -> float:
+        """Return the seconds from the largest picture to the end of an answer about it."""
+        device = load.projector.device if load.projector is not None else ""
+        answering = load.forecast.prefilling(picture.tokens) + ANSWER * load.forecast.decoding(picture.tokens)
+        return encoding_seconds(projector.header, picture, self.rates[device or None]) + answering
+
+    def _is_on_cards(self, load: LoadConfig) -> bool:
+        return load.layout.n == len(self.shape.parts) and not load.layout.experts_in_ram
 
     def load_as_draft(self, context: int) -> LoadConfig:
         """Return the load with a KV cache in 8 bits if possible: drafts are verified anyway.
@@ -147,11 +198,12 @@ class ModelOnMachine:
         left = {card.name: card.budget - load.needs[card.name].total for card in used}
         return left if load.source == EXACT else {}
 
-    def exactly(self, params: LoadParams) -> LoadConfig:
-        """Return what a load with these parameters takes, whether it fits or not."""
+    def exactly(self, params: LoadParams, projector: ProjectorPlan | None = None) -> LoadConfig:
+        """Return what a load with these parameters and this projector takes, whether it fits or not."""
         layout = Layout(params.devices, params.split, params.experts_in_ram)
         plain = LoadParams.of(msgspec.structs.replace(params, threads=1))
-        return self._measured(self._estimated(plain, layout, self._extras(plain)))
+        load = self._measured(self._estimated(plain, layout, self._extras(plain)))
+        return load if projector is None else load.seeing(projector)
 
     def _params(self, cells: int, cache_type: CacheType, layout: Layout) -> LoadParams:
         params = LoadParams(
@@ -165,6 +217,9 @@ class ModelOnMachine:
             experts_in_ram=layout.experts_in_ram,
             rpc=self.rpc if layout.devices else (),
         )
+        if self.least_ubatch > params.n_ubatch:
+            size = self.least_ubatch
+            params = msgspec.structs.replace(params, n_batch=max(params.n_batch, size), n_ubatch=size)
         return for_embeddings(params, self.header) if self.header.makes_embeddings else params
 
     def _estimated(self, params: LoadParams, layout: Layout, extras: Extras) -> LoadConfig:
@@ -266,6 +321,7 @@ def model_on_machine(
     *,
     threads: int,
     drafting: DraftCosts = NOBODY,
+    projector: ProjectorFile | None = None,
 ) -> ModelOnMachine:
     """Return a model on a machine; without `measure` all sizes are estimated."""
     is_measured = profile.speed is not None and profile.speed.measured > 0
@@ -287,5 +343,6 @@ def model_on_machine(
         f"{profile.cpu.name}, {threads} threads{'' if is_measured else ', not measured'}",
         profile.rpc if header.format == "gguf" else (),
         drafting,
+        projector=projector,
     )
     return replace(model, beyond=model.learned.beyond(model.conditions("CPU")))

@@ -10,6 +10,7 @@ from edgechat.native.buffers import Buffer
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.calibration import RunConditions
 from edgechat.planner.estimate.speed import Forecast, Prediction
+from edgechat.planner.placement.projector import ProjectorPlan
 from edgechat.settings import Backend, SamplingDefaults
 
 LABELS: dict[Backend, str] = {"llama.cpp": "llama.cpp", "mlx": "MLX"}
@@ -30,12 +31,14 @@ class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Of the process around the model; in RAM only."""
     checkpoint_bytes: int = 0
     """In RAM only."""
+    projector_bytes: int = 0
+    """Everything that makes pictures and sound readable: weights, buffers, and in RAM the picture itself."""
 
     @property
     def total_bytes(self) -> int:
         """Everything together."""
         model = self.weights_bytes + self.cache_bytes + self.compute_bytes
-        return model + self.program_bytes + self.checkpoint_bytes
+        return model + self.program_bytes + self.checkpoint_bytes + self.projector_bytes
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +96,10 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     """Whether the n-grams of the conversation draft for it."""
     no_draft: str = ""
     """Why there are no drafts, or not by the requested model; a sentence."""
+    projector: ProjectorPlan | None = None
+    """None: it reads text alone."""
+    no_vision: str = ""
+    """Why, of a model that could see or hear; a sentence."""
     forecast: Forecast | None = None
     """How long a token takes before any correction; real runs are compared with it."""
     predicted: Prediction | None = None
@@ -191,6 +198,14 @@ def as_json(plan: LoadPlan) -> dict[str, Any]:
             "context": plan.draft.context,
             "total_bytes": plan.draft.total_bytes,
         },
+        "projector": plan.projector
+        and {
+            **msgspec.to_builtins(plan.projector),
+            "path": plan.projector.path or None,
+            "device": plan.projector.device or None,
+            "total_bytes": plan.projector.total_bytes,
+        },
+        "no_vision": plan.no_vision or None,
         "ngrams": plan.ngrams,
         "no_draft": plan.no_draft or None,
         "predicted": msgspec.to_builtins(plan.predicted),

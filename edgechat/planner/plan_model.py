@@ -31,6 +31,7 @@ from edgechat.planner.model_on_machine import ModelOnMachine, model_on_machine
 from edgechat.planner.placement.budget import RAM, SPARE
 from edgechat.planner.placement.embedding import LONGEST_TEXT
 from edgechat.planner.placement.load_config import LoadConfig, Measure
+from edgechat.planner.placement.projector import ProjectorFile
 from edgechat.planner.plan import DeviceMemory, Divergence, DraftPlan, LoadPlan, params_of
 from edgechat.planner.ranking.candidates import Variant
 from edgechat.planner.reasons import LONGEST, USUAL
@@ -66,11 +67,15 @@ def plan(
     *,
     path: str = "",
     draft: DraftCandidate | None = None,
+    projector: ProjectorFile | None = None,
+    no_vision: str = "",
     nearest: bool = True,
 ) -> LoadPlan:
     """Return how to load this model here; without `measure` all sizes are estimated.
 
-    draft: a draft model for the same budget, if drafts are possible. nearest: if it does not fit, name the
+    draft: a draft model for the same budget, if drafts are possible. projector: what makes pictures or sound
+    readable for it, for that budget too; it is left out where the model fits only without. no_vision: why
+    there is none. nearest: if it does not fit, name the
     longest context that does. Raises DoesNotFit, and SettingsError for invalid requests.
     """
     request, notes = checked(request, header)
@@ -78,16 +83,22 @@ def plan(
     if header.format == "mlx" and request.threads is not None:
         notes = (*notes, f"MLX manages its own threads: threads = {request.threads} has no effect.")
     how = drafting(header, request.draft or AUTO)
-    model = model_on_machine(name, header, profile, measure, history, threads=threads, drafting=how)
+    model = model_on_machine(
+        name, header, profile, measure, history, threads=threads, drafting=how, projector=projector
+    )
     helper = None
     if draft is not None and how.drafted:
         helper = model_on_machine(draft.name, draft.header, profile, draft.measure, history, threads=threads)
         model = model.with_draft(helper) if draft.requested else model
     asked = "as requested" if not notes else "the model's full context length"
-    if request.context:
-        load, why_context = _requested_context(model, request, request.context, asked)
-    else:
-        load, why_context = _best_context(model, request)
+    load, why_context = _chosen_load(model, request, asked)
+    if projector is not None and not model.fits(load):
+        model = replace(model, projector=None)
+        needed = load.projector.total_bytes if load.projector is not None else 0
+        load, why_context = _chosen_load(model, request, asked)
+        no_vision = (
+            f"Its projector is not loaded: the {mebibytes(needed)} that it needs do not fit in addition."
+        )
     if not (model.fits(load) or request.anyway):
         raise _does_not_fit(model, load, nearest)
     no_draft = how.why_not
@@ -122,6 +133,8 @@ def plan(
         draft=draft_plan,
         ngrams=how.drafted > 0,
         no_draft=no_draft,
+        projector=load.projector,
+        no_vision=no_vision,
         checkpoint_bytes=model.checkpoint_bytes(load),
     )
     complete = completed(incomplete, model, load)
@@ -131,6 +144,7 @@ def plan(
         *reasons.split(header, model.budget, load),
         reasons.memory(model.budget, complete, load.source),
         reasons.sequences(header, load),
+        reasons.vision(complete, load.why_there),
         reasons.drafts(complete),
         *why_threads,
         reasons.speed(complete),
@@ -169,6 +183,8 @@ def plan_variant(
 ) -> LoadPlan:
     """Return the plan for a file, with what its quantization loses; see `plan`."""
     header = variant.header()
+    sees = request.vision and not header.makes_embeddings
+    projector, no_vision = variant.projector() if sees else (None, "")
     planned = plan(
         variant.model,
         header,
@@ -178,6 +194,8 @@ def plan_variant(
         machine.history,
         path=str(variant.path or ""),
         draft=draft,
+        projector=projector,
+        no_vision=no_vision,
         nearest=nearest,
     )
     quant = variant.quant or planned.quant
@@ -214,6 +232,7 @@ def completed(plan: LoadPlan, model: ModelOnMachine, load: LoadConfig) -> LoadPl
             compute_bytes=needs.compute,
             program_bytes=needs.program,
             checkpoint_bytes=needs.checkpoints,
+            projector_bytes=needs.projector,
         )
         for name, needs in load.keeping(plan.checkpoint_bytes).needs.items()
     )
@@ -235,6 +254,13 @@ def types(model: ModelOnMachine, request: PlanRequest) -> tuple[CacheType, ...]:
     if model.header.makes_embeddings:
         return ("f16",)
     return ("f16", "q8_0") if may_quantize(model.header) else ("f16",)
+
+
+def _chosen_load(model: ModelOnMachine, request: PlanRequest, asked: str) -> tuple[LoadConfig, str]:
+    """Return the load with the requested context or the best one, and why it is as it is."""
+    if request.context:
+        return _requested_context(model, request, request.context, asked)
+    return _best_context(model, request)
 
 
 def _requested_context(

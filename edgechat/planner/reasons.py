@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edgechat.base.text import figure, mebibytes, seconds
+from edgechat.base.text import figure, mebibytes, one_line, seconds
 from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.modalities import senses
 from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.placement.budget import RAM, Budget
 from edgechat.planner.placement.embedding import LONGEST_TEXT
@@ -73,6 +74,7 @@ def memory(budget: Budget, plan: LoadPlan, source: str) -> str:
             ("compute", part.compute_bytes),
             ("the program about", part.program_bytes),
             ("checkpoints up to", part.checkpoint_bytes),
+            ("the projector about", part.projector_bytes),
         )
         listed = [f"{what} {mebibytes(size)}" for what, size in sizes if size]
         place = f" on {part.name}" if part.name != RAM else " of RAM" if len(plan.memory) > 1 else ""
@@ -93,6 +95,18 @@ def sequences(header: ModelHeader, load: LoadConfig) -> str:
     if not state:
         return f"{n} sequences share the KV cache, so several chats can continue at once."
     return f"{n} sequences, each with a recurrent state of {mebibytes(state)}."
+
+
+def vision(plan: LoadPlan, why_there: str) -> str:
+    """Return what the projector is for and where it is; or why there is none."""
+    projector = plan.projector
+    if projector is None:
+        return plan.no_vision
+    can = senses(projector.modalities)
+    where = f"on {projector.device}" if projector.device else "in RAM"
+    why = f", {why_there}" if why_there else ""
+    tokens = f" A picture takes up to {projector.image_tokens} tokens." if projector.vision else ""
+    return f"The model {can} with {one_line(projector.name)}, {where}{why}.{tokens}"
 
 
 def drafts(plan: LoadPlan) -> str:

@@ -36,6 +36,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Load although it does not seem to fit."""
     backend: Backend | None = None
     """What is to compute the model: nothing else may."""
+    vision: bool = True
+    """Whether the model's projector is downloaded and loaded with it, so that it can see or hear."""
     prefers: Backend | None = None
     """The same where there is a choice: what settings.toml says."""
 

@@ -96,13 +96,14 @@ class EdgechatApp(App[None]):
         anyway: bool = False,
         draft: str | None = None,
         backend: Backend | None = None,
+        vision: bool = True,
         services: SessionServices | None = None,
         library: ModelLibrary | None = None,
         theme: str = "terminal",
     ) -> None:
         """last: open the last conversation. anyway: load the model although it does not seem to fit.
 
-        draft, backend: see `planner.request`.
+        draft, backend, vision: see `planner.request`.
         """
         # Set here: Textual chooses its filters, also for NO_COLOR, before the theme is known.
         super().__init__(ansi_color=True)
@@ -115,7 +116,14 @@ class EdgechatApp(App[None]):
         """When Ctrl+C was pressed with nothing to copy, stop or clear."""
         self.window = TerminalWindow(self._write_to_terminal)
         self._chat = ChatScreen(
-            services, model, last=last, library=library, anyway=anyway, draft=draft, backend=backend
+            services,
+            model,
+            last=last,
+            library=library,
+            anyway=anyway,
+            draft=draft,
+            backend=backend,
+            vision=vision,
         )
         apply(self, theme)
         # Animated scrolling takes CPU time from the model, and conflicts with text that is added.
@@ -315,6 +323,7 @@ def run_app(
     anyway: bool = False,
     draft: str | None = None,
     backend: Backend | None = None,
+    vision: bool = True,
 ) -> int:
     """Open the chat with a model (a path, a name; None takes the last one), and return the exit code.
 
@@ -326,7 +335,9 @@ def run_app(
     loaded = settings.Settings()
     with contextlib.suppress(EdgechatError):  # the chat shows it
         loaded = settings.load()
-    app = EdgechatApp(model, last=last, anyway=anyway, draft=draft, backend=backend, theme=loaded.theme)
+    app = EdgechatApp(
+        model, last=last, anyway=anyway, draft=draft, backend=backend, vision=vision, theme=loaded.theme
+    )
     app.run()
     if app.fault is not None:
         raise app.fault

@@ -174,7 +174,8 @@ def _own() -> Entry:
 def _llama_cpp(version: str) -> Entry:
     text = _read(_TEXTS / "llama.cpp.txt")
     version = f"as in llama_cpp_python {version}"
-    return Entry("llama.cpp and ggml", version, "MIT", "https://github.com/ggml-org/llama.cpp", text)
+    licence = "MIT AND BSD-2-Clause"  # the latter is xxHash's
+    return Entry("llama.cpp and ggml", version, licence, "https://github.com/ggml-org/llama.cpp", text)
 
 
 def _python(libraries: set[str]) -> Entry:

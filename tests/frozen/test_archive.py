@@ -105,6 +105,13 @@ def test_the_manual_names_the_commands(folder: Path) -> None:
         assert command in text
 
 
+def test_libmtmd_is_inside(folder: Path) -> None:
+    """Pictures need it; a wheel that was built without it would go unnoticed."""
+    assert [
+        path for path in (folder / "_internal").rglob("*mtmd.*") if path.suffix in (".so", ".dylib", ".dll")
+    ]
+
+
 def test_it_is_not_larger_than_a_laptop_likes(folder: Path) -> None:
     sizes = {
         path: path.stat().st_size

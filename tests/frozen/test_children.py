@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from edgechat.__main__ import ROLES
+from edgechat.base.process import spawn
 from edgechat.base.process.spawn import ROLE_FLAG
+from edgechat.native.multimodal.probe import probe
 from tests.frozen.program import Program
 from tests.kit import tiny
+from tests.kit.vision import KINDS, seeing
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
 
@@ -36,10 +39,21 @@ SERVERS = {"grammar", "image"}
 """Of the server, for answers that follow a schema, and images."""
 HUB = {"xet"}
 """For files that the packaged program does not fetch."""
+VISION = {"projector"}
+"""Of models that see."""
 
 
 def test_every_child_is_tried() -> None:
-    assert {role for roles in COMMANDS for role in roles} | SHORT | SERVERS | HUB == set(ROLES)
+    assert {role for roles in COMMANDS for role in roles} | SHORT | SERVERS | HUB | VISION == set(ROLES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_libmtmd_takes_projectors(program: Program, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """With the packaged backend of the processor, which is a module."""
+    projector = seeing(kind).projector
+    here = probe(projector)
+    monkeypatch.setattr(spawn, "command", lambda role: [str(program.path), ROLE_FLAG, role])
+    assert probe(projector) == here
 
 
 @posix

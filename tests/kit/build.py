@@ -114,15 +114,24 @@ def fingerprint(spec: Spec) -> str:
     return digest.hexdigest()[:12]
 
 
-def write(spec: Spec, path: Path, *, split_max_tensors: int = 0) -> None:
+def write(
+    spec: Spec,
+    path: Path,
+    *,
+    split_max_tensors: int = 0,
+    tokenizer: list[KeyValue] | None = None,
+    data: Callable[[Spec, Tensor, Type], weights.Bytes] | None = None,
+) -> None:
     """Write the model to `path`, one tensor at a time.
 
     split_max_tensors: spread it over files of so many tensors, `<stem>-00001-of-0000N.gguf`.
+    tokenizer, data: instead of the spec's tokenizer and of `data_of`.
     """
-    table = table_of(spec)
+    tokenizer = tokenizer or tokenizer_of(spec)
+    table = table_of(spec, n_tokens(tokenizer))
     architecture = spec.overrides.get("general.architecture", spec.shape.arch)
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split_max_tensors)
-    for key, value, kind, sub in _key_values(spec, tokenizer_of(spec)):
+    for key, value, kind, sub in _key_values(spec, tokenizer):
         writer.add_key_value(key, value, kind, sub)
     for tensor in table:
         kind_ = type_of(spec, tensor)
@@ -133,7 +142,7 @@ def write(spec: Spec, path: Path, *, split_max_tensors: int = 0) -> None:
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         for tensor in table:
-            writer.write_tensor_data(data_of(spec, tensor, type_of(spec, tensor)))
+            writer.write_tensor_data((data or data_of)(spec, tensor, type_of(spec, tensor)))
     finally:
         writer.close()
 
@@ -149,7 +158,7 @@ def type_of(spec: Spec, tensor: Tensor) -> Type:
 def data_of(spec: Spec, tensor: Tensor, kind: Type) -> weights.Bytes:
     """Return a tensor as raw bytes, uint8 [rows, bytes of a row]."""
     if tensor.gain is None:
-        return weights.ones(tensor.shape, kind)
+        return weights.full(tensor.shape, kind, tensor.fill)
     std = tensor.gain / math.sqrt(tensor.shape[0])
     data = weights.matrix(spec.seed, tensor.name, tensor.shape, kind, std)
     if tensor.name == spec.shape.logits_of and spec.mute:
@@ -164,9 +173,9 @@ def tokenizer_of(spec: Spec) -> list[KeyValue]:
     return piece_tokenizer() if spec.pieces else byte_tokenizer(spec.n_vocab)
 
 
-def table_of(spec: Spec) -> list[Tensor]:
-    """Return every tensor of the model."""
-    size = n_tokens(tokenizer_of(spec))
+def table_of(spec: Spec, size: int | None = None) -> list[Tensor]:
+    """Return every tensor of the model; size: tokens, where not those of the spec's tokenizer."""
+    size = size or n_tokens(tokenizer_of(spec))
     return list(tensors(spec.shape, size, logit_scale=spec.logit_scale, damped=dict(spec.damped)))
 
 

@@ -34,6 +34,10 @@ class Shape:
     conv_layers: tuple[int, ...] = ()
     """Layers that are recurrent (a short convolution) instead of attention; lfm2 only."""
     conv_kernel: int = 3
+    delta_layers: tuple[int, ...] = ()
+    """Layers that are recurrent (a gated delta net) instead of attention; qwen35 only."""
+    rope_sections: tuple[int, ...] = ()
+    """Pairs of a head's channels that turn with the time, the row, the column and nothing (M-RoPE)."""
     pooling: int = 0
     """What is made of a text's tokens, by llama.cpp's number: 1 their mean, 3 the last one; 0: nothing."""
     tied: bool = False
@@ -63,6 +67,8 @@ class Tensor(NamedTuple):
     gain: float | None
     plain: bool = False
     """Kept in F32 whatever the type of the weights, as llama.cpp wants it."""
+    fill: float = 1.0
+    """The number it is full of where it has no gain."""
 
 
 DENSE = Shape()
@@ -71,6 +77,9 @@ WINDOWED = Shape(arch="gemma3", n_layers=6, head_dim=32, window=128)
 """Five windowed layers, then a full one: the pattern of Gemma 3."""
 HYBRID = Shape(arch="lfm2", n_layers=4, conv_layers=(0, 1, 3), tied=True)
 """Tied, as all of LFM2 are: mlx-lm knows no others."""
+QWEN3VL = Shape(arch="qwen3vl", head_dim=32, rope_sections=(6, 5, 5, 0))
+QWEN35 = Shape(arch="qwen35", n_layers=4, head_dim=32, delta_layers=(0, 1, 2), rope_sections=(6, 5, 5, 0))
+"""Three recurrent layers, then one of attention: the pattern of Qwen 3.5."""
 MOE = Shape(arch="qwen3moe", head_dim=32, n_ff=64, n_experts=8, n_experts_used=2)
 
 BERT = Shape(arch="bert", n_kv_heads=4, context_length=512, pooling=1)
@@ -86,6 +95,9 @@ KINDS: dict[str, Shape] = {
     "moe": MOE,
 }
 
+DELTA_KERNEL, DELTA_STATE, DELTA_HEADS, DELTA_KEY_HEADS = 4, 16, 4, 2
+"""Of every gated delta net: length of the convolution, channels of a head, heads, heads of keys."""
+
 TINYLLAMA = Shape(n_layers=22, n_embd=2048, n_ff=5632, n_heads=32, n_kv_heads=4, context_length=2048)
 """TinyLlama 1.1B, with a vocabulary of 32000."""
 DRAFT_68M = Shape(n_layers=2, n_embd=768, n_ff=3072, n_heads=12, n_kv_heads=12, context_length=2048)
@@ -98,7 +110,8 @@ LLAMA_1B = Shape(
 
 def _attention(shape: Shape, p: str, gain: float) -> Iterator[Tensor]:
     q, kv = shape.n_heads * shape.head, shape.n_kv_heads * shape.head
-    yield Tensor(p + "attn_q.weight", (shape.n_embd, q), 1.0)
+    gated = 2 if shape.arch == "qwen35" else 1  # each head's query, then its gate
+    yield Tensor(p + "attn_q.weight", (shape.n_embd, gated * q), 1.0)
     yield Tensor(p + "attn_k.weight", (shape.n_embd, kv), 1.0)
     yield Tensor(p + "attn_v.weight", (shape.n_embd, kv), 1.0)
     yield Tensor(p + "attn_output.weight", (q, shape.n_embd), gain)
@@ -113,6 +126,19 @@ def _short_convolution(shape: Shape, p: str, gain: float) -> Iterator[Tensor]:
     yield Tensor(p + "shortconv.conv.weight", (shape.conv_kernel, shape.n_embd), 1.0, plain=True)
     yield Tensor(p + "shortconv.in_proj.weight", (shape.n_embd, 3 * shape.n_embd), 1.0)
     yield Tensor(p + "shortconv.out_proj.weight", (shape.n_embd, shape.n_embd), gain)
+
+
+def _delta_net(shape: Shape, p: str, gain: float) -> Iterator[Tensor]:
+    keys, values, heads = DELTA_KEY_HEADS * DELTA_STATE, DELTA_HEADS * DELTA_STATE, DELTA_HEADS
+    yield Tensor(p + "attn_qkv.weight", (shape.n_embd, 2 * keys + values), 1.0)
+    yield Tensor(p + "attn_gate.weight", (shape.n_embd, values), 1.0)
+    yield Tensor(p + "ssm_conv1d.weight", (DELTA_KERNEL, 2 * keys + values), 1.0, plain=True)
+    yield Tensor(p + "ssm_dt.bias", (heads,), 0.1, plain=True)
+    yield Tensor(p + "ssm_a", (heads,), None, fill=-1.0)  # how fast a state is forgotten
+    yield Tensor(p + "ssm_beta.weight", (shape.n_embd, heads), 1.0)
+    yield Tensor(p + "ssm_alpha.weight", (shape.n_embd, heads), 1.0)
+    yield Tensor(p + "ssm_norm.weight", (DELTA_STATE,), None)
+    yield Tensor(p + "ssm_out.weight", (values, shape.n_embd), gain)
 
 
 def _feed_forward(shape: Shape, p: str, gain: float) -> Iterator[Tensor]:
@@ -165,16 +191,18 @@ def tensors(shape: Shape, n_vocab: int, *, logit_scale: float, damped: dict[int,
     # Where they are tied a token's own logit stands out, unless the layers add more than it.
     embedding, added = (logit_scale, 4.0) if shape.tied else (embedding, 1.0)
     yield Tensor("token_embd.weight", (shape.n_embd, n_vocab), embedding)
-    norm = "token_embd_norm.weight" if shape.arch == "lfm2" else "output_norm.weight"
-    yield Tensor(norm, (shape.n_embd,), None)
+    last_norm = "token_embd_norm.weight" if shape.arch == "lfm2" else "output_norm.weight"
+    yield Tensor(last_norm, (shape.n_embd,), None)
     if not shape.tied:
         yield Tensor("output.weight", (shape.n_embd, n_vocab), logit_scale)
     for layer in range(shape.n_layers):
         p, gain = f"blk.{layer}.", added * damped.get(layer, 1.0)
         yield Tensor(p + "attn_norm.weight", (shape.n_embd,), None)
-        mixer = _short_convolution if layer in shape.conv_layers else _attention
+        recurrent = _delta_net if layer in shape.delta_layers else None
+        mixer = _short_convolution if layer in shape.conv_layers else recurrent or _attention
         yield from mixer(shape, p, gain)
-        yield Tensor(p + "ffn_norm.weight", (shape.n_embd,), None)
+        norm = "post_attention_norm" if shape.arch == "qwen35" else "ffn_norm"
+        yield Tensor(f"{p}{norm}.weight", (shape.n_embd,), None)
         yield from _feed_forward(shape, p, gain)
 
 
@@ -206,6 +234,15 @@ def metadata(shape: Shape) -> dict[str, Any]:
         layers = range(shape.n_layers)
         kv["attention.head_count_kv"] = [0 if i in shape.conv_layers else shape.n_kv_heads for i in layers]
         kv["shortconv.l_cache"] = shape.conv_kernel
+    if shape.rope_sections:
+        kv["rope.dimension_sections"] = list(shape.rope_sections)
+    if shape.delta_layers:
+        kv["full_attention_interval"] = shape.n_layers
+        kv["ssm.conv_kernel"] = DELTA_KERNEL
+        kv["ssm.inner_size"] = DELTA_HEADS * DELTA_STATE
+        kv["ssm.state_size"] = DELTA_STATE
+        kv["ssm.time_step_rank"] = DELTA_HEADS
+        kv["ssm.group_count"] = DELTA_KEY_HEADS
     if shape.n_experts:
         kv["expert_count"] = shape.n_experts
         kv["expert_used_count"] = shape.n_experts_used

@@ -102,6 +102,6 @@ def matrix(seed: int, name: str, shape: tuple[int, ...], kind: Type, std: float)
     return out
 
 
-def ones(shape: tuple[int, ...], kind: Type) -> Bytes:
-    """Return a tensor of ones (the weights of a norm) as raw bytes."""
-    return np.ones(shape[::-1], FLOATS[kind]).reshape(1, -1).view(np.uint8)
+def full(shape: tuple[int, ...], kind: Type, number: float = 1.0) -> Bytes:
+    """Return a tensor of one number (the weights of a norm: ones) as raw bytes."""
+    return np.full(shape[::-1], number, FLOATS[kind]).reshape(1, -1).view(np.uint8)

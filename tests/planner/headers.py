@@ -8,13 +8,15 @@ from pathlib import Path
 from edgechat.device.cpu import Core, Cpu
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
-from edgechat.models.formats.header import ModelHeader, ModelTensor, Value
+from edgechat.models.formats.header import GgufArray, ModelHeader, ModelTensor, Value
+from edgechat.models.formats.projector import projector_of
 from edgechat.models.formats.quants import GgmlType
 from edgechat.models.local.resolve import ResolvedModel
 from edgechat.native.buffers import Breakdown
 from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.memory import layer_cache_bytes
+from edgechat.planner.placement.projector import ProjectorFile
 from tests.kit import DENSE, Spec, build
 
 GIB = 2**30
@@ -95,6 +97,45 @@ def header(
         metadata[f"{arch}.{key.replace('__', '.')}"] = value
     tensor = ModelTensor("all", (weights,), GgmlType.Q8_0, 0, weights)
     return ModelHeader("a.gguf", 3, metadata, (tensor,), 0, 32, weights)
+
+
+def projector_file(
+    vision: str = "gemma3",
+    audio: str = "",
+    *,
+    embd: int = 1152,
+    ff: int = 4304,
+    layers: int = 27,
+    image_size: int = 896,
+    patch: int = 14,
+    gated: bool = False,
+    weights: int = 0,
+    **more: int,
+) -> ProjectorFile:
+    """Return a projector by its numbers; `more` are named with __ for a dot, and are the picture encoder's.
+
+    weights: bytes of it, those of the layers in F16 unless given.
+    """
+    metadata: dict[str, Value] = {"general.architecture": "clip"}
+    halves = GgufArray("float32", 3, (0.5, 0.5, 0.5))
+    for name, kind in (("vision", vision), ("audio", audio)):
+        if kind:
+            prefix = f"clip.{name}."
+            metadata |= {f"clip.has_{name}_encoder": True, prefix + "projector_type": kind}
+            numbers = {"embedding_length": embd, "feed_forward_length": ff, "block_count": layers}
+            metadata |= {prefix + key: value for key, value in numbers.items()}
+            metadata |= {prefix + "projection_dim": 4096, prefix + "attention.head_count": 16}
+    if vision:
+        numbers = {"image_size": image_size, "patch_size": patch}
+        numbers |= {key.replace("__", "."): value for key, value in more.items()}
+        metadata |= {f"clip.vision.{key}": value for key, value in numbers.items()}
+        metadata |= {"clip.vision.image_mean": halves, "clip.vision.image_std": halves}
+    n = weights // 2 or layers * (4 * embd * embd + (3 if gated else 2) * embd * ff)
+    tensors = [ModelTensor("v.blk.0.all.weight", (n,), GgmlType.F16, 0, 2 * n)]
+    if gated:
+        tensors.append(ModelTensor("v.blk.0.ffn_gate.weight", (1,), GgmlType.F16, 2 * n, 2))
+    header = ModelHeader("mmproj.gguf", 3, metadata, tuple(tensors), 0, 32, 2 * n)
+    return ProjectorFile("mmproj.gguf", projector_of(header), "/models/mmproj.gguf")
 
 
 def machine(free: int, n_cores: int = 4) -> DeviceProfile:

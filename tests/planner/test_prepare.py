@@ -16,6 +16,7 @@ from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.projector import read_projector
 from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native.params import LoadParams
 from edgechat.planner import prepare as planning
@@ -25,6 +26,7 @@ from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests.kit import HYBRID, Spec, build, corrupt, pair, tiny
+from tests.kit.projector_files import projector
 from tests.planner.headers import dry_run, little
 
 pytestmark = pytest.mark.slow
@@ -52,6 +54,29 @@ def test_a_real_file_on_this_machine(model: str) -> None:
     assert made.threads >= 1
     assert made.reasons[3] == "Drafts: n-grams of the conversation."
     assert len(made.reasons) == 6
+
+
+def test_a_projector_beside_the_file_is_in_the_plan(tmp_path: Path) -> None:
+    path = Path(shutil.copy(tiny(), tmp_path / "a-Q8_0.gguf"))
+    blind = prepare(str(path))
+    eyes = Path(shutil.copy(projector("gemma4v", image_size=64), tmp_path / "a-mmproj-F16.gguf"))
+    seeing = prepare(str(path))
+    assert seeing.projector is not None
+    assert (seeing.projector.path, seeing.projector.vision) == (str(eyes), True)
+    assert seeing.projector.weights_bytes == read_projector(eyes).header.weights_bytes
+    assert seeing.projector.image_tokens == 1120
+    assert (seeing.n_ubatch, seeing.n_batch) == (1120, 1120)
+    assert seeing.buffers, "llama.cpp's allocator was asked with that micro-batch"
+    assert seeing.compute_bytes > blind.compute_bytes
+    assert sum(memory.projector_bytes for memory in seeing.memory) == seeing.projector.total_bytes
+    without = prepare(str(path), PlanRequest(vision=False))
+    assert (without.projector, without.no_vision) == (None, "")
+    assert without.total_bytes == blind.total_bytes
+    shutil.copy(projector(width=128), eyes)
+    misfit = prepare(str(path))
+    assert misfit.projector is None
+    assert misfit.no_vision in misfit.reasons
+    assert "128 channels, and the model has 64" in misfit.no_vision
 
 
 @pytest.mark.parametrize("kind", ["dense", "windowed", "hybrid", "moe"])

@@ -33,6 +33,7 @@ from edgechat.engine.backends.base import (
     Interruption,
     Logits,
     TokenDrawing,
+    Vision,
     Vocabulary,
 )
 from edgechat.models.formats.gguf import read_header
@@ -174,6 +175,7 @@ class ScriptedBackend:
             raise LoadFailed(self._script.load_error)
         self.drawing: TokenDrawing | None = None
         self.interruption: Interruption | None = None
+        self.vision: Vision | None = None
         self.capabilities = Capabilities(
             mixes=self._script.mixes,
             cuts=self._script.cuts and not self._script.window,
@@ -328,10 +330,9 @@ class ScriptedBackend:
         """See `Backend.save`."""
         return np.array(self.tokens_of(seq), np.int32).view(np.uint8)
 
-    def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:
+    def restore(self, seq: int, state: npt.NDArray[np.uint8], tokens: Sequence[int]) -> bool:
         """See `Backend.restore`."""
-        tokens = state.view(np.int32).tolist()
-        if len(tokens) != length or self.cells_used + length > self.context:
+        if state.view(np.int32).tolist() != list(tokens) or self.cells_used + len(tokens) > self.context:
             return False
         self._cache[seq] = [Cell(token) for token in tokens]
         return True

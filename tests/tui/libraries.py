@@ -17,6 +17,7 @@ from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.models.catalogue import CatalogueEntry
 from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.modalities import Modality
 from edgechat.models.hub.http.probing import HubReach
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.locations import Place
@@ -99,13 +100,16 @@ def row(
     damage: str = "",
     used: float | None = None,
     size: int = 2 * GIB,
+    modalities: tuple[Modality, ...] = (),
+    no_vision: str = "",
 ) -> ModelRow:
     found = FoundModel(
         place, name, (ModelPartFile(path, size, 0),), "Q4_K_M", tags=(name.removeprefix("ollama/"),)
     )
     model = LocalModel(name, f"{place.value}/{name}", found, of, "Q4_K_M")
     use = ModelUse(str(path), used) if used is not None else None
-    return ModelRow(model, HeaderSummary(needs=((4096, GIB),), damage=damage), use, 16 * GIB)
+    summary = HeaderSummary(needs=((4096, GIB),), damage=damage, modalities=modalities, no_vision=no_vision)
+    return ModelRow(model, summary, use, 16 * GIB)
 
 
 @dataclass

@@ -52,6 +52,7 @@ class RunOptions:
     """Print answers as the model writes them, in a terminal too."""
     draft: str | None = None
     backend: Backend | None = None
+    vision: bool = True
     anyway: bool = False
     screen_reader: bool = False
     interactive: bool = False

@@ -11,6 +11,8 @@ With --json, a list of objects is printed, most recently used first:
     fits_context     the longest context with which it would fit, in tokens, up to 32768; 0 if none
     place            "edgechat", "own folder", "hub cache", "LM Studio", "llama.cpp" or "Ollama"
     path, files      the file or folder to load, and all files
+    vision, audio    whether it sees, or hears, with the projector that is beside it
+    projector        the path of that file, or null; no_vision: why it cannot be used, or null
     damage           why it cannot be loaded, or null
 """
 
@@ -24,9 +26,13 @@ from edgechat.base.text import ago, flat, mebibytes
 from edgechat.cli.output.layout import table
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
+from edgechat.models.formats.modalities import Modality
 from edgechat.planner.listing import ModelRow, rows
 
 _HEADINGS = ("NAME", "QUANT", "SIZE", "CONTEXT", "LAST USED", "FITS NOW", "WHERE")
+_INPUT = "INPUT"
+"""The last column, where any model takes more than text."""
+_INPUTS: dict[Modality, str] = {"vision": "images", "audio": "sound"}
 
 
 def run(*, json: bool) -> None:
@@ -35,8 +41,11 @@ def run(*, json: bool) -> None:
         models = rows(lambda name: status.show(f"reading the header of {name}"))
     if json:
         print_json([_object(row) for row in models])
-    else:
-        print(table([_HEADINGS, *(tuple(map(flat, _cells(row))) for row in models)]))
+        return
+    lines = [_HEADINGS, *(tuple(map(flat, _cells(row))) for row in models)]
+    if any(row.glance.modalities for row in models):
+        lines = [(*line, cell) for line, cell in zip(lines, [_INPUT, *map(_input, models)], strict=True)]
+    print(table(lines))
 
 
 def _cells(row: ModelRow) -> tuple[str, ...]:
@@ -53,6 +62,10 @@ def _cells(row: ModelRow) -> tuple[str, ...]:
         fits,
         row.model.place.value,
     )
+
+
+def _input(row: ModelRow) -> str:
+    return ", ".join(("text", *(_INPUTS[name] for name in row.glance.modalities)))
 
 
 def _object(row: ModelRow) -> dict[str, Any]:
@@ -74,5 +87,9 @@ def _object(row: ModelRow) -> dict[str, Any]:
         "place": model.place.value,
         "path": str(model.path),
         "files": [str(file.path) for file in model.found.files],
+        "vision": "vision" in glance.modalities,
+        "audio": "audio" in glance.modalities,
+        "projector": str(model.found.projector.path) if model.found.projector else None,
+        "no_vision": glance.no_vision or None,
         "damage": glance.damage or None,
     }

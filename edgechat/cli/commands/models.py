@@ -72,7 +72,7 @@ def verify_models(name: str | None) -> int:
 
 
 def _verified(model: LocalModel) -> Verification:
-    total = max(1, model.size)
+    total = max(1, sum(file.size for file in model.found.all_files))
     with StatusLine(sys.stderr) as status:
 
         def tell(n: int) -> None:
@@ -85,7 +85,9 @@ def _verdict(model: LocalModel, verification: Verification) -> str:
     if verification.damage:
         return f"DAMAGED  {flat(model.name)}: {flat(verification.damage)}\n         {flat(_remedy(model))}"
     how = "hashes match" if verification.hashed else "header and size are valid; no hash is known"
-    return f"ok       {flat(model.name)}: {mebibytes(model.size)}, {how}"
+    projector = model.found.projector
+    beside = f", with its projector {mebibytes(projector.size)}" if projector is not None else ""
+    return f"ok       {flat(model.name)}: {mebibytes(model.size)}{beside}, {how}"
 
 
 def _remedy(model: LocalModel) -> str:

@@ -5,9 +5,15 @@ With --json, one object is printed for one MODEL; for several or none, a list of
     model, path, backend ("llama.cpp" or "mlx"), quant, file_bytes, context, cache_type, threads, gpu_layers,
     n_layers, split, experts_in_ram, n_batch, n_ubatch, n_seq_max, n_outputs_max, n_rs_seq, flash_attention
     devices       a list: name ("RAM" or llama.cpp's, or "MLX"), budget_bytes, weights_bytes, cache_bytes,
-                  compute_bytes, program_bytes, checkpoint_bytes, total_bytes
-    exact         whether llama.cpp's allocator computed the sizes; otherwise they are estimated
+                  compute_bytes, program_bytes, checkpoint_bytes, projector_bytes, total_bytes
+    exact         whether llama.cpp's allocator computed the sizes; otherwise, and for projectors, they are
+                  estimated
     draft         the draft model: model, path, quant, file_bytes, context, total_bytes; or null
+    projector     the file with which the model sees or hears: path, name, vision, audio, device (the
+                  accelerator that it is on, or null), image_tokens (of the context, that a picture takes at
+                  most), image_batch (those that one call must compute together, or 0), file_bytes,
+                  weights_bytes, compute_bytes, host_bytes, total_bytes (at most, all of them); or null
+    no_vision     why a model that could see or hear is planned without; or null
     ngrams        whether n-grams of the conversation are used for drafting
     no_draft      why there is no drafter, or no draft model; or null
     predicted     decode_tps, prompt_tps, ttft_ms (both for 1,000 tokens), basis
@@ -95,17 +101,19 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _ladder(survey: SurveyFindings) -> Iterator[tuple[str, ...]]:
-    yield " ", "QUANT", "BACKEND", "SIZE", "CONTEXT", "ON GPU", "TOKENS/S", "FIRST", "LOSS", "VERDICT"
+    yield " ", "QUANT", "BACKEND", "SIZE", "CONTEXT", "ON GPU", "SEES", "TOKENS/S", "FIRST", "LOSS", "VERDICT"
     for option in survey.options:
         plan = option.plan
         by = "MLX" if option.variant.format == "mlx" else ""
         start = (_mark(option, survey), option.quant or "?", by, mebibytes(option.variant.size))
         if plan is None:
-            yield *start, "", "", "", "", "", option.verdict.label
+            yield *start, "", "", "", "", "", "", option.verdict.label
             continue
         cache = "" if plan.cache_type == "f16" else f" {plan.cache_type}"
         loss = figure(plan.kl_divergence.value, 2) if plan.kl_divergence else "?"
-        yield *start, f"{plan.context}{cache}", *_figures(option, plan), loss, option.verdict.label
+        share, *speeds = _figures(option, plan)
+        where = (plan.projector.device or RAM) if plan.projector is not None else ""
+        yield *start, f"{plan.context}{cache}", share, where, *speeds, loss, option.verdict.label
 
 
 _HEADINGS = {

@@ -4,7 +4,10 @@ With --json, one object is printed at the end:
 
     model, repo, commit, quant
     files             a list: name, bytes, sha256, path, here (whether it was already on this machine)
-    draft             the same four keys and files of the draft model, or null
+    projector         the same of the file that makes pictures or sound readable for the model, or null
+    draft             the same six entries about the draft model, or null
+    vision, audio     whether the model sees, or hears, with that projector; null if it was not examined
+    no_vision         why the projector of the repository is not used, or null
     dry_run           whether nothing was downloaded
     seconds           how long the download took
     received_bytes    bytes downloaded now
@@ -39,6 +42,7 @@ def run(
     draft: str | None,
     backend: Backend | None,
     revision: str | None,
+    vision: bool,
     dry_run: bool,
     force: bool,
     json: bool,
@@ -46,10 +50,11 @@ def run(
     """Run the command. Raises EdgechatError.
 
     draft: None for what settings.toml says, else auto. backend: None for what suits this machine best.
+    vision: its projector too.
     """
     want = parse_request(model, quant, revision, FORMATS[backend] if backend else None)
     with StatusLine(sys.stderr) as status:
-        decision = decide(want, draft=draft, backend=backend, tell=status.show)
+        decision = decide(want, draft=draft, backend=backend, vision=vision, tell=status.show)
     if isinstance(decision, LocalModelEntry):  # nothing is known of its repository
         if json:
             print_json(of_local_file(decision, dry_run))

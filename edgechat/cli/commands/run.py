@@ -67,7 +67,11 @@ def _exit_on_signals() -> None:
 
 def _session(options: RunOptions) -> ChatSession:
     services = SessionServices.real(
-        context=options.context, anyway=options.anyway, draft=options.draft, backend=options.backend
+        context=options.context,
+        anyway=options.anyway,
+        draft=options.draft,
+        backend=options.backend,
+        vision=options.vision,
     )
     session = ChatSession(
         services,

@@ -6,6 +6,7 @@ With --json, one object is printed, or a list if the name matches several files:
     architecture, parameters, layers, heads, kv_heads, head_length, experts, experts_used, vocabulary
     context, window (tokens; 0: none), format ("gguf" or "mlx"), quant, bits_per_weight
     licence, template, thinking, size, files, place, repository, last_used
+    vision, audio, projector, no_vision    as in `edgechat list --json`
     plan    as in `edgechat plan --json`; null if the model does not fit, and why_not says why
 """
 
@@ -24,6 +25,8 @@ from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
 from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.modalities import Modality, senses
+from edgechat.models.formats.projector import read_for
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.resolve import find_models
 from edgechat.models.local.usage import ModelUse, use_of
@@ -53,6 +56,9 @@ class ShownModel:
     use: ModelUse | None
     plan: LoadPlan | None
     why_not: str = ""
+    modalities: tuple[Modality, ...] = ()
+    no_vision: str = ""
+    """Why its projector cannot be used."""
 
 
 def run(name: str, *, json: bool) -> None:
@@ -70,13 +76,16 @@ def run(name: str, *, json: bool) -> None:
 
 def _shown(model: LocalModel, machine: Machine) -> ShownModel:
     variant, request = of_local(model), with_settings(DEFAULT_REQUEST, settings.load())
-    header, use = variant.header(), use_of(model.path)
+    header, use, file = variant.header(), use_of(model.path), model.found.projector
+    projector, no_vision = read_for(header, file.path) if file is not None else (None, "")
+    plan, why_not = None, ""
     try:
         plan = plan_variant(variant, machine, request)
         plan = with_draft(plan, variant, machine, request, insists=False)
     except DoesNotFit as error:
-        return ShownModel(model, header, use, None, error.message)
-    return ShownModel(model, header, use, plan)
+        why_not = error.message
+    modalities = projector.modalities if projector is not None else ()
+    return ShownModel(model, header, use, plan, why_not, modalities, no_vision)
 
 
 def _rows(shown: ShownModel) -> Iterator[tuple[str, str]]:
@@ -102,6 +111,8 @@ def _rows(shown: ShownModel) -> Iterator[tuple[str, str]]:
     yield "Template", "its own" if header.chat_template else "none; ChatML is used"
     if model.entry is not None:
         yield "Thinking", _THINKING[model.entry.thinking]
+    if projector := _projector(shown):
+        yield "Projector", projector
     source = files.repo or ", ".join(files.tags)
     yield "Where", flat(f"{files.place.value}{f', {source}' if source else ''}")
     paths = [f"  {flat(str(file.path))}" for file in files.files]
@@ -109,6 +120,18 @@ def _rows(shown: ShownModel) -> Iterator[tuple[str, str]]:
     if shown.use is not None:
         yield "Last used", "loaded now" if shown.use.is_loaded else ago(time.time() - shown.use.when)
     yield "Plan", _plan(shown)
+
+
+def _projector(shown: ShownModel) -> str:
+    """Return what the model does with the file beside it; '' for a model that only reads text."""
+    file, entry = shown.model.found.projector, shown.model.entry
+    if file is None:
+        missing = shown.model.missing_modalities
+        if entry is None or not missing:
+            return ""
+        return f"not here; with it the model {senses(missing)}\n  edgechat pull {entry.name}"
+    what = f"with it the model {senses(shown.modalities)}" if shown.modalities else shown.no_vision
+    return f"{mebibytes(file.size)}: {flat(what)}\n  {flat(str(file.path))}"
 
 
 def _licence(shown: ShownModel) -> str | None:
@@ -177,6 +200,10 @@ def _object(shown: ShownModel) -> dict[str, Any]:
         "thinking": model.entry.thinking if model.entry else None,
         "size": model.size,
         "files": [str(file.path) for file in model.found.files],
+        "vision": "vision" in shown.modalities,
+        "audio": "audio" in shown.modalities,
+        "projector": str(model.found.projector.path) if model.found.projector else None,
+        "no_vision": shown.no_vision or None,
         "place": model.place.value,
         "repository": model.found.repo,
         "last_used": shown.use.when if shown.use else None,

@@ -11,7 +11,9 @@ import msgspec
 
 from edgechat.base.text import flat, mebibytes, one_line
 from edgechat.models.choices import RemoteFile
+from edgechat.models.formats.modalities import senses
 from edgechat.models.hub.download import FetchedFile
+from edgechat.models.local.scan import ModelPartFile
 from edgechat.models.local.stores import found_at
 from edgechat.planner.plan import LABELS, as_json
 from edgechat.planner.ranking.download_choice import DownloadChoice
@@ -39,6 +41,11 @@ def shown(decision: PullDecision, download: DownloadChoice) -> Iterator[tuple[st
         for other in plan.alternatives[:2]:
             by = f" for {LABELS[other.backend]}" if other.backend != plan.backend else ""
             yield "Or", f"{other.quant or other.model}{by}: {other.why_not}"
+    if first.projector is not None:
+        size = mebibytes(first.projector.size)
+        yield "Projector", f"{first.projector.name}, {size}: with it the model {senses(download.modalities)}"
+    if download.no_vision:
+        yield "Projector", f"None. {download.no_vision}"
     for part in decision.parts[1:]:
         draft = f"{part.source.want.name} {part.choice.quant or ''}, {mebibytes(part.choice.total_bytes)}"
         yield "Draft", f"{draft}: fits together with the model"
@@ -54,7 +61,7 @@ def result(
         if part.choice.format == "mlx":
             yield _folder(part, files, dry_run)
             continue
-        for file in part.choice.files:
+        for file in part.files:
             name, size = one_line(file.name), mebibytes(file.size)
             if file not in files:
                 yield f"{name} is already on this machine: {flat(str(part.path(file)))}"
@@ -98,10 +105,17 @@ def as_object(
     plan = decision.picked.plan if decision.picked else None
     first = decision.parts[0]
     if plan and not dry_run:
-        plan = msgspec.structs.replace(plan, model_path=str(first.model_path))
+        projector = plan.projector
+        if projector is not None and first.projector is not None:
+            projector = msgspec.structs.replace(projector, path=str(first.path(first.projector)))
+        plan = msgspec.structs.replace(plan, model_path=str(first.model_path), projector=projector)
     model, *drafts = map(_described, decision.parts, decision.missing)
+    modalities = decision.picked.modalities if decision.picked else None
     return model | {
         "draft": drafts[0] if drafts else None,
+        "vision": None if modalities is None else "vision" in modalities,
+        "audio": None if modalities is None else "audio" in modalities,
+        "no_vision": decision.no_vision or None,
         "dry_run": dry_run,
         "seconds": round(seconds, 3),
         "received_bytes": sum(file.received for file in fetched),
@@ -113,16 +127,18 @@ def as_object(
 def of_local_file(here: LocalModelEntry, dry_run: bool) -> dict[str, Any]:
     """Return the same for a local file whose repository is not known."""
     model = found_at(here.path)
+    projector = model.projector if model is not None else None
     return {
         "model": here.want.name,
         "repo": here.want.hub.repo,
         "commit": None,
         "quant": here.quant,
-        "files": [
-            {"name": file.path.name, "bytes": file.size, "sha256": None, "path": str(file.path), "here": True}
-            for file in (model.files if model is not None else ())
-        ],
+        "files": [_local_file(file) for file in (model.files if model is not None else ())],
+        "projector": projector and _local_file(projector),
         "draft": None,
+        "vision": None,
+        "audio": None,
+        "no_vision": None,
         "dry_run": dry_run,
         "seconds": 0,
         "received_bytes": 0,
@@ -131,21 +147,27 @@ def of_local_file(here: LocalModelEntry, dry_run: bool) -> dict[str, Any]:
     }
 
 
+def _local_file(file: ModelPartFile) -> dict[str, Any]:
+    return {"name": file.path.name, "bytes": file.size, "sha256": None, "path": str(file.path), "here": True}
+
+
 def _described(part: PullPart, missing: Sequence[RemoteFile]) -> dict[str, Any]:
     listing = part.source.remote.listing
+
+    def described(file: RemoteFile) -> dict[str, Any]:
+        return {
+            "name": file.name,
+            "bytes": file.size,
+            "sha256": file.sha256,
+            "path": str(part.path(file)),
+            "here": file not in missing,
+        }
+
     return {
         "model": part.source.want.name,
         "repo": listing.repo,
         "commit": listing.commit,
         "quant": part.choice.quant,
-        "files": [
-            {
-                "name": file.name,
-                "bytes": file.size,
-                "sha256": file.sha256,
-                "path": str(part.path(file)),
-                "here": file not in missing,
-            }
-            for file in part.choice.files
-        ],
+        "files": [described(file) for file in part.choice.files],
+        "projector": described(part.projector) if part.projector is not None else None,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -12,9 +12,11 @@ import numpy.typing as npt
 
 from edgechat.base.errors import DecodeFailed
 from edgechat.engine.types import Sampling
+from edgechat.images.image import Pixels
 from edgechat.native.buffers import Buffer
 
 Logits = npt.NDArray[np.float32]
+Embeddings = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.intp]
 Probabilities = npt.NDArray[np.float64]
 Distribution = tuple[Ids, Probabilities]
@@ -23,6 +25,10 @@ Distribution = tuple[Ids, Probabilities]
 
 class CacheFull(Exception):
     """The batch found no free cells; nothing was computed and the cache is as before."""
+
+
+class EncodingStopped(Exception):
+    """The embeddings of an image are not wanted any more."""
 
 
 class Interrupted(Exception):
@@ -143,6 +149,44 @@ class Interruption(Protocol):
         """Compute a batch; see `Backend.decode`. Raises Interrupted, too."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Media:
+    """An image, or a tile of one, as a projector has cut it."""
+
+    ids: tuple[int, ...]
+    """What stands for it among tokens, one for each cell; see media.py."""
+    whole: bool
+    """Whether all of it must be in one call, since its cells see each other."""
+    piece: object
+    """The backend's own."""
+
+
+class Vision(Protocol):
+    """What shows images to a model."""
+
+    def cut(self, pixels: Pixels, digest: str) -> list[tuple[int, ...] | Media]:
+        """Return what stands for an image in a prompt: tokens of text around it, and its media.
+
+        digest: identifies it. Any thread. Raises BadRequest for an image that the model cannot take.
+        """
+
+    def encode(self, media: Media, *, between: Callable[[], bool]) -> Embeddings:
+        """Return the embeddings of an image [n_cells, n_embd]; in a thread of its own, one at a time.
+
+        between: called every 0.05 seconds or so; meanwhile the backend may decode. False ends the encoding
+        with EncodingStopped. Raises DecodeFailed.
+        """
+
+    def decode(self, seq: int, start: int, media: Media, embeddings: Embeddings) -> None:
+        """Compute an image's cells at the end of a sequence, which has `start` tokens.
+
+        Raises CacheFull or DecodeFailed; the sequence then ends there, or is empty.
+        """
+
+    def release(self, media: Media) -> None:
+        """Free what `encode` needs of it. Any thread."""
+
+
 class Backend(Protocol):
     """A loaded model with its KV cache. Used by one thread; closed by its creator."""
 
@@ -151,6 +195,8 @@ class Backend(Protocol):
     """None: the engine chooses tokens, from logits."""
     interruption: Interruption | None
     """None: calls cannot be ended early."""
+    vision: Vision | None
+    """None: images cannot be shown to the model."""
     vocabulary: Vocabulary
     context: int
     """Cells of the cache, shared by all sequences."""
@@ -229,8 +275,8 @@ class Backend(Protocol):
         Raises MemoryError where a copy of it would take more than half of the memory that is free.
         """
 
-    def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:
-        """Fill an empty sequence with a saved state of `length` tokens; False, and it stays empty, where not.
+    def restore(self, seq: int, state: npt.NDArray[np.uint8], tokens: Seq[int]) -> bool:
+        """Fill an empty sequence with a saved state of these tokens; False, and it stays empty, where not.
 
         The state must come from `save`: llama.cpp checks little of it.
         """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +26,12 @@ from edgechat.engine.backends.base import (
     Interrupted,
     Interruption,
     Logits,
+    Media,
     TokenDrawing,
+    Vision,
     Vocabulary,
 )
+from edgechat.engine.backends.media import Places, media_runs
 from edgechat.native import breakdown, logs
 from edgechat.native.buffers import Buffer, counted_once, is_mapped
 from edgechat.native.handles import Aborted, Context, Model, build
@@ -94,6 +98,8 @@ class LlamaCppBackend(LlamaCppModel):
         # about, and leaves the snapshots behind that were taken in the same call.
         self._alone = (-1, 0)
         self.rolls_back_alone = self._recurrent
+        # Of sequences with images whose cells share positions (M-RoPE).
+        self._places: dict[int, Places] = {}
         cuts = not (self._recurrent or self._window)
         shifts = cuts and self._context.can_shift
         self.checkpoint_bytes = 0 if cuts else plan.checkpoint_bytes
@@ -103,12 +109,38 @@ class LlamaCppBackend(LlamaCppModel):
         self.capabilities = Capabilities(mixes=True, cuts=cuts, shifts=shifts, saves=True)
         attention = "flash" if plan.flash_attention else "plain"
         self.state_format = f"llama.cpp {build()} {plan.cache_type} {attention}"
+        self.vision: Vision | None = self._load_projector(plan)
+
+    def _load_projector(self, plan: LoadPlan) -> Vision | None:
+        """Load what shows images to the model, if the plan has it on this machine."""
+        if plan.projector is None or not (plan.projector.path and plan.projector.vision):
+            return None
+        from edgechat.engine.backends.llama_cpp_vision import LlamaCppVision
+
+        try:
+            vision = LlamaCppVision(plan, self, self._model, self._context)
+        except BaseException:
+            self.close()
+            raise
+        model_close = self._close
+
+        def close() -> None:
+            vision.close()
+            model_close()
+
+        self._close = close
+        if self.touched_bytes and not plan.projector.device:
+            self.touched_bytes += plan.projector.weights_bytes
+        self.state_format += f" {Path(plan.projector.path).name} {Path(plan.projector.path).stat().st_size}"
+        return vision if vision.sees else None
 
     def decode(self, parts: Sequence[BatchPart]) -> Logits:
         return self._decode(parts)
 
     def _decode(self, parts: Sequence[BatchPart], *, abortable: bool = False) -> Logits:
-        runs = [(part.seq, part.start, part.tokens, part.n_logits) for part in parts]
+        runs = [
+            (part.seq, self.position_of(part.seq, part.start), part.tokens, part.n_logits) for part in parts
+        ]
         rows = self._context.decode(runs, abortable=abortable)
         if rows is None:
             raise CacheFull
@@ -124,7 +156,7 @@ class LlamaCppBackend(LlamaCppModel):
 
     def _kept(self, part: BatchPart) -> int | None:
         """Return how many tokens of a part an aborted call has left; None if the sequence is lost."""
-        length = self._context.last_position(part.seq) + 1
+        length = self._length(part.seq)
         if length < part.start or (length and not self._can_cut(part.seq, length)):
             self.truncate(part.seq, 0)
             return None
@@ -141,7 +173,38 @@ class LlamaCppBackend(LlamaCppModel):
             return False
         if not length:
             self._forget_calls(seq)
-        return self._context.remove(seq, length)
+        return self._remove(seq, length)
+
+    def position_of(self, seq: int, index: int) -> int:
+        """Return the position of the token at an index of a sequence."""
+        return self._places[seq].position(index) if seq in self._places else index
+
+    def _length(self, seq: int) -> int:
+        """Return the number of a sequence's tokens."""
+        last = self._context.last_position(seq)
+        return self._places[seq].length(last) if seq in self._places else last + 1
+
+    def _remove(self, seq: int, length: int) -> bool:
+        """Cut a sequence; False where llama.cpp does not do it."""
+        if not self._context.remove(seq, self.position_of(seq, length)):
+            return False
+        self._keep_places(seq, self._places.get(seq, Places()).up_to(length))
+        return True
+
+    def _keep_places(self, seq: int, places: Places) -> None:
+        """Note where the media of a sequence are, if that matters."""
+        if any(run.n_positions != run.n_cells for run in places.runs):
+            self._places[seq] = places
+        else:
+            self._places.pop(seq, None)
+
+    def note_media(self, seq: int, start: int, media: Media) -> None:
+        """Note that the cells of media have been computed at the end of a sequence of `start` tokens."""
+        run = next(media_runs(media.ids))
+        places = self._places.get(seq, Places())
+        self._keep_places(seq, Places([*places.runs, replace(run, start=start)]))
+        self._rolled_back.discard(seq)
+        self._alone = (-1, 0)
 
     def _forget_calls(self, seq: int) -> None:
         """Note that the recurrent state of a sequence is no longer what calls have left."""
@@ -149,21 +212,21 @@ class LlamaCppBackend(LlamaCppModel):
         self._alone = (-1, 0)
 
     def rollback(self, seq: int, count: int) -> bool:
-        length = self._context.last_position(seq) + 1 - count
+        length = self._length(seq) - count
         if not self._recurrent:
             return self.truncate(seq, length)
         (alone, computed), self._alone = self._alone, (-1, 0)
         # llama.cpp accepts more than this, and then continues from a stale state.
         if seq != alone or not 0 < count <= min(self.rolls_back, computed - 1):
             return False
-        if not self._context.remove(seq, length):
+        if not self._remove(seq, length):
             return False
         self._rolled_back.add(seq)
         return True
 
     def checkpoint(self, seq: int) -> Checkpoint:
         state = self._context.partial_state(seq)
-        return Checkpoint(self._context.last_position(seq) + 1, state.nbytes, state)
+        return Checkpoint(self._length(seq), state.nbytes, state)
 
     def rewind(self, seq: int, checkpoint: Checkpoint) -> bool:
         length, state = checkpoint.length, checkpoint.state
@@ -171,31 +234,32 @@ class LlamaCppBackend(LlamaCppModel):
         self._forget_calls(seq)
         rewound = (
             self._context.set_partial_state(seq, state)
-            and self._context.remove(seq, length)
-            and self._context.last_position(seq) + 1 == length
+            and self._remove(seq, length)
+            and self._length(seq) == length
             and (self._recurrent or self._can_cut(seq, length))
         )
         if not rewound:
-            self._context.remove(seq, 0)
+            self._remove(seq, 0)
         return rewound
 
     def can_copy(self, source: int, length: int) -> bool:
         if source in self._rolled_back:
             return False
-        return length == self._context.last_position(source) + 1 or self._can_cut(source, length)
+        return length == self._length(source) or self._can_cut(source, length)
 
     def copy(self, source: int, target: int, length: int) -> bool:
-        whole = length == self._context.last_position(source) + 1
+        whole = length == self._length(source)
         # A part of a recurrent state's history cannot be named, not even where it is all of it.
-        self._context.copy(source, target, -1 if whole else length)
+        self._context.copy(source, target, -1 if whole else self.position_of(source, length))
+        self._keep_places(target, self._places.get(source, Places()).up_to(length))
         # Cells behind a window are used again only where one sequence holds them, so none are shared.
         try:
             return not self._window or self.rewind(target, self.checkpoint(target))
         except MemoryError:
-            return not self._context.remove(target, 0)
+            return not self._remove(target, 0)
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
-        length = self._context.last_position(seq) + 1
+        length = self._length(seq)
         if not 0 < start < stop < length:
             raise ValueError(f"tokens {start} to {stop} are not in the middle of {length}")
         # llama.cpp's own calls succeed everywhere, and give wrong logits on windowed models.
@@ -206,14 +270,15 @@ class LlamaCppBackend(LlamaCppModel):
     def save(self, seq: int) -> npt.NDArray[np.uint8]:
         return self._context.state(seq)
 
-    def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:
-        restored = self._context.set_state(seq, state) and self._context.last_position(seq) + 1 == length
+    def restore(self, seq: int, state: npt.NDArray[np.uint8], tokens: Sequence[int]) -> bool:
+        self._keep_places(seq, Places(list(media_runs(tokens))))
+        restored = self._context.set_state(seq, state) and self._length(seq) == len(tokens)
         if not restored:
-            self._context.remove(seq, 0)
+            self._remove(seq, 0)
         return restored
 
     def _can_cut(self, seq: int, length: int) -> bool:
-        if self._recurrent:
+        if self._recurrent or (seq in self._places and self._places[seq].is_inside(length)):
             return False
         # The next token looks back over the whole window: every position of it must still be there.
         return not self._window or self._context.first_position(seq) <= max(0, length - self._window)

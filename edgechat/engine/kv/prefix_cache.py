@@ -368,7 +368,7 @@ class PrefixCache:
         if not self.has_free_slot:
             return False
         slot = self._empty_slot()
-        if not self._backend.restore(slot.id, state, len(tokens)):  # type: ignore[arg-type]
+        if not self._backend.restore(slot.id, state, tokens):  # type: ignore[arg-type]
             return False
         self.extend(slot, tokens)
         if checkpoint is not None and checkpoint.n_bytes <= self._backend.checkpoint_bytes:

@@ -20,6 +20,7 @@ import numpy as np
 
 from edgechat.device.load import on_battery
 from edgechat.engine.backends.base import Backend, Checkpoint
+from edgechat.engine.backends.media import media_runs
 from edgechat.engine.kv.prefix_cache import Node, Slot, common_prefix
 from edgechat.engine.kv.state_file import Cut, SavedState
 from edgechat.engine.kv.state_folder import check_id
@@ -365,6 +366,7 @@ def _prewarming(cached: CachedChat, tokens: list[int]) -> Sequence:
         request=msgspec.structs.replace(cached.request, messages=(), priority="background", sampling=greedy),
         tokens=tokens,
         n_prompt=len(tokens),
+        media=tuple(media_runs(tokens)),
         sampler=Sampler(greedy),
         arrived=0.0,
         spent=cached.spent,

@@ -8,10 +8,13 @@ computed while nothing else waits.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from itertools import pairwise
 
+from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import Backend, BatchPart, Interruption
+from edgechat.engine.backends.media import MediaRun, is_media
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot, common_prefix
 from edgechat.engine.scheduling.call_cost import CallCost
 from edgechat.engine.scheduling.sequence import Sequence
@@ -43,7 +46,9 @@ class Scheduler:
         """Cells to count with: fewer than the backend's context once it has run out earlier than that."""
         self.batches = [0] * backend.n_seq_max
         """Calls that computed one sequence, two, and so on."""
-        self._prompts_turn = False
+        self.is_encoded: Callable[[Sequence, MediaRun], bool] = lambda _sequence, _run: True
+        """Whether an image of a sequence can be computed; until then the sequence waits."""
+        self._prompts_turn = self._images_turn = False
         self._crowded = False
         """The backend had no room for all running sequences: none joins before one has ended."""
 
@@ -72,13 +77,32 @@ class Scheduler:
     def plan(self) -> Planned:
         """Admit waiting sequences, and return the parts of the next batch; none if there is nothing to do."""
         self._admit()
-        active = [seq for seq in self.running if not seq.in_background] or self.running
+        able = [seq for seq in self.running if not self._waits_for_image(seq)]
+        active = [seq for seq in able if not seq.in_background] or able
+        images = [seq for seq in active if seq.is_at_image]
+        active = [seq for seq in active if not seq.is_at_image]
+        self._images_turn = bool(images) and (not active or not self._images_turn)
+        if self._images_turn:  # what is no token has a call of its own
+            return self._within_cache([self._part(images[0], 1)])
         streams = [seq for seq in active if seq.n_pending == 1]
         prompts = [seq for seq in active if seq.n_pending > 1]
         if not self._backend.capabilities.mixes:
             streams, prompts = self._take_turns(streams, prompts)
         planned = [self._part(sequence, 1) for sequence in streams]
         return self._within_cache(planned + self._chunks(prompts, len(streams)))
+
+    def _waits_for_image(self, sequence: Sequence) -> bool:
+        run = sequence.next_image if sequence.is_at_image else None
+        return run is not None and not self.is_encoded(sequence, run)
+
+    def images(self) -> list[tuple[Sequence, MediaRun]]:
+        """Return the images that running sequences have still to compute, in the order of need."""
+        return [
+            (seq, run)
+            for seq in sorted(self.running, key=lambda seq: seq.in_background)
+            for run in seq.media
+            if seq.slot is not None and run.start >= seq.slot.length
+        ]
 
     def _chunks(self, prompts: list[Sequence], n_streams: int) -> Planned:
         """Return the chunks of prompts in the next batch, beside `n_streams` streams.
@@ -199,11 +223,14 @@ class Scheduler:
         return ([], prompts[:1]) if self._prompts_turn else (oldest, [])
 
     def _part(self, sequence: Sequence, size: int) -> tuple[Sequence, BatchPart]:
-        """Return the next tokens of a sequence, at most `size`."""
+        """Return the next tokens of a sequence, at most `size`; an image as a whole."""
         assert sequence.slot is not None
         start = sequence.slot.length
+        image = sequence.next_image
+        if image is not None and image.start == start:
+            return sequence, BatchPart(sequence.slot.id, start, sequence.tokens[start : image.stop], 0)
         latest = next((at for _, at in sequence.checkpoints if at > start), len(sequence.tokens))
-        stop = min(start + size, latest)
+        stop = min(start + size, latest, image.start if image is not None else latest)
         last = stop == len(sequence.tokens)
         tokens = sequence.tokens[start:stop]
         return sequence, BatchPart(sequence.slot.id, start, tokens, int(last and sequence.generates))
@@ -222,6 +249,8 @@ class Scheduler:
                 planned = [pair for pair in planned if pair[0] is not youngest]
             else:
                 sequence, part = planned[0]
+                if is_media(part.tokens[0]):
+                    raise DecodeFailed("The image does not fit into the context.", hint="Try --ctx.")
                 planned = [self._part(sequence, len(part.tokens) - (needed - free))]
         return planned
 

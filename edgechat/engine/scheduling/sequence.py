@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from edgechat.engine.backends.media import MediaRun
 from edgechat.engine.kv.prefix_cache import Slot
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.draft import Draft, Tally
@@ -29,6 +30,8 @@ class Sequence:
     arrived: float
     boundaries: tuple[int, ...] = ()
     """Where later prompts may diverge: numbers of tokens, those before the generation prompt last."""
+    media: tuple[MediaRun, ...] = ()
+    """The images among the tokens."""
     checkpoints: tuple[tuple[int, int], ...] = ()
     """Between which lengths of its slot checkpoints are still to be taken, both included."""
     dropped: int = 0
@@ -74,6 +77,18 @@ class Sequence:
         """Whether its grammar allows nothing more."""
         constraint = self.sampler.constraint
         return constraint is not None and constraint.is_complete(self.constrained_reply)
+
+    @property
+    def next_image(self) -> MediaRun | None:
+        """The first image that is still to be computed."""
+        length = self.slot.length if self.slot else 0
+        return next((run for run in self.media if run.start >= length), None)
+
+    @property
+    def is_at_image(self) -> bool:
+        """Whether an image comes next."""
+        run = self.next_image
+        return run is not None and self.slot is not None and run.start == self.slot.length
 
     @property
     def n_pending(self) -> int:

@@ -10,6 +10,7 @@ from functools import partial
 
 from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Logits
+from edgechat.engine.backends.media import is_media
 from edgechat.engine.kv.prefix_cache import PrefixCache
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.draft import MOST, Draft, Source
@@ -191,6 +192,7 @@ class Speculation:
         if ngram is not None:  # nothing follows what ends a reply
             is_end = self._backend.vocabulary.is_end
             ngram.cut(next((n for n, token in enumerate(ngram.tokens, 1) if is_end(token)), limit))
+            ngram.cut(next((n for n, token in enumerate(ngram.tokens) if is_media(token)), limit))
             ngram.cut(stream.sampler.allowed(stream.constrained_reply, ngram.tokens))
         return ngram if ngram is not None and ngram.tokens else None
 
@@ -198,7 +200,7 @@ class Speculation:
         offers: list[DraftOffer] = []
         if ngram is not None:
             offers.append(DraftOffer("ngram", self.controller.chances(ngram.confidence, "ngram")))
-        may = "model" in self.sources and limit > 0
+        may = "model" in self.sources and limit > 0 and not stream.media  # the small model sees nothing
         if self._model is not None and may and self._is_ready(self._model, stream):
             offers.append(DraftOffer("model", self.controller.prospects("model")[:limit]))
         return offers

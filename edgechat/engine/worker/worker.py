@@ -194,6 +194,7 @@ def load(
         train_context=backend.train_context,
         can_switch_thinking=template.can_switch_thinking,
         has_effort=template.has_effort,
+        sees=backend.vision is not None,
         template="own" if template.is_own else "chatml",
         load_ms=1000 * (time.perf_counter() - began),
         buffers=backend.buffers,

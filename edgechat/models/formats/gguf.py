@@ -196,16 +196,17 @@ def parse_header(data: Buffer, file_size: int, name: str = "the file") -> ModelH
     cursor.check_count("tensors", n_tensors, _most_tensors(MOST_LAYERED), _SHORTEST_TENSOR)
     cursor.check_count("metadata entries", n_keys, MAX_KEYS, _SHORTEST_KEY)
     metadata: dict[str, Value] = {}
+    types: dict[str, str] = {}
     for _ in range(n_keys):
         key = cursor.key(MAX_KEY)
         if key in metadata:
             raise damaged(name, f"the metadata entry {show(key)} appears twice")
-        metadata[key] = cursor.value(key)
+        types[key], metadata[key] = cursor.value(key)
     _check_tensors(name, n_tensors, metadata)
     alignment = _alignment(metadata, name)
     tensors = _read_tensors(cursor, n_tensors, alignment)
     data_offset = aligned(cursor.at, alignment) if tensors else cursor.at
-    header = ModelHeader(name, version, metadata, tensors, data_offset, alignment, file_size)
+    header = ModelHeader(name, version, metadata, tensors, data_offset, alignment, file_size, types=types)
     if header.end > file_size:
         raise cut_short(name, header.end - file_size, file_size)
     return header

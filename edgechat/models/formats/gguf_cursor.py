@@ -114,16 +114,16 @@ class Cursor:
         self.kept += len(raw)
         return raw.decode(errors="replace")
 
-    def value(self, key: str) -> Value:
-        """Return the value of a metadata entry, whatever its type."""
+    def value(self, key: str) -> tuple[str, Value]:
+        """Return the type of a metadata entry ('uint32', 'string', 'array', ...), and its value."""
         kind = self.u32()
         if kind == STRING:
-            return self.string()
+            return "string", self.string()
         if kind == ARRAY:
-            return self.array(key)
-        form = self.form(key, kind)[1]
+            return "array", self.array(key)
+        name, form = self.form(key, kind)
         scalar: Scalar = form.unpack_from(self.data, self.need(form.size))[0]
-        return scalar
+        return name, scalar
 
     def form(self, key: str, kind: int) -> tuple[str, struct.Struct]:
         """Return name and layout of a scalar type."""

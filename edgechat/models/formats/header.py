@@ -7,7 +7,8 @@ needs to know only one format.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -84,6 +85,8 @@ class ModelHeader:
     alignment: int
     file_size: int
     format: Format = "gguf"
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Of the metadata of a GGUF file, as the format calls them: 'uint32', 'string', 'array', ..."""
 
     @cached_property
     def architecture(self) -> str:

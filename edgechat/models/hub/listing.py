@@ -29,13 +29,14 @@ from edgechat.base.errors import (
 from edgechat.base.text import one_line
 from edgechat.models.choices import ModelChoice, RemoteFile, RepoListing, model_choices
 from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.projector import ProjectorHeader, projector_of
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub import metadata_cache
 from edgechat.models.hub.endpoint import Endpoint, endpoint, require_network
 from edgechat.models.hub.errors import nonsense
 from edgechat.models.hub.http.transfer import ask_hub
 from edgechat.models.hub.names import HubName, safe_path, valid_repo, valid_revision
-from edgechat.models.hub.remote_headers import read_remote_contents, read_remote_header
+from edgechat.models.hub.remote_headers import read_remote_contents, read_remote_header, read_remote_start
 from edgechat.models.local.hashes import is_git_sha1
 
 LIST_TIME_LIMIT = 20.0
@@ -109,10 +110,7 @@ class RemoteModel:
         cached = metadata_cache.cached_header(self.listing, choice)
         if cached is not None:
             return cached
-        what = f"{one_line(choice.name)} of {self.repo} has not been examined before"
-        if self.unasked is not None:
-            raise type(self.unasked)(f"{what}. {self.unasked.message}", hint=self.unasked.hint)
-        require_network(False, what)
+        self._require_network(choice.name)
         if choice.format == "mlx":
             name = metadata_cache.mlx_name(self.listing, choice)
             contents, header = read_remote_contents(self.listing, choice, name)
@@ -120,6 +118,25 @@ class RemoteModel:
             return header
         header = read_remote_header(self.listing, choice)
         return metadata_cache.store_header(self.listing, choice, header)
+
+    def projector(self, file: RemoteFile) -> ProjectorHeader:
+        """Return the header of a projector, read from the hub the first time.
+
+        Raises HubError, ModelFileError.
+        """
+        header = metadata_cache.cached_start(self.listing, file)
+        if header is None:
+            self._require_network(file.name)
+            data, header = read_remote_start(self.listing, file)
+            metadata_cache.store_start(self.listing, file, data)
+        return projector_of(header)
+
+    def _require_network(self, name: str) -> None:
+        """Raise the HubError that tells why a file cannot be examined, if it cannot."""
+        what = f"{one_line(name)} of {self.repo} has not been examined before"
+        if self.unasked is not None:
+            raise type(self.unasked)(f"{what}. {self.unasked.message}", hint=self.unasked.hint)
+        require_network(False, what)
 
 
 def resolve_remote(name: HubName, *, offline: bool) -> RemoteModel:

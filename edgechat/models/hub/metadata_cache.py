@@ -8,11 +8,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from edgechat.base import paths
 from edgechat.base.errors import FolderError, ModelFileError
-from edgechat.models.choices import ModelChoice, RepoListing
+from edgechat.models.choices import ModelChoice, RemoteFile, RepoListing
+from edgechat.models.formats.gguf import parse_header
+from edgechat.models.formats.gguf_cursor import NeedMoreBytes
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.mlx import contents
 from edgechat.models.formats.skeleton import pack, unpack
@@ -50,6 +54,23 @@ def store_contents(listing: RepoListing, choice: ModelChoice, read_contents: con
     _write("headers", _header_key(listing, choice), read_contents.pack(), MAX_HEADERS)
 
 
+def cached_start(listing: RepoListing, file: RemoteFile) -> ModelHeader | None:
+    """Return the cached header of a file that is no language model, or None."""
+    data = _read("headers", _file_key(listing, (file,)))
+    try:
+        name = file.name.rpartition("/")[2]
+        return (
+            parse_header(zlib.decompressobj().decompress(data, MAX_BYTES), file.size, name) if data else None
+        )
+    except (ModelFileError, NeedMoreBytes, zlib.error):
+        return None
+
+
+def store_start(listing: RepoListing, file: RemoteFile, data: bytes) -> None:
+    """Store the bytes of such a header."""
+    _write("headers", _file_key(listing, (file,)), zlib.compress(data), MAX_HEADERS)
+
+
 def cached_listing(hub: str, repo: str, revision: str | None) -> bytes | None:
     """Return the cached listing of a repository, or None."""
     return _read("listings", (hub, repo.lower(), revision or ""))
@@ -66,9 +87,13 @@ def mlx_name(listing: RepoListing, choice: ModelChoice) -> str:
 
 
 def _header_key(listing: RepoListing, choice: ModelChoice) -> tuple[str, ...]:
+    return _file_key(listing, choice.files)
+
+
+def _file_key(listing: RepoListing, files: Iterable[RemoteFile]) -> tuple[str, ...]:
     """Return what identifies a header, including the hub, as a mirror may have different files."""
-    files = (f"{file.name} {file.size} {file.digest}" for file in choice.files)
-    return (listing.hub, listing.repo.lower(), listing.commit, *files)
+    described = (f"{file.name} {file.size} {file.digest}" for file in files)
+    return (listing.hub, listing.repo.lower(), listing.commit, *described)
 
 
 def _path(kind: str, key: tuple[str, ...]) -> Path:

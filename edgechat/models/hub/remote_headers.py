@@ -53,6 +53,24 @@ def read_remote_header(listing: RepoListing, choice: ModelChoice) -> ModelHeader
         return ask_hub(hub, listing.repo, TIME_LIMIT, work)
 
 
+def read_remote_start(listing: RepoListing, file: RemoteFile) -> tuple[bytes, ModelHeader]:
+    """Read the header of one GGUF file on the hub that is no language model, and return its bytes too.
+
+    Raises HubError, ModelFileError.
+    """
+    hub = Endpoint(listing.hub)
+
+    def work(client: Client) -> tuple[bytes, ModelHeader]:
+        url = hub.file(listing.repo, listing.commit, file.name)
+        reader = RemoteStart(client, url, RangedFile(file, listing.commit))
+        name = PurePosixPath(file.name).name
+        header = read_growing(reader.first, file.size, name, start=LATER_READ)
+        return bytes(reader.data[: header.data_offset]), header
+
+    with _on_the_hub():
+        return ask_hub(hub, listing.repo, TIME_LIMIT, work)
+
+
 def read_remote_contents(
     listing: RepoListing, choice: ModelChoice, name: str
 ) -> tuple[Contents, ModelHeader]:

@@ -1,7 +1,7 @@
 """Import of a user's model into edgechat's folder, sharing its bytes on disk if possible.
 
 A file system that can clone does; else it gets a second name (a hard link); else it is copied. All or nothing
-of a split model or of an MLX model's folder appears, and nothing is ever overwritten.
+of a split model or of an MLX model's folder appears, and nothing is ever overwritten. A projector comes too.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from edgechat.base.errors import NotImported
 from edgechat.base.text import mebibytes, one_line
+from edgechat.models.choices import quant_label, without_label
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.formats.mlx.config import folder_name
 from edgechat.models.hub.names import safe_path
@@ -27,6 +28,7 @@ from edgechat.models.local import locations
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import find_models
+from edgechat.models.local.stores import models_in
 
 How = Literal["cloned", "linked", "copied", "moved"]
 
@@ -70,13 +72,20 @@ def import_model(
         raise NotImported(f"{one_line(file)} is a link to {sources[0]}.", hint="Omit --move.")
     folder = locations.own_folder()
     targets = _targets(folder, model, name)
+    kept: set[Path] = set()
+    projector = _new_projector(model, folder, targets[0])
+    if projector is not None:
+        sources.append(projector.source)
+        targets.append(projector.target)
+        kept = {projector.source} if projector.is_shared else kept
     for target in targets:
         if os.path.lexists(target):
             raise _name_in_use(target)
     try:
         targets[0].parent.mkdir(parents=True, exist_ok=True)
         _remove_old_drafts(folder)
-        how = _place_all(list(zip(sources, targets, strict=True)), move=move, on_progress=on_progress)
+        pairs = list(zip(sources, targets, strict=True))
+        how = _place_all(pairs, move=move, kept=kept, on_progress=on_progress)
     except FileExistsError as error:
         raise _name_in_use(Path(error.filename2 or error.filename)) from error
     except OSError as error:
@@ -112,6 +121,30 @@ def _file_name(path: Path, name: str | None) -> str:
     return _check_name(new_name)
 
 
+class _NewProjector(NamedTuple):
+    source: Path
+    target: Path
+    is_shared: bool
+    """Whether other models use the one that is imported."""
+
+
+def _new_projector(model: LocalModel, folder: Path, imported: Path) -> _NewProjector | None:
+    """Return the projector of a model and where it goes; None if there is none, or it is there already.
+
+    It is called like the model without its quantization, so that all quantizations share it.
+    """
+    projector = model.found.projector
+    if projector is None:
+        return None
+    label = quant_label(projector.path.stem)
+    name = without_label(_NUMBER.sub("", imported.name).removesuffix(".gguf")).strip("-._ ")
+    target = folder / _check_name("-".join(filter(None, ("mmproj", name, label))) + ".gguf")
+    if target.is_file() and target.stat().st_size == projector.size:
+        return None
+    users = [other for other in models_in(projector.path.parent) if other.projector == projector]
+    return _NewProjector(Path(os.path.realpath(projector.path)), target, len(users) > 1)
+
+
 def _check_name(name: str) -> str:
     if "/" in name or not safe_path(name) or name.startswith("."):
         raise NotImported(
@@ -121,17 +154,18 @@ def _check_name(name: str) -> str:
     return name
 
 
-def _place_all(pairs: list[tuple[Path, Path]], *, move: bool, on_progress: Callable[[int, int], None]) -> How:
-    """Import all files, or none; the first one last, as it makes the set a model."""
+def _place_all(
+    pairs: list[tuple[Path, Path]], *, move: bool, kept: set[Path], on_progress: Callable[[int, int], None]
+) -> How:
+    """Import all files, or none; the first one last, as it makes the set a model. kept: are not moved."""
     placed: list[Path] = []
     how: How = "linked"
     sizes = [source.stat().st_size for source, _ in pairs]
     before = 0
     try:
         for (source, target), size in reversed(list(zip(pairs, sizes, strict=True))):
-            how = _place_one(
-                source, target, clone=not move, on_progress=_offset(before, sum(sizes), on_progress)
-            )
+            progress = _offset(before, sum(sizes), on_progress)
+            how = _place_one(source, target, clone=not move or source in kept, on_progress=progress)
             placed.append(target)
             before += size
     except BaseException:
@@ -140,7 +174,8 @@ def _place_all(pairs: list[tuple[Path, Path]], *, move: bool, on_progress: Calla
         raise
     if move:
         for source, _ in pairs:
-            source.unlink()
+            if source not in kept:
+                source.unlink()
     return "moved" if move else how
 
 

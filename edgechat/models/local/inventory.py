@@ -17,6 +17,7 @@ from pathlib import Path
 
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.models.choices import mlx_label
+from edgechat.models.formats.modalities import Modality
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.names import HubName, parse_model_name
 from edgechat.models.local.locations import Place
@@ -62,6 +63,14 @@ class LocalModel:
     def size(self) -> int:
         """Bytes of all its files."""
         return self.found.size
+
+    @property
+    def missing_modalities(self) -> tuple[Modality, ...]:
+        """What it would take besides text with the projector that another pull of it would bring."""
+        is_pulled = self.place is Place.HUB and self.found.format == "gguf"
+        if self.entry is None or self.found.projector is not None or not is_pulled:
+            return ()
+        return self.entry.modalities
 
 
 @dataclass(frozen=True)

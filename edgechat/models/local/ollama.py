@@ -2,7 +2,8 @@
 
     manifests[-v2]/<host>/<namespace>/<model>/<tag>   JSON: layers, each with a media type and a digest;
                                                       a link to a blob, or the file itself
-    blobs/sha256-<64 digits>                          the layers; that of the model is a GGUF file
+    blobs/sha256-<64 digits>                          the layers; those of the model and of its projector are
+                                                      GGUF files
 
 A manifest may be a list of manifests, one for each engine; the one of a GGUF file is meant here.
 """
@@ -15,6 +16,7 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,6 +25,7 @@ MAX_BYTES = 1 << 20
 """Of a manifest, which are a kilobyte."""
 
 _MODEL = "application/vnd.ollama.image.model"
+_PROJECTOR = "application/vnd.ollama.image.projector"
 _LIST = "application/vnd.ollama.manifest.list.v2+json"
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})", re.ASCII)
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}", re.ASCII)
@@ -43,12 +46,9 @@ class _Manifest(msgspec.Struct, frozen=True, rename="camel"):
     digest: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OllamaModel:
-    """A GGUF file and its names in Ollama."""
+class OllamaBlob(NamedTuple):
+    """A file."""
 
-    tags: tuple[str, ...]
-    """As its own commands take them: 'llama3.2:3b'; 'latest' comes last."""
     path: Path
     size: int
     changed: int
@@ -56,27 +56,53 @@ class OllamaModel:
     sha256: str
 
 
+@dataclass(frozen=True, slots=True)
+class OllamaModel:
+    """A GGUF file and its names in Ollama."""
+
+    tags: tuple[str, ...]
+    """As its own commands take them: 'llama3.2:3b'; 'latest' comes last."""
+    file: OllamaBlob
+    projector: OllamaBlob | None = None
+    """What makes pictures or sound readable for it."""
+
+
+class _Digests(NamedTuple):
+    """The hashes of a model's file and of its projector."""
+
+    model: str
+    projector: str | None
+
+
 def models(root: Path, note: Note) -> Iterator[OllamaModel]:
     """Yield the models of one of Ollama's folders, by name. Unreadable files are noted and skipped."""
-    named: dict[str, str] = {}
+    named: dict[str, _Digests] = {}
     for folder in ("manifests-v2", "manifests"):  # it looks there first
         for tag, path in _manifests(root / folder, note):
-            digest = _digest(path, root, note) if tag not in named else None
-            if digest is not None:
-                named[tag] = digest
+            digests = _digests(path, root, note) if tag not in named else None
+            if digests is not None:
+                named[tag] = digests
     tags: dict[str, list[str]] = {}
-    for tag, digest in named.items():
-        tags.setdefault(digest, []).append(tag)
+    projectors: dict[str, str] = {}
+    for tag, digests in named.items():
+        tags.setdefault(digests.model, []).append(tag)
+        if digests.projector is not None:
+            projectors.setdefault(digests.model, digests.projector)
     for digest, names in sorted(tags.items(), key=lambda pair: sorted(pair[1])):
-        path = root / "blobs" / f"sha256-{digest}"
-        try:
-            info = os.stat(path)
-        except OSError as error:
-            note(error, path)
-            continue
-        if stat.S_ISREG(info.st_mode):
+        file, of_it = _blob(root, digest, note), projectors.get(digest)
+        if file is not None:
             ordered = sorted(names, key=lambda name: (name.endswith(":" + _TAG), name))
-            yield OllamaModel(tuple(ordered), path, info.st_size, info.st_mtime_ns, digest)
+            yield OllamaModel(tuple(ordered), file, _blob(root, of_it, note) if of_it else None)
+
+
+def _blob(root: Path, digest: str, note: Note) -> OllamaBlob | None:
+    path = root / "blobs" / f"sha256-{digest}"
+    try:
+        info = os.stat(path)
+    except OSError as error:
+        note(error, path)
+        return None
+    return OllamaBlob(path, info.st_size, info.st_mtime_ns, digest) if stat.S_ISREG(info.st_mode) else None
 
 
 def _manifests(root: Path, note: Note) -> Iterator[tuple[str, Path]]:
@@ -107,8 +133,8 @@ def _short(host: str, namespace: str, model: str) -> str:
     return model if namespace == _NAMESPACE else f"{namespace}/{model}"
 
 
-def _digest(path: Path, root: Path, note: Note) -> str | None:
-    """Return the hash of the model's file, or None unless the manifest names exactly one."""
+def _digests(path: Path, root: Path, note: Note) -> _Digests | None:
+    """Return the hashes of the model's files, or None unless the manifest names exactly one model."""
     manifest = _read(path, note)
     if manifest is None:
         return None
@@ -121,11 +147,17 @@ def _digest(path: Path, root: Path, note: Note) -> str | None:
             if blob_manifest is not None:
                 choices.append(blob_manifest)
     for child in choices:
-        digests = [layer.digest for layer in child.layers if layer.media_type == _MODEL]
-        match = _DIGEST.fullmatch(digests[0]) if len(digests) == 1 else None
-        if match:
-            return match[1].lower()
+        model, projector = _digest(child, _MODEL), _digest(child, _PROJECTOR)
+        if model is not None:
+            return _Digests(model, projector)
     return None
+
+
+def _digest(manifest: _Manifest, media_type: str) -> str | None:
+    """Return the hash of the only layer of a type; None where there is none, or several."""
+    digests = [layer.digest for layer in manifest.layers if layer.media_type == media_type]
+    match = _DIGEST.fullmatch(digests[0]) if len(digests) == 1 else None
+    return match[1].lower() if match else None
 
 
 def _read(path: Path, note: Note) -> _Manifest | None:

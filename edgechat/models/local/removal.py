@@ -1,4 +1,4 @@
-"""Removal of models from our own folder or from the hub's cache.
+"""Removal of models from our own folder or from the hub's cache, with the projector that only they use.
 
 There huggingface_hub removes it, so that the cache stays one: first the file's names in all revisions, then
 its bytes, if no other file of the repository shares them. A repository with nothing else in it goes whole.
@@ -16,9 +16,10 @@ from pathlib import Path
 from edgechat.base.errors import NotRemovable
 from edgechat.base.text import one_line
 from edgechat.models.local import locations
-from edgechat.models.local.inventory import LocalModel
+from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import find_models
+from edgechat.models.local.scan import ModelPartFile
 from edgechat.models.local.usage import use_of
 
 
@@ -52,7 +53,21 @@ def removal(model: LocalModel) -> Removal:
     use = use_of(model.path)
     if use is not None and use.is_loaded:
         raise NotRemovable(f"{model.name} is loaded by a running edgechat.", hint="Close it, then try again.")
-    return _of_hub(model) if model.place is Place.HUB else _of_own(model)
+    files = tuple(file.path for file in (*model.found.files, *_own_projector(model)))
+    return _of_hub(model, files) if model.place is Place.HUB else _of_own(model, files)
+
+
+def _own_projector(model: LocalModel) -> tuple[ModelPartFile, ...]:
+    """Return the projector of a model, if no other model uses it."""
+    projector = model.found.projector
+    if projector is None:
+        return ()
+    real = os.path.realpath(projector.path)
+    for other in inventory().models:
+        used = other.found.projector if other.path != model.path else None
+        if used is not None and os.path.realpath(used.path) == real:
+            return ()
+    return (projector,)
 
 
 def _not_ours(model: LocalModel) -> NotRemovable:
@@ -77,9 +92,7 @@ def _not_ours(model: LocalModel) -> NotRemovable:
     return NotRemovable(f"{model.name} is {whose}, so edgechat does not remove it.", hint=hint)
 
 
-def _of_own(model: LocalModel) -> Removal:
-    files = tuple(file.path for file in model.found.files)
-
+def _of_own(model: LocalModel, files: tuple[Path, ...]) -> Removal:
     def run() -> None:
         for path in files:
             try:
@@ -98,7 +111,7 @@ def _freed_bytes(path: Path) -> int:
     return info.st_size if info.st_nlink == 1 and not path.is_symlink() else 0
 
 
-def _of_hub(model: LocalModel) -> Removal:
+def _of_hub(model: LocalModel, wanted: tuple[Path, ...]) -> Removal:
     from huggingface_hub import CacheNotFound, scan_cache_dir
 
     try:
@@ -109,7 +122,6 @@ def _of_hub(model: LocalModel) -> Removal:
     repo = next((repo for repo in models if repo.repo_id == model.found.repo), None)
     if repo is None:
         raise _invalid_cache(model, "; ".join(one_line(str(warning)) for warning in cache.warnings))
-    wanted = {file.path for file in model.found.files}
     everything = [file for revision in repo.revisions for file in revision.files]
     chosen = [file for file in everything if file.file_path in wanted]
     if model.found.format == "gguf":  # an MLX model's small files are the same in many revisions and models

@@ -54,6 +54,8 @@ class FoundModel:
     tags: tuple[str, ...] = ()
     """Its names in Ollama."""
     format: Format = "gguf"
+    projector: ModelPartFile | None = None
+    """The file that makes pictures or sound readable for it; several models may share it."""
 
     @property
     def path(self) -> Path:
@@ -62,8 +64,13 @@ class FoundModel:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Bytes of all files but the projector, which is no part of it."""
         return sum(file.size for file in self.files)
+
+    @property
+    def all_files(self) -> tuple[ModelPartFile, ...]:
+        """Its files, and its projector."""
+        return self.files if self.projector is None else (*self.files, self.projector)
 
 
 def all_models(skipped: Skipped) -> Iterator[FoundModel]:
@@ -79,8 +86,8 @@ def all_models(skipped: Skipped) -> Iterator[FoundModel]:
     yield from _named_files(Place.LLAMA_CPP, locations.llama_cpp_folder(), 1, skipped)
     for folder in _unique_folders(locations.ollama_folders()):
         for model in ollama.models(folder, skipped.note):
-            file = ModelPartFile(model.path, model.size, model.changed, model.sha256)
-            yield FoundModel(Place.OLLAMA, model.tags[0], (file,), tags=model.tags)
+            file, projector = ModelPartFile(*model.file), model.projector and ModelPartFile(*model.projector)
+            yield FoundModel(Place.OLLAMA, model.tags[0], (file,), tags=model.tags, projector=projector)
 
 
 def found_at(path: Path) -> FoundModel | None:
@@ -90,14 +97,21 @@ def found_at(path: Path) -> FoundModel | None:
     file = file_at(path)
     if file is None:
         return None
-    files = {name: part for name in _sibling_shards(path) if (part := file_at(path.parent / name))}
+    beside = {*_sibling_shards(path), *names(path.parent, 1, Skipped())}
+    files = {name: part for name in sorted(beside) if (part := file_at(path.parent / name))}
     ours = path in map(paths.shipped, (_GUIDE, _GUIDE_DRAFT))
     place = Place.SHIPPED if ours else Place.ELSEWHERE
-    for choice in _choices(files):
+    for choice in _choices(files, mixed=True):
         if path.name in choice.file_names:
-            parts = tuple(files[name] for name in choice.file_names)
-            return FoundModel(place, str(path.parent / choice.name), parts, choice.quant)
+            parts, projector = tuple(files[name] for name in choice.file_names), _projector(choice, files)
+            label = str(path.parent / choice.name)
+            return FoundModel(place, label, parts, choice.quant, projector=projector)
     return FoundModel(place, str(path), (file,))
+
+
+def models_in(folder: Path) -> list[FoundModel]:
+    """Return the GGUF models in a folder anywhere, not in those below it."""
+    return [model for model in _named_files(Place.ELSEWHERE, folder, 1, Skipped()) if model.format == "gguf"]
 
 
 def is_model_folder(path: Path) -> bool:
@@ -127,8 +141,15 @@ def _sibling_shards(path: Path) -> list[str]:
 def _named_files(place: Place, root: Path, depth: int, skipped: Skipped) -> Iterator[FoundModel]:
     """Yield the models of a folder in which files are named after models."""
     files = {name: file for name in names(root, depth, skipped) if (file := file_at(root / name))}
-    for choice, parts in _usable_choices(files):
-        yield FoundModel(place, choice.name or root.name, parts, choice.quant, format=choice.format)
+    for choice, parts in _usable_choices(files, mixed=True):
+        yield FoundModel(
+            place,
+            choice.name or root.name,
+            parts,
+            choice.quant,
+            format=choice.format,
+            projector=_projector(choice, files),
+        )
 
 
 def _hub(root: Path, skipped: Skipped) -> Iterator[FoundModel]:
@@ -159,7 +180,14 @@ def _repository(folder: Path, repo: str, skipped: Skipped) -> Iterator[FoundMode
             named.add(key)
             label = f"{repo}/{choice.name}".rstrip("/")
             yield FoundModel(
-                Place.HUB, label, parts, choice.quant, repo=repo, revision=older, format=choice.format
+                Place.HUB,
+                label,
+                parts,
+                choice.quant,
+                repo=repo,
+                revision=older,
+                format=choice.format,
+                projector=_projector(choice, files),
             )
 
 
@@ -202,16 +230,20 @@ def _snapshot_file(path: Path, blobs: str) -> ModelPartFile | None:
     return file_at(path, name if is_digest(name) else None)
 
 
-def _choices(files: dict[str, ModelPartFile]) -> tuple[ModelChoice, ...]:
+def _choices(files: dict[str, ModelPartFile], *, mixed: bool = False) -> tuple[ModelChoice, ...]:
     """Return the language models among the files of a folder, like `model_choices` for a repository."""
-    return model_choices(RemoteFile(name, file.size) for name, file in files.items())
+    return model_choices((RemoteFile(name, file.size) for name, file in files.items()), mixed=mixed)
+
+
+def _projector(choice: ModelChoice, files: dict[str, ModelPartFile]) -> ModelPartFile | None:
+    return files[choice.projectors[0].name] if choice.projectors else None
 
 
 def _usable_choices(
-    files: dict[str, ModelPartFile],
+    files: dict[str, ModelPartFile], *, mixed: bool = False
 ) -> Iterator[tuple[ModelChoice, tuple[ModelPartFile, ...]]]:
     """Yield the choices with their files, without safetensors that are not an MLX language model."""
-    for choice in _choices(files):
+    for choice in _choices(files, mixed=mixed):
         parts = tuple(files[name] for name in choice.file_names)
         if choice.format == "mlx":
             quant = _mlx_quant(parts[0].path)

@@ -1,4 +1,4 @@
-"""Verification of a model's files, by their hashes if known, else by their format."""
+"""Verification of a model's files and its projector, by their hashes if known, else by their format."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edgechat.base.errors import ModelFileError
+from edgechat.models.formats.gguf import read_header
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.local.hashes import hash_for
 from edgechat.models.local.inventory import LocalModel
@@ -25,13 +26,15 @@ class Verification:
 
 def verify(model: LocalModel, on_progress: Callable[[int], None] = lambda _n: None) -> Verification:
     """Verify a model; `on_progress` is called with the number of bytes read."""
-    hashed = all(file.digest for file in model.found.files)
+    hashed = all(file.digest for file in model.found.all_files)
     try:
         read_model(model.path)  # first: a file that is mostly a hole would be hashed for hours
+        if model.found.projector is not None:
+            read_header(model.found.projector.path)
     except ModelFileError as error:
         return Verification(hashed, error.message)
     n_read = 0
-    for file in model.found.files:
+    for file in model.found.all_files:
         if file.digest is None:
             continue
         hasher = hash_for(file.digest, file.size)

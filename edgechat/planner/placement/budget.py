@@ -35,11 +35,14 @@ class Needs:
     program: int = 0
     """Of the process around the model."""
     checkpoints: int = 0
+    projector: int = 0
+    """Everything that makes pictures and sound readable."""
 
     @property
     def total(self) -> int:
         """Everything together."""
-        return self.weights + self.cache + self.compute + self.program + self.checkpoints
+        model = self.weights + self.cache + self.compute
+        return model + self.program + self.checkpoints + self.projector
 
     def __add__(self, other: Needs) -> Needs:
         return Needs(
@@ -48,6 +51,7 @@ class Needs:
             self.compute + other.compute,
             self.program + other.program,
             self.checkpoints + other.checkpoints,
+            self.projector + other.projector,
         )
 
 

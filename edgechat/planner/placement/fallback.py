@@ -68,6 +68,7 @@ def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> Load
     except EdgechatError:  # the way down from the requested is longer
         return requested
     no_less = plan.context >= requested.context and plan.gpu_layers >= requested.gpu_layers
+    no_less = no_less and (plan.projector is not None or requested.projector is None)
     return plan if no_less and plan.model_path == requested.model_path else requested
 
 
@@ -106,7 +107,7 @@ def reduce_to_fit(
         if step is None:
             raise _nothing_left(plan, model.budget)
         reduced, change = step
-        plan = completed(reduced, model, model.exactly(reduced))
+        plan = completed(reduced, model, model.exactly(reduced, reduced.projector))
         changes.append(change)
         failed = False
     return plan, tuple(changes)
@@ -128,11 +129,17 @@ def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | Non
     if plan.checkpoint_bytes > one:
         fewer = replace(plan, checkpoint_bytes=one)
         return fewer, "Chats are read again from the start after most edits, to save memory."
-    if plan.n_ubatch > _SMALL_BATCH:
-        smaller = replace(plan, n_batch=_SMALL_BATCH, n_ubatch=_SMALL_BATCH)
-        return smaller, f"Prompts are read {_SMALL_BATCH} tokens at a time, to save memory."
+    # A picture that must be computed whole would make llama.cpp abort in a smaller one.
+    least = max(_SMALL_BATCH, plan.projector.image_batch if plan.projector is not None else 0)
+    if plan.n_ubatch > least:
+        smaller = replace(plan, n_batch=least, n_ubatch=least)
+        return smaller, f"Prompts are read {least} tokens at a time, to save memory."
     if plan.cache_type == "f16" and may_quantize(header):
         return replace(plan, cache_type="q8_0"), "The KV cache is kept in 8 bits (q8_0), to save memory."
+    if plan.projector is not None:
+        name = plan.projector.name
+        why = f"Its projector {name} is not loaded, to save memory: the model reads text alone."
+        return replace(plan, projector=None, no_vision=why), why
     if plan.context > _LEAST_CONTEXT:
         half = max(_LEAST_CONTEXT, plan.context // 2 // CELLS * CELLS)
         return replace(plan, context=half), f"The context is reduced to {half} tokens, to save memory."
@@ -167,6 +174,7 @@ def _needs(plan: LoadPlan) -> dict[str, Needs]:
             memory.compute_bytes,
             memory.program_bytes,
             memory.checkpoint_bytes,
+            memory.projector_bytes,
         )
         for memory in plan.memory
     }
@@ -174,7 +182,7 @@ def _needs(plan: LoadPlan) -> dict[str, Needs]:
 
 def _loaded(plan: LoadPlan) -> tuple[object, ...]:
     """Return what a user may notice of how a plan is loaded."""
-    return params_of(plan), plan.draft, plan.checkpoint_bytes
+    return params_of(plan), plan.draft, plan.checkpoint_bytes, plan.projector
 
 
 def _nothing_left(plan: LoadPlan, budget: Budget) -> DoesNotFit:

@@ -10,6 +10,7 @@ from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.speed import Forecast
 from edgechat.planner.placement.budget import RAM, Needs, together
 from edgechat.planner.placement.layout import Layout
+from edgechat.planner.placement.projector import ProjectorPlan
 
 EXACT = "exact, by llama.cpp's own allocator"
 Measure = Callable[[LoadParams], Breakdown]
@@ -31,6 +32,10 @@ class LoadConfig:
     """By type of buffer; empty where it is estimated."""
     draft: LoadConfig | None = None
     """Of the model that drafts for it; what that takes is in `needs` too."""
+    projector: ProjectorPlan | None = None
+    """Of the file that makes pictures or sound readable for it; what that takes is in `needs` too."""
+    why_there: str = ""
+    """Why that is where it is, as the end of a sentence."""
 
     @property
     def context(self) -> int:
@@ -45,6 +50,11 @@ class LoadConfig:
     def keeping(self, n_bytes: int) -> LoadConfig:
         """Return this load with so many bytes of checkpoints, which lie in RAM wherever the cache does."""
         return replace(self, needs=together(self.needs, {RAM: Needs(checkpoints=n_bytes)}))
+
+    def seeing(self, projector: ProjectorPlan, why_there: str = "") -> LoadConfig:
+        """Return this load with a projector."""
+        needs = together(self.needs, projector.needs)
+        return replace(self, needs=needs, projector=projector, why_there=why_there)
 
     def beside(self, draft: LoadConfig) -> LoadConfig:
         """Return this load with that of a model that drafts for it."""

@@ -29,11 +29,13 @@ def without_loads(profile: DeviceProfile, leaving: Iterable[LoadPlan]) -> Device
     memory, cards = profile.memory, profile.accelerators
     for plan in leaving:
         for part in plan.memory:
+            # Checkpoints may not have been taken yet, nor memory for pictures.
+            unused = part.checkpoint_bytes
+            unused += plan.projector.unused_bytes(part.name) if plan.projector is not None else 0
             if part.name == RAM:
-                # Checkpoints may not have been taken yet.
-                memory = _less(memory, mapped_bytes(plan) + part.checkpoint_bytes - part.total_bytes)
+                memory = _less(memory, mapped_bytes(plan) + unused - part.total_bytes)
             else:
-                cards = tuple(_freed(card, part) for card in cards)
+                cards = tuple(_freed(card, part, part.total_bytes - unused) for card in cards)
     return replace(profile, memory=memory, accelerators=cards)
 
 
@@ -45,9 +47,13 @@ def mapped_bytes(plan: LoadPlan) -> int:
 
 
 def is_lesser(plan: LoadPlan, other: LoadPlan) -> bool:
-    """Return whether a plan has a shorter context, fewer layers on accelerators or other weights."""
+    """Return whether a plan has a shorter context, fewer layers on accelerators, or other weights.
+
+    Or if it reads text alone, and the other one does not.
+    """
     return (
-        plan.context < other.context
+        (plan.projector is None and other.projector is not None)
+        or plan.context < other.context
         or plan.gpu_layers < other.gpu_layers
         or (plan.quant, plan.model_path) != (other.quant, other.model_path)
         or plan.cache_type != other.cache_type
@@ -59,10 +65,10 @@ def _less(memory: Memory, taken: int) -> Memory:
     return replace(memory, available=min(max(0, memory.available - taken), most))
 
 
-def _freed(card: Accelerator, memory: DeviceMemory) -> Accelerator:
+def _freed(card: Accelerator, memory: DeviceMemory, n_bytes: int) -> Accelerator:
     if memory.name not in card.devices:
         return card
-    free, own = card.free + memory.total_bytes, card.own + memory.total_bytes
+    free, own = card.free + n_bytes, card.own + n_bytes
     return replace(
         card,
         free=min(card.total or free, free),

@@ -7,26 +7,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-from edgechat.base.errors import HubError, ModelNotFound
+from edgechat.base.errors import HubError, ModelFileError, ModelNotFound
+from edgechat.base.text import one_line
 from edgechat.models.catalogue import CatalogueEntry, catalogue
-from edgechat.models.choices import ModelChoice
+from edgechat.models.choices import ModelChoice, RemoteFile
 from edgechat.models.formats.header import Format, ModelHeader
 from edgechat.models.formats.header_reading import read_model
+from edgechat.models.formats.modalities import senses
+from edgechat.models.formats.projector import read_for
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.listing import RemoteModel, resolve_remote
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import Inventory, LocalModel, inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import entry_of, local_file, local_models, resolve
+from edgechat.models.local.scan import ModelPartFile
 from edgechat.models.local.stores import found_at, is_model_folder
 from edgechat.models.shipped import shipped_header, shipped_quants, shipped_size
 from edgechat.models.shipped_mlx import mlx_header_of
+from edgechat.planner.placement.projector import ProjectorFile
 from edgechat.planner.request import BACKENDS
 from edgechat.settings import Backend
+
+FoundProjector = tuple[ProjectorFile | None, str]
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,9 @@ class Variant:
     """Where it is on this machine."""
     entry: CatalogueEntry | None = None
     format: Format = "gguf"
+    projector: Callable[[], FoundProjector] = lambda: (None, "")
+    """Reads the header of what makes pictures or sound readable for it, once, over the network where it has
+    to. Without one it returns why, as a sentence, if the model could see or hear."""
 
     @property
     def backend(self) -> Backend:
@@ -83,7 +93,15 @@ def variants(name: str, *, offline: bool, local: bool = False) -> list[Variant]:
 def of_local(model: LocalModel) -> Variant:
     """Return a model that is on this machine."""
     name = model.entry.name if model.entry is not None else model.name
-    return _of_file(model.path, name, model.quant, model.entry, model.size, model.found.format)
+    found = model.found
+    variant = _of_file(model.path, name, model.quant, model.entry, model.size, found.format, found.projector)
+    if not model.missing_modalities:
+        return variant
+    missing = (
+        f"The model {senses(model.missing_modalities)} with its projector, which is not on this machine."
+    )
+    why = f"{missing} To download it: edgechat pull {name}"
+    return replace(variant, projector=lambda: (None, why))
 
 
 def _identity(file: Variant) -> tuple[Format, str | None, int]:
@@ -108,8 +126,9 @@ def of_entry(
     if not local:
         for quant in shipped_quants(entry):
             if ("gguf", quant) not in here:
-                header = cache(partial(_shipped, entry, quant))
-                files.append(Variant(entry.name, quant, shipped_size(entry, quant) or 0, header, entry=entry))
+                header, size = cache(partial(_shipped, entry, quant)), shipped_size(entry, quant) or 0
+                why = partial(_not_pulled, entry)
+                files.append(Variant(entry.name, quant, size, header, entry=entry, projector=why))
     return sorted(files, key=lambda file: file.size)
 
 
@@ -155,13 +174,53 @@ def of_path(name: str) -> Variant:
     resolved = resolve(name)
     stored = found_at(resolved.path)
     size, format = (stored.size, stored.format) if stored else (0, "gguf")
-    return _of_file(resolved.path, resolved.name, None, resolved.entry, size, format)
+    projector = stored.projector if stored else None
+    return _of_file(resolved.path, resolved.name, None, resolved.entry, size, format, projector)
 
 
 def _of_file(
-    path: Path, name: str, quant: str | None, entry: CatalogueEntry | None, size: int, format: Format
+    path: Path,
+    name: str,
+    quant: str | None,
+    entry: CatalogueEntry | None,
+    size: int,
+    format: Format,
+    projector: ModelPartFile | None,
 ) -> Variant:
-    return Variant(name, quant, size, cache(partial(read_model, path)), path, entry, format)
+    header = cache(partial(read_model, path))
+    variant = Variant(name, quant, size, header, path, entry, format)
+    if projector is None:
+        return variant
+    return replace(variant, projector=cache(lambda: _local_projector(header(), projector.path)))
+
+
+def _local_projector(header: ModelHeader, path: Path) -> FoundProjector:
+    projector, problem = read_for(header, path)
+    return (ProjectorFile(path.name, projector, str(path)), "") if projector is not None else (None, problem)
+
+
+def remote_projector(remote: RemoteModel, file: RemoteFile, header: ModelHeader) -> FoundProjector:
+    """Return a projector on the hub for the model with this header, or None and why it is not used."""
+    name = one_line(file.name.rpartition("/")[2])
+    try:
+        projector = remote.projector(file)
+    except (HubError, ModelFileError) as error:
+        return None, f"Its projector cannot be used. {error.message}"
+    misfit = projector.misfit(header)
+    if misfit:
+        return None, f"{name} does not belong to this model: {misfit}."
+    return ProjectorFile(name, projector), ""
+
+
+def _not_pulled(entry: CatalogueEntry) -> FoundProjector:
+    """Return why a model of the catalogue that is not here is planned without a projector."""
+    if not entry.modalities:
+        return None, ""
+    can = senses(entry.modalities)
+    return (
+        None,
+        f"The model {can} with its projector, which is downloaded with it, and not part of this plan.",
+    )
 
 
 def _shipped(entry: CatalogueEntry, quant: str) -> ModelHeader:
@@ -183,10 +242,17 @@ def of_choices(
                 model=choice.name if several else name,
                 quant=choice.quant,
                 size=choice.total_bytes,
-                header=cache(partial(remote.header, choice)),
+                header=(header := cache(partial(remote.header, choice))),
                 format=choice.format,
+                projector=cache(partial(_projector_of_choice, remote, choice, header)),
             ),
             choice,
         )
         for choice in choices
     ]
+
+
+def _projector_of_choice(
+    remote: RemoteModel, choice: ModelChoice, header: Callable[[], ModelHeader]
+) -> FoundProjector:
+    return remote_projector(remote, choice.projectors[0], header()) if choice.projectors else (None, "")

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from edgechat.base.errors import DoesNotFit, HubError, ModelFileError, NotADraft
-from edgechat.models.choices import ModelChoice
+from edgechat.models.choices import ModelChoice, RemoteFile
 from edgechat.models.formats.header import Format, ModelHeader
+from edgechat.models.formats.modalities import Modality
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.listing import RemoteModel
 from edgechat.models.request import ModelRequest
@@ -26,7 +27,7 @@ from edgechat.planner.machine import Machine, MachineDescription, in_words, mach
 from edgechat.planner.placement.backends import runnable
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import DraftCandidate
-from edgechat.planner.ranking.candidates import Variant, of_choices
+from edgechat.planner.ranking.candidates import Variant, of_choices, remote_projector
 from edgechat.planner.ranking.ranked_file import RankedFile
 from edgechat.planner.ranking.ranking import choose, first_that_fits, rate, rated
 from edgechat.planner.request import PlanRequest
@@ -62,19 +63,27 @@ class DownloadChoice:
     draft: tuple[RepoSource, ModelChoice] | None = None
     no_draft: str = ""
     """Why there is none although one was wanted."""
+    projector: RemoteFile | None = None
+    """What makes pictures or sound readable for the model."""
+    modalities: tuple[Modality, ...] = ()
+    """Which of them it is for."""
+    no_vision: str = ""
+    """Why there is none although the repository has one."""
 
 
 def pick(
     sources: Sequence[RepoSource],
     begun: Callable[[RepoSource, ModelChoice], int],
+    projector_of: Callable[[RepoSource, ModelChoice], RemoteFile | None],
     draft_of: Callable[[Format], tuple[RepoSource | None, str]],
     request: PlanRequest,
 ) -> DownloadChoice:
     """Choose among the models of repositories.
 
     begun: how far an earlier download of a model came; of those with the best verdict the one that came
-    furthest is taken. draft_of: where the draft model for a format is, or why there is none; it is taken if
-    it fits in addition, and, unless it was requested, is much smaller.
+    furthest is taken. projector_of: which projector a model would get. draft_of: where the draft model for a
+    format is, or why there is none; it is taken if it fits in addition, and, unless it was requested, is much
+    smaller.
     Raises HubError, ModelFileError, BackendMissing, SettingsError.
     """
     with DryRun() as dry:
@@ -97,9 +106,14 @@ def pick(
         source, choice = origins[id(chosen.variant)]
         header = source.remote.header(choice)
         variant = replace(chosen.variant, header=lambda: header)
-        if not _makes_same_plan(header, chosen.variant.header()):
+        file = projector_of(source, choice) if request.vision else None
+        projector, no_vision = remote_projector(source.remote, file, header) if file else (None, "")
+        variant = replace(variant, projector=lambda: (projector, no_vision))
+        if projector is not None or not _makes_same_plan(header, chosen.variant.header()):
             chosen = _replanned(chosen, rate(variant, machine, request))
-        picked = DownloadChoice(source, choice, described, chosen.plan, chosen.why_not)
+        picked = DownloadChoice(source, choice, described, chosen.plan, chosen.why_not, no_vision=no_vision)
+        if projector is not None:
+            picked = replace(picked, projector=file, modalities=projector.header.modalities)
         small, no_draft = draft_of(choice.format)
         if small is None:
             return replace(picked, no_draft=no_draft)

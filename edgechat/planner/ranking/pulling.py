@@ -43,6 +43,13 @@ class PullPart:
 
     source: RepoSource
     choice: ModelChoice
+    projector: RemoteFile | None = None
+    """What comes with it, to make pictures or sound readable for it."""
+
+    @property
+    def files(self) -> tuple[RemoteFile, ...]:
+        """Its files, and its projector: which comes last, and so is linked into the cache first."""
+        return self.choice.files if self.projector is None else (*self.choice.files, self.projector)
 
     @property
     def model_path(self) -> Path:
@@ -61,8 +68,8 @@ class PullPart:
 
     def missing(self) -> tuple[RemoteFile, ...]:
         """Return the files that are not in their places now."""
-        own = [file for file in self.choice.files if _own_copy(self.source.want, file)]
-        return tuple(file for file in self.choice.files if file not in own and not self.store.is_here(file))
+        own = [file for file in self.files if _own_copy(self.source.want, file)]
+        return tuple(file for file in self.files if file not in own and not self.store.is_here(file))
 
     def needed(self) -> int:
         """Return the bytes that have to come."""
@@ -94,6 +101,11 @@ class PullDecision:
     """Why no draft comes although one was wanted."""
 
     @property
+    def no_vision(self) -> str:
+        """Why no projector comes although there is one."""
+        return self.picked.no_vision if self.picked is not None else ""
+
+    @property
     def fits(self) -> bool:
         """Whether this machine carries it, as far as anyone knows."""
         return self.picked is None or self.picked.plan is not None
@@ -118,27 +130,30 @@ def decide(
     *,
     draft: str | None = None,
     backend: Backend | None = None,
+    vision: bool = True,
     tell: Callable[[str], None] = lambda _what: None,
 ) -> PullDecision | LocalModelEntry:
     """Return what a pull would download; `tell` is called with the progress.
 
     draft: 'auto', 'none' or the name of a model; None: as settings.toml says, else auto. backend: must match
-    `want`; None: the one that suits this machine best.
+    `want`; None: the one that suits this machine best. vision: the model's projector too, if it has one.
     Raises HubError, ModelNotFound, ModelFileError, BackendMissing, SettingsError.
     """
     config = settings.load()
     wish = draft or (config.draft if config.draft in (NONE, NGRAM) else AUTO)
-    request = with_settings(PlanRequest(draft=wish, backend=backend), config)
+    request = with_settings(PlanRequest(draft=wish, backend=backend, vision=vision), config)
     wants = _wants(want, request)
     try:
         sources = _sources(wants, config.offline, tell)
     except (HubUnreachable, OfflineMode, RateLimited) as error:
         return _without_hub(wants, error)
     if sources[0].remote.unasked is not None:
-        return _from_memory(sources, sources[0].remote.unasked)
+        return _from_memory(sources, sources[0].remote.unasked, vision=vision)
     tell("inspecting this machine and the model's header")
-    picked = pick(sources, _begun, lambda format: _draft(wish, want, format, config.offline), request)
-    parts = [PullPart(picked.source, picked.choice)]
+    picked = pick(
+        sources, _begun, _projector, lambda format: _draft(wish, want, format, config.offline), request
+    )
+    parts = [PullPart(picked.source, picked.choice, picked.projector)]
     if picked.draft is not None:
         parts.append(PullPart(*picked.draft))
     return PullDecision(tuple(parts), tuple(part.missing() for part in parts), picked, picked.no_draft)
@@ -216,6 +231,20 @@ def _begun(source: RepoSource, choice: ModelChoice) -> int:
     return 2 if not part.needed() else 1 if part.needed() < choice.total_bytes - small else 0
 
 
+def _projector(source: RepoSource, choice: ModelChoice) -> RemoteFile | None:
+    """Return the projector to take: the best one, or that of which most is here already.
+
+    None for a model in edgechat's own folder: it is found only if it lies there too.
+    """
+    if any(_own_copy(source.want, file) for file in choice.files):
+        return None
+    store = PullPart(source, choice).store
+    usable = [file for file in choice.projectors if file.digest is not None]
+    return max(
+        usable, key=lambda file: file.size if store.has_bytes(file) else store.n_kept(file), default=None
+    )
+
+
 def _without_hub(wants: Sequence[ModelRequest], why: HubError) -> LocalModelEntry:
     """Return what is here of a model of the catalogue. Raises `why` where nothing is."""
     by_format = {want.format: want for want in wants}
@@ -227,13 +256,14 @@ def _without_hub(wants: Sequence[ModelRequest], why: HubError) -> LocalModelEntr
     raise why
 
 
-def _from_memory(sources: Sequence[RepoSource], why: HubError) -> PullDecision:
+def _from_memory(sources: Sequence[RepoSource], why: HubError, *, vision: bool) -> PullDecision:
     """Return what is here of repositories that cannot be asked now. Raises `why` where none is all here."""
     for source in sources:
         for choice in source.choices:
             part = PullPart(source, choice)
             if not part.missing():
-                return PullDecision((part,), missing=((),))
+                seeing = PullPart(source, choice, _projector(source, choice) if vision else None)
+                return PullDecision((part if seeing.missing() else seeing,), missing=((),))
     raise why
 
 

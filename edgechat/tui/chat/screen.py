@@ -97,10 +97,12 @@ class ChatScreen(ChatLayout):
         anyway: bool,
         draft: str | None,
         backend: Backend | None,
+        vision: bool,
     ) -> None:
         super().__init__()
         self._continues_last = last
         self._backend = backend
+        self._vision = vision
         self._anyway = anyway
         self._draft_option = draft
         self._services = services
@@ -134,7 +136,10 @@ class ChatScreen(ChatLayout):
             if services is None:
                 library = ModelLibrary.real(self._backend)
                 services = SessionServices.real(
-                    anyway=self._anyway, draft=self._draft_option, backend=self._backend
+                    anyway=self._anyway,
+                    draft=self._draft_option,
+                    backend=self._backend,
+                    vision=self._vision,
                 )
             session = ChatSession(services, self._wanted_model)
             self._controller = ChatController(self, session, library, draft=self._draft_option)

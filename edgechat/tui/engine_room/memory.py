@@ -73,6 +73,9 @@ class MemorySection(Section):
         plan, info, lines = self._plan, self._info, []
         if plan is not None and plan.draft is not None and plan.draft.total_bytes:
             lines.append(row("draft model", mebibytes(plan.draft.total_bytes), (" planned", ".faint")))
+        projector = plan.projector if plan is not None else None
+        if projector is not None:
+            lines.append(row("projector", mebibytes(projector.total_bytes), (" planned", ".faint")))
         program = sum(device.program_bytes for device in plan.memory) if plan else 0
         if program:
             lines.append(row("program", mebibytes(program), (" planned", ".faint")))

@@ -17,6 +17,7 @@ _PARTS = (
     ("cache", "▓", "$secondary"),
     ("compute", "▒", "$warning"),
     ("program", "░", "$accent"),
+    ("projector", "▚", "$success"),
 )
 """Each has its own pattern, so that they differ without colours, too."""
 _FREE = "·"
@@ -53,6 +54,8 @@ def _facts(item: ModelItem) -> Iterator[str]:
         if item.entry.thinking != "none":
             switch = {"always": "always thinks first", "default-on": "thinks first; can be switched off"}
             yield switch.get(item.entry.thinking, "can think first")
+    if item.senses:
+        yield item.senses
     if item.row is not None:
         yield item.row.model.place.value
         if item.row.glance.n_params:
@@ -72,6 +75,11 @@ def _state(item: ModelItem, offline: str) -> Iterator[Content]:
         yield Content.styled(f"Damaged: {printable(item.damage)}", "$error")
     elif item.is_too_large and item.option is not None:
         yield Content.styled(printable(item.option.why_not), "$warning")
+    elif item.row is not None and item.row.glance.no_vision:
+        yield Content.styled(printable(item.row.glance.no_vision), "$warning")
+    elif item.missing_senses and item.entry is not None:
+        how = f"With its projector, which is not here, it {item.missing_senses}"
+        yield Content.styled(f"{how}: edgechat pull {item.entry.name}", "dim")
     if offline and item.group in (ModelGroup.REMOTE, ModelGroup.HUB):
         yield Content.styled(f"It cannot be downloaded now: {offline} keeps edgechat offline.", "$warning")
 
@@ -91,6 +99,10 @@ def _plan_facts(item: ModelItem, plan: LoadPlan) -> Iterator[Content]:
         yield _fact("Draft", f"{plan.draft.model_name}, {mebibytes(plan.draft.total_bytes)}")
     elif plan.ngrams:
         yield _fact("Draft", "n-grams of the conversation")
+    projector = plan.projector
+    if projector is not None:
+        where = f"on {one_line(projector.device, 30)}" if projector.device else "in RAM"
+        yield _fact("Vision", f"{one_line(projector.name, 40)}, {where}")
     if plan.gpu_layers:
         layers = zip(plan.split, plan.devices, strict=True)
         yield _fact("Layers", ", ".join(f"{n} on {name}" for n, name in layers))
@@ -154,9 +166,10 @@ def explain(item: ModelItem) -> Content:
     return Content("\n").join(parts)
 
 
-def _sizes(memory: DeviceMemory) -> tuple[int, int, int, int]:
+def _sizes(memory: DeviceMemory) -> tuple[int, int, int, int, int]:
     cache = memory.cache_bytes + memory.checkpoint_bytes
-    return memory.weights_bytes, cache, memory.compute_bytes, memory.program_bytes
+    projector = memory.projector_bytes
+    return memory.weights_bytes, cache, memory.compute_bytes, memory.program_bytes, projector
 
 
 # The first screen.

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from edgechat.base.text import figure, rough
+from edgechat.models.formats.modalities import senses
 from edgechat.planner.ranking.scoring import Verdict
 
 if TYPE_CHECKING:
@@ -90,6 +91,18 @@ class ModelItem:
         return plan.predicted.decode_tps if plan is not None and plan.predicted is not None else None
 
     @property
+    def senses(self) -> str:
+        """What it does besides reading text, 'sees and hears'; of a local one with what is beside it."""
+        if self.row is not None:
+            return senses(self.row.glance.modalities)
+        return senses(self.entry.modalities) if self.entry is not None else ""
+
+    @property
+    def missing_senses(self) -> str:
+        """What it would do with its projector, which another pull would bring."""
+        return senses(self.row.model.missing_modalities) if self.row is not None else ""
+
+    @property
     def survey_name(self) -> str:
         """The name under which all quantizations of the model are compared with this machine."""
         if self.entry is not None:
@@ -99,7 +112,7 @@ class ModelItem:
     @property
     def searchable_text(self) -> str:
         """What the filter searches, case-folded."""
-        parts = [self.name, self.quant or "", self.verdict]
+        parts = [self.name, self.quant or "", self.verdict, self.senses]
         if self.entry is not None:
             parts += [*self.entry.names, self.entry.description, self.entry.licence]
         if self.row is not None:

@@ -315,10 +315,10 @@ def test_a_restored_state_goes_on_as_if_never_stopped(runtime: Runtime, kind: st
         state = before.save(0)
         expected = feed(before, 0, 100, more)
         feed(after, 1, 0, some(3, 70))  # it lands in other cells
-        assert after.restore(0, state, 100)
+        assert after.restore(0, state, tokens)
         assert is_true(feed(after, 0, 100, more), expected)
-        assert not after.restore(2, state[: len(state) // 2], 100)
-        assert not after.restore(2, state, 99)
+        assert not after.restore(2, state[: len(state) // 2], tokens)
+        assert not after.restore(2, state, tokens[:99])
         assert before.state_format == after.state_format
         assert is_true(feed(after, 2, 0, tokens), feed(before, 1, 0, tokens))  # it has stayed empty
     finally:
@@ -341,7 +341,7 @@ def test_a_restored_state_goes_back_to_a_checkpoint_that_was_saved_with_it(
     state, kept = before.save(0), np.frombuffer(checkpoint.state.tobytes(), np.uint8)
     after = load(plan(runtime.model(kind)))
     try:
-        assert after.restore(1, state, 250)
+        assert after.restore(1, state, some(1, 150) + some(2, 100))
         assert after.rewind(1, Checkpoint(150, kept.nbytes, kept))
         assert is_true(feed(after, 1, 150, some(3, 60)), cold(some(1, 150) + some(3, 60)))
     finally:
@@ -357,7 +357,7 @@ def test_a_state_is_of_the_moment_it_was_saved(kind: str, open_backend: Load, co
     feed(backend, 0, 140, some(2, 140))
     assert np.array_equal(state, kept)
     for seq in (1, 2):
-        assert backend.restore(seq, state, 140)
+        assert backend.restore(seq, state, some(1, 140))
         assert is_true(feed(backend, seq, 140, some(seq, 5)), cold(some(1, 140) + some(seq, 5)))
 
 
@@ -375,7 +375,7 @@ def test_a_state_that_finds_no_cells_is_refused(open_backend: Load) -> None:
     feed(backend, 0, 0, some(1, 300))
     state = backend.save(0)
     small = open_backend(context=256)
-    assert not small.restore(0, state, 300)
+    assert not small.restore(0, state, some(1, 300))
     feed(small, 0, 0, some(1, 200))
 
 

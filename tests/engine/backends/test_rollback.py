@@ -135,7 +135,7 @@ def test_a_sequence_that_was_rolled_back_is_saved_as_it_is(backend: Backend, col
     assert backend.rollback(0, 3)
     state = backend.save(0)
     feed(backend, 2, 0, some(3, 30))
-    assert backend.restore(1, state, 57)
+    assert backend.restore(1, state, tokens[:57])
     expected = cold(tokens[:57] + more, 1)
     assert is_true(feed(backend, 1, 57, more), expected)
     assert is_true(feed(backend, 0, 57, more), expected)

@@ -56,6 +56,7 @@ class Tables:
     capabilities = Capabilities(mixes=True)
     drawing = None
     interruption = None
+    vision = None
 
     def __init__(self, tables: np.ndarray, *, context: int = 100_000, n_seq_max: int = 16) -> None:
         self.tables = tables.astype(np.float32)

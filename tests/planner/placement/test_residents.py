@@ -13,7 +13,7 @@ from edgechat.planner.placement.residents import beside, is_lesser, mapped_bytes
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import plan
 from edgechat.planner.request import PlanRequest
-from tests.planner.headers import GIB, LLAMA_8B, header, machine
+from tests.planner.headers import GIB, LLAMA_8B, header, machine, projector_file
 from tests.planner.placement.test_layout import card, with_cards
 
 LLAMA = header(LLAMA_8B)
@@ -76,3 +76,10 @@ def test_which_plan_is_the_lesser(loaded: LoadPlan) -> None:
     on_card = msgspec.structs.replace(loaded, devices=("CUDA0",), split=(5,))
     assert is_lesser(loaded, on_card)
     assert not is_lesser(on_card, loaded)
+
+
+def test_a_plan_that_reads_text_alone_is_the_lesser_one(loaded: LoadPlan) -> None:
+    seeing = plan("loaded", LLAMA, machine(16 * GIB), PlanRequest(context=8192), projector=projector_file())
+    assert seeing.projector is not None
+    assert is_lesser(loaded, seeing)
+    assert not is_lesser(seeing, loaded)

@@ -32,6 +32,7 @@ from edgechat.engine.backends.base import (
     Interruption,
     Logits,
     TokenDrawing,
+    Vision,
     Vocabulary,
     broken_logits,
 )
@@ -118,6 +119,7 @@ class MlxBackend:
         )
         self.drawing: TokenDrawing | None = self
         self.interruption: Interruption | None = None
+        self.vision: Vision | None = None
         self.state_format = f"mlx {version('mlx')} mlx-lm {version('mlx-lm')} {plan.cache_type}"
         self._sequences: dict[int, _Sequence] = {}
         self._n_calls = 0
@@ -293,8 +295,8 @@ class MlxBackend:
         except RuntimeError as error:  # as which MLX tells of memory
             raise MemoryError from error
 
-    def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> bool:
-        caches = Caches(self._layers)
+    def restore(self, seq: int, state: npt.NDArray[np.uint8], tokens: Sequence[int]) -> bool:
+        caches, length = Caches(self._layers), len(tokens)
         if self._used + length > self.context or not states.unpack(state, caches, length):
             return False
         self._sequences[seq] = _Sequence(caches)

@@ -118,7 +118,7 @@ class Player:
             return
         state = self.backend.save(seq)
         self.backend.truncate(self.other(seq), 0)
-        assert self.backend.restore(self.other(seq), state, len(said))
+        assert self.backend.restore(self.other(seq), state, said)
         self.tokens[self.other(seq)] = list(said)
         self.last = -1, 0
 

@@ -1,0 +1,142 @@
+"""Encoding images beside decoding: one of both computes at a time, and they take turns.
+
+An encoder takes seconds, on a processor up to a minute. It runs in a thread of its own, which pauses between
+its operations while the engine decodes: so streams go on, and a request that is cancelled ends its encoding.
+Embeddings are kept, so that a prompt that is computed again encodes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
+
+from edgechat.base.errors import EdgechatError
+from edgechat.engine.backends.base import Embeddings, EncodingStopped, Media, Vision
+from edgechat.engine.scheduling.preparation import fault
+
+Key = tuple[int, ...]
+_MOST_BYTES = 512 << 20
+"""Of the embeddings that are kept."""
+
+
+class ImageEncoding:
+    """The encoder of a model's images, and what it has made. Used by the engine's thread."""
+
+    def __init__(self, vision: Vision | None, held: Callable[[Key], AbstractContextManager[Media]]) -> None:
+        """held: gives what is to be encoded, by its key, and keeps it meanwhile."""
+        self._vision = vision
+        self._held = held
+        self._made: OrderedDict[Key, tuple[Media, Embeddings]] = OrderedDict()
+        self._failed: dict[Key, EdgechatError] = {}
+        self._turns = threading.Condition()
+        self._running: Key | None = None
+        self._stopped = False
+        self._decodes = False
+        """Whether the engine has its turn, or asks for it."""
+        self._paused = False
+
+    def made(self, key: Key) -> tuple[Media, Embeddings] | None:
+        """Return the embeddings of an image, if they are there."""
+        with self._turns:
+            found = self._made.get(key)
+            if found is not None:
+                self._made.move_to_end(key)
+            return found
+
+    def failure(self, key: Key) -> EdgechatError | None:
+        """Return why an image could not be encoded, once."""
+        with self._turns:
+            return self._failed.pop(key, None)
+
+    def want(self, keys: Collection[Key]) -> None:
+        """Encode the first of these images that is missing; stop what is encoded for nobody."""
+        with self._turns:
+            self._failed = {key: error for key, error in self._failed.items() if key in keys}
+            if self._running is not None:
+                self._stopped = self._running not in keys
+                return
+            missing = next((key for key in keys if key not in self._made and key not in self._failed), None)
+            if missing is None:
+                return
+            self._running, self._stopped, self._paused = missing, False, False
+        threading.Thread(target=self._encode, args=(missing,), name="encoding", daemon=True).start()
+
+    @property
+    def has_encoded(self) -> bool:
+        """Whether embeddings are kept."""
+        return bool(self._made)
+
+    def forget(self) -> None:
+        """Drop the embeddings that are kept."""
+        with self._turns:
+            self._made.clear()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether something is being encoded."""
+        return self._running is not None
+
+    @contextlib.contextmanager
+    def pausing(self) -> Iterator[None]:
+        """Let the engine decode, while the encoder waits."""
+        if self._running is None:
+            yield
+            return
+        with self._turns:
+            self._decodes = True
+            self._turns.wait_for(lambda: self._paused or self._running is None)
+        try:
+            yield
+        finally:
+            with self._turns:
+                self._decodes = self._paused = False
+                self._turns.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the encoder has ended, or so long."""
+        with self._turns:
+            self._turns.wait_for(lambda: self._running is None, seconds)
+
+    def close(self) -> None:
+        """End the encoder, so that it does not use the model any more."""
+        with self._turns:
+            self._stopped = True
+            self._turns.wait_for(lambda: self._running is None)
+
+    # In the thread.
+
+    def _encode(self, key: Key) -> None:
+        made: tuple[Media, Embeddings] | None = None
+        failed: EdgechatError | None = None
+        try:
+            assert self._vision is not None
+            with self._held(key) as media:
+                made = media, self._vision.encode(media, between=self._between)
+        except EncodingStopped:
+            pass
+        except Exception as error:
+            failed = fault(error)
+        with self._turns:
+            if made is not None:
+                self._made[key] = made
+                while len(self._made) > 1 and self._n_bytes() > _MOST_BYTES:
+                    self._made.popitem(last=False)
+            if failed is not None:
+                self._failed[key] = failed
+            self._running = None
+            self._turns.notify_all()
+
+    def _between(self) -> bool:
+        """Give the engine its turn, if it wants that; return whether to go on."""
+        with self._turns:
+            if self._decodes:
+                self._paused = True
+                self._turns.notify_all()
+                self._turns.wait_for(lambda: not self._paused)
+            return not self._stopped
+
+    def _n_bytes(self) -> int:
+        return sum(embeddings.nbytes for _, embeddings in self._made.values())

@@ -1,0 +1,261 @@
+"""A projector (mmproj): the part of a model that turns pictures into embeddings of its text model.
+
+An encoder costs by patches, and its attention by their square. In F16 on two cores of an EPYC, in seconds:
+
+    SigLIP 400M (Gemma 3: 4,096 patches, whatever the picture's size)                    50
+    Qwen3-VL-4B's, by pixels of a side: 256; 512; 768; 1024; 1472                        1.4; 6; 16; 40; 130
+    SigLIP 93M (SmolVLM2), each tile of 512 x 512 pixels, of up to 17                    1.7
+
+`encode` may be left in between, and cancelled: see there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from itertools import groupby
+from pathlib import Path
+
+import llama_cpp.llama_cpp as llama
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from edgechat.base.errors import BadRequest, DecodeFailed, LoadFailed, OutOfMemory
+from edgechat.native import ggml, logs
+from edgechat.native.handles import Model
+from edgechat.native.multimodal.chunks import Bitmap, MediaChunk, TextChunk
+from edgechat.native.multimodal.library import lib
+
+_OTHER_FILE = "Download it again, or use the projector that was published with the model."
+Chunk = TextChunk | MediaChunk
+
+
+class Cancelled(Exception):
+    """An encoding was ended early."""
+
+
+class Projector:
+    """A loaded projector; its model must outlive it. Encodes one picture at a time."""
+
+    def __init__(
+        self,
+        path: Path,
+        model: Model,
+        *,
+        device: str = "",
+        threads: int = 1,
+        min_tokens: int = 0,
+        max_tokens: int = 0,
+    ) -> None:
+        """Load `path`, whose header must have been checked: a damaged one may end the process (see probe.py).
+
+        device: llama.cpp's name of an accelerator; none: the processor. min_tokens, max_tokens: limits for
+        each picture, where the model takes any size; 0: the model's own. Raises LoadFailed, which quotes
+        llama.cpp's error, and OutOfMemory.
+        """
+        ggml.start()
+        logs.add(lib.mtmd_helper_log_set)
+        _check_memory(path, device)
+        self._between: Callable[[], bool] | None = None
+        self._every = self._left_at = 0.0
+        self._failure: BaseException | None = None
+        self._on_operation = llama.ggml_backend_sched_eval_callback(self._operation)
+        params = parameters(device=device, threads=threads, min_tokens=min_tokens, max_tokens=max_tokens)
+        params.cb_eval = self._on_operation
+        logs.last_errors.clear()
+        self._pointer: lib.mtmd_context_p | None = lib.mtmd_init_from_file(
+            str(path).encode(), model.pointer, params
+        )
+        if not self._pointer:
+            raise logs.refusal()(f"llama.cpp cannot load {path.name}: {logs.cause()}", hint=_OTHER_FILE)
+        self.name = path.name
+        self.sees = bool(lib.mtmd_support_vision(self._pointer))
+        self.hears = bool(lib.mtmd_support_audio(self._pointer))
+        self.causal = not lib.mtmd_decode_use_non_causal(self._pointer, None)
+        """Whether a picture's tokens see only those before them. If not, it needs one whole micro-batch."""
+        self.uses_mrope = model.uses_mrope
+        self._n_embd = int(llama.llama_model_n_embd_inp(model.pointer))
+        try:
+            self._check_marks()
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_marks(self) -> None:
+        """Raise LoadFailed where the text model has no tokens for what stands around pictures."""
+        if not self.sees:
+            return
+        with closing(Bitmap(64, 64, None)) as blank:
+            chunks = self.tokenize([blank], bos=False, special=True)
+        marks: list[int] = []
+        for chunk in chunks:
+            if isinstance(chunk, MediaChunk):
+                chunk.close()
+            else:
+                marks += chunk.tokens
+        if min(marks, default=0) < 0:
+            raise LoadFailed(
+                f"The model has no tokens for pictures: {self.name} belongs to another one.",
+                hint=_OTHER_FILE,
+            )
+
+    @property
+    def pointer(self) -> lib.mtmd_context_p:
+        """The projector as libmtmd knows it; an error after close()."""
+        if not self._pointer:
+            raise ValueError("the projector is closed")
+        return self._pointer
+
+    def tokenize(self, parts: Sequence[str | Bitmap], *, bos: bool, special: bool) -> list[Chunk]:
+        """Return the chunks of a prompt: text as tokens, a bitmap as one or, cut into tiles, as several.
+
+        The tokens that the model wants around pictures are among the text's. special: whether texts may name
+        special tokens. Pictures are scaled here, which takes 0.1 seconds for 16 megapixels. Close the chunks.
+        Raises BadRequest for a picture that the model cannot take.
+        """
+        if not self.sees and any(isinstance(part, Bitmap) for part in parts):
+            raise BadRequest(f"{self.name} takes no pictures.", hint="Use a model that sees.")
+        texts = [_text(part, special) if isinstance(part, str) else None for part in parts]
+        native = (lib.mtmd_input_part * len(parts))()
+        for one, part, text in zip(native, parts, texts, strict=True):
+            if isinstance(part, Bitmap):
+                one.bitmap = part.pointer
+            else:
+                one.text = ctypes.pointer(text)
+        pointers = (ctypes.POINTER(lib.mtmd_input_part) * len(parts))(*map(ctypes.pointer, native))
+        logs.last_errors.clear()
+        with ExitStack() as stack:
+            found = lib.mtmd_input_chunks_init()
+            assert found is not None
+            stack.callback(lib.mtmd_input_chunks_free, found)
+            if lib.mtmd_tokenize_from_parts(self.pointer, found, pointers, len(parts), bos) != 0:
+                raise BadRequest(
+                    f"{self.name} cannot take this picture: {logs.cause()}",
+                    hint="Crop it: a picture much longer than wide has nothing left when it is scaled down.",
+                )
+            chunks = [
+                self._copied(lib.mtmd_input_chunks_get(found, index))
+                for index in range(lib.mtmd_input_chunks_size(found))
+            ]
+        _number([part.id for part in parts if isinstance(part, Bitmap)], chunks)
+        return chunks
+
+    def _copied(self, native: lib.mtmd_input_chunk_p) -> Chunk:
+        if lib.mtmd_input_chunk_get_type(native) != lib.MTMD_INPUT_CHUNK_TYPE_TEXT:
+            return MediaChunk(native, causal=self.causal, mrope=self.uses_mrope)
+        count = ctypes.c_size_t()
+        tokens = lib.mtmd_input_chunk_get_tokens_text(native, ctypes.byref(count))
+        return TextChunk(tuple(tokens[: count.value]) if tokens else ())
+
+    def encode(
+        self, chunk: MediaChunk, *, between: Callable[[], bool] | None = None, every: float = 0.05
+    ) -> npt.NDArray[np.float32]:
+        """Return the embeddings of a picture's chunk [n_tokens, n_embd].
+
+        between: called in this thread after operations of the encoder, whenever `every` seconds have passed:
+        whatever it computes (a batch of other sequences, say) does no harm, save with this projector. If it
+        returns False, or raises, the encoding ends with Cancelled, or with its exception. One operation is
+        not divided: of the encoders above, attention takes 0.05 seconds for 512 x 512 pixels, 1.1 for
+        SigLIP 400M, and 1.4 for 1024 x 1024; `max_tokens` limits it.
+        Raises DecodeFailed if llama.cpp fails, or computes numbers that are none.
+        """
+        self._between, self._every, self._left_at = between, every, time.monotonic()
+        self._failure = None
+        logs.last_errors.clear()
+        try:
+            code = lib.mtmd_encode_chunk(self.pointer, chunk.pointer)
+        finally:
+            self._between = None
+        if self._failure is not None:
+            raise self._failure
+        if code != 0:
+            raise DecodeFailed(
+                f"llama.cpp could not encode a picture: {logs.cause()}",
+                hint="Send it again; if that fails again, try a smaller picture.",
+            )
+        output = lib.mtmd_get_output_embd(self.pointer)
+        embeddings = np.ctypeslib.as_array(output, (chunk.n_tokens, self._n_embd)).copy()
+        if not np.isfinite(embeddings).all():
+            raise DecodeFailed("The projector produced NaN or infinite values.", hint=_OTHER_FILE)
+        return embeddings
+
+    def _operation(self, _tensor: int, ask: bool, _user: object) -> bool:
+        """Answer llama.cpp: whether it shall stop behind an operation, and then whether to go on."""
+        if self._between is None:
+            return False
+        if ask or self._failure is not None:
+            return ask
+        if time.monotonic() - self._left_at < self._every:
+            return True
+        try:
+            if not self._between():
+                self._failure = Cancelled()
+        except BaseException as error:  # which ctypes would print and forget
+            self._failure = error
+        self._left_at = time.monotonic()
+        return self._failure is None
+
+    def close(self) -> None:
+        """Free the projector."""
+        if self._pointer:
+            lib.mtmd_free(self._pointer)
+            self._pointer = None
+
+
+def parameters(
+    *, device: str = "", threads: int = 1, min_tokens: int = 0, max_tokens: int = 0
+) -> lib.mtmd_context_params:
+    """Return libmtmd's parameters for those of a `Projector`."""
+    params: lib.mtmd_context_params = lib.mtmd_context_params_default()
+    params.use_gpu, params.device = bool(device), ctypes.c_void_p(_device(device))
+    params.n_threads = threads
+    params.print_timings = False
+    if min_tokens:
+        params.image_min_tokens = min_tokens
+    if max_tokens:
+        params.image_max_tokens = max_tokens
+    return params
+
+
+def _text(text: str, special: bool) -> lib.mtmd_input_text:
+    raw = text.encode("utf-8", "replace")
+    return lib.mtmd_input_text(raw, len(raw), False, special)
+
+
+def _number(bitmaps: Sequence[str], chunks: Sequence[Chunk]) -> None:
+    """Number the chunks of each bitmap (the ids of all, in order); equal ones are cut into as many."""
+    media = (chunk for chunk in chunks if isinstance(chunk, MediaChunk))
+    for (_, equal), (_, made) in zip(groupby(bitmaps), groupby(media, lambda one: one.id), strict=True):
+        run = list(made)
+        of_each = len(run) // len(list(equal))
+        for index, chunk in enumerate(run):
+            chunk.part = index % of_each
+
+
+def _device(name: str) -> int | None:
+    """Return ggml's pointer to a device; None for the processor."""
+    if not name:
+        return None
+    found = next((device for device in ggml.devices() if ggml.device_name(device) == name), None)
+    if found is None:
+        raise LoadFailed(f"There is no device {name} for the projector.", hint="See `edgechat doctor`.")
+    return found
+
+
+def _check_memory(path: Path, device: str) -> None:
+    """Raise OutOfMemory where the weights do not fit: libmtmd does not check that it was given memory."""
+    free, where = psutil.virtual_memory().available, "RAM"
+    if device:
+        found, total = ctypes.c_size_t(), ctypes.c_size_t()
+        places = map(ctypes.pointer, (found, total))
+        ggml.call("ggml_backend_dev_memory", None, ctypes.c_void_p(_device(device)), *places)
+        free, where = found.value, device
+    size = path.stat().st_size
+    if size > free:
+        raise OutOfMemory(
+            f"The projector {path.name} takes {size >> 20} MiB, and {where} has {free >> 20} MiB left.",
+            hint="Close other programs, or load the model without it: --no-vision.",
+        )

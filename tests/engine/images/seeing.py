@@ -1,0 +1,83 @@
+"""Engines with tiny models that see, and what to ask them."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image as PillowImage
+
+from edgechat.engine.engine import EngineCore
+from edgechat.engine.prompt.template import ChatTemplate
+from edgechat.engine.types import ChatRequest, Delta, Event, Failed, Finished, Message, Sampling
+from edgechat.images.image import PLACE, Image
+from edgechat.planner.placement.projector import ProjectorPlan
+from edgechat.planner.plan import LoadPlan
+from tests.engine.runtimes import SharedTemplate, load
+from tests.kit.vision import Picture, seeing
+
+QUESTION = "What colour is it?"
+
+
+def plan_of(kind: str, **changes: Any) -> LoadPlan:
+    """Return how a model that sees is loaded, with its projector."""
+    eyes = seeing(kind)
+    fields: dict[str, Any] = {
+        "context": 2048,
+        "threads": 1,
+        "flash_attention": False,
+        "n_ubatch": 64,
+        "n_seq_max": 3,
+        "checkpoint_bytes": 2**24,
+        "projector": ProjectorPlan(
+            path=str(eyes.projector), name=eyes.projector.name, vision=True, audio=False
+        ),
+    }
+    return LoadPlan(model_path=str(eyes.model), model_name=kind, **fields | changes)
+
+
+def engine_of(plan: LoadPlan, template: ChatTemplate, **fields: Any) -> EngineCore:
+    """Return an engine over a plan."""
+    return EngineCore(load(plan), SharedTemplate(template), **fields)  # type: ignore[arg-type]
+
+
+def image_of(picture: Picture, folder: Path) -> Image:
+    """Return a picture as a file."""
+    digest = hashlib.blake2b(picture.tobytes() + bytes(picture.shape), digest_size=16).hexdigest()
+    path = folder / f"{digest}.png"
+    PillowImage.fromarray(np.ascontiguousarray(picture)).save(path)
+    height, width, _ = picture.shape
+    return Image(digest, str(path), width, height)
+
+
+def asking(*images: Image, text: str = QUESTION) -> Message:
+    """Return a question about images, which come before it."""
+    return Message("user", PLACE * len(images) + text, images=images)
+
+
+def ask(engine: EngineCore, name: str, *messages: Message, **fields: Any) -> tuple[str, Finished]:
+    """Return the answer, word for word, and its end."""
+    fields = {"sampling": Sampling(temperature=0), "max_tokens": 8} | fields
+    engine.begin(ChatRequest(id=name, messages=messages, **fields))
+    return answer_of(name, until_idle(engine))
+
+
+def until_idle(engine: EngineCore) -> list[Event]:
+    """Step until there is nothing to do."""
+    events: list[Event] = []
+    while not engine.is_idle:
+        if engine.is_waiting:
+            engine.encoding.wait(0.01)
+        events += engine.step()
+    return events
+
+
+def answer_of(name: str, events: list[Event]) -> tuple[str, Finished]:
+    """Return the answer to a request, and its end."""
+    failed = [event for event in events if isinstance(event, Failed)]
+    assert not failed, failed
+    text = "".join(one.text for one in events if isinstance(one, Delta) and one.request_id == name)
+    (end,) = (one for one in events if isinstance(one, Finished) and one.request_id == name)
+    return text.strip(), end

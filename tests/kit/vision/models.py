@@ -1,0 +1,71 @@
+"""The four kinds, and their files."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.kit.build import MODELS_DIR, Spec, made, write
+from tests.kit.shapes import QWEN3, QWEN3VL, QWEN35, WINDOWED, Shape
+from tests.kit.vision import text, tower
+from tests.kit.vision.text import NOTHING
+from tests.kit.vision.tower import Tower
+
+__all__ = ["KINDS", "MARKS", "NOTHING", "PROMPT", "Eyes", "seeing"]
+
+FORMAT = 1
+"""Part of every file's name: raise it when the same kind would give other bytes."""
+
+_TILES = tuple(f"<row_{row}_col_{col}>" for row in (1, 2) for col in (1, 2))
+MARKS = (
+    "<start_of_image>",
+    "<end_of_image>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<fake_token_around_image>",
+    "<global-img>",
+    *_TILES,
+)
+"""What libmtmd puts around pictures, as tokens of every kind's vocabulary."""
+
+PROMPT = ("<|im_start|>user\n", "What colour is it?<|im_end|>\n<|im_start|>assistant\n")
+"""What stands before a picture and after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eyes:
+    """The files of a model that sees."""
+
+    model: Path
+    projector: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    shape: Shape
+    tower: Tower
+
+
+KINDS: dict[str, _Kind] = {
+    "windowed": _Kind(WINDOWED, Tower("gemma3", image_size=128, merge=4)),
+    "mrope": _Kind(QWEN3VL, Tower("qwen2vl_merger", image_size=128, merge=2)),
+    "dense": _Kind(QWEN3, Tower("idefics3", image_size=64, merge=2, longest_edge=128)),
+    "hybrid": _Kind(QWEN35, Tower("qwen3vl_merger", image_size=128, merge=2)),
+}
+
+
+def seeing(kind: str, *, folder: Path = MODELS_DIR, size: int = 1) -> Eyes:
+    """Return the files of a kind, writing them the first time. size: factor of the tower's channels."""
+    one = KINDS[kind]
+    eyes = Tower(**{name: getattr(one.tower, name) for name in one.tower.__slots__} | {"size": size})
+    spec = Spec(shape=one.shape, name=f"seeing-{kind}", logit_scale=2.0)
+
+    def write_text(path: Path) -> None:
+        write(spec, path, tokenizer=text.tokenizer(MARKS), data=text.data)
+
+    mark = hashlib.sha256(f"{FORMAT} {spec!r} {eyes!r}".encode()).hexdigest()[:12]
+    return Eyes(
+        made(folder / f"{spec.name}-{mark}.gguf", write_text),
+        made(folder / f"mmproj-{spec.name}-{mark}.gguf", lambda path: tower.write(eyes, path)),
+    )

@@ -1,0 +1,109 @@
+"""The text model of a model that sees: how its weights are set, where they are not random.
+
+Nine channels of its residual stream are reserved; only what is named here writes to them:
+
+    COLOUR   a picture's tokens bring the signs of red, green and blue
+    IMAGE    they also say that they are a picture's
+    TEXT     ... and tokens of text that they are text
+    DONE     the answer has been given: its token brings that
+    SEEN     the colour that the last attention layer found
+
+In that layer the first head attends from text to pictures: a picture's key and a text's query lie in the same
+pair of channels, which a position turns by a thousandth, so that the nearest picture wins as far as 1,500
+tokens back. It copies COLOUR to SEEN, and the output turns SEEN into the token of a colour, DONE into the
+end, and neither into " nothing". The text model must be one that norms queries and keys: else the length of
+a key would outweigh how near it is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType as Type
+
+from tests.kit import weights
+from tests.kit.build import Spec, data_of
+from tests.kit.shapes import Shape, Tensor
+from tests.kit.tokenizers import END, KeyValue, byte_tokenizer
+from tests.kit.vision.pictures import COLOURS
+
+COLOUR, IMAGE, TEXT, DONE, SEEN = slice(0, 3), 3, 4, 5, slice(6, 9)
+RESERVED = 9
+LEVEL = 8.0
+"""Of COLOUR, IMAGE, TEXT and DONE, where other channels have a deviation of 1."""
+
+NOTHING = "nothing"
+_ANSWERS = (*COLOURS, NOTHING)
+_CONTROL, _NORMAL = 3, 1
+
+_NEAR, _OTHER = 12, 4
+"""Channels of a head of 32, in pairs with those 16 further on, of pictures' keys and of texts'."""
+_ATTENTION = 3000.0
+"""Logit of a picture's token right before a text's, where other texts have 0."""
+
+
+def tokenizer(marks: tuple[str, ...]) -> list[KeyValue]:
+    """Return the byte tokenizer with the answers, an empty line, and the marks around pictures."""
+    words = [f"Ġ{word}" for word in _ANSWERS] + ["ĊĊ"]
+    extended: list[KeyValue] = []
+    for key, value, kind, sub in byte_tokenizer():
+        if key == "tokenizer.ggml.tokens":
+            value = [*value, *words, *marks]
+        elif key == "tokenizer.ggml.token_type":
+            value = [*value, *[_NORMAL] * len(words), *[_CONTROL] * len(marks)]
+        extended.append((key, value, kind, sub))
+    return extended
+
+
+def data(spec: Spec, tensor: Tensor, kind: Type) -> weights.Bytes:
+    """Return a tensor as raw bytes, uint8 [rows, bytes of a row], with what is set by hand."""
+    if kind is not Type.F32:
+        return data_of(spec, tensor, kind)
+    values = data_of(spec, tensor, kind).view(np.float32).reshape(tensor.shape[::-1]).copy()
+    _set(spec.shape, tensor.name, values)
+    return values.reshape(-1, tensor.shape[0]).view(np.uint8)
+
+
+def _set(shape: Shape, name: str, values: npt.NDArray[np.float32]) -> None:
+    """Change the values [outputs, inputs] of a tensor in place."""
+    first = END + 2  # behind <|endoftext|>
+    if name == "token_embd.weight":
+        scale = 1 / np.sqrt(shape.n_embd) if shape.arch == "gemma3" else 1.0  # which multiplies by it
+        values[:, :RESERVED] = 0
+        values[:, TEXT] = LEVEL * scale
+        values[first : first + len(_ANSWERS), DONE] = LEVEL * scale
+    elif name == "output.weight":
+        values[:, :RESERVED] = 0
+        for row, rgb in enumerate(COLOURS.values(), first):
+            values[row, SEEN] = 12.0 * _signs(rgb)
+        values[first + len(COLOURS), TEXT] = 6.0
+        values[END, DONE] = 200.0
+    elif name.endswith(("attn_output.weight", "ffn_down.weight", "ssm_out.weight")):
+        values[:RESERVED] = 0
+    if name.startswith(f"blk.{shape.n_layers - 1}."):
+        _look(shape, name.split(".", 2)[2], values)
+
+
+def _look(shape: Shape, name: str, values: npt.NDArray[np.float32]) -> None:
+    """Let the first head of the last layer look for pictures."""
+    head = shape.head
+    if name == "attn_q.weight":
+        stride = head * len(values) // (head * shape.n_heads)  # twice as much where each has a gate
+        values[_NEAR::stride] = 0
+        values[:stride] = 0  # a gate of zero is half open
+        values[_NEAR, TEXT] = 1
+    elif name == "attn_k.weight":
+        values[:head] = 0
+        values[_NEAR, IMAGE] = values[_OTHER, TEXT] = 1
+    elif name in ("attn_q_norm.weight", "attn_k_norm.weight"):
+        values[_NEAR] = np.sqrt(_ATTENTION / np.sqrt(head))
+    elif name == "attn_v.weight":
+        values[:3] = 0
+        values[:3, COLOUR] = 8 * np.eye(3)  # the others bring whatever else a picture shows
+    elif name == "attn_output.weight":
+        values *= 0.25
+        values[SEEN, :3] = 2 * np.eye(3)
+
+
+def _signs(rgb: tuple[int, int, int]) -> npt.NDArray[np.float32]:
+    return np.where(np.asarray(rgb) > 127, 1, -1).astype(np.float32)

@@ -1,0 +1,124 @@
+"""The least loop that a model with a projector can be asked in: what tests compare others with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgechat.native import logs
+from edgechat.native.handles import Context, Model
+from edgechat.native.multimodal.chunks import Bitmap, MediaChunk, TextChunk
+from edgechat.native.multimodal.projector import Chunk, Projector
+from edgechat.native.params import LoadParams
+from edgechat.native.vocabulary import NativeVocabulary
+from tests.kit.vision import PROMPT, Picture, seeing
+
+Row = npt.NDArray[np.float32]
+Part = str | Picture
+
+NEAR = 0.02
+"""Of logits with a scale of 50: what another shape of the batches changes, with a cache in F16."""
+
+
+@dataclass
+class Place:
+    """How far a sequence has come: a position is not a number of cells where positions are M-RoPE's."""
+
+    seq: int = 0
+    position: int = 0
+    cells: int = 0
+    row: Row = field(default_factory=lambda: np.empty(0, np.float32))
+
+
+class Seer:
+    """A model that sees, loaded, with one context."""
+
+    def __init__(self, kind: str, *, device: str = "", **params: Any) -> None:
+        """device: of the projector; the rest are parameters of the load."""
+        logs.install()
+        eyes = seeing(kind)
+        load = LoadParams(**{"context": 2048, "n_outputs_max": 4, "threads": 1} | params)
+        with ExitStack() as stack:
+            self.model = stack.enter_context(closing(Model(eyes.model, load)))
+            self.context = stack.enter_context(closing(Context(self.model, load)))
+            self.projector = stack.enter_context(
+                closing(Projector(eyes.projector, self.model, device=device))
+            )
+            self.vocabulary = NativeVocabulary(self.model)
+            self._close = stack.pop_all().close
+
+    def __enter__(self) -> Seer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def chunks(self, *parts: Part) -> list[Chunk]:
+        """Return the chunks of a prompt; their pixels are freed with the process."""
+        with ExitStack() as stack:
+            given = [part if isinstance(part, str) else stack.enter_context(bitmap(part)) for part in parts]
+            return self.projector.tokenize(given, bos=True, special=True)
+
+    def read(self, chunks: Sequence[Chunk], place: Place, *, batch: int = 0) -> Place:
+        """Compute chunks one after the other, pictures in such batches; leave the last row in `place`."""
+        for chunk in chunks:
+            if isinstance(chunk, TextChunk):
+                self._read_text(chunk.tokens, place)
+            else:
+                self.see(chunk, self.projector.encode(chunk), place, batch=batch)
+        return place
+
+    def _read_text(self, tokens: Sequence[int], place: Place) -> None:
+        rows = self.context.decode([(place.seq, place.position, tokens, 1)])
+        assert rows is not None
+        place.row = rows[-1].copy()
+        place.position += len(tokens)
+        place.cells += len(tokens)
+
+    def see(self, chunk: MediaChunk, embeddings: Row, place: Place, *, batch: int = 0) -> None:
+        """Compute the embeddings of a chunk."""
+        positions = chunk.positions(place.position)
+        step = batch or chunk.n_tokens
+        for start in range(0, chunk.n_tokens, step):
+            part = slice(start, start + step)
+            rows = self.context.decode_embeddings(
+                place.seq, embeddings[part], positions[:, part], causal=chunk.causal
+            )
+            assert rows is not None
+        place.position += chunk.n_positions
+        place.cells += chunk.n_tokens
+
+    def write(self, place: Place, limit: int = 8) -> str:
+        """Return the greedy answer after what has been read."""
+        said = b""
+        for _ in range(limit):
+            token = int(place.row.argmax())
+            if self.vocabulary.is_end(token):
+                break
+            said += self.vocabulary.piece(token)
+            self._read_text([token], place)
+        return said.decode()
+
+    def ask(self, *pictures: Picture) -> str:
+        """Return the answer to the question about pictures, from an empty cache."""
+        self.context.clear()
+        return self.write(self.read(self.chunks(PROMPT[0], *pictures, PROMPT[1]), Place())).strip()
+
+
+def bitmap(picture: Picture) -> closing[Bitmap]:
+    """Return a picture as a bitmap."""
+    height, width, _ = picture.shape
+    return closing(Bitmap(width, height, picture.tobytes()))
+
+
+def apart(one: Row, other: Row) -> float:
+    """Return the largest difference of two rows of logits."""
+    return float(np.abs(one - other).max())

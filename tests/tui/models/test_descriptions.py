@@ -1,0 +1,57 @@
+"""What is said of one model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from edgechat.models.local.locations import Place
+from edgechat.tui.models.descriptions import describe
+from edgechat.tui.models.items import ModelGroup, ModelItem
+from tests.planner.headers import projector_file
+from tests.tui import libraries
+
+
+def said(item: ModelItem) -> str:
+    return describe(item, 80, "").plain
+
+
+def test_models_that_see_or_hear() -> None:
+    of = libraries.entry("some", vision=True, audio=True)
+    remote = ModelItem("hub:some", ModelGroup.REMOTE, "some", entry=of)
+    assert " · sees and hears · owner/some-GGUF" in said(remote)
+    assert "sees" in remote.searchable_text
+    here = libraries.row("some", Path("/models/some.gguf"), of=of, modalities=("vision",))
+    assert " · sees · own folder" in said(ModelItem("here:some", ModelGroup.HERE, "some", entry=of, row=here))
+
+
+def test_a_projector_that_cannot_be_used_is_named() -> None:
+    row = libraries.row("some", Path("/models/some.gguf"), no_vision="x\x1b.gguf does not belong to it.")
+    item = ModelItem("here:some", ModelGroup.HERE, "some", row=row)
+    assert "sees" not in said(item)
+    assert "x.gguf does not belong to it." in said(item)
+
+
+def test_a_projector_that_was_not_pulled_is_told() -> None:
+    of, path = libraries.entry("some", vision=True), Path("/models/some.gguf")
+    row = libraries.row("some", path, of=of, place=Place.HUB)
+    here = ModelItem("here:some", ModelGroup.HERE, "some", entry=of, row=row)
+    assert "With its projector, which is not here, it sees: edgechat pull some" in said(here)
+    other = libraries.row("some", path, of=of, place=Place.OLLAMA)
+    assert "projector" not in said(replace(here, row=other))
+
+
+@pytest.mark.parametrize("device", ["CUDA0", ""])
+def test_a_plan_shows_what_the_projector_takes_and_where(device: str) -> None:
+    file, base = projector_file(), libraries.plan("some", "Q4_K_M", 4 * libraries.GIB, 20.0)
+    planned = file.plan(file.picture(2560, 8192), 2560, device)
+    memory = msgspec.structs.replace(base.memory[0], projector_bytes=900 * 2**20)
+    plan = msgspec.structs.replace(base, projector=planned, memory=(memory,))
+    option = replace(libraries.option("some"), plan=plan)
+    item = ModelItem("here:some", ModelGroup.HERE, "some", option=option)
+    assert "▚ projector 900 MiB" in said(item)
+    assert f"Vision   mmproj.gguf, {'on CUDA0' if device else 'in RAM'}" in said(item)
+    assert all(len(line) <= 80 for line in said(item).splitlines())
