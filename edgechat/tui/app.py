@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from edgechat.settings import Backend
     from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.overlays.help import Part
-    from edgechat.tui.transcript.pictures import Pictures
-    from edgechat.tui.transcript.pieces import PictureKey, UserSheet
+    from edgechat.tui.transcript.pieces import ThumbnailKey, UserSheet
+    from edgechat.tui.transcript.thumbnails import Thumbnails
 
 
 _QUIT_AGAIN = 3.0
@@ -206,27 +206,27 @@ class EdgechatApp(App[None]):
             await self._chat.close_session()
         except EdgechatError as error:
             self.fault = error
-        if "_pictures" in self.__dict__:
-            await self._pictures.close()
+        if "_thumbnails" in self.__dict__:
+            await self._thumbnails.close()
         restore_hang_up()
         self.window.restore_title()
         self.exit()
 
-    # Pictures, which the transcript and the versions of a turn show.
+    # Thumbnails, which the transcript and the versions of a turn show.
 
     @cached_property
-    def _pictures(self) -> Pictures:
-        from edgechat.tui.transcript.pictures import Pictures
+    def _thumbnails(self) -> Thumbnails:
+        from edgechat.tui.transcript.thumbnails import Thumbnails
 
-        return Pictures(self._chat.library_of_images)
+        return Thumbnails(self._chat.library_of_images)
 
-    def on_user_sheet_pictures_wanted(self, event: Any) -> None:
-        self.run_worker(self._make_pictures(event.sheet, event.wanted), group="pictures")
+    def on_user_sheet_thumbnails_wanted(self, event: Any) -> None:
+        self.run_worker(self._make_thumbnails(event.sheet, event.wanted), group="pictures")
 
-    async def _make_pictures(self, sheet: UserSheet, wanted: Sequence[PictureKey]) -> None:
+    async def _make_thumbnails(self, sheet: UserSheet, wanted: Sequence[ThumbnailKey]) -> None:
         for key in wanted:
             if sheet.is_attached:  # it is not scrolled away again
-                sheet.show_pictures({key: await self._pictures.make(*key)})
+                sheet.show_thumbnails({key: await self._thumbnails.make(*key)})
 
     async def action_copy_or_stop(self) -> None:
         """Copy the selection; without one, stop the answer; else clear the prompt; else ask, then quit."""

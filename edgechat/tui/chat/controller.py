@@ -263,6 +263,9 @@ class ChatController:
 
     def question_saved(self, opened: OpenConversation) -> None:
         """Update the stored prompts: one of them has become a question."""
+        if self.offers_seeing:
+            self.downloads.seeing = None
+            self.model_offered()
         self._store_unsent(opened.stored_id, opened.all_unsent)
         self._store_unsent(None, self._new_unsent)
 
@@ -280,6 +283,24 @@ class ChatController:
             self.view.show_message("A question was not sent; Ctrl+N shows it.", warning=True, seconds=10)
             self._new_unsent = prompt.before(self._new_unsent)
             self._store_unsent(None, self._new_unsent)
+
+    def cannot_see(self, opened: OpenConversation) -> None:
+        """Offer a model that sees."""
+        self.view.run_in_background(self.downloads.find_seeing(), ignore_errors=True)
+
+    async def use_seeing(self) -> None:
+        """Switch to the offered model that sees, or download it. Raises EdgechatError."""
+        seeing, self.downloads.seeing = self.downloads.seeing, None
+        self.model_offered()
+        if seeing is not None and seeing.is_here:
+            await self.switch_model(seeing.name)
+        elif seeing is not None:
+            self.downloads.pulls.start(seeing.name)
+
+    @property
+    def offers_seeing(self) -> bool:
+        """Whether a model is offered that sees."""
+        return "downloads" in self.__dict__ and self.downloads.seeing is not None
 
     def add_note(self, note: str) -> None:
         """Show a warning: at the top of a new conversation, beside others."""
@@ -598,6 +619,7 @@ class ChatController:
     def model_offered(self) -> None:
         """Show, or withdraw, the offer of another model."""
         self._show_notice()
+        self.view.refresh_chat()
 
     def _begin_with_arrived(self) -> None:
         if self._arrived is not None and not self.answering:
@@ -617,7 +639,7 @@ class ChatController:
     def _ask_waiting(self, name: str) -> None:
         """Ask the questions that waited for a model, now that one was switched to."""
         if "downloads" in self.__dict__:
-            self.downloads.awaited = None
+            self.downloads.awaited = self.downloads.seeing = None
             self.downloads.withdraw_offer(name)
         for opened in self._all:
             self._ask_next(opened)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
 
-from edgechat.base.errors import EdgechatError
+from edgechat.base.errors import CannotSee, EdgechatError
 from edgechat.chat.attachments.images import read_image
 from edgechat.chat.attachments.mentions import images_named_in, named_in
 from edgechat.chat.attachments.reading import MOST
@@ -83,6 +83,9 @@ class ConversationListener(Protocol):
 
     def question_not_sent(self, opened: OpenConversation, prompt: UnsentPrompt) -> None:
         """A question was not sent, and is given back."""
+
+    def cannot_see(self, opened: OpenConversation) -> None:
+        """A question with images was not sent, since the model takes none."""
 
 
 class OpenConversation:
@@ -217,6 +220,7 @@ class OpenConversation:
         self.pending_question = question
         try:
             attachments, images = await self._with_files(question)
+            await self._check_sees(images)
             conversation = await self._stored()
             text = question_text(question.text)
             if question.edits:
@@ -236,6 +240,15 @@ class OpenConversation:
             self.show_activity("")
             self.give_back(question)
         return saved
+
+    async def _check_sees(self, images: Sequence[AttachedImage]) -> None:
+        """Raise CannotSee if there are images, and the model takes none."""
+        try:
+            if images:
+                await self._session.check_sees()
+        except CannotSee:
+            self._listener.cannot_see(self)
+            raise
 
     def give_back(self, question: UnsentPrompt | None = None) -> None:
         """Give back a question that was not sent, if any, and those that wait behind it."""
@@ -280,7 +293,9 @@ class OpenConversation:
             return
         try:
             conversation.regenerate(turn_id or None)
+            await self._check_sees(conversation.turns[-1].images)
         except EdgechatError as exc:
+            conversation.put_back()
             self.transcript.add_problem(exc)
             return
         self._show_turns()

@@ -78,6 +78,7 @@ class ChatScreen(ChatLayout):
         Binding("ctrl+t", "thoughts", "Thinking"),
         Binding("f3", "switch_thinking", "Think on or off", show=False),
         Binding("f5", "switch_model", "Switch the model", show=False),
+        Binding("f8", "use_seeing", "Let it see"),
         Binding("f4", "parameters", "System prompt and parameters", show=False),
         Binding("ctrl+up", "turns", "To the turns", show=False, priority=True),
         Binding("ctrl+z", "undo_delete", "Undo the deletion", show=False, priority=True),
@@ -224,6 +225,7 @@ class ChatScreen(ChatLayout):
 
     def show_loaded(self) -> None:
         self.panels.show_model()
+        self.pane.weigh_again()
 
     async def restore_panels(self) -> None:
         await self.panels.restore()
@@ -335,8 +337,10 @@ class ChatScreen(ChatLayout):
 
         return ReadingTime()
 
-    def _notice(self, n: int) -> str:
+    def _notice(self, n: int, has_images: bool) -> str:
         """Return what there is to tell about a question of n tokens."""
+        if has_images and self.session.sees is False and self._plan is not None:
+            return f"{one_line(self._plan.model_name, 40)} cannot see images"
         from edgechat.tui.chat.prompt.reading_time import notice
 
         shown, plan, unread = self.controller.shown, self._plan, self.controller.unread_tokens
@@ -526,6 +530,10 @@ class ChatScreen(ChatLayout):
                 await self.controller.switch_model(chosen.model)
             self.controller.await_model(chosen.pull, chosen.follower)
 
+    def action_use_seeing(self) -> None:
+        """Let the model answer that is offered for images."""
+        self.run_in_background(self.controller.use_seeing())
+
     def action_parameters(self) -> None:
         self.run_in_background(self._edit_parameters())
 
@@ -615,6 +623,8 @@ class ChatScreen(ChatLayout):
                 return (
                     controller is not None and controller.is_awaiting_model and bool(controller.shown.waiting)
                 )
+            case "use_seeing":
+                return controller is not None and controller.offers_seeing
             case "clear_toasts":
                 return bool(self.app._notifications)
             case "turn":

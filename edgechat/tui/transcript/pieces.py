@@ -20,15 +20,15 @@ from textual.style import Style
 from edgechat.base.text import one_line, printable
 from edgechat.tui.markdown.blocks import RenderedLine
 from edgechat.tui.markdown.document import Document
-from edgechat.tui.transcript.pictures import PictureSize, Picture, size_of
 from edgechat.tui.transcript.sheet import Sheet
+from edgechat.tui.transcript.thumbnails import Thumbnail, ThumbnailSize, size_of
 
 if TYPE_CHECKING:
     from edgechat.chat.records import AttachedImage
 
 Link = tuple[str, str]
 """A label that can be clicked, and the action on the turn that it runs; see `turn_actions.act`."""
-PictureKey = tuple[str, PictureSize]
+ThumbnailKey = tuple[str, ThumbnailSize]
 """The digest of an image, and the size of its picture."""
 
 Place = tuple[int, int]
@@ -130,22 +130,22 @@ class UserPiece(Piece):
         self.images = images
         self.most_rows = 8
         """Of a picture: a third of the screen, once that is known."""
-        self.pictures: dict[PictureKey, Picture] = {}
+        self.thumbnails: dict[ThumbnailKey, Thumbnail] = {}
         """Of the images, those that have been made, while it is near the screen."""
-        self.rows: dict[int, tuple[PictureKey, int]] = {}
+        self.rows: dict[int, tuple[ThumbnailKey, int]] = {}
         """The lines that show rows of pictures, as they were last laid out."""
 
     @property
-    def wanted(self) -> list[PictureKey]:
+    def wanted(self) -> list[ThumbnailKey]:
         """The pictures that are to be made."""
         keys = dict.fromkeys(key for key, _ in self.rows.values())
-        return [key for key in keys if key not in self.pictures]
+        return [key for key in keys if key not in self.thumbnails]
 
     def _new_sheet(self) -> Sheet:
         return UserSheet(self)
 
     def unmount(self) -> Sheet | None:
-        self.pictures = {}
+        self.thumbnails = {}
         return super().unmount()
 
     def estimate(self, width: int) -> int:
@@ -162,8 +162,8 @@ class UserPiece(Piece):
         self.rows = {}
         for image in self.images:
             key = image.digest, size_of(image, width - 4, self.most_rows)
-            picture = self.pictures.get(key)
-            problem = picture.problem if picture is not None else ""
+            thumbnail = self.thumbnails.get(key)
+            problem = thumbnail.problem if thumbnail is not None else ""
             name = f"▣ {one_line(image.name, 60)} {image.size} {problem}".rstrip()
             lines += _behind_bar(
                 Content(name).stylize(".warning" if problem else ".code"), width - 2, style, bar
@@ -347,10 +347,10 @@ class UserSheet(PieceSheet):
 
     GROUND = "tinted"
 
-    class PicturesWanted(Message):
-        """Pictures are to be made, and given to `show_pictures`."""
+    class ThumbnailsWanted(Message):
+        """Thumbnails are to be made, and given to `show_thumbnails`."""
 
-        def __init__(self, sheet: UserSheet, wanted: Sequence[PictureKey]) -> None:
+        def __init__(self, sheet: UserSheet, wanted: Sequence[ThumbnailKey]) -> None:
             super().__init__()
             self.sheet = sheet
             self.wanted = wanted
@@ -359,9 +359,9 @@ class UserSheet(PieceSheet):
         super().__init__(piece)
         self._user = piece
 
-    def show_pictures(self, made: Mapping[PictureKey, Picture]) -> None:
+    def show_thumbnails(self, made: Mapping[ThumbnailKey, Thumbnail]) -> None:
         """Show these; where one has a problem, its place is closed."""
-        self._user.pictures |= made
+        self._user.thumbnails |= made
         self.changed()
         self.redraw()
 
@@ -375,20 +375,22 @@ class UserSheet(PieceSheet):
     def lay_out(self, width: int) -> list[RenderedLine]:
         lines = super().lay_out(width)
         if self._user.wanted:
-            self.call_later(self._want_pictures)  # a message that is sent from here, the layout, goes nowhere
+            self.call_later(
+                self._want_thumbnails
+            )  # a message that is sent from here, the layout, goes nowhere
         return lines
 
-    def _want_pictures(self) -> None:
+    def _want_thumbnails(self) -> None:
         if self._user.wanted:
-            self.post_message(self.PicturesWanted(self, self._user.wanted))
+            self.post_message(self.ThumbnailsWanted(self, self._user.wanted))
 
     def _draw(self, line: RenderedLine, y: int, style: Style, selected: Selection | None) -> Strip:
         strip = super()._draw(line, y, style, selected)
         if y in self._user.rows:
             key, row = self._user.rows[y]
-            picture = self._user.pictures.get(key)
-            if picture is not None and picture.lines:
-                return Strip.join([strip, picture.lines[row]])
+            thumbnail = self._user.thumbnails.get(key)
+            if thumbnail is not None and thumbnail.lines:
+                return Strip.join([strip, thumbnail.lines[row]])
         return strip
 
 

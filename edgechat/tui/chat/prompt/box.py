@@ -47,6 +47,7 @@ class PromptBox(Area):
         Binding("enter", "send", "Send"),
         Binding(",".join(_NEWLINE), "newline", "New line"),
         Binding("tab", "complete", "Turns"),
+        Binding("ctrl+v", "paste", "Paste an image, or what was copied here", show=False),
         Binding("f6", "editor", "Edit in $VISUAL or $EDITOR", show=False),
         # The transcript's, which has no focus while one types.
         Binding("pageup", "screen.scroll('page_up')", "Page up", show=False),

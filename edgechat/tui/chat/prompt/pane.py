@@ -75,8 +75,8 @@ class PromptPane(Vertical):
         self.images: list[AttachedImage] = []
         self.library: Callable[[], Awaitable[ImageLibrary]] | None = None
         """Returns where images are kept."""
-        self.notice: Callable[[int], str] = lambda _n: ""
-        """Returns what there is to tell about a question of n tokens."""
+        self.notice: Callable[[int, bool], str] = lambda _n, _has_images: ""
+        """Returns what there is to tell about a question of n tokens, which has images or not."""
         self._weighing: asyncio.TimerHandle | None = None
         self._cleared: tuple[list[Attachment], list[AttachedImage]] = ([], [])
         """The attachments that undo brings back."""
@@ -188,6 +188,10 @@ class PromptPane(Vertical):
 
     # What is told in the frame of the box.
 
+    def weigh_again(self) -> None:
+        """Show what there is to tell about the prompt now that another model answers."""
+        self._weigh()
+
     @work(exclusive=True, group="weigh")
     async def _weigh(self) -> None:
         """Show how long the model will take to read the prompt, if that is long."""
@@ -199,7 +203,8 @@ class PromptPane(Vertical):
         named = await asyncio.to_thread(bytes_named_in, text) if "@" in text else 0
         n = guessed_tokens(len(text.encode("utf-8", "replace")) + named)
         n += sum(map(tokens_of, self.attachments))
-        self.box.border_subtitle = self.notice(n) if n else ""
+        has_images = bool(self.images or self._named.found)
+        self.box.border_subtitle = self.notice(n, has_images) if n or has_images else ""
 
     async def _look_for_images(self, text: str) -> None:
         """Show the images that the text names, which are attached when it is sent."""

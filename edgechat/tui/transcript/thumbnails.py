@@ -35,62 +35,62 @@ _IDLE_SECONDS = 5.0
 """After which the process that decodes ends."""
 
 
-class PictureSize(NamedTuple):
+class ThumbnailSize(NamedTuple):
     """The size of a picture, in cells."""
 
     columns: int
     rows: int
 
 
-def size_of(image: AttachedImage, width: int, most_rows: int) -> PictureSize:
+def size_of(image: AttachedImage, width: int, most_rows: int) -> ThumbnailSize:
     """Return how large an image is shown: at most its own size, a pixel being half a cell."""
     if not (image.width and image.height):
-        return PictureSize(0, 0)
+        return ThumbnailSize(0, 0)
     scale = min(1.0, min(width, _WIDEST) / image.width, 2 * most_rows / image.height)
-    return PictureSize(max(1, round(scale * image.width)), max(1, round(scale * image.height / 2)))
+    return ThumbnailSize(max(1, round(scale * image.width)), max(1, round(scale * image.height / 2)))
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Thumbnail:
     """An image as lines of cells; without any, `problem` says why."""
 
     lines: tuple[Strip, ...] = ()
     problem: str = ""
 
 
-class Pictures:
+class Thumbnails:
     """Makes pictures of the images in a library, one after the other, in a thread; keeps the latest ones."""
 
     def __init__(self, library: Callable[[], Awaitable[ImageLibrary]]) -> None:
         """library: opens it; may raise EdgechatError."""
         self._library = library
-        self._kept: OrderedDict[tuple[str, PictureSize], Picture] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, ThumbnailSize], Thumbnail] = OrderedDict()
         self._working = asyncio.Lock()
         self._decoder: Decoder | None = None
         self._idle: asyncio.TimerHandle | None = None
 
-    def kept(self, digest: str, size: PictureSize) -> Picture | None:
+    def kept(self, digest: str, size: ThumbnailSize) -> Thumbnail | None:
         """Return a picture that has been made before, if it is still kept."""
-        picture = self._kept.get((digest, size))
-        if picture is not None:
+        thumbnail = self._kept.get((digest, size))
+        if thumbnail is not None:
             self._kept.move_to_end((digest, size))
-        return picture
+        return thumbnail
 
-    async def make(self, digest: str, size: PictureSize) -> Picture:
+    async def make(self, digest: str, size: ThumbnailSize) -> Thumbnail:
         """Return a picture, kept or made now."""
         async with self._working:
-            picture = self.kept(digest, size)
-            if picture is None:
+            thumbnail = self.kept(digest, size)
+            if thumbnail is None:
                 try:
                     library = await self._library()
-                    picture = await asyncio.to_thread(self._draw, library, digest, size)
+                    thumbnail = await asyncio.to_thread(self._draw, library, digest, size)
                 except EdgechatError:  # of the store, of which the rest of the app tells
-                    picture = Picture(problem="cannot be read")
-                self._kept[digest, size] = picture
+                    thumbnail = Thumbnail(problem="cannot be read")
+                self._kept[digest, size] = thumbnail
                 if len(self._kept) > _KEPT:
                     self._kept.popitem(last=False)
             self._close_when_idle()
-        return picture
+        return thumbnail
 
     async def close(self) -> None:
         """End the process that decodes, if it runs."""
@@ -107,21 +107,21 @@ class Pictures:
         loop = asyncio.get_running_loop()
         self._idle = loop.call_later(_IDLE_SECONDS, lambda: loop.create_task(self.close()))
 
-    def _draw(self, library: ImageLibrary, digest: str, size: PictureSize) -> Picture:
+    def _draw(self, library: ImageLibrary, digest: str, size: ThumbnailSize) -> Thumbnail:
         from edgechat.images.decoding import Decoder
 
         image = library.get(digest)
         if image is None:
-            return Picture(problem="is not on this machine any more")
+            return Thumbnail(problem="is not on this machine any more")
         self._decoder = self._decoder or Decoder()
         try:
             pixels = self._decoder.pixels(Path(image.path), most_pixels=_MOST_PIXELS)
         except ImageError:
-            return Picture(problem="cannot be decoded")
-        return Picture(lines_of(pixels, size))
+            return Thumbnail(problem="cannot be decoded")
+        return Thumbnail(lines_of(pixels, size))
 
 
-def lines_of(pixels: Pixels, size: PictureSize) -> tuple[Strip, ...]:
+def lines_of(pixels: Pixels, size: ThumbnailSize) -> tuple[Strip, ...]:
     """Return an image as lines of half blocks."""
     colours = [_row(pixels, size.columns, y, 2 * size.rows) for y in range(2 * size.rows)]
     return tuple(_line(colours[y], colours[y + 1]) for y in range(0, 2 * size.rows, 2))
