@@ -13,10 +13,10 @@ With --json, a list of objects is printed, the most recently used conversation f
     trashed_at              when it was moved to the trash, or null
 
 `show` prints one such object, with `messages`: id, role, content, thinking, state, created_at, the
-attachments of a question, and the figures and the error of a reply. `search` prints a list of objects, best
-first: chat (an id), title, turn (an id, or null if the words are in the title), role, created_at, snippet,
-and marks: the positions of the words in the snippet, as [from, to] in characters. `import` prints the
-imported conversation as such an object.
+attachments and images of a question, and the figures and the error of a reply. `search` prints a list of
+objects, best first: chat (an id), title, turn (an id, or null if the words are in the title), role,
+created_at, snippet, and marks: the positions of the words in the snippet, as [from, to] in characters.
+`import` prints the imported conversation as such an object.
 """
 
 from __future__ import annotations

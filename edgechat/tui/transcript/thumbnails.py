@@ -30,7 +30,8 @@ _WIDEST = 60
 """Cells of a picture."""
 _MOST_PIXELS = 1 << 16
 """Of what it is made of."""
-_KEPT = 60
+_KEPT = 40
+"""Pictures, of up to half a megabyte each."""
 _IDLE_SECONDS = 5.0
 """After which the process that decodes ends."""
 
@@ -69,28 +70,24 @@ class Thumbnails:
         self._decoder: Decoder | None = None
         self._idle: asyncio.TimerHandle | None = None
 
-    def kept(self, digest: str, size: ThumbnailSize) -> Thumbnail | None:
-        """Return a picture that has been made before, if it is still kept."""
-        thumbnail = self._kept.get((digest, size))
-        if thumbnail is not None:
-            self._kept.move_to_end((digest, size))
-        return thumbnail
-
     async def make(self, digest: str, size: ThumbnailSize) -> Thumbnail:
         """Return a picture, kept or made now."""
         async with self._working:
-            thumbnail = self.kept(digest, size)
-            if thumbnail is None:
-                try:
-                    library = await self._library()
-                    thumbnail = await asyncio.to_thread(self._draw, library, digest, size)
-                except EdgechatError:  # of the store, of which the rest of the app tells
-                    thumbnail = Thumbnail(problem="cannot be read")
+            thumbnail = self._kept.get((digest, size)) or await self._made(digest, size)
+            if thumbnail.lines:
                 self._kept[digest, size] = thumbnail
+                self._kept.move_to_end((digest, size))
                 if len(self._kept) > _KEPT:
                     self._kept.popitem(last=False)
             self._close_when_idle()
         return thumbnail
+
+    async def _made(self, digest: str, size: ThumbnailSize) -> Thumbnail:
+        try:
+            library = await self._library()
+        except EdgechatError:  # of the store, of which the rest of the app tells
+            return Thumbnail(problem="cannot be read")
+        return await asyncio.to_thread(self._draw, library, digest, size)
 
     async def close(self) -> None:
         """End the process that decodes, if it runs."""
