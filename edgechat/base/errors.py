@@ -125,7 +125,11 @@ class CannotSee(EdgechatError):
 
 
 class ImageError(EdgechatError):
-    """A file is not an image that can be decoded, or cannot be stored."""
+    """A file is not an image that can be decoded, or one that is on the web cannot be fetched."""
+
+
+class ImageNotStored(ImageError):
+    """An image cannot be stored: the disk is full, or its folder is not usable."""
 
 
 class EditorError(EdgechatError):

@@ -120,6 +120,14 @@ def serve(
             "continue them by previous_response_id: for 30 days, at most 1,000 responses and 64 MiB.",
         ),
     ] = False,
+    fetch_images: Annotated[
+        bool,
+        typer.Option(
+            "--fetch-images",
+            help="Fetch images that requests name by their address: from public addresses only, at most "
+            "32 MiB each.",
+        ),
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print a line for each request, without its contents.")
     ] = False,
@@ -144,6 +152,7 @@ def serve(
         grace=grace,
         strict=strict,
         store_responses=store_responses,
+        fetch_images=fetch_images,
         verbose=verbose,
     )
     command.run(options)

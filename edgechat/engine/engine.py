@@ -72,7 +72,7 @@ class EngineCore:
         """`states` None: no KV states on disk. controller: decides how much to draft."""
         self.backend = backend
         self.template = template
-        self.image_tokens = ImageTokens(backend.vision, _pixels)
+        self.image_tokens = ImageTokens(backend.vision, _pixels, why_blind=backend.no_vision)
         self.prompts = Prompts(template, backend.vocabulary, self.image_tokens)
         self.scheduler = Scheduler(backend)
         self.encoding = ImageEncoding(backend.vision, self.image_tokens.held)

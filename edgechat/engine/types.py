@@ -159,6 +159,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its template has a switch for how long to think."""
     sees: bool = False
     """Whether messages may have images."""
+    no_vision: str = ""
+    """Why not, if the model could see with a projector that is here; else ''."""
     template: Literal["own", "chatml"]
     """chatml: the file has no template, so the most common one is used."""
     load_ms: float

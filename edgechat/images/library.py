@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from edgechat.base import paths
-from edgechat.base.errors import ImageError
+from edgechat.base.errors import ImageNotStored
 from edgechat.images.decoding import Decoder, ImageFacts, name_of, read_file
 from edgechat.images.image import Image
 
@@ -74,7 +74,7 @@ class ImageLibrary:
             paths.replace(self._facts_path(digest), msgspec.json.encode(facts))
             paths.replace(path, data)
         except OSError as error:
-            raise ImageError(
+            raise ImageNotStored(
                 f"The image cannot be stored in {self._folder}: {error.strerror}.",
                 hint="Make room on the disk, and check that you may write to that folder.",
             ) from error
@@ -134,7 +134,7 @@ class ImageLibrary:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            raise ImageError(f"The image {path} cannot be deleted: {error.strerror}.") from error
+            raise ImageNotStored(f"The image {path} cannot be deleted: {error.strerror}.") from error
 
     def _path(self, digest: str, facts: ImageFacts) -> Path:
         return self._folder / f"{digest}.{_EXTENSIONS[facts.format]}"

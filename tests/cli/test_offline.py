@@ -67,6 +67,12 @@ def test_what_is_here_works_and_the_rest_is_no_wrong_usage(
     assert hub.seen == []
 
 
+def test_images_cannot_be_fetched_without_a_network() -> None:
+    run = edgechat("serve", "guide", "--port", "0", "--offline", "--fetch-images")
+    assert (run.returncode, run.stdout) == (1, "")
+    assert "--fetch-images needs the network, and --offline keeps edgechat offline" in run.stderr
+
+
 def test_it_ends_with_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -176,6 +176,7 @@ class ScriptedBackend:
         self.drawing: TokenDrawing | None = None
         self.interruption: Interruption | None = None
         self.vision: Vision | None = None
+        self.no_vision = ""
         self.capabilities = Capabilities(
             mixes=self._script.mixes,
             cuts=self._script.cuts and not self._script.window,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -36,12 +38,15 @@ from edgechat.engine.types import (
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.app import make_app
 from edgechat.server.http.access_policy import AccessRules
+from edgechat.server.images.request_images import RequestImages
 from edgechat.server.pool.available_models import ModelCard
 from edgechat.server.pool.models import State
 from edgechat.server.serving import Server, listen, url_of
 from tests.fakes import MODEL
 
 KEY = "ek-the-key-of-the-tests"
+NOWHERE = Path(os.devnull, "images")
+"""A folder that cannot be made."""
 Step = str | float | asyncio.Event | Exception | RequestEvent
 """A word to say, seconds or something to wait for, an error to raise, or an event as it is."""
 
@@ -109,6 +114,7 @@ class FakeModels:
                 quant="Q4_K_M",
                 architecture="llama",
                 n_params=1_500_000_000,
+                sees=self.model.sees,
             )
         ]
 
@@ -182,11 +188,13 @@ async def serving(
     think: bool | None = None,
     strict: bool = False,
     store: ResponseStore | None = None,
+    images: RequestImages | None = None,
     around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
 ) -> AsyncIterator[str]:
     """Serve the models on a free port; give the address. around: puts something between HTTP and the app."""
     listener = listen(host, 0)
-    app = make_app(models, rules or AccessRules(KEY), think=think, strict=strict, store=store)
+    images = images or RequestImages(NOWHERE)
+    app = make_app(models, rules or AccessRules(KEY), images, think=think, strict=strict, store=store)
     server = Server(around(app), drain=partial(asyncio.sleep, 0))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:

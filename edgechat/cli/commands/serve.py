@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgechat import settings
-from edgechat.base import logs
+from edgechat.base import logs, paths
 from edgechat.base.errors import BackendMissing, EdgechatError, SettingsError
+from edgechat.base.offline import OFFLINE_OPTION, offline_by
 from edgechat.base.text import one_line
 from edgechat.cli.options import Debug
 from edgechat.cli.output.remedies import install
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from edgechat.chat.storage.response_store import ResponseStore
     from edgechat.server.http.access_policy import AccessRules
     from edgechat.server.http.api_key import Key
+    from edgechat.server.images.request_images import RequestImages
     from edgechat.server.pool.pool import Pool
 
 _ORIGIN = re.compile(r"(https?|[a-z][a-z0-9+-]*)://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
@@ -52,18 +54,22 @@ class ServeOptions:
     """Seconds. Containers are killed ten seconds after the signal, and the shutdown itself takes some."""
     strict: bool = False
     store_responses: bool = False
+    fetch_images: bool = False
     verbose: bool = False
 
 
 def run(options: ServeOptions) -> None:
     """Run the command until it is stopped. Raises EdgechatError."""
     _need_packages()
+    _check_network(options)
     logs.to_terminal(verbose=options.verbose, debug=Debug.on)
     from edgechat.chat.storage.response_store import ResponseStore
     from edgechat.chat.storage.store import store_path
     from edgechat.planner.prepare import prepare
     from edgechat.server.factory import real_pool
     from edgechat.server.http.access_policy import AccessRules
+    from edgechat.server.images.fetching import ImageFetcher
+    from edgechat.server.images.request_images import RequestImages
     from edgechat.server.pool.available_models import first_model
     from edgechat.server.serving import is_loopback, listen
 
@@ -84,7 +90,9 @@ def run(options: ServeOptions) -> None:
         store = asyncio.run(ResponseStore.open(store_path())) if options.store_responses else None
         logged = not sys.stdout.isatty()
         print(first_screen(name, listener, key, embeds=plan.embeddings, logged=logged), flush=True)
-        asyncio.run(_serve(options, think, listener, rules, pool, store))
+        fetcher = ImageFetcher() if options.fetch_images else None
+        images = RequestImages(paths.cache_dir() / "request-images", fetcher=fetcher)
+        asyncio.run(_serve(options, think, listener, rules, pool, images, store))
 
 
 async def _serve(
@@ -93,6 +101,7 @@ async def _serve(
     listener: socket.socket,
     rules: AccessRules,
     pool: Pool,
+    images: RequestImages,
     store: ResponseStore | None,
 ) -> None:
     from edgechat.server.app import make_app
@@ -107,11 +116,12 @@ async def _serve(
 
     try:
         async with pool:
-            app = make_app(pool, rules, think=think, strict=options.strict, store=store)
+            app = make_app(pool, rules, images, think=think, strict=options.strict, store=store)
             loading = asyncio.ensure_future(_load(pool))
+            pruning = asyncio.ensure_future(asyncio.to_thread(images.prune))
             await Server(app, drain=drain).serve(sockets=[listener])
             loading.cancel()
-            await asyncio.wait([loading])
+            await asyncio.wait([loading, pruning])
     finally:
         if store is not None:
             await store.close()
@@ -134,6 +144,16 @@ def _need_packages() -> None:
         raise BackendMissing(
             f"edgechat serve requires {' and '.join(missing)}, which {are} not installed.",
             hint=f"To install:\n{command}",
+        )
+
+
+def _check_network(options: ServeOptions) -> None:
+    """Raise SettingsError if images are to be fetched without a network."""
+    switch = offline_by()
+    if options.fetch_images and switch is not None:
+        hint = "Omit one of them." if switch == OFFLINE_OPTION else f"Omit it, or unset {switch}."
+        raise SettingsError(
+            f"--fetch-images needs the network, and {switch} keeps edgechat offline.", hint=hint
         )
 
 

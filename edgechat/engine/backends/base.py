@@ -197,6 +197,8 @@ class Backend(Protocol):
     """None: calls cannot be ended early."""
     vision: Vision | None
     """None: images cannot be shown to the model."""
+    no_vision: str
+    """Why its projector is not loaded; '' if it is, or if there is none."""
     vocabulary: Vocabulary
     context: int
     """Cells of the cache, shared by all sequences."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edgechat.base.errors import DecodeFailed, LoadFailed
+from edgechat.base.errors import BackendMissing, DecodeFailed, LoadFailed
 from edgechat.engine.backends.base import (
     BatchPart,
     CacheFull,
@@ -109,7 +109,15 @@ class LlamaCppBackend(LlamaCppModel):
         self.capabilities = Capabilities(mixes=True, cuts=cuts, shifts=shifts, saves=True)
         attention = "flash" if plan.flash_attention else "plain"
         self.state_format = f"llama.cpp {build()} {plan.cache_type} {attention}"
-        self.vision: Vision | None = self._load_projector(plan)
+        self.vision: Vision | None = None
+        self.no_vision = ""
+        try:
+            self.vision = self._load_projector(plan)
+        except (BackendMissing, LoadFailed) as error:  # texts need no projector
+            self.no_vision = error.message
+        except BaseException:
+            self.close()
+            raise
 
     def _load_projector(self, plan: LoadPlan) -> Vision | None:
         """Load what shows images to the model, if the plan has it on this machine."""
@@ -117,11 +125,7 @@ class LlamaCppBackend(LlamaCppModel):
             return None
         from edgechat.engine.backends.llama_cpp_vision import LlamaCppVision
 
-        try:
-            vision = LlamaCppVision(plan, self, self._model, self._context)
-        except BaseException:
-            self.close()
-            raise
+        vision = LlamaCppVision(plan, self, self._model, self._context)
         model_close = self._close
 
         def close() -> None:

@@ -37,9 +37,12 @@ class LlamaCppVision:
 
     def __init__(self, plan: LoadPlan, backend: Cells, model: Model, context: Context) -> None:
         """Load the plan's projector. Raises LoadFailed, OutOfMemory or BackendMissing."""
-        from edgechat.native.multimodal.projector import Projector  # some builds are without libmtmd
+        # Some builds are without libmtmd. A damaged file ends the process that loads it: first a child.
+        from edgechat.native.multimodal.probe import probe
+        from edgechat.native.multimodal.projector import Projector
 
         assert plan.projector is not None
+        probe(Path(plan.projector.path), max_tokens=plan.projector.image_tokens)
         self._projector = Projector(
             Path(plan.projector.path),
             model,

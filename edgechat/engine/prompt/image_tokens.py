@@ -33,8 +33,15 @@ _CUT = 16
 class ImageTokens:
     """The images of a model's prompts. Any thread."""
 
-    def __init__(self, vision: Vision | None = None, decode: Callable[[str], Pixels] | None = None) -> None:
+    def __init__(
+        self,
+        vision: Vision | None = None,
+        decode: Callable[[str], Pixels] | None = None,
+        *,
+        why_blind: str = "",
+    ) -> None:
         """vision: None: images are refused. decode: returns the pixels of a file."""
+        self._why_blind = why_blind or "This model cannot see images."
         self._vision = vision
         self._decode = decode
         # Private-use characters beyond those of ControlTokens, random in each process.
@@ -79,7 +86,7 @@ class ImageTokens:
         """Decode an image and cut it; remember what it consists of."""
         if self._vision is None or self._decode is None:
             raise BadRequest(
-                "This model cannot see images.",
+                self._why_blind,
                 hint="Use a model that sees (`edgechat list` says which), or leave the image out.",
             )
         parts = self._vision.cut(self._decode(image.path), image.digest)

@@ -195,6 +195,7 @@ def load(
         can_switch_thinking=template.can_switch_thinking,
         has_effort=template.has_effort,
         sees=backend.vision is not None,
+        no_vision=backend.no_vision,
         template="own" if template.is_own else "chatml",
         load_ms=1000 * (time.perf_counter() - began),
         buffers=backend.buffers,

@@ -39,7 +39,10 @@ class OllamaEndpoints(Endpoints):
         only_load, answers = await self._made_of(
             exchange,
             GenerateBody,
-            lambda body: (not (body.prompt or body.suffix), GenerateAnswers(body, self._think)),
+            lambda body: (
+                not (body.prompt or body.suffix or body.images),
+                GenerateAnswers(body, self._think),
+            ),
         )
         await self._answer(exchange, answers, only_load=only_load)
 
@@ -47,7 +50,7 @@ class OllamaEndpoints(Endpoints):
         if only_load:
             await exchange.run_until_disconnect(self._load(exchange, answers))
         else:
-            await exchange.run_until_disconnect(generate(exchange, self._models, answers))
+            await exchange.run_until_disconnect(generate(exchange, self._models, self._images, answers))
 
     async def _load(self, exchange: Exchange, answers: OllamaAnswers) -> None:
         """Load a model: what clients want that send nothing to answer."""

@@ -17,9 +17,9 @@ MODEL: Final = "edgechat.model"
 """In the scope: the model that answers, once it is loaded."""
 TOKENS: Final = "edgechat.tokens"
 """In the scope: the tokens that were read for the answer, and those that were written."""
-BODY_BYTES: Final = 8 * 2**20
-"""Of one body; of a context's text it is some two million tokens."""
-BODIES_BYTES: Final = 64 * 2**20
+BODY_BYTES: Final = 32 * 2**20
+"""Of one body, most of which can only be images: of text, 8 MiB are some two million tokens."""
+BODIES_BYTES: Final = 128 * 2**20
 """Of all bodies that are being read, beyond the free bytes of each."""
 FREE_BYTES = 64 * 2**10
 """Of each body: most requests are no longer, and are taken however many long ones come in."""

@@ -12,6 +12,7 @@ from edgechat.base.errors import (
     EdgechatError,
     EngineCrashed,
     EngineError,
+    ImageNotStored,
     LoadFailed,
     ModelFileError,
     ModelNotFound,
@@ -43,6 +44,7 @@ _OURS: tuple[tuple[type[EdgechatError], int, str, int | None], ...] = (
     (DoesNotFit, 503, "does_not_fit", None),
     (LoadFailed, 503, "load_failed", None),
     (StoreError, 503, "store_unavailable", 1),
+    (ImageNotStored, 503, "store_unavailable", 1),
     (ModelFileError, 500, "model_file_error", None),
 )
 
@@ -68,7 +70,7 @@ def refusal_of(error: Exception) -> Refusal:
         return Refusal(told, status=500, code="fault")
     hint = next((ours for kind, ours in _HINTS.items() if isinstance(error, kind)), error.hint)
     said = error.message
-    if isinstance(error, ModelFileError | EngineError | StoreError):
+    if isinstance(error, ModelFileError | EngineError | StoreError | ImageNotStored):
         said = _FOLDERS.sub("", said)
     message = f"{said} {hint}" if hint else said
     for kind, status, code, seconds in _OURS:

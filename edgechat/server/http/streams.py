@@ -17,6 +17,7 @@ from edgechat.server.conversations import with_conversation
 from edgechat.server.http.exchange import Exchange
 from edgechat.server.http.http_errors import refusal_of
 from edgechat.server.http.refusal import BROKEN_OFF
+from edgechat.server.images.request_images import RequestImages
 from edgechat.server.pool.models import ModelPool, ServedModel
 from edgechat.server.protocol.answers import Answers
 
@@ -27,9 +28,9 @@ OnEvent = Callable[[int, RequestEvent], Awaitable[None]]
 """Takes the events of each answer, by its number."""
 
 
-async def generate(exchange: Exchange, models: ModelPool, answers: Answers) -> None:
+async def generate(exchange: Exchange, models: ModelPool, images: RequestImages, answers: Answers) -> None:
     """Compute the answers and send them. Raises EdgechatError and Refusal where nothing is sent yet."""
-    compute = partial(_compute, exchange, models, answers)
+    compute = partial(_compute, exchange, models, images, answers)
     try:
         if answers.streams:
             await _Stream(exchange, answers).send(compute)
@@ -50,23 +51,27 @@ async def _send_whole(
     await exchange.answer(200, answers.whole())
 
 
-async def _compute(exchange: Exchange, models: ModelPool, answers: Answers, on_event: OnEvent) -> None:
+async def _compute(
+    exchange: Exchange, models: ModelPool, images: RequestImages, answers: Answers, on_event: OnEvent
+) -> None:
     """Compute all answers at once; cancelling this stops them within a step."""
     try:
         async with models.serve(answers.requested_model, answers.n_choices, answers.priority) as served:
             answers.model = served.name
             exchange.record_model(answers.model)
-            await _compute_with(served, answers, on_event)
+            await _compute_with(served, images, answers, on_event)
     except PromptTooLong as error:
         raise PromptTooLong(error.message, hint=answers.shorter) from error
 
 
-async def _compute_with(served: ServedModel, answers: Answers, on_event: OnEvent) -> None:
+async def _compute_with(
+    served: ServedModel, images: RequestImages, answers: Answers, on_event: OnEvent
+) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             for choice in range(answers.n_choices):
-                request = with_conversation(answers.request(served, choice), served.name)
-                group.create_task(_follow(served, request, choice, on_event))
+                request = answers.request(served, choice)
+                group.create_task(_follow(served, images, request, choice, on_event))
     except BaseExceptionGroup as several:
         error: BaseException = several
         while isinstance(error, BaseExceptionGroup):
@@ -74,9 +79,14 @@ async def _compute_with(served: ServedModel, answers: Answers, on_event: OnEvent
         raise error from None
 
 
-async def _follow(served: ServedModel, request: ChatRequest, choice: int, on_event: OnEvent) -> None:
+async def _follow(
+    served: ServedModel, images: RequestImages, request: ChatRequest, choice: int, on_event: OnEvent
+) -> None:
     event: RequestEvent | None = None
-    async with aclosing(served.stream(request)) as events:
+    async with (
+        images.placed(request, served) as placed,
+        aclosing(served.stream(with_conversation(placed, served.name))) as events,
+    ):
         async for event in events:
             await on_event(choice, event)
     if not isinstance(event, Finished):

@@ -59,6 +59,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     quant: str = ""
     architecture: str = ""
     n_params: int = 0
+    sees: bool | None = None
+    """Whether messages may have images; None where it is not known."""
 
 
 class AvailableModels:

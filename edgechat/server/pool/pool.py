@@ -199,7 +199,9 @@ class Pool:
         plan = slot.engine.plan
         context = plan.context if slot.is_ready else card.context
         kind: Literal["chat", "embedding"] = "embedding" if plan.embeddings else "chat"
-        return msgspec.structs.replace(card, loaded=slot.is_ready, kind=kind, context=context)
+        model = slot.engine.model if slot.is_ready else None
+        sees = card.sees if model is None else model.sees
+        return msgspec.structs.replace(card, loaded=slot.is_ready, kind=kind, context=context, sees=sees)
 
     @property
     def state(self) -> tuple[State, str]:

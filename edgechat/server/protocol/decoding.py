@@ -13,7 +13,7 @@ import msgspec
 from edgechat.server.http.refusal import Refusal
 
 UNREAD = "[An image or a file, which this model cannot read.]"
-"""Stands for what a tool has returned beside text: refused, it would end the conversation that has it."""
+"""Stands for what a tool has returned and no model can be given: refused, it would end the conversation."""
 T = TypeVar("T")
 _AT = re.compile(r" - at (?:`key` in |`value` in )?`\$\.?([^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
@@ -85,7 +85,7 @@ def _refused(message: str, kind: type[Any], at: str) -> Refusal:
         path = f"{where}.{name}" if where else name
         return Refusal(f"Unknown field {path!r}.", param=path, code="unknown_parameter")
     if _PART.search(where):
-        about = "Only parts of type text are supported: no images, audio or files."
+        about = "Only text is supported, and images in messages of users and tools: no audio or files."
     text = " ".join(part for part in (f"{where or 'body'}: {what[:_SHOWN]}.", about) if part)
     return Refusal(text, param=where or None, code="invalid_value")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -48,7 +49,8 @@ def make(template: ChatTemplate) -> Iterator[Make]:
     made: list[EngineCore] = []
 
     def engine(kind: str, states: KVStateStore | None = None, **changes: Any) -> EngineCore:
-        made.append(engine_of(plan_of(kind, **changes), template, states=states))
+        plan = plan_of(kind, **changes)
+        made.append(engine_of(plan, template, states=states, ngrams=plan.ngrams))
         return made[-1]
 
     yield engine
@@ -276,3 +278,27 @@ def test_pixels_that_were_released_are_read_again(kind: str, make: Make, tmp_pat
         pass
     text, end = ask(engine, "b", asking(image))
     assert (text, end.usage.cached_tokens) == ("blue", 0)
+
+
+def test_a_damaged_projector_does_not_keep_a_model_from_loading(make: Make, tmp_path: Path) -> None:
+    plan = plan_of("dense")
+    assert plan.projector is not None
+    damaged = tmp_path / "mmproj.gguf"
+    damaged.write_bytes(Path(plan.projector.path).read_bytes()[:2000])
+    engine = make("dense", projector=msgspec.structs.replace(plan.projector, path=str(damaged)))
+    assert ask(engine, "a", Message("user", QUESTION))[0] == "nothing"
+    engine.begin(ChatRequest(id="b", messages=(asking(image_of(plain("red"), tmp_path)),)))
+    (failed,) = until_idle(engine)
+    assert isinstance(failed, Failed)
+    assert "mmproj.gguf" in failed.error.message
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafts_of_n_grams_leave_images_alone(kind: str, make: Make, tmp_path: Path) -> None:
+    engine = make(kind, ngrams=True, n_rs_seq=8)
+    said: list[Message] = []
+    for number, colour in enumerate(("red", "red", "red", "blue")):
+        said.append(asking(image_of(noisy(colour, seed=number), tmp_path)))
+        text, _ = ask(engine, f"t{number}", *said)
+        assert text == colour
+        said.append(Message("assistant", text))

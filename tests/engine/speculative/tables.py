@@ -57,6 +57,7 @@ class Tables:
     drawing = None
     interruption = None
     vision = None
+    no_vision = ""
 
     def __init__(self, tables: np.ndarray, *, context: int = 100_000, n_seq_max: int = 16) -> None:
         self.tables = tables.astype(np.float32)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -168,6 +169,16 @@ async def test_models_are_loaded_when_they_are_asked_for(make: Made, machine: Ma
     assert pool.state == ("ready", "one and two are loaded.")
     # Both were planned once alone, and the second one beside the first.
     assert machine.planned == ["one", "two", "two"]
+
+
+async def test_whether_a_model_sees_is_known_when_it_is_loaded(make: Made) -> None:
+    pool = make()
+    assert pool.card("one").sees is None
+    async with pool.serve("one") as served:
+        assert pool.card("one").sees is served.model.sees is False
+        assert served._engine.model is not None
+        served._engine.model = msgspec.structs.replace(served._engine.model, sees=True)
+        assert pool.card("one").sees is True
 
 
 async def test_what_is_not_here_is_not_found(make: Made) -> None:

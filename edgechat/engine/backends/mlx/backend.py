@@ -120,6 +120,7 @@ class MlxBackend:
         self.drawing: TokenDrawing | None = self
         self.interruption: Interruption | None = None
         self.vision: Vision | None = None
+        self.no_vision = ""
         self.state_format = f"mlx {version('mlx')} mlx-lm {version('mlx-lm')} {plan.cache_type}"
         self._sequences: dict[int, _Sequence] = {}
         self._n_calls = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,6 +11,7 @@ from msgspec import Meta, Raw
 from edgechat.engine.types import Message, ToolCall
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.decoding import UNREAD, decode, kind_of
+from edgechat.server.protocol.images import Part, SentImage, image_at, image_of, message_of
 from edgechat.server.protocol.strictness import Echoed
 
 BlockId = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -27,6 +28,35 @@ class TextBlock(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     cache_control: CacheHint = None
     citations: Echoed = None
+
+
+class Base64Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="base64"):
+    """The file of an image, whose format is looked up in it."""
+
+    data: str
+    media_type: str | None = None
+
+    def image(self, at: str) -> SentImage:
+        """Return the image."""
+        return image_of(self.data, at)
+
+
+class UrlSource(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="url"):
+    """A data URL; or an http(s) URL, which `edgechat serve --fetch-images` fetches."""
+
+    url: str
+
+    def image(self, at: str) -> SentImage:
+        """Return the image. Raises Refusal."""
+        return image_at(self.url, at)
+
+
+class ImageBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """An image, for models that can see."""
+
+    type: Literal["image"]
+    source: Base64Source | UrlSource
+    cache_control: CacheHint = None
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +78,7 @@ class ToolUseBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolResultBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a call: text."""
+    """The result of a call: text and images."""
 
     type: Literal["tool_result"]
     tool_use_id: BlockId
@@ -64,14 +94,15 @@ class MessageParam(msgspec.Struct, frozen=True, kw_only=True):
     content: str | Annotated[list[Raw], Meta(max_length=4096)]
 
 
-Block = TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
+Block = TextBlock | ImageBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
 _KINDS: dict[str, type[Block]] = {
     "text": TextBlock,
+    "image": ImageBlock,
     "thinking": ThinkingBlock,
     "tool_use": ToolUseBlock,
     "tool_result": ToolResultBlock,
 }
-_UNSEEN = ("image", "document", "audio", "video")
+_UNREADABLE = ("document", "audio", "video")
 """Blocks that no answer can do without."""
 
 
@@ -108,7 +139,7 @@ def ignored_blocks(sent: Sequence[MessageParam]) -> list[str]:
 
 def _answer(message: MessageParam, where: str, made: set[str]) -> Message:
     texts, thoughts, calls = [], [], []
-    for block in _blocks(message.content, where):
+    for _, block in _located(message.content, where):
         match block:
             case TextBlock(text=text):
                 texts.append(text)
@@ -117,24 +148,28 @@ def _answer(message: MessageParam, where: str, made: set[str]) -> Message:
             case ToolUseBlock():
                 made.add(block.id)
                 calls.append(ToolCall(block.id, block.name, bytes(block.input).decode()))
-            case ToolResultBlock():
-                raise Refusal("Results of tools belong into a message of the user.", param=where)
+            case ToolResultBlock() | ImageBlock():
+                raise Refusal("Results of tools and images belong into a message of the user.", param=where)
     return Message("assistant", "".join(texts), "".join(thoughts), tuple(calls))
 
 
 def _said(message: MessageParam, where: str, made: set[str]) -> list[Message]:
-    """Return what one message of the user says: the results of calls first, then the text."""
-    results, texts = [], []
-    for block in _blocks(message.content, where):
+    """Return what one message of the user says: the results of calls first, then the rest."""
+    results: list[Message] = []
+    parts: list[Part] = []
+    for at, block in _located(message.content, where):
         match block:
             case TextBlock(text=text):
-                texts.append(text)
+                parts.append(text)
+            case ImageBlock(source=source) if message.role == "user":
+                parts.append(source.image(at))
             case ToolResultBlock():
-                results.append(_result(block, where, made))
+                results.append(_result(block, at, made))
+            case ImageBlock():
+                raise Refusal("Images belong into a message of the user.", param=where)
             case _:
                 raise Refusal("Calls and thinking belong into a message of the assistant.", param=where)
-    role = message.role
-    said = [Message(role, "\n".join(texts))] if texts or not results else []
+    said = [message_of(message.role, parts)] if parts or not results else []
     return [*results, *said]
 
 
@@ -144,32 +179,38 @@ def _result(block: ToolResultBlock, where: str, made: set[str]) -> Message:
             "A tool_result must have the tool_use_id of an earlier call; no call has this one.",
             param=where,
         )
-    parts = _blocks(block.content or "", where, unread=UNREAD)
-    texts = [part.text for part in parts if isinstance(part, TextBlock)]
-    text = "\n".join(texts)
-    if block.is_error and not text.lower().startswith("error"):
-        text = f"Error: {text}"
-    return Message("tool", text, call_id=block.tool_use_id)
+    parts: list[Part] = []
+    for at, part in _located(block.content or "", where, unread=UNREAD):
+        if isinstance(part, TextBlock):
+            parts.append(part.text)
+        elif isinstance(part, ImageBlock):
+            parts.append(part.source.image(at))
+    result = message_of("tool", parts, call_id=block.tool_use_id)
+    if block.is_error and not result.content.lower().startswith("error"):
+        return msgspec.structs.replace(result, content=f"Error: {result.content}")
+    return result
 
 
-def _blocks(content: str | Sequence[Raw], where: str, *, unread: str | None = None) -> list[Block]:
-    """Return the blocks that have a meaning here. unread: stands for what no model here can see, which is
-    refused without it.
+def _located(
+    content: str | Sequence[Raw], where: str, *, unread: str | None = None
+) -> Iterator[tuple[str, Block]]:
+    """Yield the blocks that have a meaning here, each with its path.
+
+    unread: stands for what no model here can read, which is refused without it.
     """
     if isinstance(content, str):
-        return [TextBlock(text=content)]
-    found: list[Block] = []
+        yield where, TextBlock(text=content)
+        return
     for at, block in enumerate(content):
         path = f"{where}.content.{at}"
         kind = kind_of(block, path)
-        if kind in _UNSEEN and unread is not None:
-            found.append(TextBlock(text=unread))
-        elif kind in _UNSEEN:
+        if kind in _UNREADABLE and unread is not None:
+            yield path, TextBlock(text=unread)
+        elif kind in _UNREADABLE:
             raise Refusal(
-                f"{path}: only text is supported: no images, audio or files.",
+                f"{path}: only text and images are supported: no audio or files.",
                 param=path,
                 code="invalid_value",
             )
         elif kind in _KINDS:
-            found.append(decode(block, _KINDS[kind], path))
-    return found
+            yield path, decode(block, _KINDS[kind], path)

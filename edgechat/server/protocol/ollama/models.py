@@ -42,6 +42,7 @@ class TaggedModel(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     digest: str = ""
     details: ModelDetails
+    capabilities: list[str]
 
     @classmethod
     def of(cls, card: ModelCard) -> TaggedModel:
@@ -52,6 +53,7 @@ class TaggedModel(msgspec.Struct, frozen=True, kw_only=True):
             modified_at=_when(card),
             size=card.size,
             details=_details(card),
+            capabilities=_capabilities(card),
         )
 
 
@@ -94,9 +96,11 @@ class ShownModelBody(msgspec.Struct, frozen=True, kw_only=True):
             "general.parameter_count": card.n_params,
             f"{kind}.context_length": card.context,
         }
-        capabilities = ["embedding"] if card.kind == "embedding" else ["completion", "tools"]
         return cls(
-            details=_details(card), model_info=info, capabilities=capabilities, modified_at=_when(card)
+            details=_details(card),
+            model_info=info,
+            capabilities=_capabilities(card),
+            modified_at=_when(card),
         )
 
 
@@ -154,6 +158,12 @@ def embed_answer(model: str, embedded: Embedded, *, total: float, load: float) -
 
 def _when(card: ModelCard) -> str:
     return datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _capabilities(card: ModelCard) -> list[str]:
+    if card.kind == "embedding":
+        return ["embedding"]
+    return ["completion", "tools", "vision"] if card.sees else ["completion", "tools"]
 
 
 def _details(card: ModelCard) -> ModelDetails:

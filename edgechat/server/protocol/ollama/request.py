@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
@@ -11,14 +11,15 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from edgechat.engine.tool_calls.tools import check_tools
 from edgechat.engine.types import ChatRequest, Message, Sampling, ToolCall
 from edgechat.server.http.refusal import Refusal
+from edgechat.server.protocol.images import Part, image_of, message_of
 from edgechat.server.protocol.openai.generation import Factor, Model, Penalty, Seed, Stop, Whole, seed_of
 from edgechat.server.protocol.schemas import SchemaText, answer_schema, errors_about, tool_of
 from edgechat.server.protocol.strictness import no_effect
 from edgechat.settings import SamplingDefaults
 
-NoImages = Annotated[
-    Annotated[list[Any], Meta(max_length=0)] | None,
-    Meta(description="Only empty lists are accepted: this server supports only text."),
+Images = Annotated[
+    Annotated[list[str], Meta(max_length=256)] | None,
+    Meta(description="Image files in base64, for models that can see; they come before the text."),
 ]
 KeepAlive = Annotated[
     str | float | None, no_effect("Ignored: settings.toml says after how long a model is unloaded.")
@@ -70,7 +71,7 @@ class OllamaMessage(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
     thinking: str | None = None
-    images: NoImages = None
+    images: Images = None
     tool_calls: Annotated[list[CallBefore], Meta(max_length=128)] | None = None
     tool_name: Annotated[str | None, Meta(description="Of a result: the function that was called.")] = None
     tool_call_id: str | None = None
@@ -170,9 +171,14 @@ class GenerateBody(OllamaBody, frozen=True, kw_only=True):
     suffix: str | None = None
     system: str | None = None
     raw: Annotated[bool | None, Meta(description="The prompt is text to continue, as it is.")] = None
-    images: NoImages = None
+    images: Images = None
     template: Annotated[str | None, no_effect("Ignored: a model has its own template.")] = None
     context: Annotated[list[int] | None, no_effect("Ignored: common prefixes are found without it.")] = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to answer: clients send that to load a model."""
+        return not (self.prompt or self.suffix or self.images)
 
     @property
     def is_raw(self) -> bool:
@@ -182,11 +188,13 @@ class GenerateBody(OllamaBody, frozen=True, kw_only=True):
     def asked(self) -> ChatRequest:
         """Return what the engine is asked, but for what depends on the model. Raises Refusal."""
         if self.is_raw:
+            if self.images:
+                raise Refusal("Only prompts of a chat can have images: omit raw and suffix.", param="images")
             return ChatRequest(
                 id="", text=self.prompt, suffix=self.suffix or "", schema=self.schema, overflow="error"
             )
         system = (Message("system", self.system),) if self.system else ()
-        messages = (*system, Message("user", self.prompt))
+        messages = (*system, message_of("user", _parts(self.prompt, self.images, "images")))
         return ChatRequest(id="", messages=messages, schema=self.schema, overflow="window")
 
 
@@ -200,6 +208,8 @@ def _messages_of(sent: Sequence[OllamaMessage]) -> tuple[Message, ...]:
     """The calls without a result: their names, by id."""
     for at, message in enumerate(sent):
         text = message.content or ""
+        if message.images and message.role in ("system", "assistant"):
+            raise Refusal("Only messages of the user and of tools can have images.", param=f"messages[{at}]")
         if message.role == "assistant":
             calls = tuple(
                 ToolCall(
@@ -212,10 +222,17 @@ def _messages_of(sent: Sequence[OllamaMessage]) -> tuple[Message, ...]:
             waiting |= {call.id: call.name for call in calls}
             found.append(Message("assistant", text, message.thinking or "", calls))
         elif message.role == "tool":
-            found.append(Message("tool", text, call_id=_call_of(message, at, waiting)))
+            parts = _parts(text, message.images, f"messages[{at}].images")
+            found.append(message_of("tool", parts, call_id=_call_of(message, at, waiting)))
         else:
-            found.append(Message(message.role, text))
+            parts = _parts(text, message.images, f"messages[{at}].images")
+            found.append(message_of(message.role, parts))
     return tuple(found)
+
+
+def _parts(text: str, images: Sequence[str] | None, at: str) -> list[Part]:
+    """Return the parts of a message: images, then text."""
+    return [*(image_of(sent, f"{at}[{number}]") for number, sent in enumerate(images or ())), text]
 
 
 def _call_of(message: OllamaMessage, at: int, waiting: dict[str, str]) -> str:

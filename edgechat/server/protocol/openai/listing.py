@@ -23,7 +23,10 @@ class ModelsQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A model. Extensions: whether it is loaded, its kind, and its context length in tokens."""
+    """A model. Extensions: whether it is loaded, its kind, its context length in tokens, and what it reads.
+
+    `input_modalities` is left out where that is not known before the model is loaded.
+    """
 
     id: str
     object: Literal["model"] = "model"
@@ -35,6 +38,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     loaded: bool
     kind: Literal["chat", "embedding"]
     context: int
+    input_modalities: list[Literal["text", "image"]] | UnsetType = UNSET
 
     @classmethod
     def of(cls, card: ModelCard) -> ModelEntry:
@@ -47,6 +51,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
             loaded=card.loaded,
             kind=card.kind,
             context=card.context,
+            input_modalities=UNSET if card.sees is None else ["text", "image"] if card.sees else ["text"],
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -9,11 +10,12 @@ from msgspec import UNSET, Meta, UnsetType
 
 from edgechat.engine.types import Message, ToolCall
 from edgechat.server.http.refusal import Refusal
+from edgechat.server.protocol.images import Part, image_at, message_of
 from edgechat.server.protocol.strictness import Echoed, no_effect
 
 NoContent = Annotated[
     Annotated[list[Any], Meta(max_length=0)] | None,
-    Meta(description="Only empty values are accepted: this server supports only text."),
+    Meta(description="Only empty values are accepted: answers are text."),
 ]
 Name = Annotated[
     str | None,
@@ -24,7 +26,7 @@ CallId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """A part of a message. Images, audio and files are refused: only text is supported."""
+    """A part of a message. Audio and files are refused: no model here can hear, or read them."""
 
     cache_control: Echoed = None
 
@@ -65,13 +67,37 @@ class RefusalPart(ContentPart, frozen=True, kw_only=True, tag="refusal"):
         return self.refusal
 
 
-Content = (
-    str
-    | Annotated[
-        list[TextPart | InputTextPart | OutputTextPart | RefusalPart],
-        Meta(max_length=1024),
+class ImageUrl(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an image is."""
+
+    url: Annotated[
+        str,
+        Meta(
+            description="A data URL with base64; or an http(s) URL, which `edgechat serve --fetch-images` "
+            "fetches."
+        ),
     ]
+    detail: Annotated[str | None, no_effect("Ignored: each model has its own resolution.", "auto")] = None
+
+
+class ImagePart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="image_url"):
+    """An image, for models that can see."""
+
+    image_url: ImageUrl | str
+    cache_control: Echoed = None
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return self.image_url if isinstance(self.image_url, str) else self.image_url.url
+
+
+_MostParts = Meta(max_length=1024)
+Content = str | Annotated[list[TextPart | InputTextPart | OutputTextPart | RefusalPart], _MostParts]
+SeenContent = (
+    str | Annotated[list[TextPart | InputTextPart | OutputTextPart | RefusalPart | ImagePart], _MostParts]
 )
+"""Content that may have images."""
 
 
 class FunctionBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +146,7 @@ class DeveloperMessage(MessageBody, frozen=True, kw_only=True, tag="developer"):
 class UserMessage(MessageBody, frozen=True, kw_only=True, tag="user"):
     """A message of the user."""
 
-    content: Content
+    content: SeenContent
 
 
 class AssistantMessage(MessageBody, frozen=True, kw_only=True, tag="assistant"):
@@ -139,7 +165,7 @@ class AssistantMessage(MessageBody, frozen=True, kw_only=True, tag="assistant"):
         FunctionBody | None, Meta(description="The older form of tool_calls: one call.")
     ] = None
     refusal: Annotated[str | None, Meta(description="A refusal in place of the content.")] = None
-    audio: Annotated[None, Meta(description="Only null is accepted: this server supports only text.")] = None
+    audio: Annotated[None, Meta(description="Only null is accepted: answers are text.")] = None
     images: NoContent = None
     prefix: Annotated[Literal[False] | None, Meta(description="Only false is accepted.")] = None
     annotations: Echoed = None
@@ -148,7 +174,7 @@ class AssistantMessage(MessageBody, frozen=True, kw_only=True, tag="assistant"):
 class ToolMessage(MessageBody, frozen=True, kw_only=True, tag="tool"):
     """The result of a tool call."""
 
-    content: Content
+    content: SeenContent
     tool_call_id: CallId
     name: Annotated[str | None, Meta(description="Ignored: the call has the name.")] = None
 
@@ -176,7 +202,7 @@ def as_messages(sent: list[ChatMessage]) -> tuple[Message, ...]:
             case SystemMessage() | DeveloperMessage():
                 found.append(Message("system", _text(one.content)))
             case UserMessage():
-                found.append(Message("user", _text(one.content)))
+                found.append(message_of("user", _parts(one.content, at)))
             case AssistantMessage():
                 answer = _answer(one, at)
                 made |= {call.id for call in answer.calls}
@@ -190,7 +216,7 @@ def as_messages(sent: list[ChatMessage]) -> tuple[Message, ...]:
                         "assistant message; no call has this id.",
                         param=f"messages[{at}].tool_call_id",
                     )
-                found.append(Message("tool", _text(one.content), call_id=one.tool_call_id))
+                found.append(message_of("tool", _parts(one.content, at), call_id=one.tool_call_id))
             case FunctionMessage():
                 if one.name not in functions:
                     raise Refusal(
@@ -211,6 +237,18 @@ def _answer(sent: AssistantMessage, at: int) -> Message:
         raise Refusal("An assistant message must have content or tool_calls.", param=f"messages[{at}]")
     said = "" if sent.content is UNSET else _text(sent.content)
     return Message("assistant", said or sent.refusal or "", thinking, tuple(calls))
+
+
+def _parts(content: SeenContent, at: int) -> Iterator[Part]:
+    """Yield the parts of a message that may have images."""
+    if isinstance(content, str):
+        yield content
+        return
+    for number, part in enumerate(content):
+        if isinstance(part, ImagePart):
+            yield image_at(part.url, f"messages[{at}].content[{number}].image_url")
+        else:
+            yield part.said
 
 
 def _text(content: Content | None) -> str:

@@ -14,7 +14,8 @@ from msgspec import Meta, Raw
 from edgechat.engine.types import Message, ToolCall
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.decoding import UNREAD, decode, kind_of
-from edgechat.server.protocol.strictness import Echoed
+from edgechat.server.protocol.images import Part, image_at, message_of
+from edgechat.server.protocol.strictness import Echoed, no_effect
 
 JOINT = "__"
 """Between the name of a namespace and that of its function, which are one name to the model."""
@@ -24,10 +25,18 @@ CallId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class ItemPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a message or of a result; only text is supported."""
+    """A part of a message or of a result: text, or (input_image) an image."""
 
     type: str
     text: str | None = None
+    image_url: Annotated[
+        str | None,
+        Meta(
+            description="A data URL with base64; or an http(s) URL, which `edgechat serve --fetch-images` "
+            "fetches."
+        ),
+    ] = None
+    detail: Annotated[str | None, no_effect("Ignored: each model has its own resolution.", "auto")] = None
     refusal: str | None = None
     annotations: Echoed = None
     logprobs: Echoed = None
@@ -37,7 +46,7 @@ Parts = str | Annotated[list[ItemPart], Meta(max_length=1024)]
 
 
 class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of anybody; its parts are texts, of which there are several names."""
+    """A message of anybody; its parts are texts, of which there are several names, and images of the user."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
@@ -218,7 +227,7 @@ def _add(
             else:
                 found.append(Message("assistant", text))
         case MessageItem(role="user"):
-            found.append(Message("user", _text(item.content, f"{where}.content")))
+            found.append(message_of("user", _parts(item.content, f"{where}.content", seen=True)))
         case MessageItem():
             text = _text(item.content, f"{where}.content")
             if len(found) == 1 and found[0].role == "system":
@@ -238,28 +247,34 @@ def _add(
                     "The result of a call must have the call_id of an earlier call; no call has this one.",
                     param=f"{where}.call_id",
                 )
-            said = _text(item.output, f"{where}.output", unread=UNREAD)
-            found.append(Message("tool", said, call_id=item.call_id))
+            parts = _parts(item.output, f"{where}.output", seen=True, unread=UNREAD)
+            found.append(message_of("tool", parts, call_id=item.call_id))
         case ReasoningItem():
             if item.thought:
                 found.append(Message("assistant", "", item.thought))
 
 
-def _text(parts: Parts, where: str, *, unread: str | None = None) -> str:
-    """Return the text of some parts. unread: stands for others, which are refused without it."""
-    if isinstance(parts, str):
-        return parts
-    texts = []
-    for at, part in enumerate(parts):
+def _text(content: Parts, where: str) -> str:
+    return message_of("user", _parts(content, where)).content
+
+
+def _parts(content: Parts, where: str, *, seen: bool = False, unread: str | None = None) -> Iterator[Part]:
+    """Yield the parts of a message. seen: images, too. unread: stands for others, else they are refused."""
+    if isinstance(content, str):
+        yield content
+        return
+    for at, part in enumerate(content):
         text = part.refusal if part.type == "refusal" else part.text
-        if part.type not in _TEXTS or text is None:
-            if unread is not None:
-                texts.append(unread)
-                continue
+        if part.type in _TEXTS and text is not None:
+            yield text
+        elif seen and part.type == "input_image" and part.image_url is not None:
+            yield image_at(part.image_url, f"{where}[{at}].image_url")
+        elif unread is not None:
+            yield unread
+        else:
             raise Refusal(
-                f"{where}[{at}]: only parts of text are supported: no images, audio or files.",
+                f"{where}[{at}]: only text is supported, and images in messages of the user: no audio or "
+                "files.",
                 param=f"{where}[{at}]",
                 code="invalid_value",
             )
-        texts.append(text)
-    return "\n".join(texts)

@@ -573,8 +573,16 @@ async def test_what_was_left_out_is_told() -> None:
         ("messages[0]", {"messages": [{"role": "assistant"}]}),
         ("messages[0].tool_call_id", {"messages": [{"role": "tool", "tool_call_id": "x", "content": "x"}]}),
         (
-            "messages[0].content[0].type",
+            "messages[0].content[0].image_url",
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        ),
+        (
+            "messages[0].content[0].type",
+            {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
+        ),
+        (
+            "messages[0].content[0].type",
+            {"messages": [{"role": "system", "content": [{"type": "image_url", "image_url": "x"}]}]},
         ),
     ],
 )
