@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from edgechat.base.errors import EdgechatError, EngineClosed, EngineCrashed, EngineGone
 from edgechat.engine.kv.state_folder import check_id
 from edgechat.engine.protocol import EngineState
@@ -97,7 +99,9 @@ class FakeEngine:
                 except BaseException:
                     self.state = EngineState.STOPPED
                     raise
-                self.model, self.state, self.has_crashed = self.model or MODEL, EngineState.READY, False
+                sees = self.plan.projector is not None
+                self.model = self.model or msgspec.structs.replace(MODEL, sees=sees)
+                self.state, self.has_crashed = EngineState.READY, False
             assert self.model is not None
             return self.model
 

@@ -120,6 +120,10 @@ class AttachmentError(EdgechatError):
     """A file cannot be attached to a question."""
 
 
+class CannotSee(EdgechatError):
+    """A question has images, and the model that is to answer takes none."""
+
+
 class ImageError(EdgechatError):
     """A file is not an image that can be decoded, or one that is on the web cannot be fetched."""
 

@@ -71,6 +71,7 @@ COMMANDS = (
     ),
     Command("editor", "Edit the prompt in your own editor: $VISUAL or $EDITOR", "", _APP),
     Command("attach", "Attach a text file, or the list of a folder, to the next question", "FILE"),
+    Command("image", "Attach an image to the next question", "FILE"),
     Command("retry", "Regenerate the last reply"),
     Command("continue", "Continue the last reply where it was stopped or cut off"),
     Command("copy", "Copy the last reply", "", _APP),

@@ -5,12 +5,13 @@ One class, because every operation keeps three things in step: the turns shown, 
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,12 +20,15 @@ from edgechat.base.text import one_line
 from edgechat.chat.generation_options import GenerationOptions
 from edgechat.chat.messages import messages_of, title_of
 from edgechat.chat.model_choice import lasting_name
-from edgechat.chat.records import Attachment, Chat, ChatSettings, Front, Role, Turn, TurnState
+from edgechat.chat.records import AttachedImage, Attachment, Chat, ChatSettings, Front, Role, Turn, TurnState
 from edgechat.chat.reply_saver import ReplySaver
 from edgechat.chat.storage.store import TITLE_LENGTH, Store
 from edgechat.chat.tree import Tree, left_out
 from edgechat.engine.protocol import Engine
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, RequestEvent
+
+if TYPE_CHECKING:
+    from edgechat.images.library import ImageLibrary
 
 
 class Conversation:
@@ -88,6 +92,11 @@ class Conversation:
         return self._system
 
     @property
+    def images(self) -> ImageLibrary:
+        """The files of the images in it; its methods access the disk."""
+        return self._store.images
+
+    @property
     def settings(self) -> ChatSettings:
         """How replies are generated."""
         return self.chat.settings
@@ -149,7 +158,7 @@ class Conversation:
     def has_first_title(self) -> bool:
         """Whether its title is still the one that was made from the first question."""
         first = next((turn for turn in self.all_turns if turn.role != "system"), None)
-        return first is not None and self.chat.title == title_of(first.content, first.attachments)
+        return first is not None and self.chat.title == title_of(first.content, first.attached)
 
     async def retitle(self, title: str) -> bool:
         """Replace the title that was made from the first question; return whether it still was that one.
@@ -188,31 +197,40 @@ class Conversation:
             self.turns = [system, *others] if system else others
         self._system = text
 
-    async def ask(self, text: str, attachments: Sequence[Attachment] = ()) -> Turn:
+    async def ask(
+        self, text: str, attachments: Sequence[Attachment] = (), images: Sequence[AttachedImage] = ()
+    ) -> Turn:
         """Save a question and return it. Raises StoreError if it cannot be saved.
 
-        Turns that another program has added meanwhile come before it in `turns`. Raises ChatBusy if a reply
-        is being generated, also by another program, and ChatNotFound if the chat was deleted.
+        images: they are in `Store.images`. Turns that another program has added meanwhile come before it in
+        `turns`. Raises ChatBusy if a reply is being generated, also by another program, and ChatNotFound if
+        the chat was deleted.
         """
         self._check_free()
         if not self._stored:
-            return await self._begin(_encodable(text), _clean(attachments))
+            return await self._begin(text, attachments, images)
         self.put_back()
         # Another program may be writing, or have written, a reply at the end of `turns`.
         if self.turns and (self.written_elsewhere or self.turns[-1].role == "user"):
             await self._catch_up()
-        turn = self._question(text, attachments)
+        turn = self._next_question(text, attachments, images)
         while not await self._store.add_turn(turn):
             await self._catch_up()
-            turn = self._question(text, attachments)
+            turn = self._next_question(text, attachments, images)
         self._append(turn)
         return turn
 
-    async def edit(self, turn_id: str, text: str, attachments: Sequence[Attachment] | None = None) -> Turn:
+    async def edit(
+        self,
+        turn_id: str,
+        text: str,
+        attachments: Sequence[Attachment] | None = None,
+        images: Sequence[AttachedImage] | None = None,
+    ) -> Turn:
         """Save another version of a question, which ends `turns`; the old line stays in the store.
 
-        attachments: None keeps those of the old version. Raises StoreError, ChatNotFound, and ChatBusy, also
-        if another program is writing at the end of `turns`.
+        attachments, images: None keeps those of the old version. Raises StoreError, ChatNotFound, and
+        ChatBusy, also if another program is writing at the end of `turns`.
         """
         self._check_free()
         self.put_back()
@@ -222,8 +240,12 @@ class Conversation:
         old = next(questions, None)
         if old is None:
             raise ChatNotFound("Only a question of this conversation can be edited.")
-        files = old.attachments if attachments is None else _clean(attachments)
-        turn = self._turn("user", _encodable(text), old.parent_id, attachments=files)
+        turn = self._question(
+            text,
+            old.attachments if attachments is None else attachments,
+            old.images if images is None else images,
+            old.parent_id,
+        )
         before = self.turns[: self.turns.index(old)]
         await self._store.add_turn(turn, branch=True)
         self.turns = before
@@ -279,7 +301,7 @@ class Conversation:
             self._tree.remove(question.id)
             self.turns = self._tree.line(question.parent_id)
         else:
-            await self._store.delete(self.chat.id)
+            await self._store.take_back(self.chat.id)
             self._system, self._stored = self.system, False
             self.chat = msgspec.structs.replace(self.chat, id=uuid.uuid4().hex, title="")
             self.turns, self._tree = [], Tree()
@@ -305,14 +327,10 @@ class Conversation:
             raise RuntimeError("there is no turn of the user that waits for an answer")
         if last.is_cut:
             reply = msgspec.structs.replace(last, state="streaming", error=None)
-            begun = (Message("assistant", last.content, last.thinking),)
-            messages = (*messages_of(self.turns[:-1]), *begun)
         else:
             reply = self._turn("assistant", "", last.id, state="streaming")
-            messages = messages_of(self.turns)
         request = ChatRequest(
             id=uuid.uuid4().hex if last.is_cut else reply.id,
-            messages=messages,
             sampling=options.sampling,
             max_tokens=options.max_tokens,
             stop=options.stop,
@@ -324,6 +342,8 @@ class Conversation:
         self._running, self._begun, self._stopping = (engine, request.id), False, False
         try:
             saver = self._saver = ReplySaver(self._store, reply, before=last if last.is_cut else None)
+            messages = await self._messages(engine)
+            request = msgspec.structs.replace(request, messages=messages)
             async with aclosing(self._write(saver, engine, request, on_progress)) as events:
                 async for event in events:
                     yield event
@@ -373,6 +393,19 @@ class Conversation:
         if self._begun:
             await engine.cancel(request_id)
         return self._begun
+
+    async def _messages(self, engine: Engine) -> tuple[Message, ...]:
+        """Return the messages for a model, with images only if it sees."""
+        turns, begun = self.turns, tuple[Message, ...]()
+        if turns[-1].is_cut:
+            last = turns[-1]
+            turns, begun = turns[:-1], (Message("assistant", last.content, last.thinking),)
+        digests = {image.digest for turn in turns for image in turn.images}
+        if not digests or engine.model is None or not engine.model.sees:
+            return (*messages_of(turns), *begun)
+        library = self.images
+        found = await asyncio.to_thread(lambda: {digest: library.get(digest) for digest in digests})
+        return (*messages_of(turns, found.get), *begun)
 
     async def _write(
         self,
@@ -459,12 +492,14 @@ class Conversation:
             raise _written_elsewhere()
         self._tree, self.turns = tree, line
 
-    async def _begin(self, text: str, attachments: tuple[Attachment, ...]) -> Turn:
+    async def _begin(
+        self, text: str, attachments: Sequence[Attachment], images: Sequence[AttachedImage]
+    ) -> Turn:
         """Store the chat with its first question; return that."""
-        now, title = time.time(), self.chat.title or title_of(text, attachments)
-        chat = msgspec.structs.replace(self.chat, title=title, created_at=now, updated_at=now)
         system = self._turn("system", self._system, None) if self._system else None
-        turn = self._turn("user", text, system.id if system else None, attachments=attachments)
+        turn = self._question(text, attachments, images, system.id if system else None)
+        now, title = time.time(), self.chat.title or title_of(turn.content, turn.attached)
+        chat = msgspec.structs.replace(self.chat, title=title, created_at=now, updated_at=now)
         await self._store.add_turn(turn, chat=chat, system=system)
         self.chat, self._stored = chat, True
         if system is not None:
@@ -480,9 +515,26 @@ class Conversation:
             self.turns.append(turn)
         self._tree.put(turn)
 
-    def _question(self, text: str, attachments: Sequence[Attachment]) -> Turn:
-        parent_id = self.turns[-1].id if self.turns else None
-        return self._turn("user", _encodable(text), parent_id, attachments=_clean(attachments))
+    def _next_question(
+        self, text: str, attachments: Sequence[Attachment], images: Sequence[AttachedImage]
+    ) -> Turn:
+        """Return a question after the last turn."""
+        return self._question(text, attachments, images, self.turns[-1].id if self.turns else None)
+
+    def _question(
+        self,
+        text: str,
+        attachments: Sequence[Attachment],
+        images: Sequence[AttachedImage],
+        parent_id: str | None,
+    ) -> Turn:
+        return msgspec.structs.replace(
+            self._turn("user", _encodable(text), parent_id),
+            attachments=tuple(
+                Attachment(_encodable(file.name), _encodable(file.text)) for file in attachments
+            ),
+            images=tuple(msgspec.structs.replace(image, name=_encodable(image.name)) for image in images),
+        )
 
     def _turn(
         self,
@@ -491,7 +543,6 @@ class Conversation:
         parent_id: str | None,
         *,
         state: TurnState = "complete",
-        attachments: tuple[Attachment, ...] = (),
     ) -> Turn:
         return Turn(
             id=uuid.uuid4().hex,
@@ -501,7 +552,6 @@ class Conversation:
             state=state,
             parent_id=parent_id,
             created_at=time.time(),
-            attachments=attachments,
         )
 
 
@@ -522,7 +572,3 @@ def _written_elsewhere() -> ChatBusy:
 
 def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
-
-
-def _clean(attachments: Sequence[Attachment]) -> tuple[Attachment, ...]:
-    return tuple(Attachment(_encodable(file.name), _encodable(file.text)) for file in attachments)

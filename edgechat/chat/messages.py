@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from edgechat.base.text import one_line
-from edgechat.chat.records import Attachment, Turn
+from edgechat.chat.records import AttachedImage, Attachment, Turn
 from edgechat.engine.types import Message
+from edgechat.images.image import PLACE, Image
 
 _TITLE_LENGTH, _LINE_LENGTH = 60, 1000
 _LINK = re.compile(r"!?\[([^\]\n]*)\]\([^)\n]*\)")
@@ -19,18 +20,24 @@ _BEFORE_TITLE = re.compile(r"^title\s*:\s*", re.IGNORECASE)
 _WITHOUT_WORDS = re.compile(r"\s*(?:```|~~~|[-=*_]{3,}\s*$)")
 
 
-def messages_of(turns: Sequence[Turn]) -> tuple[Message, ...]:
+def messages_of(
+    turns: Sequence[Turn], find_image: Callable[[str], Image | None] = lambda _digest: None
+) -> tuple[Message, ...]:
     """Return the messages for the model.
 
     Empty replies are omitted, and successive turns of one role are joined: most templates require that roles
-    alternate.
+    alternate. find_image: returns the image of a digest; of one that is not found, the model is told that it
+    is missing.
     """
     messages: list[Message] = []
     for group in grouped(turns):
         sent = [turn for turn in group if not _is_empty_reply(turn)]
         if sent:
-            text = "\n\n".join(map(_text, sent))
-            messages.append(Message(sent[0].role, text, sent[0].thinking if len(sent) == 1 else ""))
+            images = [[find_image(image.digest) for image in turn.images] for turn in sent]
+            text = "\n\n".join(map(_text, sent, images))
+            thinking = sent[0].thinking if len(sent) == 1 else ""
+            found = tuple(image for group in images for image in group if image is not None)
+            messages.append(Message(sent[0].role, text, thinking, images=found))
     return tuple(messages)
 
 
@@ -45,15 +52,18 @@ def grouped(turns: Sequence[Turn]) -> list[list[Turn]]:
     return groups
 
 
-def title_of(text: str, attachments: Sequence[Attachment] = ()) -> str:
-    """Return the title for a first question: its first line with words, without Markdown's markup."""
+def title_of(text: str, attached: Sequence[Attachment | AttachedImage] = ()) -> str:
+    """Return the title for a first question: its first line with words, without Markdown's markup.
+
+    Without any, the name of the first thing that is attached.
+    """
     for line in text.splitlines():
         if not _WITHOUT_WORDS.match(line):
             line = _LINK.sub(r"\1", _BEFORE_LINE.sub("", line[:_LINE_LENGTH]))
             title = one_line(_AROUND_WORDS.sub("", line), _TITLE_LENGTH)
             if title:
                 return title
-    return one_line(attachments[0].name if attachments else text, _TITLE_LENGTH)
+    return one_line(attached[0].name if attached else text, _TITLE_LENGTH)
 
 
 def title_question(question: str, answer: str) -> str:
@@ -83,8 +93,22 @@ def _is_empty_reply(turn: Turn) -> bool:
     return turn.role == "assistant" and not turn.content
 
 
-def _text(turn: Turn) -> str:
-    return "\n\n".join([*map(fenced, turn.attachments), *([turn.content] if turn.content else [])])
+def _text(turn: Turn, images: Sequence[Image | None]) -> str:
+    """Return what a turn says, with the places of the images that were found: before the text.
+
+    Only several are named: the name of a single one would only suggest what is in it.
+    """
+    parts = [*map(fenced, turn.attachments), *([turn.content] if turn.content else [])]
+    text = "\n\n".join(parts).replace(PLACE, "")  # no place of an image, but pasted
+    if len(turn.images) == 1 and images[0] is not None:
+        return PLACE + text
+    shown = [_shown(image, found) for image, found in zip(turn.images, images, strict=True)]
+    return "\n\n".join([*(["\n".join(shown)] if shown else []), *([text] if text else [])])
+
+
+def _shown(image: AttachedImage, found: Image | None) -> str:
+    name = one_line(image.name, 100).replace(PLACE, "")
+    return f"{name}: {PLACE}" if found is not None else f"({name}, an image, is missing here.)"
 
 
 def fenced(attachment: Attachment) -> str:

@@ -81,6 +81,22 @@ class Attachment(msgspec.Struct, frozen=True):
     text: str
 
 
+class AttachedImage(msgspec.Struct, frozen=True):
+    """An image that is sent with a question; the store keeps its file, see `Store.images`."""
+
+    name: str
+    digest: str
+    """Of its file; see `edgechat.images.image.Image`."""
+    width: int
+    """Pixels."""
+    height: int
+
+    @property
+    def size(self) -> str:
+        """Its size as text."""
+        return f"{self.width:,} × {self.height:,}"
+
+
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings of one chat; None: as in settings.toml, or recommended for the model."""
 
@@ -118,6 +134,13 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorInfo | None = None
     attachments: tuple[Attachment, ...] = ()
     """Sent to the model before the text of a question."""
+    images: tuple[AttachedImage, ...] = ()
+    """Sent to the model before these."""
+
+    @property
+    def attached(self) -> tuple[AttachedImage | Attachment, ...]:
+        """All that is sent before the text."""
+        return (*self.images, *self.attachments)
 
     @property
     def is_cut(self) -> bool:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Protocol
 
 from edgechat import settings
-from edgechat.base.errors import EdgechatError, EngineClosed, FolderError, StoreUnwritable
+from edgechat.base.errors import CannotSee, EdgechatError, EngineClosed, FolderError, StoreUnwritable
+from edgechat.base.text import one_line
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.generation_options import CommandLineOptions, GenerationOptions, resolve_options
 from edgechat.chat.messages import title_in, title_question
@@ -158,6 +159,26 @@ class ChatSession:
         """The engine, if there is one already."""
         return self._engine
 
+    @property
+    def sees(self) -> bool | None:
+        """Whether the model takes images: as it says, or before it is loaded as its plan does.
+
+        None before it is known which model answers.
+        """
+        if self._engine is not None and self._engine.model is not None:
+            return self._engine.model.sees
+        if self.plan is None:
+            return None
+        return self.plan.projector is not None and self.plan.projector.vision
+
+    async def check_sees(self) -> None:
+        """Raise CannotSee if the model takes no images; also the errors of `engine`."""
+        await self.engine()
+        if not self.sees:
+            assert self.plan is not None
+            name = one_line(self.plan.model_name, 60)
+            raise CannotSee(f"{name} cannot see images.", hint=self.plan.no_vision or None)
+
     async def switch_model(self, name: str) -> LoadPlan:
         """Let another model answer from now on; if it cannot be planned, the present one stays.
 
@@ -212,8 +233,9 @@ class ChatSession:
         engine = await self.engine()
         assert self.model is not None
         await conversation.use_model(self.model)
-        if engine.model is None and self.settings.think is not None:
-            await engine.start(on_progress)  # to know whether the model can switch its thinking
+        has_images = any(turn.images for turn in conversation.turns)
+        if engine.model is None and (has_images or self.settings.think is not None):
+            await engine.start(on_progress)  # to know whether the model sees, and can switch its thinking
         options = self.generation_options(conversation.chat.settings)
         async with aclosing(conversation.answer(engine, options, on_progress=on_progress)) as events:
             async for event in events:

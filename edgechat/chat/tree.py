@@ -110,7 +110,7 @@ class Tree:
 
 def has_words(turn: Turn) -> bool:
     """Return whether a turn is not empty."""
-    return bool(turn.content or turn.thinking or turn.attachments)
+    return bool(turn.content or turn.thinking or turn.attachments or turn.images)
 
 
 def left_out(turns: Sequence[Turn]) -> list[Turn]:

@@ -66,6 +66,13 @@ def run(
             help="The question. Text piped in is appended to it; - uses only the piped text.",
         ),
     ] = None,
+    image: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Send an image with the question; can be repeated. - takes it from standard input.",
+        ),
+    ] = None,
     system: Annotated[str | None, typer.Option(help="The system prompt of a new conversation.")] = None,
     last: Annotated[
         bool, typer.Option("--continue", "-c", help="Continue the last conversation of the command line.")
@@ -159,6 +166,7 @@ def run(
     options = command.RunOptions(
         model=model,
         prompt=None if prompt is None else as_text(prompt),
+        images=tuple(image or ()),
         system=None if system is None else as_text(system),
         generation=CommandLineOptions(
             sampling=sampling,

@@ -11,6 +11,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from edgechat.settings import Backend
     from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.overlays.help import Part
+    from edgechat.tui.transcript.pieces import ThumbnailKey, UserSheet
+    from edgechat.tui.transcript.thumbnails import Thumbnails
 
 
 _QUIT_AGAIN = 3.0
@@ -203,9 +206,27 @@ class EdgechatApp(App[None]):
             await self._chat.close_session()
         except EdgechatError as error:
             self.fault = error
+        if "_thumbnails" in self.__dict__:
+            await self._thumbnails.close()
         restore_hang_up()
         self.window.restore_title()
         self.exit()
+
+    # Thumbnails, which the transcript and the versions of a turn show.
+
+    @cached_property
+    def _thumbnails(self) -> Thumbnails:
+        from edgechat.tui.transcript.thumbnails import Thumbnails
+
+        return Thumbnails(self._chat.library_of_images)
+
+    def on_user_sheet_thumbnails_wanted(self, event: Any) -> None:
+        self.run_worker(self._make_thumbnails(event.sheet, event.wanted), group="pictures")
+
+    async def _make_thumbnails(self, sheet: UserSheet, wanted: Sequence[ThumbnailKey]) -> None:
+        for key in wanted:
+            if sheet.is_attached:  # it is not scrolled away again
+                sheet.show_thumbnails({key: await self._thumbnails.make(*key)})
 
     async def action_copy_or_stop(self) -> None:
         """Copy the selection; without one, stop the answer; else clear the prompt; else ask, then quit."""

@@ -14,11 +14,13 @@ from collections.abc import Awaitable, Callable
 from datetime import date, datetime, tzinfo
 from pathlib import Path
 
+import msgspec
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
 from edgechat.base.errors import EngineCrashed
+from edgechat.chat.attachments.images import keep_image
 from edgechat.chat.commands import commands_of
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Attachment
@@ -30,8 +32,10 @@ from edgechat.tui.app import EdgechatApp
 from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.models.pull import PullState
 from edgechat.tui.theme import THEMES
-from tests.fakes import FakeEngine, thought
+from tests.fakes import MODEL, FakeEngine, thought
+from tests.images.files import encoded, quadrants
 from tests.tui import rooms
+from tests.tui.chat.test_seeing import world as seeing_world
 from tests.tui.driving import app_with, ask, say, text_of, until
 from tests.tui.libraries import GIB, Fake
 from tests.tui.models.test_screen import world
@@ -163,6 +167,29 @@ async def attached(pilot: Pilot[None]) -> None:
     await pilot.press(*"And these?", "ctrl+j")
 
 
+async def attach_image(pilot: Pilot[None]) -> None:
+    library = await pane(pilot).library_of_images()
+    pane(pilot).pane.attach(keep_image(library, encoded(quadrants(640, 400), "PNG"), "photo.png"))
+
+
+async def images(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    await attach_image(pilot)
+    await say(pilot, "What is on this photo?")
+    await until(pilot, lambda: "▀" in text_of(pilot) and "Four colours." in text_of(pilot))
+    await attach_image(pilot)
+    pane(pilot).pane.attach(Attachment("notes.txt", "milk\neggs"))
+    await pilot.press(*"Is that what the notes say?")
+
+
+async def blind(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    await attach_image(pilot)
+    await say(pilot, "What is on this photo?")
+    await until(pilot, lambda: "F8" in text_of(pilot))
+    await until(pilot, lambda: "see images ─╯" in text_of(pilot))
+
+
 async def commands(pilot: Pilot[None]) -> None:
     await opened(pilot)
     await pilot.press("/", "p")
@@ -274,7 +301,8 @@ async def models(pilot: Pilot[None]) -> None:
 
 Scene = Callable[[Pilot[None]], Awaitable[None]]
 SCENES: tuple[Scene, ...] = (
-    *(empty, chat, markdown, turns, stopped, versions, found, attached, commands, crash, window, parameters),
+    *(empty, chat, markdown, turns, stopped, versions, found, attached, images, blind),
+    *(commands, crash, window, parameters),
     *(palette, help_, settings, conversations, trash, search, engine_room, first_run, waiting, switcher),
     models,
 )
@@ -306,6 +334,10 @@ def engine_for(scene: Scene) -> FakeEngine:
         return FakeEngine(SCRIPTS[0], ["One, two,", 60.0])
     if scene is window:
         return FakeEngine(["One."], ["Two."], ["Three."], [Dropped("", 1), "Four."])
+    if scene is images:
+        engine = FakeEngine(["Four colours."])
+        engine.model = msgspec.structs.replace(MODEL, sees=True)
+        return engine
     if scene is markdown:
         return FakeEngine([MARKDOWN])
     engine = FakeEngine(*SCRIPTS)
@@ -328,8 +360,11 @@ async def test_a_screen_looks_as_it_did(
     if scene in (conversations, trash, search):
         await write_conversations(path)
     library = library_of(tmp_path) if scene in (first_run, waiting, switcher, models) else None
+    if scene is blind:
+        library = seeing_world(Path("/models"), is_here=True).library()
     presets = {"poet": Preset(system="You write haiku.", sampling=SamplingDefaults(temperature=1.2))}
-    app = app_with(engine_for(scene), path, settings=Settings(presets=presets), library=library)
+    model = "guide" if scene is blind else None  # else the first run would be offered
+    app = app_with(engine_for(scene), path, model=model, settings=Settings(presets=presets), library=library)
     async with app.run_test(size=(width, 36)) as pilot:
         app.chat.prompt.cursor_blink = False
         await scene(pilot)

@@ -1,17 +1,26 @@
-"""A conversation as Markdown for people, and as JSON to be imported again (see `importing`)."""
+"""A conversation as Markdown for people, and as JSON to be imported again (see `importing`).
+
+JSON has the files of its images in it, Markdown at most links to them.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
-from edgechat.base.text import escaped_json, flat, printable
+from edgechat.base.errors import ImageError
+from edgechat.base.text import escaped_json, flat, one_line, printable
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.import_export.format import ExportedChat, ExportedFile, ExportedTurn
+from edgechat.chat.import_export.format import ExportedChat, ExportedFile, ExportedImage, ExportedTurn
 from edgechat.chat.messages import fenced
-from edgechat.chat.records import Chat
+from edgechat.chat.records import AttachedImage, Chat, Turn
+from edgechat.images.decoding import read_file
 
 _ENDINGS = {
     "stopped": "(stopped here)",
@@ -21,19 +30,41 @@ _ENDINGS = {
 }
 
 
-def to_markdown(conversation: Conversation) -> str:
-    """Return the line that is shown as Markdown, without control characters."""
-    return printable("\n\n".join(_paragraphs(conversation))) + "\n"
+def to_markdown(conversation: Conversation, links: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the line that is shown as Markdown, without control characters.
+
+    links: the paths of images, by their digests; of those that have none, there is only a line.
+    """
+    return printable("\n\n".join(_paragraphs(conversation, links))) + "\n"
 
 
 def to_json(conversation: Conversation) -> str:
-    """Return a whole conversation, without its id, as JSON of an `ExportedFile`."""
+    """Return a whole conversation, without its id, as JSON of an `ExportedFile`. Reads its images."""
     file = ExportedFile(
         chat=msgspec.convert(conversation.chat, ExportedChat, from_attributes=True),
-        turns=msgspec.convert(conversation.all_turns, tuple[ExportedTurn, ...], from_attributes=True),
+        turns=tuple(_exported(turn, conversation) for turn in conversation.all_turns),
         leaf=conversation.turns[-1].id if conversation.turns else None,
     )
     return escaped_json(msgspec.json.format(msgspec.json.encode(file), indent=1).decode()) + "\n"
+
+
+def data_of(conversation: Conversation, image: AttachedImage) -> bytes | None:
+    """Return the file of an image; None if it is missing. Reads it from the disk."""
+    found = conversation.images.get(image.digest)
+    with suppress(ImageError):
+        return read_file(Path(found.path)) if found is not None else None
+    return None
+
+
+def _exported(turn: Turn, conversation: Conversation) -> ExportedTurn:
+    values = {name: getattr(turn, name) for name in ExportedTurn.__struct_fields__}
+    values["images"] = tuple(
+        ExportedImage(
+            name=image.name, width=image.width, height=image.height, data=data_of(conversation, image)
+        )
+        for image in turn.images
+    )
+    return ExportedTurn(**values)
 
 
 def counted(messages: int) -> str:
@@ -46,7 +77,7 @@ def model_name(chat: Chat) -> str:
     return os.path.basename(chat.model) if os.path.isabs(chat.model) else chat.model
 
 
-def _paragraphs(conversation: Conversation) -> Iterator[str]:
+def _paragraphs(conversation: Conversation, links: Mapping[str, str]) -> Iterator[str]:
     chat = conversation.chat
     yield f"# {flat(chat.title)}"
     about = [chat.id, f"started on {chat.date}", counted(conversation.n_messages)]
@@ -55,8 +86,16 @@ def _paragraphs(conversation: Conversation) -> Iterator[str]:
     speakers = {"system": "System prompt", "user": "You", "assistant": "Answer"}
     for turn in conversation.turns:
         yield f"## {speakers[turn.role]}"
+        yield from (_image(image, links) for image in turn.images)
         yield from map(fenced, turn.attachments)
         if turn.content:
             yield turn.content.strip("\n")
         if turn.state in _ENDINGS:
             yield _ENDINGS[turn.state]
+
+
+def _image(image: AttachedImage, links: Mapping[str, str]) -> str:
+    name = re.sub(r"[][\\]", "", one_line(image.name, 100))
+    if image.digest in links:
+        return f"![{name}]({links[image.digest]})"
+    return f"(Image: {name}, {image.size})"

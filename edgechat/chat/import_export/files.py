@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from urllib.parse import quote
 
+from edgechat.base import paths
 from edgechat.base.errors import NotAChat, NotWritten
 from edgechat.base.text import one_line
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.import_export.export import to_json, to_markdown
+from edgechat.chat.import_export.export import data_of, to_json, to_markdown
 from edgechat.chat.import_export.importing import MOST_BYTES
+from edgechat.chat.records import AttachedImage
 
 _NAME = 60
 _ERRORS = (OSError, RuntimeError, ValueError)
@@ -60,9 +63,38 @@ def export_to_file(conversation: Conversation, name: str) -> Path:
     name: see `target`. Raises NotWritten.
     """
     path = target(name, conversation.chat.title)
-    as_json = path.suffix.lower() == ".json"
-    write(path, to_json(conversation) if as_json else to_markdown(conversation))
+    write_chat(conversation, path, as_json=path.suffix.lower() == ".json")
     return path.absolute()
+
+
+def write_chat(conversation: Conversation, path: Path, *, as_json: bool, force: bool = False) -> None:
+    """Write a conversation to a file, which links to its images in a folder beside it, or (JSON) has them.
+
+    Raises NotWritten, also if the file exists, unless `force`.
+    """
+    if as_json:
+        write(path, to_json(conversation), force=force)
+        return
+    images = {image.digest: image for turn in conversation.turns for image in turn.images}
+    folder = path.with_name(f"{path.stem}-images")
+    names = {digest: _file_name(image) for digest, image in images.items()}
+    found = {digest: data for digest in images if (data := data_of(conversation, images[digest])) is not None}
+    links = {digest: quote(f"{folder.name}/{names[digest]}") for digest in found}
+    write(path, to_markdown(conversation, links), force=force)
+    try:
+        if found:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        for digest, data in found.items():
+            paths.replace(folder / names[digest], data)
+    except OSError as error:
+        raise _not_written(folder, error) from error
+
+
+def _file_name(image: AttachedImage) -> str:
+    """Return a name that is safe, and no other image's: 'photo-3f2a9c41.png'."""
+    stem, suffix = os.path.splitext(image.name)
+    words = re.sub(r"[^\w]+", "-", stem).strip("-_")[:_NAME] or "image"
+    return f"{words}-{image.digest[:8]}{re.sub(r'[^.a-z0-9]', '', suffix.lower())[:6]}"
 
 
 def free_name(title: str, ending: str, folder: Path) -> Path:

@@ -26,6 +26,16 @@ class ExportedChat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     settings: ChatSettings = ChatSettings()
 
 
+class ExportedImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An image of a question in a file."""
+
+    name: str
+    width: int = 0
+    height: int = 0
+    data: bytes | None = None
+    """Its file, as base64; None if that was missing."""
+
+
 class ExportedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A turn in a file."""
 
@@ -39,6 +49,7 @@ class ExportedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     figures: Figures | None = None
     error: ErrorInfo | None = None
     attachments: tuple[Attachment, ...] = ()
+    images: tuple[ExportedImage, ...] = ()
 
 
 class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,26 +6,41 @@ twice gives two conversations.
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import math
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import date
 from typing import Any, Never
 
 import msgspec
 
-from edgechat.base.errors import NotAChat
+from edgechat.base.errors import ImageError, NotAChat
 from edgechat.base.text import one_line
-from edgechat.chat.import_export.format import FORMAT, VERSION, ExportedFile, ExportedTurn
+from edgechat.chat.import_export.format import (
+    FORMAT,
+    VERSION,
+    ExportedFile,
+    ExportedImage,
+    ExportedTurn,
+)
 from edgechat.chat.messages import title_of
-from edgechat.chat.records import Chat, Role, Turn
+from edgechat.chat.records import AttachedImage, Chat, Role, Turn
 from edgechat.chat.storage.rows import settings_of
-from edgechat.chat.storage.store import TITLE_LENGTH
+from edgechat.chat.storage.store import TITLE_LENGTH, Store
+from edgechat.images.decoding import Decoder
+from edgechat.images.image import Image
+from edgechat.images.library import ImageLibrary, digest_of
 
-MOST_BYTES = 64 * 2**20
+MOST_BYTES = 256 * 2**20
+"""Of a file, with its images; those are a third larger in it."""
 MOST_TURNS = 100_000
 _MOST_ATTACHMENTS = 100
+_LARGEST = 1 << 20
+"""Pixels of a side of an image, where only the file tells."""
 _KNOWN = (
     'Supported are files written by `edgechat chats export --json`, and lists of {"role": …, "content": …}.'
 )
@@ -38,10 +53,44 @@ _ROLES: dict[str, Role] = {
 
 
 class ImportedChat(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation that is not stored yet; see `Store.add`."""
+    """A conversation that is not stored yet; see `add_chat`."""
 
     chat: Chat
     turns: tuple[Turn, ...]
+    files: dict[str, bytes] = {}
+    """The images of the turns, by their digests."""
+
+
+async def add_chat(store: Store, new: ImportedChat) -> None:
+    """Store a conversation and those of its images that can be decoded. Raises StoreError.
+
+    The others are missing in it, as if they had been deleted.
+    """
+    turns = new.turns
+    if new.files:
+        added = await asyncio.to_thread(_add_images, store.images, new.files)
+        turns = tuple(_with_sizes(turn, added) for turn in turns)
+    await store.add(new.chat, turns)
+
+
+def _add_images(library: ImageLibrary, files: Mapping[str, bytes]) -> dict[str, Image]:
+    added: dict[str, Image] = {}
+    with Decoder() as decoder:
+        for digest, data in files.items():
+            with suppress(ImageError):
+                added[digest] = library.add(data, decoder=decoder)
+    return added
+
+
+def _with_sizes(turn: Turn, added: Mapping[str, Image]) -> Turn:
+    """Return a turn whose images have the sizes that were found, not those that the file tells."""
+    images = tuple(
+        msgspec.structs.replace(image, width=found.width, height=found.height)
+        if (found := added.get(image.digest)) is not None
+        else image
+        for image in turn.images
+    )
+    return msgspec.structs.replace(turn, images=images)
 
 
 def parse_chat(text: str | bytes) -> ImportedChat:
@@ -93,7 +142,16 @@ def _from_export(table: dict[str, Any]) -> ImportedChat:
         settings=settings_of(msgspec.json.encode(settings).decode()),
         leaf=ids.get(file.leaf or ""),
     )
-    return ImportedChat(chat=chat, turns=tuple(_turn(turn, chat.id, ids) for turn in file.turns))
+    return _imported(chat, file.turns, ids)
+
+
+def _imported(chat: Chat, turns: Sequence[ExportedTurn], ids: dict[str, str]) -> ImportedChat:
+    data = [image.data for turn in turns for image in turn.images if image.data is not None]
+    return ImportedChat(
+        chat=chat,
+        turns=tuple(_turn(turn, chat.id, ids) for turn in turns),
+        files={digest_of(one): one for one in data},
+    )
 
 
 def _check(turns: Sequence[ExportedTurn]) -> None:
@@ -110,7 +168,7 @@ def _check(turns: Sequence[ExportedTurn]) -> None:
             _refuse(f"turn {number} answers a turn that does not precede it")
         if turn.role == "system" and number > 1:
             _refuse(f"turn {number} is a system prompt, which must be the first turn")
-        if len(turn.attachments) > _MOST_ATTACHMENTS:
+        if len(turn.attachments) + len(turn.images) > _MOST_ATTACHMENTS:
             _refuse(f"turn {number} has more than {_MOST_ATTACHMENTS} attachments")
         known.add(turn.id)
 
@@ -123,34 +181,40 @@ def _turn(turn: ExportedTurn, chat_id: str, ids: dict[str, str]) -> Turn:
         # No program writes it any more.
         "state": "interrupted" if turn.state == "streaming" else turn.state,
         "created_at": _past(turn.created_at),
+        "images": tuple(map(_image, turn.images)),
     }
     return Turn(chat_id=chat_id, **values)
+
+
+def _image(image: ExportedImage) -> AttachedImage:
+    digest = digest_of(image.data) if image.data is not None else ""
+    width, height = (max(0, min(side, _LARGEST)) for side in (image.width, image.height))
+    return AttachedImage(one_line(image.name), digest, width, height)
 
 
 def _from_messages(messages: list[Any], model: str, title: str) -> ImportedChat:
     if len(messages) > MOST_TURNS:
         _refuse(f"it has {len(messages)} messages, and the limit is {MOST_TURNS}")
-    texts: list[tuple[Role, str]] = []
-    for number, message in enumerate(messages, 1):
-        role, content = _message(number, message)
-        if role == "system" and any(other != "system" for other, _ in texts):
-            _refuse(f"message {number} is a system prompt, which must be the first message")
-        if role == "system" and texts:
-            texts[-1] = (role, f"{texts[-1][1]}\n\n{content}")
-        else:
-            texts.append((role, content))
-    if not any(role != "system" for role, _ in texts):
-        _refuse("it contains no text")
     turns: list[ExportedTurn] = []
-    for role, content in texts:
-        parent_id = turns[-1].id if turns else None
-        turns.append(ExportedTurn(id=uuid.uuid4().hex, parent_id=parent_id, role=role, content=content))
-    chat = _new_chat(title, model, turns)
-    ids = {turn.id: turn.id for turn in turns}
-    return ImportedChat(chat=chat, turns=tuple(_turn(turn, chat.id, ids) for turn in turns))
+    for number, message in enumerate(messages, 1):
+        role, content, images = _message(number, message)
+        if role == "system" and any(turn.role != "system" for turn in turns):
+            _refuse(f"message {number} is a system prompt, which must be the first message")
+        if role == "system" and turns:
+            turns[-1] = msgspec.structs.replace(turns[-1], content=f"{turns[-1].content}\n\n{content}")
+        else:
+            parent_id = turns[-1].id if turns else None
+            turns.append(
+                ExportedTurn(
+                    id=uuid.uuid4().hex, parent_id=parent_id, role=role, content=content, images=images
+                )
+            )
+    if not any(turn.role != "system" for turn in turns):
+        _refuse("it contains no text")
+    return _imported(_new_chat(title, model, turns), turns, {turn.id: turn.id for turn in turns})
 
 
-def _message(number: int, message: Any) -> tuple[Role, str]:
+def _message(number: int, message: Any) -> tuple[Role, str, tuple[ExportedImage, ...]]:
     if not isinstance(message, dict):
         _refuse(f"message {number} is not an object with a role and content")
     name = message.get("role")
@@ -158,15 +222,39 @@ def _message(number: int, message: Any) -> tuple[Role, str]:
     if role is None:
         _refuse(f"message {number} has the role {one_line(repr(name), 40)}: not system, user or assistant")
     content = message.get("content")
+    images: list[ExportedImage] = []
     if isinstance(content, list):
-        if not all(_is_text(part) for part in content):
-            _refuse(f"message {number} has parts that are not text")
-        content = "\n\n".join(part["text"] for part in content)
+        texts = [part["text"] for part in content if _is_text(part)]
+        data = [_data_in(part["image_url"]["url"]) for part in content if role == "user" and _is_image(part)]
+        if len(texts) + len(data) < len(content):
+            _refuse(f"message {number} has parts that are neither text nor an image of the user")
+        if None in data:
+            _refuse(f"message {number} has an image that is not in the file")
+        content = "\n\n".join(texts)
+        images = [ExportedImage(name=f"image {at}", data=one) for at, one in enumerate(data, 1)]
+        if len(images) > _MOST_ATTACHMENTS:
+            _refuse(f"message {number} has more than {_MOST_ATTACHMENTS} images")
     if content is None and role == "assistant":
         content = ""  # a tool call
     if not isinstance(content, str):
         _refuse(f"the content of message {number} is not text")
-    return role, content
+    return role, content, tuple(images)
+
+
+def _is_image(part: Any) -> bool:
+    image = part.get("image_url") if isinstance(part, dict) and part.get("type") == "image_url" else None
+    return isinstance(image, dict) and isinstance(image.get("url"), str)
+
+
+def _data_in(url: str) -> bytes | None:
+    """Return the bytes in a data URL, None if it is another one, or not valid."""
+    head, comma, data = url.partition(",")
+    if not (comma and head.startswith("data:image/") and head.endswith(";base64")):
+        return None
+    try:
+        return base64.b64decode(data, validate=True)
+    except ValueError:
+        return None
 
 
 def _is_text(part: Any) -> bool:
@@ -175,7 +263,9 @@ def _is_text(part: Any) -> bool:
 
 def _new_chat(title: str, model: str, turns: Sequence[ExportedTurn]) -> Chat:
     first = next((turn for turn in turns if turn.role != "system"), None)
-    default_title = title_of(first.content, first.attachments) if first is not None else ""
+    default_title = (
+        title_of(first.content, (*map(_image, first.images), *first.attachments)) if first is not None else ""
+    )
     return Chat(
         id=uuid.uuid4().hex,
         title=one_line(title, TITLE_LENGTH) or default_title,

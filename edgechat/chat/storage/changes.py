@@ -97,6 +97,21 @@ def delete_chats(db: sqlite3.Connection, ids: Sequence[str], *, only_trashed: bo
     return deleted
 
 
+def images_of(db: sqlite3.Connection, chat_ids: Sequence[str]) -> set[str]:
+    """Return the digests of the images in some chats."""
+    query = "SELECT digest FROM turn_images JOIN turns t ON t.id = turn_id WHERE conversation_id = ?"
+    return {digest for chat_id in chat_ids for (digest,) in db.execute(query, (chat_id,))}
+
+
+def used_images(db: sqlite3.Connection) -> set[str]:
+    """Return the digests of the images of all turns, and of what was typed and not sent."""
+    unsent = (
+        "SELECT tree.value FROM unsent, json_tree(iif(json_valid(unsent.value), unsent.value, '0')) tree "
+        "WHERE tree.key = 'digest'"
+    )
+    return {digest for (digest,) in db.execute(f"SELECT digest FROM turn_images UNION {unsent}")}
+
+
 def _delete(db: sqlite3.Connection, chat_id: str, only_trashed: bool) -> bool:
     where = "WHERE id = ? AND (trashed_at IS NOT NULL OR NOT ?)"
     if db.execute(f"SELECT 1 FROM conversations {where}", (chat_id, only_trashed)).fetchone() is None:

@@ -143,7 +143,21 @@ CREATE TABLE response_items (
 CREATE INDEX response_items_by_id ON response_items (id);
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _FRONTS, _SEARCH, _UNSENT, _RESPONSES)
+# The files are beside the database, named after their digests: one may belong to several turns.
+_IMAGES = """
+CREATE TABLE turn_images (
+    turn_id  TEXT NOT NULL REFERENCES turns (id) ON DELETE CASCADE,
+    position INTEGER NOT NULL,
+    digest   TEXT NOT NULL,
+    name     TEXT NOT NULL,
+    width    INTEGER NOT NULL,
+    height   INTEGER NOT NULL,
+    PRIMARY KEY (turn_id, position)
+);
+CREATE INDEX turn_images_by_digest ON turn_images (digest);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _FRONTS, _SEARCH, _UNSENT, _RESPONSES, _IMAGES)
 
 
 def migrate(connection: sqlite3.Connection) -> None:

@@ -6,12 +6,13 @@ found and opened without it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from edgechat.base.process.owner import Owner
-from edgechat.chat.records import Attachment, Chat, ChatSettings, Figures, Turn
+from edgechat.chat.records import AttachedImage, Attachment, Chat, ChatSettings, Figures, Turn
 from edgechat.engine.types import ErrorInfo
 from edgechat.settings import SamplingDefaults
 
@@ -22,7 +23,9 @@ CHAT = ", ".join(_CHAT_FIELDS)
 CHAT_MARKS = ", ".join("?" * len(_CHAT_FIELDS))
 CHAT_OF_C = ", ".join(f"c.{name}" for name in _CHAT_FIELDS)
 N_CHAT = len(_CHAT_FIELDS)
-TURN = ", ".join(Turn.__struct_fields__).replace("chat_id", "conversation_id")
+_TURN_FIELDS = tuple(name for name in Turn.__struct_fields__ if name != "images")
+"""Images have a table of their own."""
+TURN = ", ".join(_TURN_FIELDS).replace("chat_id", "conversation_id")
 
 
 def as_json(value: object) -> str | None:
@@ -45,17 +48,17 @@ def chat_of(row: tuple[Any, ...]) -> Chat:
 
 def turn_values(turn: Turn) -> tuple[Any, ...]:
     """Return the values of TURN's columns."""
-    *texts, figures, error, attachments = msgspec.structs.astuple(turn)
+    *texts, figures, error, attachments = (getattr(turn, name) for name in _TURN_FIELDS)
     return (*texts, as_json(figures), as_json(error), as_json(attachments))
 
 
-def turn_of(row: tuple[Any, ...]) -> Turn:
-    """Return the turn of a row of TURN's columns."""
-    values = dict(zip(Turn.__struct_fields__, row, strict=True))
+def turn_of(row: tuple[Any, ...], images: Sequence[AttachedImage] = ()) -> Turn:
+    """Return the turn of a row of TURN's columns, with its images."""
+    values = dict(zip(_TURN_FIELDS, row, strict=True))
     values["figures"] = _read(values["figures"], Figures)
     values["error"] = _read(values["error"], ErrorInfo)
     values["attachments"] = attachments_of(values["attachments"])
-    return Turn(**values)
+    return Turn(**values, images=tuple(images))
 
 
 def attachments_of(text: str | None) -> tuple[Attachment, ...]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 
 from edgechat.base.process.owner import Owner, alive
 from edgechat.base.text import one_line
-from edgechat.chat.records import Chat, Turn
+from edgechat.chat.records import AttachedImage, Chat, Turn
 from edgechat.chat.storage.file import deleted_meanwhile
 from edgechat.chat.storage.rows import (
     CHAT,
@@ -105,8 +106,11 @@ def resume_turn(db: sqlite3.Connection, turn: Turn, owner: Owner | None) -> bool
 
 def turns(db: sqlite3.Connection, chat_id: str) -> list[Turn]:
     """Return every turn of a chat, those of all lines, in the order of writing."""
-    rows = db.execute(f"SELECT {TURN} FROM turns WHERE conversation_id = ? ORDER BY position", (chat_id,))
-    return [turn_of(row) for row in rows]
+    with db:
+        db.execute("BEGIN")
+        images = _images_of(db, chat_id)
+        rows = db.execute(f"SELECT {TURN} FROM turns WHERE conversation_id = ? ORDER BY position", (chat_id,))
+        return [turn_of(row, images[row[0]]) for row in rows]
 
 
 def delete_turn(db: sqlite3.Connection, turn_id: str) -> None:
@@ -165,6 +169,23 @@ def _append(db: sqlite3.Connection, turn: Turn, owner: Owner | None) -> None:
         f"SELECT {marks}, ?, ?, coalesce(max(position) + 1, 0) FROM turns WHERE conversation_id = ?",
         (*turn_values(turn), as_json(owner), turn.created_at, turn.chat_id),
     )
+    db.executemany(
+        "INSERT INTO turn_images (turn_id, position, name, digest, width, height) VALUES (?, ?, ?, ?, ?, ?)",
+        ((turn.id, at, one.name, one.digest, one.width, one.height) for at, one in enumerate(turn.images)),
+    )
+
+
+def _images_of(db: sqlite3.Connection, chat_id: str) -> defaultdict[str, list[AttachedImage]]:
+    """Return the images of a chat, by the ids of their turns."""
+    rows = db.execute(
+        "SELECT turn_id, i.name, i.digest, i.width, i.height FROM turn_images i "
+        "JOIN turns t ON t.id = turn_id WHERE conversation_id = ? ORDER BY turn_id, i.position",
+        (chat_id,),
+    )
+    images = defaultdict[str, list[AttachedImage]](list)
+    for turn_id, *values in rows:
+        images[turn_id].append(AttachedImage(*values))
+    return images
 
 
 def _is_taken(db: sqlite3.Connection, parent_id: str | None) -> bool:

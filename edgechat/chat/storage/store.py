@@ -6,14 +6,18 @@ is written. Several programs may use one file at once. A store may also be in me
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgechat.base import paths
-from edgechat.base.errors import ChatNotFound, FolderError, StoreError
+from edgechat.base.errors import ChatNotFound, FolderError, ImageError, StoreError
 from edgechat.base.process.owner import Owner, this_process
 from edgechat.base.text import one_line
 from edgechat.chat.messages import title_of
@@ -21,6 +25,9 @@ from edgechat.chat.records import TRASH_DAYS, Chat, Listed, Turn
 from edgechat.chat.storage import changes, lists, responses, search, statements, unsent
 from edgechat.chat.storage.database import Database, closed, method
 from edgechat.chat.storage.file import damaged
+
+if TYPE_CHECKING:
+    from edgechat.images.library import ImageLibrary
 
 TITLE_LENGTH = 200
 """Maximum length of a title, in characters."""
@@ -40,6 +47,8 @@ class Store(Database):
     def __init__(self, path: Path | None) -> None:
         super().__init__(path)
         self._owner: Owner | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        """Of the images, if it is in memory."""
         self._pending: dict[str, Turn] = {}
         """Replies that could not be written yet, by the turn's id."""
 
@@ -60,6 +69,16 @@ class Store(Database):
         await store._begin()
         return store
 
+    @cached_property
+    def images(self) -> ImageLibrary:
+        """The files of the images in the conversations; its methods access the disk."""
+        from edgechat.images.library import ImageLibrary  # not needed for a text
+
+        if self.path is not None:
+            return ImageLibrary(_image_folder(self.path))
+        self._folder = tempfile.TemporaryDirectory(prefix="edgechat-images-")
+        return ImageLibrary(Path(self._folder.name))
+
     @property
     def lasting(self) -> bool:
         """Whether its contents outlive the program."""
@@ -74,6 +93,8 @@ class Store(Database):
             raise StoreError(f"The end of a reply could not be saved. {exc.message}", hint=exc.hint) from exc
         finally:
             await self._disconnect()
+            if self._folder is not None:
+                await asyncio.to_thread(self._folder.cleanup)
 
     async def add_turn(
         self, turn: Turn, *, chat: Chat | None = None, system: Turn | None = None, branch: bool = False
@@ -174,7 +195,7 @@ class Store(Database):
         if not title:
             _, turns = await self.load(chat_id)
             first = next((turn for turn in turns if turn.role != "system"), None)
-            title = title_of(first.content, first.attachments) if first is not None else ""
+            title = title_of(first.content, first.attached) if first is not None else ""
         await self.update_chat(chat_id, title=title)
         return title
 
@@ -199,8 +220,12 @@ class Store(Database):
         await self._delete(await self._call(changes.trashed, time.time() - older_than), only_trashed=True)
 
     async def delete(self, *chat_ids: str) -> None:
-        """Delete chats with their turns and KV states."""
+        """Delete chats with their turns, images and KV states."""
         await self._delete(chat_ids)
+
+    async def take_back(self, chat_id: str) -> None:
+        """Delete a chat whose only question goes back to the user, who still has its images."""
+        await self._delete([chat_id], with_images=False)
 
     async def check(self) -> None:
         """Read the whole file. Raises StoreError if it is damaged."""
@@ -242,18 +267,37 @@ class Store(Database):
             await self._call(responses.prune)  # the server that stored them may not run any more
             if self.lasting:
                 await self._call(_prune_states)
+                await self._prune_images()
         except BaseException:
             await self.close()
             raise
 
-    async def _delete(self, chat_ids: Sequence[str], *, only_trashed: bool = False) -> None:
+    async def _delete(
+        self, chat_ids: Sequence[str], *, only_trashed: bool = False, with_images: bool = True
+    ) -> None:
         if chat_ids:
+            images = await self._call(changes.images_of, chat_ids)
             deleted = await self._call(changes.delete_chats, chat_ids, only_trashed=only_trashed)
+            if images and with_images:
+                unused = images - await self._call(changes.used_images)
+                await self._on_thread(lambda: self._remove_images(unused))
             await self._forget_states(deleted)
 
     async def _forget_states(self, chat_ids: Sequence[str]) -> None:
         if chat_ids and self.lasting:
             await self._on_thread(lambda: _forget_states(chat_ids))
+
+    def _remove_images(self, digests: Iterable[str]) -> None:
+        with contextlib.suppress(ImageError):  # they are removed when the store is next opened
+            for digest in digests:
+                self.images.remove(digest)
+
+    async def _prune_images(self) -> None:
+        """Delete the images that nothing refers to: of questions that were taken back, say."""
+        if self.path is not None and await self._on_thread(_image_folder(self.path).is_dir):
+            used = await self._call(changes.used_images)
+            with contextlib.suppress(ImageError):
+                await self._on_thread(lambda: self.images.prune(used))
 
     async def _write_pending(self) -> None:
         for turn_id in list(self._pending):
@@ -263,6 +307,10 @@ class Store(Database):
                 await self._call(statements.update_turn, turn)
                 if self._pending.get(turn_id) is turn:
                     del self._pending[turn_id]
+
+
+def _image_folder(path: Path) -> Path:
+    return path.parent / "images"
 
 
 def _forget_states(chat_ids: Sequence[str]) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from edgechat.base.errors import EdgechatError
+from edgechat.base.errors import AttachmentError, CannotSee, EdgechatError
 from edgechat.base.text import one_line
+from edgechat.chat.attachments.images import keep_image, read_image
+from edgechat.chat.attachments.reading import MOST
 from edgechat.chat.commands import question_text
 from edgechat.chat.conversation import Conversation, nothing_to_continue
 from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.import_export.export import counted
-from edgechat.chat.records import Attachment
+from edgechat.chat.records import AttachedImage, Attachment
 from edgechat.chat.session import ChatSession
 from edgechat.cli.chat.answer import AnswerPrinter
 from edgechat.cli.chat.conversation import ConversationChoice, hinting_at_no_store
@@ -43,6 +45,8 @@ class RunOptions:
 
     model: str | None = None
     prompt: str | None = None
+    images: Sequence[str | bytes] = ()
+    """Files, or what was piped in, to be sent with the first question."""
     system: str | None = None
     generation: CommandLineOptions = field(default_factory=CommandLineOptions)
     context: int | None = None
@@ -84,7 +88,8 @@ class ChatLoop:
         self.spoken = spoken
         self.status: StatusLine = SpokenStatus(sys.stderr) if spoken else StatusLine(sys.stderr)
         self.attachments: list[Attachment] = []
-        """What is sent with the next question."""
+        self.images: list[AttachedImage] = []
+        """What is sent with the next question, as `attachments` is."""
         self._answer_task: asyncio.Task[None] | None = None
         session.on_note = self._note
 
@@ -103,6 +108,8 @@ class ChatLoop:
         """Answer the prompt, or hold a conversation where there is none."""
         try:
             self._note_plan()
+            for image in self.options.images:
+                self.attach_image(image)
             if prompt is None:
                 self._run_interactively()
             else:
@@ -111,6 +118,39 @@ class ChatLoop:
             self.status.clear()
             self.background.run(self._end())
             self.status.clear()
+
+    def attach_image(self, source: str | bytes) -> AttachedImage:
+        """Send an image along with the next question: a file, or the bytes of one. Raises ImageError.
+
+        Raises also CannotSee, and AttachmentError if there are too many.
+        """
+        self.check_sees()
+        library = self.store.images
+        image = (
+            read_image(library, source)
+            if isinstance(source, str)
+            else keep_image(library, source, "standard input")
+        )
+        if image not in self.images:
+            if len(self.images) + len(self.attachments) >= MOST:
+                raise AttachmentError(
+                    f"A question can have at most {MOST} attachments.", hint="Send these first."
+                )
+            self.images.append(image)
+        return image
+
+    def check_sees(self) -> None:
+        """Raise CannotSee if the model takes no images, with a hint at one that does."""
+        try:
+            self.background.run(self.session.check_sees())
+        except CannotSee as error:
+            from edgechat.cli.chat.seeing import seeing_hint  # it imports the planner
+
+            self.status.show("looking for a model that sees")
+            hint = seeing_hint(self.options.backend, in_conversation=self.options.prompt is None)
+            self.status.clear()
+            parts = filter(None, (error.hint, hint))
+            raise CannotSee(error.message, hint=" ".join(parts) or None) from error
 
     # A conversation, line by line.
 
@@ -174,6 +214,8 @@ class ChatLoop:
         """Regenerate the last reply; the present one stays as a branch."""
         self.conversation.regenerate()
         try:
+            if self.conversation.turns[-1].images:
+                self.check_sees()
             self._answer(None)
         finally:
             self.conversation.put_back()
@@ -229,6 +271,8 @@ class ChatLoop:
         other question follows.
         """
         model = self._load()
+        if self.images:  # the model may be another one by now
+            self.check_sees()
         printer = self._new_printer()
         try:
             with hinting_at_no_store(self.options.choice):
@@ -252,8 +296,8 @@ class ChatLoop:
 
     async def _ask(self, prompt: str) -> None:
         before = self.conversation.n_messages
-        await self.conversation.ask(prompt, self.attachments)
-        self.attachments = []
+        await self.conversation.ask(prompt, self.attachments, self.images)
+        self.attachments, self.images = [], []
         more = self.conversation.n_messages - before - 1
         if more > 0:
             self._note(

@@ -15,8 +15,8 @@ from edgechat.chat.commands import check, commands_of, parse_command
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export import files
 from edgechat.chat.import_export.export import counted
-from edgechat.chat.import_export.importing import parse_chat
-from edgechat.chat.records import TRASH_DAYS, Attachment, Chat, Hit
+from edgechat.chat.import_export.importing import add_chat, parse_chat
+from edgechat.chat.records import TRASH_DAYS, AttachedImage, Attachment, Chat, Hit
 from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store
 from edgechat.cli.chat.event_loop import Background
@@ -32,7 +32,11 @@ class CommandTarget(Protocol):
     conversation: Conversation
     background: Background
     attachments: list[Attachment]
-    """What is sent with the next question."""
+    images: list[AttachedImage]
+    """What is sent with the next question, as `attachments` is."""
+
+    def attach_image(self, source: str | bytes) -> AttachedImage:
+        """Send an image along with the next question. Raises EdgechatError."""
 
     def start_conversation(self) -> None:
         """Start a new conversation with the next question."""
@@ -98,12 +102,16 @@ class SlashCommands:
 
     def _attach(self, path: str) -> None:
         attached = self._target.attachments
-        if len(attached) >= MOST:
+        if len(attached) + len(self._target.images) >= MOST:
             raise AttachmentError(
                 f"A question can have at most {MOST} attachments.", hint="Send these first."
             )
         attached.append(read(path))
         _say(f"{one_line(attached[-1].name, 60)} will be sent with the next question.")
+
+    def _image(self, path: str) -> None:
+        image = self._target.attach_image(path)
+        _say(f"{one_line(image.name, 60)}, {image.size} pixels, will be sent with the next question.")
 
     def _rename(self, title: str) -> None:
         self._wait_for(self._stored().rename(title))
@@ -120,7 +128,7 @@ class SlashCommands:
 
     def _import(self, name: str) -> None:
         new = parse_chat(files.read(name))
-        self._wait_for(self._target.store.add(new.chat, new.turns))
+        self._wait_for(add_chat(self._target.store, new))
         self._open(new.chat.id)
 
     def _delete(self, _: str) -> None:

@@ -13,10 +13,10 @@ With --json, a list of objects is printed, the most recently used conversation f
     trashed_at              when it was moved to the trash, or null
 
 `show` prints one such object, with `messages`: id, role, content, thinking, state, created_at, the
-attachments of a question, and the figures and the error of a reply. `search` prints a list of objects, best
-first: chat (an id), title, turn (an id, or null if the words are in the title), role, created_at, snippet,
-and marks: the positions of the words in the snippet, as [from, to] in characters. `import` prints the
-imported conversation as such an object.
+attachments and images of a question, and the figures and the error of a reply. `search` prints a list of
+objects, best first: chat (an id), title, turn (an id, or null if the words are in the title), role,
+created_at, snippet, and marks: the positions of the words in the snippet, as [from, to] in characters.
+`import` prints the imported conversation as such an object.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from edgechat.base.text import ago, flat, one_line
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export import files
 from edgechat.chat.import_export.export import counted, model_name, to_json, to_markdown
-from edgechat.chat.import_export.importing import MOST_BYTES, parse_chat
+from edgechat.chat.import_export.importing import MOST_BYTES, add_chat, parse_chat
 from edgechat.chat.records import TRASH_DAYS, Chat, Hit, Listed, Turn
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli.output.layout import styled, table
@@ -92,13 +92,12 @@ def search(words: Sequence[str], *, limit: int, json: bool) -> int:
 def export(prefix: str, file: str | None, *, json: bool, force: bool) -> None:
     """Write a conversation to a file, or print it. Raises ChatNotFound, StoreError and NotWritten."""
     conversation = _load(prefix)
-    text = to_json(conversation) if json else to_markdown(conversation)
     if file is None or file == _STDIO:
-        print(text, end="")
+        print(to_json(conversation) if json else to_markdown(conversation), end="")
         return
     path = files.target(file, conversation.chat.title, ".json" if json else ".md")
     try:
-        files.write(path, text, force=force)
+        files.write_chat(conversation, path, as_json=json, force=force)
     except NotWritten as error:
         if isinstance(error.__cause__, FileExistsError):
             raise NotWritten(error.message, hint="To overwrite it: --force") from error
@@ -109,7 +108,7 @@ def export(prefix: str, file: str | None, *, json: bool, force: bool) -> None:
 def import_chat(file: str, *, json: bool) -> None:
     """Store an exported conversation. Raises NotAChat and StoreError."""
     new = parse_chat(sys.stdin.buffer.read(MOST_BYTES + 1) if file == _STDIO else files.read(file))
-    with_store(lambda store: store.add(new.chat, new.turns))
+    with_store(lambda store: add_chat(store, new))
     if json:
         print_json(_object(new.chat, sum(turn.role != "system" for turn in new.turns)))
     else:

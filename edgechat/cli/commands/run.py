@@ -17,18 +17,24 @@ from edgechat.cli.chat.chat_loop import ChatLoop, RunOptions
 from edgechat.cli.chat.conversation import chosen_conversation, hinting_at_no_store
 from edgechat.cli.chat.event_loop import Background
 from edgechat.cli.terminal_io import note
+from edgechat.images.decoding import MAX_FILE_BYTES
 from edgechat.settings import Settings
 
 __all__ = ["PIPED_LIMIT", "SIGNAL_EXIT", "RunOptions", "run"]
 
 SIGNAL_EXIT = 128  # shells add it to the number of the signal that ended a program
+_STDIN = "-"
 PIPED_LIMIT = 16 * 2**20
 """Bytes read from a pipe; more than any context holds."""
 
 
 def run(options: RunOptions) -> None:
     """Run the command. Raises EdgechatError."""
-    prompt = None if options.interactive else _whole_prompt(options.prompt)
+    if _STDIN in options.images:
+        options = _with_piped_image(options)
+        prompt = options.prompt
+    else:
+        prompt = None if options.interactive else _whole_prompt(options.prompt)
     if prompt is None and options.json:
         raise EdgechatError(
             "--json requires a prompt.", hint='For example: edgechat run MODEL "PROMPT" --json'
@@ -107,9 +113,22 @@ def _run_session(
             background.run(session.remember_model())
 
 
+def _with_piped_image(options: RunOptions) -> RunOptions:
+    """Return the options with the image that is piped in, instead of a dash."""
+    example = 'For example: edgechat run MODEL "What is this?" --image - < photo.png'
+    if options.images.count(_STDIN) > 1:
+        raise EdgechatError("Only one image can be piped in.", hint=example)
+    if options.prompt in (None, _STDIN):
+        raise EdgechatError("An image that is piped in requires a prompt.", hint=example)
+    if sys.stdin is None or sys.stdin.isatty():
+        raise EdgechatError("No image is piped in.", hint="To send a file: --image FILE")
+    piped = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+    return replace(options, images=[piped if image == _STDIN else image for image in options.images])
+
+
 def _whole_prompt(prompt: str | None) -> str | None:
     """Return the prompt followed by the text that is piped in; None if a person is to type it."""
-    if prompt == "-":
+    if prompt == _STDIN:
         prompt = None
     if sys.stdin is None or sys.stdin.isatty():
         return prompt

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from edgechat.base.errors import (
 from edgechat.base.text import one_line
 from edgechat.chat.conversation import Conversation, nothing_to_continue
 from edgechat.chat.model_choice import DEFAULT_MODEL, lasting_name
-from edgechat.chat.records import Attachment, Turn
+from edgechat.chat.records import AttachedImage, Attachment, Turn
 from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store
 from edgechat.planner.drafting import asks_for_drafts
@@ -263,6 +263,9 @@ class ChatController:
 
     def question_saved(self, opened: OpenConversation) -> None:
         """Update the stored prompts: one of them has become a question."""
+        if self.offers_seeing:
+            self.downloads.seeing = None
+            self.model_offered()
         self._store_unsent(opened.stored_id, opened.all_unsent)
         self._store_unsent(None, self._new_unsent)
 
@@ -281,6 +284,24 @@ class ChatController:
             self._new_unsent = prompt.before(self._new_unsent)
             self._store_unsent(None, self._new_unsent)
 
+    def cannot_see(self, opened: OpenConversation) -> None:
+        """Offer a model that sees."""
+        self.view.run_in_background(self.downloads.find_seeing(), ignore_errors=True)
+
+    async def use_seeing(self) -> None:
+        """Switch to the offered model that sees, or download it. Raises EdgechatError."""
+        seeing, self.downloads.seeing = self.downloads.seeing, None
+        self.model_offered()
+        if seeing is not None and seeing.is_here:
+            await self.switch_model(seeing.name)
+        elif seeing is not None:
+            self.downloads.pulls.start(seeing.name)
+
+    @property
+    def offers_seeing(self) -> bool:
+        """Whether a model is offered that sees."""
+        return "downloads" in self.__dict__ and self.downloads.seeing is not None
+
     def add_note(self, note: str) -> None:
         """Show a warning: at the top of a new conversation, beside others."""
         if not self.shown.transcript.add_note(note):
@@ -292,21 +313,25 @@ class ChatController:
     def prompt(self) -> UnsentPrompt:
         """What is in the prompt and not sent."""
         pane, unsent = self.view.pane, self.shown.unsent
-        return UnsentPrompt(pane.unsent, list(pane.attachments), unsent.edits, unsent.aside)
+        return UnsentPrompt(
+            pane.unsent, list(pane.attachments), list(pane.images), unsent.edits, unsent.aside
+        )
 
     def write_prompt(self, prompt: UnsentPrompt) -> None:
         """Put this into the prompt, in place of what is there."""
         self.shown.unsent = prompt
         hint = "Esc returns to your text" if prompt.aside is not None else ""
         title = "editing · Esc cancels" if prompt.edits else hint
-        self.view.pane.put(prompt.text, prompt.attachments, title)
+        self.view.pane.put(prompt.text, prompt.attachments, prompt.images, title)
 
     def replace_prompt(self, text: str, turn: Turn | None = None) -> None:
         """Put a new wording of a question, or a command, into the prompt; what was there is set aside."""
         now = self.prompt
         aside = None if now.is_empty and turn is None else now
-        attachments = list(turn.attachments) if turn is not None else []
-        self.write_prompt(UnsentPrompt(text, attachments, turn.id if turn is not None else "", aside))
+        prompt = UnsentPrompt(text, aside=aside)
+        if turn is not None:
+            prompt = UnsentPrompt(text, list(turn.attachments), list(turn.images), turn.id, aside)
+        self.write_prompt(prompt)
         self.view.pane.take_focus()
 
     @property
@@ -320,7 +345,8 @@ class ChatController:
 
     def prompt_sent(self) -> None:
         """Restore what was set aside for what has just been sent, before what was typed since."""
-        since = UnsentPrompt(self.view.pane.text, list(self.view.pane.attachments))
+        pane = self.view.pane
+        since = UnsentPrompt(pane.text, list(pane.attachments), list(pane.images))
         self.write_prompt((self.shown.unsent.aside or UnsentPrompt()).before(since))
 
     @property
@@ -366,9 +392,11 @@ class ChatController:
 
     # Asking and answering.
 
-    def ask(self, text: str, attachments: list[Attachment]) -> None:
+    def ask(
+        self, text: str, attachments: Sequence[Attachment] = (), images: Sequence[AttachedImage] = ()
+    ) -> None:
         """Send what was in the prompt as a question, or as the new wording of one."""
-        asked = UnsentPrompt(text, attachments, self.shown.unsent.edits)
+        asked = UnsentPrompt(text, list(attachments), list(images), self.shown.unsent.edits)
         self.view.pane.forget_history()
         self.prompt_sent()
         shown = self.shown
@@ -591,6 +619,7 @@ class ChatController:
     def model_offered(self) -> None:
         """Show, or withdraw, the offer of another model."""
         self._show_notice()
+        self.view.refresh_chat()
 
     def _begin_with_arrived(self) -> None:
         if self._arrived is not None and not self.answering:
@@ -610,7 +639,7 @@ class ChatController:
     def _ask_waiting(self, name: str) -> None:
         """Ask the questions that waited for a model, now that one was switched to."""
         if "downloads" in self.__dict__:
-            self.downloads.awaited = None
+            self.downloads.awaited = self.downloads.seeing = None
             self.downloads.withdraw_offer(name)
         for opened in self._all:
             self._ask_next(opened)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from edgechat.base.text import mebibytes, one_line, rough_seconds
+from edgechat.planner.ranking.seeing import SeeingModel, seeing_model
 from edgechat.tui.chat.views import ChatView
 from edgechat.tui.models.library import ModelLibrary
 from edgechat.tui.models.pull import Pull, PullState
@@ -41,6 +42,8 @@ class ModelDownloads:
         """The download of a better model, after the one that is awaited."""
         self.offered = ""
         """The model that was downloaded last and could be switched to; empty: none."""
+        self.seeing: SeeingModel | None = None
+        """A model for the images that the present one does not see."""
         self._view = view
         self._listener = listener
         self._names: dict[bool, list[tuple[str, str]]] = {}
@@ -85,6 +88,14 @@ class ModelDownloads:
             *((name, note, False) for name, note in others if name not in known),
         ]
 
+    async def find_seeing(self) -> None:
+        """Offer a model that sees, if one fits. Raises EdgechatError."""
+        library, current = self.library, self._listener.current_model
+        seeing = await asyncio.to_thread(seeing_model, lambda: library.inventory(current), library.overview)
+        offline = await asyncio.to_thread(library.offline)
+        self.seeing = None if seeing is None or (offline and not seeing.is_here) else seeing
+        self._listener.model_offered()
+
     def _changed(self, pull: Pull) -> None:
         self._view.show_downloads(self.pulls.line())
         if self.awaited is not None and pull.name == self.awaited.name:
@@ -121,6 +132,8 @@ class ModelDownloads:
             if waits:
                 return f"Your question is answered as soon as {name} is here{time}. {guide}"
             return f"{name} is on its way{time}: what you ask is answered once it is here. {guide}"
+        if self.seeing is not None:
+            return f"{self.seeing.sentence} F8 {'switches to' if self.seeing.is_here else 'downloads'} it."
         if self.offered:
             is_better = self.follower is not None and self.follower.model == self.offered
             what = "A better model is ready" if is_better else "A model is ready"

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
 
-from edgechat.base.errors import EdgechatError
-from edgechat.chat.attachments.mentions import named_in
+from edgechat.base.errors import CannotSee, EdgechatError
+from edgechat.chat.attachments.images import read_image
+from edgechat.chat.attachments.mentions import images_named_in, named_in
 from edgechat.chat.attachments.reading import MOST
 from edgechat.chat.commands import question_text
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.records import Attachment, ChatSettings, Turn
+from edgechat.chat.records import AttachedImage, Attachment, ChatSettings, Turn
 from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store
 from edgechat.tui.chat.answer import ReplyEvents
@@ -29,6 +30,7 @@ class UnsentPrompt(msgspec.Struct, omit_defaults=True):
 
     text: str = ""
     attachments: list[Attachment] = []
+    images: list[AttachedImage] = []
     edits: str = ""
     """The id of the question that this is a new wording of; empty for a new question."""
     aside: UnsentPrompt | None = None
@@ -36,7 +38,8 @@ class UnsentPrompt(msgspec.Struct, omit_defaults=True):
 
     @property
     def is_empty(self) -> bool:
-        return not (self.text or self.attachments or (self.aside is not None and not self.aside.is_empty))
+        has_aside = self.aside is not None and not self.aside.is_empty
+        return not (self.text or self.attachments or self.images or has_aside)
 
     def before(self, other: UnsentPrompt) -> UnsentPrompt:
         """Return this followed by a later prompt: as one text, or with the later one set aside."""
@@ -46,7 +49,7 @@ class UnsentPrompt(msgspec.Struct, omit_defaults=True):
             aside = other if self.aside is None else self.aside.before(other)
             return msgspec.structs.replace(self, aside=aside)
         text = "\n".join(part for part in (self.text, other.text) if part)
-        return UnsentPrompt(text, [*self.attachments, *other.attachments])
+        return UnsentPrompt(text, [*self.attachments, *other.attachments], [*self.images, *other.images])
 
 
 async def load_unsent(store: Store, chat_id: str | None) -> UnsentPrompt:
@@ -65,7 +68,7 @@ async def load_unsent(store: Store, chat_id: str | None) -> UnsentPrompt:
 async def save_unsent(store: Store, chat_id: str | None, prompt: UnsentPrompt) -> None:
     """Store the unsent prompt of a conversation, or (None) of a new one. Raises StoreError."""
     if len(prompt.text) + sum(len(attachment.text) for attachment in prompt.attachments) > _MAX_STORED:
-        prompt = UnsentPrompt(prompt.text[:_MAX_STORED])
+        prompt = UnsentPrompt(prompt.text[:_MAX_STORED], images=prompt.images)
     await store.keep_unsent(chat_id, "" if prompt.is_empty else msgspec.json.encode(prompt).decode())
 
 
@@ -80,6 +83,9 @@ class ConversationListener(Protocol):
 
     def question_not_sent(self, opened: OpenConversation, prompt: UnsentPrompt) -> None:
         """A question was not sent, and is given back."""
+
+    def cannot_see(self, opened: OpenConversation) -> None:
+        """A question with images was not sent, since the model takes none."""
 
 
 class OpenConversation:
@@ -213,12 +219,14 @@ class OpenConversation:
         saved = False
         self.pending_question = question
         try:
-            attachments = await self._with_files(question)
+            attachments, images = await self._with_files(question)
+            await self._check_sees(images)
             conversation = await self._stored()
+            text = question_text(question.text)
             if question.edits:
-                await conversation.edit(question.edits, question_text(question.text), attachments)
+                await conversation.edit(question.edits, text, attachments, images)
             else:
-                await conversation.ask(question_text(question.text), attachments)
+                await conversation.ask(text, attachments, images)
             saved = True
             if self._stopping:
                 saved = False
@@ -232,6 +240,15 @@ class OpenConversation:
             self.show_activity("")
             self.give_back(question)
         return saved
+
+    async def _check_sees(self, images: Sequence[AttachedImage]) -> None:
+        """Raise CannotSee if there are images, and the model takes none."""
+        try:
+            if images:
+                await self._session.check_sees()
+        except CannotSee:
+            self._listener.cannot_see(self)
+            raise
 
     def give_back(self, question: UnsentPrompt | None = None) -> None:
         """Give back a question that was not sent, if any, and those that wait behind it."""
@@ -252,13 +269,22 @@ class OpenConversation:
         self.pending_question = self.waiting.pop(0)
         return self.pending_question
 
-    async def _with_files(self, question: UnsentPrompt) -> tuple[Attachment, ...]:
-        """Return the attachments, and the files that the text names. Raises AttachmentError."""
-        if "@" not in question.text:
-            return tuple(question.attachments)
-        attached = question.attachments
-        files = await asyncio.to_thread(named_in, question.text, MOST - len(attached))
-        return (*attached, *(file for file in files if file not in attached))
+    async def _with_files(self, question: UnsentPrompt) -> tuple[list[Attachment], list[AttachedImage]]:
+        """Return what is attached, and the files that the text names.
+
+        Raises AttachmentError and ImageError.
+        """
+        attachments, images = list(question.attachments), list(question.images)
+        if "@" in question.text:
+            room = MOST - len(attachments) - len(images)
+            names = {file.name for file in attachments} | {image.name for image in images}
+            files = await asyncio.to_thread(named_in, question.text, room, names)
+            attachments += [file for file in files if file not in attachments]
+            for path in await asyncio.to_thread(images_named_in, question.text):
+                library = (await self._session.store()).images
+                image = await asyncio.to_thread(read_image, library, path)
+                images += [image] if image.digest not in {known.digest for known in images} else []
+        return attachments, images
 
     async def retry(self, turn_id: str = "") -> None:
         """Regenerate a reply, or the last one; the present one stays as a branch."""
@@ -267,7 +293,9 @@ class OpenConversation:
             return
         try:
             conversation.regenerate(turn_id or None)
+            await self._check_sees(conversation.turns[-1].images)
         except EdgechatError as exc:
+            conversation.put_back()
             self.transcript.add_problem(exc)
             return
         self._show_turns()
@@ -289,7 +317,7 @@ class OpenConversation:
             await ReplyEvents(self, self._view, conversation).run(self._session)
             if self.turn(turn.id) is None:  # the question was too long
                 self._show_turns(keep_problems=True)
-                question = question or UnsentPrompt(turn.content, list(turn.attachments))
+                question = question or UnsentPrompt(turn.content, list(turn.attachments), list(turn.images))
                 self.give_back(question)
             self._mark_left_out()
         except EdgechatError as exc:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from edgechat.chat.records import Turn
     from edgechat.chat.session import ChatSession, SessionServices
     from edgechat.engine.types import Finished
+    from edgechat.images.library import ImageLibrary
     from edgechat.planner.plan import LoadPlan
     from edgechat.settings import Backend
     from edgechat.tui.chat.controller import ChatController
@@ -77,6 +78,7 @@ class ChatScreen(ChatLayout):
         Binding("ctrl+t", "thoughts", "Thinking"),
         Binding("f3", "switch_thinking", "Think on or off", show=False),
         Binding("f5", "switch_model", "Switch the model", show=False),
+        Binding("f8", "use_seeing", "Let it see"),
         Binding("f4", "parameters", "System prompt and parameters", show=False),
         Binding("ctrl+up", "turns", "To the turns", show=False, priority=True),
         Binding("ctrl+z", "undo_delete", "Undo the deletion", show=False, priority=True),
@@ -111,6 +113,7 @@ class ChatScreen(ChatLayout):
         self._shown: ConversationView | None = None
 
     def on_mount(self) -> None:
+        self.pane.library = self.library_of_images
         self.show_welcome()
         self.call_after_refresh(self._start)
 
@@ -222,6 +225,7 @@ class ChatScreen(ChatLayout):
 
     def show_loaded(self) -> None:
         self.panels.show_model()
+        self.pane.weigh_again()
 
     async def restore_panels(self) -> None:
         await self.panels.restore()
@@ -239,6 +243,8 @@ class ChatScreen(ChatLayout):
                 )
             case "attach":
                 await self.pane.attach_file(argument)
+            case "image":
+                await self.pane.attach_image(argument)
             case "editor":
                 await self._edit_prompt()
             case "theme":
@@ -251,11 +257,11 @@ class ChatScreen(ChatLayout):
     @on(PromptPane.Asked)
     def _ask(self, event: PromptPane.Asked) -> None:
         number, questions = event.text.strip(), self._shown.questions if self._shown is not None else ()
-        if number in map(str, range(1, len(questions) + 1)) and not event.attachments:
+        if number in map(str, range(1, len(questions) + 1)) and not event.attachments and not event.images:
             self._take_question(questions[int(number) - 1])
         else:
             self.app.clear_notifications()
-            self.controller.ask(event.text, list(event.attachments))
+            self.controller.ask(event.text, event.attachments, event.images)
 
     @on(WelcomeSheet.Chosen)
     def _question_clicked(self, event: WelcomeSheet.Chosen) -> None:
@@ -316,6 +322,9 @@ class ChatScreen(ChatLayout):
 
         return [(name, "") for name in THEMES] if command == "theme" else arguments(self.controller, command)
 
+    async def library_of_images(self) -> ImageLibrary:
+        return (await self.session.store()).images
+
     @property
     def _plan(self) -> LoadPlan | None:
         """How the model that answers is loaded, or will be."""
@@ -328,8 +337,10 @@ class ChatScreen(ChatLayout):
 
         return ReadingTime()
 
-    def _notice(self, n: int) -> str:
+    def _notice(self, n: int, has_images: bool) -> str:
         """Return what there is to tell about a question of n tokens."""
+        if has_images and self.session.sees is False and self._plan is not None:
+            return f"{one_line(self._plan.model_name, 40)} cannot see images"
         from edgechat.tui.chat.prompt.reading_time import notice
 
         shown, plan, unread = self.controller.shown, self._plan, self.controller.unread_tokens
@@ -519,6 +530,10 @@ class ChatScreen(ChatLayout):
                 await self.controller.switch_model(chosen.model)
             self.controller.await_model(chosen.pull, chosen.follower)
 
+    def action_use_seeing(self) -> None:
+        """Let the model answer that is offered for images."""
+        self.run_in_background(self.controller.use_seeing())
+
     def action_parameters(self) -> None:
         self.run_in_background(self._edit_parameters())
 
@@ -608,6 +623,8 @@ class ChatScreen(ChatLayout):
                 return (
                     controller is not None and controller.is_awaiting_model and bool(controller.shown.waiting)
                 )
+            case "use_seeing":
+                return controller is not None and controller.offers_seeing
             case "clear_toasts":
                 return bool(self.app._notifications)
             case "turn":

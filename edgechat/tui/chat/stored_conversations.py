@@ -8,7 +8,7 @@ from edgechat.base.errors import ChatBusy, ChatNotFound
 from edgechat.base.text import one_line
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export import files
-from edgechat.chat.import_export.importing import parse_chat
+from edgechat.chat.import_export.importing import add_chat, parse_chat
 from edgechat.chat.records import TRASH_DAYS
 from edgechat.tui.chat.controller import ChatController
 
@@ -98,5 +98,5 @@ async def export(controller: ChatController, chat_id: str, name: str = "") -> No
 async def import_file(controller: ChatController, name: str) -> None:
     """Add a conversation from a file to the store, and show it. Raises EdgechatError."""
     new = await asyncio.to_thread(lambda: parse_chat(files.read(name)))
-    await (await controller.session.store()).add(new.chat, new.turns)
+    await add_chat(await controller.session.store(), new)
     await controller.open(new.chat.id)

@@ -140,5 +140,8 @@ def _bring_back(controller: ChatController, turn: Turn) -> None:
     exchange = [turn for turn in turns[first : first + 2] if turn.role != "system"]
     speakers = {"user": "You", "assistant": "Answer"}
     text = "\n\n".join(f"{speakers[turn.role]}: {turn.content}" for turn in exchange)
-    controller.view.pane.attach(Attachment(f"earlier: {one_line(exchange[0].content, 30)}", text))
+    pane = controller.view.pane
+    pane.attach(Attachment(f"earlier: {one_line(exchange[0].content, 30)}", text))
+    for image in exchange[0].images:
+        pane.attach(image)
     controller.view.pane.take_focus()

@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from edgechat.base.errors import EdgechatError
-from edgechat.chat.records import Attachment, Turn
+from edgechat.chat.records import AttachedImage, Attachment, Turn
 from edgechat.engine.types import Delta, Finished
 from edgechat.planner.plan import LoadPlan
 
@@ -65,6 +65,7 @@ class PromptView(Protocol):
     """The prompt."""
 
     attachments: list[Attachment]
+    images: list[AttachedImage]
 
     @property
     def text(self) -> str:
@@ -74,7 +75,13 @@ class PromptView(Protocol):
     def unsent(self) -> str:
         """What the user has typed: not an earlier question that is only looked at again."""
 
-    def put(self, text: str, attachments: Sequence[Attachment], title: str = "") -> None:
+    def put(
+        self,
+        text: str,
+        attachments: Sequence[Attachment],
+        images: Sequence[AttachedImage] = (),
+        title: str = "",
+    ) -> None:
         """Hold this in place of what was there. title: shown above the box."""
 
     def fill(self, text: str) -> None:
@@ -83,7 +90,7 @@ class PromptView(Protocol):
     def show_waiting(self, questions: Sequence[str]) -> None:
         """Show the questions that wait to be sent, the next one first."""
 
-    def attach(self, attachment: Attachment) -> None:
+    def attach(self, attached: Attachment | AttachedImage) -> None:
         """Send this along with the next question. Raises AttachmentError if there are too many."""
 
     def select_variable(self) -> None:

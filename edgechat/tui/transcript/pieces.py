@@ -6,21 +6,30 @@ transcript but as a piece.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from textual import events
 from textual.content import Content
+from textual.geometry import Size
+from textual.message import Message
+from textual.selection import Selection
+from textual.strip import Strip
 from textual.style import Style
 
 from edgechat.base.text import one_line, printable
 from edgechat.tui.markdown.blocks import RenderedLine
 from edgechat.tui.markdown.document import Document
 from edgechat.tui.transcript.sheet import Sheet
+from edgechat.tui.transcript.thumbnails import Thumbnail, ThumbnailSize, size_of
+
+if TYPE_CHECKING:
+    from edgechat.chat.records import AttachedImage
 
 Link = tuple[str, str]
 """A label that can be clicked, and the action on the turn that it runs; see `turn_actions.act`."""
-
+ThumbnailKey = tuple[str, ThumbnailSize]
+"""The digest of an image, and the size of its picture."""
 
 Place = tuple[int, int]
 """The number of a piece, and of a line of it."""
@@ -109,16 +118,39 @@ class Piece:
 
 
 class UserPiece(Piece):
-    """A question, as it was typed, below the names of its attachments."""
+    """A question, as it was typed, below its images and the names of its attachments."""
 
     is_searched = True
 
-    def __init__(self, text: str, attachments: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, text: str, attachments: tuple[str, ...] = (), images: tuple[AttachedImage, ...] = ()
+    ) -> None:
         super().__init__(text)
         self._attachments = tuple(one_line(name, 60) for name in attachments)
+        self.images = images
+        self.most_rows = 8
+        """Of a picture: a third of the screen, once that is known."""
+        self.thumbnails: dict[ThumbnailKey, Thumbnail] = {}
+        """Of the images, those that have been made, while it is near the screen."""
+        self.rows: dict[int, tuple[ThumbnailKey, int]] = {}
+        """The lines that show rows of pictures, as they were last laid out."""
+
+    @property
+    def wanted(self) -> list[ThumbnailKey]:
+        """The pictures that are to be made."""
+        keys = dict.fromkeys(key for key, _ in self.rows.values())
+        return [key for key in keys if key not in self.thumbnails]
 
     def _new_sheet(self) -> Sheet:
         return UserSheet(self)
+
+    def unmount(self) -> Sheet | None:
+        self.thumbnails = {}
+        return super().unmount()
+
+    def estimate(self, width: int) -> int:
+        boxes = (size_of(image, width - 4, self.most_rows) for image in self.images)
+        return super().estimate(width) + sum(1 + size.rows for size in boxes) + bool(self._attachments)
 
     def mark(self, *, current: bool | None = None, left_out: bool | None = None) -> None:
         super().mark(current=current, left_out=left_out)
@@ -127,9 +159,21 @@ class UserPiece(Piece):
     def lay_out(self, width: int) -> list[RenderedLine]:
         bar, style = ("█ ", ".current") if self.current else ("▌ ", ".marker")
         lines: list[RenderedLine] = []
+        self.rows = {}
+        for image in self.images:
+            key = image.digest, size_of(image, width - 4, self.most_rows)
+            thumbnail = self.thumbnails.get(key)
+            problem = thumbnail.problem if thumbnail is not None else ""
+            name = f"▣ {one_line(image.name, 60)} {image.size} {problem}".rstrip()
+            lines += _behind_bar(
+                Content(name).stylize(".warning" if problem else ".code"), width - 2, style, bar
+            )
+            for y in range(0 if problem else key[1].rows):
+                self.rows[len(lines)] = (key, y)
+                lines.append(RenderedLine.decoration(Content.styled(bar, style)))
         if self._attachments:
             names = Content("  ".join(f"▤ {name}" for name in self._attachments)).stylize(".code")
-            lines = _behind_bar(names, width - 2, style, bar)
+            lines += _behind_bar(names, width - 2, style, bar)
         if self.text or not lines:
             lines += _behind_bar(Content(self.text).stylize(".strong"), width - 2, style, bar)
         return lines
@@ -299,9 +343,55 @@ class FooterSheet(PieceSheet):
 
 
 class UserSheet(PieceSheet):
-    """A question, on a ground that is as wide as the prompt."""
+    """A question, on a ground that is as wide as the prompt; its pictures are filled in as they are made."""
 
     GROUND = "tinted"
+
+    class ThumbnailsWanted(Message):
+        """Thumbnails are to be made, and given to `show_thumbnails`."""
+
+        def __init__(self, sheet: UserSheet, wanted: Sequence[ThumbnailKey]) -> None:
+            super().__init__()
+            self.sheet = sheet
+            self.wanted = wanted
+
+    def __init__(self, piece: UserPiece) -> None:
+        super().__init__(piece)
+        self._user = piece
+
+    def show_thumbnails(self, made: Mapping[ThumbnailKey, Thumbnail]) -> None:
+        """Show these; where one has a problem, its place is closed."""
+        self._user.thumbnails |= made
+        self.changed()
+        self.redraw()
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        most_rows = max(1, viewport.height // 3)
+        if self._user.images and most_rows != self._user.most_rows:
+            self._user.most_rows = most_rows
+            self.lay_out_again()
+        return super().get_content_height(container, viewport, width)
+
+    def lay_out(self, width: int) -> list[RenderedLine]:
+        lines = super().lay_out(width)
+        if self._user.wanted:
+            self.call_later(
+                self._want_thumbnails
+            )  # a message that is sent from here, the layout, goes nowhere
+        return lines
+
+    def _want_thumbnails(self) -> None:
+        if self._user.wanted:
+            self.post_message(self.ThumbnailsWanted(self, self._user.wanted))
+
+    def _draw(self, line: RenderedLine, y: int, style: Style, selected: Selection | None) -> Strip:
+        strip = super()._draw(line, y, style, selected)
+        if y in self._user.rows:
+            key, row = self._user.rows[y]
+            thumbnail = self._user.thumbnails.get(key)
+            if thumbnail is not None and thumbnail.lines:
+                return Strip.join([strip, thumbnail.lines[row]])
+        return strip
 
 
 class ThoughtSheet(PieceSheet):

@@ -105,6 +105,15 @@ class Sheet(Widget):
         else:
             self.refresh(layout=True)
 
+    def redraw(self) -> None:
+        """Draw all lines again, which are the same."""
+        self._drawn = {}
+        self.refresh()
+
+    def lay_out_again(self) -> None:
+        """Lay all lines out when their height is next asked for."""
+        self._width = 0
+
     def get_content_width(self, container: Size, viewport: Size) -> int:
         return container.width
 

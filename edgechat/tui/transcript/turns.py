@@ -40,7 +40,8 @@ def pieces_of(turn: Turn, branch: tuple[int, int] = (0, 1)) -> list[Piece]:
     """Return the pieces that show a turn. branch: which try it is, from 0, and of how many."""
     pieces: list[Piece] = []
     if turn.role == "user":
-        pieces.append(UserPiece(turn.content, tuple(attachment.name for attachment in turn.attachments)))
+        names = tuple(attachment.name for attachment in turn.attachments)
+        pieces.append(UserPiece(turn.content, names, turn.images))
     elif turn.role == "system":
         pieces.append(NotePiece(f"System prompt: {turn.content}"))
     else:

@@ -12,7 +12,7 @@ from edgechat.base.errors import NotAChat
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export import importing
 from edgechat.chat.import_export.export import to_json, to_markdown
-from edgechat.chat.import_export.importing import parse_chat
+from edgechat.chat.import_export.importing import add_chat, parse_chat
 from edgechat.chat.records import Attachment, ChatSettings
 from edgechat.chat.storage.store import Store
 from edgechat.settings import SamplingDefaults
@@ -39,7 +39,7 @@ async def branched(store: Store) -> Conversation:
 
 async def brought_in(store: Store, text: str | bytes) -> Conversation:
     new = parse_chat(text)
-    await store.add(new.chat, new.turns)
+    await add_chat(store, new)
     return await Conversation.load(store, new.chat.id)
 
 

@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (there / "notes.txt").write_text("milk\neggs")
     (there / "deep" / "more.txt").write_text("bread")
     (there / ".hidden").write_text("x")
-    (there / "picture.png").write_bytes(b"\x89PNG\0\0")
+    (there / "program.bin").write_bytes(b"\x7fELF\0\0")
     monkeypatch.chdir(there)
     return there
 
@@ -235,16 +235,16 @@ async def test_several_dropped_files_are_a_chip_each_and_once(path: Path, folder
         assert len(pilot.app.screen.pane.attachments) == 2  # type: ignore[attr-defined]
 
 
-async def test_an_address_is_no_file_and_a_picture_no_text(path: Path, folder: Path) -> None:
+async def test_an_address_is_no_file_and_a_program_no_text(path: Path, folder: Path) -> None:
     engine = FakeEngine()
     async with app_with(engine, path).run_test(notifications=True) as pilot:
         await say(pilot, "Write to me@example.org and @nobody")
         await until(pilot, lambda: engine.requests != [])
         assert engine.requests[0].messages[0].content == "Write to me@example.org and @nobody"
-        pilot.app.screen.prompt.fill("What is @picture.png")  # type: ignore[attr-defined]
+        pilot.app.screen.prompt.fill("What is @program.bin")  # type: ignore[attr-defined]
         await pilot.press("escape", "enter")
-        await until(pilot, lambda: "picture.png is not a text file" in text_of(pilot))
-        assert pilot.app.screen.prompt.text == "What is @picture.png"  # type: ignore[attr-defined]
+        await until(pilot, lambda: "program.bin is not a text file" in text_of(pilot))
+        assert pilot.app.screen.prompt.text == "What is @program.bin"  # type: ignore[attr-defined]
 
 
 async def test_a_long_paste_becomes_a_chip_and_a_dropped_file_too(path: Path, folder: Path) -> None:

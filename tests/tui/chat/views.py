@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from edgechat.base.errors import EdgechatError
-from edgechat.chat.records import Attachment, Turn
+from edgechat.chat.records import AttachedImage, Attachment, Turn
 from edgechat.engine.types import Delta, Finished
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.views import Branch, Status, TranscriptView
@@ -86,6 +86,7 @@ class FakePrompt:
         self.text = ""
         self.title = ""
         self.attachments: list[Attachment] = []
+        self.images: list[AttachedImage] = []
         self.history: Sequence[str] = ()
         self.waiting: Sequence[str] = ()
 
@@ -93,8 +94,15 @@ class FakePrompt:
     def unsent(self) -> str:
         return self.text
 
-    def put(self, text: str, attachments: Sequence[Attachment], title: str = "") -> None:
-        self.text, self.attachments, self.title = text, list(attachments), title
+    def put(
+        self,
+        text: str,
+        attachments: Sequence[Attachment],
+        images: Sequence[AttachedImage] = (),
+        title: str = "",
+    ) -> None:
+        self.text, self.attachments, self.images = text, list(attachments), list(images)
+        self.title = title
 
     def fill(self, text: str) -> None:
         self.text = text
@@ -102,8 +110,11 @@ class FakePrompt:
     def show_waiting(self, questions: Sequence[str]) -> None:
         self.waiting = list(questions)
 
-    def attach(self, attachment: Attachment) -> None:
-        self.attachments.append(attachment)
+    def attach(self, attached: Attachment | AttachedImage) -> None:
+        if isinstance(attached, AttachedImage):
+            self.images.append(attached)
+        else:
+            self.attachments.append(attached)
 
     def select_variable(self) -> None:
         pass

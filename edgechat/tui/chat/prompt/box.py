@@ -47,6 +47,7 @@ class PromptBox(Area):
         Binding("enter", "send", "Send"),
         Binding(",".join(_NEWLINE), "newline", "New line"),
         Binding("tab", "complete", "Turns"),
+        Binding("ctrl+v", "paste", "Paste an image, or what was copied here", show=False),
         Binding("f6", "editor", "Edit in $VISUAL or $EDITOR", show=False),
         # The transcript's, which has no focus while one types.
         Binding("pageup", "screen.scroll('page_up')", "Page up", show=False),
@@ -69,6 +70,12 @@ class PromptBox(Area):
         """A paste that may be better as an attachment."""
 
         text: str
+
+    @dataclass
+    class WantsClipboard(Message):
+        """What is on the system's clipboard is wanted: an image, or else (`or_text`) what the app copied."""
+
+        or_text: bool
 
     class WantsHistory(Message):
         """The history is wanted."""
@@ -294,10 +301,20 @@ class PromptBox(Area):
         text = printable(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         event.prevent_default()
         event.stop()
-        if is_long(text) or may_be_path(text):
+        if not text:  # some terminals paste nothing where the clipboard has an image
+            self.post_message(self.WantsClipboard(or_text=False))
+        elif is_long(text) or may_be_path(text):
             self.post_message(self.Pasted(text))
         else:  # at once: the next key must not overtake it
             await self.insert_paste(text)
+
+    def action_paste(self) -> None:
+        """Paste what is on the clipboard; a terminal that pastes by itself does not send this key."""
+        self.post_message(self.WantsClipboard(or_text=True))
+
+    def paste_copied(self) -> None:
+        """Insert what was copied in the app."""
+        super().action_paste()
 
     async def insert_paste(self, text: str) -> None:
         await super()._on_paste(events.Paste(text))

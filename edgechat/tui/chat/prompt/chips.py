@@ -15,13 +15,38 @@ from textual.widget import Widget
 from edgechat.base.text import one_line
 
 if TYPE_CHECKING:
-    from edgechat.chat.records import Attachment
+    from edgechat.chat.records import AttachedImage, Attachment
 
 _GAP = 1
+_LONGEST = 30
+"""Characters of a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """Something that is sent with the next question, or (a problem) cannot be."""
+
+    label: str
+    is_problem: bool = False
+
+    @property
+    def text(self) -> str:
+        return f"{self.label} ✕"
+
+
+def chip_of(attached: Attachment | AttachedImage) -> Chip:
+    """Return the chip of a text or an image."""
+    from edgechat.chat.records import AttachedImage  # not needed for the first frame
+    from edgechat.tui.chat.prompt.reading_time import tokens_of
+
+    name = one_line(attached.name, _LONGEST)
+    if isinstance(attached, AttachedImage):
+        return Chip(f"▣ {name} {attached.size}")
+    return Chip(f"▤ {name} ~{tokens_of(attached):,} tokens")
 
 
 class Chips(Widget):
-    """The attachments of the next question, side by side; a click on one removes it."""
+    """What is sent with the next question, side by side; a click removes it."""
 
     DEFAULT_CSS = """
     Chips { height: 3; display: none; }
@@ -30,47 +55,48 @@ class Chips(Widget):
 
     @dataclass
     class Removed(Message):
-        """An attachment was clicked."""
+        """A chip was clicked."""
 
         number: int
 
     def __init__(self) -> None:
         super().__init__()
-        self._labels: list[str] = []
+        self._chips: Sequence[Chip] = ()
 
-    def show(self, attachments: Sequence[Attachment]) -> None:
-        from edgechat.tui.chat.prompt.reading_time import tokens_of  # not needed for the first frame
-
-        self._labels = [f"▤ {one_line(file.name, 30)} ~{tokens_of(file):,} tokens ✕" for file in attachments]
-        self.set_class(bool(attachments), "-some")
+    def show(self, chips: Sequence[Chip]) -> None:
+        self._chips = chips
+        self.set_class(bool(chips), "-some")
         self.refresh()
 
     def render(self) -> RenderResult:
         shown = self._fitting()
-        more = len(self._labels) - len(shown)
+        more = len(self._chips) - len(shown)
         rest = Content.styled(f" and {more} more" if more else "", "dim")
-        middle = [Content.assemble(("│ ", "dim"), label, (" │", "dim")) for label in shown]
+        middle = [
+            Content.assemble(("│ ", "dim"), (chip.text, "$error" if chip.is_problem else ""), (" │", "dim"))
+            for chip in shown
+        ]
         row = Content(" " * _GAP).join(middle) + rest
         if self.content_size.height < 3:
             return row
         edges = [
             Content.styled(
-                (" " * _GAP).join(f"{left}{'─' * (_width(label) - 2)}{right}" for label in shown), "dim"
+                (" " * _GAP).join(f"{left}{'─' * (_width(chip) - 2)}{right}" for chip in shown), "dim"
             )
             for left, right in ("╭╮", "╰╯")
         ]
         return Content("\n").join([edges[0], row, edges[1]])
 
-    def _fitting(self) -> list[str]:
-        """Return the labels that there is room for: the first ones."""
+    def _fitting(self) -> list[Chip]:
+        """Return the chips that there is room for: the first ones."""
         room = self.content_size.width
-        shown: list[str] = []
-        for number, label in enumerate(self._labels):
-            is_last = number == len(self._labels) - 1
-            room -= _width(label) + _GAP * bool(shown)
+        shown: list[Chip] = []
+        for number, chip in enumerate(self._chips):
+            is_last = number == len(self._chips) - 1
+            room -= _width(chip) + _GAP * bool(shown)
             if room < (0 if is_last else len(" and 19 more")) and shown:
                 break
-            shown.append(label)
+            shown.append(chip)
         return shown
 
     def on_click(self, event: events.Click) -> None:
@@ -78,13 +104,13 @@ class Chips(Widget):
         if offset is None:
             return
         x = offset.x
-        for number, label in enumerate(self._fitting()):
-            if 0 <= x < _width(label):
+        for number, chip in enumerate(self._fitting()):
+            if 0 <= x < _width(chip):
                 self.post_message(self.Removed(number))
                 return
-            x -= _width(label) + _GAP
+            x -= _width(chip) + _GAP
 
 
-def _width(label: str) -> int:
+def _width(chip: Chip) -> int:
     """Return the cells of a chip, its frame included."""
-    return Content(label).cell_length + 4
+    return Content(chip.text).cell_length + 4

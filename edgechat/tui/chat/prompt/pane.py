@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,20 +12,23 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 
-from edgechat.base.errors import AttachmentError, EdgechatError
+from edgechat.base.errors import AttachmentError, EdgechatError, ImageError
 from edgechat.chat.attachments import pastes
-from edgechat.chat.attachments.mentions import bytes_named_in
+from edgechat.chat.attachments.images import is_image, keep_image, read_image
+from edgechat.chat.attachments.mentions import bytes_named_in, without_mention
 from edgechat.chat.attachments.reading import MOST, of_text, read
 from edgechat.chat.commands import parse_command
 from edgechat.tui.chat.prompt.box import PromptBox
-from edgechat.tui.chat.prompt.chips import Chips
+from edgechat.tui.chat.prompt.chips import Chips, chip_of
 from edgechat.tui.chat.prompt.completions import Completions, command_suggestions
 from edgechat.tui.chat.prompt.files import FileFinder, TypedPath, path_at_end
+from edgechat.tui.chat.prompt.named_images import NamedImages
 from edgechat.tui.chat.prompt.waiting import WaitingQuestions
 from edgechat.tui.widgets.text_area import Area
 
 if TYPE_CHECKING:
-    from edgechat.chat.records import Attachment
+    from edgechat.chat.records import AttachedImage, Attachment
+    from edgechat.images.library import ImageLibrary
 
 Arguments = Callable[[str], Sequence[tuple[str, str]]]
 
@@ -46,6 +49,7 @@ class PromptPane(Vertical):
 
         text: str
         attachments: tuple[Attachment, ...]
+        images: tuple[AttachedImage, ...]
 
     @dataclass
     class Commanded(Message):
@@ -68,11 +72,15 @@ class PromptPane(Vertical):
         self.arguments: Arguments = lambda _name: ()
         """From a command's name to its possible arguments, each with a short description."""
         self.attachments: list[Attachment] = []
-        self.notice: Callable[[int], str] = lambda _n: ""
-        """Returns what there is to tell about a question of n tokens."""
+        self.images: list[AttachedImage] = []
+        self.library: Callable[[], Awaitable[ImageLibrary]] | None = None
+        """Returns where images are kept."""
+        self.notice: Callable[[int, bool], str] = lambda _n, _has_images: ""
+        """Returns what there is to tell about a question of n tokens, which has images or not."""
         self._weighing: asyncio.TimerHandle | None = None
-        self._cleared: list[Attachment] = []
+        self._cleared: tuple[list[Attachment], list[AttachedImage]] = ([], [])
         """The attachments that undo brings back."""
+        self._named = NamedImages()
         self._completions = Completions()
         self._finder = FileFinder()
 
@@ -94,10 +102,16 @@ class PromptPane(Vertical):
     def unsent(self) -> str:
         return self.box.unsent
 
-    def put(self, text: str, attachments: Sequence[Attachment], title: str = "") -> None:
+    def put(
+        self,
+        text: str,
+        attachments: Sequence[Attachment],
+        images: Sequence[AttachedImage] = (),
+        title: str = "",
+    ) -> None:
         """Hold this, in place of what was there. title: shown above the box."""
         self.fill(text)
-        self._set_attachments(list(attachments))
+        self._set_attached(attachments, images)
         self.box.border_title = title
         self.screen.refresh_bindings()
 
@@ -106,16 +120,17 @@ class PromptPane(Vertical):
 
     def clear(self) -> bool:
         """Remove the text and the attachments; undo brings both back. Return whether there were any."""
-        if not (self.text or self.attachments):
+        if not (self.text or self.attachments or self.images):
             return False
-        self._cleared = self.attachments
+        self._cleared = self.attachments, self.images
         self.box.clear_draft()
-        self._set_attachments([])
+        self._set_attached((), ())
         return True
 
     @on(PromptBox.ClearUndone)
     def _restore_attachments(self) -> None:
-        self._set_attachments([*self._cleared, *self.attachments])
+        attachments, images = self._cleared
+        self._set_attached([*attachments, *self.attachments], [*images, *self.images])
 
     def select_variable(self) -> None:
         self.box.select_variable((0, 0))
@@ -136,25 +151,46 @@ class PromptPane(Vertical):
         self.query_one(WaitingQuestions).show(questions)
         self.box.has_waiting = bool(questions)
 
-    def attach(self, attachment: Attachment) -> None:
-        if attachment in self.attachments:
+    def attach(self, attached: Attachment | AttachedImage) -> None:
+        from edgechat.chat.records import AttachedImage  # not needed for the first frame
+
+        if attached in (*self.attachments, *self.images):
             return
-        if len(self.attachments) >= MOST:
+        if len(self.attachments) + len(self.images) >= MOST:
             raise AttachmentError(
                 f"A question can have at most {MOST} attachments.", hint="Send these first."
             )
-        self._set_attachments([*self.attachments, attachment])
+        if isinstance(attached, AttachedImage):
+            self._set_attached(self.attachments, [*self.images, attached])
+        else:
+            self._set_attached([*self.attachments, attached], self.images)
 
     async def attach_file(self, path: str) -> None:
-        """Attach a file, or the list of a folder. Raises AttachmentError."""
-        self.attach(await asyncio.to_thread(read, path))
+        """Attach a file, or the list of a folder. Raises AttachmentError and ImageError."""
+        if is_image(path):
+            await self.attach_image(path)
+        else:
+            self.attach(await asyncio.to_thread(read, path))
 
-    def _set_attachments(self, attachments: list[Attachment]) -> None:
-        self.attachments = attachments
-        self.query_one(Chips).show(attachments)
+    async def attach_image(self, path: str) -> None:
+        """Attach an image. Raises AttachmentError and ImageError."""
+        assert self.library is not None
+        self.attach(await asyncio.to_thread(read_image, await self.library(), path))
+
+    def _set_attached(self, attachments: Sequence[Attachment], images: Sequence[AttachedImage]) -> None:
+        self.attachments, self.images = list(attachments), list(images)
+        self._show_chips()
         self._changed()
 
+    def _show_chips(self) -> None:
+        attached = [*map(chip_of, self.images), *map(chip_of, self.attachments)]
+        self.query_one(Chips).show([*attached, *self._named.chips(self.images)])
+
     # What is told in the frame of the box.
+
+    def weigh_again(self) -> None:
+        """Show what there is to tell about the prompt now that another model answers."""
+        self._weigh()
 
     @work(exclusive=True, group="weigh")
     async def _weigh(self) -> None:
@@ -163,10 +199,18 @@ class PromptPane(Vertical):
         from edgechat.tui.chat.prompt.reading_time import tokens_of
 
         text = self.text
+        await self._look_for_images(text)
         named = await asyncio.to_thread(bytes_named_in, text) if "@" in text else 0
         n = guessed_tokens(len(text.encode("utf-8", "replace")) + named)
         n += sum(map(tokens_of, self.attachments))
-        self.box.border_subtitle = self.notice(n) if n else ""
+        has_images = bool(self.images or self._named.found)
+        self.box.border_subtitle = self.notice(n, has_images) if n or has_images else ""
+
+    async def _look_for_images(self, text: str) -> None:
+        """Show the images that the text names, which are attached when it is sent."""
+        if self.library is not None and ("@" in text or self._named.found):
+            await self._named.update(text, self.library)
+            self._show_chips()
 
     # Sending.
 
@@ -177,8 +221,9 @@ class PromptPane(Vertical):
         if command is not None:
             self.post_message(self.Commanded(*command))
         else:
-            asked = self.Asked(event.text, tuple(self.attachments))
-            self._set_attachments([])
+            asked = self.Asked(event.text, tuple(self.attachments), tuple(self.images))
+            self._named.clear()
+            self._set_attached((), ())
             self.post_message(asked)
 
     # Completing.
@@ -229,14 +274,43 @@ class PromptPane(Vertical):
                 self.attach(of_text(f"pasted text {number}" if number > 1 else "pasted text", event.text))
             elif not paths:
                 await self.box.insert_paste(event.text)
-        except AttachmentError as error:
+        except (AttachmentError, ImageError) as error:
             self.post_message(self.AttachFailed(error))
 
+    @on(PromptBox.WantsClipboard)
+    @work(group="attach")
+    async def _paste_clipboard(self, event: PromptBox.WantsClipboard) -> None:
+        """Attach the image on the system's clipboard; without one, insert what was copied in the app."""
+        from edgechat.tui.terminal.clipboard import image_on_clipboard
+
+        end = self.app.keys.hold()  # type: ignore[attr-defined]
+        try:
+            data = await image_on_clipboard()
+            if data is not None and self.library is not None:
+                number = 1 + sum(image.name.startswith("clipboard") for image in self.images)
+                name = f"clipboard {number}.png" if number > 1 else "clipboard.png"
+                self.attach(await asyncio.to_thread(keep_image, await self.library(), data, name))
+            elif event.or_text:
+                self.box.paste_copied()
+        except (AttachmentError, ImageError) as error:
+            self.post_message(self.AttachFailed(error))
+        finally:
+            end()
+
     @on(PromptBox.BackspaceInEmpty)
-    def _remove_last_attachment(self) -> None:
-        if self.attachments:
-            self._set_attachments(self.attachments[:-1])
+    def _remove_last(self) -> None:
+        n = len(self.images) + len(self.attachments)
+        if n:
+            self._remove(Chips.Removed(n - 1))
 
     @on(Chips.Removed)
-    def _remove_attachment(self, event: Chips.Removed) -> None:
-        self._set_attachments(self.attachments[: event.number] + self.attachments[event.number + 1 :])
+    def _remove(self, event: Chips.Removed) -> None:
+        """Remove what a chip stands for: images come first, then texts, then images that the text names."""
+        images, attachments, at = self.images, self.attachments, event.number
+        if at < len(images):
+            self._set_attached(attachments, images[:at] + images[at + 1 :])
+        elif (at := at - len(images)) < len(attachments):
+            self._set_attached(attachments[:at] + attachments[at + 1 :], images)
+        else:
+            path = self._named.shown(images)[at - len(attachments)].path
+            self.box.replace_text(without_mention(self.text, path))

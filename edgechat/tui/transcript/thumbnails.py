@@ -1,0 +1,148 @@
+"""Images in the transcript: each cell shows two pixels, one above the other, by ▀ in the colours of both.
+
+textual-image would draw them finer where a terminal has a protocol for that. But it asks the terminal for one
+as it is imported, and reads the answer itself, which is possible only before the app reads the keys: at every
+start. It also decodes files in the app's own process, and encodes Sixel again for each line that is scrolled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.color import Color
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from edgechat.base.errors import EdgechatError, ImageError
+
+if TYPE_CHECKING:
+    from edgechat.chat.records import AttachedImage
+    from edgechat.images.decoding import Decoder, Pixels
+    from edgechat.images.library import ImageLibrary
+
+_WIDEST = 60
+"""Cells of a picture."""
+_MOST_PIXELS = 1 << 16
+"""Of what it is made of."""
+_KEPT = 40
+"""Pictures, of up to half a megabyte each."""
+_IDLE_SECONDS = 5.0
+"""After which the process that decodes ends."""
+
+
+class ThumbnailSize(NamedTuple):
+    """The size of a picture, in cells."""
+
+    columns: int
+    rows: int
+
+
+def size_of(image: AttachedImage, width: int, most_rows: int) -> ThumbnailSize:
+    """Return how large an image is shown: at most its own size, a pixel being half a cell."""
+    if not (image.width and image.height):
+        return ThumbnailSize(0, 0)
+    scale = min(1.0, min(width, _WIDEST) / image.width, 2 * most_rows / image.height)
+    return ThumbnailSize(max(1, round(scale * image.width)), max(1, round(scale * image.height / 2)))
+
+
+@dataclass(frozen=True, slots=True)
+class Thumbnail:
+    """An image as lines of cells; without any, `problem` says why."""
+
+    lines: tuple[Strip, ...] = ()
+    problem: str = ""
+
+
+class Thumbnails:
+    """Makes pictures of the images in a library, one after the other, in a thread; keeps the latest ones."""
+
+    def __init__(self, library: Callable[[], Awaitable[ImageLibrary]]) -> None:
+        """library: opens it; may raise EdgechatError."""
+        self._library = library
+        self._kept: OrderedDict[tuple[str, ThumbnailSize], Thumbnail] = OrderedDict()
+        self._working = asyncio.Lock()
+        self._decoder: Decoder | None = None
+        self._idle: asyncio.TimerHandle | None = None
+
+    async def make(self, digest: str, size: ThumbnailSize) -> Thumbnail:
+        """Return a picture, kept or made now."""
+        async with self._working:
+            thumbnail = self._kept.get((digest, size)) or await self._made(digest, size)
+            if thumbnail.lines:
+                self._kept[digest, size] = thumbnail
+                self._kept.move_to_end((digest, size))
+                if len(self._kept) > _KEPT:
+                    self._kept.popitem(last=False)
+            self._close_when_idle()
+        return thumbnail
+
+    async def _made(self, digest: str, size: ThumbnailSize) -> Thumbnail:
+        try:
+            library = await self._library()
+        except EdgechatError:  # of the store, of which the rest of the app tells
+            return Thumbnail(problem="cannot be read")
+        return await asyncio.to_thread(self._draw, library, digest, size)
+
+    async def close(self) -> None:
+        """End the process that decodes, if it runs."""
+        if self._idle is not None:
+            self._idle.cancel()
+        async with self._working:
+            decoder, self._decoder = self._decoder, None
+            if decoder is not None:
+                await asyncio.to_thread(decoder.close)
+
+    def _close_when_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        loop = asyncio.get_running_loop()
+        self._idle = loop.call_later(_IDLE_SECONDS, lambda: loop.create_task(self.close()))
+
+    def _draw(self, library: ImageLibrary, digest: str, size: ThumbnailSize) -> Thumbnail:
+        from edgechat.images.decoding import Decoder
+
+        image = library.get(digest)
+        if image is None:
+            return Thumbnail(problem="is not on this machine any more")
+        self._decoder = self._decoder or Decoder()
+        try:
+            pixels = self._decoder.pixels(Path(image.path), most_pixels=_MOST_PIXELS)
+        except ImageError:
+            return Thumbnail(problem="cannot be decoded")
+        return Thumbnail(lines_of(pixels, size))
+
+
+def lines_of(pixels: Pixels, size: ThumbnailSize) -> tuple[Strip, ...]:
+    """Return an image as lines of half blocks."""
+    colours = [_row(pixels, size.columns, y, 2 * size.rows) for y in range(2 * size.rows)]
+    return tuple(_line(colours[y], colours[y + 1]) for y in range(0, 2 * size.rows, 2))
+
+
+def _row(pixels: Pixels, columns: int, y: int, height: int) -> list[Color]:
+    """Return the mean colours of a row of areas, which together cover the image."""
+    stride, rgb = 3 * pixels.width, pixels.rgb
+    top = y * pixels.height // height
+    bottom = max(top + 1, (y + 1) * pixels.height // height)
+    row = []
+    for x in range(columns):
+        left = x * pixels.width // columns
+        right = max(left + 1, (x + 1) * pixels.width // columns)
+        areas = [rgb[line * stride + 3 * left : line * stride + 3 * right] for line in range(top, bottom)]
+        n = (right - left) * (bottom - top)
+        row.append(
+            Color.from_rgb(*(sum(sum(area[channel::3]) for area in areas) / n for channel in range(3)))
+        )
+    return row
+
+
+def _line(upper: list[Color], lower: list[Color]) -> Strip:
+    segments = [
+        Segment("▀", Style(color=above, bgcolor=below)) for above, below in zip(upper, lower, strict=True)
+    ]
+    return Strip(segments, len(segments))

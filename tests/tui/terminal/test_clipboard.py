@@ -1,0 +1,71 @@
+"""The programs that read the image on the clipboard, and what they write."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from edgechat.tui.terminal import clipboard
+from edgechat.tui.terminal.clipboard import READERS, image_on_clipboard
+
+IMAGE = b"\x89PNG\r\n\x1a\n and more"
+WRITTEN = {
+    "wl-paste": IMAGE,
+    "xclip": IMAGE,
+    "pngpaste": IMAGE,
+    "osascript": b"\xc2\xabdata PNGf" + IMAGE.hex().upper().encode() + b"\xc2\xbb\n",
+    "powershell.exe": base64.b64encode(IMAGE) + b"\r\n",
+}
+NONE = {"osascript": b"\xc2\xabdata TIFF00\xc2\xbb\n", "powershell.exe": b"\r\n"}
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder in which programs are found."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("WAYLAND_DISPLAY", "DISPLAY"):
+        monkeypatch.setenv(name, "1")
+    return tmp_path
+
+
+def install(folder: Path, name: str, output: bytes, code: int = 0) -> None:
+    (folder / f"{name}.out").write_bytes(output)
+    program = folder / name
+    program.write_text(f"#!/bin/sh\n/bin/cat '{program}.out'\nexit {code}\n")
+    program.chmod(0o700)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+async def test_what_each_program_writes(name: str, programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {reader.command[0] for reader in READERS} == WRITTEN.keys()
+    if name in ("pngpaste", "osascript"):
+        monkeypatch.setattr(clipboard.sys, "platform", "darwin")
+    assert await image_on_clipboard() is None
+    install(programs, name, WRITTEN[name])
+    assert await image_on_clipboard() == IMAGE
+    install(programs, name, WRITTEN[name], code=1)
+    assert await image_on_clipboard() is None
+    install(programs, name, NONE.get(name, b""))
+    assert await image_on_clipboard() is None
+
+
+async def test_where_one_finds_none_the_next_is_asked(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(programs, "wl-paste", b"", code=1)
+    install(programs, "xclip", IMAGE)
+    assert await image_on_clipboard() == IMAGE
+    monkeypatch.delenv("DISPLAY")  # xclip is here, but no X server
+    assert await image_on_clipboard() is None
+
+
+async def test_a_program_that_writes_without_end_is_ended(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clipboard, "_MOST_BYTES", 1 << 20)
+    program = programs / "xclip"
+    program.write_text("#!/bin/sh\nexec /bin/cat /dev/zero\n")
+    program.chmod(0o700)
+    assert await image_on_clipboard() is None
