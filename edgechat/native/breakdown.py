@@ -12,7 +12,8 @@ import ctypes
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import llama_cpp.llama_cpp as lib
 
@@ -26,7 +27,7 @@ _ALIGNMENT = 32
 _MIB = 2**20
 
 
-class _Map(ctypes.Structure):
+class StdMap(ctypes.Structure):
     """std::map of libstdc++: a comparison without state, then the header of a red-black tree."""
 
     _fields_ = (
@@ -39,14 +40,38 @@ class _Map(ctypes.Structure):
     )
 
 
-class _Node(ctypes.Structure):
-    """A node of that tree: links, then buffer type -> (model, context, compute) in bytes."""
+class StdMapNode(ctypes.Structure):
+    """A node of that tree; a subclass has the key and the value behind the links."""
 
-    _fields_ = (
+    _fields_: ClassVar[Sequence[tuple[str, type[Any]]]] = (
         ("color", ctypes.c_uint64),
         ("parent", ctypes.c_void_p),
         ("left", ctypes.c_void_p),
         ("right", ctypes.c_void_p),
+    )
+
+
+Node = TypeVar("Node", bound=StdMapNode)
+
+
+def nodes(tree: StdMap, kind: type[Node], *, most: int) -> Iterator[Node]:
+    """Yield the nodes of a map of up to `most`. Raises ValueError where it is not laid out as expected."""
+    found, addresses = 0, [tree.root]
+    while addresses and found <= tree.count <= most:
+        address = addresses.pop()
+        if address:
+            node = kind.from_address(address)
+            found += 1
+            yield node
+            addresses += [node.left, node.right]
+    if found != tree.count:
+        raise ValueError("llama.cpp's breakdown is not laid out as expected")
+
+
+class _Node(StdMapNode):
+    """Buffer type -> (model, context, compute) in bytes."""
+
+    _fields_ = (
         ("type", ctypes.c_void_p),
         ("model", ctypes.c_size_t),
         ("context", ctypes.c_size_t),
@@ -62,20 +87,8 @@ def has_map() -> bool:
 def from_map(model: Model, context: Context) -> Breakdown:
     """Return the breakdown as llama.cpp keeps it; only where `has_map`. The map's few nodes are leaked."""
     read = getattr(lib._lib, _SYMBOL)
-    read.argtypes, read.restype = [ctypes.c_void_p], _Map
-    tree = read(context.pointer)
-    if tree.count > _MOST_TYPES:
-        raise ValueError("llama.cpp's breakdown is not laid out as expected")
-    buffers: list[Buffer] = []
-    addresses = [tree.root]
-    while addresses and len(buffers) <= tree.count:
-        address = addresses.pop()
-        if address:
-            node = _Node.from_address(address)
-            buffers.append(_buffer(node))
-            addresses += [node.left, node.right]
-    if len(buffers) != tree.count:
-        raise ValueError("llama.cpp's breakdown is not laid out as expected")
+    read.argtypes, read.restype = [ctypes.c_void_p], StdMap
+    buffers = [_buffer(node) for node in nodes(read(context.pointer), _Node, most=_MOST_TYPES)]
     buffers.sort(key=lambda buffer: buffer.name)
     return Breakdown(tuple(buffers), context.output_bytes, context.n_ctx)
 

@@ -138,8 +138,8 @@ class KVStateStore:
         """Return the state, of any chat, that has the most of a prompt's beginning; None if none has.
 
         whole: only states all of which the prompt begins with, or all up to their checkpoint. A state that is
-        still to be written counts.
-        What is found may turn out to be damaged. Waits for the fingerprint if there is a file.
+        still to be written counts. What is found may turn out to be damaged. Waits for the fingerprint if
+        there is a file.
         """
         if self.limit == 0:
             return None

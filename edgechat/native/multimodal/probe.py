@@ -18,6 +18,7 @@ import msgspec
 
 from edgechat.base.errors import EdgechatError, LoadFailed, by_name
 from edgechat.base.process.ask import ChildFailed, answer, ask
+from edgechat.native.breakdown import StdMap, StdMapNode, nodes
 
 TIME_LIMIT = 20.0
 """Seconds. Without weights a processor answers in 0.3; drivers of GPUs may take several to wake up."""
@@ -126,27 +127,10 @@ def _facts(question: _ProbeQuestion) -> ProjectorFacts:
     return ProjectorFacts(sees=caps.inp_vision, hears=caps.inp_audio, memory=memory)
 
 
-class _DeviceMap(ctypes.Structure):
-    """std::map of libstdc++: a comparison without state, then the header of a red-black tree."""
+class _DeviceNode(StdMapNode):
+    """Device -> bytes."""
 
     _fields_ = (
-        ("compare", ctypes.c_uint64),
-        ("color", ctypes.c_uint64),
-        ("root", ctypes.c_void_p),
-        ("leftmost", ctypes.c_void_p),
-        ("rightmost", ctypes.c_void_p),
-        ("count", ctypes.c_uint64),
-    )
-
-
-class _DeviceNode(ctypes.Structure):
-    """A node of that tree: links, then device -> bytes."""
-
-    _fields_ = (
-        ("color", ctypes.c_uint64),
-        ("parent", ctypes.c_void_p),
-        ("left", ctypes.c_void_p),
-        ("right", ctypes.c_void_p),
         ("device", ctypes.c_void_p),
         ("n_bytes", ctypes.c_size_t),
     )
@@ -158,20 +142,14 @@ def _from_map(path: bytes, params: object) -> dict[str, int]:
     from edgechat.native.multimodal.library import lib
 
     read = getattr(lib._libmtmd, _SYMBOL)
-    read.argtypes, read.restype = [ctypes.c_char_p, lib.mtmd_context_params], _DeviceMap
-    tree = read(path, params)
+    read.argtypes, read.restype = [ctypes.c_char_p, lib.mtmd_context_params], StdMap
     found: Counter[str] = Counter()
-    addresses, n_nodes = [tree.root], 0
-    while addresses and n_nodes <= min(tree.count, _MOST_DEVICES):
-        address = addresses.pop()
-        if address:
-            node = _DeviceNode.from_address(address)
-            n_nodes += 1
+    try:
+        for node in nodes(read(path, params), _DeviceNode, most=_MOST_DEVICES):
             device = ggml.CPU if ggml.is_processor(node.device) else ggml.device_name(node.device)
             found[device] += node.n_bytes
-            addresses += [node.left, node.right]
-    if n_nodes != tree.count:
-        raise LoadFailed("libmtmd's account of its memory is not laid out as expected")
+    except ValueError as error:
+        raise LoadFailed("libmtmd's account of its memory is not laid out as expected") from error
     return dict(found)
 
 
