@@ -13,7 +13,7 @@ ROLES = {
     "bench": "edgechat.cli.bench.child",
     "template": "edgechat.engine.prompt.template_child",
     "grammar": "edgechat.engine.reply.grammar_child",
-    "image": "edgechat.images.decoding_child",
+    "image": "edgechat.base.images.decoding_child",
     "devices": "edgechat.native.devices",
     "projector": "edgechat.native.multimodal.probe",
     "gpu": "edgechat.device.gpu.sources",

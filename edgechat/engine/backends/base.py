@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgechat.base.errors import DecodeFailed
+from edgechat.base.images.image import Pixels
 from edgechat.engine.types import Sampling
-from edgechat.images.image import Pixels
 from edgechat.native.buffers import Buffer
 
 Logits = npt.NDArray[np.float32]

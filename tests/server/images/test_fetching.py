@@ -16,7 +16,7 @@ import pytest
 from edgechat.base.errors import ImageError
 from edgechat.server.images import fetching
 from edgechat.server.images.fetching import ImageFetcher, addresses_of, is_public
-from tests.images.files import encoded, quadrants
+from tests.base.images.files import encoded, quadrants
 
 PNG = encoded(quadrants(), "PNG")
 PUBLIC, PUBLIC_6 = "93.184.216.34", "2606:2800:220:1::1"
