@@ -14,6 +14,7 @@ ROLES = {
     "template": "edgechat.engine.prompt.template_child",
     "grammar": "edgechat.engine.reply.grammar_child",
     "image": "edgechat.base.images.decoding_child",
+    "mcp": "edgechat.tools.mcp.child",
     "devices": "edgechat.native.devices",
     "projector": "edgechat.native.multimodal.probe",
     "gpu": "edgechat.device.gpu.sources",

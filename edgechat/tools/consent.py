@@ -1,17 +1,20 @@
-"""The user's consent to calls of tools: how it is asked for, what it is for, and where it is kept.
+"""The user's consent to calls of tools: how it is asked for, and what it is for.
 
 A consent is for a tool as it was described when the user gave it: its `ToolSpec.pin`. Of a tool that has
 changed since, it is void, and the next question shows the difference. `never` outlives changes.
+`consent_store.py` keeps the answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+import asyncio
+import difflib
+import json
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, Protocol
 
-from edgechat.tools.tool import ToolSpec
+from edgechat.tools.tool import ToolSpec, shown_arguments
 
 Answer = Literal["once", "chat", "always", "no", "never"]
 """once: this call; chat: this tool in this chat; always: this tool; no: not this call; never: not this tool.
@@ -52,58 +55,39 @@ class Standing:
     """See `Question.changed`."""
 
 
-@dataclass(frozen=True, slots=True)
-class GivenConsent:
-    """An answer that is kept."""
-
-    server: str
-    tool: str
-    answer: Literal["chat", "always", "never"]
-    chat_id: str | None
-    """Of an answer for one chat."""
-    at: float
-    """Seconds since 1970."""
-
-
-class ConsentStore:
-    """The answers that are kept, in `consents.json` of edgechat's data folder or in memory.
-
-    Programs may share the file: it is read before each answer and locked while it is changed. A file that is
-    damaged, or that others may write to, counts as empty.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        """path: see `consents_path`; None keeps them in memory, for chats that are not stored either."""
+class KeepsConsents(Protocol):
+    """Keeps answers: see ConsentStore."""
 
     async def standing(self, tool: ToolSpec, chat_id: str) -> Standing:
         """Return what is known about a tool in a chat."""
-        raise NotImplementedError
+        ...
 
     async def keep(self, tool: ToolSpec, answer: Answer, chat_id: str) -> None:
-        """Keep an answer; once and no need none. Raises StoreError."""
-        raise NotImplementedError
-
-    async def given(self) -> Sequence[GivenConsent]:
-        """Return the answers that are kept, by server and tool."""
-        raise NotImplementedError
-
-    async def withdraw(self, server: str, tool: str | None = None) -> int:
-        """Forget the answers about a tool, or about all of a server; return how many. Raises StoreError."""
-        raise NotImplementedError
-
-    async def forget_chats(self, chat_ids: Collection[str]) -> None:
-        """Forget the answers for chats that are deleted. Raises StoreError."""
-        raise NotImplementedError
+        """Keep an answer; once and no are not kept. Raises StoreError."""
+        ...
 
 
 class AskingPermission:
     """Asks the user where no earlier answer decides; one question at a time, in the order of the calls."""
 
-    def __init__(self, store: ConsentStore, chat_id: str, ask: Ask) -> None: ...
+    def __init__(self, store: KeepsConsents, chat_id: str, ask: Ask) -> None:
+        self._store = store
+        self._chat_id = chat_id
+        self._ask = ask
+        self._asking = asyncio.Lock()
 
     async def __call__(self, tool: ToolSpec, arguments: str) -> bool:
         """See Permission. Raises StoreError if the answer cannot be kept; then nothing is called."""
-        raise NotImplementedError
+        if tool.harmless:
+            return True
+        async with self._asking:
+            standing = await self._store.standing(tool, self._chat_id)
+            if standing.allowed is not None:
+                return standing.allowed
+            question = Question(tool=tool, arguments=shown_arguments(arguments), changed=standing.changed)
+            answer = await self._ask(question)
+            await self._store.keep(tool, answer, self._chat_id)
+            return answer in ("once", "chat", "always")
 
 
 class NamedPermission:
@@ -111,12 +95,20 @@ class NamedPermission:
 
     def __init__(self, names: Collection[str]) -> None:
         """names: SERVER (all of its tools), SERVER/TOOL, or the names that the model uses."""
+        self._names = frozenset(names)
 
     async def __call__(self, tool: ToolSpec, arguments: str) -> bool:
         """See Permission."""
-        raise NotImplementedError
+        names = {tool.server, f"{tool.server}/{tool.name}", tool.model_name}
+        return tool.harmless or not names.isdisjoint(self._names)
 
 
-def consents_path() -> Path:
-    """Return the path of the file, which need not exist."""
-    raise NotImplementedError
+def difference(old_description: str, old_schema: str, tool: ToolSpec) -> str:
+    """Return how a tool has changed: the lines of a diff without its headers, '' if they do not differ."""
+    before = [*old_description.splitlines(), *_lines(old_schema)]
+    after = [*tool.description.splitlines(), *_lines(tool.schema)]
+    return "\n".join(list(difflib.unified_diff(before, after, lineterm="", n=2))[2:])
+
+
+def _lines(schema: str) -> list[str]:
+    return json.dumps(json.loads(schema), indent=2, sort_keys=True, ensure_ascii=False).splitlines()

@@ -1,0 +1,116 @@
+"""In the child: what ends it, and its server, whatever the server does. Runs in threads of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import BinaryIO, NoReturn
+
+import psutil
+
+from edgechat.base.process.child import resident_bytes
+
+_MEMORY = 512 * 2**20
+"""Of the child. The SDK alone takes some 80 MiB."""
+_POLL_SECONDS = 0.25
+_BUSY_WINDOW, _BUSY_SECONDS = 10.0, 4.0
+"""A child that computes for so long in such a time is being flooded, or is caught in a schema."""
+GRACE_SECONDS = 1.5
+"""For a server to end by itself, once its input is closed."""
+_LOG_BYTES = 2**20
+_TAIL_BYTES = 2048
+
+
+class Watch:
+    """Ends the child when it takes too much, or its server has ended."""
+
+    def __init__(self, on_lost: Callable[[str], None]) -> None:
+        """on_lost: is told why, once; the text completes 'The tool server NAME ...'."""
+        self._on_lost = on_lost
+        self._server: int | None = None
+        self._ending = threading.Lock()
+        threading.Thread(target=self._run, daemon=True, name="watch").start()
+
+    def find_server(self) -> None:
+        """Watch the process of the server, which has just been started."""
+        children = psutil.Process().children()
+        self._server = children[0].pid if children else None
+
+    def end(self, why: str) -> NoReturn:
+        """End the server and this process, at once."""
+        with self._ending:
+            self._on_lost(why)
+            self._kill()
+            os._exit(0)
+
+    def end_soon(self) -> None:
+        """End both unless they end by themselves: the program is gone, or wants no more."""
+        threading.Timer(GRACE_SECONDS, self._kill_and_exit).start()
+
+    def _kill_and_exit(self) -> NoReturn:
+        self._kill()
+        os._exit(0)
+
+    def _kill(self) -> None:
+        processes = psutil.Process().children(recursive=True)
+        if self._server is not None and sys.platform != "win32":  # where a job ends with its owner
+            with contextlib.suppress(OSError):
+                os.killpg(self._server, signal.SIGKILL)
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+    def _run(self) -> None:
+        used = deque[tuple[float, float]]()
+        while True:
+            time.sleep(_POLL_SECONDS)
+            now = time.monotonic()
+            used.append((now, time.process_time()))
+            while now - used[0][0] > _BUSY_WINDOW:
+                used.popleft()
+            if used[-1][1] - used[0][1] > _BUSY_SECONDS:
+                self.end("sends more than edgechat can read, and was ended")
+            if resident_bytes(os.getpid()) > _MEMORY:
+                self.end(f"made edgechat take more than {_MEMORY // 2**20} MiB of memory, and was ended")
+            if self._server is not None and not psutil.pid_exists(self._server):
+                self.end("has ended")
+
+
+class ServerLog:
+    """What a server writes to stderr: the beginning of it in a file, its end for messages."""
+
+    def __init__(self, path: str) -> None:
+        """path: of the file; '': none."""
+        self._tail = b""
+        self._source, self.file_descriptor = os.pipe()
+        """The second is what the server writes to."""
+        target = None
+        with contextlib.suppress(OSError):
+            if path:
+                target = open(path, "wb", opener=_private)  # noqa: SIM115  (for the life of the process)
+        threading.Thread(target=self._run, args=(target,), daemon=True, name="log").start()
+
+    @property
+    def tail(self) -> str:
+        """The end of what it wrote."""
+        return self._tail.decode("utf-8", "replace")
+
+    def _run(self, target: BinaryIO | None) -> None:
+        room = _LOG_BYTES
+        while data := os.read(self._source, 65536):
+            self._tail = (self._tail + data)[-_TAIL_BYTES:]
+            if target is not None and room > 0:
+                with contextlib.suppress(OSError):
+                    target.write(data[:room])
+                    target.flush()
+                room -= len(data)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
