@@ -24,6 +24,9 @@ from edgechat.engine.types import (
     Prefill,
     RequestEvent,
     Timings,
+    ToolCall,
+    ToolCallArguments,
+    ToolCallBegun,
     Translatable,
     Translated,
     Usage,
@@ -31,8 +34,8 @@ from edgechat.engine.types import (
 from edgechat.engine.worker.kinds import cannot_embed
 from edgechat.planner.plan import LoadPlan
 
-Step = str | float | EdgechatError | Prefill | Delta | Dropped
-"""A word to say, seconds to wait, an error to raise, or an event as it is."""
+Step = str | float | EdgechatError | Prefill | Delta | Dropped | ToolCall
+"""A word to say, seconds to wait, an error to raise, an event as it is, or a call of a tool."""
 
 MODEL = ModelInfo(
     name="scripted",
@@ -159,6 +162,10 @@ class FakeEngine:
                 raise step
             elif isinstance(step, Prefill):
                 yield Prefill(request_id, step.done, step.total, step.cached)
+            elif isinstance(step, ToolCall):
+                tokens += 1
+                yield ToolCallBegun(request_id, msgspec.structs.replace(step, arguments=""), tokens)
+                yield ToolCallArguments(request_id, step.arguments, tokens)
             elif isinstance(step, Dropped):
                 dropped = step.turns
                 yield Dropped(request_id, dropped)
@@ -169,6 +176,8 @@ class FakeEngine:
             if request_id in self._cancelled or closing.is_set():
                 reason = "cancelled"
                 break
+        if reason == "stop" and any(isinstance(step, ToolCall) for step in script):
+            reason = "tools"
         usage, timings = Usage(20, 0, tokens, dropped), Timings(10.0, 500.0, 25.0)
         yield Finished(request_id, reason, usage, timings)  # type: ignore[arg-type]
 

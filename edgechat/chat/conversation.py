@@ -18,14 +18,16 @@ import msgspec
 from edgechat.base.errors import ChatBusy, ChatNotFound, EdgechatError, PromptTooLong, StoreError
 from edgechat.base.text import one_line
 from edgechat.chat.generation_options import GenerationOptions
-from edgechat.chat.messages import messages_of, title_of
+from edgechat.chat.messages import messages_of, messages_of_rounds, title_of
 from edgechat.chat.model_choice import lasting_name
 from edgechat.chat.records import AttachedImage, Attachment, Chat, ChatSettings, Front, Role, Turn, TurnState
-from edgechat.chat.reply_saver import ReplySaver
+from edgechat.chat.reply.calls import ToolAccess
+from edgechat.chat.reply.reply_loop import ReplyEvent, ReplyLoop
+from edgechat.chat.reply.reply_saver import ReplySaver
 from edgechat.chat.storage.store import TITLE_LENGTH, Store
-from edgechat.chat.tree import Tree, left_out
+from edgechat.chat.tree import Tree, has_words, left_out
 from edgechat.engine.protocol import Engine
-from edgechat.engine.types import ChatRequest, Delta, Finished, Message, RequestEvent
+from edgechat.engine.types import ChatRequest, Message
 
 if TYPE_CHECKING:
     from edgechat.base.images.library import ImageLibrary
@@ -58,10 +60,8 @@ class Conversation:
         self._front: Front = front
         self._system = system
         self._stored = False
-        self._running: tuple[Engine, str] | None = None
+        self._running: ReplyLoop | None = None
         self._saver: ReplySaver | None = None
-        self._begun = False
-        self._stopping = False
         self._removed: list[Turn] = []
         """What `regenerate` removed from `turns`, until a reply has begun in its place."""
 
@@ -311,12 +311,13 @@ class Conversation:
         engine: Engine,
         options: GenerationOptions = GenerationOptions(),  # noqa: B008  (it is frozen)
         *,
+        access: ToolAccess | None = None,
         on_progress: Callable[[float], None] | None = None,
-    ) -> AsyncGenerator[RequestEvent, None]:
+    ) -> AsyncGenerator[ReplyEvent, None]:
         """Stream the reply to the question at the end of `turns`, to which it is appended, complete or not.
 
         A reply that ended early (`Turn.is_cut`) is continued: the same turn gets more text. It keeps what it
-        has; if nothing is added, it stays as it was.
+        has; if nothing is added, it stays as it was. access: the tools that it may call; None: none.
 
         Raises the engine's errors after the text so far has been saved, and StoreError. PromptTooLong takes
         the question back, unless it was answered before. Close the generator (`contextlib.aclosing`) if it
@@ -339,18 +340,19 @@ class Conversation:
             date=self.chat.date,
             chat=self.chat.id,
         )
-        self._running, self._begun, self._stopping = (engine, request.id), False, False
+        saver = self._saver = ReplySaver(self._store, reply, before=last if last.is_cut else None)
+        self._running = ReplyLoop(engine, saver, access or ToolAccess(), on_progress)
         try:
-            saver = self._saver = ReplySaver(self._store, reply, before=last if last.is_cut else None)
             messages = await self._messages(engine)
-            request = msgspec.structs.replace(request, messages=messages)
-            async with aclosing(self._write(saver, engine, request, on_progress)) as events:
+            begun = _begun(last) if last.is_cut else ()
+            request = msgspec.structs.replace(request, messages=(*messages, *begun))
+            async with aclosing(self._write(self._running, saver, request, messages)) as events:
                 async for event in events:
                     yield event
         finally:
             self._running = None
 
-    async def send(self, engine: Engine, text: str) -> AsyncGenerator[RequestEvent, None]:
+    async def send(self, engine: Engine, text: str) -> AsyncGenerator[ReplyEvent, None]:
         """Save a turn of the user, then stream the reply to it: `ask` and `answer`."""
         await self.ask(text)
         async with aclosing(self.answer(engine)) as events:
@@ -381,51 +383,37 @@ class Conversation:
             self.turns = [*self.turns, *removed]
 
     async def stop(self) -> bool:
-        """End the reply, which is marked as stopped.
+        """End the reply, and the calls that run; they are marked as stopped.
 
-        Returns True if the engine was told, so that the stream ends with Finished. Returns False if it has
-        not begun (it loads the model, say); then the reader should close the stream.
+        Returns True if the stream ends by itself. Returns False if it has not begun (it loads the model,
+        say); then the reader should close the stream.
         """
-        if self._running is None:
+        running = self._running
+        if running is None:
             return False
-        self._stopping = True
-        engine, request_id = self._running
-        if self._begun:
-            await engine.cancel(request_id)
-        return self._begun
+        running.stopping = True
+        if running.begun:
+            await running.stop()
+        return running.begun
 
     async def _messages(self, engine: Engine) -> tuple[Message, ...]:
-        """Return the messages for a model, with images only if it sees."""
-        turns, begun = self.turns, tuple[Message, ...]()
-        if turns[-1].is_cut:
-            last = turns[-1]
-            turns, begun = turns[:-1], (Message("assistant", last.content, last.thinking),)
+        """Return the messages before the reply for a model, with images only if it sees."""
+        turns = self.turns[:-1] if self.turns[-1].is_cut else self.turns
         digests = {image.digest for turn in turns for image in turn.images}
         if not digests or engine.model is None or not engine.model.sees:
-            return (*messages_of(turns), *begun)
+            return messages_of(turns)
         library = self.images
         found = await asyncio.to_thread(lambda: {digest: library.get(digest) for digest in digests})
-        return (*messages_of(turns, found.get), *begun)
+        return messages_of(turns, found.get)
 
     async def _write(
-        self,
-        saver: ReplySaver,
-        engine: Engine,
-        request: ChatRequest,
-        on_progress: Callable[[float], None] | None,
-    ) -> AsyncGenerator[RequestEvent, None]:
-        finished: Finished | None = None
+        self, loop: ReplyLoop, saver: ReplySaver, request: ChatRequest, messages: tuple[Message, ...]
+    ) -> AsyncGenerator[ReplyEvent, None]:
         error: EdgechatError | None = None
         try:
             await saver.begin()
-            # If the reader leaves early, the stream is closed at once, which cancels the request.
-            async with aclosing(engine.stream(request, on_progress)) as events:
+            async with aclosing(loop.run(request, messages)) as events:
                 async for event in events:
-                    self._begun = True
-                    if isinstance(event, Delta):
-                        saver.add(event)
-                    elif isinstance(event, Finished):
-                        finished = event
                     yield event
         except EdgechatError as exc:
             error = exc
@@ -433,35 +421,27 @@ class Conversation:
         finally:
             if saver.begun:
                 self._removed = []
-                await self._end(saver, engine, finished, error)
+                await self._end(loop, saver, error)
 
-    async def _end(
-        self, saver: ReplySaver, engine: Engine, finished: Finished | None, error: EdgechatError | None
-    ) -> None:
+    async def _end(self, loop: ReplyLoop, saver: ReplySaver, error: EdgechatError | None) -> None:
         asked = self.turns[-1]
-        if isinstance(error, PromptTooLong) and asked.role == "user" and not self._tree.is_answered(asked.id):
+        is_unanswered = asked.role == "user" and not saver.has_grown and not self._tree.is_answered(asked.id)
+        if isinstance(error, PromptTooLong) and is_unanswered:
             await saver.rest()
             with suppress(StoreError):
                 chat_id = self.chat.id
                 await self.take_back_question()
                 if not self._stored:
-                    engine.forget(chat_id)
+                    loop.engine.forget(chat_id)
                 return
+        state = _end_state(loop, saver.turn, error)
         try:
-            has_ended = finished is not None and finished.reason != "cancelled"
-            if saver.continues and not (saver.has_grown or has_ended):
+            if saver.continues and not saver.has_grown and state != "complete":
                 await saver.restore()
             else:
-                await saver.end(self._end_state(saver.turn, finished, error), engine.model, finished, error)
+                await saver.end(state, error)
         finally:
             self._append(saver.turn)
-
-    def _end_state(self, turn: Turn, finished: Finished | None, error: EdgechatError | None) -> TurnState:
-        if finished is not None and finished.reason != "cancelled":
-            return "complete"
-        if finished is not None or self._stopping:
-            return "stopped"
-        return "interrupted" if error is None or turn.content or turn.thinking else "failed"
 
     async def _update_chat(self, **values: Any) -> None:
         if self._stored:
@@ -553,6 +533,22 @@ class Conversation:
             parent_id=parent_id,
             created_at=time.time(),
         )
+
+
+def _begun(reply: Turn) -> tuple[Message, ...]:
+    """Return the messages of a reply that is continued."""
+    rounds = messages_of_rounds(reply.rounds)
+    if not (reply.content or reply.thinking):
+        return tuple(rounds)
+    return (*rounds, Message("assistant", reply.content, reply.thinking))
+
+
+def _end_state(loop: ReplyLoop, turn: Turn, error: EdgechatError | None) -> TurnState:
+    if loop.is_complete:
+        return "complete"
+    if loop.stopping or (loop.finished is not None and loop.finished.reason == "cancelled"):
+        return "stopped"
+    return "interrupted" if error is None or has_words(turn) else "failed"
 
 
 def nothing_to_continue() -> ChatNotFound:

@@ -29,6 +29,7 @@ class CommandLineOptions(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     think: bool | None = None
     overflow: Overflow | None = None
+    tools: tuple[str, ...] | None = None
 
 
 def resolve_options(

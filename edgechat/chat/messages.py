@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from edgechat.base.images.image import PLACE, Image
 from edgechat.base.text import one_line
-from edgechat.chat.records import AttachedImage, Attachment, Turn
-from edgechat.engine.types import Message
+from edgechat.chat.records import AttachedImage, Attachment, ToolRound, Turn
+from edgechat.engine.types import Message, ToolCall
 
 _TITLE_LENGTH, _LINE_LENGTH = 60, 1000
 _LINK = re.compile(r"!?\[([^\]\n]*)\]\([^)\n]*\)")
@@ -17,6 +17,7 @@ _AROUND_WORDS = re.compile(r"\*{1,3}(?=\S)|(?<=\S)\*{1,3}|~~|`+|(?<!\w)_{1,3}(?=
 _MOST_FOR_TITLE = 1500
 """Characters of a question, and of an answer, from which a title is made."""
 _BEFORE_TITLE = re.compile(r"^title\s*:\s*", re.IGNORECASE)
+_INTERRUPTED = "The call was interrupted. It is not known whether it was carried out."
 _WITHOUT_WORDS = re.compile(r"\s*(?:```|~~~|[-=*_]{3,}\s*$)")
 
 
@@ -26,12 +27,13 @@ def messages_of(
     """Return the messages for the model.
 
     Empty replies are omitted, and successive turns of one role are joined: most templates require that roles
-    alternate. find_image: returns the image of a digest; of one that is not found, the model is told that it
-    is missing.
+    alternate. Between calls and the next question there is always the end of the reply, be it empty.
+    find_image: returns the image of a digest; of one that is not found, the model is told that it is missing.
     """
     messages: list[Message] = []
     for group in grouped(turns):
         sent = [turn for turn in group if not _is_empty_reply(turn)]
+        messages += messages_of_rounds(part for turn in sent for part in turn.rounds)
         if sent:
             images = [[find_image(image.digest) for image in turn.images] for turn in sent]
             text = "\n\n".join(map(_text, sent, images))
@@ -39,6 +41,27 @@ def messages_of(
             found = tuple(image for group in images for image in group if image is not None)
             messages.append(Message(sent[0].role, text, thinking, images=found))
     return tuple(messages)
+
+
+def messages_of_rounds(rounds: Iterable[ToolRound]) -> list[Message]:
+    """Return what a model said before calls, the calls, and their results."""
+    messages: list[Message] = []
+    for part in rounds:
+        calls = tuple(ToolCall(use.id, use.name, use.arguments) for use in part.uses)
+        messages.append(Message("assistant", part.content, part.thinking, calls))
+        messages += (
+            Message("tool", _INTERRUPTED if use.outcome == "open" else use.result, call_id=use.id)
+            for use in part.uses
+        )
+    return messages
+
+
+def n_letters(turn: Turn) -> int:
+    """Return how many letters of a turn are sent to the model."""
+    texts = [turn.content, *(file.text for file in turn.attachments)]
+    for part in turn.rounds:
+        texts += [part.content, *(use.arguments + use.result for use in part.uses)]
+    return sum(map(len, texts))
 
 
 def grouped(turns: Sequence[Turn]) -> list[list[Turn]]:
@@ -90,7 +113,7 @@ def not_sent(turns: int) -> str:
 
 
 def _is_empty_reply(turn: Turn) -> bool:
-    return turn.role == "assistant" and not turn.content
+    return turn.role == "assistant" and not turn.content and not turn.rounds
 
 
 def _text(turn: Turn, images: Sequence[Image | None]) -> str:

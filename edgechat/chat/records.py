@@ -74,6 +74,43 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(rest.timings, ttft_ms=ttft_ms, decode_tps=tps)
 
 
+ToolOutcome = Literal["open", "answered", "failed", "refused", "stopped"]
+"""What became of a call.
+
+open: it is asked about, or runs; in a reply that has ended, it was interrupted. failed: there is no answer,
+or an error. refused: the user did not allow it. stopped: it was not carried out, or not to its end.
+"""
+
+
+class ToolUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call of a tool in a reply, and its result. All texts are untrusted."""
+
+    id: str
+    name: str
+    """As the model calls the tool."""
+    arguments: str
+    """As the model wrote them: JSON, or nearly."""
+    server: str = ""
+    """Of the tool; empty if there is no such tool, or it is not known yet."""
+    tool: str = ""
+    """What the server calls it."""
+    outcome: ToolOutcome = "open"
+    result: str = ""
+    """What the model is told."""
+    seconds: float = 0.0
+
+
+class ToolRound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of a reply that ended with calls, whose results the rest was written with."""
+
+    uses: tuple[ToolUse, ...]
+    content: str = ""
+    """What the model said before them."""
+    thinking: str = ""
+    thinking_tokens: int = 0
+    thinking_seconds: float = 0.0
+
+
 class Attachment(msgspec.Struct, frozen=True):
     """A text that is sent with a question: a file, or what was pasted."""
 
@@ -103,6 +140,8 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     think: bool | None = None
     """Switch the model's thinking on or off."""
     sampling: SamplingDefaults = SamplingDefaults()
+    tools: tuple[str, ...] = ()
+    """What the model may call: see `edgechat.tools.registry.ToolRegistry.open`."""
 
 
 def apply_preset(
@@ -136,6 +175,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Sent to the model before the text of a question."""
     images: tuple[AttachedImage, ...] = ()
     """Sent to the model before these."""
+    rounds: tuple[ToolRound, ...] = ()
+    """The parts of a reply before the last one, which is in `thinking` and `content`."""
 
     @property
     def attached(self) -> tuple[AttachedImage | Attachment, ...]:
@@ -145,10 +186,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_cut(self) -> bool:
         """Whether it is a reply that can be continued: stopped, interrupted, or ended by a limit."""
-        if self.role != "assistant" or not (self.content or self.thinking):
+        if self.role != "assistant" or not (self.content or self.thinking or self.rounds):
             return False
         if self.state == "complete":
-            return self.figures is not None and self.figures.reason in ("length", "context")
+            return self.figures is not None and self.figures.reason in ("length", "context", "tools")
         return self.state in ("stopped", "interrupted")
 
 

@@ -22,6 +22,9 @@ from edgechat.chat.generation_options import CommandLineOptions, GenerationOptio
 from edgechat.chat.messages import title_in, title_question
 from edgechat.chat.model_choice import DEFAULT_MODEL, choose_model, remember, remembered
 from edgechat.chat.records import ChatSettings, Front
+from edgechat.chat.reply.calls import ToolAccess
+from edgechat.chat.reply.chat_tools import ChatTools, missing_tool
+from edgechat.chat.reply.reply_loop import ReplyEvent
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.engine.protocol import Engine, EngineState
 from edgechat.engine.types import (
@@ -30,11 +33,11 @@ from edgechat.engine.types import (
     Delta,
     Finished,
     Message,
-    RequestEvent,
     Sampling,
 )
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, Preset, Settings
+from edgechat.tools.consent import NamedPermission, Permission
 
 _TITLE_TOKENS = 32
 SAVE_SECONDS = 2.0
@@ -125,6 +128,8 @@ class ChatSession:
         """Whether no model has ever been chosen here."""
         self.on_note: Callable[[str], None] = lambda _note: None
         """Called with messages for the user: nothing is saved, a model is gone, a load was reduced."""
+        self.tools = ChatTools(self.store)
+        """What models may call, and the user's answers about it."""
         self._services = services
         self._front = front
         self._keep, self._needs_store, self._prewarm = keep, needs_store, prewarm
@@ -223,12 +228,21 @@ class ChatSession:
         """Return a stored conversation. Raises ChatNotFound and StoreError."""
         return await Conversation.load(await self.store(), chat_id, front=self._front)
 
+    def chosen_tools(self, chat: ChatSettings) -> tuple[str, ...]:
+        """Return what the model may call in a chat: what the command line says, else the chat's settings."""
+        return chat.tools if self.options.tools is None else self.options.tools
+
     async def answer(
-        self, conversation: Conversation, *, on_progress: Callable[[float], None] | None = None
-    ) -> AsyncGenerator[RequestEvent, None]:
+        self,
+        conversation: Conversation,
+        *,
+        permission: Permission | None = None,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> AsyncGenerator[ReplyEvent, None]:
         """Stream the reply to the last question of a conversation, loading the model if necessary.
 
-        `on_progress` receives the progress of the load. Raises EdgechatError; see `Conversation.answer`.
+        permission: decides about calls; None: nothing is called that could matter. `on_progress` receives the
+        progress of the load. Raises EdgechatError; see `Conversation.answer`.
         """
         engine = await self.engine()
         assert self.model is not None
@@ -237,9 +251,20 @@ class ChatSession:
         if engine.model is None and (has_images or self.settings.think is not None):
             await engine.start(on_progress)  # to know whether the model sees, and can switch its thinking
         options = self.generation_options(conversation.chat.settings)
-        async with aclosing(conversation.answer(engine, options, on_progress=on_progress)) as events:
+        access = await self._tool_access(conversation, permission or NamedPermission(()))
+        reply = conversation.answer(engine, options, access=access, on_progress=on_progress)
+        async with aclosing(reply) as events:
             async for event in events:
                 yield event
+
+    async def _tool_access(self, conversation: Conversation, permission: Permission) -> ToolAccess | None:
+        chosen = self.chosen_tools(conversation.settings)
+        if not chosen:
+            return None
+        found = await self.tools.open(chosen)
+        for problem in found.problems:
+            self.on_note(missing_tool(problem))
+        return ToolAccess(tools=found, permission=permission, rounds=self.settings.tool_rounds)
 
     async def suggest_title(self, conversation: Conversation) -> str:
         """Let the loaded model title a conversation, while nothing else is computed; '' if it does not.
@@ -293,6 +318,7 @@ class ChatSession:
     async def close(self) -> None:
         """Save the KV states, end the worker and close the store, for good."""
         self._closed = True
+        await self.tools.close()
         try:
             await self.close_engine()
         finally:

@@ -7,7 +7,7 @@ from typing import get_args
 
 import msgspec
 
-from edgechat.chat.messages import grouped
+from edgechat.chat.messages import grouped, n_letters
 from edgechat.chat.records import Role, Turn
 from edgechat.engine.kv.window import turns_of
 from edgechat.engine.types import Usage
@@ -110,7 +110,7 @@ class Tree:
 
 def has_words(turn: Turn) -> bool:
     """Return whether a turn is not empty."""
-    return bool(turn.content or turn.thinking or turn.attachments or turn.images)
+    return bool(turn.content or turn.thinking or turn.attachments or turn.images or turn.rounds)
 
 
 def left_out(turns: Sequence[Turn]) -> list[Turn]:
@@ -140,7 +140,7 @@ def _is_pinned(exchange: Sequence[Turn], reply: Turn) -> bool:
         if turn.figures is not None and usage is not None:
             tokens = usage.prompt_tokens + usage.completion_tokens - turn.figures.thinking_tokens
             return tokens <= context // 4
-    letters = sum(len(turn.content) + sum(len(file.text) for file in turn.attachments) for turn in exchange)
+    letters = sum(map(n_letters, exchange))
     return letters // 4 <= context // 4
 
 

@@ -155,6 +155,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     context: int
     train_context: int
     can_switch_thinking: bool
+    has_tools: bool = False
+    """Whether its template has tools; other models are told in words what they may call."""
     has_effort: bool = False
     """Whether its template has a switch for how long to think."""
     sees: bool = False

@@ -32,6 +32,7 @@ _Warmth = Annotated[float, Meta(ge=0, le=5)]
 _Factor = Annotated[float, Meta(ge=0.01, le=5)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Minutes = Annotated[float, Meta(ge=0, le=10**6)]
+_Rounds = Annotated[int, Meta(ge=1, le=1000)]
 _GiB = Annotated[float, Meta(ge=0, le=2**20)]
 
 _BY_MODEL = "as the model's makers recommend"
@@ -165,6 +166,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             "now",
         ),
     ] = "window"
+    tool_rounds: Annotated[
+        _Rounds,
+        _about(
+            "How often one answer may call tools and go on with their results; then it ends, and can be "
+            "continued.",
+            "Conversation",
+            "now",
+        ),
+    ] = 16
     titles: Annotated[
         bool,
         _about("Let the model title a conversation in idle time.", "Conversation", "now"),

@@ -460,9 +460,14 @@ async def test_a_question_may_follow_what_a_dead_program_was_writing(store: Stor
 
 async def test_a_reply_whose_end_is_cut_off_does_not_stream_for_ever(store: Store) -> None:
     conversation = Conversation(store, "guide")
-    task = asyncio.create_task(drain(conversation.send(FakeEngine(["One ", 5.0, "two"]), "Count.")))
-    while not any(turn.content for turn in conversation.all_turns[1:]) and not conversation._begun:
-        await asyncio.sleep(0.01)
+    has_begun = asyncio.Event()
+
+    async def read() -> None:
+        async for _ in conversation.send(FakeEngine(["One ", 5.0, "two"]), "Count."):
+            has_begun.set()
+
+    task = asyncio.create_task(read())
+    await has_begun.wait()
     task.cancel()
     while conversation.answering:
         await asyncio.sleep(0)

@@ -20,13 +20,23 @@ from edgechat.base.text import escaped_json, flat, one_line, printable
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export.format import ExportedChat, ExportedFile, ExportedImage, ExportedTurn
 from edgechat.chat.messages import fenced
-from edgechat.chat.records import AttachedImage, Chat, Turn
+from edgechat.chat.records import AttachedImage, Attachment, Chat, ToolUse, Turn
+from edgechat.tools.tool import shown_arguments
 
 _ENDINGS = {
     "stopped": "(stopped here)",
     "interrupted": "(interrupted here)",
     "failed": "(no reply)",
     "streaming": "(still being generated)",
+}
+
+
+_OUTCOMES = {
+    "open": "interrupted",
+    "answered": "answered",
+    "failed": "failed",
+    "refused": "not allowed",
+    "stopped": "not carried out",
 }
 
 
@@ -40,8 +50,9 @@ def to_markdown(conversation: Conversation, links: Mapping[str, str] = MappingPr
 
 def to_json(conversation: Conversation) -> str:
     """Return a whole conversation, without its id, as JSON of an `ExportedFile`. Reads its images."""
+    chat = msgspec.convert(conversation.chat, ExportedChat, from_attributes=True)
     file = ExportedFile(
-        chat=msgspec.convert(conversation.chat, ExportedChat, from_attributes=True),
+        chat=msgspec.structs.replace(chat, settings=msgspec.structs.replace(chat.settings, tools=())),
         turns=tuple(_exported(turn, conversation) for turn in conversation.all_turns),
         leaf=conversation.turns[-1].id if conversation.turns else None,
     )
@@ -88,10 +99,25 @@ def _paragraphs(conversation: Conversation, links: Mapping[str, str]) -> Iterato
         yield f"## {speakers[turn.role]}"
         yield from (_image(image, links) for image in turn.images)
         yield from map(fenced, turn.attachments)
+        for part in turn.rounds:
+            yield from filter(None, [part.content.strip("\n")])
+            yield from (_call(use) for use in part.uses)
         if turn.content:
             yield turn.content.strip("\n")
         if turn.state in _ENDINGS:
             yield _ENDINGS[turn.state]
+
+
+def _call(use: ToolUse) -> str:
+    name = flat(f"{use.server}: {use.tool}" if use.server else use.name)
+    what = f"Call of {name}, {_OUTCOMES[use.outcome]}"
+    return "\n\n".join([what, *map(fenced, _texts(use))])
+
+
+def _texts(use: ToolUse) -> Iterator[Attachment]:
+    yield Attachment("Arguments", shown_arguments(use.arguments))
+    if use.result:
+        yield Attachment("Result", use.result)
 
 
 def _image(image: AttachedImage, links: Mapping[str, str]) -> str:

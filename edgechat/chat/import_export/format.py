@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from edgechat.chat.records import Attachment, ChatSettings, Figures, Role, TurnState
+from edgechat.chat.records import Attachment, ChatSettings, Figures, Role, ToolRound, TurnState
 from edgechat.engine.types import ErrorInfo
 
 FORMAT: Literal["edgechat"] = "edgechat"
@@ -24,6 +24,7 @@ class ExportedChat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     updated_at: float = 0.0
     pinned: bool = False
     settings: ChatSettings = ChatSettings()
+    """Without `tools`: a file turns none on, and says nothing of the folders of a machine."""
 
 
 class ExportedImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,6 +51,7 @@ class ExportedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     error: ErrorInfo | None = None
     attachments: tuple[Attachment, ...] = ()
     images: tuple[ExportedImage, ...] = ()
+    rounds: tuple[ToolRound, ...] = ()
 
 
 class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):

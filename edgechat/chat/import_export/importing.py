@@ -39,6 +39,8 @@ MOST_BYTES = 256 * 2**20
 """Of a file, with its images; those are a third larger in it."""
 MOST_TURNS = 100_000
 _MOST_ATTACHMENTS = 100
+_MOST_USES = 1000
+"""Calls in a reply."""
 _LARGEST = 1 << 20
 """Pixels of a side of an image, where only the file tells."""
 _KNOWN = (
@@ -139,7 +141,7 @@ def _from_export(table: dict[str, Any]) -> ImportedChat:
         created_at=_past(file.chat.created_at),
         updated_at=_past(file.chat.updated_at),
         pinned=file.chat.pinned,
-        settings=settings_of(msgspec.json.encode(settings).decode()),
+        settings=msgspec.structs.replace(settings_of(msgspec.json.encode(settings).decode()), tools=()),
         leaf=ids.get(file.leaf or ""),
     )
     return _imported(chat, file.turns, ids)
@@ -170,6 +172,10 @@ def _check(turns: Sequence[ExportedTurn]) -> None:
             _refuse(f"turn {number} is a system prompt, which must be the first turn")
         if len(turn.attachments) + len(turn.images) > _MOST_ATTACHMENTS:
             _refuse(f"turn {number} has more than {_MOST_ATTACHMENTS} attachments")
+        if turn.rounds and turn.role != "assistant":
+            _refuse(f"turn {number} has calls, and is no reply")
+        if sum(1 + len(part.uses) for part in turn.rounds) > _MOST_USES:
+            _refuse(f"turn {number} has more than {_MOST_USES} calls")
         known.add(turn.id)
 
 

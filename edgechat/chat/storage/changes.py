@@ -69,7 +69,7 @@ def crowded_out(db: sqlite3.Connection, n_chats: int, n_bytes: int) -> list[str]
 
     The latest one always has room.
     """
-    texts = ("content", "thinking", "attachments")
+    texts = ("content", "thinking", "attachments", "rounds")
     size = " + ".join(f"coalesce(length(CAST({name} AS BLOB)), 0)" for name in texts)
     rows = db.execute(
         f"SELECT id, (SELECT coalesce(sum({size}), 0) FROM turns WHERE conversation_id = c.id) "

@@ -157,7 +157,51 @@ CREATE TABLE turn_images (
 CREATE INDEX turn_images_by_digest ON turn_images (digest);
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _FRONTS, _SEARCH, _UNSENT, _RESPONSES, _IMAGES)
+
+def _indexed(row: str) -> str:
+    """Return the SQL of an expression for all that is indexed of a turn beside its content.
+
+    Where there are no calls, it is as it was in `_SEARCH`: what is in the index must be taken out unchanged.
+    """
+    column = f"{row}.rounds"
+    texts = (
+        "SELECT char(10) || group_concat(atom, char(10)) "
+        f"FROM json_tree(iif(json_valid({column}), {column}, '[]')) "
+        "WHERE type = 'text' AND key IN ('content', 'tool', 'arguments', 'result')"
+    )
+    return f"{_attached(f'{row}.attachments')} || coalesce(({texts}), '')"
+
+
+_TAKE_OUT_CALLS = f"""INSERT INTO said (said, rowid, content, attached)
+        VALUES ('delete', OLD.number, OLD.content, {_indexed("OLD")})"""
+_PUT_IN_CALLS = f"""INSERT INTO said (rowid, content, attached)
+        VALUES (NEW.number, NEW.content, {_indexed("NEW")})"""
+
+# The parts of a reply that called tools, as JSON; they are searched as attachments are.
+_ROUNDS = f"""
+ALTER TABLE turns ADD COLUMN rounds TEXT;
+DROP TRIGGER turn_got_its_number;
+DROP TRIGGER turn_was_changed;
+DROP TRIGGER turn_was_deleted;
+
+CREATE TRIGGER turn_got_its_number AFTER UPDATE OF number ON turns
+    WHEN OLD.number IS NULL AND NEW.number IS NOT NULL BEGIN
+        {_PUT_IN_CALLS};
+    END;
+CREATE TRIGGER turn_was_changed AFTER UPDATE OF content, attachments, rounds ON turns
+    WHEN OLD.number IS NOT NULL AND OLD.number IS NEW.number
+        AND (OLD.content IS NOT NEW.content OR OLD.attachments IS NOT NEW.attachments
+             OR OLD.rounds IS NOT NEW.rounds) BEGIN
+        {_TAKE_OUT_CALLS};
+        {_PUT_IN_CALLS};
+    END;
+CREATE TRIGGER turn_was_deleted AFTER DELETE ON turns
+    WHEN OLD.number IS NOT NULL BEGIN
+        {_TAKE_OUT_CALLS};
+    END;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _FRONTS, _SEARCH, _UNSENT, _RESPONSES, _IMAGES, _ROUNDS)
 
 
 def migrate(connection: sqlite3.Connection) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from edgechat.base.process.owner import Owner
-from edgechat.chat.records import AttachedImage, Attachment, Chat, ChatSettings, Figures, Turn
+from edgechat.chat.records import AttachedImage, Attachment, Chat, ChatSettings, Figures, ToolRound, Turn
 from edgechat.engine.types import ErrorInfo
 from edgechat.settings import SamplingDefaults
 
@@ -48,8 +48,8 @@ def chat_of(row: tuple[Any, ...]) -> Chat:
 
 def turn_values(turn: Turn) -> tuple[Any, ...]:
     """Return the values of TURN's columns."""
-    *texts, figures, error, attachments = (getattr(turn, name) for name in _TURN_FIELDS)
-    return (*texts, as_json(figures), as_json(error), as_json(attachments))
+    *texts, figures, error, attachments, rounds = (getattr(turn, name) for name in _TURN_FIELDS)
+    return (*texts, as_json(figures), as_json(error), as_json(attachments), as_json(rounds))
 
 
 def turn_of(row: tuple[Any, ...], images: Sequence[AttachedImage] = ()) -> Turn:
@@ -58,12 +58,18 @@ def turn_of(row: tuple[Any, ...], images: Sequence[AttachedImage] = ()) -> Turn:
     values["figures"] = _read(values["figures"], Figures)
     values["error"] = _read(values["error"], ErrorInfo)
     values["attachments"] = attachments_of(values["attachments"])
+    values["rounds"] = rounds_of(values["rounds"])
     return Turn(**values, images=tuple(images))
 
 
 def attachments_of(text: str | None) -> tuple[Attachment, ...]:
     """Return the attachments of a turn."""
     return _read(text, tuple[Attachment, ...]) or ()
+
+
+def rounds_of(text: str | None) -> tuple[ToolRound, ...]:
+    """Return the parts of a reply that called tools."""
+    return _read(text, tuple[ToolRound, ...]) or ()
 
 
 def owner_of(text: str | None) -> Owner | None:
@@ -77,7 +83,7 @@ def settings_of(text: str) -> ChatSettings:
     if settings is not None:
         return settings
     table = _read(text, dict[str, Any]) or {}
-    think, sampling = table.get("think"), table.get("sampling")
+    think, sampling, tools = table.get("think"), table.get("sampling"), table.get("tools")
     fields = {field.name: field.type for field in msgspec.structs.fields(SamplingDefaults)}
     values: dict[str, Any] = {}
     for name, value in sampling.items() if isinstance(sampling, dict) else ():
@@ -85,7 +91,12 @@ def settings_of(text: str) -> ChatSettings:
             values[name] = msgspec.convert(value, fields[name])
         except (KeyError, msgspec.ValidationError):
             continue
-    return ChatSettings(think=think if isinstance(think, bool) else None, sampling=SamplingDefaults(**values))
+    names = tools if isinstance(tools, list) else []
+    return ChatSettings(
+        think=think if isinstance(think, bool) else None,
+        sampling=SamplingDefaults(**values),
+        tools=tuple(name for name in names if isinstance(name, str)),
+    )
 
 
 def _read(text: str | None, kind: type[T]) -> T | None:

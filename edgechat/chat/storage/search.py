@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from edgechat.base.text import one_line
-from edgechat.chat.records import Chat, Hit
+from edgechat.chat.records import Chat, Hit, ToolRound
 from edgechat.chat.storage.query import SearchWord, all_occur, marks, parse_query, snippet
-from edgechat.chat.storage.rows import CHAT, CHAT_OF_C, N_CHAT, attachments_of, chat_of
+from edgechat.chat.storage.rows import CHAT, CHAT_OF_C, N_CHAT, attachments_of, chat_of, rounds_of
 
 _RANKED = 2000
 """How many of the matching turns, the newest, are ranked: a rank costs a microsecond."""
 _MOST_TITLES = 10
-_IN_TURN = "(t.content LIKE ? ESCAPE '~' OR t.attachments LIKE ? ESCAPE '~')"
+_TEXTS = ("t.content", "t.attachments", "t.rounds")
+_IN_TURN = "(" + " OR ".join(f"{text} LIKE ? ESCAPE '~'" for text in _TEXTS) + ")"
 
 
 def search(db: sqlite3.Connection, text: str, limit: int = 50, chat_id: str | None = None) -> list[Hit]:
@@ -40,7 +41,7 @@ def _turns(
     wheres, values = ["c.trashed_at IS NULL"], list[Any]()
     for like in filter(None, (word.like for word in words)):
         wheres.append(_IN_TURN)
-        values += [like, like]
+        values += [like] * len(_TEXTS)
     if chat_id is not None:
         wheres.append("t.conversation_id = ?")
         values.append(chat_id)
@@ -59,7 +60,7 @@ def _turns(
             f"WHERE t.number IS NOT NULL AND {where} ORDER BY t.number DESC LIMIT {int(limit)}"
         )
     return db.execute(
-        f"SELECT {CHAT_OF_C}, t.id, t.role, t.created_at, t.content, t.attachments FROM ({matches}) f "
+        f"SELECT {CHAT_OF_C}, t.id, t.role, t.created_at, {', '.join(_TEXTS)} FROM ({matches}) f "
         f"JOIN turns t ON t.number = f.number JOIN {chat} "
         f"ORDER BY f.score, f.number DESC LIMIT {int(limit)}",
         values,
@@ -75,15 +76,23 @@ def _bounds(db: sqlite3.Connection, chat_id: str | None) -> tuple[str, list[Any]
 
 
 def _hit(row: tuple[Any, ...], words: list[SearchWord]) -> Hit:
-    turn_id, role, created_at, content, attached = row[N_CHAT:]
+    turn_id, role, created_at, content, attached, rounds = row[N_CHAT:]
     best = snippet(content, words)
     if best.n_words < len(words):
-        snippets = (snippet(f"{file.name}: {file.text}", words) for file in attachments_of(attached))
+        files = [f"{file.name}: {file.text}" for file in attachments_of(attached)]
+        snippets = (snippet(text, words) for text in (*files, *_texts_of(rounds_of(rounds))))
         best = max(best, *snippets, key=lambda candidate: candidate.n_words)
     chat = chat_of(row[:N_CHAT])
     return Hit(
         chat=chat, turn_id=turn_id, role=role, created_at=created_at, snippet=best.text, marks=best.marks
     )
+
+
+def _texts_of(rounds: Iterable[ToolRound]) -> Iterator[str]:
+    for part in rounds:
+        yield part.content
+        for use in part.uses:
+            yield f"{use.tool} {use.arguments}: {use.result}"
 
 
 def _titled(db: sqlite3.Connection, words: list[SearchWord]) -> list[Chat]:

@@ -70,12 +70,13 @@ def insert_all(db: sqlite3.Connection, chat: Chat, turns: Sequence[Turn]) -> Non
 def update_turn(db: sqlite3.Connection, turn: Turn) -> None:
     """Write what may have changed of a reply; its owner is removed unless it is streaming."""
     now, figures, error = time.time(), as_json(turn.figures), as_json(turn.error)
+    rounds = as_json(turn.rounds)
     with db:
         db.execute("BEGIN IMMEDIATE")
         db.execute(
-            "UPDATE turns SET content = ?, thinking = ?, state = ?, figures = ?, error = ?, updated_at = ?, "
-            "owner = CASE WHEN ? = 'streaming' THEN owner END WHERE id = ?",
-            (turn.content, turn.thinking, turn.state, figures, error, now, turn.state, turn.id),
+            "UPDATE turns SET content = ?, thinking = ?, rounds = ?, state = ?, figures = ?, error = ?, "
+            "updated_at = ?, owner = CASE WHEN ? = 'streaming' THEN owner END WHERE id = ?",
+            (turn.content, turn.thinking, rounds, turn.state, figures, error, now, turn.state, turn.id),
         )
         if turn.state != "streaming":
             db.execute("UPDATE conversations SET updated_at = ? WHERE id = ?", (now, turn.chat_id))
@@ -95,8 +96,9 @@ def resume_turn(db: sqlite3.Connection, turn: Turn, owner: Owner | None) -> bool
         resumed = db.execute(
             "UPDATE turns SET state = 'streaming', error = NULL, owner = ?, updated_at = ? "
             "WHERE id = ?3 AND state = ? AND content = ? AND thinking = ? "
+            "AND iif(json_valid(rounds), json_array_length(rounds), 0) = ? "
             "AND NOT EXISTS (SELECT 1 FROM turns WHERE parent_id = ?3)",
-            (as_json(owner), now, turn.id, turn.state, turn.content, turn.thinking),
+            (as_json(owner), now, turn.id, turn.state, turn.content, turn.thinking, len(turn.rounds)),
         )
         if resumed.rowcount:
             values = (now, turn.id, turn.chat_id)

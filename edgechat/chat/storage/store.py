@@ -282,6 +282,14 @@ class Store(Database):
                 unused = images - await self._call(changes.used_images)
                 await self._on_thread(lambda: self._remove_images(unused))
             await self._forget_states(deleted)
+            await self._forget_consents(deleted)
+
+    async def _forget_consents(self, chat_ids: Sequence[str]) -> None:
+        from edgechat.tools.consent_store import ConsentStore, consents_path
+
+        if chat_ids and self.lasting and await self._on_thread(consents_path().is_file):
+            with contextlib.suppress(StoreError):  # they are for chats that nobody can open any more
+                await ConsentStore(consents_path()).forget_chats(chat_ids)
 
     async def _forget_states(self, chat_ids: Sequence[str]) -> None:
         if chat_ids and self.lasting:

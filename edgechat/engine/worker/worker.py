@@ -193,6 +193,7 @@ def load(
         context=backend.context,
         train_context=backend.train_context,
         can_switch_thinking=template.can_switch_thinking,
+        has_tools=not template.calls.told,
         has_effort=template.has_effort,
         sees=backend.vision is not None,
         no_vision=backend.no_vision,

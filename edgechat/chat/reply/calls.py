@@ -1,0 +1,144 @@
+"""The calls of one reply: asked about, carried out, and their results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from edgechat.base.errors import EdgechatError
+from edgechat.base.text import one_line
+from edgechat.chat.records import ToolUse
+from edgechat.engine.types import Tool
+from edgechat.settings import Settings
+from edgechat.tools.consent import NamedPermission, Permission
+from edgechat.tools.registry import ToolSet
+from edgechat.tools.tool import MAX_RESULT, ToolSpec
+
+_AT_ONCE = 4
+"""Calls that run at the same time."""
+_LEAST_RESULT = 400
+"""Characters of a result that the model is told in any case."""
+_STOPPED = "The user stopped the reply before there was a result."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolAccess:
+    """What a reply may call, and who decides about it; by default nothing."""
+
+    tools: ToolSet = field(default_factory=ToolSet)
+    permission: Permission = field(default_factory=lambda: NamedPermission(()))
+    rounds: int = Settings().tool_rounds
+    """The calls of so many replies in a row are carried out."""
+
+    @property
+    def offered(self) -> tuple[Tool, ...]:
+        """The tools as the engine takes them."""
+        return tuple(map(engine_tool, self.tools.tools))
+
+
+class UseChanged(msgspec.Struct, frozen=True):
+    """A call of a reply: it is complete, it runs, or it is over. Comes among the events of a request."""
+
+    request_id: str
+    use: ToolUse
+    running: bool = False
+    """Whether it has begun to run; before that, the user may have to be asked."""
+    error: EdgechatError | None = None
+    """Why there is no result, for the user."""
+
+
+def engine_tool(tool: ToolSpec) -> Tool:
+    """Return a tool as the engine takes it."""
+    return Tool(tool.model_name, tool.description, tool.schema)
+
+
+class RoundOfCalls:
+    """Carries out the calls of one reply: those that only read at the same time, others one after another."""
+
+    def __init__(self, request_id: str, uses: Sequence[ToolUse], access: ToolAccess, *, most: int) -> None:
+        """most: characters of all results together."""
+        self._request_id = request_id
+        self._uses = [_with_tool(use, access.tools.find(use.name)) for use in uses]
+        self._access = access
+        self._most = max(_LEAST_RESULT, min(MAX_RESULT, most // max(1, len(uses))))
+        self._events: asyncio.Queue[UseChanged | None] = asyncio.Queue()
+        self._at_once = asyncio.Semaphore(_AT_ONCE)
+        self._task: asyncio.Task[None] | None = None
+
+    async def run(self) -> AsyncGenerator[UseChanged, None]:
+        """Yield what becomes of the calls. Closing the generator cancels those that are not over."""
+        for use in self._uses:
+            yield UseChanged(self._request_id, use)
+        self._task = asyncio.create_task(self._run_all())
+        try:
+            while (event := await self._events.get()) is not None:
+                yield event
+            await asyncio.wait([self._task])
+            if not self._task.cancelled():
+                self._task.result()
+        finally:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def stop(self) -> None:
+        """Cancel what is not over; those calls become 'stopped', and `run` ends."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run_all(self) -> None:
+        try:
+            for group in self._groups():
+                async with asyncio.TaskGroup() as tasks:
+                    for use in group:
+                        tasks.create_task(self._run(use))
+        except asyncio.CancelledError:
+            for use in self._uses:
+                if use.outcome == "open":
+                    self._end(use, "stopped", _STOPPED)
+            raise
+        finally:
+            self._events.put_nowait(None)
+
+    def _groups(self) -> Sequence[Sequence[ToolUse]]:
+        """Return the calls in order, those in a group to be run at the same time."""
+        groups: list[list[ToolUse]] = []
+        was_reading = False
+        for use in self._uses:
+            tool = self._access.tools.find(use.name)
+            reads = tool is None or bool(tool.read_only)
+            if groups and reads and was_reading:
+                groups[-1].append(use)
+            else:
+                groups.append([use])
+            was_reading = reads
+        return groups
+
+    async def _run(self, use: ToolUse) -> None:
+        tool = self._access.tools.find(use.name)
+        if tool is None:
+            self._end(use, "failed", f"Error: there is no tool {one_line(use.name, 80)!r}.")
+            return
+        try:
+            if not await self._access.permission(tool, use.arguments):
+                self._end(use, "refused", "The user did not allow this call.")
+                return
+        except EdgechatError as error:  # the answer cannot be kept
+            self._end(use, "failed", f"Not called: {error.message}", error)
+            return
+        async with self._at_once:
+            self._events.put_nowait(UseChanged(self._request_id, use, running=True))
+            result = await self._access.tools.call(tool, use.arguments, most=self._most)
+        use = msgspec.structs.replace(use, seconds=round(result.seconds, 3))
+        self._end(use, "failed" if result.failed else "answered", result.text, result.error)
+
+    def _end(self, use: ToolUse, outcome: str, text: str, error: EdgechatError | None = None) -> None:
+        ended = msgspec.structs.replace(use, outcome=outcome, result=text)
+        self._uses = [ended if one.id == use.id else one for one in self._uses]
+        self._events.put_nowait(UseChanged(self._request_id, ended, error=error))
+
+
+def _with_tool(use: ToolUse, tool: ToolSpec | None) -> ToolUse:
+    return use if tool is None else msgspec.structs.replace(use, server=tool.server, tool=tool.name)

@@ -1,0 +1,93 @@
+"""The tools of a session: the servers that its chats share, and the user's answers about their tools."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from edgechat.base.errors import EdgechatError, SchemaError, ToolError
+from edgechat.base.text import one_line
+from edgechat.chat.reply.calls import engine_tool
+from edgechat.chat.storage.store import Store
+from edgechat.engine.tool_calls.tools import check_tools, parameters_of
+from edgechat.tools.builtin.past_chats import FoundInChats
+from edgechat.tools.consent import Ask, AskingPermission, Permission
+from edgechat.tools.consent_store import ConsentStore, consents_path
+from edgechat.tools.registry import KnownServer, ToolRegistry, ToolSet
+from edgechat.tools.tool import ToolSpec
+
+
+class ChatTools:
+    """Makes the registry at first use; servers that were started end with `close`."""
+
+    def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
+        """store: returns the conversations, which one of the tools searches."""
+        self._store = store
+        self._registry = ToolRegistry(self._search)
+        self._consents: ConsentStore | None = None
+
+    async def known(self) -> list[KnownServer]:
+        """Return what a chat can choose. Raises SettingsError."""
+        return await asyncio.to_thread(self._registry.known)
+
+    async def open(self, chosen: Sequence[str]) -> ToolSet:
+        """Return what is chosen, as far as a model can be told of it; see `ToolRegistry.open`."""
+        found = await self._registry.open(chosen)
+        usable, problems = list[ToolSpec](), list[EdgechatError](found.problems)
+        for tool in found.tools:
+            try:
+                parameters_of(engine_tool(tool))
+                usable.append(tool)
+            except SchemaError as error:
+                problems.append(error)
+        try:
+            check_tools([engine_tool(tool) for tool in usable])
+        except SchemaError as error:
+            problems.append(
+                SchemaError(error.message, hint="Choose fewer tools for this conversation: /tools")
+            )
+            usable = []
+        return ToolSet(tuple(usable), tuple(problems), found.servers)
+
+    async def asking(self, chat_id: str, ask: Ask) -> Permission:
+        """Return what asks the user about calls in a chat. Raises StoreError."""
+        return AskingPermission(await self.consents(), chat_id, ask)
+
+    async def consents(self) -> ConsentStore:
+        """Return the answers that are kept: on disk only if the conversations are. Raises StoreError."""
+        if self._consents is None:
+            lasting = (await self._store()).lasting
+            self._consents = ConsentStore(consents_path() if lasting else None)
+        return self._consents
+
+    async def close(self) -> None:
+        """End the servers."""
+        await self._registry.close()
+
+    async def _search(self, words: str, most: int) -> Sequence[FoundInChats]:
+        hits = await (await self._store()).search(words, most)
+        return [FoundInChats(hit.chat.title, hit.role, hit.snippet, hit.created_at) for hit in hits]
+
+
+def missing_tool(problem: EdgechatError) -> str:
+    """Return a problem of `ToolSet.problems` as a note."""
+    return f"{problem.message} {problem.hint or ''}".strip()
+
+
+def choice(text: str, known: Sequence[KnownServer]) -> tuple[str, ...]:
+    """Return the tools that a user has named: 'calculator, files:~/notes'. Raises ToolError.
+
+    A folder may have spaces, but no comma.
+    """
+    names = tuple(name for part in text.split(",") if (name := part.strip()))
+    offered = [server.name for server in known]
+    for name in names:
+        group, colon, folder = name.partition(":")
+        if (group if colon else name) not in offered and name not in offered:
+            raise ToolError(
+                f"There are no tools {one_line(name, 60)!r}.",
+                hint=f"Tools: {', '.join(map(one_line, offered))}. To add some: edgechat mcp add",
+            )
+        if name == "files" or (colon and group == "files" and not folder.strip()):
+            raise ToolError("The files tools need a folder.", hint="For the present one: files:.")
+    return tuple(dict.fromkeys(names))
