@@ -1,4 +1,4 @@
-"""The commands that change how replies are generated: /think, /system, /set, /preset and /save-preset."""
+"""The commands that change how replies are generated: /think, /system, /set, /tools and presets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import msgspec
 from edgechat.base.errors import SettingsError, SwitchUnknown
 from edgechat.base.text import one_line
 from edgechat.chat.records import ChatSettings, apply_preset
+from edgechat.chat.reply.chat_tools import choice
 from edgechat.chat.session import ChatSession
 from edgechat.settings import SamplingDefaults, checked
 
 THINK = {"on": True, "off": False, "auto": None}
-ADJUSTING_COMMANDS = ("think", "system", "set", "preset", "save-preset")
+ADJUSTING_COMMANDS = ("think", "system", "set", "tools", "preset", "save-preset")
 
 
 class Adjustable(Protocol):
@@ -49,6 +50,8 @@ async def adjust(session: ChatSession, conversation: Adjustable, command: str, a
             return "The system prompt is set." if argument else "The system prompt is removed."
         case "set":
             return await _set_parameter(session, conversation, argument)
+        case "tools":
+            return await _choose_tools(session, conversation, argument)
         case "preset":
             await _apply_preset(session, conversation, argument)
             return f"The preset “{one_line(argument, 40)}” is applied to this conversation."
@@ -67,6 +70,25 @@ async def set_thinking(session: ChatSession, conversation: Adjustable, think: bo
         raise SwitchUnknown(f"With {one_line(model.name, 60)}, thinking cannot be switched on or off.")
     _drop_options(session, (), think=True)
     await conversation.set_settings(msgspec.structs.replace(conversation.settings, think=think))
+
+
+async def set_tools(session: ChatSession, conversation: Adjustable, tools: tuple[str, ...]) -> None:
+    """Choose what the model may call in a conversation. Raises StoreError."""
+    session.options = msgspec.structs.replace(session.options, tools=None)
+    await conversation.set_settings(msgspec.structs.replace(conversation.settings, tools=tools))
+
+
+async def _choose_tools(session: ChatSession, conversation: Adjustable, argument: str) -> str:
+    """Choose tools by their names, or none by `off`; without an argument, say which there are."""
+    known = await session.tools.known()
+    if argument:
+        await set_tools(session, conversation, () if argument == "off" else choice(argument, known))
+    chosen = session.chosen_tools(conversation.settings)
+    now = f"Tools in this conversation: {', '.join(map(one_line, chosen)) or 'none'}."
+    if argument:
+        return now
+    names = ", ".join("files:FOLDER" if one.name == "files" else one_line(one.name, 40) for one in known)
+    return f"{now} There are: {names}; off chooses none."
 
 
 async def _set_parameter(session: ChatSession, conversation: Adjustable, argument: str) -> str:

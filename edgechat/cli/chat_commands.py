@@ -126,6 +126,22 @@ def run(
     think: Annotated[
         bool | None, typer.Option("--think/--no-think", help="Switch a reasoning model's thinking on or off.")
     ] = None,
+    tools: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[,...]",
+            help="Let the model call the tools of these servers, or built-in ones; `edgechat mcp list` lists "
+            "them.",
+        ),
+    ] = None,
+    yes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOOL[,...]",
+            help="Call these tools without asking: SERVER/TOOL, or SERVER for all of its tools. Without a "
+            "terminal, no others are called.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="In a terminal too, print Markdown as the model writes it.")
@@ -178,6 +194,8 @@ def run(
         ),
         context=ctx,
         choice=ConversationChoice(last=last, chat=None if chat is None else as_text(chat), keep=not no_store),
+        tools=None if tools is None else as_text(tools),
+        yes=tuple(name.strip() for name in as_text(yes or "").split(",") if name.strip()),
         json=json,
         raw=raw,
         draft=draft,

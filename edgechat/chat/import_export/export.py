@@ -21,6 +21,7 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export.format import ExportedChat, ExportedFile, ExportedImage, ExportedTurn
 from edgechat.chat.messages import fenced
 from edgechat.chat.records import AttachedImage, Attachment, Chat, ToolUse, Turn
+from edgechat.chat.reply.showing import OUTCOMES, name_of
 from edgechat.tools.tool import shown_arguments
 
 _ENDINGS = {
@@ -28,15 +29,6 @@ _ENDINGS = {
     "interrupted": "(interrupted here)",
     "failed": "(no reply)",
     "streaming": "(still being generated)",
-}
-
-
-_OUTCOMES = {
-    "open": "interrupted",
-    "answered": "answered",
-    "failed": "failed",
-    "refused": "not allowed",
-    "stopped": "not carried out",
 }
 
 
@@ -109,8 +101,7 @@ def _paragraphs(conversation: Conversation, links: Mapping[str, str]) -> Iterato
 
 
 def _call(use: ToolUse) -> str:
-    name = flat(f"{use.server}: {use.tool}" if use.server else use.name)
-    what = f"Call of {name}, {_OUTCOMES[use.outcome]}"
+    what = f"Call of {name_of(use)}, {OUTCOMES[use.outcome]}"
     return "\n\n".join([what, *map(fenced, _texts(use))])
 
 

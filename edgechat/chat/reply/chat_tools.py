@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from edgechat.base.errors import EdgechatError, SchemaError, ToolError
 from edgechat.base.text import one_line
@@ -77,17 +79,26 @@ def missing_tool(problem: EdgechatError) -> str:
 def choice(text: str, known: Sequence[KnownServer]) -> tuple[str, ...]:
     """Return the tools that a user has named: 'calculator, files:~/notes'. Raises ToolError.
 
-    A folder may have spaces, but no comma.
+    A folder may have spaces, but no comma; it becomes an absolute one.
     """
     names = tuple(name for part in text.split(",") if (name := part.strip()))
     offered = [server.name for server in known]
     for name in names:
-        group, colon, folder = name.partition(":")
-        if (group if colon else name) not in offered and name not in offered:
+        group, _, folder = name.partition(":")
+        if name not in offered and (group != "files" or group not in offered):
             raise ToolError(
                 f"There are no tools {one_line(name, 60)!r}.",
                 hint=f"Tools: {', '.join(map(one_line, offered))}. To add some: edgechat mcp add",
             )
-        if name == "files" or (colon and group == "files" and not folder.strip()):
+        if group == "files" and not folder.strip():
             raise ToolError("The files tools need a folder.", hint="For the present one: files:.")
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(map(_with_whole_path, names)))
+
+
+def _with_whole_path(name: str) -> str:
+    group, _, folder = name.partition(":")
+    if group != "files" or not folder:
+        return name
+    with suppress(RuntimeError):  # there is no such ~user
+        return f"{group}:{Path(folder.strip()).expanduser().absolute()}"
+    return name

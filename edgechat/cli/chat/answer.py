@@ -10,12 +10,21 @@ import msgspec
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import by_drafts, printable
 from edgechat.chat.messages import not_sent
+from edgechat.chat.records import Figures, ToolUse
+from edgechat.chat.reply.calls import UseChanged
+from edgechat.chat.reply.reply_loop import ReplyEvent
+from edgechat.chat.reply.showing import OUTCOMES, arguments_in_a_line, name_of
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import note, print_json
-from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, ModelInfo, Prefill, RequestEvent
+from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, ModelInfo, Prefill, ToolCallBegun
 from edgechat.planner.plan import LoadPlan, as_json
 
-ENDS = {"length": "stopped at --max-tokens", "context": "the context is full", "cancelled": "stopped"}
+ENDS = {
+    "length": "stopped at --max-tokens",
+    "context": "the context is full",
+    "cancelled": "stopped",
+    "tools": "stopped after as many calls of tools in a row as tool_rounds allows",
+}
 
 
 class AnswerPrinter:
@@ -30,8 +39,10 @@ class AnswerPrinter:
         self._text = ""
         self._thinking = ""
         self._finished: Finished | None = None
+        self._figures: Figures | None = None
+        self._uses: dict[str, ToolUse] = {}
 
-    def take(self, event: RequestEvent) -> None:
+    def take(self, event: ReplyEvent) -> None:
         """Print an event."""
         match event:
             case Dropped(_, turns):
@@ -45,8 +56,40 @@ class AnswerPrinter:
                 else:
                     self._text += text
                     self._print(text)
+            case ToolCallBegun(_, call):
+                self._status.show(f"writing a call of {call.name}")
+            case UseChanged():
+                self._take_use(event)
             case Finished():
-                self._finished = event
+                self._take_finished(event)
+
+    def _take_use(self, event: UseChanged) -> None:
+        """Print a call that is over."""
+        use = self._uses[event.use.id] = event.use
+        if event.running:
+            self._status.show(f"calling {name_of(use)}")
+        elif use.outcome == "open":
+            self._break_text()
+        else:
+            self._status.clear()
+            end = "" if use.outcome == "answered" else f", {OUTCOMES[use.outcome]}"
+            seconds = f", {use.seconds:.1f} s" if use.seconds else ""
+            print(f"called {name_of(use)}({arguments_in_a_line(use)}){end}{seconds}", file=sys.stderr)
+            if event.error is not None:
+                note(f"{event.error.message} {event.error.hint or ''}")
+
+    def _take_finished(self, finished: Finished) -> None:
+        """Take the end of a request; the figures of one reply are of all of its requests."""
+        figures = Figures(usage=finished.usage, timings=finished.timings)
+        self._figures = figures = self._figures.followed_by(figures) if self._figures else figures
+        usage, timings = figures.usage or finished.usage, figures.timings or finished.timings
+        self._finished = msgspec.structs.replace(finished, usage=usage, timings=timings)
+
+    def _break_text(self) -> None:
+        """End the text before calls: what follows them is another part of it."""
+        if self._text and not self._text.endswith("\n"):
+            self._text += "\n\n" if self._as_json else "\n"
+            self._print("\n")
 
     def flush(self) -> None:
         """Print what has been held back: nothing more comes."""
@@ -104,6 +147,7 @@ class AnswerPrinter:
         return {
             "text": self._text,
             "thinking": self._thinking or None,
+            "calls": [_call(use) for use in self._uses.values()],
             "finish_reason": finished.reason if finished else None,
             "error": msgspec.to_builtins(ErrorInfo.of(error)) if error else None,
             "usage": msgspec.to_builtins(finished.usage) if finished else None,
@@ -112,3 +156,8 @@ class AnswerPrinter:
             "plan": as_json(plan),
             "speculation": drafts,
         }
+
+
+def _call(use: ToolUse) -> dict[str, Any]:
+    names = ("server", "tool", "arguments", "outcome", "result", "seconds")
+    return {name: getattr(use, name) for name in names} | {"tool": use.tool or use.name}

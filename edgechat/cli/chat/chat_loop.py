@@ -18,12 +18,14 @@ from edgechat.chat.conversation import Conversation, nothing_to_continue
 from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.import_export.export import counted
 from edgechat.chat.records import AttachedImage, Attachment
+from edgechat.chat.reply.showing import told_in_words
 from edgechat.chat.session import ChatSession
 from edgechat.cli.chat.answer import AnswerPrinter
 from edgechat.cli.chat.conversation import ConversationChoice, hinting_at_no_store
 from edgechat.cli.chat.event_loop import Background
 from edgechat.cli.chat.screen_reader import SpokenAnswer, SpokenStatus
 from edgechat.cli.chat.slash_commands import SlashCommands
+from edgechat.cli.chat.tool_consent import CommandLinePermission, TerminalQuestions, can_ask
 from edgechat.cli.output.layout import can_render
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import as_text, complain, note
@@ -31,6 +33,7 @@ from edgechat.engine.protocol import Engine
 from edgechat.engine.types import ModelInfo
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.settings import Backend, Settings
+from edgechat.tools.consent import Answer, Question
 
 _PROMPT = ">>> "
 _STOP_SECONDS = 5.0
@@ -57,6 +60,10 @@ class RunOptions:
     draft: str | None = None
     backend: Backend | None = None
     vision: bool = True
+    tools: str | None = None
+    """What the model may call, as it is typed: see `chat_tools.choice`."""
+    yes: Sequence[str] = ()
+    """The tools that are called without a question: see `NamedPermission`."""
     anyway: bool = False
     screen_reader: bool = False
     interactive: bool = False
@@ -271,6 +278,8 @@ class ChatLoop:
         other question follows.
         """
         model = self._load()
+        if self.session.chosen_tools(self.conversation.settings) and not model.has_tools:
+            self._note(told_in_words(model.name))
         if self.images:  # the model may be another one by now
             self.check_sees()
         printer = self._new_printer()
@@ -306,8 +315,10 @@ class ChatLoop:
 
     def _wait_for(self, printer: AnswerPrinter, *, is_only: bool) -> None:
         """Wait for the answer. In a conversation, Ctrl+C stops it; otherwise, Ctrl+C ends the program."""
-        answer = self.background.begin(self._stream(printer))
+        questions = TerminalQuestions()
+        answer = self.background.begin(self._stream(printer, questions))
         try:
+            questions.answer_until_done(answer)
             answer.result()
         except KeyboardInterrupt:
             if is_only:
@@ -315,16 +326,25 @@ class ChatLoop:
             self.background.begin(self._stop())
             answer.result()
 
-    async def _stream(self, printer: AnswerPrinter) -> None:
+    async def _stream(self, printer: AnswerPrinter, questions: TerminalQuestions) -> None:
         """Return when the answer has ended, for whatever reason, and is saved."""
-        self._answer_task = asyncio.create_task(self._print_events(printer))
+        self._answer_task = asyncio.create_task(self._print_events(printer, questions))
         await asyncio.wait([self._answer_task])
         if not self._answer_task.cancelled():
             self._answer_task.result()
 
-    async def _print_events(self, printer: AnswerPrinter) -> None:
+    async def _print_events(self, printer: AnswerPrinter, questions: TerminalQuestions) -> None:
+        async def ask(question: Question) -> Answer:
+            printer.flush()
+            self.status.clear()
+            return await questions.ask(question)
+
+        chat_id = self.conversation.chat.id
+        asking = await self.session.tools.asking(chat_id, ask) if can_ask() else None
+        permission = CommandLinePermission(self.options.yes, asking)
         try:
-            async with aclosing(self.session.answer(self.conversation)) as events:
+            reply = self.session.answer(self.conversation, permission=permission)
+            async with aclosing(reply) as events:
                 async for event in events:
                     printer.take(event)
         finally:

@@ -32,6 +32,10 @@ class RenderedAnswer(AnswerPrinter):
         self._begun = False
         self._next_look = 0.0
 
+    def _break_text(self) -> None:
+        self.flush()
+        self._stream, self._begun = MarkdownStream(), False
+
     def flush(self) -> None:
         """See `AnswerPrinter.flush`."""
         self._read()

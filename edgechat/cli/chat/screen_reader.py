@@ -13,9 +13,10 @@ from typing import TextIO
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import flat, one_line, printable
+from edgechat.chat.reply.reply_loop import ReplyEvent
 from edgechat.cli.chat.answer import ENDS, AnswerPrinter
 from edgechat.cli.output.status import StatusLine
-from edgechat.engine.types import Delta, Finished, RequestEvent
+from edgechat.engine.types import Delta, Finished
 
 EVERY = 5.0
 """Seconds of silence after which the status is written."""
@@ -61,7 +62,7 @@ class SpokenAnswer(AnswerPrinter):
         self._unwritten = ""
         """The beginning of a sentence."""
 
-    def take(self, event: RequestEvent) -> None:
+    def take(self, event: ReplyEvent) -> None:
         """See `AnswerPrinter.take`."""
         if isinstance(event, Delta):
             if event.thinking and not self._thinking:
@@ -76,6 +77,10 @@ class SpokenAnswer(AnswerPrinter):
         if not length and len(self._unwritten) > _LONGEST:
             length = len(self._unwritten)
         self._write(length)
+
+    def _break_text(self) -> None:
+        super()._break_text()
+        self._write(len(self._unwritten))
 
     def _write(self, length: int) -> None:
         if length:

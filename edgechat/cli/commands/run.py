@@ -11,8 +11,11 @@ import signal
 import sys
 from dataclasses import replace
 
+import msgspec
+
 from edgechat.base.errors import EdgechatError, ModelNotFound, StoreError
 from edgechat.base.images.decoding import MAX_FILE_BYTES
+from edgechat.chat.reply.chat_tools import choice
 from edgechat.chat.session import ChatSession, SessionServices
 from edgechat.cli.chat.chat_loop import ChatLoop, RunOptions
 from edgechat.cli.chat.conversation import chosen_conversation, hinting_at_no_store
@@ -48,6 +51,9 @@ def run(options: RunOptions) -> None:
     session = _session(options)
     try:
         settings = background.run(session.read_settings())
+        if options.tools is not None:
+            tools = choice(options.tools, background.run(session.tools.known()))
+            session.options = msgspec.structs.replace(session.options, tools=tools)
         with hinting_at_no_store(options.choice):
             background.run(session.store())
         _run_session(options, settings, session, background)

@@ -1,0 +1,105 @@
+"""The user's consent to calls of tools, asked for in the terminal, or given on the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+from edgechat.chat.reply.showing import hints, tool_name
+from edgechat.tools.consent import Answer, NamedPermission, Permission, Question
+from edgechat.tools.tool import ToolSpec
+
+_ANSWERS: dict[str, Answer] = {
+    "o": "once",
+    "once": "once",
+    "c": "chat",
+    "chat": "chat",
+    "a": "always",
+    "always": "always",
+    "": "no",
+    "n": "no",
+    "no": "no",
+    "v": "never",
+    "never": "never",
+}
+_CHOICES = "o: once, c: always in this chat, a: always, n: no, v: never"
+
+
+def can_ask() -> bool:
+    """Return whether there is a person who can be asked."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLinePermission:
+    """Permits what `--yes` names; about the rest, the user is asked, or nothing is called."""
+
+    names: Sequence[str]
+    asking: Permission | None
+
+    async def __call__(self, tool: ToolSpec, arguments: str) -> bool:
+        """See `Permission`."""
+        if await NamedPermission(self.names)(tool, arguments):
+            return True
+        return self.asking is not None and await self.asking(tool, arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    question: Question
+    loop: asyncio.AbstractEventLoop
+    answer: asyncio.Future[Answer]
+
+    def give(self, answer: Answer) -> None:
+        self.loop.call_soon_threadsafe(self._give, answer)
+
+    def _give(self, answer: Answer) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalQuestions:
+    """Carries the questions of one reply to the main thread, where `input` and Ctrl+C work."""
+
+    _queue: SimpleQueue[_Asked | None] = field(default_factory=SimpleQueue)
+
+    async def ask(self, question: Question) -> Answer:
+        """Return the user's answer. Called on the event loop."""
+        loop = asyncio.get_running_loop()
+        asked = _Asked(question, loop, loop.create_future())
+        self._queue.put(asked)
+        return await asked.answer
+
+    def answer_until_done(self, reply: Future[None]) -> None:
+        """Ask what is to be asked until a reply has ended."""
+        reply.add_done_callback(lambda _: self._queue.put(None))
+        while (asked := self._queue.get()) is not None:
+            asked.give(ask_in_terminal(asked.question))
+
+
+def ask_in_terminal(question: Question) -> Answer:
+    """Show a call in full, and return what the user types; no without an answer."""
+    print("\n".join(lines_of(question)), file=sys.stderr)
+    while True:
+        print(f"Allow it? {_CHOICES}: ", end="", file=sys.stderr, flush=True)
+        try:
+            typed = input().strip().lower()
+        except EOFError:
+            return "no"
+        if typed in _ANSWERS:
+            return _ANSWERS[typed]
+
+
+def lines_of(question: Question) -> list[str]:
+    """Return the lines that show a question."""
+    lines = [f"The model wants to call {tool_name(question.tool)}", hints(question.tool), "Arguments:"]
+    lines += [f"  {line}" for line in question.arguments.split("\n")]
+    if question.changed:
+        lines.append("The tool has changed since you allowed it:")
+        lines += [f"  {line}" for line in question.changed.split("\n")]
+    return lines
