@@ -45,6 +45,7 @@ MODEL = ModelInfo(
     context=4096,
     train_context=4096,
     can_switch_thinking=False,
+    has_tools=True,
     template="own",
     load_ms=1.0,
 )

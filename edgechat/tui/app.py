@@ -300,6 +300,8 @@ def parts() -> list[Part]:
     from edgechat.tui.models.screen import ModelsScreen
     from edgechat.tui.overlays.parameters import ParametersScreen
     from edgechat.tui.settings.screen import SettingsScreen
+    from edgechat.tui.tools.consent import ConsentScreen
+    from edgechat.tui.tools.picker import ToolsScreen
     from edgechat.tui.transcript.transcript import Transcript
 
     return [
@@ -313,6 +315,8 @@ def parts() -> list[Part]:
         ("The first run", (FirstRun,)),
         ("The settings", (SettingsScreen,)),
         ("System prompt and parameters", (ParametersScreen,)),
+        ("The tools", (ToolsScreen,)),
+        ("A call of a tool", (ConsentScreen,)),
     ]
 
 

@@ -40,9 +40,10 @@ class ToolAccess:
 
 
 class UseChanged(msgspec.Struct, frozen=True):
-    """A call of a reply: it is complete, it runs, or it is over. Comes among the events of a request."""
+    """A call of a reply: it is complete, it runs, or it is over. Comes between the events of requests."""
 
-    request_id: str
+    turn_id: str
+    """Of the reply."""
     use: ToolUse
     running: bool = False
     """Whether it has begun to run; before that, the user may have to be asked."""
@@ -58,9 +59,9 @@ def engine_tool(tool: ToolSpec) -> Tool:
 class RoundOfCalls:
     """Carries out the calls of one reply: those that only read at the same time, others one after another."""
 
-    def __init__(self, request_id: str, uses: Sequence[ToolUse], access: ToolAccess, *, most: int) -> None:
+    def __init__(self, turn_id: str, uses: Sequence[ToolUse], access: ToolAccess, *, most: int) -> None:
         """most: characters of all results together."""
-        self._request_id = request_id
+        self._turn_id = turn_id
         self._uses = [_with_tool(use, access.tools.find(use.name)) for use in uses]
         self._access = access
         self._most = max(_LEAST_RESULT, min(MAX_RESULT, most // max(1, len(uses))))
@@ -71,7 +72,7 @@ class RoundOfCalls:
     async def run(self) -> AsyncGenerator[UseChanged, None]:
         """Yield what becomes of the calls. Closing the generator cancels those that are not over."""
         for use in self._uses:
-            yield UseChanged(self._request_id, use)
+            yield UseChanged(self._turn_id, use)
         self._task = asyncio.create_task(self._run_all())
         try:
             while (event := await self._events.get()) is not None:
@@ -129,7 +130,7 @@ class RoundOfCalls:
             self._end(use, "failed", f"Not called: {error.message}", error)
             return
         async with self._at_once:
-            self._events.put_nowait(UseChanged(self._request_id, use, running=True))
+            self._events.put_nowait(UseChanged(self._turn_id, use, running=True))
             result = await self._access.tools.call(tool, use.arguments, most=self._most)
         use = msgspec.structs.replace(use, seconds=round(result.seconds, 3))
         self._end(use, "failed" if result.failed else "answered", result.text, result.error)
@@ -137,7 +138,7 @@ class RoundOfCalls:
     def _end(self, use: ToolUse, outcome: str, text: str, error: EdgechatError | None = None) -> None:
         ended = msgspec.structs.replace(use, outcome=outcome, result=text)
         self._uses = [ended if one.id == use.id else one for one in self._uses]
-        self._events.put_nowait(UseChanged(self._request_id, ended, error=error))
+        self._events.put_nowait(UseChanged(self._turn_id, ended, error=error))
 
 
 def _with_tool(use: ToolUse, tool: ToolSpec | None) -> ToolUse:

@@ -96,7 +96,7 @@ class ReplyLoop:
                 self.is_complete = True
                 return
             n_left -= 1
-            async with aclosing(self._call(request.id)) as calls:
+            async with aclosing(self._call()) as calls:
                 async for change in calls:
                     yield change
             self._saver.end_round()
@@ -130,8 +130,10 @@ class ReplyLoop:
             if self._saver.uses and (self.finished is None or self.finished.reason != "tools"):
                 self._leave_open(_CUT)
 
-    async def _call(self, request_id: str) -> AsyncGenerator[UseChanged, None]:
-        self._calls = RoundOfCalls(request_id, self._saver.uses, self._access, most=self._room * _LETTERS)
+    async def _call(self) -> AsyncGenerator[UseChanged, None]:
+        self._calls = RoundOfCalls(
+            self._saver.turn.id, self._saver.uses, self._access, most=self._room * _LETTERS
+        )
         try:
             async with aclosing(self._calls.run()) as changes:
                 async for change in changes:

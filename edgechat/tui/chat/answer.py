@@ -9,11 +9,16 @@ from functools import partial
 from typing import Protocol
 
 from edgechat.base.errors import EdgechatError
+from edgechat.base.text import one_line
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.messages import not_sent
-from edgechat.chat.records import Turn
+from edgechat.chat.records import ToolUse, Turn
+from edgechat.chat.reply.calls import UseChanged
+from edgechat.chat.reply.reply_loop import ReplyEvent
+from edgechat.chat.reply.showing import name_of
 from edgechat.chat.session import ChatSession
-from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, Prefill, RequestEvent
+from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, Prefill, ToolCallBegun
+from edgechat.tools.consent import Permission
 from edgechat.tui.chat.views import ChatView, TranscriptView
 
 _FRAME = 1 / 15
@@ -53,21 +58,27 @@ class ReplyEvents:
         self._reply = transcript.resume_reply(last) if self._resumes else transcript.new_reply()
         self._prompt_tokens = 0
         self._tokens = 0
+        self._running: dict[str, tuple[str, float]] = {}
+        """The calls that run, by their ids: a name, and the time when they began."""
         self._first_at: float | None = None
         """When the first token came; None before it, and once the engine has reported its own figures."""
         self._warned_unsaved = False
 
-    async def run(self, session: ChatSession) -> None:
-        """Stream the reply to its end, which the transcript shows, errors included."""
+    async def run(self, session: ChatSession, permission: Permission) -> None:
+        """Stream the reply to its end, which the transcript shows, errors included.
+
+        permission: decides about calls.
+        """
         observer, conversation = self._observer, self._conversation
         before, dropped = len(conversation.turns), conversation.dropped
         problem: EdgechatError | None = None
         painting = asyncio.create_task(self._paint())
         observer.speed = observer.speedup = 0.0
-        observer.show_activity("Waiting for the model")
+        has_tools = bool(session.chosen_tools(conversation.settings))
+        observer.show_activity("Preparing the tools" if has_tools else "Waiting for the model")
         try:
             show_load = partial(observer.show_activity, "Loading the model")
-            reply = session.answer(conversation, on_progress=show_load)
+            reply = session.answer(conversation, permission=permission, on_progress=show_load)
             async with aclosing(reply) as events:
                 async for event in events:
                     self._handle(event, dropped)
@@ -80,7 +91,7 @@ class ReplyEvents:
             has_reply = self._resumes or len(conversation.turns) > before
             self._end(conversation.turns[-1] if has_reply else None, problem)
 
-    def _handle(self, event: RequestEvent, dropped: int) -> None:
+    def _handle(self, event: ReplyEvent, dropped: int) -> None:
         observer = self._observer
         match event:
             case Dropped(_, turns) if turns > dropped:
@@ -94,6 +105,13 @@ class ReplyEvents:
                 self._tokens = tokens
                 self._reply.take(event)
                 observer.show_activity("Thinking" if thinking else "Writing")
+            case ToolCallBegun(_, call):
+                observer.show_activity(f"Writing a call of {one_line(call.name, 60)}")
+            case UseChanged(_, use, running, error):
+                self._reply.take_use(event)
+                self._show_calls(use, running=running)
+                if error is not None:
+                    self._view.show_error(error)
             case Finished(_, _, usage, timings, speculation):
                 self._prompt_tokens, self._tokens = usage.prompt_tokens, usage.completion_tokens
                 self._first_at = None
@@ -101,12 +119,28 @@ class ReplyEvents:
                 observer.speedup = speculation.speedup if speculation else 0.0
                 self._view.show_finished(event)
 
+    def _show_calls(self, use: ToolUse, *, running: bool) -> None:
+        """Show as activity how long the latest call has been running."""
+        self._running.pop(use.id, None)
+        if running:
+            self._running[use.id] = (name_of(use), time.monotonic())
+        if use.outcome != "open" and not self._running:
+            self._observer.show_activity("Waiting for the model")
+        self._show_running()
+
+    def _show_running(self) -> None:
+        if self._running:
+            name, since = next(reversed(self._running.values()))
+            elapsed = int(time.monotonic() - since)
+            self._observer.show_activity(f"Calling {name}" + f", {elapsed} s" * bool(elapsed))
+
     async def _paint(self) -> None:
         """Show new text a few times a second, less often where showing it is slow."""
         pause = _FRAME
         while True:
             await asyncio.sleep(pause)
             began = time.perf_counter()
+            self._show_running()
             if self._reply.paint():
                 self._show_figures()
                 self._warn_if_unsaved()

@@ -58,6 +58,9 @@ async def _run(controller: ChatController, name: str, argument: str) -> None:
             controller.downloads.pulls.start(argument)
         case "prompt":
             _put_saved_prompt(controller, argument)
+        case "tools" if not argument:
+            await view.run_screen_command(name, argument)
+            return
         case _ if name in parameters.ADJUSTING_COMMANDS:
             view.show_message(await parameters.adjust(controller.session, shown, name, argument))
         case _:
@@ -96,6 +99,8 @@ def arguments(controller: ChatController, name: str) -> Sequence[tuple[str, str]
     match name:
         case "think":
             return [("on", "always"), ("off", "never"), ("auto", "the model's default")]
+        case "tools":
+            return [("off", "none")]
         case "preset":
             presets = controller.session.settings.presets
             return [

@@ -288,6 +288,12 @@ class ChatController:
         """Offer a model that sees."""
         self.view.run_in_background(self.downloads.find_seeing(), ignore_errors=True)
 
+    def title_if_hidden(self, opened: OpenConversation) -> str:
+        """Return the title of a conversation that is not shown, else ''."""
+        if opened is self.shown or opened.conversation is None:
+            return ""
+        return opened.conversation.chat.title
+
     async def use_seeing(self) -> None:
         """Switch to the offered model that sees, or download it. Raises EdgechatError."""
         seeing, self.downloads.seeing = self.downloads.seeing, None

@@ -13,7 +13,7 @@ from edgechat.chat.messages import not_sent
 from edgechat.chat.records import Turn
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.views import Branch
-from edgechat.tui.transcript.pieces import CutPiece, Piece, ProblemPiece, ReplyPiece, ThoughtPiece
+from edgechat.tui.transcript.pieces import CutPiece, FoldedPiece, Piece, ProblemPiece, ReplyPiece
 from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.transcript.turns import LiveReply, pieces_of
 from edgechat.tui.transcript.welcome import WelcomePiece
@@ -108,7 +108,7 @@ class ConversationView:
         texts = [
             piece
             for piece in self.pieces
-            if piece.turn == turn.id and isinstance(piece, ThoughtPiece | ReplyPiece)
+            if piece.turn == turn.id and isinstance(piece, FoldedPiece | ReplyPiece)
         ]
         self._rearrange([piece for piece in self.pieces if piece.turn != turn.id or piece in texts])
         return LiveReply(self, turn, texts)

@@ -16,8 +16,10 @@ from edgechat.chat.attachments.reading import MOST
 from edgechat.chat.commands import question_text
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import AttachedImage, Attachment, ChatSettings, Turn
+from edgechat.chat.reply.showing import tool_name
 from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store
+from edgechat.tools.consent import Answer, Question
 from edgechat.tui.chat.answer import ReplyEvents
 from edgechat.tui.chat.views import ChatView
 
@@ -86,6 +88,9 @@ class ConversationListener(Protocol):
 
     def cannot_see(self, opened: OpenConversation) -> None:
         """A question with images was not sent, since the model takes none."""
+
+    def title_if_hidden(self, opened: OpenConversation) -> str:
+        """Return its title if it is not shown, else ''."""
 
 
 class OpenConversation:
@@ -163,6 +168,10 @@ class OpenConversation:
     @property
     def think(self) -> bool | None:
         return self.settings.think
+
+    @property
+    def tools(self) -> Sequence[str]:
+        return self._session.chosen_tools(self.settings)
 
     @property
     def context(self) -> int:
@@ -314,7 +323,8 @@ class OpenConversation:
         try:
             conversation = await self._stored()
             turn = conversation.turns[-1]
-            await ReplyEvents(self, self._view, conversation).run(self._session)
+            permission = await self._session.tools.asking(conversation.chat.id, self._ask_consent)
+            await ReplyEvents(self, self._view, conversation).run(self._session, permission)
             if self.turn(turn.id) is None:  # the question was too long
                 self._show_turns(keep_problems=True)
                 question = question or UnsentPrompt(turn.content, list(turn.attachments), list(turn.images))
@@ -330,6 +340,16 @@ class OpenConversation:
                 if self.conversation.turns != turns:
                     self._show_turns(keep_problems=True)
             self.show_activity("")
+
+    async def _ask_consent(self, question: Question) -> Answer:
+        """Ask whether a call may be made; the user may also stop the reply there."""
+        self.show_activity(f"May the model call {tool_name(question.tool)}?")
+        answer = await self._view.ask_consent(question, self._listener.title_if_hidden(self))
+        if answer is None:
+            await self.stop()
+            await asyncio.get_running_loop().create_future()  # which the stop cancels
+        self.show_activity("Waiting for the model")
+        return answer or "no"
 
     async def stop(self) -> None:
         """End the reply here; cancel it if it has not begun, or if this is the second call.

@@ -6,6 +6,7 @@ ChatView. What is not on the first frame is imported on first use.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Collection, Coroutine, Sequence
 from functools import cached_property
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from edgechat.engine.types import Finished
     from edgechat.planner.plan import LoadPlan
     from edgechat.settings import Backend
+    from edgechat.tools.consent import Answer, Question
     from edgechat.tui.chat.controller import ChatController
     from edgechat.tui.chat.conversation_view import ConversationView
     from edgechat.tui.chat.panels import Panels
@@ -49,6 +51,7 @@ _ACTIONS = {
     "model": "screen.switch_model",
     "models": "screen.models",
     "parameters": "screen.parameters",
+    "tools": "screen.tools",
     "thoughts": "screen.thoughts",
     "engine": "screen.engine_room",
     "settings": "app.settings",
@@ -80,6 +83,7 @@ class ChatScreen(ChatLayout):
         Binding("f5", "switch_model", "Switch the model", show=False),
         Binding("f8", "use_seeing", "Let it see"),
         Binding("f4", "parameters", "System prompt and parameters", show=False),
+        Binding("f9", "tools", "Tools", show=False),
         Binding("ctrl+up", "turns", "To the turns", show=False, priority=True),
         Binding("ctrl+z", "undo_delete", "Undo the deletion", show=False, priority=True),
         Binding("pageup", "scroll('page_up')", "Page up", show=False),
@@ -197,6 +201,20 @@ class ChatScreen(ChatLayout):
         from edgechat.tui.overlays.versions import VersionsScreen
 
         return await self.app.push_screen_wait(VersionsScreen(versions, shown))
+
+    async def ask_consent(self, question: Question, chat: str) -> Answer | None:
+        from edgechat.chat.reply.showing import tool_name
+        from edgechat.tui.tools.consent import ConsentScreen
+
+        screen = ConsentScreen(question, chat)
+        answered = asyncio.get_running_loop().create_future()
+        await self.app.push_screen(screen, answered.set_result)
+        self.announce(f"The model asks whether it may call {tool_name(question.tool)}.")
+        try:
+            return await asyncio.shield(answered)
+        finally:
+            if not answered.done():
+                screen.withdraw()
 
     def announce(self, message: str) -> None:
         if self.session.settings.notify and not self.app.app_focus:
@@ -339,6 +357,9 @@ class ChatScreen(ChatLayout):
 
     def _notice(self, n: int, has_images: bool) -> str:
         """Return what there is to tell about a question of n tokens."""
+        model = self.session.loaded.model if self.session.loaded is not None else None
+        if self.controller.shown.tools and model is not None and not model.has_tools:
+            return f"the template of {one_line(model.name, 30)} has no tools"
         if has_images and self.session.sees is False and self._plan is not None:
             return f"{one_line(self._plan.model_name, 40)} cannot see images"
         from edgechat.tui.chat.prompt.reading_time import notice
@@ -533,6 +554,26 @@ class ChatScreen(ChatLayout):
     def action_use_seeing(self) -> None:
         """Let the model answer that is offered for images."""
         self.run_in_background(self.controller.use_seeing())
+
+    def action_tools(self) -> None:
+        self.run_in_background(self._choose_tools())
+
+    async def _choose_tools(self) -> None:
+        from edgechat.chat.parameters import set_tools
+        from edgechat.chat.reply.showing import told_in_words
+        from edgechat.tui.tools.picker import ToolsScreen
+
+        shown, session = self.controller.shown, self.session
+        model = session.loaded.model if session.loaded is not None else None
+        note = told_in_words(model.name) if model is not None and not model.has_tools else ""
+
+        async def save(tools: tuple[str, ...]) -> None:
+            await set_tools(session, shown, tools)
+
+        known, open_tools = await session.tools.known(), session.tools.open
+        screen = ToolsScreen(known, shown.tools, note=note, open_tools=open_tools, save=save)
+        await self.app.push_screen_wait(screen)
+        self.pane.weigh_again()
 
     def action_parameters(self) -> None:
         self.run_in_background(self._edit_parameters())

@@ -7,8 +7,10 @@ from typing import Any, Protocol
 
 from edgechat.base.errors import EdgechatError
 from edgechat.chat.records import AttachedImage, Attachment, Turn
+from edgechat.chat.reply.calls import UseChanged
 from edgechat.engine.types import Delta, Finished
 from edgechat.planner.plan import LoadPlan
+from edgechat.tools.consent import Answer, Question
 
 Branch = tuple[int, int]
 """Which of the branches a turn is (from 0), and how many there are."""
@@ -19,6 +21,9 @@ class ReplyView(Protocol):
 
     def take(self, delta: Delta) -> None:
         """Remember more text."""
+
+    def take_use(self, event: UseChanged) -> None:
+        """Show a call, or what has become of it."""
 
     def paint(self) -> bool:
         """Show the text taken since the last call; return whether there was any."""
@@ -137,6 +142,10 @@ class Status(Protocol):
         """How thinking is switched; None: not at all."""
 
     @property
+    def tools(self) -> Sequence[str]:
+        """What the model may call."""
+
+    @property
     def context(self) -> int:
         """The context length of the loaded model, in tokens; 0 if none is loaded."""
 
@@ -181,6 +190,12 @@ class ChatView(Protocol):
 
     async def confirm(self, question: str, *, yes: str, no: str) -> bool:
         """Ask a question, with the labels of its two answers."""
+
+    async def ask_consent(self, question: Question, chat: str) -> Answer | None:
+        """Ask whether a call may be made; None: the reply is to be stopped.
+
+        chat: the title of its conversation if that is not shown. Cancelling this withdraws the question.
+        """
 
     async def choose_model(self, title: str, models: Sequence[tuple[str, str]]) -> str | None:
         """Let the user choose one of these models, each with a few words about it; None: no one."""

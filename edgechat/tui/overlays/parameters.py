@@ -164,7 +164,8 @@ class ParametersScreen(AppDialog[None]):
         think = (
             THINK[str(self.query_one("#think", Select).value)] if self._can_think else self._settings.think
         )
-        settings = ChatSettings(think=think, sampling=SamplingDefaults(**values))
+        sampling = SamplingDefaults(**values)
+        settings = msgspec.structs.replace(self._settings, think=think, sampling=sampling)
         system = printable(self.query_one("#system", Area).text).strip() or None
         save_as = self.query_one("#save-as", LineField).value.strip()
         self._save_and_close(Parameters(system, settings, save_as))

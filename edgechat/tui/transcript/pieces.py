@@ -165,7 +165,7 @@ class UserPiece(Piece):
             thumbnail = self.thumbnails.get(key)
             problem = thumbnail.problem if thumbnail is not None else ""
             name = f"▣ {one_line(image.name, 60)} {image.size} {problem}".rstrip()
-            lines += _behind_bar(
+            lines += behind_bar(
                 Content(name).stylize(".warning" if problem else ".code"), width - 2, style, bar
             )
             for y in range(0 if problem else key[1].rows):
@@ -173,9 +173,9 @@ class UserPiece(Piece):
                 lines.append(RenderedLine.decoration(Content.styled(bar, style)))
         if self._attachments:
             names = Content("  ".join(f"▤ {name}" for name in self._attachments)).stylize(".code")
-            lines += _behind_bar(names, width - 2, style, bar)
+            lines += behind_bar(names, width - 2, style, bar)
         if self.text or not lines:
-            lines += _behind_bar(Content(self.text).stylize(".strong"), width - 2, style, bar)
+            lines += behind_bar(Content(self.text).stylize(".strong"), width - 2, style, bar)
         return lines
 
 
@@ -209,22 +209,44 @@ class ReplyPiece(Piece):
         return (self._document if self.sheet is not None else Document(self.text)).lines(width)
 
 
-class ThoughtPiece(Piece):
-    """The reasoning before an answer, folded until the user unfolds it."""
+class FoldedPiece(Piece):
+    """A line, with more below it once the user unfolds it."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(text)
+        self.unfolded = False
+
+    def _new_sheet(self) -> Sheet:
+        return FoldedSheet(self)
+
+    def toggle(self) -> None:
+        self.unfolded = not self.unfolded
+        self._changed()
+
+    def estimate(self, width: int) -> int:
+        return super().estimate(width) + 1 if self.unfolded else 2
+
+    def heading(self, width: int) -> Content:
+        """Return the line that is always visible."""
+        raise NotImplementedError
+
+    def body(self, width: int) -> list[RenderedLine]:
+        """Return the lines below it."""
+        raise NotImplementedError
+
+    def lay_out(self, width: int) -> list[RenderedLine]:
+        body = self.body(width) if self.unfolded else []
+        return [RenderedLine(self.heading(width)), *body]
+
+
+class ThoughtPiece(FoldedPiece):
+    """The reasoning before an answer."""
 
     def __init__(self, text: str = "", *, tokens: int = 0, seconds: float | None = None) -> None:
         super().__init__(text)
         self.tokens = tokens
         self.seconds = seconds
         """How long it took; None while it goes on."""
-        self.unfolded = False
-
-    def _new_sheet(self) -> Sheet:
-        return ThoughtSheet(self)
-
-    def toggle(self) -> None:
-        self.unfolded = not self.unfolded
-        self._changed()
 
     def resume(self) -> None:
         """Show that it goes on."""
@@ -236,23 +258,16 @@ class ThoughtPiece(Piece):
         self.tokens, self.seconds = tokens, seconds
         self._changed()
 
-    def estimate(self, width: int) -> int:
-        return super().estimate(width) + 1 if self.unfolded else 2
-
-    @property
-    def heading(self) -> str:
-        """The line that is always visible."""
+    def heading(self, width: int) -> Content:
+        """See `FoldedPiece`."""
         parts = ["Thinking" if self.seconds is None else f"Thought for {duration(self.seconds)}"]
         if self.tokens:
             parts.append("1 token" if self.tokens == 1 else f"{self.tokens:,} tokens")
-        return f"{'▾' if self.unfolded else '▸'} {' · '.join(parts)}"
+        return Content(f"{'▾' if self.unfolded else '▸'} {' · '.join(parts)}").stylize(".faint")
 
-    def lay_out(self, width: int) -> list[RenderedLine]:
-        lines = [RenderedLine(Content(self.heading).stylize(".faint"))]
-        if self.unfolded:
-            thought = Content(self.text.strip()).stylize(".faint")
-            lines += _behind_bar(thought, width, ".faint", bar="│ ")
-        return lines
+    def body(self, width: int) -> list[RenderedLine]:
+        """See `FoldedPiece`."""
+        return behind_bar(Content(self.text.strip()).stylize(".faint"), width, ".faint", bar="│ ")
 
 
 class CutPiece(Piece):
@@ -316,9 +331,9 @@ class ProblemPiece(Piece):
         self._hint = printable(hint or "")
 
     def lay_out(self, width: int) -> list[RenderedLine]:
-        lines = _behind_bar(Content(self.text).stylize(".error"), width, ".error")
+        lines = behind_bar(Content(self.text).stylize(".error"), width, ".error")
         if self._hint:
-            lines += _behind_bar(Content(self._hint), width, ".error")
+            lines += behind_bar(Content(self._hint), width, ".error")
         return lines
 
 
@@ -394,20 +409,20 @@ class UserSheet(PieceSheet):
         return strip
 
 
-class ThoughtSheet(PieceSheet):
-    """A thought; a click folds or unfolds it."""
+class FoldedSheet(PieceSheet):
+    """A thought or a call; a click folds or unfolds it."""
 
     DEFAULT_CSS = """
-    ThoughtSheet:hover { text-style: underline; }
+    FoldedSheet:hover { text-style: underline; }
     """
 
-    def __init__(self, piece: ThoughtPiece) -> None:
+    def __init__(self, piece: FoldedPiece) -> None:
         super().__init__(piece)
-        self._thought = piece
+        self._folded = piece
 
     def on_click(self, event: events.Click) -> None:
         event.stop()
-        self._thought.toggle()
+        self._folded.toggle()
 
 
 def _link(label: str, turn: str, action: str) -> Content:
@@ -423,7 +438,8 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 60 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
 
 
-def _behind_bar(content: Content, width: int, style: str, bar: str = "▌ ") -> list[RenderedLine]:
+def behind_bar(content: Content, width: int, style: str, bar: str = "▌ ") -> list[RenderedLine]:
+    """Return the lines of a text, each behind a bar."""
     wrapped = content.wrap(max(1, width - len(bar)))
     return [RenderedLine(Content.assemble((bar, style), line), len(bar)) for line in wrapped]
 

@@ -18,7 +18,7 @@ from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 from textual.widgets import Static
 
-from edgechat.tui.transcript.pieces import Piece, Place, ThoughtPiece, WordSearch
+from edgechat.tui.transcript.pieces import FoldedPiece, Piece, Place, ThoughtPiece, WordSearch
 from edgechat.tui.transcript.unread import UnreadLines
 
 _FAR = 10**9
@@ -59,7 +59,7 @@ class Transcript(VerticalScroll):
         Binding("end", "last", "Last turn", show=False),
         Binding("pageup", "page_up", "Page up", show=False),
         Binding("pagedown", "page_down", "Page down", show=False),
-        Binding("enter", "screen.turn('unfold')", "Thinking", show=False),
+        Binding("enter", "screen.turn('unfold')", "Thinking and calls", show=False),
         Binding("c", "screen.turn('copy')", "Copy"),
         Binding("y", "screen.turn('copy_code')", "Copy code"),
         Binding("e", "screen.turn('edit')", "Edit"),
@@ -272,16 +272,20 @@ class Transcript(VerticalScroll):
             self.point_at(piece.turn)
 
     def toggle_thoughts(self, turn: str = "") -> None:
-        """Unfold the thinking of one turn, or of all; fold it if the last one is unfolded."""
-        thoughts = [
+        """Unfold the thinking and the calls of one turn, or the thinking of all.
+
+        If the last one is unfolded, all are folded.
+        """
+        kind = FoldedPiece if turn else ThoughtPiece
+        folded = [
             (index, piece)
             for index, piece in enumerate(self.pieces)
-            if isinstance(piece, ThoughtPiece) and turn in ("", piece.turn)
+            if isinstance(piece, kind) and turn in ("", piece.turn)
         ]
-        unfold = bool(thoughts) and not thoughts[-1][1].unfolded
-        for index, thought in thoughts:
-            if thought.unfolded != unfold:
-                thought.toggle()
+        unfold = bool(folded) and not folded[-1][1].unfolded
+        for index, piece in folded:
+            if piece.unfolded != unfold:
+                piece.toggle()
                 self._estimate_again(index)
         self._lay_out_again()
 

@@ -11,7 +11,9 @@ from typing import Protocol
 
 from edgechat.base.text import one_line
 from edgechat.chat.records import Turn
+from edgechat.chat.reply.calls import UseChanged
 from edgechat.engine.types import Delta
+from edgechat.tui.transcript.calls import CallPiece
 from edgechat.tui.transcript.pieces import (
     FooterPiece,
     NotePiece,
@@ -33,6 +35,7 @@ _LIMITS = {
     "context": "■ The context is full: the reply ends here. You can continue; the oldest turns will be left "
     "out.",
     "length": "■ The reply reached the maximum length.",
+    "tools": "■ The reply called tools as often as one may (tool_rounds in the settings).",
 }
 
 
@@ -45,13 +48,17 @@ def pieces_of(turn: Turn, branch: tuple[int, int] = (0, 1)) -> list[Piece]:
     elif turn.role == "system":
         pieces.append(NotePiece(f"System prompt: {turn.content}"))
     else:
-        if turn.thinking:
-            tokens, seconds = _thought_figures(turn)
-            pieces.append(ThoughtPiece(turn.thinking, tokens=tokens, seconds=seconds))
-        if turn.content:
-            pieces.append(ReplyPiece(turn.content))
+        for part in turn.rounds:
+            pieces += _texts(part.thinking, part.content, part.thinking_tokens, part.thinking_seconds)
+            pieces += (CallPiece(use, ended=turn.state != "streaming") for use in part.uses)
+        pieces += _texts(turn.thinking, turn.content, *_thought_figures(turn))
         pieces += _ending_of(turn)
     return _of_turn(turn.id, [*pieces, *_footer_of(turn, branch)])
+
+
+def _texts(thinking: str, content: str, tokens: int, seconds: float) -> list[Piece]:
+    thought = [ThoughtPiece(thinking, tokens=tokens, seconds=seconds)] if thinking else []
+    return [*thought, *([ReplyPiece(content)] if content else [])]
 
 
 def _of_turn(turn: str, pieces: list[Piece]) -> list[Piece]:
@@ -87,9 +94,12 @@ def _ending_of(turn: Turn) -> list[Piece]:
 
 
 def _thought_figures(turn: Turn) -> tuple[int, float]:
-    """Return the tokens and the seconds that the thinking of a reply took."""
-    figures = turn.figures
-    return (figures.thinking_tokens, figures.thinking_seconds) if figures else (0, 0.0)
+    """Return the tokens and the seconds that the thinking of a reply took, after its calls if it has any."""
+    if turn.figures is None:
+        return 0, 0.0
+    tokens = turn.figures.thinking_tokens - sum(part.thinking_tokens for part in turn.rounds)
+    seconds = turn.figures.thinking_seconds - sum(part.thinking_seconds for part in turn.rounds)
+    return max(0, tokens), max(0.0, seconds)
 
 
 class PieceView(Protocol):
@@ -110,6 +120,9 @@ class LiveReply:
         self._view = view
         self._turn = turn.id if turn is not None else ""
         self._unpainted: dict[bool, list[str]] = {True: [], False: []}
+        self._calls = {piece.use_id: piece for piece in pieces if isinstance(piece, CallPiece)}
+        after = max((at for at, piece in enumerate(pieces) if isinstance(piece, CallPiece)), default=-1)
+        pieces = pieces[after + 1 :]
         self._thought = next((piece for piece in pieces if isinstance(piece, ThoughtPiece)), None)
         self._reply = next((piece for piece in pieces if isinstance(piece, ReplyPiece)), None)
         self._start = 0.0
@@ -126,6 +139,20 @@ class LiveReply:
         if delta.thinking:
             self._thinking_tokens = self._tokens_before + delta.tokens
 
+    def take_use(self, event: UseChanged) -> None:
+        """Show a call, or what has become of it; the text that follows is another part of the reply."""
+        self.paint()
+        self._turn, use = event.turn_id, event.use
+        if use.id in self._calls:
+            self._calls[use.id].show(use, running=event.running)
+            return
+        if self._thought is not None and self._thought.seconds is None:
+            self._thought.finish(self._thinking_tokens, time.monotonic() - self._start)
+        self._thought = self._reply = None
+        self._start, self._thinking_tokens, self._thinking_seconds, self._tokens_before = 0.0, 0, 0.0, 0
+        self._calls[use.id] = CallPiece(use)
+        self._view.add(*_of_turn(self._turn, [self._calls[use.id]]))
+
     def paint(self) -> bool:
         """Show the text taken since the last call; return whether there was any."""
         thought, reply = ("".join(self._unpainted[kind]) for kind in (True, False))
@@ -141,6 +168,12 @@ class LiveReply:
         self.paint()
         if self._thought is not None:
             self._thought.finish(*_thought_figures(turn))
+        for use in (use for part in turn.rounds for use in part.uses):
+            if use.id in self._calls:
+                self._calls[use.id].show(use)
+                self._calls[use.id].finish()
+            else:  # it was not carried out, since the reply was cut off
+                self._view.add(*_of_turn(turn.id, [CallPiece(use, ended=True)]))
         self._view.add(*_of_turn(turn.id, [*_ending_of(turn), *_footer_of(turn, branch)]))
 
     def _show_thought(self, text: str) -> None:

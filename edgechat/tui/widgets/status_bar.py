@@ -29,6 +29,8 @@ class StatusBar(Widget):
     context = reactive(0)
     think: reactive[bool | None] = reactive(None)
     """Whether thinking is switched on or off; None if neither."""
+    tools = reactive(0)
+    """How many servers' tools the model may call."""
     pulling = reactive("")
     """The downloads in progress."""
 
@@ -46,6 +48,8 @@ class StatusBar(Widget):
 
     def _right(self, *, wide: bool) -> Content:
         parts: list[Content] = []
+        if self.tools:
+            parts.append(Content(f"⚒ {self.tools}"))
         if self.think is not None:
             parts.append(Content(f"thinking {'on' if self.think else 'off'}"))
         if self.speed:

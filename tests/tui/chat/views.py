@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from edgechat.base.errors import EdgechatError
 from edgechat.chat.records import AttachedImage, Attachment, Turn
+from edgechat.chat.reply.calls import UseChanged
 from edgechat.engine.types import Delta, Finished
 from edgechat.planner.plan import LoadPlan
+from edgechat.tools.consent import Answer, Question
 from edgechat.tui.chat.views import Branch, Status, TranscriptView
 
 
@@ -22,6 +24,7 @@ class FakeTranscript:
         self.notes: list[str] = []
         self.plan: LoadPlan | None = None
         self.left_out: list[str] = []
+        self.calls: dict[str, str] = {}
 
     @property
     def text(self) -> str:
@@ -71,6 +74,10 @@ class FakeReply:
     def take(self, delta: Delta) -> None:
         turns, turn = self._transcript.turns, self._turn or delta.request_id
         turns[turn] = turns.get(turn, "") + delta.text
+
+    def take_use(self, event: UseChanged) -> None:
+        self._turn = event.turn_id
+        self._transcript.calls[event.use.id] = "running" if event.running else event.use.outcome
 
     def paint(self) -> bool:
         return True
@@ -145,6 +152,9 @@ class FakeView:
         self.announced: list[str] = []
         self.says_yes = True
         self.asked: list[str] = []
+        self.consents: list[tuple[Question, str]] = []
+        """The calls that were asked about, each with the title of a conversation behind."""
+        self.consent: Callable[[Question], Awaitable[Answer | None]] | None = None
         self.offered: list[str] = []
         self.choice: str | None = None
         self.compared: list[str] = []
@@ -193,6 +203,10 @@ class FakeView:
     async def confirm(self, question: str, *, yes: str, no: str) -> bool:
         self.asked.append(question)
         return self.says_yes
+
+    async def ask_consent(self, question: Question, chat: str) -> Answer | None:
+        self.consents.append((question, chat))
+        return await self.consent(question) if self.consent is not None else "no"
 
     async def choose_model(self, title: str, models: Sequence[tuple[str, str]]) -> str | None:
         self.offered = [name for name, _ in models]

@@ -1,0 +1,146 @@
+"""The question whether the model may call a tool: the whole call, and what can be answered."""
+
+from __future__ import annotations
+
+import time
+from typing import ClassVar
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import OptionList, Static
+
+from edgechat.base.text import one_line
+from edgechat.chat.reply.showing import hints, tool_name
+from edgechat.tools.consent import Answer, Question
+from edgechat.tui.models.keyed_list import KeyedList, ListLine
+from edgechat.tui.terminal.screens import AppDialog
+
+_ANSWERS: dict[Answer, tuple[str, str]] = {
+    "once": ("o", "Once"),
+    "chat": ("c", "Always in this chat"),
+    "always": ("a", "Always, in all chats"),
+    "no": ("n", "No"),
+    "never": ("v", "Never"),
+}
+_DIFF_STYLES = {"+": "$success", "-": "$error"}
+
+
+class ConsentScreen(AppDialog[Answer | None]):
+    """Results in the answer; None: the reply is to be stopped.
+
+    It may appear while the user is typing something else, so keys count only after a moment without any.
+    """
+
+    DEFAULT_CSS = """
+    ConsentScreen {
+        align: center middle;
+        background: $background 60%;
+        &:ansi { background: transparent; }
+        & > Vertical {
+            width: 90; max-width: 100%; height: auto; max-height: 100%;
+            border: round $warning; padding: 0 1; background: $surface;
+            border-title-style: bold; border-title-color: $warning; border-subtitle-style: dim;
+        }
+        & VerticalScroll { height: auto; max-height: 60vh; scrollbar-size-vertical: 1; }
+        & KeyedList, & KeyedList:focus {
+            height: 5; margin-top: 1;
+            & > .option-list--option-highlighted {
+                background: $block-cursor-background;
+                color: $block-cursor-foreground;
+                text-style: $block-cursor-text-style;
+            }
+        }
+    }
+    """
+    AUTO_FOCUS = "KeyedList"
+    QUIET_SECONDS: ClassVar[float] = 0.6
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(key, f"answer('{answer}')", text, show=False) for answer, (key, text) in _ANSWERS.items()),
+        Binding("enter", "choose", "The answer at the cursor", show=False),
+        Binding("escape", "stop", "Stop the answer", show=False),
+        Binding("pageup", "scroll(-1)", "Scroll up", show=False, priority=True),
+        Binding("pagedown", "scroll(1)", "Scroll down", show=False, priority=True),
+    ]
+
+    def __init__(self, question: Question, chat: str = "") -> None:
+        """chat: the title of the conversation, if that is not the one on the screen."""
+        super().__init__()
+        self._question = question
+        self._chat = one_line(chat, 50)
+        self._withdrawn = False
+        self._quiet_since = 0.0
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as box:
+            with VerticalScroll(can_focus=False):
+                yield Static(self._text())
+            yield KeyedList()
+        box.border_title = Content("May the model call this?" + f" In “{self._chat}”" * bool(self._chat))
+        box.border_subtitle = "Enter or a letter answers · Esc stops the reply"
+
+    def on_mount(self) -> None:
+        self._quiet_since = time.monotonic()
+        lines = [
+            ListLine(Content.assemble((key, "bold"), f"  {text}"), answer)
+            for answer, (key, text) in _ANSWERS.items()
+        ]
+        self.query_one(KeyedList).show_lines(lines)
+
+    def withdraw(self) -> None:
+        """Close it, now or when it is in front again: nobody waits for the answer any more."""
+        self._withdrawn = True
+        self._close_if_withdrawn()
+
+    @on(events.ScreenResume)
+    def _close_if_withdrawn(self) -> None:
+        if self._withdrawn and self.app.screen is self:
+            self._withdrawn = False
+            self.dismiss(None)
+
+    def on_key(self, event: events.Key) -> None:
+        """Note that a key was pressed that means nothing here."""
+        self._is_quiet()
+
+    def _is_quiet(self) -> bool:
+        """Return whether no key was pressed for a moment before this one."""
+        now = time.monotonic()
+        was_quiet = now - self._quiet_since >= self.QUIET_SECONDS
+        if not was_quiet:
+            self._quiet_since = now
+        return was_quiet
+
+    @on(OptionList.OptionSelected)
+    def action_choose(self) -> None:
+        answer = next((answer for answer in _ANSWERS if answer == self.query_one(KeyedList).key), None)
+        if answer is not None:
+            self.action_answer(answer)
+
+    def action_answer(self, answer: Answer) -> None:
+        if self._is_quiet():
+            self.dismiss(answer)
+
+    def action_stop(self) -> None:
+        if self._is_quiet():
+            self.dismiss(None)
+
+    def action_scroll(self, by: int) -> None:
+        box = self.query_one(VerticalScroll)
+        box.scroll_relative(y=by * max(1, box.size.height - 1), animate=False)
+
+    def _text(self) -> Content:
+        question = self._question
+        parts: list[Content | str | tuple[str, str]] = [(tool_name(question.tool), "bold")]
+        if question.tool.title:
+            parts.append(f"  {one_line(question.tool.title, 80)}")
+        parts.append((f"\n{hints(question.tool)}\n", "dim"))
+        if question.changed:
+            parts.append(("\nIt has changed since you allowed it:\n", "bold $warning"))
+            lines = question.changed.split("\n")
+            parts += [(f"{line}\n", _DIFF_STYLES.get(line[:1], "dim")) for line in lines]
+        parts += ["\n", (question.arguments, "$secondary")]
+        if question.tool.description:
+            parts.append((f"\n\n{question.tool.description}", "dim"))
+        return Content.assemble(*parts)

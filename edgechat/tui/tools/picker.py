@@ -1,0 +1,208 @@
+"""The choice of tools for a conversation: what there is, and what each of them offers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ClassVar
+
+from textual import events, on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import OptionList, Static
+
+from edgechat.base.errors import EdgechatError
+from edgechat.base.text import one_line
+from edgechat.chat.reply.chat_tools import choice
+from edgechat.tools.registry import KnownServer, ToolSet
+from edgechat.tools.tool import ToolSpec
+from edgechat.tui.models.keyed_list import KeyedList, ListLine
+from edgechat.tui.terminal.screens import AppDialog, error_text
+from edgechat.tui.widgets.line_field import LineField
+
+_FILES = "files"
+
+
+class ToolsScreen(AppDialog[None]):
+    """Turns tools on and off; each change applies from the next reply on."""
+
+    DEFAULT_CSS = """
+    ToolsScreen {
+        align: center top;
+        background: $background 60%;
+        &:ansi { background: transparent; }
+        & > Vertical {
+            width: 90; max-width: 100%; height: auto; max-height: 100%; margin-top: 1;
+            border: round $primary; padding: 0 1; background: $surface;
+            border-title-style: bold; border-title-color: $primary; border-subtitle-style: dim;
+        }
+        & KeyedList, & KeyedList:focus {
+            height: auto; max-height: 10;
+            & > .option-list--option-highlighted {
+                background: $block-cursor-background;
+                color: $block-cursor-foreground;
+                text-style: $block-cursor-text-style;
+            }
+        }
+        & LineField, & LineField:focus {
+            display: none; height: 3; border: round $primary; padding: 0 1; background: $surface;
+        }
+        &.-naming LineField { display: block; }
+        & VerticalScroll { height: auto; max-height: 12; margin-top: 1; scrollbar-size-vertical: 1; }
+        & #note { height: auto; color: $warning; }
+    }
+    """
+    AUTO_FOCUS = "KeyedList"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space,enter", "switch", "On or off", show=False),
+        Binding("escape", "leave", "Back", show=False),
+        Binding("f9", "dismiss", "Back", show=False),
+        Binding("pageup", "scroll(-1)", "Scroll up", show=False, priority=True),
+        Binding("pagedown", "scroll(1)", "Scroll down", show=False, priority=True),
+    ]
+
+    def __init__(
+        self,
+        known: Sequence[KnownServer],
+        chosen: Sequence[str],
+        *,
+        note: str,
+        open_tools: Callable[[Sequence[str]], Awaitable[ToolSet]],
+        save: Callable[[tuple[str, ...]], Awaitable[None]],
+    ) -> None:
+        """note: what is to be known about the model. open_tools: starts what is chosen.
+
+        save: takes the new choice. Raises EdgechatError.
+        """
+        super().__init__()
+        self._known, self._note = known, note
+        self._chosen = list(chosen)
+        self._open_tools, self._save = open_tools, save
+        self._offered: dict[str, Content] = {}
+        """What is shown about each that is on, by its name."""
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as box:
+            yield Static(self._note, id="note", markup=False)
+            yield KeyedList()
+            field = LineField(placeholder="a folder; ~ is your home", value=".")
+            field.border_title = "Let it read this folder"
+            yield field
+            with VerticalScroll(can_focus=False):
+                yield Static(id="details")
+        box.border_title = "Tools in this conversation"
+        box.border_subtitle = "Space: on or off · Esc closes"
+
+    def on_mount(self) -> None:
+        self.query_one("#note").display = bool(self._note)
+        self._show()
+        for name in self._names:
+            if self._chosen_as(name):
+                self._look_into(name)
+
+    def on_resize(self, _: events.Resize) -> None:
+        self.call_after_refresh(self._show)
+
+    @property
+    def _names(self) -> list[str]:
+        """The names of the lines: what is known, and what is chosen but is gone."""
+        names = [server.name for server in self._known]
+        gone = [name for name in self._chosen if name not in names and not name.startswith(f"{_FILES}:")]
+        return names + gone
+
+    def _chosen_as(self, name: str) -> str:
+        """Return what is chosen of a line, '' if it is off."""
+        if name == _FILES:
+            return next((one for one in self._chosen if one.startswith(f"{_FILES}:")), "")
+        return name if name in self._chosen else ""
+
+    def _show(self) -> None:
+        lines = self.query_one(KeyedList)
+        lines.show_lines([ListLine(self._line(name), name) for name in self._names])
+        self._show_details()
+
+    def _line(self, name: str) -> Content:
+        chosen = self._chosen_as(name)
+        about = next((server.about for server in self._known if server.name == name), "is not there any more")
+        if name == _FILES and chosen:
+            about = chosen.removeprefix(f"{_FILES}:")
+        label = one_line(name, 24)
+        room = max(10, self.query_one(KeyedList).size.width - max(14, len(label)) - 7)
+        return Content.assemble(
+            (f"{'◉' if chosen else '○'} ", "$primary"), label.ljust(14), (f"  {one_line(about, room)}", "dim")
+        )
+
+    @on(OptionList.OptionHighlighted)
+    def _show_details(self) -> None:
+        name = self.query_one(KeyedList).key or ""
+        details = self._offered.get(self._chosen_as(name))
+        if details is None:
+            details = Content("More tools: edgechat mcp add NAME COMMAND").stylize("dim")
+        self.query_one("#details", Static).update(details)
+
+    @on(OptionList.OptionSelected)
+    def action_switch(self) -> None:
+        name = self.query_one(KeyedList).key
+        if name is None or self.query_one(LineField).has_focus:
+            return
+        if chosen := self._chosen_as(name):
+            self._choose([one for one in self._chosen if one != chosen])
+        elif name == _FILES:
+            self.add_class("-naming")
+            self.query_one(LineField).focus()
+        else:
+            self._choose([*self._chosen, name])
+            self._look_into(name)
+
+    @on(LineField.Submitted)
+    def _take_folder(self, event: LineField.Submitted) -> None:
+        try:
+            (named,) = choice(f"{_FILES}:{event.value.strip()}", self._known) or ("",)
+        except (EdgechatError, ValueError):
+            return  # there is no folder yet, or a comma in its name
+        self._end_naming()
+        self._choose([*self._chosen, named])
+        self._look_into(_FILES)
+
+    def _end_naming(self) -> None:
+        self.remove_class("-naming")
+        self.query_one(KeyedList).focus()
+
+    def _choose(self, chosen: list[str]) -> None:
+        self._chosen = chosen
+        self._show()
+        self._keep()
+
+    @work(group="keep", exclusive=True)
+    async def _keep(self) -> None:
+        try:
+            await self._save(tuple(self._chosen))
+        except EdgechatError as error:
+            self.app.notify(error_text(error), severity="error", markup=False)
+
+    @work(group="open")
+    async def _look_into(self, name: str) -> None:
+        """Start what is on, and show what it offers, or why it does not."""
+        chosen = self._chosen_as(name)
+        self._offered[chosen] = Content(f"Starting {one_line(name, 60)} …").stylize("dim")
+        self._show_details()
+        found = await self._open_tools([chosen])
+        problems = [Content(error_text(problem)).stylize("$warning") for problem in found.problems]
+        self._offered[chosen] = Content("\n").join([*problems, *map(_tool_line, found.tools)])
+        self._show_details()
+
+    def action_leave(self) -> None:
+        if self.has_class("-naming"):
+            self._end_naming()
+        else:
+            self.dismiss()
+
+    def action_scroll(self, by: int) -> None:
+        box = self.query_one(VerticalScroll)
+        box.scroll_relative(y=by * max(1, box.size.height - 1), animate=False)
+
+
+def _tool_line(tool: ToolSpec) -> Content:
+    about = one_line(tool.description, 300)
+    return Content.assemble((one_line(tool.name, 60), "bold"), f"  {about}")
