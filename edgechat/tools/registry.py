@@ -134,6 +134,10 @@ class ToolRegistry:
                     tools.setdefault(spec.model_name, spec)
         return ToolSet(tuple(tools.values()), tuple(problems), servers)
 
+    def running(self) -> list[tuple[ServerConfig, McpServer]]:
+        """Return the servers of mcp.json that were started, whether they have ended or not."""
+        return list(self._servers.values())
+
     async def close(self) -> None:
         """End all servers; calls that run fail."""
         self._closed = True

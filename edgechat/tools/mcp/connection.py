@@ -91,6 +91,7 @@ class McpConnection:
             async with asyncio.timeout(LIST_SECONDS):
                 listed = await self._request(lambda id: ListTools(id))
         except TimeoutError as error:
+            await self.close()  # it hangs
             raise self.error(f"did not list its tools within {LIST_SECONDS:.0f} seconds") from error
         assert isinstance(listed, ToolsListed)
         return listed

@@ -24,7 +24,7 @@ _BUSY_WINDOW, _BUSY_SECONDS = 10.0, 4.0
 GRACE_SECONDS = 1.5
 """For a server to end by itself, once its input is closed."""
 _LOG_BYTES = 2**20
-_TAIL_BYTES = 2048
+_TAIL_BYTES, _TAIL_SECONDS = 2048, 0.3
 
 
 class Watch:
@@ -37,10 +37,9 @@ class Watch:
         self._ending = threading.Lock()
         threading.Thread(target=self._run, daemon=True, name="watch").start()
 
-    def find_server(self) -> None:
-        """Watch the process of the server, which has just been started."""
-        children = psutil.Process().children()
-        self._server = children[0].pid if children else None
+    def server_started(self, pid: int) -> None:
+        """Watch the process of the server."""
+        self._server = pid
 
     def end(self, why: str) -> NoReturn:
         """End the server and this process, at once."""
@@ -88,17 +87,18 @@ class ServerLog:
     def __init__(self, path: str) -> None:
         """path: of the file; '': none."""
         self._tail = b""
-        self._source, self.file_descriptor = os.pipe()
-        """The second is what the server writes to."""
+        self._source, self.descriptor = os.pipe()
+        """The second is what the server writes to; whoever starts it closes it."""
         target = None
         with contextlib.suppress(OSError):
             if path:
                 target = open(path, "wb", opener=_private)  # noqa: SIM115  (for the life of the process)
-        threading.Thread(target=self._run, args=(target,), daemon=True, name="log").start()
+        self._reader = threading.Thread(target=self._run, args=(target,), daemon=True, name="log")
+        self._reader.start()
 
-    @property
     def tail(self) -> str:
-        """The end of what it wrote."""
+        """Return the end of what it wrote; of a server that has ended, all of the end."""
+        self._reader.join(_TAIL_SECONDS)
         return self._tail.decode("utf-8", "replace")
 
     def _run(self, target: BinaryIO | None) -> None:
