@@ -68,7 +68,7 @@ class McpConnection:
             raise ToolError(f"{_named(config)} cannot be started: {error.strerror}.") from error
         connection = cls(config, process)
         try:
-            connection._send(StartServer(config, _log_path(config)))
+            connection._send(StartServer(config, log_path(config)))
             async with asyncio.timeout(START_SECONDS):
                 started = await asyncio.shield(connection._started)
         except TimeoutError as error:
@@ -189,8 +189,8 @@ def _named(config: ServerConfig) -> str:
     return f"The tool server {config.name}"
 
 
-def _log_path(config: ServerConfig) -> str:
-    """Return the path of the file for what a server says; '' if there is no folder for it."""
+def log_path(config: ServerConfig) -> str:
+    """Return the path of the file for what a server writes to stderr; '' if there is no folder for it."""
     try:
         folder: Path = paths.log_dir()
     except FolderError:
