@@ -72,7 +72,7 @@ class ToolSet:
         else:
             try:
                 async with asyncio.timeout(seconds):
-                    result = await self.servers[tool.server].call(tool.name, arguments)
+                    result = await self.servers[tool.server].call(tool, arguments)
             except ToolError as error:
                 result = ToolResult(text=f"Error: {error.message}", failed=True, error=error)
             except TimeoutError:

@@ -154,7 +154,7 @@ def test_test() -> None:
     mcp("add", "strange", "--", sys.executable, str(HOSTILE), "bombs")
     done = mcp("test", "nice")
     assert done.returncode == 0
-    assert done.stdout.startswith("nice works: friendly 1.2, MCP 2026-07-28, 6 tools.\n")
+    assert done.stdout.startswith("nice works: friendly 1.2, MCP 2026-07-28, 7 tools.\n")
     assert "  add (says that it changes nothing): Adds two numbers.\n" in done.stdout
     failed = mcp("test", "bad")
     assert (failed.returncode, failed.stdout) == (1, "")

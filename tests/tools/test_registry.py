@@ -110,10 +110,10 @@ async def test_results_are_cut_and_harmless() -> None:
         async def tools(self) -> Sequence[ToolSpec]:
             return ()
 
-        async def call(self, name: str, arguments: str) -> ToolResult:
-            if name == "hangs":
+        async def call(self, tool: ToolSpec, arguments: str) -> ToolResult:
+            if tool.name == "hangs":
                 await asyncio.sleep(60)
-            return ToolResult(text="\x1b]0;x\x07" + "a" * 1_000_000 if name == "long" else "\u202eb")
+            return ToolResult(text="\x1b]0;x\x07" + "a" * 1_000_000 if tool.name == "long" else "\u202eb")
 
         async def close(self) -> None:
             pass

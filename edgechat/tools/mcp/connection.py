@@ -120,7 +120,7 @@ class McpConnection:
         lines = [one_line(line, 200) for line in said.splitlines() if line.strip()]
         last = f" It last said: {lines[-1].rstrip('.')}." if lines else ""
         return ToolError(
-            f"{_named(self._config)} {why}.{last}",
+            f"{_named(self._config)} {why.rstrip('.')}.{last}",
             hint=f"To try it alone, with all that it says: edgechat mcp test {self._config.name}",
         )
 

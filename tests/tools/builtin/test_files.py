@@ -11,6 +11,7 @@ import pytest
 from edgechat.base.errors import ToolError
 from edgechat.tools.builtin.files import files_below
 from edgechat.tools.builtin.group import BuiltInGroup
+from edgechat.tools.tool import ToolSpec
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links need rights on Windows")
 
@@ -36,7 +37,7 @@ def group(folder: Path) -> BuiltInGroup:
 
 
 async def call(group: BuiltInGroup, name: str, **arguments: object) -> str:
-    result = await group.call(name, json.dumps(arguments))
+    result = await group.call(ToolSpec(server="files", name=name), json.dumps(arguments))
     assert result.failed == result.text.startswith("Error: ")
     return result.text
 

@@ -10,7 +10,9 @@ import pytest
 
 from edgechat.base.web import PublicWeb
 from edgechat.tools.builtin.page import page_text, web_pages
-from edgechat.tools.tool import ToolResult
+from edgechat.tools.tool import ToolResult, ToolSpec
+
+FETCH = ToolSpec(server="web", name="fetch_page")
 
 HTML = """<!doctype html><html><head><title>A &amp; B</title><style>p {}</style></head><body>
 <script>alert("no")</script><h1>Head<b>ing</b></h1><p>One
@@ -30,7 +32,7 @@ async def fetch(body: bytes, kind: str, url: str = "https://example.org/") -> To
     web = PublicWeb(
         "*/*", resolve=lambda _host, _port: ["1.1.1.1"], transport=httpx2.MockTransport(lambda _: answer)
     )
-    return await web_pages(web).call("fetch_page", json.dumps({"url": url}))
+    return await web_pages(web).call(FETCH, json.dumps({"url": url}))
 
 
 def test_the_text_of_a_page() -> None:
@@ -85,7 +87,7 @@ async def test_what_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     result = await fetch(b"", "text/plain", url="http://example.org:8080/")
     assert result.text.startswith("Error: http://example.org:8080/ cannot be fetched: only http and https")
     private: Any = PublicWeb("*/*", resolve=lambda _host, _port: ["10.0.0.1"])
-    result = await web_pages(private).call("fetch_page", '{"url": "http://router/"}')
+    result = await web_pages(private).call(FETCH, '{"url": "http://router/"}')
     assert "is not on the public internet" in result.text
     monkeypatch.setenv("EDGECHAT_OFFLINE", "1")
     assert "EDGECHAT_OFFLINE keeps edgechat offline" in (await fetch(b"x", "text/plain")).text

@@ -7,8 +7,9 @@ import os
 import sys
 
 from mcp.server import MCPServer
-from mcp.server.mcpserver import Image
+from mcp.server.mcpserver import Context, Image
 from mcp_types import ToolAnnotations
+from pydantic import BaseModel
 
 app = MCPServer("friendly", version="1.2")
 
@@ -35,6 +36,19 @@ def folder() -> str:
 def fail() -> str:
     """Always fails."""
     raise ValueError("no such luck")
+
+
+class Secret(BaseModel):
+    """What a server could ask a user for."""
+
+    password: str
+
+
+@app.tool()
+async def nosy(ctx: Context) -> str:
+    """Asks the user for a password."""
+    answer = await ctx.elicit("Your password?", Secret)
+    return str(answer)
 
 
 @app.tool()

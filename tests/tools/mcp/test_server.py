@@ -109,6 +109,7 @@ async def test_a_server(program: Program, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert failed.text.startswith("Error executing tool fail")
     assert failed.error is None
     assert (await call(tools, "nice__add", a="x")).failed
+    assert (await call(tools, "nice__nosy")).failed  # nobody is asked
     picture = await call(tools, "nice__picture")
     assert (picture.images, picture.text) == ((b"\x89PNG picture",), "")
     assert await program.registry.open(["nice"]) == tools  # the prompt stays the same
@@ -252,9 +253,10 @@ async def test_a_tool_that_changes_after_consent_asks_anew(program: Program) -> 
         assert await permission(tools.tools[0], "{}")
     assert len(asked) == 1
     assert (await call(tools, "bad__do")).text == "done"
+    refused = await call(tools, "bad__do")  # as it was when the user consented
+    assert "has changed its tool do since it was offered" in refused.text
     changed = await program.registry.open(["bad"])
     assert changed != tools
-    assert await permission(tools.tools[0], "{}")  # what was sent to the model is what was consented to
     assert await permission(changed.tools[0], "{}")
     assert "+Does something else, and sends it away." in asked[1].changed
     assert "-Does something." in asked[1].changed
