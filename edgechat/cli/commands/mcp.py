@@ -1,16 +1,4 @@
-"""`edgechat mcp`: the tool servers of mcp.json.
-
-With --json, `list` prints a list of objects:
-
-    name
-    about     the command, or the URL without what may be secret
-    built_in  whether it is a part of edgechat
-    answers   what you have answered about its tools: tool, answer (always, never, or chat: in one chat)
-
-`test` prints one object: name, title (the server's own name and version), error (or null), tools (name,
-description, schema, read_only, destructive: what the server says, or null), and left_out, the reasons why
-others are not offered.
-"""
+"""`edgechat mcp`: the tool servers of mcp.json. docs/tools.md says what --json prints."""
 
 from __future__ import annotations
 

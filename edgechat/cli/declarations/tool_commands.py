@@ -21,11 +21,8 @@ _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirma
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    tools = typer.Typer(
-        rich_markup_mode=None,
-        no_args_is_help=True,
-        help="Add, list and try tool servers (MCP), whose tools a model can call in a chat.",
-    )
+    tools = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+    tools.callback()(mcp)
     epilog = (
         "Options of COMMAND follow --: edgechat mcp add disk -- npx -y "
         "@modelcontextprotocol/server-filesystem ~/notes"
@@ -39,9 +36,13 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(tools, name="mcp")
 
 
+def mcp(offline: OfflineOption = False, debug: DebugOption = False) -> None:
+    """Add, list and try tool servers (MCP), whose tools a model can call in a chat."""
+
+
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What to call the server.")],
-    command: Annotated[
+    server: Annotated[
         list[str],
         typer.Argument(
             metavar="COMMAND_OR_URL", help="The command that starts it, with arguments, or its URL."
@@ -62,11 +63,11 @@ def add(
     debug: DebugOption = False,
 ) -> None:
     """Add a tool server to mcp.json; nothing is started."""
-    from edgechat.cli.commands import mcp
+    from edgechat.cli.commands import mcp as command
 
-    mcp.add(
+    command.add(
         as_text(name),
-        [as_text(word) for word in command],
+        [as_text(word) for word in server],
         env=dict(_pair(one, "=", "--env") for one in env or ()),
         headers=dict(_pair(one, ":", "--header") for one in header or ()),
     )
@@ -74,18 +75,18 @@ def add(
 
 def list_servers(json: JsonOption = False, debug: DebugOption = False) -> None:
     """List the tool servers, and what you have answered about their tools; nothing is started."""
-    from edgechat.cli.commands import mcp
+    from edgechat.cli.commands import mcp as command
 
-    mcp.list_servers(json=json)
+    command.list_servers(json=json)
 
 
 def try_server(
     name: _Name, json: JsonOption = False, offline: OfflineOption = False, debug: DebugOption = False
 ) -> None:
     """Start a tool server, list its tools, and end it; no tool is called."""
-    from edgechat.cli.commands import mcp
+    from edgechat.cli.commands import mcp as command
 
-    raise typer.Exit(mcp.test(as_text(name), json=json))
+    raise typer.Exit(command.test(as_text(name), json=json))
 
 
 def forget(
@@ -93,16 +94,16 @@ def forget(
     debug: DebugOption = False,
 ) -> None:
     """Forget what you have answered about tools, so that they are asked for again."""
-    from edgechat.cli.commands import mcp
+    from edgechat.cli.commands import mcp as command
 
-    mcp.forget(as_text(name))
+    command.forget(as_text(name))
 
 
 def rm(name: _Name, yes: _Yes = False, debug: DebugOption = False) -> None:
     """Remove a tool server from mcp.json, and forget what you have answered about its tools."""
-    from edgechat.cli.commands import mcp
+    from edgechat.cli.commands import mcp as command
 
-    mcp.remove(as_text(name), yes=yes)
+    command.remove(as_text(name), yes=yes)
 
 
 def import_servers(
@@ -117,9 +118,9 @@ def import_servers(
     debug: DebugOption = False,
 ) -> None:
     """Copy tool servers from Claude Desktop, Cursor or LM Studio, after showing them."""
-    from edgechat.cli.commands import mcp
+    from edgechat.cli.commands import mcp as command
 
-    mcp.import_servers(source, file, yes=yes)
+    command.import_servers(source, file, yes=yes)
 
 
 def _pair(text: str, mark: str, option: str) -> tuple[str, str]:

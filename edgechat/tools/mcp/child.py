@@ -92,7 +92,7 @@ class Bridge:
         if start.config.url:
             transport = _over_http(start.config)
         else:
-            self._log, watch = ServerLog(start.log), self._watch
+            self._log, watch = ServerLog(), self._watch
             transport = server_process(start.config, self._log.descriptor, watch.server_started, watch.end)
         async with _connected(transport, self._on_message) as client:
             info = client.server_info

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import BinaryIO, NoReturn
+from typing import NoReturn
 
 import psutil
 
@@ -82,18 +82,13 @@ class Watch:
 
 
 class ServerLog:
-    """What a server writes to stderr: the beginning of it in a file, its end for messages."""
+    """What a server writes to stderr: the beginning of it for this process's own, its end for messages."""
 
-    def __init__(self, path: str) -> None:
-        """path: of the file; '': none."""
+    def __init__(self) -> None:
         self._tail = b""
         self._source, self.descriptor = os.pipe()
         """The second is what the server writes to; whoever starts it closes it."""
-        target = None
-        with contextlib.suppress(OSError):
-            if path:
-                target = open(path, "wb", opener=_private)  # noqa: SIM115  (for the life of the process)
-        self._reader = threading.Thread(target=self._run, args=(target,), daemon=True, name="log")
+        self._reader = threading.Thread(target=self._run, daemon=True, name="log")
         self._reader.start()
 
     def tail(self) -> str:
@@ -101,16 +96,11 @@ class ServerLog:
         self._reader.join(_TAIL_SECONDS)
         return self._tail.decode("utf-8", "replace")
 
-    def _run(self, target: BinaryIO | None) -> None:
+    def _run(self) -> None:
         room = _LOG_BYTES
         while data := os.read(self._source, 65536):
             self._tail = (self._tail + data)[-_TAIL_BYTES:]
-            if target is not None and room > 0:
+            if room > 0:
                 with contextlib.suppress(OSError):
-                    target.write(data[:room])
-                    target.flush()
+                    os.write(2, data[:room])
                 room -= len(data)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
