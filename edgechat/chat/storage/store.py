@@ -28,7 +28,6 @@ from edgechat.chat.storage.file import damaged
 
 if TYPE_CHECKING:
     from edgechat.base.images.library import ImageLibrary
-    from edgechat.tools.consent_store import ConsentStore
 
 TITLE_LENGTH = 200
 """Maximum length of a title, in characters."""
@@ -79,13 +78,6 @@ class Store(Database):
             return ImageLibrary(_image_folder(self.path))
         self._folder = tempfile.TemporaryDirectory(prefix="edgechat-images-")
         return ImageLibrary(Path(self._folder.name))
-
-    @cached_property
-    def consents(self) -> ConsentStore:
-        """The user's answers about tools; those for a chat are deleted with it."""
-        from edgechat.tools.consent_store import ConsentStore  # not needed for a text
-
-        return ConsentStore(self.path and self.path.with_name("consents.json"))
 
     @property
     def lasting(self) -> bool:
@@ -290,8 +282,6 @@ class Store(Database):
                 unused = images - await self._call(changes.used_images)
                 await self._on_thread(lambda: self._remove_images(unused))
             await self._forget_states(deleted)
-            with contextlib.suppress(StoreError):  # nobody can be asked in a chat that is gone
-                await self.consents.forget_chats(deleted)
 
     async def _forget_states(self, chat_ids: Sequence[str]) -> None:
         if chat_ids and self.lasting:
