@@ -14,7 +14,7 @@ ROLES = {
     "template": "edgechat.engine.prompt.template_child",
     "grammar": "edgechat.engine.reply.grammar_child",
     "image": "edgechat.images.decoding_child",
-    "devices": "edgechat.native.devices",
+    "devices": "edgechat.native.accelerators.devices",
     "projector": "edgechat.native.multimodal.probe",
     "gpu": "edgechat.device.gpu.sources",
     "speed": "edgechat.planner.estimate.kernel_probe_child",

@@ -18,10 +18,11 @@ import numpy.typing as npt
 import psutil
 
 from edgechat.base.errors import DecodeFailed, LoadFailed
-from edgechat.native import ggml, logs, rpc
+from edgechat.native import ggml, logs
+from edgechat.native.accelerators import rpc
+from edgechat.native.accelerators.placement import Placement, layer_devices
 from edgechat.native.batches import EmbeddingBatch, TokenBatch, pointer
 from edgechat.native.params import LoadParams
-from edgechat.native.placement import Placement, layer_devices
 
 CACHE_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
 _PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
