@@ -59,6 +59,7 @@ class Model:
         self._placement = Placement(load)
         params = lib.llama_model_default_params()
         self._placement.apply(params, load)
+        params.load_mtp = load.mtp
         if dry:
             # llama.cpp aborts the process where a dry load would map the file.
             params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
@@ -178,10 +179,15 @@ class Model:
 class Context:
     """A cache and the buffers to compute with. The model must outlive it."""
 
-    def __init__(self, model: Model, params: LoadParams) -> None:
-        """Allocate; LoadFailed if llama.cpp cannot."""
+    def __init__(self, model: Model, params: LoadParams, *, target: Context | None = None) -> None:
+        """Allocate; LoadFailed if llama.cpp cannot.
+
+        target: the context for which the model's own layers draft here (MTP); see `head_context.py`.
+        """
         self._batch = TokenBatch(params.n_batch)
         native = lib.llama_context_default_params()
+        if target is not None:
+            native.ctx_type, native.ctx_other = lib.LLAMA_CONTEXT_TYPE_MTP, target.pointer
         native.n_ctx = params.context
         native.n_batch = params.n_batch
         native.n_ubatch = params.n_ubatch

@@ -58,6 +58,8 @@ class Tables:
     interruption = None
     vision = None
     no_vision = ""
+    head = None
+    no_head = ""
 
     def __init__(self, tables: np.ndarray, *, context: int = 100_000, n_seq_max: int = 16) -> None:
         self.tables = tables.astype(np.float32)

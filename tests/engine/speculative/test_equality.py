@@ -15,7 +15,7 @@ import pytest
 
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
-from edgechat.engine.speculative.drafters import ModelDrafter
+from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.native import handles
 from tests.engine.runtimes import Runtime, load, plan

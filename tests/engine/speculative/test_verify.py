@@ -22,7 +22,7 @@ from edgechat.engine.engine import EngineCore
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.draft import Draft, Source
 from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer
-from edgechat.engine.speculative.drafters import ModelDrafter
+from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.speculative.speculation import Speculation, verify
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from tests.engine.speculative.always import Always

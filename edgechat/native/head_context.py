@@ -1,0 +1,85 @@
+"""The layers of a model that predict further tokens (MTP), in a context of their own.
+
+Such a head reads each token together with the hidden state that the model had after the token before it; what
+it computes is a guess of the token that comes next, and the hidden state to go on from. llama.cpp hands the
+hidden states out by functions of llama-ext.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from types import ModuleType
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+import numpy.typing as npt
+
+from edgechat.base.errors import LoadFailed
+from edgechat.native.batches import pointer
+from edgechat.native.handles import Context, Model
+from edgechat.native.params import LoadParams
+
+Rows = npt.NDArray[np.float32]
+
+
+class HeadContext(Context):
+    """The context of a head. It must be closed before its target."""
+
+    def __init__(self, model: Model, params: LoadParams, target: Context) -> None:
+        """Allocate, and have the target keep its hidden states. params: the target's. Raises LoadFailed."""
+        functions = _functions()
+        self._target = target
+        self.width = int(lib.llama_model_n_embd_out(model.pointer))
+        """Numbers of a hidden state."""
+        self.n_layers = int(lib.llama_model_n_layer_nextn(model.pointer))
+        """Layers; where there are several, each predicts one token further than the one before."""
+        super().__init__(model, params.of_head(), target=target)
+        functions.llama_set_embeddings_nextn(target.pointer, True, False)
+        functions.llama_set_embeddings_nextn(self.pointer, True, True)
+        self._functions = functions
+
+    def target_states(self, n_tokens: int) -> Rows:
+        """Return the hidden states [n_tokens, width] after each token of the target's last call.
+
+        They are valid until its next one.
+        """
+        return self._states(self._target, n_tokens)
+
+    def own_states(self, n_rows: int) -> Rows:
+        """Return the hidden states [n_rows, width] of the rows of the last call here, until the next one."""
+        return self._states(self, n_rows)
+
+    def _states(self, context: Context, n: int) -> Rows:
+        first = self._functions.llama_get_embeddings_nextn(context.pointer)
+        return np.ctypeslib.as_array(first, (n, self.width))
+
+    def read(self, runs: Sequence[tuple[int, int, Sequence[int], int]], states: Rows) -> Rows | None:
+        """Compute runs of tokens as `decode` does, each beside the hidden state before it [n, width]."""
+        n_rows = self._batch.fill(runs)
+        rows = np.ascontiguousarray(states, np.float32)
+        if rows.shape != (self._batch.native.n_tokens, self.width):
+            raise ValueError(f"{self._batch.native.n_tokens} tokens have hidden states of {rows.shape}")
+        self._batch.native.embd = pointer(rows, ctypes.c_float)
+        return self._decode(self._batch.native, n_rows, abortable=False)
+
+    def choose_layer(self, index: int) -> None:
+        """Have the calls that come computed by one of several layers."""
+        self._functions.llama_set_nextn_layer_offset(self.pointer, index)
+
+    def close(self) -> None:
+        """Free the cache and the buffers; the target keeps its hidden states no more."""
+        self._functions.llama_set_embeddings_nextn(self._target.pointer, False, False)
+        super().close()
+
+
+def _functions() -> ModuleType:
+    """Return the bindings of llama-ext.h. Raises LoadFailed where this build does not export it."""
+    try:
+        from llama_cpp import llama_cpp_ext
+    except (ImportError, AttributeError) as error:
+        raise LoadFailed(
+            "This build of llama.cpp cannot draft with a model's own layers (MTP).",
+            hint="Install llama-cpp-python as edgechat pins it, or draft otherwise: --draft ngram",
+        ) from error
+    return llama_cpp_ext
