@@ -216,10 +216,12 @@ class Choosy(Always):
     def choose(self, offers: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
         return [DraftChoice("model", 1) if one else None for one in offers]
 
-    def is_worth_adding(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+    def is_worth_adding(self, source: Source, chances: Sequence[float], n_beside: int, longest: int) -> bool:
         return chances[-1] > 0.3
 
-    def is_worth_drafting(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+    def is_worth_drafting(
+        self, source: Source, chances: Sequence[float], n_beside: int, longest: int
+    ) -> bool:
         return chances[-1] < 0.8
 
     def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
