@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from itertools import accumulate
 from types import ModuleType
 
 import llama_cpp.llama_cpp as lib
@@ -21,6 +22,21 @@ from edgechat.native.handles import Context, Model
 from edgechat.native.params import LoadParams
 
 Rows = npt.NDArray[np.float32]
+
+# Heads differ in which hidden states they hand out: of all tokens of a call, or of those alone whose logits are
+# wanted. To ask one for what another gives returns wrong rows, or aborts.
+_HANDS_OUT_ALL = {
+    "bailingmoe3",
+    "cohere2moe",
+    "deepseek2",
+    "deepseek32",
+    "glm-dsa",
+    "glm4moe",
+    "hy_v3",
+    "nemotron_h_moe",
+    "qwen35",
+    "qwen35moe",
+}
 
 
 class HeadContext(Context):
@@ -36,8 +52,12 @@ class HeadContext(Context):
         """Layers; where there are several, each predicts one token further than the one before."""
         super().__init__(model, params.of_head(), target=target)
         functions.llama_set_embeddings_nextn(target.pointer, True, False)
-        functions.llama_set_embeddings_nextn(self.pointer, True, True)
+        self.hands_out_all = model.architecture in _HANDS_OUT_ALL
+        """Whether a call may have tokens whose logits are not wanted beside others: if not, the hidden states
+        of the others are not handed out."""
+        functions.llama_set_embeddings_nextn(self.pointer, True, not self.hands_out_all)
         self._functions = functions
+        self._ends: list[int] = []
 
     def target_states(self, n_tokens: int) -> Rows:
         """Return the hidden states [n_tokens, width] after each token of the target's last call.
@@ -46,9 +66,10 @@ class HeadContext(Context):
         """
         return self._states(self._target, n_tokens)
 
-    def own_states(self, n_rows: int) -> Rows:
-        """Return the hidden states [n_rows, width] of the rows of the last call here, until the next one."""
-        return self._states(self, n_rows)
+    def own_states(self) -> Rows:
+        """Return the hidden states [runs, width] after each run of the last call here; a copy."""
+        states = self._states(self, self._ends[-1] + 1 if self.hands_out_all else len(self._ends))
+        return states[self._ends] if self.hands_out_all else states.copy()
 
     def _states(self, context: Context, n: int) -> Rows:
         first = self._functions.llama_get_embeddings_nextn(context.pointer)
@@ -61,6 +82,7 @@ class HeadContext(Context):
         if rows.shape != (self._batch.native.n_tokens, self.width):
             raise ValueError(f"{self._batch.native.n_tokens} tokens have hidden states of {rows.shape}")
         self._batch.native.embd = pointer(rows, ctypes.c_float)
+        self._ends = [end - 1 for end in accumulate(len(run[2]) for run in runs)]
         return self._decode(self._batch.native, n_rows, abortable=False)
 
     def choose_layer(self, index: int) -> None:

@@ -50,6 +50,7 @@ class LlamaCppHead:
         self._context = context
         # Several layers each predict one token further than the one before.
         self._is_chained = context.n_layers > 1
+        self._reads_together = context.hands_out_all and not self._is_chained
         self.longest = context.n_layers if self._is_chained else _LONGEST
         self._readings: dict[int, _Reading] = {}
         self._drafts: dict[int, tuple[list[int], Rows]] = {}
@@ -200,8 +201,9 @@ class LlamaCppHead:
     def begin(self, tokens: Sequence[tuple[int, int]]) -> Logits:
         self._retract([seq for seq, _ in tokens])
         runs, states = [], []
+        n_unread = sum(len(self._reading(seq).unread) for seq, _ in tokens)
         for seq, token in tokens:
-            if self._is_chained:
+            if not self._reads_together or n_unread + len(tokens) > self._context.n_batch:
                 self._read(seq)
             reading = self._reading(seq)
             runs.append((seq, reading.n_read, [*reading.unread, token], 1))
@@ -216,7 +218,7 @@ class LlamaCppHead:
         return logits
 
     def extend(self, tokens: Sequence[tuple[int, int]]) -> Logits:
-        own = self._context.own_states(len(self._rows))
+        own = self._context.own_states()
         runs, states = [], []
         for seq, token in tokens:
             drafted, before = self._drafts[seq]
