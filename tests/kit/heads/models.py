@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.kit.build import MODELS_DIR
-from tests.kit.heads import qwen35
+from tests.kit.heads import glm4_moe, qwen35
 from tests.kit.heads.files import Model, save
 
-MTP: dict[str, Callable[[float, int], Model]] = {"qwen35": qwen35.model}
+MTP: dict[str, Callable[[float, int], Model]] = {"qwen35": qwen35.model, "glm4_moe": glm4_moe.model}
 """Kinds whose head lies in the same file."""
 
 
-def with_head(kind: str, *, eps: float = 0.06, seed: int = 1, folder: Path = MODELS_DIR) -> Path:
+def with_head(kind: str, *, eps: float = 0.05, seed: int = 1, folder: Path = MODELS_DIR) -> Path:
     """Return the path of a model that has a head. eps: how loud the noise is that the head does not know."""
     return save(MTP[kind](eps, seed), folder)
