@@ -65,3 +65,13 @@ def test_eps_is_how_much_the_head_does_not_know() -> None:
             found.append(run.agreement(PROMPT + run.target.greedy(PROMPT, 200), skip=N))
     assert found[0] > 0.93
     assert found[1] < 0.8
+
+
+def test_each_step_of_a_draft_needs_its_own_head() -> None:
+    with Bare(with_head("step35")) as run:
+        text = PROMPT + run.target.greedy(PROMPT, 200)
+        assert run.n_heads == 3
+        run.n_heads = 1  # the first one alone, for every step
+        first, second, _ = run.agreement_of_drafts(text, skip=N)
+    assert first > 0.7
+    assert second < 0.35

@@ -9,6 +9,8 @@ head's best token is the target's, along greedy texts:
     eps                       0      0.02   0.05   0.1    0.2
     qwen35                    0.97   0.93   0.85   0.72   0.56
     glm4_moe                  0.96   0.93   0.87   0.80   0.62
+    deepseek2                 0.97   0.93   0.86   0.74   0.57
+    step35                    0.97   0.91   0.85   0.74   0.53
 
 Given no hidden states, or those of another token, or a KV cache without the text, it is 0.2 at most:
 an engine that mixes them up is noticed. Greedy text is varied and does not repeat itself.

@@ -6,10 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.kit.build import MODELS_DIR
-from tests.kit.heads import glm4_moe, qwen35
+from tests.kit.heads import deepseek2, glm4_moe, qwen35, step35
 from tests.kit.heads.files import Model, save
 
-MTP: dict[str, Callable[[float, int], Model]] = {"qwen35": qwen35.model, "glm4_moe": glm4_moe.model}
+MTP: dict[str, Callable[[float, int], Model]] = {
+    "qwen35": qwen35.model,
+    "glm4_moe": glm4_moe.model,
+    "deepseek2": deepseek2.model,
+    "step35": step35.model,
+}
 """Kinds whose head lies in the same file."""
 
 
