@@ -41,10 +41,11 @@ def unchanged(hidden: Hidden) -> Hidden:
 class Bare:
     """A target, and the context of the head in its file or in one of its own."""
 
-    def __init__(self, path: Path, drafter: Path | None = None, *, n_ctx: int = 512) -> None:
-        both = {"n_ctx": n_ctx, "n_seq_max": 1}
-        self.target = Reference(path, load_mtp=True, n_rs_seq=4, **both)
-        kind = api.LLAMA_CONTEXT_TYPE_MTP
+    def __init__(
+        self, path: Path, drafter: Path | None = None, *, kind: int = api.LLAMA_CONTEXT_TYPE_MTP
+    ) -> None:
+        both = {"n_ctx": 512, "n_seq_max": 1}
+        self.target = Reference(path, load_mtp=True, **both)
         self.head = Reference(
             drafter or path,
             load_mtp=True,
@@ -53,7 +54,7 @@ class Bare:
             ctx_other=self.target.ctx,
             **both,
         )
-        self.n_heads: int = api.llama_model_n_layer_nextn(self.head.model)
+        self.n_heads = max(1, api.llama_model_n_layer_nextn(self.head.model))
         self.n_embd: int = api.llama_model_n_embd_out(self.target.model)
         ext.llama_set_embeddings_nextn(self.target.ctx, True, False)
         ext.llama_set_embeddings_nextn(self.head.ctx, True, True)
