@@ -23,8 +23,8 @@ from edgechat.native.params import LoadParams
 
 Rows = npt.NDArray[np.float32]
 
-# Heads differ in which hidden states they hand out: of all tokens of a call, or of those alone whose logits are
-# wanted. To ask one for what another gives returns wrong rows, or aborts.
+# Heads differ in which hidden states they hand out: of all tokens of a call, or of those alone whose logits
+# are wanted. To ask one for what another gives returns wrong rows, or aborts.
 _HANDS_OUT_ALL = {
     "bailingmoe3",
     "cohere2moe",

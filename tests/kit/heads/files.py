@@ -26,8 +26,8 @@ class Model:
     name: str
     keys: Mapping[str, Any]
     """Metadata of the architecture, without its prefix."""
-    tensors: Mapping[str, Array]
-    """In NumPy's order: [outputs, inputs], a matrix of each expert before that."""
+    tensors: Mapping[str, npt.NDArray[Any]]
+    """Float32, or int64 for ids. In NumPy's order: [outputs, inputs], a matrix of each expert before that."""
     tokenizer: bool = True
     """Whether the tokenizer of bytes is in the file, with its chat template."""
 
@@ -41,8 +41,8 @@ def save(model: Model, folder: Path) -> Path:
     """Return the path of the model's file in `folder`, writing it if it is not there."""
     digest = hashlib.sha256(repr((model.arch, sorted(model.keys.items()), model.tokenizer)).encode())
     for name, array in model.tensors.items():
-        digest.update(f"{name} {array.shape}".encode())
-        digest.update(array.astype(np.float32).tobytes())
+        digest.update(f"{name} {array.shape} {array.dtype}".encode())
+        digest.update(array.tobytes())
     path = folder / f"{model.name}-F32-{digest.hexdigest()[:12]}.gguf"
     return made(path, lambda path: _write(model, path))
 
@@ -52,7 +52,7 @@ def _write(model: Model, path: Path) -> None:
     for key, value, kind, sub in _key_values(model):
         writer.add_key_value(key, value, kind, sub)
     for name, array in model.tensors.items():
-        writer.add_tensor(name, np.ascontiguousarray(array, np.float32))
+        writer.add_tensor(name, np.ascontiguousarray(array))
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()

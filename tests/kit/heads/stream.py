@@ -38,7 +38,7 @@ LOGIT_SCALE = 5.0
 """Standard deviation of the logits."""
 ROPE_BASE = 10.0
 """Small, so that all of a head's channels turn fast enough to tell neighbours apart."""
-SHARPNESS = 6.0
+SHARPNESS = 8.0
 """How much more a place scores than any other, in each pair of channels, before the softmax."""
 
 
