@@ -23,6 +23,9 @@ from edgechat.native.params import LoadParams
 
 Rows = npt.NDArray[np.float32]
 
+_CHAINED = {"hy_v3", "mimo2", "step35"}
+"""Architectures that may have several layers; llama.cpp aborts where another's file says so."""
+
 # Heads differ in which hidden states they hand out: of all tokens of a call, or of those alone whose logits
 # are wanted. To ask one for what another gives returns wrong rows, or aborts.
 _HANDS_OUT_ALL = {
@@ -50,6 +53,11 @@ class HeadContext(Context):
         """Numbers of a hidden state."""
         self.n_layers = int(lib.llama_model_n_layer_nextn(model.pointer))
         """Layers; where there are several, each predicts one token further than the one before."""
+        if self.n_layers != 1 and model.architecture not in _CHAINED:
+            raise LoadFailed(
+                f"{model.architecture} models draft with one layer of their own, and this one has "
+                f"{self.n_layers}."
+            )
         super().__init__(model, params.of_head(), target=target)
         functions.llama_set_embeddings_nextn(target.pointer, True, False)
         self.hands_out_all = model.architecture in _HANDS_OUT_ALL

@@ -29,6 +29,7 @@ from tests.engine.conftest import MakePlan
 from tests.engine.runtimes import BOUND, Runtime, SharedTemplate, load, plan
 from tests.engine.speculative.always import Always
 from tests.engine.world import MAX_TOKENS, World
+from tests.kit.heads import MTP, with_head
 from tests.scripted.backend import ScriptedBackend
 
 pytestmark = pytest.mark.slow
@@ -153,14 +154,20 @@ class Judge:
 
 
 def real_world(
-    template: ChatTemplate, runtime: Runtime, kind: str, seed: int, judge: Judge, *, drafts: bool = False
+    template: ChatTemplate,
+    target: Path,
+    seed: int,
+    judge: Judge,
+    *,
+    drafts: bool = False,
+    draft: Path | None = None,
+    mtp: bool = False,
 ) -> World:
     rng = random.Random(seed)
-    size = {"n_seq_max": rng.randrange(2, 6), "context": CONTEXT}
-    made = plan(runtime.model(kind), n_outputs_max=32 if drafts else 8, n_rs_seq=8 if drafts else 0, **size)
-    # A model that is always right, or nearly never; a hybrid one cannot take its guesses back.
-    drafting = kind if kind != "hybrid" and rng.random() < 0.6 else rng.choice(("dense", "windowed", "moe"))
-    draft_plan = plan(runtime.model(drafting), n_outputs_max=8, **size)
+    size = {"n_seq_max": 1 if mtp and seed % 2 else rng.randrange(2, 6), "context": CONTEXT}
+    rows = {"n_outputs_max": 32, "n_rs_seq": 8} if drafts else {"n_outputs_max": 8}
+    made = plan(target, mtp=mtp, **rows, **size)
+    draft_plan = plan(draft, n_outputs_max=8, **size) if draft else None
 
     def make() -> EngineCore:
         states = KVStateStore(50_000_000, b"the same")
@@ -173,7 +180,7 @@ def real_world(
         if not drafts:
             return {}
         drafter = None
-        if rng.random() < 0.8:
+        if draft_plan is not None and rng.random() < 0.8:
             backend = load(draft_plan)
             drafter = ModelDrafter(backend, backend.vocabulary.size)
         return {"model_drafter": drafter, "ngrams": rng.random() < 0.8, "controller": Always(rng.random())}
@@ -212,7 +219,22 @@ def test_lives_of_real_chats(
 ) -> None:
     n_lives, steps = LIVES[runtime.name]
     for seed in range(n_lives):
-        live(real_world(template, runtime, kind, seed, judge, drafts=drafts), steps, drafts=drafts)
+        # A model that is always right, or nearly never; a hybrid one cannot take its guesses back.
+        others = ("dense", "windowed", "moe")
+        is_right = kind != "hybrid" and random.Random(seed).random() < 0.6
+        draft = runtime.model(kind if is_right else random.Random(seed).choice(others)) if drafts else None
+        world = real_world(template, runtime.model(kind), seed, judge, drafts=drafts, draft=draft)
+        live(world, steps, drafts=drafts)
+
+
+@pytest.mark.parametrize("head_kind", MTP)
+def test_lives_of_chats_whose_model_has_a_head(template: ChatTemplate, head_kind: str) -> None:
+    path, (n_lives, steps) = with_head(head_kind), LIVES["llama.cpp"]
+    with stripping() as own_template:
+        judge = Judge(path, own_template)
+        for seed in range(n_lives):
+            live(real_world(template, path, seed, judge, drafts=True, mtp=True), steps, drafts=True)
+        judge.backend.close()
 
 
 def live(world: World, steps: int, *, drafts: bool) -> None:

@@ -19,8 +19,10 @@ from tests.engine.test_interleavings import (  # noqa: F401  (fixtures)
     judge,
     real_world,
     scripted_world,
+    stripping,
     template,
 )
+from tests.kit.heads import MTP, with_head
 
 LIVES = int(os.environ.get("EDGECHAT_SOAK_LIVES", "1000"))
 pytestmark = [pytest.mark.soak, pytest.mark.slow]
@@ -43,8 +45,24 @@ def test_real_lives(
     judge: Judge,  # noqa: F811
 ) -> None:
     for seed in range(1000, 1000 + LIVES // 4 // len(KINDS)):
-        world = real_world(template, runtime, kind, seed, judge, drafts=seed % 2 == 1)
+        drafts = seed % 2 == 1
+        draft = runtime.model("dense" if kind == "hybrid" or seed % 4 == 1 else kind) if drafts else None
+        world = real_world(template, runtime.model(kind), seed, judge, drafts=drafts, draft=draft)
         try:
             world.run(80)
         finally:
             world.close()
+
+
+@pytest.mark.parametrize("head_kind", MTP)
+def test_real_lives_with_a_head(template: ChatTemplate, head_kind: str) -> None:  # noqa: F811
+    path = with_head(head_kind)
+    with stripping() as own_template:
+        judge = Judge(path, own_template)
+        for seed in range(1000, 1000 + LIVES // 8 // len(MTP)):
+            world = real_world(template, path, seed, judge, drafts=True, mtp=True)
+            try:
+                world.run(80)
+            finally:
+                world.close()
+        judge.backend.close()
