@@ -179,15 +179,20 @@ class Model:
 class Context:
     """A cache and the buffers to compute with. The model must outlive it."""
 
-    def __init__(self, model: Model, params: LoadParams, *, target: Context | None = None) -> None:
-        """Allocate; LoadFailed if llama.cpp cannot.
-
-        target: the context for which the model's own layers draft here (MTP); see `head_context.py`.
-        """
+    def __init__(
+        self,
+        model: Model,
+        params: LoadParams,
+        *,
+        target: Context | None = None,
+        kind: int = lib.LLAMA_CONTEXT_TYPE_DEFAULT,
+    ) -> None:
+        """Allocate; LoadFailed if llama.cpp cannot. target: the context for which layers draft here."""
         self._batch = TokenBatch(params.n_batch)
         native = lib.llama_context_default_params()
+        native.ctx_type = kind
         if target is not None:
-            native.ctx_type, native.ctx_other = lib.LLAMA_CONTEXT_TYPE_MTP, target.pointer
+            native.ctx_other = target.pointer
         native.n_ctx = params.context
         native.n_batch = params.n_batch
         native.n_ubatch = params.n_ubatch

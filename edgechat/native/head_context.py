@@ -11,6 +11,7 @@ import ctypes
 from collections.abc import Sequence
 from itertools import accumulate
 from types import ModuleType
+from typing import Literal
 
 import llama_cpp.llama_cpp as lib
 import numpy as np
@@ -45,27 +46,37 @@ _HANDS_OUT_ALL = {
 class HeadContext(Context):
     """The context of a head. It must be closed before its target."""
 
-    def __init__(self, model: Model, params: LoadParams, target: Context) -> None:
-        """Allocate, and have the target keep its hidden states. params: the target's. Raises LoadFailed."""
-        functions = _functions()
+    kind: Literal["mtp", "eagle3"] = "mtp"
+
+    def __init__(
+        self, model: Model, params: LoadParams, target: Context, *, of: int = lib.LLAMA_CONTEXT_TYPE_MTP
+    ) -> None:
+        """Allocate, and have the target keep its hidden states. Raises LoadFailed.
+
+        model: the one whose layers these are. params: the target's.
+        """
+        self._functions = _functions()
         self._target = target
         self.width = int(lib.llama_model_n_embd_out(model.pointer))
         """Numbers of a hidden state."""
-        self.n_layers = int(lib.llama_model_n_layer_nextn(model.pointer))
+        self.n_layers = max(1, int(lib.llama_model_n_layer_nextn(model.pointer)))
         """Layers; where there are several, each predicts one token further than the one before."""
-        if self.n_layers != 1 and model.architecture not in _CHAINED:
+        if self.n_layers > 1 and model.architecture not in _CHAINED:
             raise LoadFailed(
                 f"{model.architecture} models draft with one layer of their own, and this one has "
                 f"{self.n_layers}."
             )
-        super().__init__(model, params.of_head(), target=target)
-        functions.llama_set_embeddings_nextn(target.pointer, True, False)
+        super().__init__(model, params.of_head(), target=target, kind=of)
+        self._keep_states(True)
         self.hands_out_all = model.architecture in _HANDS_OUT_ALL
         """Whether a call may have tokens whose logits are not wanted beside others: if not, the hidden states
         of the others are not handed out."""
-        functions.llama_set_embeddings_nextn(self.pointer, True, not self.hands_out_all)
-        self._functions = functions
+        self._functions.llama_set_embeddings_nextn(self.pointer, True, not self.hands_out_all)
         self._ends: list[int] = []
+
+    def _keep_states(self, keep: bool) -> None:
+        """Have the target keep what the head reads, or no more."""
+        self._functions.llama_set_embeddings_nextn(self._target.pointer, keep, False)
 
     def target_states(self, n_tokens: int) -> Rows:
         """Return the hidden states [n_tokens, width] after each token of the target's last call.
@@ -99,7 +110,8 @@ class HeadContext(Context):
 
     def close(self) -> None:
         """Free the cache and the buffers; the target keeps its hidden states no more."""
-        self._functions.llama_set_embeddings_nextn(self._target.pointer, False, False)
+        if self._pointer:
+            self._keep_states(False)
         super().close()
 
 

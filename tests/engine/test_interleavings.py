@@ -9,8 +9,9 @@ attention off: elsewhere kernels for other batch shapes round differently.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.types import CachePolicy, ChatRequest, FinishReason
+from edgechat.planner.plan import LoadPlan
 from tests.engine.cells import check, check_drafters
 from tests.engine.conftest import MakePlan
+from tests.engine.headed import HEADS, headed
 from tests.engine.runtimes import BOUND, Runtime, SharedTemplate, load, plan
 from tests.engine.speculative.always import Always
 from tests.engine.world import MAX_TOKENS, World
-from tests.kit.heads import MTP, with_head
 from tests.scripted.backend import ScriptedBackend
 
 pytestmark = pytest.mark.slow
@@ -155,18 +157,18 @@ class Judge:
 
 def real_world(
     template: ChatTemplate,
-    target: Path,
+    planned: Callable[..., LoadPlan],
     seed: int,
     judge: Judge,
     *,
     drafts: bool = False,
     draft: Path | None = None,
-    mtp: bool = False,
 ) -> World:
+    """Return a world; planned: how the model is loaded, with these sizes."""
     rng = random.Random(seed)
-    size = {"n_seq_max": 1 if mtp and seed % 2 else rng.randrange(2, 6), "context": CONTEXT}
+    size = {"n_seq_max": rng.randrange(1 if drafts and draft is None else 2, 6), "context": CONTEXT}
     rows = {"n_outputs_max": 32, "n_rs_seq": 8} if drafts else {"n_outputs_max": 8}
-    made = plan(target, mtp=mtp, **rows, **size)
+    made = planned(**rows, **size)
     draft_plan = plan(draft, n_outputs_max=8, **size) if draft else None
 
     def make() -> EngineCore:
@@ -223,17 +225,18 @@ def test_lives_of_real_chats(
         others = ("dense", "windowed", "moe")
         is_right = kind != "hybrid" and random.Random(seed).random() < 0.6
         draft = runtime.model(kind if is_right else random.Random(seed).choice(others)) if drafts else None
-        world = real_world(template, runtime.model(kind), seed, judge, drafts=drafts, draft=draft)
+        planned = partial(plan, runtime.model(kind))
+        world = real_world(template, planned, seed, judge, drafts=drafts, draft=draft)
         live(world, steps, drafts=drafts)
 
 
-@pytest.mark.parametrize("head_kind", MTP)
+@pytest.mark.parametrize("head_kind", HEADS)
 def test_lives_of_chats_whose_model_has_a_head(template: ChatTemplate, head_kind: str) -> None:
-    path, (n_lives, steps) = with_head(head_kind), LIVES["llama.cpp"]
+    planned, (n_lives, steps) = partial(headed, head_kind), LIVES["llama.cpp"]
     with stripping() as own_template:
-        judge = Judge(path, own_template)
+        judge = Judge(Path(planned().model_path), own_template)
         for seed in range(n_lives):
-            live(real_world(template, path, seed, judge, drafts=True, mtp=True), steps, drafts=True)
+            live(real_world(template, planned, seed, judge, drafts=True), steps, drafts=True)
         judge.backend.close()
 
 

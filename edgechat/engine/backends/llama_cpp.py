@@ -36,6 +36,7 @@ from edgechat.engine.backends.llama_cpp_head import LlamaCppHead
 from edgechat.engine.backends.media import Places, media_runs
 from edgechat.native import breakdown, logs
 from edgechat.native.buffers import Buffer, counted_once, is_mapped
+from edgechat.native.eagle_context import EagleContext
 from edgechat.native.handles import Aborted, Context, Model, build
 from edgechat.native.head_context import HeadContext
 from edgechat.native.vocabulary import NativeVocabulary
@@ -135,12 +136,25 @@ class LlamaCppBackend(LlamaCppModel):
             self.no_head = error.message
 
     def _load_head(self, plan: LoadPlan) -> LlamaCppHead | None:
-        """Make the context in which the model's own layers draft, if the plan has it."""
-        if not plan.mtp:
+        """Make the context in which the model's own layers draft, or those of a file beside it."""
+        if plan.mtp:
+            head = LlamaCppHead(HeadContext(self._model, plan, self._context))
+            self._close_first(head.close)
+            self.state_format += " mtp"
+            return head
+        if plan.draft is None or plan.draft.kind == "model":
             return None
-        head = LlamaCppHead(HeadContext(self._model, plan, self._context))
-        self._close_first(head.close)
-        self.state_format += " mtp"
+        with ExitStack() as stack:
+            layers = Model(Path(plan.draft.model_path), plan.draft)
+            stack.callback(layers.close)
+            if plan.draft.kind == "eagle3":
+                context: HeadContext = EagleContext(layers, plan.draft, self._model, self._context)
+            else:
+                context = HeadContext(layers, plan.draft, self._context)
+            head = LlamaCppHead(context)
+            stack.callback(head.close)
+            self._close_first(stack.pop_all().close)
+        self.state_format += f" {plan.draft.model_name} {plan.draft.file_bytes}"
         return head
 
     def _close_first(self, close: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""A model's own drafting layers (MTP), which read what the model computes a call or more behind it.
+"""Layers that draft from a model's hidden states (MTP, EAGLE-3), and read them a call or more behind it.
 
 They need the hidden states that the model has after every token. Those of its last calls are kept here until
 there is a draft to make, and then read in the same call as the token to draft from, or until there are many.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,7 @@ class LlamaCppHead:
     """The draft head of a llama.cpp model, and what it has read of each sequence."""
 
     def __init__(self, context: HeadContext) -> None:
+        self.kind: Literal["mtp", "eagle3"] = context.kind
         self._context = context
         # Several layers each predict one token further than the one before.
         self._is_chained = context.n_layers > 1

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from edgechat.engine.backends.base import BatchPart, CacheFull, Logits
 from edgechat.engine.backends.llama_cpp import LlamaCppBackend
-from tests.engine.runtimes import plan, some
-from tests.kit.heads import MTP, with_head
+from tests.engine.headed import HEADS, headed
+from tests.engine.runtimes import some
 
 NEXT = 70
 """The token that drafts follow on."""
 
 
-@pytest.fixture(params=MTP, scope="module")
+@pytest.fixture(params=HEADS, scope="module")
 def head_kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -30,7 +31,7 @@ class Opened:
         self._made: list[LlamaCppBackend] = []
 
     def __call__(self, **changes: Any) -> LlamaCppBackend:
-        made = plan(with_head(self.kind), mtp=True, n_rs_seq=8, n_outputs_max=32, **changes)
+        made = headed(self.kind, n_rs_seq=8, n_outputs_max=32, **changes)
         self._made.append(LlamaCppBackend(made))
         return self._made[-1]
 
@@ -201,9 +202,10 @@ def test_text_after_what_it_cannot_read_is_not_drafted_for(opened: Opened) -> No
 def test_without_it_the_model_is_the_same(opened: Opened, head_kind: str) -> None:
     tokens = some(15, 64)
     rows = []
-    for mtp in (False, True):
-        backend = LlamaCppBackend(plan(with_head(head_kind), mtp=mtp))
+    made = headed(head_kind)
+    for one in (msgspec.structs.replace(made, mtp=False, draft=None), made):
+        backend = LlamaCppBackend(one)
         rows.append(backend.decode([BatchPart(0, 0, tokens, 1)]).copy())
-        assert (backend.head is not None) == mtp
+        assert (backend.head is not None) == (one is made)
         backend.close()
     assert close(*rows)

@@ -115,6 +115,7 @@ class Tables:
 class TablesHead:
     """A head that knows the tokens of its model, and has tables of its own."""
 
+    kind = "mtp"
     longest = 8
 
     def __init__(self, model: Tables, tables: np.ndarray) -> None:

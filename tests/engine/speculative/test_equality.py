@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import llama_cpp
+import msgspec
 import pytest
 
 from edgechat.engine.engine import EngineCore
@@ -18,10 +19,10 @@ from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.native import handles
+from tests.engine.headed import HEADS, headed
 from tests.engine.runtimes import Runtime, load, plan
 from tests.engine.speculative.always import Always
 from tests.kit import CHATML
-from tests.kit.heads import MTP, with_head
 
 pytestmark = pytest.mark.slow
 
@@ -100,10 +101,11 @@ def opened(template: ChatTemplate, target: Path, draft: Path | None, *, ngrams: 
 
 
 def opened_with_head(
-    template: ChatTemplate, kind: str, n_streams: int, *, mtp: bool, ngrams: bool = False
+    template: ChatTemplate, kind: str, n_streams: int, *, head: bool, ngrams: bool = False
 ) -> EngineCore:
     sizes = SHORT | {"n_seq_max": n_streams}
-    backend = load(plan(with_head(kind), n_rs_seq=8, mtp=mtp, **sizes))
+    made = headed(kind, n_rs_seq=8, **sizes)
+    backend = load(made if head else msgspec.structs.replace(made, mtp=False, draft=None))
     return EngineCore(backend, template, ngrams=ngrams, controller=Always())
 
 
@@ -159,19 +161,19 @@ def test_every_kind_says_what_it_says_alone(
 
 @pytest.mark.parametrize("n_streams", [1, 4])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("head_kind", MTP)
+@pytest.mark.parametrize("head_kind", HEADS)
 @pytest.mark.parametrize("n_texts", [40, pytest.param(200, marks=pytest.mark.soak)])
 def test_a_model_with_a_head_says_what_it_says_without(
     template: ChatTemplate, head_kind: str, sampling: str, n_streams: int, n_texts: int
 ) -> None:
-    def said(*, mtp: bool, ngrams: bool = False) -> tuple[list[str], int, int]:
-        engine = opened_with_head(template, head_kind, n_streams, mtp=mtp, ngrams=ngrams)
+    def said(*, head: bool, ngrams: bool = False) -> tuple[list[str], int, int]:
+        engine = opened_with_head(template, head_kind, n_streams, head=head, ngrams=ngrams)
         return all_said(engine, SAMPLINGS[sampling], n_texts, raw=True)
 
-    plain, _, _ = said(mtp=False)
+    plain, _, _ = said(head=False)
     assert len(set(plain)) > n_texts / 2
     for ngrams in (False, True):
-        found, drafted, accepted = said(mtp=True, ngrams=ngrams)
+        found, drafted, accepted = said(head=True, ngrams=ngrams)
         assert found == plain
         # A recurrent state is drafted for where it is computed alone.
         if head_kind != "qwen35" or n_streams == 1:
