@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tests.kit.heads import MTP, eagle3_pair, gemma4_pair, with_head
+from tests.kit.heads import MTP, eagle3_pair, gemma4_pair, split_head, with_head
 from tests.kit.heads.bare import Bare, Hidden, before, shifted, zeroed
 from tests.kit.heads.bare_eagle3 import BareEagle3
 from tests.kit.heads.bare_gemma4 import BareGemma4
@@ -88,3 +88,11 @@ def test_each_step_of_a_draft_needs_its_own_head() -> None:
         first, second, _ = run.agreement_of_drafts(text, skip=N)
     assert first > 0.7
     assert second < 0.35
+
+
+@pytest.mark.parametrize("kind", MTP)
+def test_a_head_in_a_file_of_its_own_drafts_the_same(kind: str) -> None:
+    with Bare(with_head(kind)) as one, Bare(*split_head(kind)) as two:
+        whole, split = read_by(one), read_by(two)
+        assert whole.text == split.text
+        assert one.agreement(whole.text, skip=N) == two.agreement(split.text, skip=N)

@@ -1,8 +1,9 @@
 """Tiny models with drafting heads: llama.cpp's multi-token prediction (MTP) and EAGLE-3.
 
     path = with_head("qwen35", eps=0.1)             the head is in the file
-    target, drafter = eagle3_pair(eps=0.1)          the head is a file of its own
-    target, drafter = gemma4_pair(eps=0.1)          and reads the target's KV cache
+    target, drafter = split_head("qwen35")          the same head in a file of its own, mtp-*.gguf
+    target, drafter = eagle3_pair(eps=0.1)          a draft made for one target
+    target, drafter = gemma4_pair(eps=0.1)          a drafter that reads its target's KV cache
 
 Their weights are set by hand where the next token is decided, and random elsewhere; what that means is told
 in stream.py. The target's other layers add noise, each `eps` times as loud as what decides. How often the
@@ -21,6 +22,6 @@ Given no hidden states, or those of another token, or a KV cache without the tex
 an engine that mixes them up is noticed. Greedy text is varied and does not repeat itself.
 """
 
-from tests.kit.heads.models import MTP, Pair, eagle3_pair, gemma4_pair, with_head
+from tests.kit.heads.models import MTP, Pair, eagle3_pair, gemma4_pair, split_head, with_head
 
-__all__ = ["MTP", "Pair", "eagle3_pair", "gemma4_pair", "with_head"]
+__all__ = ["MTP", "Pair", "eagle3_pair", "gemma4_pair", "split_head", "with_head"]

@@ -31,6 +31,12 @@ def with_head(kind: str, *, eps: float = 0.05, seed: int = 1, folder: Path = MOD
     return save(MTP[kind](eps, seed), folder)
 
 
+def split_head(kind: str, *, eps: float = 0.05, seed: int = 1, folder: Path = MODELS_DIR) -> Pair:
+    """Return the paths of the same model with its head in a file of its own, `mtp-*.gguf`."""
+    target, drafter = MTP[kind](eps, seed).split()
+    return Pair(save(target, folder), save(drafter, folder))
+
+
 def eagle3_pair(*, eps: float = 0.05, seed: int = 1, folder: Path = MODELS_DIR) -> Pair:
     """Return the paths of a qwen3 and of the EAGLE-3 draft made for it."""
     return Pair(save(eagle3.target(eps, seed), folder), save(eagle3.draft(seed), folder))
