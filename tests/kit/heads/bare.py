@@ -68,6 +68,10 @@ class Bare:
         self.head.close()
         self.target.close()
 
+    def forget(self) -> None:
+        """Empty the cache that the head reads."""
+        self.head.clear()
+
     def targeted(self, text: Sequence[int]) -> tuple[Logits, Hidden]:
         """Return the target's logits and hidden states for a text."""
         self.target.clear()
@@ -101,7 +105,7 @@ class Bare:
         change: what is done to the hidden states on their way to the head.
         """
         said, hidden = self.targeted(text)
-        self.head.clear()
+        self.forget()
         guessed, _ = self.headed(text, change(before(hidden)))
         return float((said.argmax(1) == guessed.argmax(1))[skip:].mean())
 

@@ -42,7 +42,8 @@ def _drafting(dice: Dice, p: str, head: int) -> dict[str, Array]:
     join = tensors[p + "nextn.eh_proj.weight"]
     join[CURRENT] = own @ join[CURRENT]
     join[PREVIOUS, N_EMBD:][:, CURRENT] = join[PREVIOUS, N_EMBD:][:, CURRENT] @ former.T
-    for name in ("attn_v", "ffn_gate", "ffn_up"):
+    tensors[p + "nextn.shared_head_head.weight"] = dice.logits()
+    for name in ("attn_v", "ffn_gate", "ffn_up", "nextn.shared_head_head"):
         matrix = tensors[f"{p}{name}.weight"]
         matrix[:, CURRENT] = matrix[:, CURRENT] @ own.T
     return tensors

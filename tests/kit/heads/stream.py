@@ -36,6 +36,8 @@ BACK = ((1, PREVIOUS, 1.0), (2, EARLIER, FAINT), (3, EARLIER, FAINT), (5, EARLIE
 """Of each attention head: how far it looks back, the part it writes to, and how much."""
 LOGIT_SCALE = 5.0
 """Standard deviation of the logits."""
+RELUCTANCE = 1.5
+"""How many deviations lower the logit of the last token is, so that no text ends in one token forever."""
 ROPE_BASE = 10.0
 """Small, so that all of a head's channels turn fast enough to tell neighbours apart."""
 SHARPNESS = 8.0
@@ -100,6 +102,9 @@ class Dice:
         table = zeros(N_BYTES_VOCAB, N_EMBD)
         length = LOGIT_SCALE * whole / LOUD
         table[:, SAID] = self.directions("output", N_BYTES_VOCAB, 15, length)
+        table[:, CURRENT] = self.embeddings()[:, CURRENT] * np.float32(
+            -RELUCTANCE * LOGIT_SCALE * whole / N_PART
+        )
         table[list(NOT_PRINTABLE)] = 0
         return table
 
