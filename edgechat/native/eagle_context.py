@@ -103,7 +103,7 @@ class EagleContext(HeadContext):
             if len(tokens) > skipped:
                 moved.append((seq, max(start - 1, 0), tokens[skipped:], wanted))
         if not moved:
-            return np.empty((0, self._n_vocab), np.float32)
+            return np.empty((0, self.n_vocab), np.float32)
         rows = super().read(moved, states[keep])
         # Tokens that the draft does not know have no logits.
         return None if rows is None else np.maximum(rows, _LEAST_LOGIT, out=rows)

@@ -47,6 +47,8 @@ class HeadContext(Context):
     """The context of a head. It must be closed before its target."""
 
     kind: Literal["mtp", "eagle3"] = "mtp"
+    stays = False
+    """Whether all tokens of a draft take one position."""
 
     def __init__(
         self, model: Model, params: LoadParams, target: Context, *, of: int = lib.LLAMA_CONTEXT_TYPE_MTP
@@ -59,7 +61,7 @@ class HeadContext(Context):
         self._target = target
         self.width = int(lib.llama_model_n_embd_out(model.pointer))
         """Numbers of a hidden state."""
-        self.n_layers = max(1, int(lib.llama_model_n_layer_nextn(model.pointer)))
+        self.n_layers = 1 if self.stays else max(1, int(lib.llama_model_n_layer_nextn(model.pointer)))
         """Layers; where there are several, each predicts one token further than the one before."""
         if self.n_layers > 1 and model.architecture not in _CHAINED:
             raise LoadFailed(
@@ -67,6 +69,9 @@ class HeadContext(Context):
                 f"{self.n_layers}."
             )
         super().__init__(model, params.of_head(), target=target, kind=of)
+        if self.n_vocab != target.n_vocab:
+            self.close()
+            raise LoadFailed(f"The draft knows {self.n_vocab} tokens, and its target {target.n_vocab}.")
         self._keep_states(True)
         self.hands_out_all = model.architecture in _HANDS_OUT_ALL
         """Whether a call may have tokens whose logits are not wanted beside others: if not, the hidden states

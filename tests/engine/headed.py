@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from edgechat.planner.plan import DraftPlan, LoadPlan, params_of
+from edgechat.planner.plan import DraftKind, DraftPlan, LoadPlan, params_of
 from tests.engine.runtimes import plan
-from tests.kit.heads import MTP, eagle3_pair, with_head
+from tests.kit.heads import MTP, Pair, eagle3_pair, gemma4_pair, split_head, with_head
 
-HEADS = (*MTP, "eagle3")
+PAIRS: dict[str, tuple[Callable[[], Pair], DraftKind]] = {
+    "mtp-qwen35": (lambda: split_head("qwen35"), "mtp"),
+    "gemma4": (gemma4_pair, "mtp"),
+    "eagle3": (eagle3_pair, "eagle3"),
+}
+"""Heads in files of their own."""
+HEADS = (*MTP, *PAIRS)
+HYBRID = ("qwen35", "mtp-qwen35")
 
 
 def headed(kind: str, **changes: Any) -> LoadPlan:
-    """Return how a model is loaded with its head, which EAGLE-3 has in a file of its own."""
-    if kind != "eagle3":
+    """Return how a model is loaded with its head."""
+    if kind in MTP:
         return plan(with_head(kind), mtp=True, **changes)
-    made = eagle3_pair()
-    params = params_of(plan(made.drafter, **changes))
-    draft = DraftPlan(**params, kind="eagle3", model_path=str(made.drafter), model_name="eagle3")
-    return plan(made.target, draft=draft, **changes)
+    made, draft_kind = PAIRS[kind]
+    pair = made()
+    params = params_of(plan(pair.drafter, **changes)) | {"mtp": draft_kind == "mtp"}
+    draft = DraftPlan(**params, kind=draft_kind, model_path=str(pair.drafter), model_name=kind)
+    return plan(pair.target, draft=draft, **changes)

@@ -35,12 +35,13 @@ from edgechat.engine.backends.base import (
 from edgechat.engine.backends.llama_cpp_head import LlamaCppHead
 from edgechat.engine.backends.media import Places, media_runs
 from edgechat.native import breakdown, logs
+from edgechat.native.assistant_context import AssistantContext
 from edgechat.native.buffers import Buffer, counted_once, is_mapped
 from edgechat.native.eagle_context import EagleContext
 from edgechat.native.handles import Aborted, Context, Model, build
 from edgechat.native.head_context import HeadContext
 from edgechat.native.vocabulary import NativeVocabulary
-from edgechat.planner.plan import LoadPlan
+from edgechat.planner.plan import DraftPlan, LoadPlan
 
 
 class LlamaCppModel:
@@ -147,15 +148,23 @@ class LlamaCppBackend(LlamaCppModel):
         with ExitStack() as stack:
             layers = Model(Path(plan.draft.model_path), plan.draft)
             stack.callback(layers.close)
-            if plan.draft.kind == "eagle3":
-                context: HeadContext = EagleContext(layers, plan.draft, self._model, self._context)
-            else:
-                context = HeadContext(layers, plan.draft, self._context)
-            head = LlamaCppHead(context)
+            head = LlamaCppHead(self._head_context(layers, plan.draft))
             stack.callback(head.close)
             self._close_first(stack.pop_all().close)
         self.state_format += f" {plan.draft.model_name} {plan.draft.file_bytes}"
         return head
+
+    def _head_context(self, layers: Model, draft: DraftPlan) -> HeadContext:
+        """Return the context of layers in a file of their own."""
+        if draft.kind == "eagle3":
+            return EagleContext(layers, draft, self._model, self._context)
+        if layers.architecture == "gemma4-assistant":
+            return AssistantContext(layers, draft, self._model, self._context)
+        if layers.architecture != self._model.architecture:
+            raise LoadFailed(
+                f"Layers of {layers.architecture} models cannot draft for {self._model.architecture} models."
+            )
+        return HeadContext(layers, draft, self._context)
 
     def _close_first(self, close: Callable[[], None]) -> None:
         """Close something before what it needs."""

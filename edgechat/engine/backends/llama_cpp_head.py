@@ -176,7 +176,7 @@ class LlamaCppHead:
         self.truncate(seq, 0)
         reading, size = self._reading(seq), 4 * self._context.width
         restored = (
-            len(state) > size
+            len(state) >= size
             and self._context.set_state(seq, state[size:])
             and self._context.last_position(seq) == length - 1
         )
@@ -232,7 +232,8 @@ class LlamaCppHead:
                 runs.append((seq, start, drafted, 1))
                 states.append(self._drafts[seq][1])
             else:
-                runs.append((seq, start + len(drafted) - 1, [token], 1))
+                position = start if self._context.stays else start + len(drafted) - 1
+                runs.append((seq, position, [token], 1))
                 states.append(self._drafts[seq][1][-1:])
         layer = len(self._drafts[tokens[0][0]][0]) - 1
         return self._draft(runs, np.concatenate(states), layer)

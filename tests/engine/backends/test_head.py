@@ -13,6 +13,7 @@ from edgechat.engine.backends.base import BatchPart, CacheFull, Logits
 from edgechat.engine.backends.llama_cpp import LlamaCppBackend
 from tests.engine.headed import HEADS, headed
 from tests.engine.runtimes import some
+from tests.kit.heads import with_head
 
 NEXT = 70
 """The token that drafts follow on."""
@@ -209,3 +210,21 @@ def test_without_it_the_model_is_the_same(opened: Opened, head_kind: str) -> Non
         assert (backend.head is not None) == (one is made)
         backend.close()
     assert close(*rows)
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "why"),
+    [
+        ("eagle3", "glm4_moe", "llama.cpp cannot draft for glm4moe models by EAGLE-3."),
+        ("gemma4", "qwen35", "Gemma 4's drafter cannot draft for qwen35 models."),
+        ("mtp-qwen35", "glm4_moe", "Layers of qwen35 models cannot draft for glm4moe models."),
+    ],
+)
+def test_a_head_for_another_model_is_refused(kind: str, target: str, why: str) -> None:
+    """Most of these llama.cpp would answer with a crash."""
+    made = msgspec.structs.replace(headed(kind), model_path=str(with_head(target)))
+    backend = LlamaCppBackend(made)
+    assert backend.head is None
+    assert backend.no_head == why
+    read(backend, 0, some(1, 5))
+    backend.close()

@@ -19,7 +19,7 @@ from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.native import handles
-from tests.engine.headed import HEADS, headed
+from tests.engine.headed import HEADS, HYBRID, headed
 from tests.engine.runtimes import Runtime, load, plan
 from tests.engine.speculative.always import Always
 from tests.kit import CHATML
@@ -176,6 +176,6 @@ def test_a_model_with_a_head_says_what_it_says_without(
         found, drafted, accepted = said(head=True, ngrams=ngrams)
         assert found == plain
         # A recurrent state is drafted for where it is computed alone.
-        if head_kind != "qwen35" or n_streams == 1:
-            assert 0.5 < accepted / drafted < 1 or sampling == "seeded"
+        if head_kind not in HYBRID or n_streams == 1:
+            assert 0.4 < accepted / drafted < 1 or sampling == "seeded"
             assert accepted > n_texts
