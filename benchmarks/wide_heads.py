@@ -1,6 +1,6 @@
-"""Models with draft heads as wide as real ones: those of tests/kit/heads, which say the same, with zeros around.
+"""Models with draft heads as wide as real ones: those of tests/kit/heads amid zeros, which say the same.
 
-A normalised stream of 64 channels among zeros is louder than one alone, so the weights of norms make up for it.
+A normalised stream of 64 channels among zeros is louder than one alone; the weights of norms make up for it.
 """
 
 from __future__ import annotations
@@ -20,26 +20,21 @@ from tests.kit.heads.models import MTP
 from tests.kit.heads.stream import N_EMBD
 from tests.kit.tokenizers import byte_tokenizer
 
-WIDTH, N_FF, N_VOCAB = 1024, 3072, 32768
+WIDTH, N_FF, N_EXPERT_FF, N_VOCAB = 1024, 3072, 1024, 32768
 N_LAYERS = {"qwen35": 24, "glm4_moe": 16}
-_EVERY = {"qwen35": 4, "glm4_moe": 1}
-"""Of so many layers one has attention."""
-_ROWS = re.compile(r"(ffn_(gate|up)(_shexp)?|attn_(q|k|v|qkv|gate)|ssm_(beta|alpha))\.weight$")
-_COLUMNS = re.compile(r"(attn_output|ssm_out|ffn_down(_shexp)?)\.weight$")
-_NORM = re.compile(r"(output_norm|attn_norm|post_attention_norm|(enorm|hnorm|shared_head_norm))\.weight$")
-_SILENT = (
-    "attn_output.weight",
-    "ssm_out.weight",
-    "ffn_down.weight",
-    "ffn_down_shexp.weight",
-    "ffn_down_exps.weight",
+_EVERY = {"qwen35": 4, "glm4_moe": 1000}
+"""Of so many layers one is like the last."""
+_ROWS = re.compile(
+    r"(ffn_(gate|up)(_shexp|_exps)?|ffn_gate_inp|attn_(q|k|v|qkv|gate)|ssm_(beta|alpha))\.weight$"
 )
+_COLUMNS = re.compile(r"(attn_output|ssm_out|ffn_down(_shexp|_exps)?)\.weight$")
+_NORM = re.compile(r"(output_norm|attn_norm|post_attention_norm|enorm|hnorm|shared_head_norm)\.weight$")
 
 Array = npt.NDArray[np.float32]
 
 
 def wide(kind: str, folder: Path, *, eps: float, seed: int = 1) -> Path:
-    """Return the path of a model in Q8_0; it is written if it is not there. Of `MTP`'s kinds, those in N_LAYERS."""
+    """Return the path of a model in Q8_0 of a kind in N_LAYERS, written if it is not there."""
     path = folder / f"wide-{kind}-{eps:g}-Q8_0.gguf"
     if path.exists():
         return path
@@ -51,6 +46,9 @@ def wide(kind: str, folder: Path, *, eps: float, seed: int = 1) -> Path:
         "embedding_length": WIDTH,
         "feed_forward_length": N_FF,
     }
+    if "expert_feed_forward_length" in keys:
+        keys["expert_feed_forward_length"] = N_EXPERT_FF
+        keys["leading_dense_block_count"] = N_LAYERS[kind] - n_old + 1
     writer = gguf.GGUFWriter(path, model.arch)
     plain = {"general.name": path.stem, "general.file_type": int(gguf.LlamaFileType.MOSTLY_Q8_0)}
     plain |= {f"{model.arch}.{key}": value for key, value in keys.items()}
@@ -83,7 +81,7 @@ def _deepened(tensors: Mapping[str, Array], n_old: int, n: int, every: int) -> d
             if not name.startswith(f"blk.{copied}."):
                 continue
             rest = name.split(".", 2)[2]
-            found[f"blk.{layer}.{rest}"] = np.zeros_like(array) if old < 0 and rest in _SILENT else array
+            found[f"blk.{layer}.{rest}"] = np.zeros_like(array) if old < 0 and _COLUMNS.match(rest) else array
     return found
 
 
@@ -94,10 +92,12 @@ def _widened(name: str, array: Array) -> Array:
         return np.hstack([_padded(half, WIDTH, WIDTH) for half in np.hsplit(array, 2)])
     if _NORM.search(name):
         return _padded(array, WIDTH) * np.float32(math.sqrt(N_EMBD / WIDTH))
+    n_ff = N_EXPERT_FF if "exp" in name else N_FF
+    inner = n_ff if re.search(r"ffn_(gate|up|down)(_shexp|_exps)?\.", name) else 0
     if _ROWS.search(name):
-        return _padded(array, N_FF if "ffn_" in name and "shexp" not in name else array.shape[0], WIDTH)
+        return _padded(array, *array.shape[:-2], inner or array.shape[-2], WIDTH)
     if _COLUMNS.search(name):
-        return _padded(array, WIDTH, N_FF if name.endswith("ffn_down.weight") else array.shape[1])
+        return _padded(array, *array.shape[:-2], WIDTH, inner or array.shape[-1])
     return array
 
 

@@ -21,6 +21,7 @@ from tests.kit.heads.stream import (
     LOUD,
     N_EMBD,
     N_PART,
+    N_SAID,
     ONE,
     PREVIOUS,
     ROPE_BASE,
@@ -43,7 +44,7 @@ HEADS = Heads()
 MEANT = FAINT * math.sqrt(3)
 """Deviation of EARLIER."""
 PREVIOUS_LOUD, EARLIER_LOUD, SAID_LOUD = (
-    deviation * math.sqrt(n / N_EMBD) for deviation, n in ((1.0, N_PART), (MEANT, N_PART), (LOUD, 15))
+    deviation * math.sqrt(n / N_EMBD) for deviation, n in ((1.0, N_PART), (MEANT, N_PART), (LOUD, N_SAID))
 )
 """Root mean squares of a stream that has nothing else."""
 
