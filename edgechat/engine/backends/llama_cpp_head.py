@@ -198,7 +198,8 @@ class LlamaCppHead:
 
     def can_draft(self, seq: int, length: int) -> bool:
         reading = self._reading(seq)
-        return not reading.stopped and reading.length == length
+        # A text's first token has no hidden state before it.
+        return not reading.stopped and reading.length == length > 0
 
     def begin(self, tokens: Sequence[tuple[int, int]]) -> Logits:
         self._retract([seq for seq, _ in tokens])

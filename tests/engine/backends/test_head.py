@@ -178,6 +178,14 @@ def test_a_shifted_sequence_still_has_drafts(opened: Opened) -> None:
     assert np.isfinite(drafted(backend, 0)).all()
 
 
+def test_nothing_is_drafted_for_the_first_token(opened: Opened) -> None:
+    backend = opened()
+    assert backend.head is not None
+    assert not backend.head.can_draft(0, 0)
+    read(backend, 0, [NEXT])
+    assert backend.head.can_draft(0, 1)
+
+
 def test_a_full_cache_is_no_draft(opened: Opened) -> None:
     backend = opened(context=256, n_seq_max=1)
     read(backend, 0, some(11, 256))
