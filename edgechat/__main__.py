@@ -15,7 +15,7 @@ ROLES = {
     "grammar": "edgechat.engine.reply.grammar_child",
     "image": "edgechat.base.images.decoding_child",
     "mcp": "edgechat.tools.mcp.child",
-    "devices": "edgechat.native.devices",
+    "devices": "edgechat.native.accelerators.devices",
     "projector": "edgechat.native.multimodal.probe",
     "gpu": "edgechat.device.gpu.sources",
     "speed": "edgechat.planner.estimate.kernel_probe_child",
