@@ -15,6 +15,7 @@ ROLES = {
     "grammar": "edgechat.engine.reply.grammar_child",
     "image": "edgechat.base.images.decoding_child",
     "mcp": "edgechat.tools.mcp.child",
+    "page": "edgechat.tools.builtin.page_child",
     "devices": "edgechat.native.accelerators.devices",
     "projector": "edgechat.native.multimodal.probe",
     "gpu": "edgechat.device.gpu.sources",

@@ -90,7 +90,9 @@ class Bridge:
 
     async def _serve(self, start: StartServer, queue: asyncio.Queue[ToChild | None]) -> None:
         if start.config.url:
-            transport = _over_http(start.config)
+            from edgechat.tools.mcp.http import over_http
+
+            transport = over_http(start.config, self._watch.end)
         else:
             self._log, watch = ServerLog(), self._watch
             transport = server_process(start.config, self._log.descriptor, watch.server_started, watch.end)
@@ -194,20 +196,6 @@ async def _connected(transport: Any, on_message: Any) -> AsyncIterator[Client]:
     )
     async with client:
         yield client
-
-
-@asynccontextmanager
-async def _over_http(config: ServerConfig) -> AsyncIterator[Any]:
-    """Yield the streams to a server at a URL."""
-    import httpx2
-    from mcp.client.streamable_http import streamable_http_client
-
-    timeout = httpx2.Timeout(30.0, read=_READ_SECONDS)
-    async with (
-        httpx2.AsyncClient(headers=config.headers, timeout=timeout, follow_redirects=False) as http,
-        streamable_http_client(config.url, http_client=http) as streams,
-    ):
-        yield streams
 
 
 def _why_lost(error: BaseException, config: ServerConfig) -> str:

@@ -9,7 +9,9 @@ import httpx2
 import pytest
 
 from edgechat.base.web import PublicWeb
-from edgechat.tools.builtin.page import page_text, web_pages
+from edgechat.tools.builtin import page
+from edgechat.tools.builtin.page import web_pages
+from edgechat.tools.builtin.page_child import page_text
 from edgechat.tools.tool import ToolResult, ToolSpec
 
 FETCH = ToolSpec(server="web", name="fetch_page")
@@ -72,6 +74,14 @@ async def test_kinds_of_pages(body: bytes, kind: str, expected: str) -> None:
     result = await fetch(body, kind)
     assert result.text == f"https://example.org/\n\n{expected}"
     assert not result.failed
+
+
+async def test_a_page_that_takes_hours_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "_READING_SECONDS", 1.0)
+    result = await fetch(b"<a " * 500_000, "text/html")
+    assert result.text == (
+        "Error: https://example.org/ cannot be read: its reader did not respond within 1 seconds."
+    )
 
 
 async def test_what_is_no_text() -> None:

@@ -11,8 +11,10 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +164,30 @@ async def test_a_server_over_http(program: Program) -> None:
     gone = await call(tools, "remote__add", a=1, b=1)
     assert gone.error is not None
     assert "The tool server remote " in gone.text
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+async def test_a_response_without_end(program: Program, kind: str) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while True:
+                    self.wfile.write(b": nothing\n\n" * 10_000)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        why = await program.problem({"url": f"http://127.0.0.1:{web.server_address[1]}/mcp"})
+        assert "writes without end" in why
+    finally:
+        web.shutdown()
+        web.server_close()
 
 
 async def test_what_is_not_there(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
