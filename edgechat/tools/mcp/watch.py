@@ -18,7 +18,7 @@ from edgechat.base.process.child import resident_bytes
 
 _MEMORY = 512 * 2**20
 """Of the child. The SDK alone takes some 80 MiB."""
-_POLL_SECONDS = 0.25
+_POLL_SECONDS = 1.0
 _BUSY_WINDOW, _BUSY_SECONDS = 10.0, 4.0
 """A child that computes for so long in such a time is being flooded, or is caught in a schema."""
 GRACE_SECONDS = 1.5

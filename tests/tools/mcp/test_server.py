@@ -69,11 +69,16 @@ async def program() -> AsyncIterator[Program]:
     found = Program()
     yield found
     await found.registry.close()
-    assert [one.cmdline() for one in children() if "server.py" in " ".join(one.cmdline())] == []
+    assert running() == []
 
 
-def children() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+def running() -> list[str]:
+    """The commands of the servers that run, and of the children that speak to them."""
+    found = list[str]()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            found.append(" ".join(process.cmdline()))  # of a process that has ended: nothing
+    return [command for command in found if "_server.py" in command or "--child mcp" in command]
 
 
 async def call(tools: ToolSet, name: str, seconds: float = 60.0, **arguments: object) -> ToolResult:
@@ -213,6 +218,20 @@ async def test_a_server_that_ends_at_once_says_why(program: Program) -> None:
 async def test_a_server_that_never_answers(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "START_SECONDS", 1.5)
     assert "did not answer within 2 seconds" in await program.problem(hostile("silent"))
+
+
+async def test_a_start_can_be_cancelled_or_closed(program: Program) -> None:
+    for end in ("cancel", "close"):
+        opening = asyncio.create_task(program.open(bad=hostile("silent")))
+        await until(lambda: any("hostile_server.py" in command for command in running()))
+        if end == "cancel":
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+        else:
+            await program.registry.close()
+            assert (await opening).problems[0].message == "The tool server bad was closed."
+        await until(lambda: not running())
 
 
 @pytest.mark.parametrize(
