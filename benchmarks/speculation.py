@@ -41,8 +41,9 @@ from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.draft import MOST, Draft, Source
 from edgechat.engine.scheduling.sequence import Sequence as Stream
-from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer
-from edgechat.engine.speculative.drafters import DraftRequest, ModelDrafter
+from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer, Rounds
+from edgechat.engine.speculative.model_drafter import ModelDrafter
+from edgechat.engine.speculative.round_drafter import DraftRequest
 from edgechat.engine.speculative.speculation import verify
 from edgechat.engine.speculative.step_cost import StepCost
 from edgechat.engine.types import ChatRequest, Finished, Message, Sampling
@@ -119,10 +120,12 @@ class Fixed(Controller):
     def expected_gain(self, source: Source) -> float:
         return 1.0
 
-    def is_worth_drafting(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+    def is_worth_drafting(
+        self, source: Source, chances: Sequence[float], n_beside: int, longest: int
+    ) -> bool:
         return len(chances) < self.length
 
-    def is_worth_adding(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+    def is_worth_adding(self, source: Source, chances: Sequence[float], n_beside: int, longest: int) -> bool:
         return True
 
     def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
@@ -166,7 +169,7 @@ def live(
 ) -> dict[str, Any]:
     engine = open_engine(weights, pair)
     adaptive, prior = Controller(StepCost()), engine.speculation.controller
-    adaptive.round_cost = prior.round_cost
+    adaptive.round_costs = prior.round_costs
     adaptive.cost.observe(1, prior.cost.level)
     runs: dict[str, Controller] = {"plain": Plain(StepCost()), "adaptive": adaptive}
     runs |= {str(length): Fixed(length) for length in FIXED}
@@ -313,7 +316,7 @@ class Replay:
         return self._run(lambda classes: (length, length), None, tokens)
 
     def adaptive(self, controller: Controller, tokens: int) -> float:
-        controller.round_cost = self.round
+        controller.round_costs["model"] = self.round
         controller.cost.observe(1, 1.0)
 
         def lengths(classes: list[int]) -> tuple[int, int]:
@@ -325,11 +328,13 @@ class Replay:
             rounds = drafted = 0
             while True:
                 rounds += 1
-                if not controller.is_worth_adding(controller.chances(classes[:rounds], "model"), 0, 8):
+                if not controller.is_worth_adding(
+                    "model", controller.chances(classes[:rounds], "model"), 0, 8
+                ):
                     break
                 drafted = rounds
                 chances = controller.chances(classes[:drafted], "model")
-                if drafted == 8 or not controller.is_worth_drafting(chances, 0, 8):
+                if drafted == 8 or not controller.is_worth_drafting("model", chances, 0, 8):
                     break
             chances = controller.chances(classes[:drafted], "model")
             return rounds, drafted if self.drawn else controller.worth_verifying(chances, 0)
@@ -350,7 +355,7 @@ class Replay:
             if controller is not None:
                 if kept:
                     controller.acceptance["model"].observe(classes[:kept], stood)
-                controller.observe(1 + kept, stood + 1, cost, rounds=drafted, drafting=drafting)
+                controller.observe(1 + kept, stood + 1, cost, rounds={"model": Rounds(drafted, drafting)})
             made += stood + 1
             spent += cost + drafting
             at += stood + 1
@@ -396,7 +401,7 @@ class Forced(Sampler):
 
 
 def copy(weights: str, rounds: int) -> None:
-    from edgechat.engine.speculative.drafters import NgramDrafter
+    from edgechat.engine.speculative.ngram_drafter import NgramDrafter
 
     target, _ = models(weights, "0.05")
     backend = load(target)

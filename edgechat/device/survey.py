@@ -21,7 +21,7 @@ from edgechat.device.gpu.mac import mac_sightings
 from edgechat.device.gpu.sources import read_source
 from edgechat.device.isa import read_instruction_sets
 from edgechat.device.profile import DeviceProfile, probe
-from edgechat.native.devices import Build, DeviceInventory, read_inventory
+from edgechat.native.accelerators.devices import Build, DeviceInventory, read_inventory
 
 _T = TypeVar("_T")
 SurveySource = Literal["llama.cpp", "rpc", "nvml", "torch", "speed"]

@@ -30,7 +30,9 @@ from edgechat.engine.scheduling.preparation import Preparation, explained, fault
 from edgechat.engine.scheduling.scheduler import Planned, Scheduler
 from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.speculative.controller import Controller
-from edgechat.engine.speculative.drafters import ModelDrafter, NgramDrafter
+from edgechat.engine.speculative.head_drafter import HeadDrafter
+from edgechat.engine.speculative.model_drafter import ModelDrafter
+from edgechat.engine.speculative.ngram_drafter import NgramDrafter
 from edgechat.engine.speculative.speculation import Speculation, verify
 from edgechat.engine.speculative.step_cost import StepCost
 from edgechat.engine.tool_calls import tools
@@ -88,6 +90,7 @@ class EngineCore:
             self.scheduler,
             controller or Controller(StepCost()),
             model=model_drafter,
+            head=HeadDrafter(backend, backend.head) if backend.head is not None else None,
             ngram=NgramDrafter() if ngrams else None,
         )
         self.constraints = Constraints(backend.vocabulary)

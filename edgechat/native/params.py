@@ -37,11 +37,19 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
     """Number of first layers whose experts (MoE) stay in RAM."""
     rpc: tuple[str, ...] = ()
     """Servers (host:port) whose devices are among `devices`."""
+    mtp: bool = False
+    """Load the layers that predict further tokens (MTP), and a context of their own to draft with."""
 
     @property
     def gpu_layers(self) -> int:
         """Layers on accelerators."""
         return sum(self.split)
+
+    def of_head(self) -> Self:
+        """Return the parameters of the context in which the model's own head drafts: a token at a time."""
+        return msgspec.structs.replace(
+            self, n_batch=self.n_ubatch, n_outputs_max=self.n_seq_max, n_rs_seq=0, embeddings=False
+        )
 
     @classmethod
     def of(cls, other: LoadParams) -> Self:

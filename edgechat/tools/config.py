@@ -95,12 +95,20 @@ def config_path() -> Path:
 
 def read_servers(path: Path) -> dict[str, ServerConfig]:
     """Return the servers of a file, in its order; none if there is no file. Raises SettingsError."""
+    return {name: _server(path, name, entry) for name, entry in entries_of(path).items()}
+
+
+def entries_of(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the entries of a file by the names of their servers, unchecked. Raises SettingsError."""
     entries = _document(path).get("mcpServers", {})
     if not isinstance(entries, dict):
         raise _wrong(path, "mcpServers is not an object")
     if len(entries) > MOST_SERVERS:
         raise _wrong(path, f"it has more than {MOST_SERVERS} servers")
-    return {name: _server(path, name, entry) for name, entry in entries.items()}
+    wrong = next((name for name, entry in entries.items() if not isinstance(entry, dict)), None)
+    if wrong is not None:
+        raise _wrong(path, f"the entry {one_line(wrong, 50)!r} is not an object")
+    return entries
 
 
 def server_of(name: str, entry: Mapping[str, Any]) -> ServerConfig:
@@ -143,7 +151,7 @@ def add_servers(path: Path, *servers: ServerConfig) -> None:
     """Write servers into a file, replacing those of the same names. Raises SettingsError."""
     with _locked(path):
         document = _document(path)
-        entries = {**document.get("mcpServers", {}), **{one.name: entry_of(one) for one in servers}}
+        entries = {**entries_of(path), **{one.name: entry_of(one) for one in servers}}
         if len(entries) > MOST_SERVERS:
             raise SettingsError(f"There can be at most {MOST_SERVERS} tool servers.")
         _write(path, {**document, "mcpServers": entries})
@@ -152,17 +160,14 @@ def add_servers(path: Path, *servers: ServerConfig) -> None:
 def remove_server(path: Path, name: str) -> bool:
     """Remove a server from a file; return whether it was there. Raises SettingsError."""
     with _locked(path):
-        document = _document(path)
-        entries = dict(document.get("mcpServers", {}))
+        document, entries = _document(path), entries_of(path)
         if entries.pop(name, None) is None:
             return False
         _write(path, {**document, "mcpServers": entries})
         return True
 
 
-def _server(path: Path, name: str, entry: Any) -> ServerConfig:
-    if not isinstance(entry, dict):
-        raise _wrong(path, f"the entry {one_line(name, 50)!r} is not an object")
+def _server(path: Path, name: str, entry: Mapping[str, Any]) -> ServerConfig:
     try:
         return server_of(name, entry)
     except SettingsError as error:

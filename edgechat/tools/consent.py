@@ -8,7 +8,6 @@ changed since, it is void, and the next question shows the difference. `never` o
 from __future__ import annotations
 
 import asyncio
-import difflib
 import json
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -105,6 +104,8 @@ class NamedPermission:
 
 def difference(old_description: str, old_schema: str, tool: ToolSpec) -> str:
     """Return how a tool has changed: the lines of a diff without its headers, '' if they do not differ."""
+    import difflib
+
     before = [*old_description.splitlines(), *_lines(old_schema)]
     after = [*tool.description.splitlines(), *_lines(tool.schema)]
     return "\n".join(list(difflib.unified_diff(before, after, lineterm="", n=2))[2:])

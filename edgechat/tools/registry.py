@@ -8,14 +8,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgechat.base.errors import EdgechatError, ToolError
 from edgechat.base.text import one_line
-from edgechat.tools.builtin.calculator import calculator
-from edgechat.tools.builtin.clock import clock
-from edgechat.tools.builtin.past_chats import SearchChats, past_chats
 from edgechat.tools.config import BUILT_IN, ServerConfig, config_path, read_servers
-from edgechat.tools.mcp.server import McpServer
 from edgechat.tools.tool import (
     CALL_SECONDS,
     MAX_ARGUMENTS,
@@ -25,6 +22,10 @@ from edgechat.tools.tool import (
     ToolSpec,
     inert,
 )
+
+if TYPE_CHECKING:  # the first frame waits for this module, but not for what is chosen later
+    from edgechat.tools.builtin.past_chats import SearchChats
+    from edgechat.tools.mcp.server import McpServer
 
 _FILES = "files"
 _MOST_CHOSEN = 32
@@ -72,7 +73,7 @@ class ToolSet:
         else:
             try:
                 async with asyncio.timeout(seconds):
-                    result = await self.servers[tool.server].call(tool.name, arguments)
+                    result = await self.servers[tool.server].call(tool, arguments)
             except ToolError as error:
                 result = ToolResult(text=f"Error: {error.message}", failed=True, error=error)
             except TimeoutError:
@@ -134,6 +135,10 @@ class ToolRegistry:
                     tools.setdefault(spec.model_name, spec)
         return ToolSet(tuple(tools.values()), tuple(problems), servers)
 
+    def running(self) -> list[tuple[ServerConfig, McpServer]]:
+        """Return the servers of mcp.json that were started, whether they have ended or not."""
+        return list(self._servers.values())
+
     async def close(self) -> None:
         """End all servers; calls that run fail."""
         self._closed = True
@@ -161,6 +166,8 @@ class ToolRegistry:
         config, running = self._servers.get(name, (None, None))
         if running is not None and config == servers[name]:
             return running
+        from edgechat.tools.mcp.server import McpServer
+
         current = McpServer(servers[name])
         self._servers[name] = servers[name], current
         if running is not None:
@@ -179,8 +186,12 @@ class ToolRegistry:
 
     def _new_group(self, group: str) -> ToolServer:
         if group == "calculator":
+            from edgechat.tools.builtin.calculator import calculator
+
             return calculator()
         if group == "date":
+            from edgechat.tools.builtin.clock import clock
+
             return clock()
         if group == "web":
             from edgechat.tools.builtin.page import web_pages
@@ -188,6 +199,8 @@ class ToolRegistry:
             return web_pages()
         if self._search_chats is None:
             raise ToolError("There are no conversations to search here.")
+        from edgechat.tools.builtin.past_chats import past_chats
+
         return past_chats(self._search_chats)
 
 

@@ -101,10 +101,11 @@ class ToolServer(Protocol):
         """Return its tools, sorted by name, after starting it if necessary. Raises ToolError."""
         ...
 
-    async def call(self, name: str, arguments: str) -> ToolResult:
-        """Call a tool with a JSON object, as text. Raises ToolError if it does not answer.
+    async def call(self, tool: ToolSpec, arguments: str) -> ToolResult:
+        """Call a tool with a JSON object, as text.
 
-        Cancelling this tells the server that nobody waits any more. The caller limits time and text.
+        Raises ToolError if it does not answer, or is no longer as `tool` says. Cancelling this tells the
+        server that nobody waits any more. The caller limits time and text.
         """
         ...
 

@@ -16,7 +16,7 @@ from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey
-from edgechat.native.devices import Build
+from edgechat.native.accelerators.devices import Build
 from edgechat.planner.estimate.rates import guessed
 from tests.cli.running import edgechat
 from tests.planner.macs import mac

@@ -23,7 +23,7 @@ from edgechat.device.gpu.accelerators import Accelerator, Vendor
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey
-from edgechat.native.devices import Build
+from edgechat.native.accelerators.devices import Build
 from tests.cli.running import edgechat
 
 GIB = 2**30

@@ -13,7 +13,7 @@ from edgechat.device.gpu.accelerators import GpuReading, merge, sightings_of
 from edgechat.device.gpu.mac import mac_gpu
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
-from edgechat.native.devices import NativeDevice
+from edgechat.native.accelerators.devices import NativeDevice
 from tests.device import trees
 
 GIB = 2**30

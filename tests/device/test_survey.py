@@ -12,7 +12,7 @@ from edgechat.base.process import spawn
 from edgechat.device import survey as module
 from edgechat.device.profile import disk_free, probe
 from edgechat.device.survey import survey
-from edgechat.native import devices
+from edgechat.native.accelerators import devices
 from edgechat.planner.machine import with_speeds
 
 

@@ -192,21 +192,22 @@ def _key_values(spec: Spec, tokenizer: list[KeyValue]) -> Iterator[KeyValue]:
             "tokenizer.ggml.add_eos_token": True,
         }
     for key, value in plain.items():
-        found[key] = _typed(key, value)
+        found[key] = typed(key, value)
     found |= {entry[0]: entry for entry in tokenizer}
     if spec.chat_template is not None:
-        found["tokenizer.chat_template"] = _typed("tokenizer.chat_template", spec.chat_template)
+        found["tokenizer.chat_template"] = typed("tokenizer.chat_template", spec.chat_template)
     for key, value in spec.overrides.items():
         if value is None:
             found.pop(key, None)
         elif key != "general.architecture":  # which the writer puts first
-            found[key] = _typed(key, value)
+            found[key] = typed(key, value)
     yield from found.values()
 
 
-def _typed(key: str, value: Any) -> KeyValue:
+def typed(key: str, value: Any) -> KeyValue:
+    """Return an entry of metadata; its type is the least surprising one for the value."""
     if isinstance(value, list):
-        return key, value, Value.ARRAY, _typed(key, value[0])[2]
+        return key, value, Value.ARRAY, typed(key, value[0])[2]
     kinds = {bool: Value.BOOL, int: Value.UINT32, float: Value.FLOAT32, str: Value.STRING}
     kind = kinds[type(value)]
     if kind is Value.UINT32 and value < 0:

@@ -31,22 +31,38 @@ class Reference:
     `context` sets fields of llama_context_params: `Reference(path, type_k=0, type_v=0)` for an F32 cache.
     """
 
-    def __init__(self, path: Path, *, n_ctx: int = 1024, n_seq_max: int = 4, **context: Any) -> None:
-        api.llama_log_set(_listener, None)
-        log.clear()
-        ggml.start()
-        params = api.llama_model_default_params()
-        params.n_gpu_layers = 0
-        # None at all: without a list llama.cpp would take every device that this process knows.
-        self._devices = (ctypes.c_void_p * 1)(None)
-        params.devices = ctypes.addressof(self._devices)
-        self.model = api.llama_model_load_from_file(str(path).encode(), params)
-        if not self.model:
-            raise RuntimeError(f"llama.cpp does not load {path}")
+    def __init__(
+        self,
+        path: Path,
+        *,
+        n_ctx: int = 1024,
+        n_seq_max: int = 4,
+        load_mtp: bool = False,
+        of: Reference | None = None,
+        **context: Any,
+    ) -> None:
+        """load_mtp: the layers that draft, too. of: share this one's model, which must live longer."""
+        self._owns_model = of is None
+        self.model = of.model if of else self._load(path, load_mtp)
         self.ctx = self._context(n_ctx=n_ctx, n_seq_max=n_seq_max, **context)
         self.memory = api.llama_get_memory(self.ctx)
         self.vocab = api.llama_model_get_vocab(self.model)
         self.n_vocab: int = api.llama_vocab_n_tokens(self.vocab)
+
+    def _load(self, path: Path, load_mtp: bool) -> Any:
+        api.llama_log_set(_listener, None)
+        log.clear()
+        ggml.start()
+        params = api.llama_model_default_params()
+        params.load_mtp = load_mtp
+        params.n_gpu_layers = 0
+        # None at all: without a list llama.cpp would take every device that this process knows.
+        self._devices = (ctypes.c_void_p * 1)(None)
+        params.devices = ctypes.addressof(self._devices)
+        model = api.llama_model_load_from_file(str(path).encode(), params)
+        if not model:
+            raise RuntimeError(f"llama.cpp does not load {path}")
+        return model
 
     def _context(self, **context: Any) -> Any:
         params = api.llama_context_default_params()
@@ -56,7 +72,7 @@ class Reference:
             setattr(params, name, value)
         ctx = api.llama_init_from_model(self.model, params)
         if not ctx:
-            api.llama_model_free(self.model)
+            self._free_model()
             raise RuntimeError(f"llama.cpp makes no context with {wanted}")
         return ctx
 
@@ -66,8 +82,16 @@ class Reference:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the context, and the model where it is this one's own."""
         api.llama_free(self.ctx)
-        api.llama_model_free(self.model)
+        self._free_model()
+
+    def _free_model(self) -> None:
+        if self._owns_model:
+            api.llama_model_free(self.model)
 
     def tokenize(self, text: str, *, special: bool = False, bos: bool = False) -> list[int]:
         """Return the ids of a text."""

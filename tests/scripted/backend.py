@@ -177,6 +177,8 @@ class ScriptedBackend:
         self.interruption: Interruption | None = None
         self.vision: Vision | None = None
         self.no_vision = ""
+        self.head = None
+        self.no_head = ""
         self.capabilities = Capabilities(
             mixes=self._script.mixes,
             cuts=self._script.cuts and not self._script.window,

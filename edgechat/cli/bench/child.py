@@ -159,7 +159,7 @@ def measure(task: BenchTask, tell: Tell) -> BenchReport:
         depths=depths,
         curve_depth=curve_depth,
         curve_ms=curve,
-        draft_ms=1000 * controller.round_cost * controller.cost.level if has_model else None,
+        draft_ms=1000 * controller.round_costs["model"] * controller.cost.level if has_model else None,
         drafters=model.drafters,
         no_draft=model.no_draft,
         ways=ways,

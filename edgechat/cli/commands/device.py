@@ -46,7 +46,7 @@ from edgechat.device.mlx import missing, version
 from edgechat.device.profile import DeviceProfile, disk_free
 from edgechat.device.speed import ROWS, DeviceSpeed, best_threads
 from edgechat.device.survey import Survey, survey
-from edgechat.native.devices import Build
+from edgechat.native.accelerators.devices import Build
 from edgechat.planner.machine import with_speeds
 
 

@@ -19,7 +19,7 @@ from edgechat.device.memory import Memory
 from edgechat.device.mlx import missing
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey
-from edgechat.native.devices import Build
+from edgechat.native.accelerators.devices import Build
 
 GIB = 2**30
 _LITTLE_MEMORY = 3 * GIB // 2

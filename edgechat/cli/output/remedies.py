@@ -9,7 +9,7 @@ import sys
 
 from edgechat.base.process.spawn import frozen
 from edgechat.device.gpu.accelerators import Vendor
-from edgechat.native.devices import Build
+from edgechat.native.accelerators.devices import Build
 
 DRIVERS: dict[Vendor, tuple[str, ...]] = {
     "nvidia": ("CUDA", "Vulkan"),

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from edgechat.device.memory import Memory
-from edgechat.native.devices import NativeDevice
+from edgechat.native.accelerators.devices import NativeDevice
 
 Vendor = Literal["nvidia", "amd", "intel", "apple", "other"]
 Source = Literal["ggml", "nvml", "kernel", "torch"]

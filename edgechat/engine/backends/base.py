@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -187,6 +187,27 @@ class Vision(Protocol):
         """Free what `encode` needs of it. Any thread."""
 
 
+class DraftHead(Protocol):
+    """Layers that draft from the hidden states that a model's calls leave: its own (MTP), or EAGLE-3's."""
+
+    kind: Literal["mtp", "eagle3"]
+    longest: int
+    """Tokens of a draft."""
+
+    def can_draft(self, seq: int, length: int) -> bool:
+        """Say whether it knows all `length` tokens that have been computed of a sequence."""
+
+    def begin(self, tokens: Seq[tuple[int, int]]) -> Logits:
+        """Return logits [n, n_vocab] of what may follow the next token of each sequence.
+
+        tokens: sequences and the tokens that their next call will begin with; they have room for one call
+        together. The rows are valid until the next call. Raises CacheFull or DecodeFailed.
+        """
+
+    def extend(self, tokens: Seq[tuple[int, int]]) -> Logits:
+        """Return the logits after another token of each draft, for some of the sequences of the last call."""
+
+
 class Backend(Protocol):
     """A loaded model with its KV cache. Used by one thread; closed by its creator."""
 
@@ -199,6 +220,10 @@ class Backend(Protocol):
     """None: images cannot be shown to the model."""
     no_vision: str
     """Why its projector is not loaded; '' if it is, or if there is none."""
+    head: DraftHead | None
+    """None: no layers of the model itself draft."""
+    no_head: str
+    """Why they do not although the plan has them; '' if they do, or if there are none."""
     vocabulary: Vocabulary
     context: int
     """Cells of the cache, shared by all sequences."""

@@ -23,6 +23,7 @@ from edgechat.engine.backends.base import (
     CacheFull,
     Capabilities,
     Checkpoint,
+    DraftHead,
     Interrupted,
     Interruption,
     Logits,
@@ -31,12 +32,16 @@ from edgechat.engine.backends.base import (
     Vision,
     Vocabulary,
 )
+from edgechat.engine.backends.llama_cpp_head import LlamaCppHead
 from edgechat.engine.backends.media import Places, media_runs
 from edgechat.native import breakdown, logs
+from edgechat.native.assistant_context import AssistantContext
 from edgechat.native.buffers import Buffer, counted_once, is_mapped
+from edgechat.native.eagle_context import EagleContext
 from edgechat.native.handles import Aborted, Context, Model, build
+from edgechat.native.head_context import HeadContext
 from edgechat.native.vocabulary import NativeVocabulary
-from edgechat.planner.plan import LoadPlan
+from edgechat.planner.plan import DraftPlan, LoadPlan
 
 
 class LlamaCppModel:
@@ -111,13 +116,65 @@ class LlamaCppBackend(LlamaCppModel):
         self.state_format = f"llama.cpp {build()} {plan.cache_type} {attention}"
         self.vision: Vision | None = None
         self.no_vision = ""
+        self._head: LlamaCppHead | None = None
+        self.no_head = ""
         try:
-            self.vision = self._load_projector(plan)
-        except (BackendMissing, LoadFailed) as error:  # texts need no projector
-            self.no_vision = error.message
+            self._load_extras(plan)
         except BaseException:
             self.close()
             raise
+        self.head: DraftHead | None = self._head
+
+    def _load_extras(self, plan: LoadPlan) -> None:
+        """Load the plan's projector and its draft head; without them the model still reads and writes."""
+        try:
+            self.vision = self._load_projector(plan)
+        except (BackendMissing, LoadFailed) as error:
+            self.no_vision = error.message
+        try:
+            self._head = self._load_head(plan)
+        except LoadFailed as error:
+            self.no_head = error.message
+
+    def _load_head(self, plan: LoadPlan) -> LlamaCppHead | None:
+        """Make the context in which the model's own layers draft, or those of a file beside it."""
+        if plan.mtp:
+            head = LlamaCppHead(HeadContext(self._model, plan, self._context))
+            self._close_first(head.close)
+            self.state_format += " mtp"
+            return head
+        if plan.draft is None or plan.draft.kind == "model":
+            return None
+        with ExitStack() as stack:
+            layers = Model(Path(plan.draft.model_path), plan.draft)
+            stack.callback(layers.close)
+            head = LlamaCppHead(self._head_context(layers, plan.draft))
+            stack.callback(head.close)
+            self._close_first(stack.pop_all().close)
+        self.state_format += f" {plan.draft.model_name} {plan.draft.file_bytes}"
+        return head
+
+    def _head_context(self, layers: Model, draft: DraftPlan) -> HeadContext:
+        """Return the context of layers in a file of their own."""
+        if draft.kind == "eagle3":
+            return EagleContext(layers, draft, self._model, self._context)
+        if layers.architecture == "gemma4-assistant":
+            return AssistantContext(layers, draft, self._model, self._context)
+        if layers.architecture != self._model.architecture:
+            raise LoadFailed(
+                f"Layers of {layers.architecture} models cannot draft for {self._model.architecture} models."
+            )
+        return HeadContext(layers, draft, self._context)
+
+    def _close_first(self, close: Callable[[], None]) -> None:
+        """Close something before what it needs."""
+        close_rest = self._close
+
+        def close_all() -> None:
+            close()
+            close_rest()
+
+        self._close = close_all
 
     def _load_projector(self, plan: LoadPlan) -> Vision | None:
         """Load what shows images to the model, if the plan has it on this machine."""
@@ -126,13 +183,7 @@ class LlamaCppBackend(LlamaCppModel):
         from edgechat.engine.backends.llama_cpp_vision import LlamaCppVision
 
         vision = LlamaCppVision(plan, self, self._model, self._context)
-        model_close = self._close
-
-        def close() -> None:
-            vision.close()
-            model_close()
-
-        self._close = close
+        self._close_first(vision.close)
         if self.touched_bytes and not plan.projector.device:
             self.touched_bytes += plan.projector.weights_bytes
         self.state_format += f" {Path(plan.projector.path).name} {Path(plan.projector.path).stat().st_size}"
@@ -148,6 +199,8 @@ class LlamaCppBackend(LlamaCppModel):
         rows = self._context.decode(runs, abortable=abortable)
         if rows is None:
             raise CacheFull
+        if self._head is not None:
+            self._head.computed(parts)
         self._rolled_back.difference_update(part.seq for part in parts)
         self._alone = (parts[0].seq, len(parts[0].tokens)) if len(parts) == 1 else (-1, 0)
         return rows
@@ -164,6 +217,8 @@ class LlamaCppBackend(LlamaCppModel):
         if length < part.start or (length and not self._can_cut(part.seq, length)):
             self.truncate(part.seq, 0)
             return None
+        if self._head is not None:
+            self._head.missed(part.seq, part.start, part.tokens[: length - part.start])
         return length - part.start
 
     def interrupt(self) -> None:
@@ -192,6 +247,8 @@ class LlamaCppBackend(LlamaCppModel):
         """Cut a sequence; False where llama.cpp does not do it."""
         if not self._context.remove(seq, self.position_of(seq, length)):
             return False
+        if self._head is not None:
+            self._head.truncate(seq, length)
         self._keep_places(seq, self._places.get(seq, Places()).up_to(length))
         return True
 
@@ -207,6 +264,8 @@ class LlamaCppBackend(LlamaCppModel):
         run = next(media_runs(media.ids))
         places = self._places.get(seq, Places())
         self._keep_places(seq, Places([*places.runs, replace(run, start=start)]))
+        if self._head is not None:
+            self._head.stop(seq)
         self._rolled_back.discard(seq)
         self._alone = (-1, 0)
 
@@ -256,6 +315,8 @@ class LlamaCppBackend(LlamaCppModel):
         # A part of a recurrent state's history cannot be named, not even where it is all of it.
         self._context.copy(source, target, -1 if whole else self.position_of(source, length))
         self._keep_places(target, self._places.get(source, Places()).up_to(length))
+        if self._head is not None:
+            self._head.copy(source, target, length)
         # Cells behind a window are used again only where one sequence holds them, so none are shared.
         try:
             return not self._window or self.rewind(target, self.checkpoint(target))
@@ -269,16 +330,29 @@ class LlamaCppBackend(LlamaCppModel):
         # llama.cpp's own calls succeed everywhere, and give wrong logits on windowed models.
         if not self.capabilities.shifts:
             return False
-        return self._context.shift(seq, start, stop)
+        shifted = self._context.shift(seq, start, stop)
+        if shifted and self._head is not None:
+            self._head.shift(seq, start, stop)
+        return shifted
 
     def save(self, seq: int) -> npt.NDArray[np.uint8]:
-        return self._context.state(seq)
+        state = self._context.state(seq)
+        if self._head is None:
+            return state
+        size = np.array([len(state)], np.uint64).view(np.uint8)
+        return np.concatenate((size, state, self._head.save(seq)))
 
     def restore(self, seq: int, state: npt.NDArray[np.uint8], tokens: Sequence[int]) -> bool:
+        of_head = np.empty(0, np.uint8)
+        if self._head is not None:
+            size = int(state[:8].view(np.uint64)[0])
+            state, of_head = state[8 : 8 + size], state[8 + size :]
         self._keep_places(seq, Places(list(media_runs(tokens))))
         restored = self._context.set_state(seq, state) and self._length(seq) == len(tokens)
         if not restored:
             self._remove(seq, 0)
+        elif self._head is not None:
+            self._head.restore(seq, of_head, len(tokens))
         return restored
 
     def _can_cut(self, seq: int, length: int) -> bool:

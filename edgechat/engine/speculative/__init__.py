@@ -1,6 +1,6 @@
 """Speculative decoding that never loses: drafts of the next tokens, verified by one call of the target.
 
-drafters.py     what drafts: a small model, or the conversation's own n-grams
+*_drafter.py    what drafts: a small model, the model's own layers, or the conversation's own n-grams
 acceptance.py   how often they stand, by position and confidence
 step_cost.py    what a call of n tokens costs
 controller.py   how many tokens are worth drafting now, zero included

@@ -1,6 +1,6 @@
 """How often drafted tokens stand, learnt from those that were verified, by their confidence and position.
 
-Confidence comes in classes: of a small model by the probability that it gives its own token, of an n-gram
+Confidence comes in classes: of what computes its draft by the probability of its token, of an n-gram
 by the length of the match that it continues. Counts fade, so that a conversation that turns from prose to
 code is followed; what is seldom tried becomes unknown again, and is tried once more.
 """
@@ -16,17 +16,17 @@ from edgechat.engine.scheduling.draft import MOST, Source
 
 _PROBABILITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
 _MATCH_LENGTHS = (2, 3, 4, 6, 8, 12, 16, 24)
-CLASSES: dict[Source, int] = {"model": len(_PROBABILITIES) + 1, "ngram": len(_MATCH_LENGTHS) + 1}
+CLASSES: dict[Source, int] = dict.fromkeys(MOST, len(_PROBABILITIES) + 1) | {"ngram": len(_MATCH_LENGTHS) + 1}
 
 _FADING = 0.993  # factor of a count with each new observation: about the last 140 matter
-_PRIOR = {"model": 0.6, "ngram": 0.5}
+_PRIOR = {"model": 0.6, "mtp": 0.7, "eagle3": 0.7, "ngram": 0.5}
 _MATCH_PRIORS = (0.3, 0.3, 0.4, 0.5, 0.6, 0.75, 0.85, 0.9, 0.95)
 """By class of a match: text that has matched for long is being copied."""
 _PRIOR_N = 4.0  # observations that the prior counts as
 
 
 def class_of_probability(probability: float) -> int:
-    """Return the class of a token that a small model gives this probability."""
+    """Return the class of a token that a drafter gives this probability."""
     return bisect(_PROBABILITIES, probability)
 
 

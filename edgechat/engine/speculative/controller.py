@@ -14,7 +14,7 @@ fund of a few tokens and a quarter of a percent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -48,6 +48,17 @@ class DraftOffer:
 
 
 @dataclass(slots=True)
+class Rounds:
+    """What a drafter has computed in a step: a token of each of its drafts in every round."""
+
+    n: int = 0
+    seconds: float = 0.0
+
+
+_NO_ROUNDS: Mapping[Source, Rounds] = {}
+
+
+@dataclass(slots=True)
 class DraftChoice:
     """What to draft for a stream."""
 
@@ -59,9 +70,10 @@ class Controller:
     """The choice of lengths, and what it learns from each step."""
 
     def __init__(self, cost: StepCost, round_cost: float = 0.1) -> None:
-        """round_cost: of one token of the draft model, over C(1)."""
+        """round_cost: of one token of a drafter that computes its drafts, over C(1)."""
         self.cost = cost
-        self.round_cost = round_cost
+        self.round_costs: dict[Source, float] = {source: round_cost for source in MOST if source != "ngram"}
+        """What a drafter computes for each token of a draft, over C(1)."""
         self.acceptance: dict[Source, Acceptance] = {source: Acceptance(source) for source in MOST}
         self.purse = _FIRST_PURSE
         self.optimistic = False
@@ -124,21 +136,23 @@ class Controller:
             for offer, n in zip(chosen, best, strict=True)
         ]
 
-    def is_worth_drafting(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
-        """Say whether to draft another token with the model, those before it having these chances.
+    def is_worth_drafting(
+        self, source: Source, chances: Sequence[float], n_beside: int, longest: int
+    ) -> bool:
+        """Say whether to draft another token, those before it having these chances.
 
         n_beside: tokens that others draft in this step.
         """
-        ahead = self.prospects("model", len(chances))
+        ahead = self.prospects(source, len(chances))
         values = self._values([*chances, *ahead][:longest], n_beside)
-        now, price = max(values[: len(chances) + 1]), self._pace * self.round_cost
+        now, price = max(values[: len(chances) + 1]), self._price(source)
         return any(value - price * n > now for n, value in enumerate(values[len(chances) + 1 :], 1))
 
-    def is_worth_adding(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+    def is_worth_adding(self, source: Source, chances: Sequence[float], n_beside: int, longest: int) -> bool:
         """Say whether to draft a token with the last of these chances, which is not drawn yet."""
-        ahead = self.prospects("model", len(chances))
+        ahead = self.prospects(source, len(chances))
         values = self._values([*chances, *ahead][:longest], n_beside)
-        before, price = values[len(chances) - 1], self._pace * self.round_cost
+        before, price = values[len(chances) - 1], self._price(source)
         return any(value - price * n > before for n, value in enumerate(values[len(chances) :]))
 
     def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
@@ -168,7 +182,7 @@ class Controller:
         """
         rates = self.acceptance[source]
         ratio = self.cost.least_ratio if optimistic else self.cost.ratio
-        round_cost = self.round_cost if source == "model" else 0.0
+        round_cost = self.round_costs.get(source, 0.0)
         chances = [rates.at_position(at, optimistic=optimistic) for at in range(MOST[source])]
         made: Iterator[float] = accumulate(accumulate(chances, mul), initial=1.0)
         return max(tokens / (ratio(1 + n) + n * round_cost) for n, tokens in enumerate(made)) - 1.0
@@ -179,26 +193,28 @@ class Controller:
         n_made: int,
         seconds: float,
         *,
-        rounds: int = 0,
-        drafting: float = 0.0,
+        rounds: Mapping[Source, Rounds] = _NO_ROUNDS,
         deciding: float = 0.0,
     ) -> None:
         """Learn from a step that has made `n_made` tokens in `seconds` of decoding and verifying.
 
-        rounds: calls of the draft model before it, which took `drafting` seconds. deciding: seconds that
-        it took to find out what to draft.
+        rounds: what drafters have computed before it. deciding: seconds that it took to find out what to
+        draft.
         """
         self.cost.observe(n_rows, seconds)
         if self.cost.level > 0:
             self._decision_cost += 0.1 * (min(deciding / self.cost.level, 10.0) - self._decision_cost)
-        if rounds and self.cost.level > 0:
-            self.round_cost += 0.1 * (min(drafting / rounds / self.cost.level, 10.0) - self.round_cost)
         plain = self.cost.ratio(self._streams)
-        spent = self.cost.ratio(n_rows) + rounds * self.round_cost
+        spent = self.cost.ratio(n_rows)
+        for source, made_of in rounds.items():
+            if made_of.n and self.cost.level > 0:
+                cost = min(made_of.seconds / made_of.n / self.cost.level, 10.0)
+                self.round_costs[source] += 0.1 * (cost - self.round_costs[source])
+            spent += made_of.n * self.round_costs[source]
         made = n_made * plain / self._streams
         self.purse = min(self.purse + _ALLOWANCE * plain, _FULL_PURSE)
         self._fund = min(self._fund + _FUNDING * plain, _FUND)
-        if n_rows > self._streams or rounds:
+        if n_rows > self._streams or any(one.n for one in rounds.values()):
             spent += self._decision_cost
             self._since_plain += 1
             self.purse = min(self.purse + made - spent, _FULL_PURSE)
@@ -218,6 +234,10 @@ class Controller:
         """Tokens for each C(1) of time: of plain decoding, or what is made of late where that is more."""
         return max(1.0, self.speedup) * self._streams / self.cost.ratio(self._streams)
 
+    def _price(self, source: Source) -> float:
+        """Return what drafting a token costs, in tokens."""
+        return self._pace * self.round_costs.get(source, 0.0)
+
     @property
     def _margin(self) -> float:
         return _MARGIN * self._streams + self._pace * self._decision_cost
@@ -229,12 +249,15 @@ class Controller:
 
     def _drafting(self, offers: Sequence[DraftOffer | None], lengths: Sequence[int]) -> float:
         """Return what drafting costs: streams draft together, in as many rounds as the longest draft."""
-        rounds = [n for offer, n in zip(offers, lengths, strict=True) if offer and offer.source == "model"]
-        return max(rounds, default=0) * self.round_cost
+        rounds: dict[Source, int] = {}
+        for offer, n in zip(offers, lengths, strict=True):
+            if offer is not None:
+                rounds[offer.source] = max(rounds.get(offer.source, 0), n)
+        return sum(n * self.round_costs.get(source, 0.0) for source, n in rounds.items())
 
     def _value_alone(self, offer: DraftOffer) -> float:
         """Return what an offer is worth if no other stream drafts."""
-        price = self._pace * self.round_cost if offer.source == "model" else 0.0
+        price = self._price(offer.source)
         return max((value - n * price for n, value in enumerate(self._values(offer.chances, 0))), default=0.0)
 
     def _values(self, chances: Sequence[float], n_beside: int) -> list[float]:

@@ -38,7 +38,7 @@ class DraftRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     place: str
     shapes: dict[int, Shape] = {}
-    round_cost: float = 0.0
+    round_costs: dict[Source, float] = {}
     rates: dict[Source, AcceptanceRates] = {}
     when: float = 0.0
     """In seconds since 1970."""
@@ -66,8 +66,9 @@ class DraftHistory:
         for record in _read():
             if record.place == self._place:
                 controller.cost.start_with(record.shapes)
-                if 0 < record.round_cost <= _MOST_ROUND_COST:
-                    controller.round_cost = record.round_cost
+                for source, cost in record.round_costs.items():
+                    if source in controller.round_costs and 0 < cost <= _MOST_ROUND_COST:
+                        controller.round_costs[source] = cost
                 for source, rates in record.rates.items():
                     controller.acceptance[source].start_with(rates.by_class, rates.by_position)
 
@@ -84,7 +85,7 @@ class DraftHistory:
         own = DraftRecord(
             place=self._place,
             shapes=controller.cost.shapes,
-            round_cost=controller.round_cost,
+            round_costs=controller.round_costs,
             rates=rates,
             when=now,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from edgechat.base.errors import DecodeFailed
@@ -16,8 +16,11 @@ from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.draft import MOST, Draft, Source
 from edgechat.engine.scheduling.scheduler import Planned, Scheduler
 from edgechat.engine.scheduling.sequence import Sequence as Stream
-from edgechat.engine.speculative.controller import Controller, DraftOffer
-from edgechat.engine.speculative.drafters import DraftRequest, ModelDrafter, NgramDrafter
+from edgechat.engine.speculative.controller import Controller, DraftOffer, Rounds
+from edgechat.engine.speculative.head_drafter import HeadDrafter
+from edgechat.engine.speculative.model_drafter import ModelDrafter
+from edgechat.engine.speculative.ngram_drafter import NgramDrafter
+from edgechat.engine.speculative.round_drafter import DraftRequest, RoundDrafter
 from edgechat.engine.speculative.step_cost import LARGEST
 from edgechat.planner.plan import LoadPlan
 
@@ -37,12 +40,16 @@ class _Step:
     n_streams: int
     n_rows: int
     began: float
-    drafting: float = 0.0
-    rounds: int = 0
+    rounds: dict[Source, Rounds] = field(default_factory=dict)
     reading: float = 0.0
     deciding: float = 0.0
     skipped: bool = False
     """It was not decided whether a draft pays."""
+
+    @property
+    def drafting(self) -> float:
+        """Seconds that drafters have computed."""
+        return sum(rounds.seconds for rounds in self.rounds.values())
 
 
 class Speculation:
@@ -55,36 +62,49 @@ class Speculation:
         controller: Controller,
         *,
         model: ModelDrafter | None = None,
+        head: HeadDrafter | None = None,
         ngram: NgramDrafter | None = None,
     ) -> None:
         self.controller = controller
-        self.sources: frozenset[Source] = frozenset({"model", "ngram"})
+        self.sources: frozenset[Source] = frozenset(MOST)
         """The sources that may be used."""
         self.lengths: tuple[int, ...] = ()
         """Tokens drafted for each stream in the last step that could draft."""
         self._backend = backend
         self._scheduler = scheduler
         self._model = model
+        self._head = head
         self._ngram = ngram
         self._step: _Step | None = None
         self._to_skip = 0.0
         self._reply_length = _FIRST_REPLY_LENGTH
-        self._read_cost = controller.round_cost / 8
+        self._read_cost = controller.round_costs["model"] / 8
 
     def warm_up(self, token: Sequence[int], seconds: float, *, whole: bool) -> None:
-        """Measure what a token of the draft model costs, over the target's `seconds`."""
+        """Measure what a token of each drafter costs, over the target's `seconds`."""
         self.controller.cost.observe(1, seconds)
-        if self._model is None:
-            return
-        try:
-            self.controller.round_cost = self._model.warm_up(token, whole=whole) / seconds
-            self._read_cost = self.controller.round_cost / 8
-        except (DecodeFailed, CacheFull) as error:
-            self._drop_model(error)
+        costs = self.controller.round_costs
+        if self._head is not None:
+            try:
+                costs[self._head.source] = self._head.warm_up(token) / seconds
+            except (DecodeFailed, CacheFull) as error:
+                self._drop(self._head, error)
+        if self._model is not None:
+            try:
+                costs["model"] = self._model.warm_up(token, whole=whole) / seconds
+                self._read_cost = costs["model"] / 8
+            except (DecodeFailed, CacheFull) as error:
+                self._drop(self._model, error)
 
     def names(self, plan: LoadPlan) -> tuple[str, ...]:
         """Return the names of the drafters."""
-        names = {"model": plan.draft.model_name if plan.draft else "", "ngram": "n-grams"}
+        small = plan.draft.model_name if plan.draft else ""
+        names = {
+            "model": small,
+            "mtp": "its own layers (MTP)" if plan.mtp else small,
+            "eagle3": small,
+            "ngram": "n-grams",
+        }
         return tuple(names[source] for source in self.present if names[source])
 
     @property
@@ -94,12 +114,13 @@ class Speculation:
 
     @property
     def _has_drafter(self) -> bool:
-        return self._model is not None or self._ngram is not None
+        return any((self._model, self._head, self._ngram))
 
     @property
     def present(self) -> tuple[Source, ...]:
         """The sources of drafts that may be used now."""
-        drafters: dict[Source, object] = {"model": self._model, "ngram": self._ngram}
+        of_head: dict[Source, object] = {self._head.source: self._head} if self._head is not None else {}
+        drafters: dict[Source, object] = {"model": self._model, **of_head, "ngram": self._ngram}
         usable = self.sources if self.drafts else frozenset()
         return tuple(source for source, drafter in drafters.items() if drafter and source in usable)
 
@@ -155,25 +176,27 @@ class Speculation:
         chosen = self.controller.choose(offers, most)
         drafts: list[Draft | None] = [None] * len(streams)
         n_chosen = sum(choice.length for choice in chosen if choice)
-        n_with_model = sum(choice.source == "model" for choice in chosen if choice)
-        more = (most - n_chosen) // max(n_with_model, 1)
-        requests: list[DraftRequest] = []
+        n_computed = sum(choice.source != "ngram" for choice in chosen if choice)
+        more = (most - n_chosen) // max(n_computed, 1)
+        requests: dict[Source, list[DraftRequest]] = {}
         for at, (choice, ngram) in enumerate(zip(chosen, ngrams, strict=True)):
             if choice is None:
                 continue
             if choice.source == "ngram" and ngram is not None:
                 ngram.cut(choice.length)
                 drafts[at] = ngram
-            elif choice.source == "model":
-                drafts[at] = draft = Draft("model")
+            elif choice.source != "ngram":
+                drafts[at] = draft = Draft(choice.source)
                 # Confidence may make it longer than was thought good, as far as there is room for all.
-                longest = min(limits[at], MOST["model"], choice.length + more)
-                pays = partial(self._pays, n_beside=n_chosen - choice.length, longest=longest)
+                longest = min(limits[at], self._longest(choice.source), choice.length + more)
+                pays = partial(self._pays, choice.source, n_beside=n_chosen - choice.length, longest=longest)
                 to_add = partial(pays, self.controller.is_worth_adding)
                 to_draft = partial(pays, self.controller.is_worth_drafting)
-                requests.append(DraftRequest(streams[at], draft, longest, to_add, to_draft))
+                request = DraftRequest(streams[at], draft, longest, to_add, to_draft)
+                requests.setdefault(choice.source, []).append(request)
+        for source, of_source in requests.items():
+            self._ask(source, of_source, step)
         if requests:
-            self._ask_model(requests, step)
             self._cut_unprofitable(drafts)
         self.lengths = tuple(len(draft.tokens) if draft else 0 for draft in drafts)
         return [self._append_draft(pair, draft, step) for pair, draft in zip(planned, drafts, strict=True)]
@@ -203,7 +226,17 @@ class Speculation:
         may = "model" in self.sources and limit > 0 and not stream.media  # the small model sees nothing
         if self._model is not None and may and self._is_ready(self._model, stream):
             offers.append(DraftOffer("model", self.controller.prospects("model")[:limit]))
+        head = self._head
+        if head is not None and head.source in self.sources and limit > 0 and head.is_ready(stream):
+            prospects = self.controller.prospects(head.source)[: self._longest(head.source)]
+            offers.append(DraftOffer(head.source, prospects[:limit]))
         return offers
+
+    def _longest(self, source: Source) -> int:
+        """Return how many tokens a drafter can draft."""
+        if self._head is not None and source == self._head.source:
+            return min(MOST[source], self._head.longest)
+        return MOST[source]
 
     def _is_ready(self, model: ModelDrafter, stream: Stream) -> bool:
         """Say whether the draft model has read the stream; let it read on if that seems worth the time."""
@@ -225,7 +258,7 @@ class Speculation:
             if not model.read(stream, n):
                 return False
         except DecodeFailed as error:
-            self._drop_model(error)
+            self._drop(model, error)
             return False
         seconds = time.perf_counter() - began
         if self._step is not None:
@@ -235,20 +268,29 @@ class Speculation:
         return behind - n <= _READ_INLINE
 
     def _pays(
-        self, decide: Callable[..., bool], classes: Sequence[int], *, n_beside: int, longest: int
+        self,
+        source: Source,
+        decide: Callable[..., bool],
+        classes: Sequence[int],
+        *,
+        n_beside: int,
+        longest: int,
     ) -> bool:
-        return decide(self.controller.chances(classes, "model"), n_beside, longest)
+        return decide(source, self.controller.chances(classes, source), n_beside, longest)
 
-    def _ask_model(self, requests: list[DraftRequest], step: _Step) -> None:
-        assert self._model is not None
+    def _ask(self, source: Source, requests: list[DraftRequest], step: _Step) -> None:
+        """Have drafts computed."""
+        drafter = self._model if source == "model" else self._head
+        assert drafter is not None
+        step.rounds[source] = rounds = Rounds()
         began = time.perf_counter()
         try:
-            step.rounds = self._model.draft(requests)
+            rounds.n = drafter.draft(requests)
         except DecodeFailed as error:
             for request in requests:
                 request.draft.cut(0)
-            self._drop_model(error)
-        step.drafting = time.perf_counter() - began
+            self._drop(drafter, error)
+        rounds.seconds = time.perf_counter() - began
 
     def _cut_unprofitable(self, drafts: list[Draft | None]) -> None:
         """Leave out what is not worth verifying after all.
@@ -256,9 +298,9 @@ class Speculation:
         Not of what was drawn: which of its tokens are verified must not depend on what they are.
         """
         for draft in drafts:
-            if draft is not None and draft.source == "model" and draft.distributions is None:
+            if draft is not None and draft.source != "ngram" and draft.distributions is None:
                 beside = sum(len(one.tokens) for one in drafts if one is not None) - len(draft.tokens)
-                chances = self.controller.chances(draft.confidence, "model")
+                chances = self.controller.chances(draft.confidence, draft.source)
                 draft.cut(self.controller.worth_verifying(chances, beside))
 
     def _append_draft(
@@ -272,11 +314,15 @@ class Speculation:
         tokens = [*part.tokens, *draft.tokens]
         return stream, BatchPart(part.seq, part.start, tokens, len(tokens))
 
-    def _drop_model(self, error: Exception) -> None:
-        """Go on without the draft model, which is broken."""
-        _LOG.warning("the draft model is no longer used: %s", error)
-        self.close()
-        self._model = None
+    def _drop(self, drafter: RoundDrafter, error: Exception) -> None:
+        """Go on without a drafter, which is broken."""
+        if drafter is self._model:
+            _LOG.warning("the draft model is no longer used: %s", error)
+            self.close()
+            self._model = None
+        else:
+            _LOG.warning("the model's draft head is no longer used: %s", error)
+            self._head = None
 
     def stop(self) -> None:
         """Draft no more: there is a bug in drafting, and replies do not need it."""
@@ -315,7 +361,6 @@ class Speculation:
                 n_made,
                 decoding,
                 rounds=step.rounds,
-                drafting=step.drafting,
                 deciding=step.deciding,
             )
             plain = n_made * self.controller.cost.seconds(step.n_streams) / step.n_streams
@@ -340,7 +385,7 @@ class Speculation:
 
     def forget(self, stream: Stream) -> None:
         """Forget a stream that has ended or has other tokens now."""
-        for drafter in (self._model, self._ngram):
+        for drafter in (self._model, self._head, self._ngram):
             if drafter is not None:
                 drafter.forget(stream)
 

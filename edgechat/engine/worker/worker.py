@@ -31,8 +31,8 @@ from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
 from edgechat.engine.scheduling.preparation import fault
 from edgechat.engine.speculative.controller import Controller
-from edgechat.engine.speculative.drafters import load_draft
 from edgechat.engine.speculative.learned import DraftHistory
+from edgechat.engine.speculative.model_drafter import load_draft
 from edgechat.engine.speculative.step_cost import StepCost, expected_shape
 from edgechat.engine.types import (
     CachePolicy,
@@ -166,7 +166,8 @@ def load(
     differences = load_report.loaded(
         backend.buffers, backend.touched_bytes, anonymous_memory(), vocabulary.size
     )
-    drafter, no_draft = load_draft(plan.for_draft(), backend, lambda draft: open_backend(draft, None))
+    small = plan.for_draft() if plan.draft and plan.draft.kind == "model" else None
+    drafter, no_draft = load_draft(small, backend, lambda draft: open_backend(draft, None))
     engine = EngineCore(
         backend,
         template,
@@ -202,7 +203,7 @@ def load(
         buffers=backend.buffers,
         differences=differences,
         drafters=engine.speculation.names(plan),
-        no_draft=no_draft or plan.no_draft or engine.speculation.why_off,
+        no_draft=no_draft or backend.no_head or plan.no_draft or engine.speculation.why_off,
         memory_bytes=psutil.Process().memory_info().rss,
     )
     return engine, model, load_report

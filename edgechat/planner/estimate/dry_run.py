@@ -18,9 +18,9 @@ from edgechat.base.process.child import Child, ChildLost
 from edgechat.base.text import one_line
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.skeleton import write_skeleton
-from edgechat.native import devices
+from edgechat.native.accelerators import devices
+from edgechat.native.accelerators.devices import DeviceInventory
 from edgechat.native.buffers import Breakdown
-from edgechat.native.devices import DeviceInventory
 from edgechat.native.params import LoadParams
 
 MEMORY_LIMIT = 1 << 30
@@ -108,7 +108,7 @@ class DryRun:
     def inventory(self, rpc: tuple[str, ...] = ()) -> DeviceInventory:
         """Return llama.cpp's devices and their free memory; no model need be shown. Raises DryRunFailed.
 
-        See `native.devices.read_inventory`, which asks another child process.
+        See `native.accelerators.devices.read_inventory`, which asks another child process.
         """
         answer = self._answer(DevicesQuestion(rpc), devices.TIME_LIMIT)
         if answer.inventory is None:

@@ -15,8 +15,8 @@ from edgechat.base.errors import EdgechatError
 from edgechat.base.process import child, spawn
 from edgechat.models.formats.gguf import read_header
 from edgechat.native import breakdown, logs
+from edgechat.native.accelerators.devices import inventory
 from edgechat.native.buffers import Breakdown
-from edgechat.native.devices import inventory
 from edgechat.native.handles import Context, Model
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.dry_run import AnyQuestion, DevicesQuestion, DryRunAnswer, DryRunQuestion

@@ -45,12 +45,12 @@ class BuiltInGroup:
         """See ToolServer."""
         return [self._spec(self._tools[name]) for name in sorted(self._tools)]
 
-    async def call(self, name: str, arguments: str) -> ToolResult:
+    async def call(self, tool: ToolSpec, arguments: str) -> ToolResult:
         """See ToolServer."""
-        tool = self._tools[name]
+        called = self._tools[tool.name]
         try:
-            checked = msgspec.json.decode(arguments, type=tool.arguments)
-            return ToolResult(text=await tool.run(checked))
+            checked = msgspec.json.decode(arguments, type=called.arguments)
+            return ToolResult(text=await called.run(checked))
         except msgspec.MsgspecError as error:
             return ToolResult(text=f"Error: wrong arguments: {error}.", failed=True)
         except ToolFailure as error:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -38,18 +36,13 @@ from edgechat.tools.mcp.messages import (
     ToolsListed,
 )
 from edgechat.tools.mcp.results import result_of, specs_of
+from edgechat.tools.mcp.stdio import server_process
 from edgechat.tools.mcp.watch import ServerLog, Watch
 from edgechat.tools.tool import MAX_TOOLS, inert
 
 if TYPE_CHECKING:
     from mcp import Client
 
-# What a command needs to be found and to find its own files; nothing else of the user's is passed on.
-NEEDED = ("HOME", "PATH", "TMPDIR")
-NEEDED_ON_WINDOWS = (
-    *("APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATH", "PATHEXT", "PROGRAMFILES"),
-    *("SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "USERPROFILE", "WINDIR"),
-)
 _MOST_PAGES = 32
 _LISTED_FOR = 60.0
 """Seconds after which a server that does not say when its tools change is asked again."""
@@ -96,10 +89,14 @@ class Bridge:
             loop.call_soon_threadsafe(queue.put_nowait, None)
 
     async def _serve(self, start: StartServer, queue: asyncio.Queue[ToChild | None]) -> None:
-        self._log = ServerLog(start.log)
-        async with _connected(start.config, self._log.file_descriptor, self._on_message) as client:
-            if not start.config.url:
-                self._watch.find_server()
+        if start.config.url:
+            from edgechat.tools.mcp.http import over_http
+
+            transport = over_http(start.config, self._watch.end)
+        else:
+            self._log, watch = ServerLog(), self._watch
+            transport = server_process(start.config, self._log.descriptor, watch.server_started, watch.end)
+        async with _connected(transport, self._on_message) as client:
             info = client.server_info
             title = one_line(inert(f"{info.title or info.name} {info.version}"), 120) if info else ""
             self._send(ServerStarted(title, client.protocol_version))
@@ -168,8 +165,7 @@ class Bridge:
             self._listed = None
 
     def _lost(self, why: str) -> None:
-        said = self._log.tail if self._log is not None else ""
-        self._send(ServerLost(why, inert(said)))
+        self._send(ServerLost(why, inert(self._log.tail()) if self._log is not None else ""))
 
     def _send(self, message: FromChild) -> None:
         with self._sending:
@@ -184,30 +180,12 @@ class _TooMany(Exception):
 
 
 @asynccontextmanager
-async def _connected(config: ServerConfig, log: int, on_message: Any) -> AsyncIterator[Client]:
-    """Start or reach a server, and speak MCP with it. Sampling, elicitation and roots are refused."""
-    import httpx2
-    from mcp import Client, StdioServerParameters
-    from mcp.client.stdio import stdio_client
-    from mcp.client.streamable_http import streamable_http_client
+async def _connected(transport: Any, on_message: Any) -> AsyncIterator[Client]:
+    """Speak MCP with a server. Sampling, elicitation and roots are refused."""
+    from mcp import Client
     from mcp_types import Implementation
 
     logging.disable()  # the SDK's lines about each message that is not valid would fill the disk
-    http = None
-    if config.url:
-        timeout = httpx2.Timeout(30.0, read=_READ_SECONDS)
-        http = httpx2.AsyncClient(headers=config.headers, timeout=timeout, follow_redirects=False)
-        transport = streamable_http_client(config.url, http_client=http)
-    else:
-        environment = only_needed_environment()
-        parameters = StdioServerParameters(
-            command=config.command,
-            args=list(config.args),
-            env={**environment, **config.env},
-            cwd=config.cwd or os.path.expanduser("~"),
-            encoding_error_handler="replace",
-        )
-        transport = stdio_client(parameters, errlog=os.fdopen(log, "w"))
     client = Client(
         transport,
         read_timeout_seconds=_READ_SECONDS,
@@ -216,24 +194,8 @@ async def _connected(config: ServerConfig, log: int, on_message: Any) -> AsyncIt
         input_required_max_rounds=1,
         cache=None,
     )
-    try:
-        async with client:
-            yield client
-    finally:
-        if http is not None:
-            await http.aclose()
-
-
-def only_needed_environment() -> dict[str, str]:
-    """Reduce this process's environment to what every server gets, and return that.
-
-    The SDK would pass on more of it: the user's name, shell and terminal.
-    """
-    needed = NEEDED_ON_WINDOWS if sys.platform == "win32" else NEEDED
-    environment = {name: os.environ[name] for name in needed if name in os.environ}
-    os.environ.clear()
-    os.environ.update(environment)
-    return environment
+    async with client:
+        yield client
 
 
 def _why_lost(error: BaseException, config: ServerConfig) -> str:

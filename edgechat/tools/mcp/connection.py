@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,14 +62,16 @@ class McpConnection:
 
         config: with the values of variables.
         """
-        options = spawn.options(asyncio.subprocess.DEVNULL)
+        log = _open_log(config)
         try:
-            process = await asyncio.create_subprocess_exec(*spawn.command("mcp"), **options)
+            process = await asyncio.create_subprocess_exec(*spawn.command("mcp"), **spawn.options(log))
         except OSError as error:
             raise ToolError(f"{_named(config)} cannot be started: {error.strerror}.") from error
+        finally:
+            os.close(log)
         connection = cls(config, process)
         try:
-            connection._send(StartServer(config, _log_path(config)))
+            connection._send(StartServer(config))
             async with asyncio.timeout(START_SECONDS):
                 started = await asyncio.shield(connection._started)
         except TimeoutError as error:
@@ -91,6 +94,7 @@ class McpConnection:
             async with asyncio.timeout(LIST_SECONDS):
                 listed = await self._request(lambda id: ListTools(id))
         except TimeoutError as error:
+            await self.close()  # it hangs
             raise self.error(f"did not list its tools within {LIST_SECONDS:.0f} seconds") from error
         assert isinstance(listed, ToolsListed)
         return listed
@@ -119,7 +123,7 @@ class McpConnection:
         lines = [one_line(line, 200) for line in said.splitlines() if line.strip()]
         last = f" It last said: {lines[-1].rstrip('.')}." if lines else ""
         return ToolError(
-            f"{_named(self._config)} {why}.{last}",
+            f"{_named(self._config)} {why.rstrip('.')}.{last}",
             hint=f"To try it alone, with all that it says: edgechat mcp test {self._config.name}",
         )
 
@@ -188,10 +192,14 @@ def _named(config: ServerConfig) -> str:
     return f"The tool server {config.name}"
 
 
-def _log_path(config: ServerConfig) -> str:
-    """Return the path of the file for what a server says; '' if there is no folder for it."""
+def log_path(config: ServerConfig) -> Path:
+    """Return the path of the file for what a server writes to stderr. Raises FolderError."""
+    return paths.log_dir() / f"mcp-{config.name.replace(' ', '-')}.log"
+
+
+def _open_log(config: ServerConfig) -> int:
+    """Open a server's log anew; the null device if there is no place for it."""
     try:
-        folder: Path = paths.log_dir()
-    except FolderError:
-        return ""
-    return str(folder / f"mcp-{config.name.replace(' ', '-')}.log")
+        return paths.private(log_path(config), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    except (OSError, FolderError):
+        return os.open(os.devnull, os.O_WRONLY)

@@ -13,8 +13,6 @@ class StartServer(msgspec.Struct, frozen=True, tag=True):
 
     config: ServerConfig
     """With the values of variables."""
-    log: str
-    """The path of a file for what the server writes to stderr; '': nowhere."""
 
 
 class ListTools(msgspec.Struct, frozen=True, tag=True):

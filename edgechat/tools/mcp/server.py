@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from edgechat.base.errors import ToolError
 from edgechat.base.offline import offline_by
 from edgechat.base.process.spawn import frozen
+from edgechat.base.text import one_line
 from edgechat.tools.config import ServerConfig
 from edgechat.tools.mcp.connection import McpConnection
 from edgechat.tools.tool import ToolResult, ToolSpec
@@ -30,6 +31,7 @@ class McpServer:
         self._config = config
         self._connection: McpConnection | None = None
         self._starting = asyncio.Lock()
+        self._start: asyncio.Future[McpConnection] | None = None
         self._starts = deque[float](maxlen=MOST_STARTS)
         self._failed: tuple[float, ToolError] | None = None
         self._closed = False
@@ -54,18 +56,23 @@ class McpServer:
         self.left_out = listed.left_out
         return listed.tools
 
-    async def call(self, name: str, arguments: str) -> ToolResult:
+    async def call(self, tool: ToolSpec, arguments: str) -> ToolResult:
         """See ToolServer."""
         connection = await self._running()
-        called = await connection.call(name, arguments)
+        if tool not in (await connection.list()).tools:  # the user consented to another one
+            name = one_line(tool.name, 60)
+            raise connection.error(f"has changed its tool {name} since it was offered, which is not called")
+        called = await connection.call(tool.name, arguments)
         return ToolResult(text=called.text, images=called.images, failed=called.failed)
 
     async def close(self) -> None:
         """See ToolServer."""
         self._closed = True
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+        if self._start is not None:
+            self._start.cancel()
+            await asyncio.wait([self._start])
+        if self._connection is not None:
+            await self._connection.close()
 
     async def _running(self) -> McpConnection:
         """Return the connection, after starting the server if it does not run."""
@@ -74,24 +81,25 @@ class McpServer:
                 return self._connection
             self._check_may_start()
             if self._connection is not None:
-                ended, self._connection = self._connection, None
-                await ended.close()
+                await self._connection.close()
+            self._start = asyncio.ensure_future(McpConnection.start(self._config.resolved()))
             try:
-                connection = await McpConnection.start(self._config.resolved())
+                self._connection = await self._start
             except ToolError as error:
                 self._failed = time.monotonic(), error
                 raise
+            except asyncio.CancelledError:
+                if self._closed:
+                    raise self._was_closed() from None
+                raise
             self._starts.append(time.monotonic())
-            if self._closed:
-                await connection.close()
-                raise ToolError(f"The tool server {self.name} was closed.")
-            self._failed, self._connection = None, connection
-            return connection
+            self._failed = None
+            return self._connection
 
     def _check_may_start(self) -> None:
         now, test = time.monotonic(), f"edgechat mcp test {self.name}"
         if self._closed:
-            raise ToolError(f"The tool server {self.name} was closed.")
+            raise self._was_closed()
         if self._failed is not None and now < self._failed[0] + _PAUSE:
             raise self._failed[1]
         if len(self._starts) == MOST_STARTS and now < self._starts[0] + STARTS_WITHIN:
@@ -106,3 +114,6 @@ class McpServer:
         host = urlsplit(self._config.url).hostname
         if host is not None and host not in _LOOPBACK and (switch := offline_by()) is not None:
             raise ToolError(f"The tool server {self.name} is not used: {switch} keeps edgechat offline.")
+
+    def _was_closed(self) -> ToolError:
+        return ToolError(f"The tool server {self.name} was closed.")

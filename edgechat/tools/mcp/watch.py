@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import BinaryIO, NoReturn
+from typing import NoReturn
 
 import psutil
 
@@ -18,13 +18,13 @@ from edgechat.base.process.child import resident_bytes
 
 _MEMORY = 512 * 2**20
 """Of the child. The SDK alone takes some 80 MiB."""
-_POLL_SECONDS = 0.25
+_POLL_SECONDS = 1.0
 _BUSY_WINDOW, _BUSY_SECONDS = 10.0, 4.0
 """A child that computes for so long in such a time is being flooded, or is caught in a schema."""
 GRACE_SECONDS = 1.5
 """For a server to end by itself, once its input is closed."""
 _LOG_BYTES = 2**20
-_TAIL_BYTES = 2048
+_TAIL_BYTES, _TAIL_SECONDS = 2048, 0.3
 
 
 class Watch:
@@ -37,10 +37,9 @@ class Watch:
         self._ending = threading.Lock()
         threading.Thread(target=self._run, daemon=True, name="watch").start()
 
-    def find_server(self) -> None:
-        """Watch the process of the server, which has just been started."""
-        children = psutil.Process().children()
-        self._server = children[0].pid if children else None
+    def server_started(self, pid: int) -> None:
+        """Watch the process of the server."""
+        self._server = pid
 
     def end(self, why: str) -> NoReturn:
         """End the server and this process, at once."""
@@ -83,34 +82,25 @@ class Watch:
 
 
 class ServerLog:
-    """What a server writes to stderr: the beginning of it in a file, its end for messages."""
+    """What a server writes to stderr: the beginning of it for this process's own, its end for messages."""
 
-    def __init__(self, path: str) -> None:
-        """path: of the file; '': none."""
+    def __init__(self) -> None:
         self._tail = b""
-        self._source, self.file_descriptor = os.pipe()
-        """The second is what the server writes to."""
-        target = None
-        with contextlib.suppress(OSError):
-            if path:
-                target = open(path, "wb", opener=_private)  # noqa: SIM115  (for the life of the process)
-        threading.Thread(target=self._run, args=(target,), daemon=True, name="log").start()
+        self._source, self.descriptor = os.pipe()
+        """The second is what the server writes to; whoever starts it closes it."""
+        self._reader = threading.Thread(target=self._run, daemon=True, name="log")
+        self._reader.start()
 
-    @property
     def tail(self) -> str:
-        """The end of what it wrote."""
+        """Return the end of what it wrote; of a server that has ended, all of the end."""
+        self._reader.join(_TAIL_SECONDS)
         return self._tail.decode("utf-8", "replace")
 
-    def _run(self, target: BinaryIO | None) -> None:
+    def _run(self) -> None:
         room = _LOG_BYTES
         while data := os.read(self._source, 65536):
             self._tail = (self._tail + data)[-_TAIL_BYTES:]
-            if target is not None and room > 0:
+            if room > 0:
                 with contextlib.suppress(OSError):
-                    target.write(data[:room])
-                    target.flush()
+                    os.write(2, data[:room])
                 room -= len(data)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -42,11 +42,13 @@ class Always(Controller):
             chosen.append(DraftChoice(offer.source, length) if offer and length else None)
         return chosen
 
-    def is_worth_drafting(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+    def is_worth_drafting(
+        self, source: Source, chances: Sequence[float], n_beside: int, longest: int
+    ) -> bool:
         """Go on until chance has it otherwise."""
         return self._random.random() < 0.8
 
-    def is_worth_adding(self, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+    def is_worth_adding(self, source: Source, chances: Sequence[float], n_beside: int, longest: int) -> bool:
         """Take what comes."""
         return True
 

@@ -11,7 +11,7 @@ import pytest
 
 from edgechat.engine.scheduling.draft import MOST, Source
 from edgechat.engine.speculative.acceptance import Acceptance, AcceptanceCounts, class_of_match
-from edgechat.engine.speculative.controller import Controller, DraftOffer
+from edgechat.engine.speculative.controller import Controller, DraftOffer, Rounds
 from edgechat.engine.speculative.step_cost import LARGEST, Shape, StepCost, expected_shape
 from edgechat.planner.estimate.speed import Forecast
 
@@ -53,7 +53,7 @@ class Run:
     ) -> None:
         self.controller = controller or Controller(StepCost(), round_cost)
         self.curve, self.chance, self.source = curve, chance, source
-        self.round_cost, self.noise = round_cost if source == "model" else 0.0, noise
+        self.round_cost, self.noise = round_cost if source != "ngram" else 0.0, noise
         self.random = random.Random(seed)
         self.made = self.spent = 0.0
         self.lengths: list[int] = []
@@ -68,18 +68,17 @@ class Run:
         classes = [5] * MOST[self.source]
         if controller.begin(1, 100):
             known = self.source == "ngram"
-            chances = controller.chances(classes, "ngram") if known else controller.prospects("model")
+            chances = controller.chances(classes, "ngram") if known else controller.prospects(self.source)
             choice = controller.choose([[DraftOffer(self.source, chances)]], len(classes))[0]
             length = choice.length if choice else 0
             if choice and not known:
                 rounds = 1
                 while rounds < len(classes):
-                    if not controller.is_worth_drafting(
-                        controller.chances(classes[:rounds], "model"), 0, len(classes)
-                    ):
+                    chances = controller.chances(classes[:rounds], self.source)
+                    if not controller.is_worth_drafting(self.source, chances, 0, len(classes)):
                         break
                     rounds += 1
-                length = controller.worth_verifying(controller.chances(classes[:rounds], "model"), 0)
+                length = controller.worth_verifying(controller.chances(classes[:rounds], self.source), 0)
         stood = 0
         while stood < length and self.random.random() < self.chance:
             stood += 1
@@ -87,7 +86,8 @@ class Run:
             controller.acceptance[self.source].observe(classes[:length], stood)
         cost = self.curve(1 + length) * math.exp(self.random.gauss(0, self.noise))
         drafting = rounds * self.round_cost
-        controller.observe(1 + length, 1 + stood, PLAIN * cost, rounds=rounds, drafting=PLAIN * drafting)
+        of_source = {self.source: Rounds(rounds, PLAIN * drafting)} if rounds else {}
+        controller.observe(1 + length, 1 + stood, PLAIN * cost, rounds=of_source)
         self.made += 1 + stood
         self.spent += cost + drafting
         self.lengths.append(length)
@@ -99,7 +99,7 @@ class Run:
         return max(made / (self.curve(1 + k) + k * self.round_cost) for k, made in enumerate(expected))
 
 
-@pytest.mark.parametrize("source", ["model", "ngram"])
+@pytest.mark.parametrize("source", ["model", "mtp", "ngram"])
 @pytest.mark.parametrize("curve", [linear(0.02), linear(0.5), linear(1.0), stairs], ids=NAME)
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 @pytest.mark.parametrize("seed", range(3))
@@ -109,7 +109,7 @@ def test_a_useless_draft_costs_next_to_nothing(source: Source, curve: Curve, noi
     assert run.spent <= plain * run.made + FIRST_PURSE
 
 
-@pytest.mark.parametrize("source", ["model", "ngram"])
+@pytest.mark.parametrize("source", ["model", "mtp", "ngram"])
 def test_drafts_that_begin_to_fail_do_not_cost_much_more(source: Source) -> None:
     """What was won before may be lost again up to a full purse, and no more."""
     run = Run(linear(0.1), 0.95, source).steps(1000)
@@ -120,7 +120,7 @@ def test_drafts_that_begin_to_fail_do_not_cost_much_more(source: Source) -> None
 
 @pytest.mark.parametrize("chance", [1.0, 0.9, 0.7])
 @pytest.mark.parametrize("curve", [linear(0.02), linear(0.1), linear(0.3), stairs], ids=NAME)
-@pytest.mark.parametrize("source", ["model", "ngram"])
+@pytest.mark.parametrize("source", ["model", "mtp", "ngram"])
 def test_a_good_draft_is_nearly_as_long_as_is_best(source: Source, curve: Curve, chance: float) -> None:
     run = Run(curve, chance, source).steps(500)
     run.made = run.spent = 0.0
@@ -131,7 +131,7 @@ def test_a_good_draft_is_nearly_as_long_as_is_best(source: Source, curve: Curve,
 
 @pytest.mark.parametrize("chance", [0.1, 0.3, 0.5])
 @pytest.mark.parametrize("slope", [0.02, 0.3, 1.0])
-@pytest.mark.parametrize("source", ["model", "ngram"])
+@pytest.mark.parametrize("source", ["model", "mtp", "ngram"])
 def test_it_never_loses(source: Source, slope: float, chance: float) -> None:
     run = Run(linear(slope), chance, source, noise=0.05).steps(3000)
     assert run.made / run.spent >= 0.96
@@ -192,7 +192,7 @@ def test_a_step_that_took_no_time_is_not_looked_at(seconds: float) -> None:
     assert cost.level == 0
 
 
-@pytest.mark.parametrize("source", ["model", "ngram"])
+@pytest.mark.parametrize("source", ["model", "mtp", "ngram"])
 def test_chances_are_learnt_by_class_and_position(source: Source) -> None:
     rates, rng = Acceptance(source), random.Random(1)
     for _ in range(800):

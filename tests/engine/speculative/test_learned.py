@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from edgechat.base import paths
 from edgechat.engine.scheduling.draft import MOST
-from edgechat.engine.speculative.controller import Controller, DraftOffer
+from edgechat.engine.speculative.controller import Controller, DraftOffer, Rounds
 from edgechat.engine.speculative.learned import DraftHistory
 from edgechat.engine.speculative.step_cost import LARGEST, StepCost
 from edgechat.planner.plan import LoadPlan
@@ -33,7 +33,8 @@ def experienced() -> Controller:
         controller.begin(1, 100)
         controller.acceptance["ngram"].observe([3] * 4, 4)
         controller.acceptance["model"].observe([9] * 4, 1)
-        controller.observe(n, 1, 0.02 * (1 + 0.1 * (n - 1)), rounds=2, drafting=0.02 * 0.3)
+        rounds = {"model": Rounds(2, 0.02 * 0.3)}
+        controller.observe(n, 1, 0.02 * (1 + 0.1 * (n - 1)), rounds=rounds)
     return controller
 
 
@@ -47,7 +48,7 @@ def is_new(controller: Controller) -> bool:
     fresh = Controller(StepCost())
     return (
         [controller.cost.ratio(n) for n in range(1, 9)] == [fresh.cost.ratio(n) for n in range(1, 9)]
-        and controller.round_cost == fresh.round_cost
+        and controller.round_costs == fresh.round_costs
         and all(controller.prospects(one) == fresh.prospects(one) for one in ("model", "ngram"))
     )
 
@@ -58,7 +59,7 @@ def check_sound(controller: Controller) -> None:
         controller.begin(1, depth)
         assert all(0 < controller.cost.ratio(n) < 1e6 for n in range(1, LARGEST + 1))
         assert all(0 < controller.cost.least_ratio(n) < 1e6 for n in range(1, LARGEST + 1))
-    assert 0 < controller.round_cost <= 10
+    assert all(0 < cost <= 10 for cost in controller.round_costs.values())
     for source in ("model", "ngram"):
         bid = DraftOffer(source, controller.prospects(source))
         assert all(0 <= chance < 1 for chance in bid.chances)
@@ -66,7 +67,7 @@ def check_sound(controller: Controller) -> None:
         assert choice is None or 0 < choice.length <= 8
         assert math.isfinite(controller.expected_gain(source))
     for n in (1, 5, 1, 3):
-        controller.observe(n, 1, 0.02, rounds=1, drafting=0.002)
+        controller.observe(n, 1, 0.02, rounds={"model": Rounds(1, 0.002)})
     assert math.isfinite(controller.purse)
 
 
@@ -77,7 +78,7 @@ def test_what_was_learnt_is_there_the_next_time() -> None:
     for n in (2, 5, 8):
         assert new.cost.ratio(n) == pytest.approx(old.cost.ratio(n))
         assert new.cost.least_ratio(n) < new.cost.ratio(n)
-    assert new.round_cost == pytest.approx(old.round_cost)
+    assert new.round_costs == pytest.approx(old.round_costs)
     assert new.prospects("ngram")[0] > 0.8
     assert new.prospects("model")[3] < 0.6
     check_sound(new)
@@ -164,7 +165,12 @@ def lessons(draw: st.DrawFn) -> dict[str, Any]:
         for source, n_classes in (("model", 11), ("ngram", 9))
     }
     depth = draw(st.sampled_from(["0", "1", "7", "8", "-1", "99999"]))
-    return {"shapes": {depth: shape}, "rates": counts, "round_cost": draw(numbers), "when": draw(numbers)}
+    return {
+        "shapes": {depth: shape},
+        "rates": counts,
+        "round_costs": {source: draw(numbers) for source in MOST if draw(st.booleans())},
+        "when": draw(numbers),
+    }
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from edgechat.engine.kv.prefix_cache import PrefixCache
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.snapshot import KINDS, MOST_RUNS, CacheMap, Run, Snapshot
-from edgechat.engine.speculative.drafters import ModelDrafter
+from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Event, Message
 from edgechat.engine.worker.inspection import Inspector, merge_small_runs, pinned_end
 from tests.counting import calls_of

@@ -16,7 +16,7 @@ import pytest
 from edgechat.base.errors import DryRunFailed
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.formats.header import GgufArray
-from edgechat.native.devices import read_inventory
+from edgechat.native.accelerators.devices import read_inventory
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate import dry_run as dry_runs
 from edgechat.planner.estimate.dry_run import DryRun

@@ -29,6 +29,7 @@ from edgechat.engine.backends.base import (
     CacheFull,
     Capabilities,
     Checkpoint,
+    DraftHead,
     Interruption,
     Logits,
     TokenDrawing,
@@ -121,6 +122,8 @@ class MlxBackend:
         self.interruption: Interruption | None = None
         self.vision: Vision | None = None
         self.no_vision = ""
+        self.head: DraftHead | None = None
+        self.no_head = ""
         self.state_format = f"mlx {version('mlx')} mlx-lm {version('mlx-lm')} {plan.cache_type}"
         self._sequences: dict[int, _Sequence] = {}
         self._n_calls = 0

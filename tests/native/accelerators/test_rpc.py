@@ -9,8 +9,8 @@ import socket
 import pytest
 
 from edgechat.base.errors import LoadFailed, ServerRefused
-from edgechat.native import rpc
-from edgechat.native.devices import read_inventory
+from edgechat.native.accelerators import rpc
+from edgechat.native.accelerators.devices import read_inventory
 from edgechat.native.handles import Model
 from edgechat.native.params import LoadParams
 from tests.kit import tiny

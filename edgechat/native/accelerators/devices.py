@@ -13,7 +13,7 @@ import msgspec
 
 from edgechat.base.errors import ServerRefused
 from edgechat.base.process.ask import ChildFailed, answer, ask
-from edgechat.native import rpc as servers
+from edgechat.native.accelerators import rpc as servers
 
 Kind = Literal["cpu", "gpu", "igpu", "accel", "meta"]
 _KINDS: tuple[Kind, ...] = ("cpu", "gpu", "igpu", "accel", "meta")  # enum ggml_backend_dev_type

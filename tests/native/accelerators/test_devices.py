@@ -6,7 +6,7 @@ import pytest
 
 from edgechat.base.process import spawn
 from edgechat.base.process.ask import ChildFailed
-from edgechat.native.devices import features_of, read_inventory
+from edgechat.native.accelerators.devices import features_of, read_inventory
 
 
 def test_this_build() -> None:
@@ -23,7 +23,7 @@ def test_this_build() -> None:
 def test_the_front_end_does_not_load_llama_cpp() -> None:
     import subprocess
 
-    code = "import sys, edgechat.native.devices; print('llama_cpp' in sys.modules)"
+    code = "import sys, edgechat.native.accelerators.devices; print('llama_cpp' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"
 

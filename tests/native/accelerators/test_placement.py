@@ -16,11 +16,11 @@ from edgechat.base.errors import LoadFailed, OutOfMemory
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native import breakdown, logs
+from edgechat.native.accelerators.devices import inventory
+from edgechat.native.accelerators.placement import experts_of_first
 from edgechat.native.buffers import Breakdown, Buffer, counted_once
-from edgechat.native.devices import inventory
 from edgechat.native.handles import Context, Model
 from edgechat.native.params import LoadParams
-from edgechat.native.placement import experts_of_first
 from edgechat.planner.estimate.dry_run import DryRunQuestion
 from edgechat.planner.estimate.dry_run_child import SkeletonLoader
 from tests.kit import KINDS, Spec, build, tiny

@@ -14,7 +14,8 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 
 from edgechat.base.errors import LoadFailed
-from edgechat.native import ggml, rpc
+from edgechat.native import ggml
+from edgechat.native.accelerators import rpc
 from edgechat.native.params import LoadParams
 
 

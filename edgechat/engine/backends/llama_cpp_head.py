@@ -1,0 +1,253 @@
+"""Layers that draft from a model's hidden states (MTP, EAGLE-3), and read them a call or more behind it.
+
+They need the hidden states that the model has after every token. Those of its last calls are kept here until
+there is a draft to make, and then read in the same call as the token to draft from, or until there are many.
+"""
+
+# ruff: noqa: D102  (base.py documents the methods of its protocols)
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from edgechat.engine.backends.base import BatchPart, CacheFull, Logits
+from edgechat.native.head_context import HeadContext, Rows
+
+_MOST_UNREAD = 32
+"""Tokens; more than are drafted at once, for those that are rejected must not have been read."""
+_LONGEST = 8
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What a head has read of a sequence."""
+
+    states: Rows
+    """The hidden states before each unread token, and the one after the last [len(unread) + 1, width]."""
+    n_read: int = 0
+    """Tokens in its cache ..."""
+    unread: list[int] = field(default_factory=list)
+    """... and those behind them that it will read."""
+    is_ahead: bool = False
+    """Whether a draft is in its cache, too."""
+    stopped: bool = False
+    """Whether the sequence goes on with what it cannot read."""
+
+    @property
+    def length(self) -> int:
+        """Tokens whose hidden states it was given."""
+        return self.n_read + len(self.unread)
+
+
+class LlamaCppHead:
+    """The draft head of a llama.cpp model, and what it has read of each sequence."""
+
+    def __init__(self, context: HeadContext) -> None:
+        self.kind: Literal["mtp", "eagle3"] = context.kind
+        self._context = context
+        # Several layers each predict one token further than the one before.
+        self._is_chained = context.n_layers > 1
+        self._reads_together = context.hands_out_all and not self._is_chained
+        self.longest = context.n_layers if self._is_chained else _LONGEST
+        self._readings: dict[int, _Reading] = {}
+        self._drafts: dict[int, tuple[list[int], Rows]] = {}
+        self._rows: dict[int, int] = {}
+
+    def _reading(self, seq: int) -> _Reading:
+        if seq not in self._readings:
+            # What a sequence begins with, too, is read with zeros before it.
+            self._readings[seq] = _Reading(np.zeros((1, self._context.width), np.float32))
+        return self._readings[seq]
+
+    # What the model computes.
+
+    def computed(self, parts: Sequence[BatchPart]) -> None:
+        """Take the hidden states of the model's last call, which has computed these parts."""
+        states = self._context.target_states(sum(len(part.tokens) for part in parts))
+        at = 0
+        for part in parts:
+            self._take(part.seq, part.start, part.tokens, states[at : at + len(part.tokens)])
+            at += len(part.tokens)
+
+    def missed(self, seq: int, start: int, tokens: Sequence[int]) -> None:
+        """Take tokens that the model has computed without handing out its hidden states."""
+        self._take(seq, start, tokens, np.zeros((len(tokens), self._context.width), np.float32))
+
+    def _take(self, seq: int, start: int, tokens: Sequence[int], states: Rows) -> None:
+        reading = self._reading(seq)
+        reading.stopped = reading.stopped or start != reading.length
+        if reading.stopped:
+            return
+        if len(reading.unread) + len(tokens) > _MOST_UNREAD:
+            self._read(seq)
+        reading.unread += tokens
+        reading.states = np.concatenate((reading.states, states))
+        if len(reading.unread) > _MOST_UNREAD:
+            self._read(seq)
+
+    def _read(self, seq: int) -> None:
+        """Read what is unread of a sequence."""
+        reading = self._reading(seq)
+        self._retract([seq])
+        size = self._context.n_batch
+        for at in range(0, len(reading.unread), size):
+            tokens = reading.unread[at : at + size]
+            states = reading.states[at : at + len(tokens)]
+            if not self._read_part(seq, reading.n_read + at, tokens, states):
+                self.stop(seq)
+                return
+        self._note_read(reading)
+
+    def _read_part(self, seq: int, start: int, tokens: list[int], states: Rows) -> bool:
+        """Read tokens with every layer; False where there are no cells, although no draft takes any."""
+        for layer in range(self._context.n_layers if self._is_chained else 1):
+            if self._is_chained:
+                self._context.remove(seq, start)
+                self._context.choose_layer(layer)
+            if self._context.read([(seq, start, tokens, 0)], states) is None:
+                self._retract(self._readings)
+                if self._context.read([(seq, start, tokens, 0)], states) is None:
+                    return False
+        return True
+
+    def _note_read(self, reading: _Reading) -> None:
+        reading.n_read, reading.unread, reading.states = reading.length, [], reading.states[-1:].copy()
+
+    def stop(self, seq: int) -> None:
+        """Read no more of a sequence until it is cut to what has been read: there are images in it."""
+        self._reading(seq).stopped = True
+
+    # What happens to sequences.
+
+    def truncate(self, seq: int, length: int) -> None:
+        reading = self._reading(seq)
+        self._retract([seq])
+        if length > reading.length:
+            return
+        reading.stopped = False
+        n = length - reading.n_read
+        if n >= 0:
+            reading.unread, reading.states = reading.unread[:n], reading.states[: n + 1]
+            return
+        self._context.remove(seq, length)
+        # The hidden state at a place in the middle is not kept: one token is read without it.
+        reading.n_read, reading.unread = length, []
+        reading.states = np.zeros((1, self._context.width), np.float32)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Let `target` have read the first `length` tokens of `source`, if that has."""
+        self.truncate(target, 0)
+        reading, copied = self._reading(source), self._reading(target)
+        self._retract([source])
+        if length > reading.length:
+            copied.stopped = True
+            return
+        copied.n_read = min(reading.n_read, length)
+        if copied.n_read:
+            self._context.copy(source, target, copied.n_read)
+        n = length - reading.n_read
+        if n >= 0:
+            copied.unread, copied.states = reading.unread[:n], reading.states[: n + 1].copy()
+
+    def shift(self, seq: int, start: int, stop: int) -> None:
+        """Take the tokens from `start` to `stop` out of the middle of a sequence."""
+        self._read(seq)
+        reading = self._reading(seq)
+        if reading.stopped or not self._context.can_shift or not self._context.shift(seq, start, stop):
+            self.stop(seq)
+            return
+        reading.n_read -= stop - start
+
+    def save(self, seq: int) -> npt.NDArray[np.uint8]:
+        """Return what has been read of a sequence; nothing where it goes on with what cannot be read."""
+        self._read(seq)
+        reading = self._reading(seq)
+        if reading.stopped:
+            return np.empty(0, np.uint8)
+        return np.concatenate((reading.states[0].view(np.uint8), self._context.state(seq)))
+
+    def restore(self, seq: int, state: npt.NDArray[np.uint8], length: int) -> None:
+        """Fill an empty sequence of `length` tokens with what `save` has returned."""
+        self.truncate(seq, 0)
+        reading, size = self._reading(seq), 4 * self._context.width
+        restored = (
+            len(state) >= size
+            and self._context.set_state(seq, state[size:])
+            and self._context.last_position(seq) == length - 1
+        )
+        if not restored:
+            self._context.remove(seq, 0)
+            self.stop(seq)
+            return
+        reading.n_read, reading.states = length, state[:size].view(np.float32).reshape(1, -1).copy()
+
+    def _retract(self, seqs: Iterable[int]) -> None:
+        """Take drafts out of the cache."""
+        for seq in seqs:
+            reading = self._reading(seq)
+            if reading.is_ahead:
+                self._context.remove(seq, reading.n_read)
+                reading.is_ahead = False
+
+    # Drafting.
+
+    def can_draft(self, seq: int, length: int) -> bool:
+        reading = self._reading(seq)
+        # A text's first token has no hidden state before it.
+        return not reading.stopped and reading.length == length > 0
+
+    def begin(self, tokens: Sequence[tuple[int, int]]) -> Logits:
+        self._retract([seq for seq, _ in tokens])
+        runs, states = [], []
+        n_unread = sum(len(self._reading(seq).unread) for seq, _ in tokens)
+        for seq, token in tokens:
+            if not self._reads_together or n_unread + len(tokens) > self._context.n_batch:
+                self._read(seq)
+            reading = self._reading(seq)
+            runs.append((seq, reading.n_read, [*reading.unread, token], 1))
+            states.append(reading.states)
+        logits = self._draft(runs, np.concatenate(states), layer=0)
+        self._drafts.clear()
+        for seq, token in tokens:
+            reading = self._reading(seq)
+            self._note_read(reading)
+            reading.is_ahead = True
+            self._drafts[seq] = [token], reading.states
+        return logits
+
+    def extend(self, tokens: Sequence[tuple[int, int]]) -> Logits:
+        own = self._context.own_states()
+        runs, states = [], []
+        for seq, token in tokens:
+            drafted, before = self._drafts[seq]
+            drafted.append(token)
+            self._drafts[seq] = drafted, np.concatenate((before, own[self._rows[seq], None]))
+            start = self._reading(seq).n_read
+            if self._is_chained:  # what another layer has left in the cache is of no use to this one
+                self._context.remove(seq, start)
+                runs.append((seq, start, drafted, 1))
+                states.append(self._drafts[seq][1])
+            else:
+                position = start if self._context.stays else start + len(drafted) - 1
+                runs.append((seq, position, [token], 1))
+                states.append(self._drafts[seq][1][-1:])
+        layer = len(self._drafts[tokens[0][0]][0]) - 1
+        return self._draft(runs, np.concatenate(states), layer)
+
+    def _draft(self, runs: list[tuple[int, int, list[int], int]], states: Rows, layer: int) -> Logits:
+        if self._is_chained:
+            self._context.choose_layer(layer)
+        logits = self._context.read(runs, states)
+        if logits is None:
+            raise CacheFull
+        self._rows = {run[0]: row for row, run in enumerate(runs)}
+        return logits
+
+    def close(self) -> None:
+        """Free its cache."""
+        self._context.close()
