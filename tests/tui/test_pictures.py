@@ -7,6 +7,7 @@ Look at what you keep: any browser shows them.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
@@ -19,6 +20,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
+from edgechat.base import paths
 from edgechat.base.errors import EngineCrashed
 from edgechat.chat.attachments.images import keep_image
 from edgechat.chat.commands import commands_of
@@ -28,11 +30,16 @@ from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Dropped
 from edgechat.models.hub.progress import ProgressSample
 from edgechat.settings import Preset, SamplingDefaults, Settings
+from edgechat.tools.consent import Question
+from edgechat.tools.tool import ToolSpec, shown_arguments
 from edgechat.tui.app import EdgechatApp
 from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.models.pull import PullState
 from edgechat.tui.theme import THEMES
+from edgechat.tui.tools.consent import ConsentScreen
+from edgechat.tui.transcript.calls import CallPiece
 from tests.base.images.files import encoded, quadrants
+from tests.chat.offering import call
 from tests.fakes import MODEL, FakeEngine, thought
 from tests.tui import rooms
 from tests.tui.chat.test_seeing import world as seeing_world
@@ -299,12 +306,51 @@ async def models(pilot: Pilot[None]) -> None:
     await until(pilot, lambda: "mid-8b, by the tests" in text_of(pilot) or pilot.app.size.width < 100)
 
 
+async def calls(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    await pilot.press(*"/tools calculator,date", "enter")
+    await until(pilot, lambda: "tools on" in text_of(pilot))
+    await say(pilot, "How much does it cost me in a year?")
+    await until(pilot, lambda: "in a year." in text_of(pilot))
+    folded = [piece for piece in pane(pilot).transcript.pieces if isinstance(piece, CallPiece)]
+    for piece in folded:
+        piece.show(msgspec.structs.replace(piece.use, seconds=0.0))
+    folded[0].toggle()
+
+
+async def consent(pilot: Pilot[None]) -> None:
+    await asked(pilot)
+    tool = ToolSpec(
+        server="github",
+        name="close_issue",
+        title="Close an issue",
+        description="Closes an issue of a repository, and says why.",
+        destructive=True,
+    )
+    arguments = '{"repository": "edgechat/edgechat", "number": 27, "comment": "Done.\\u001b[2J"}'
+    changed = "-Closes an issue.\n+Closes an issue of a repository, and says why.\n {"
+    pilot.app.push_screen(
+        ConsentScreen(Question(tool=tool, arguments=shown_arguments(arguments), changed=changed))
+    )
+    await until(pilot, lambda: "Never" in text_of(pilot))
+
+
+async def tools(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    servers = {"mcpServers": {"github": {"command": "docker", "args": ["run", "ghcr.io/github/mcp"]}}}
+    (paths.config_dir() / "mcp.json").write_text(json.dumps(servers))
+    await pilot.press("f9")
+    await until(pilot, lambda: "github" in text_of(pilot))
+    await pilot.press("space")
+    await until(pilot, lambda: "calculate " in text_of(pilot))
+
+
 Scene = Callable[[Pilot[None]], Awaitable[None]]
 SCENES: tuple[Scene, ...] = (
     *(empty, chat, markdown, turns, stopped, versions, found, attached, images, blind),
     *(commands, crash, window, parameters),
     *(palette, help_, settings, conversations, trash, search, engine_room, first_run, waiting, switcher),
-    models,
+    *(models, calls, consent, tools),
 )
 
 
@@ -338,6 +384,9 @@ def engine_for(scene: Scene) -> FakeEngine:
         engine = FakeEngine(["Four colours."])
         engine.model = msgspec.structs.replace(MODEL, sees=True)
         return engine
+    if scene is calls:
+        sum_of, day = call("calculate", expression="12 * 17.50"), call("current_date")
+        return FakeEngine([thought("A sum."), "Let me see.", sum_of, day], ["It is **210 €** in a year."])
     if scene is markdown:
         return FakeEngine([MARKDOWN])
     engine = FakeEngine(*SCRIPTS)

@@ -186,7 +186,7 @@ class ChatLayout(AppScreen[None]):
             line.clear()
         bar = self.status
         bar.used, bar.speed, bar.speedup, bar.think = status.used, status.speed, status.speedup, status.think
-        bar.tools = len(status.tools)
+        bar.has_tools = bool(status.tools)
         bar.context = status.context or bar.context
 
     def show_model(self, plan: LoadPlan) -> None:

@@ -140,7 +140,7 @@ class ConsentScreen(AppDialog[Answer | None]):
             parts.append(("\nIt has changed since you allowed it:\n", "bold $warning"))
             lines = question.changed.split("\n")
             parts += [(f"{line}\n", _DIFF_STYLES.get(line[:1], "dim")) for line in lines]
-        parts += ["\n", (question.arguments, "$secondary")]
+        parts += [("\nArguments\n", "bold"), (question.arguments, "$secondary")]
         if question.tool.description:
-            parts.append((f"\n\n{question.tool.description}", "dim"))
+            parts += [("\n\nWhat the tool says about itself\n", "bold"), (question.tool.description, "dim")]
         return Content.assemble(*parts)

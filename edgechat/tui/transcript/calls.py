@@ -24,9 +24,9 @@ class CallPiece(FoldedPiece):
         self.show(use)
 
     @property
-    def use_id(self) -> str:
-        """The id of the call."""
-        return self._use.id
+    def use(self) -> ToolUse:
+        """The call, as it was shown last."""
+        return self._use
 
     def show(self, use: ToolUse, *, running: bool = False) -> None:
         """Show what has become of it."""
@@ -43,8 +43,8 @@ class CallPiece(FoldedPiece):
         """See `FoldedPiece`."""
         use, end = self._use, self._state
         name, mark = name_of(use), "▾" if self.unfolded else "▸"
-        room = width - len(f"{mark} ⚒  {name}() · {end}")
-        start = Content.assemble(f"{mark} ⚒ ", (name, ".code"))
+        room = width - len(f"{mark} ƒ {name}() · {end}")
+        start = Content.assemble(f"{mark} ƒ ", (name, ".code"))
         arguments = Content(f"({arguments_in_a_line(use, room)})" if room > 8 else "").stylize(".faint")
         style = ".warning" if use.outcome in _WRONG else ".faint"
         return Content.assemble(start, arguments, (f" · {end}", style))

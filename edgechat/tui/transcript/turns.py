@@ -120,7 +120,7 @@ class LiveReply:
         self._view = view
         self._turn = turn.id if turn is not None else ""
         self._unpainted: dict[bool, list[str]] = {True: [], False: []}
-        self._calls = {piece.use_id: piece for piece in pieces if isinstance(piece, CallPiece)}
+        self._calls = {piece.use.id: piece for piece in pieces if isinstance(piece, CallPiece)}
         after = max((at for at, piece in enumerate(pieces) if isinstance(piece, CallPiece)), default=-1)
         pieces = pieces[after + 1 :]
         self._thought = next((piece for piece in pieces if isinstance(piece, ThoughtPiece)), None)

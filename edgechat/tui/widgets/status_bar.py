@@ -29,8 +29,8 @@ class StatusBar(Widget):
     context = reactive(0)
     think: reactive[bool | None] = reactive(None)
     """Whether thinking is switched on or off; None if neither."""
-    tools = reactive(0)
-    """How many servers' tools the model may call."""
+    has_tools = reactive(False)
+    """Whether the model may call tools."""
     pulling = reactive("")
     """The downloads in progress."""
 
@@ -48,8 +48,8 @@ class StatusBar(Widget):
 
     def _right(self, *, wide: bool) -> Content:
         parts: list[Content] = []
-        if self.tools:
-            parts.append(Content(f"⚒ {self.tools}"))
+        if self.has_tools:
+            parts.append(Content("tools on"))
         if self.think is not None:
             parts.append(Content(f"thinking {'on' if self.think else 'off'}"))
         if self.speed:
