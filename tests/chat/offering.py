@@ -44,7 +44,8 @@ class Shelf:
     async def tools(self) -> Sequence[ToolSpec]:
         raise AssertionError("they are known")
 
-    async def call(self, name: str, arguments: str) -> ToolResult:
+    async def call(self, tool: ToolSpec, arguments: str) -> ToolResult:
+        name = tool.name
         self.calls.append((name, json.loads(arguments)))
         self.running += 1
         self.most_running = max(self.running, self.most_running)
