@@ -13,7 +13,8 @@ from edgechat.chat.messages import not_sent
 from edgechat.chat.records import Turn
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.views import Branch
-from edgechat.tui.transcript.pieces import CutPiece, FoldedPiece, Piece, ProblemPiece, ReplyPiece
+from edgechat.tui.transcript.pieces import CutPiece, FoldedPiece, Piece, ProblemPiece
+from edgechat.tui.transcript.reply_text import ReplyPiece
 from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.transcript.turns import LiveReply, pieces_of
 from edgechat.tui.transcript.welcome import WelcomePiece

@@ -19,11 +19,11 @@ from edgechat.tui.transcript.pieces import (
     NotePiece,
     Piece,
     ProblemPiece,
-    ReplyPiece,
     ThoughtPiece,
     UserPiece,
     duration,
 )
+from edgechat.tui.transcript.reply_text import ReplyPiece
 
 _ENDINGS = {
     "stopped": "■ You stopped the reply here.",

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from edgechat.tui.transcript.finding import Finder
-from edgechat.tui.transcript.pieces import NotePiece, ReplyPiece, ThoughtPiece, UserPiece
+from edgechat.tui.transcript.pieces import NotePiece, ThoughtPiece, UserPiece
+from edgechat.tui.transcript.reply_text import ReplyPiece
 from tests.fakes import FakeEngine
 from tests.tui.driving import app_with, ask, say, text_of, transcript, until
 

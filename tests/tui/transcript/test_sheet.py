@@ -8,7 +8,7 @@ from textual.geometry import Offset
 from textual.selection import SELECT_ALL, Selection
 from textual.widget import Widget
 
-from edgechat.tui.transcript.pieces import ReplyPiece
+from edgechat.tui.transcript.reply_text import ReplyPiece
 from edgechat.tui.transcript.sheet import Sheet
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,8 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
-from edgechat.tui.transcript.pieces import NotePiece, ReplyPiece, ThoughtPiece, UserPiece
+from edgechat.tui.transcript.pieces import NotePiece, ThoughtPiece, UserPiece
+from edgechat.tui.transcript.reply_text import ReplyPiece
 from edgechat.tui.transcript.sheet import Sheet
 from edgechat.tui.transcript.transcript import Transcript
 from edgechat.tui.transcript.unread import UnreadLines
