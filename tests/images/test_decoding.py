@@ -293,9 +293,9 @@ def test_memory_is_limited_inside() -> None:
     code = f"""
 import io, sys
 from edgechat.base.process import child
-from edgechat.images.decoding_child import _decode
+from edgechat.images.decoding_child import Decode, _decode
 child.limit_memory(400 * 2**20)
-print(_decode(io.BytesIO(sys.stdin.buffer.read()), {MAX_PIXELS}, check=False)[0].problem)
+print(_decode(io.BytesIO(sys.stdin.buffer.read()), Decode({MAX_PIXELS}))[0].problem)
 """
     done = subprocess.run(
         [sys.executable, "-c", code], input=bomb(8000, 8000), capture_output=True, timeout=60
