@@ -156,9 +156,12 @@ class EdgechatApp(App[None]):
     def on_mount(self) -> None:
         """Quit in the same way at every signal, and draw the screen again after a stop (SIGTSTP)."""
         self.app_resume_signal.subscribe(self, lambda _: self._draw_again())
-        self._images.start(self._driver, self._picture_mode)
+        self.call_after_refresh(self._ask_for_pictures)
         if threading.current_thread() is threading.main_thread():
             self._signals = EndSignals(self.action_quit)
+
+    def _ask_for_pictures(self) -> None:
+        self._images.start(self._driver, self._picture_mode)
 
     def _draw_again(self) -> None:
         self._images.resume()
@@ -185,7 +188,8 @@ class EdgechatApp(App[None]):
 
     def _fatal_error(self) -> None:
         # Textual's fills the terminal with a traceback; here, the caller of `run_app` reports the error.
-        self._images.free()
+        if "_images" in self.__dict__:
+            self._images.free()
         self.window.restore_title()
         self._close_messages_no_wait()
 
@@ -214,7 +218,8 @@ class EdgechatApp(App[None]):
             await self._chat.close_session()
         except EdgechatError as error:
             self.fault = error
-        await self._images.close()
+        if "_images" in self.__dict__:
+            await self._images.close()
         restore_hang_up()
         self.window.restore_title()
         self.exit()

@@ -171,9 +171,10 @@ class TerminalPictures:
             self._output.write(deletion(other))
         return True
 
-    def keep(self, keys: Collection[PictureKey]) -> None:
-        """Free all other pictures."""
-        for key in [key for key in self._sent if key not in keys]:
+    def keep(self, keys: Collection[PictureKey], *, spare: int = 0) -> None:
+        """Free all other pictures, except for so many of them that were sent last."""
+        others = [key for key in self._sent if key not in keys]
+        for key in others[: max(0, len(others) - spare)]:
             number = self._sent.pop(key).number
             if self._sending is None:
                 self._output.write(deletion(number))

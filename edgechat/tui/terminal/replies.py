@@ -5,7 +5,7 @@ Textual's parser would take them for keys that are typed.
 
 from __future__ import annotations
 
-import time
+from time import monotonic
 
 from textual.message import Message
 
@@ -46,28 +46,28 @@ class ReplyReader:
 
     def feed(self, letter: str) -> str | TerminalReply:
         """Return the letters that belong to no reply, or a reply that is complete."""
-        before, self._held, self._at = self._held, self._held + letter, time.monotonic()
+        before, self._held, self._at = self._held, self._held + letter, monotonic()
         if before.startswith(_STARTS):
-            return self._go_on()
+            return self._go_on(letter)
         if len(self._held) > 1 and any(start.startswith(self._held) for start in _STARTS):
             return ""
         self._held = "\x1b" if letter == "\x1b" else ""
         return before[1:] + letter
 
-    def _go_on(self) -> str | TerminalReply:
+    def _go_on(self, letter: str) -> str | TerminalReply:
         if self._held.endswith(_ENDS):
             text, self._held = self._held, ""
             return TerminalReply(text.removesuffix("\a").removesuffix("\x1b\\"))
-        if self._held[-2] == "\x1b":  # something else has begun
-            text, self._held = self._held, ""
-            return text[-2:]
+        if self._held[-2] == "\x1b" != letter:  # something else has begun
+            self._held = "\x1b"
+            return f"\x1b{self.feed(letter)}"
         if len(self._held) > _MOST_LETTERS:
             self._held = ""
         return ""
 
     def tick(self) -> str:
         """Return what has been held for too long, and is no reply."""
-        waited = time.monotonic() - self._at
+        waited = monotonic() - self._at
         if self.is_inside:
             self._held = self._held if waited < _REPLY_SECONDS else ""
             return ""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _SETTLING_SECONDS = 0.1
 """For which a picture is to be seen before it is sent: not those that are scrolled past."""
+_SPARE_PICTURES = 16
+"""That stay in the terminal, although they are no longer near the screen: 3 MB each at most."""
 _COLOURS = {"256": 256, "truecolor": 1 << 24}
 """By Rich's names of colour systems."""
 
@@ -69,12 +71,13 @@ class TranscriptImages:
             lines = await pictures.send(key, pixels) if pixels is not None else ()
         if lines:
             sheet.show_picture(wanted, lines)
+            self.tidy(spare=_SPARE_PICTURES)
 
-    def tidy(self) -> None:
-        """Free the pictures of which nothing is near the screen."""
+    def tidy(self, *, spare: int = 0) -> None:
+        """Free the pictures that are not near the screen, except for so many of them that were sent last."""
         if self._pictures is not None:
             wanted = (key for sheet in self._sheets() for key in sheet.pictures)
-            self._pictures.keep({PictureKey(digest, *size) for digest, size in wanted})
+            self._pictures.keep({PictureKey(digest, *size) for digest, size in wanted}, spare=spare)
 
     def resume(self) -> None:
         """Send the pictures again: the terminal drops them when the app leaves its screen."""
