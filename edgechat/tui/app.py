@@ -238,6 +238,10 @@ class EdgechatApp(App[None]):
     def on_user_sheet_picture_wanted(self, event: Any) -> None:
         self.run_worker(self._images.show_picture(event.sheet, event.wanted), group="pictures")
 
+    def on_resize(self) -> None:
+        if "_images" in self.__dict__:
+            self._images.fit()
+
     def on_transcript_replaced(self) -> None:
         self._images.tidy()
 

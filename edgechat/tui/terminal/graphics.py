@@ -4,9 +4,9 @@ A picture is sent once, under a number. Where it is to be seen, cells hold the p
 diacritics for the row and the column, in a colour that is the number. They scroll, and are covered and cut
 off, like any text: https://sw.kovidgoyal.net/kitty/graphics-protocol/#unicode-placeholders.
 
-Sixel and iTerm2's images are part of the screen instead: what is written above them leaves a hole, and each line
-that is scrolled takes all of the picture again. For 600 x 400 pixels as Sixel, that is 450 KB, 160 ms to encode
-and 60 ms in xterm.
+Sixel and iTerm2's images are part of the screen instead: what is written above them leaves a hole, and each
+line that is scrolled takes all of the picture again. For 600 x 400 pixels as Sixel, that is 450 KB, 160 ms to
+encode and 60 ms in xterm.
 """
 
 from __future__ import annotations

@@ -80,6 +80,7 @@ class TerminalPictures:
         self._on_change = on_change
         self._mode: PictureMode = "blocks"
         self._state: Literal["new", "asked for its name", "asked for support", "ready", "unable"] = "new"
+        self._cell_size = output.cell_size
         self._sent: dict[PictureKey, SentPicture] = {}
         self._sending: PictureNumber | None = None
         self._freed: list[PictureNumber] = []
@@ -129,7 +130,7 @@ class TerminalPictures:
 
     def pixels_of(self, key: PictureKey) -> tuple[int, int]:
         """Return the width and height that a picture fills at most, in pixels."""
-        width, height = self._output.cell_size or _USUAL_CELL
+        width, height = self._cell_size or _USUAL_CELL
         width, height = width * key.columns, height * key.rows
         scale = min(1.0, (_MOST_PIXELS / (width * height)) ** 0.5)
         return max(1, int(scale * width)), max(1, int(scale * height))
@@ -180,6 +181,12 @@ class TerminalPictures:
                 self._output.write(deletion(number))
             else:
                 self._freed.append(number)
+
+    def fit(self) -> None:
+        """Begin anew if the cells have another size, as with larger letters."""
+        size, self._cell_size = self._cell_size, self._output.cell_size
+        if size != self._cell_size:
+            self.forget()
 
     def forget(self) -> None:
         """Free all pictures, and let those that are seen be asked for anew.

@@ -79,6 +79,11 @@ class TranscriptImages:
             wanted = (key for sheet in self._sheets() for key in sheet.pictures)
             self._pictures.keep({PictureKey(digest, *size) for digest, size in wanted}, spare=spare)
 
+    def fit(self) -> None:
+        """Send the pictures again if the terminal's cells have another size."""
+        if self._pictures is not None:
+            self._pictures.fit()
+
     def resume(self) -> None:
         """Send the pictures again: the terminal drops them when the app leaves its screen."""
         if self._pictures is not None:

@@ -152,8 +152,10 @@ async def test_the_size_in_pixels_is_that_of_the_cells_and_bounded(output: Outpu
     pictures = ready(output)
     assert pictures.pixels_of(KEY) == (80, 80)
     output.cell_size = None
+    pictures.fit()
     assert pictures.pixels_of(KEY) == (80, 80)
     output.cell_size = (200, 400)
+    pictures.fit()
     width, height = pictures.pixels_of(PictureKey("a", 60, 20))
     assert 0.9 * 2**20 < width * height <= 2**20
     assert width / height == pytest.approx(1.5, rel=0.01)
@@ -222,6 +224,18 @@ async def test_a_terminal_that_refuses_a_picture_gets_no_more(output: Output) ->
     pictures.take(f"\x1b_Gi={number};ENOSPC:no room")
     assert (pictures.is_ready, shown_anew) == (False, [True, True])
     assert output.screen.images == {}
+
+
+async def test_cells_of_another_size_take_other_pictures(output: Output) -> None:
+    pictures = ready(output)
+    await pictures.send(KEY, noise(80, 80))
+    pictures.fit()
+    assert pictures.lines_of(KEY)
+    output.cell_size = (20, 40)
+    pictures.fit()
+    assert pictures.lines_of(KEY) == ()
+    assert output.screen.images == {}
+    assert pictures.pixels_of(KEY) == (160, 160)
 
 
 async def test_too_many_cells_are_no_picture(output: Output) -> None:

@@ -56,13 +56,13 @@ class AnsweringTerminal:
     def __init__(self, home: Path, *, answers: bool = True, **variables: str) -> None:
         self.screen = KittyScreen()
         self.raw = b""
+        self._process: subprocess.Popen[bytes] | None = None
         self._answers = answers
         self._heard = 0
         """The bytes that have been answered."""
         model = scripted.write(home / "model.gguf", reply="Hello.", token_ms=2)
         self._fd, app_end = pty.openpty()
-        size = struct.pack("HHHH", ROWS, COLUMNS, COLUMNS * CELL[0], ROWS * CELL[1])
-        fcntl.ioctl(app_end, termios.TIOCSWINSZ, size)
+        self.set_cell_size(*CELL)
         cleared = {
             name: value for name, value in os.environ.items() if name not in ("TMUX", "STY", "NO_COLOR")
         }
@@ -86,6 +86,12 @@ class AnsweringTerminal:
         self._process.terminate()
         self._process.wait(10)
         os.close(self._fd)
+
+    def set_cell_size(self, width: int, height: int) -> None:
+        size = struct.pack("HHHH", ROWS, COLUMNS, COLUMNS * width, ROWS * height)
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, size)
+        if self._process is not None:  # it is in no foreground group that would be told
+            self._process.send_signal(signal.SIGWINCH)
 
     def press(self, keys: bytes) -> None:
         os.write(self._fd, keys)
@@ -185,6 +191,16 @@ def test_a_picture_is_sent_again_after_a_stop_and_freed_with_its_chat(home: Path
 def at(pixels: msgspec.Struct, x: int, y: int) -> tuple[int, ...]:
     start = 3 * (y * pixels.width + x)  # type: ignore[attr-defined]
     return tuple(pixels.rgb[start : start + 3])  # type: ignore[attr-defined]
+
+
+def test_larger_letters_take_a_sharper_picture(home: Path) -> None:
+    with AnsweringTerminal(home) as terminal:
+        terminal.go_to_the_image()
+        terminal.until(lambda: len(terminal.screen.images) == 1)
+        terminal.set_cell_size(20, 40)
+        terminal.until(lambda: len(terminal.screen.sent) == 2)
+        (pixels,) = terminal.screen.images.values()
+        assert (pixels.width, pixels.height) == (640, 320)  # its own size, which is less than the cells now
 
 
 def test_a_late_answer_sharpens_what_is_shown(home: Path) -> None:
