@@ -49,7 +49,7 @@ _LEVELS = (0, 95, 135, 175, 215, 255)
 """Of green and blue, in the palette of 256 colours."""
 _HUES = len(_LEVELS) ** 2 - 1
 """The colours there without red, but for black: those that no rounding changes."""
-_NAMES = re.compile(r"(kitty|ghostty)[ (](\d{1,6})\.(\d{1,6})")
+_NAMES = re.compile(r"\x1bP>\|(kitty|ghostty)[ (](\d{1,6})\.(\d{1,6})")
 _FIRST_VERSIONS = {"kitty": (0, 28), "ghostty": (1, 0)}
 _REPLY = re.compile(r"\x1b_G(?:[A-Za-z]=\d+,)*i=(\d{1,10})(?:,[A-Za-z]=\d+)*;(.*)", re.S)
 
@@ -91,7 +91,7 @@ def shows_placeholders(name: str) -> bool:
 
     Others have the protocol without them (Konsole, WezTerm), and no question tells these apart.
     """
-    match = _NAMES.search(name)
+    match = _NAMES.match(name)
     return match is not None and (int(match[2]), int(match[3])) >= _FIRST_VERSIONS[match[1]]
 
 

@@ -106,6 +106,8 @@ def test_a_palette_of_256_colours_keeps_the_numbers_apart() -> None:
         ("XTerm(379)", False),
         ("tmux 3.4", False),
         ("kitty", False),
+        ("ghostty-web 1.0.0", False),
+        ("notkitty(1.0.0)", False),
         ("", False),
     ],
 )

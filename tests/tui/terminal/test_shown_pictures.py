@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import select
 import signal
 import struct
 import subprocess
-import termios
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +23,13 @@ from tests.fakes import MODEL, FakeEngine
 from tests.graphics import KittyScreen, placeholder_cells
 from tests.images.files import BLUE, GREEN, RED, WHITE, encoded, quadrants
 from tests.tui.driving import app_with, say
+
+if sys.platform == "win32":
+    pytest.skip("there are no pseudo-terminals on Windows", allow_module_level=True)
+
+import fcntl
+import pty
+import termios
 
 pytestmark = pytest.mark.slow
 
