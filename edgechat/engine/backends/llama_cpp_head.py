@@ -106,10 +106,7 @@ class LlamaCppHead:
         self._note_read(reading)
 
     def _read_part(self, seq: int, start: int, tokens: list[int], states: Rows) -> bool:
-        """Read tokens with every layer; False where it fails, or there are no cells although none are drafts'.
-
-        The model goes on without.
-        """
+        """Read tokens with every layer; False where that fails, or finds no cells even without drafts."""
         run = (seq, start, tokens, 0)
         try:
             for layer in range(self._context.n_layers if self._is_chained else 1):
