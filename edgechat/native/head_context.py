@@ -35,6 +35,9 @@ class HeadContext(Context):
         self.n_layers = int(lib.llama_model_n_layer_nextn(model.pointer))
         """Layers; where there are several, each predicts one token further than the one before."""
         super().__init__(model, params.of_head(), target=target)
+        # Beside its own rows: the target's, a copy of these for whoever reads them, and one in a micro-batch.
+        n_rows = self.n_seq_max + 2 * target.n_batch + self.n_ubatch
+        self.output_bytes += 4 * self.width * n_rows
         functions.llama_set_embeddings_nextn(target.pointer, True, False)
         functions.llama_set_embeddings_nextn(self.pointer, True, True)
         self._functions = functions

@@ -8,7 +8,7 @@ must stay in memory, and those of the file that the kernel has cached already ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -21,6 +21,7 @@ from edgechat.models.formats.header import ModelHeader
 from edgechat.models.quality import kl_divergence
 from edgechat.native.params import CacheType
 from edgechat.planner import reasons
+from edgechat.planner.draft_head import choose_head
 from edgechat.planner.drafting import AUTO, drafting
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.footprint import footprint_of, may_quantize
@@ -101,7 +102,15 @@ def plan(
         )
     if not (model.fits(load) or request.anyway):
         raise _does_not_fit(model, load, nearest)
-    no_draft = how.why_not
+    chosen = choose_head(
+        model,
+        load,
+        request.draft or AUTO,
+        lambda headed: _chosen_load(headed, request, asked),
+        () if request.context else _shorter(model, request, load),
+    )
+    model, load, why_context = chosen.model, chosen.load, chosen.why_context or why_context
+    no_draft = " ".join(filter(None, (chosen.why_not, model.drafting.why_not)))
     if helper is not None and load.draft is None:
         both = model.beside(load, helper)
         no_draft = "" if both else f"The draft model {helper.name} does not fit in addition."
@@ -131,7 +140,8 @@ def plan(
         notes=notes,
         anyway=request.anyway,
         draft=draft_plan,
-        ngrams=how.drafted > 0,
+        head=chosen.head,
+        ngrams=model.drafting.drafted > 0,
         no_draft=no_draft,
         projector=load.projector,
         no_vision=no_vision,
@@ -310,6 +320,16 @@ def _candidates(
     longest = min(trained or math.inf, LONGEST_TEXT if model.header.makes_embeddings else math.inf)
     possible = [context for context in contexts if context <= longest] or [trained]
     return [(context, cache_type) for context in possible for cache_type in cache_types]
+
+
+def _shorter(
+    model: ModelOnMachine, request: PlanRequest, load: LoadConfig
+) -> Iterator[tuple[int, CacheType]]:
+    """Yield what might be chosen instead of a load, to leave more memory; see `_candidates`."""
+    may_shrink = load.params.cache_type == "f16"
+    for context, cache_type in _candidates(model, types(model, request), list(CONTEXTS)):
+        if context < load.context or (context == load.context and may_shrink and cache_type != "f16"):
+            yield context, cache_type
 
 
 def _first_good(

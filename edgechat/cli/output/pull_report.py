@@ -15,7 +15,7 @@ from edgechat.models.formats.modalities import senses
 from edgechat.models.hub.download import FetchedFile
 from edgechat.models.local.scan import ModelPartFile
 from edgechat.models.local.stores import found_at
-from edgechat.planner.plan import LABELS, as_json
+from edgechat.planner.plan import LABELS, OWN_LAYERS, as_json
 from edgechat.planner.ranking.download_choice import DownloadChoice
 from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision, PullPart
 
@@ -49,6 +49,8 @@ def shown(decision: PullDecision, download: DownloadChoice) -> Iterator[tuple[st
     for part in decision.parts[1:]:
         draft = f"{part.source.want.name} {part.choice.quant or ''}, {mebibytes(part.choice.total_bytes)}"
         yield "Draft", f"{draft}: fits together with the model"
+    if plan is not None and plan.mtp:
+        yield "Draft", f"{OWN_LAYERS}: they are in the model's file"
     if decision.no_draft:
         yield "Draft", f"None. {decision.no_draft}"
 

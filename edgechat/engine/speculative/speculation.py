@@ -22,7 +22,7 @@ from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.speculative.ngram_drafter import NgramDrafter
 from edgechat.engine.speculative.round_drafter import DraftRequest, RoundDrafter
 from edgechat.engine.speculative.step_cost import LARGEST
-from edgechat.planner.plan import LoadPlan
+from edgechat.planner.plan import NGRAMS, OWN_LAYERS, LoadPlan
 
 _LOG = logging.getLogger(__name__)
 _READ_INLINE = 32  # tokens that the draft model reads while drafting; more are read ahead, in several steps
@@ -99,7 +99,7 @@ class Speculation:
     def names(self, plan: LoadPlan) -> tuple[str, ...]:
         """Return the names of the drafters."""
         small = plan.draft.model_name if plan.draft else ""
-        names = {"model": small, "mtp": "its own layers (MTP)", "ngram": "n-grams"}
+        names = {"model": small, "mtp": OWN_LAYERS, "ngram": NGRAMS}
         return tuple(names[source] for source in self.present if names[source])
 
     @property

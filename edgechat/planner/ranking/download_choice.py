@@ -20,8 +20,8 @@ from edgechat.models.hub.listing import RemoteModel
 from edgechat.models.request import ModelRequest
 from edgechat.models.shipped import shipped_header
 from edgechat.models.shipped_mlx import mlx_header_of
-from edgechat.planner.draft_plan import drafted, without_draft
-from edgechat.planner.drafting import asks_for_drafts
+from edgechat.planner.draft_plan import check_head, drafted, without_draft
+from edgechat.planner.drafting import MTP, asks_for_drafts
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.machine import Machine, MachineDescription, in_words, machine_for
 from edgechat.planner.placement.backends import runnable
@@ -77,14 +77,16 @@ def pick(
     projector_of: Callable[[RepoSource, ModelChoice], RemoteFile | None],
     draft_of: Callable[[Format], tuple[RepoSource | None, str]],
     request: PlanRequest,
+    *,
+    insists: bool = False,
 ) -> DownloadChoice:
     """Choose among the models of repositories.
 
     begun: how far an earlier download of a model came; of those with the best verdict the one that came
     furthest is taken. projector_of: which projector a model would get. draft_of: where the draft model for a
     format is, or why there is none; it is taken if it fits in addition, and, unless it was requested, is much
-    smaller.
-    Raises HubError, ModelFileError, BackendMissing, SettingsError.
+    smaller and the model does not draft by itself (MTP). insists: see `draft_plan.with_draft`.
+    Raises NotADraft, DoesNotFit, HubError, ModelFileError, BackendMissing, SettingsError.
     """
     with DryRun() as dry:
         machine = machine_for(MachineDescription(), dry)
@@ -114,9 +116,14 @@ def pick(
         picked = DownloadChoice(source, choice, described, chosen.plan, chosen.why_not, no_vision=no_vision)
         if projector is not None:
             picked = replace(picked, projector=file, modalities=projector.header.modalities)
+        if picked.plan is not None and request.draft == MTP and insists:
+            check_head(picked.plan, variant)
+        if picked.plan is not None and picked.plan.mtp:
+            return picked
         small, no_draft = draft_of(choice.format)
         if small is None:
-            return replace(picked, no_draft=no_draft)
+            without_head = picked.plan.no_draft if picked.plan and request.draft == MTP else ""
+            return replace(picked, no_draft=no_draft or without_head)
         return _drafted(picked, variant, machine, request, small)
 
 

@@ -1,0 +1,129 @@
+"""Whether a model drafts with layers of its own (MTP): what that takes, and what it is expected to bring.
+
+They are loaded beside the context that was chosen without them if they fit, and if they make replies faster.
+For a shorter context they are loaded only where they make them much faster, and where it is still enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from edgechat.base.text import mebibytes
+from edgechat.models.formats.mtp import stated_layers
+from edgechat.native.params import CacheType
+from edgechat.planner.drafting import MTP, drafting_with_head, is_recurrent
+from edgechat.planner.estimate.speed import forecast
+from edgechat.planner.model_on_machine import ModelOnMachine
+from edgechat.planner.placement.budget import SPARE
+from edgechat.planner.placement.load_config import EXACT, LoadConfig
+from edgechat.planner.plan import HeadPlan
+from edgechat.planner.request import ENOUGH
+
+ACCEPTED = 0.7
+"""Share of drafted tokens that are expected to stand, before any was."""
+LONGEST = 8
+"""Tokens of a draft."""
+LEAST_GAIN = 1.05
+"""Times as fast as without, below which they are not worth their memory."""
+WORTH_CONTEXT = 1.25
+"""The same, from which on they are worth some context."""
+
+Attempt = tuple[LoadConfig, str]
+"""A load, and why its context is as long as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadChoice:
+    """A load with the model's own drafting layers, or without and why."""
+
+    model: ModelOnMachine
+    load: LoadConfig
+    head: HeadPlan | None = None
+    why_not: str = ""
+    """A sentence; '' where there are none to speak of."""
+    why_context: str = ""
+    """Why the context is as long as it is, if that is another now."""
+
+
+def choose_head(
+    model: ModelOnMachine,
+    load: LoadConfig,
+    wish: str,
+    choose: Callable[[ModelOnMachine], Attempt],
+    shorter: Iterable[tuple[int, CacheType]],
+) -> HeadChoice:
+    """Return the load with the model's own drafting layers if that pays, or as it is.
+
+    wish: 'auto', 'mtp' (which reserves memory for them), or any other. choose: returns the best load of a
+    model. shorter: contexts that may be taken instead, the longest first; none where one was requested.
+    """
+    costs = drafting_with_head(model.header, wish)
+    without = HeadChoice(model, load)
+    if not costs.mtp:
+        is_told = wish == MTP or stated_layers(model.header)
+        return replace(without, why_not=costs.why_not if is_told else "")
+    headed = replace(model, drafting=costs)
+    if wish == MTP:
+        reserved, why_context = choose(headed)
+        if headed.fits(reserved) or not model.fits(load):
+            return HeadChoice(headed, reserved, _plan(model, load, headed, reserved), why_context=why_context)
+    beside = headed.load(load.context, load.params.cache_type)
+    if load.source == EXACT != beside.source:
+        return replace(without, why_not=_not_loaded(beside.source))
+    head = _plan(model, load, headed, beside)
+    if wish != MTP and head.gain < LEAST_GAIN:
+        return replace(without, why_not=_not_loaded(f"replies would hardly be faster, {_times(head.gain)}"))
+    if headed.fits(beside, SPARE if model.fits(load, SPARE) else 0.0):
+        return HeadChoice(headed, beside, head)
+    if wish != MTP and head.gain >= WORTH_CONTEXT:
+        for context, cache_type in shorter:
+            less = headed.load(context, cache_type)
+            plan = _plan(model, load, headed, less)
+            if context >= ENOUGH and plan.gain >= WORTH_CONTEXT and headed.fits(less, SPARE):
+                return HeadChoice(headed, less, plan, why_context=_for_context(load, less, plan))
+    return replace(without, why_not=_not_loaded(f"the {mebibytes(head.total_bytes)} more do not fit"))
+
+
+def expected_gain(model: ModelOnMachine, load: LoadConfig) -> float:
+    """Return how many times as fast replies are expected to be with the best length of a draft.
+
+    A step of so many drafts decodes all of them and one more token, and makes one and those that stand.
+    """
+    placed, n_head = load.layout.placed(model.shape), model.shape.n_head
+    # Several layers draft in turn, each of them with the output.
+    one = forecast(model.shape, [placed[-1 - n_head], placed[-1]], model.rates, 0).calls[0]
+    limits = [LONGEST, n_head if n_head > 1 else LONGEST]
+    limits += [load.params.n_rs_seq] * is_recurrent(model.header)
+    best, made, plain = 1.0, 1.0, load.forecast.call(1)
+    for n in range(1, min(limits) + 1):
+        made += ACCEPTED**n
+        best = max(best, made * plain / (load.forecast.call(1 + n) + n * one))
+    return best
+
+
+def _plan(model: ModelOnMachine, load: LoadConfig, headed: ModelOnMachine, other: LoadConfig) -> HeadPlan:
+    """Return what the layers take, and the gain over the load without them, whose layout may be better."""
+    context, cache_type = other.context, other.params.cache_type
+    is_same = (context, cache_type) == (load.context, load.params.cache_type)
+    alone = load if is_same else model.load(context, cache_type)
+    gain = expected_gain(headed, other) * model.seconds(load) / headed.seconds(other)
+    return HeadPlan(total_bytes=max(0, other.total - alone.total), gain=gain)
+
+
+def _not_loaded(why: str) -> str:
+    return f"Its own drafting layers (MTP) are not loaded: {why}."
+
+
+def _times(gain: float) -> str:
+    return f"{gain:.1f} times as fast" if gain >= LEAST_GAIN else f"{gain:.2f} times as fast"
+
+
+def _for_context(load: LoadConfig, less: LoadConfig, plan: HeadPlan) -> str:
+    cache_type = less.params.cache_type
+    cache = "" if cache_type == "f16" else f", with the KV cache in {cache_type}"
+    less_than = f"less than the {load.context} that would fit, " if less.context < load.context else ""
+    return (
+        f"Context {less.context}{cache}: {less_than}so that its own drafting layers (MTP) fit too, with "
+        f"which replies are expected to be {_times(plan.gain)}."
+    )
