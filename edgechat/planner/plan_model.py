@@ -21,8 +21,7 @@ from edgechat.models.formats.header import ModelHeader
 from edgechat.models.quality import kl_divergence
 from edgechat.native.params import CacheType
 from edgechat.planner import reasons
-from edgechat.planner.draft_head import choose_head
-from edgechat.planner.drafting import AUTO, drafting
+from edgechat.planner.drafting import AUTO, MTP, drafting, drafting_with_head
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.footprint import footprint_of, may_quantize
 from edgechat.planner.estimate.memory import CELLS
@@ -30,6 +29,7 @@ from edgechat.planner.estimate.speed import predict
 from edgechat.planner.machine import Machine
 from edgechat.planner.model_on_machine import ModelOnMachine, model_on_machine
 from edgechat.planner.placement.budget import RAM, SPARE
+from edgechat.planner.placement.draft_head import HeadChoice, choose_head, reserve_head
 from edgechat.planner.placement.embedding import LONGEST_TEXT
 from edgechat.planner.placement.load_config import LoadConfig, Measure
 from edgechat.planner.placement.projector import ProjectorFile
@@ -102,14 +102,8 @@ def plan(
         )
     if not (model.fits(load) or request.anyway):
         raise _does_not_fit(model, load, nearest)
-    chosen = choose_head(
-        model,
-        load,
-        request.draft or AUTO,
-        lambda headed: _chosen_load(headed, request, asked),
-        () if request.context else _shorter(model, request, load),
-    )
-    model, load, why_context = chosen.model, chosen.load, chosen.why_context or why_context
+    model, chosen = _with_head(model, request, load, asked)
+    load, why_context = chosen.load, chosen.why_context or why_context
     no_draft = " ".join(filter(None, (chosen.why_not, model.drafting.why_not)))
     if helper is not None and load.draft is None:
         both = model.beside(load, helper)
@@ -271,6 +265,25 @@ def _chosen_load(model: ModelOnMachine, request: PlanRequest, asked: str) -> tup
     if request.context:
         return _requested_context(model, request, request.context, asked)
     return _best_context(model, request)
+
+
+def _with_head(
+    model: ModelOnMachine, request: PlanRequest, load: LoadConfig, asked: str
+) -> tuple[ModelOnMachine, HeadChoice]:
+    """Return the model as it is loaded, with its own drafting layers (MTP) if they may draft, and its load."""
+    wish = request.draft or AUTO
+    costs = drafting_with_head(model.header, wish)
+    if not costs.mtp:
+        is_told = wish == MTP or model.shape.n_head
+        return model, HeadChoice(load, why_not=costs.why_not if is_told else "")
+    headed = replace(model, drafting=costs)
+    if wish == MTP:
+        reserved, why_context = _chosen_load(headed, request, asked)
+        if chosen := reserve_head(model, headed, load, reserved):
+            return headed, replace(chosen, why_context=why_context)
+    shorter = () if request.context else _shorter(model, request, load)
+    chosen = choose_head(model, headed, load, shorter, requested=wish == MTP)
+    return headed if chosen.head else model, chosen
 
 
 def _requested_context(

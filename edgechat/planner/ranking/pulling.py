@@ -136,7 +136,8 @@ def decide(
     """Return what a pull would download; `tell` is called with the progress.
 
     draft: 'auto', 'none', 'mtp', 'ngram' or the name of a model; None: as settings.toml says, else auto.
-    backend: must match `want`; None: the one that suits this machine best. vision: the model's projector too, if it has one.
+    backend: must match `want`; None: the one that suits this machine best. vision: the model's projector
+    too, if it has one.
     Raises HubError, ModelNotFound, ModelFileError, BackendMissing, SettingsError; NotADraft or DoesNotFit
     where 'mtp' was requested and the model does not draft with layers of its own.
     """

@@ -194,5 +194,5 @@ def _where(plan: LoadPlan) -> str:
 
 def _drafts(plan: LoadPlan) -> str:
     drafters = [one_line(plan.draft.model_name, 40)] if plan.draft is not None else []
-    drafters += ["n-grams of the conversation"] if plan.ngrams else []
+    drafters += ["its own layers (MTP)"] * plan.mtp + ["n-grams of the conversation"] * plan.ngrams
     return " and ".join(drafters) or "none"

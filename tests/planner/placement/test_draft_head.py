@@ -18,7 +18,6 @@ from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.resolve import entry_of
 from edgechat.models.shipped import shipped_header
 from edgechat.planner import prepare as planning
-from edgechat.planner.draft_head import ACCEPTED, expected_gain
 from edgechat.planner.drafting import DRAFTED, DraftCosts, drafting_with_head
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.dry_run_child import SkeletonLoader
@@ -26,6 +25,7 @@ from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.estimate.speed import Forecast
 from edgechat.planner.machine import Machine
 from edgechat.planner.model_on_machine import model_on_machine
+from edgechat.planner.placement.draft_head import ACCEPTED, expected_gain
 from edgechat.planner.placement.fallback import reduce_to_fit, step_down
 from edgechat.planner.plan import LoadPlan, as_json
 from edgechat.planner.plan_model import plan
@@ -259,7 +259,7 @@ def test_no_small_model_is_loaded_beside_it(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "models.toml").write_text(text)
     assert prepare("big").draft is not None  # so small a model is no faster with its layer
-    monkeypatch.setattr("edgechat.planner.draft_head.LEAST_GAIN", 0.0)
+    monkeypatch.setattr("edgechat.planner.placement.draft_head.LEAST_GAIN", 0.0)
     made = prepare("big")
     assert (made.mtp, made.draft, made.no_draft) == (True, None, "")
     named = prepare("big", PlanRequest(draft="small"))

@@ -6,15 +6,17 @@ For a shorter context they are loaded only where they make them much faster, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 from edgechat.base.text import mebibytes
-from edgechat.models.formats.mtp import stated_layers
+from edgechat.device.speed import DeviceSpeed
+from edgechat.models.formats.header import ModelHeader
 from edgechat.native.params import CacheType
-from edgechat.planner.drafting import MTP, drafting_with_head, is_recurrent
+from edgechat.planner.drafting import is_recurrent
+from edgechat.planner.estimate.shape import ModelShape
 from edgechat.planner.estimate.speed import forecast
-from edgechat.planner.model_on_machine import ModelOnMachine
 from edgechat.planner.placement.budget import SPARE
 from edgechat.planner.placement.load_config import EXACT, LoadConfig
 from edgechat.planner.plan import HeadPlan
@@ -29,15 +31,36 @@ LEAST_GAIN = 1.05
 WORTH_CONTEXT = 1.25
 """The same, from which on they are worth some context."""
 
-Attempt = tuple[LoadConfig, str]
-"""A load, and why its context is as long as it is."""
+
+class PlannedModel(Protocol):
+    """What is asked of a model on a machine (`ModelOnMachine`)."""
+
+    @property
+    def header(self) -> ModelHeader:
+        """Its header."""
+
+    @property
+    def shape(self) -> ModelShape:
+        """Its layers."""
+
+    @property
+    def rates(self) -> Mapping[str | None, DeviceSpeed]:
+        """The speed of each device; None is the processor."""
+
+    def load(self, context: int, cache_type: CacheType) -> LoadConfig:
+        """Return the fastest load that fits."""
+
+    def fits(self, load: LoadConfig, spare: float = 0.0) -> bool:
+        """Return whether a load fits, with a share of the RAM left over."""
+
+    def seconds(self, load: LoadConfig) -> float:
+        """Return the seconds of a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadChoice:
     """A load with the model's own drafting layers, or without and why."""
 
-    model: ModelOnMachine
     load: LoadConfig
     head: HeadPlan | None = None
     why_not: str = ""
@@ -46,46 +69,49 @@ class HeadChoice:
     """Why the context is as long as it is, if that is another now."""
 
 
-def choose_head(
-    model: ModelOnMachine,
-    load: LoadConfig,
-    wish: str,
-    choose: Callable[[ModelOnMachine], Attempt],
-    shorter: Iterable[tuple[int, CacheType]],
-) -> HeadChoice:
-    """Return the load with the model's own drafting layers if that pays, or as it is.
+def reserve_head(
+    model: PlannedModel, headed: PlannedModel, load: LoadConfig, reserved: LoadConfig
+) -> HeadChoice | None:
+    """Return the load in which memory is set aside for the drafting layers, if it fits.
 
-    wish: 'auto', 'mtp' (which reserves memory for them), or any other. choose: returns the best load of a
-    model. shorter: contexts that may be taken instead, the longest first; none where one was requested.
+    headed: the same model with them; reserved: its best load.
     """
-    costs = drafting_with_head(model.header, wish)
-    without = HeadChoice(model, load)
-    if not costs.mtp:
-        is_told = wish == MTP or stated_layers(model.header)
-        return replace(without, why_not=costs.why_not if is_told else "")
-    headed = replace(model, drafting=costs)
-    if wish == MTP:
-        reserved, why_context = choose(headed)
-        if headed.fits(reserved) or not model.fits(load):
-            return HeadChoice(headed, reserved, _plan(model, load, headed, reserved), why_context=why_context)
+    if headed.fits(reserved) or not model.fits(load):
+        return HeadChoice(reserved, _plan(model, load, headed, reserved))
+    return None
+
+
+def choose_head(
+    model: PlannedModel,
+    headed: PlannedModel,
+    load: LoadConfig,
+    shorter: Iterable[tuple[int, CacheType]],
+    *,
+    requested: bool,
+) -> HeadChoice:
+    """Return the load with the model's own drafting layers beside it if that pays, or as it is.
+
+    headed: the same model with them. shorter: contexts that may be taken instead, the longest first.
+    requested: whether they were asked for, and need not pay.
+    """
     beside = headed.load(load.context, load.params.cache_type)
     if load.source == EXACT != beside.source:
-        return replace(without, why_not=_not_loaded(beside.source))
+        return HeadChoice(load, why_not=_not_loaded(beside.source))
     head = _plan(model, load, headed, beside)
-    if wish != MTP and head.gain < LEAST_GAIN:
-        return replace(without, why_not=_not_loaded(f"replies would hardly be faster, {_times(head.gain)}"))
+    if not requested and head.gain < LEAST_GAIN:
+        return HeadChoice(load, why_not=_not_loaded(f"replies would hardly be faster, {_times(head.gain)}"))
     if headed.fits(beside, SPARE if model.fits(load, SPARE) else 0.0):
-        return HeadChoice(headed, beside, head)
-    if wish != MTP and head.gain >= WORTH_CONTEXT:
+        return HeadChoice(beside, head)
+    if not requested and head.gain >= WORTH_CONTEXT:
         for context, cache_type in shorter:
             less = headed.load(context, cache_type)
             plan = _plan(model, load, headed, less)
             if context >= ENOUGH and plan.gain >= WORTH_CONTEXT and headed.fits(less, SPARE):
-                return HeadChoice(headed, less, plan, why_context=_for_context(load, less, plan))
-    return replace(without, why_not=_not_loaded(f"the {mebibytes(head.total_bytes)} more do not fit"))
+                return HeadChoice(less, plan, why_context=_for_context(load, less, plan))
+    return HeadChoice(load, why_not=_not_loaded(f"the {mebibytes(head.total_bytes)} more do not fit"))
 
 
-def expected_gain(model: ModelOnMachine, load: LoadConfig) -> float:
+def expected_gain(model: PlannedModel, load: LoadConfig) -> float:
     """Return how many times as fast replies are expected to be with the best length of a draft.
 
     A step of so many drafts decodes all of them and one more token, and makes one and those that stand.
@@ -102,7 +128,7 @@ def expected_gain(model: ModelOnMachine, load: LoadConfig) -> float:
     return best
 
 
-def _plan(model: ModelOnMachine, load: LoadConfig, headed: ModelOnMachine, other: LoadConfig) -> HeadPlan:
+def _plan(model: PlannedModel, load: LoadConfig, headed: PlannedModel, other: LoadConfig) -> HeadPlan:
     """Return what the layers take, and the gain over the load without them, whose layout may be better."""
     context, cache_type = other.context, other.params.cache_type
     is_same = (context, cache_type) == (load.context, load.params.cache_type)
