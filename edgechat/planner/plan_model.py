@@ -270,7 +270,7 @@ def _chosen_load(model: ModelOnMachine, request: PlanRequest, asked: str) -> tup
 def _with_head(
     model: ModelOnMachine, request: PlanRequest, load: LoadConfig, asked: str
 ) -> tuple[ModelOnMachine, HeadChoice]:
-    """Return the model as it is loaded, with its own drafting layers (MTP) if they may draft, and its load."""
+    """Return the model, with its own drafting layers (MTP) if they are loaded, and its load."""
     wish = request.draft or AUTO
     costs = drafting_with_head(model.header, wish)
     if not costs.mtp:
