@@ -124,9 +124,13 @@ _MLX_LABEL = re.compile(
 # their target, bare vocabularies. llama.cpp has such a list too (common/download.cpp).
 _NO_MODEL = re.compile(
     r"""(?:mmproj|imatrix|draft-|ggml-vocab-).* | .*[-._]imatrix
-      | (?:.*[-._])?(?:mtp|eagle3|dflash|dspark)(?:[-._].*)?""",
+      | (?:mtp|(?:.*[-._])?(?:eagle3|dflash|dspark))(?:[-._].*)?""",
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
+_MTP = re.compile(r"[-._]mtp(?![A-Za-z0-9])", re.IGNORECASE)
+"""In the name of a model that drafts with layers of its own, or of a file of such layers alone."""
+_LARGER = 4
+"""Times as large as its drafting layers alone a model is at least."""
 _PROJECTOR_QUANTS = ("Q8_0", "F16", "BF16", "F32")
 """Of a projector, the best first, for a model of at most 8 bits: that loses more by itself than Q8_0 does,
 which is half as large as F16 (llama.cpp chooses alike). For a model of more bits Q8_0 comes third. F32 holds
@@ -188,7 +192,26 @@ def _gguf_choices(files: Iterable[RemoteFile]) -> tuple[ModelChoice, ...]:
         if _is_complete(parts, count):
             files_in_order = tuple(file for _, file in sorted(parts.items()))
             choices.append(ModelChoice(stem, quant_label(stem), files_in_order))
-    return tuple(sorted(choices, key=lambda choice: choice.name))
+    return tuple(sorted(_without_heads(choices), key=lambda choice: choice.name))
+
+
+def _without_heads(choices: Sequence[ModelChoice]) -> Iterator[ModelChoice]:
+    """Yield the models without files of drafting layers alone (MTP), beside which lies a far larger model."""
+    smallest: dict[str, int] = {}
+    for choice in choices:
+        if not _MTP.search(choice.name):
+            name = _family(choice)
+            smallest[name] = min(smallest.get(name, choice.total_bytes), choice.total_bytes)
+    for choice in choices:
+        is_alone = _LARGER * choice.total_bytes < smallest.get(_family(choice), 0)
+        if not (is_alone and _MTP.search(choice.name)):
+            yield choice
+
+
+def _family(choice: ModelChoice) -> str:
+    """Return what the names of all quantizations of a model have in common."""
+    name = _MTP.sub("", without_label(choice.name.rpartition("/")[2]))
+    return name.strip("-._ ").casefold()
 
 
 def quant_label(name: str) -> str | None:

@@ -28,6 +28,8 @@ _ONE_LAYER = {
 }
 _CHAINED = {"hy_v3", "mimo2", "step35"}
 """With any number of layers, each of which predicts one token further than the one before."""
+_ALWAYS_ALONE = {"gemma4-assistant"}
+_BLOCK = re.compile(r"blk\.(\d+)\.")
 _NEEDED = ("eh_proj", "enorm", "hnorm")
 """Tensors that every such layer has; some models share the others."""
 _OF_A_LAYER = re.compile(rf"blk\.(\d+)\.nextn\.({'|'.join(_NEEDED)})\.weight")
@@ -59,6 +61,16 @@ def why_no_drafts(header: ModelHeader) -> str:
     if not fits or not layers.start:
         return f"llama.cpp cannot draft with the {len(layers)} MTP layers of this {show(architecture)} model."
     return ""
+
+
+def is_head_alone(header: ModelHeader) -> bool:
+    """Return whether a file has such layers, and nothing else of a model."""
+    if header.architecture in _ALWAYS_ALONE:
+        return True
+    layers = stated_layers(header)
+    return bool(layers) and not any(
+        (match := _BLOCK.match(tensor.name)) and int(match[1]) < layers.start for tensor in header.tensors
+    )
 
 
 def can_draft(header: ModelHeader) -> bool:

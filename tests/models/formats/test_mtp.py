@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from edgechat.models.formats.gguf import read_model
+from edgechat.base.errors import ModelFileError
+from edgechat.models.formats.gguf import read_header, read_model
 from edgechat.models.formats.header import ModelHeader
-from edgechat.models.formats.mtp import has_layers, stated_layers, why_no_drafts
+from edgechat.models.formats.mtp import has_layers, is_head_alone, stated_layers, why_no_drafts
 from tests.kit import tiny
-from tests.kit.heads import with_head
+from tests.kit.heads import qwen35, with_head
+from tests.kit.heads.files import save
 
 
 def headed() -> ModelHeader:
@@ -68,6 +71,16 @@ def test_several_layers_draft_in_some_architectures_only(arch: str, can: bool) -
 
 
 @pytest.mark.parametrize("n", [5, 99])
-def test_a_file_of_such_layers_alone_drafts_for_nobody_by_itself(n: int) -> None:
+def test_a_model_has_more_than_such_layers(n: int) -> None:
     header = headed()
     assert why_no_drafts(replace(header, metadata=header.metadata | {"qwen35.nextn_predict_layers": n}))
+
+
+def test_a_file_of_such_layers_alone_is_no_model(tmp_path: Path) -> None:
+    kept = ("blk.4.", "token_embd", "output")
+    alone = qwen35.model(0.06, 1).only(lambda name: name.startswith(kept), "alone")
+    path = save(alone, tmp_path)
+    assert is_head_alone(read_header(path))
+    assert not is_head_alone(headed())
+    with pytest.raises(ModelFileError, match="contains the drafting layers of a model"):
+        read_model(path)
