@@ -100,7 +100,7 @@ class PromptUse(msgspec.Struct, frozen=True):
 class SourceState(msgspec.Struct, frozen=True):
     """A drafter."""
 
-    source: Literal["model", "mtp", "ngram"]
+    source: Literal["model", "mtp", "eagle3", "ngram"]
     acceptance: float | None
     """Recent acceptance rate of tokens whose predecessors were accepted; None before the first draft."""
     speedup: float

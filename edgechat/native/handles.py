@@ -179,15 +179,20 @@ class Model:
 class Context:
     """A cache and the buffers to compute with. The model must outlive it."""
 
-    def __init__(self, model: Model, params: LoadParams, *, target: Context | None = None) -> None:
-        """Allocate; LoadFailed if llama.cpp cannot.
-
-        target: the context for which the model's own layers draft here (MTP); see `head_context.py`.
-        """
+    def __init__(
+        self,
+        model: Model,
+        params: LoadParams,
+        *,
+        target: Context | None = None,
+        kind: int = lib.LLAMA_CONTEXT_TYPE_DEFAULT,
+    ) -> None:
+        """Allocate; LoadFailed if llama.cpp cannot. target: the context for which layers draft here."""
         self._batch = TokenBatch(params.n_batch)
         native = lib.llama_context_default_params()
+        native.ctx_type = kind
         if target is not None:
-            native.ctx_type, native.ctx_other = lib.LLAMA_CONTEXT_TYPE_MTP, target.pointer
+            native.ctx_other = target.pointer
         native.n_ctx = params.context
         native.n_batch = params.n_batch
         native.n_ubatch = params.n_ubatch
@@ -213,11 +218,12 @@ class Context:
                 f"llama.cpp cannot create a context of {params.context} tokens: {logs.cause()}",
                 hint="Try a shorter context: --ctx 4096.",
             )
-        self._n_vocab = model.n_vocab
+        self.n_vocab = model.n_vocab
+        """Width of a row of logits."""
         self.n_embd = int(lib.llama_model_n_embd_out(model.pointer)) if params.embeddings else 0
         """Size of an embedding; 0 if none are made."""
         n_rows = params.n_batch if params.embeddings else max(params.n_seq_max, params.n_outputs_max)
-        self.output_bytes = 4 * (self._n_vocab + self.n_embd) * n_rows
+        self.output_bytes = 4 * (self.n_vocab + self.n_embd) * n_rows
         """Size of llama.cpp's buffer for logits and embeddings: the most rows that a call may return."""
         self.n_seq_max, self.n_outputs_max = params.n_seq_max, params.n_outputs_max
         self.n_batch = int(lib.llama_n_batch(self._pointer))
@@ -307,9 +313,9 @@ class Context:
         if not n_rows:
             # Without rows to fetch nothing else waits for the device.
             lib.llama_synchronize(self._pointer)
-            return np.empty((0, self._n_vocab), np.float32)
+            return np.empty((0, self.n_vocab), np.float32)
         first = ctypes.cast(lib.llama_get_logits(self._pointer), ctypes.POINTER(ctypes.c_float))
-        return np.ctypeslib.as_array(first, (n_rows, self._n_vocab))
+        return np.ctypeslib.as_array(first, (n_rows, self.n_vocab))
 
     def abort(self) -> None:
         """End the abortable call that runs, and those that come, until `clear_abort`. From any thread."""

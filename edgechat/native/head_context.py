@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from itertools import accumulate
 from types import ModuleType
+from typing import Literal
 
 import llama_cpp.llama_cpp as lib
 import numpy as np
@@ -22,25 +24,66 @@ from edgechat.native.params import LoadParams
 
 Rows = npt.NDArray[np.float32]
 
+_CHAINED = {"hy_v3", "mimo2", "step35"}
+"""Architectures that may have several layers; llama.cpp aborts where another's file says so."""
+
+# Heads differ in which hidden states they hand out: of all tokens of a call, or of those alone whose logits
+# are wanted. To ask one for what another gives returns wrong rows, or aborts.
+_HANDS_OUT_ALL = {
+    "bailingmoe3",
+    "cohere2moe",
+    "deepseek2",
+    "deepseek32",
+    "glm-dsa",
+    "glm4moe",
+    "hy_v3",
+    "nemotron_h_moe",
+    "qwen35",
+    "qwen35moe",
+}
+
 
 class HeadContext(Context):
     """The context of a head. It must be closed before its target."""
 
-    def __init__(self, model: Model, params: LoadParams, target: Context) -> None:
-        """Allocate, and have the target keep its hidden states. params: the target's. Raises LoadFailed."""
-        functions = _functions()
+    kind: Literal["mtp", "eagle3"] = "mtp"
+    stays = False
+    """Whether all tokens of a draft take one position."""
+
+    def __init__(
+        self, model: Model, params: LoadParams, target: Context, *, of: int = lib.LLAMA_CONTEXT_TYPE_MTP
+    ) -> None:
+        """Allocate, and have the target keep its hidden states. Raises LoadFailed.
+
+        model: the one whose layers these are. params: the target's.
+        """
+        self._functions = _functions()
         self._target = target
         self.width = int(lib.llama_model_n_embd_out(model.pointer))
         """Numbers of a hidden state."""
-        self.n_layers = int(lib.llama_model_n_layer_nextn(model.pointer))
+        self.n_layers = 1 if self.stays else max(1, int(lib.llama_model_n_layer_nextn(model.pointer)))
         """Layers; where there are several, each predicts one token further than the one before."""
-        super().__init__(model, params.of_head(), target=target)
+        if self.n_layers > 1 and model.architecture not in _CHAINED:
+            raise LoadFailed(
+                f"{model.architecture} models draft with one layer of their own, and this one has "
+                f"{self.n_layers}."
+            )
+        super().__init__(model, params.of_head(), target=target, kind=of)
+        if self.n_vocab != target.n_vocab:
+            self.close()
+            raise LoadFailed(f"The draft knows {self.n_vocab} tokens, and its target {target.n_vocab}.")
         # Beside its own rows: the target's, a copy of these for whoever reads them, and one in a micro-batch.
-        n_rows = self.n_seq_max + 2 * target.n_batch + self.n_ubatch
-        self.output_bytes += 4 * self.width * n_rows
-        functions.llama_set_embeddings_nextn(target.pointer, True, False)
-        functions.llama_set_embeddings_nextn(self.pointer, True, True)
-        self._functions = functions
+        self.output_bytes += 4 * self.width * (self.n_seq_max + 2 * target.n_batch + self.n_ubatch)
+        self._keep_states(True)
+        self.hands_out_all = model.architecture in _HANDS_OUT_ALL
+        """Whether a call may have tokens whose logits are not wanted beside others: if not, the hidden states
+        of the others are not handed out."""
+        self._functions.llama_set_embeddings_nextn(self.pointer, True, not self.hands_out_all)
+        self._ends: list[int] = []
+
+    def _keep_states(self, keep: bool) -> None:
+        """Have the target keep what the head reads, or no more."""
+        self._functions.llama_set_embeddings_nextn(self._target.pointer, keep, False)
 
     def target_states(self, n_tokens: int) -> Rows:
         """Return the hidden states [n_tokens, width] after each token of the target's last call.
@@ -49,9 +92,10 @@ class HeadContext(Context):
         """
         return self._states(self._target, n_tokens)
 
-    def own_states(self, n_rows: int) -> Rows:
-        """Return the hidden states [n_rows, width] of the rows of the last call here, until the next one."""
-        return self._states(self, n_rows)
+    def own_states(self) -> Rows:
+        """Return the hidden states [runs, width] after each run of the last call here; a copy."""
+        states = self._states(self, self._ends[-1] + 1 if self.hands_out_all else len(self._ends))
+        return states[self._ends] if self.hands_out_all else states.copy()
 
     def _states(self, context: Context, n: int) -> Rows:
         first = self._functions.llama_get_embeddings_nextn(context.pointer)
@@ -64,6 +108,7 @@ class HeadContext(Context):
         if rows.shape != (self._batch.native.n_tokens, self.width):
             raise ValueError(f"{self._batch.native.n_tokens} tokens have hidden states of {rows.shape}")
         self._batch.native.embd = pointer(rows, ctypes.c_float)
+        self._ends = [end - 1 for end in accumulate(len(run[2]) for run in runs)]
         return self._decode(self._batch.native, n_rows, abortable=False)
 
     def choose_layer(self, index: int) -> None:
@@ -72,7 +117,8 @@ class HeadContext(Context):
 
     def close(self) -> None:
         """Free the cache and the buffers; the target keeps its hidden states no more."""
-        self._functions.llama_set_embeddings_nextn(self._target.pointer, False, False)
+        if self._pointer:
+            self._keep_states(False)
         super().close()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -61,8 +61,14 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
     backend: Backend = "llama.cpp"
 
 
+DraftKind = Literal["model", "mtp", "eagle3"]
+"""What drafts from a file of its own: a small model, or layers that read the target's hidden states."""
+
+
 class DraftPlan(LoadParams, frozen=True, kw_only=True):
-    """How the small model that drafts for another one is loaded beside it."""
+    """How what drafts for a model is loaded beside it."""
+
+    kind: DraftKind = "model"
 
     model_path: str
     """Empty where it is not on this machine."""

@@ -11,6 +11,8 @@ Group = Literal["Model", "Conversation", "Sampling", "Appearance", "Machine", "P
 AppliesFrom = Literal["now", "new chat", "load", "start"]
 """When a change takes effect: at once, for new chats, with the next load of a model, with the next start."""
 Theme = Literal["terminal", "dark", "light", "high-contrast"]
+PictureMode = Literal["auto", "kitty", "blocks"]
+"""How images are drawn: as the terminal can, by Kitty's graphics protocol, by half blocks."""
 Backend = Literal["llama.cpp", "mlx"]
 """The backend that runs a model."""
 
@@ -179,6 +181,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             "now",
         ),
     ] = "terminal"
+    pictures: Annotated[
+        PictureMode,
+        _about(
+            "How images in chats are drawn: auto (sharp in Kitty and Ghostty, else in the colours of the "
+            "terminal's cells), kitty (sharp in any terminal that answers to Kitty's graphics protocol; it "
+            "must show unicode placeholders), or blocks (always in the colours of the cells).",
+            "Appearance",
+            "now",
+        ),
+    ] = "auto"
     notify: Annotated[
         bool,
         _about(

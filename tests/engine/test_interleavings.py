@@ -9,8 +9,9 @@ attention off: elsewhere kernels for other batch shapes round differently.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.types import CachePolicy, ChatRequest, FinishReason
+from edgechat.planner.plan import LoadPlan
 from tests.engine.cells import check, check_drafters
 from tests.engine.conftest import MakePlan
+from tests.engine.headed import HEADS, headed
 from tests.engine.runtimes import BOUND, Runtime, SharedTemplate, load, plan
 from tests.engine.speculative.always import Always
 from tests.engine.world import MAX_TOKENS, World
@@ -153,14 +156,20 @@ class Judge:
 
 
 def real_world(
-    template: ChatTemplate, runtime: Runtime, kind: str, seed: int, judge: Judge, *, drafts: bool = False
+    template: ChatTemplate,
+    planned: Callable[..., LoadPlan],
+    seed: int,
+    judge: Judge,
+    *,
+    drafts: bool = False,
+    draft: Path | None = None,
 ) -> World:
+    """Return a world; planned: how the model is loaded, with these sizes."""
     rng = random.Random(seed)
-    size = {"n_seq_max": rng.randrange(2, 6), "context": CONTEXT}
-    made = plan(runtime.model(kind), n_outputs_max=32 if drafts else 8, n_rs_seq=8 if drafts else 0, **size)
-    # A model that is always right, or nearly never; a hybrid one cannot take its guesses back.
-    drafting = kind if kind != "hybrid" and rng.random() < 0.6 else rng.choice(("dense", "windowed", "moe"))
-    draft_plan = plan(runtime.model(drafting), n_outputs_max=8, **size)
+    size = {"n_seq_max": rng.randrange(1 if drafts and draft is None else 2, 6), "context": CONTEXT}
+    rows = {"n_outputs_max": 32, "n_rs_seq": 8} if drafts else {"n_outputs_max": 8}
+    made = planned(**rows, **size)
+    draft_plan = plan(draft, n_outputs_max=8, **size) if draft else None
 
     def make() -> EngineCore:
         states = KVStateStore(50_000_000, b"the same")
@@ -173,7 +182,7 @@ def real_world(
         if not drafts:
             return {}
         drafter = None
-        if rng.random() < 0.8:
+        if draft_plan is not None and rng.random() < 0.8:
             backend = load(draft_plan)
             drafter = ModelDrafter(backend, backend.vocabulary.size)
         return {"model_drafter": drafter, "ngrams": rng.random() < 0.8, "controller": Always(rng.random())}
@@ -212,7 +221,23 @@ def test_lives_of_real_chats(
 ) -> None:
     n_lives, steps = LIVES[runtime.name]
     for seed in range(n_lives):
-        live(real_world(template, runtime, kind, seed, judge, drafts=drafts), steps, drafts=drafts)
+        # A model that is always right, or nearly never; a hybrid one cannot take its guesses back.
+        others = ("dense", "windowed", "moe")
+        is_right = kind != "hybrid" and random.Random(seed).random() < 0.6
+        draft = runtime.model(kind if is_right else random.Random(seed).choice(others)) if drafts else None
+        planned = partial(plan, runtime.model(kind))
+        world = real_world(template, planned, seed, judge, drafts=drafts, draft=draft)
+        live(world, steps, drafts=drafts)
+
+
+@pytest.mark.parametrize("head_kind", HEADS)
+def test_lives_of_chats_whose_model_has_a_head(template: ChatTemplate, head_kind: str) -> None:
+    planned, (n_lives, steps) = partial(headed, head_kind), LIVES["llama.cpp"]
+    with stripping() as own_template:
+        judge = Judge(Path(planned().model_path), own_template)
+        for seed in range(n_lives):
+            live(real_world(template, planned, seed, judge, drafts=True), steps, drafts=True)
+        judge.backend.close()
 
 
 def live(world: World, steps: int, *, drafts: bool) -> None:

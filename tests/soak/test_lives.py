@@ -6,12 +6,15 @@ EDGECHAT_SOAK_LIVES sets another number.
 from __future__ import annotations
 
 import os
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from edgechat.engine.prompt.template import ChatTemplate
 from tests.engine.conftest import MakePlan, kind, runtime, scripted  # noqa: F401  (fixtures)
-from tests.engine.runtimes import KINDS, Runtime
+from tests.engine.headed import HEADS, headed
+from tests.engine.runtimes import KINDS, Runtime, plan
 from tests.engine.test_interleavings import (  # noqa: F401  (fixtures)
     SCRIPTED,
     Judge,
@@ -19,6 +22,7 @@ from tests.engine.test_interleavings import (  # noqa: F401  (fixtures)
     judge,
     real_world,
     scripted_world,
+    stripping,
     template,
 )
 
@@ -43,8 +47,25 @@ def test_real_lives(
     judge: Judge,  # noqa: F811
 ) -> None:
     for seed in range(1000, 1000 + LIVES // 4 // len(KINDS)):
-        world = real_world(template, runtime, kind, seed, judge, drafts=seed % 2 == 1)
+        drafts = seed % 2 == 1
+        draft = runtime.model("dense" if kind == "hybrid" or seed % 4 == 1 else kind) if drafts else None
+        planned = partial(plan, runtime.model(kind))
+        world = real_world(template, planned, seed, judge, drafts=drafts, draft=draft)
         try:
             world.run(80)
         finally:
             world.close()
+
+
+@pytest.mark.parametrize("head_kind", HEADS)
+def test_real_lives_with_a_head(template: ChatTemplate, head_kind: str) -> None:  # noqa: F811
+    planned = partial(headed, head_kind)
+    with stripping() as own_template:
+        judge = Judge(Path(planned().model_path), own_template)
+        for seed in range(1000, 1000 + LIVES // 8 // len(HEADS)):
+            world = real_world(template, planned, seed, judge, drafts=True)
+            try:
+                world.run(80)
+            finally:
+                world.close()
+        judge.backend.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -188,8 +188,9 @@ class Vision(Protocol):
 
 
 class DraftHead(Protocol):
-    """The model's own layers that draft (MTP): they go on from the hidden states that its calls leave."""
+    """Layers that draft from the hidden states that a model's calls leave: its own (MTP), or EAGLE-3's."""
 
+    kind: Literal["mtp", "eagle3"]
     longest: int
     """Tokens of a draft."""
 

@@ -1,4 +1,4 @@
-"""A model's own drafting layers (MTP), which read what the model computes a call or more behind it.
+"""Layers that draft from a model's hidden states (MTP, EAGLE-3), and read them a call or more behind it.
 
 They need the hidden states that the model has after every token. Those of its last calls are kept here until
 there is a draft to make, and then read in the same call as the token to draft from, or until there are many.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -47,9 +48,11 @@ class LlamaCppHead:
     """The draft head of a llama.cpp model, and what it has read of each sequence."""
 
     def __init__(self, context: HeadContext) -> None:
+        self.kind: Literal["mtp", "eagle3"] = context.kind
         self._context = context
         # Several layers each predict one token further than the one before.
         self._is_chained = context.n_layers > 1
+        self._reads_together = context.hands_out_all and not self._is_chained
         self.longest = context.n_layers if self._is_chained else _LONGEST
         self._readings: dict[int, _Reading] = {}
         self._drafts: dict[int, tuple[list[int], Rows]] = {}
@@ -173,7 +176,7 @@ class LlamaCppHead:
         self.truncate(seq, 0)
         reading, size = self._reading(seq), 4 * self._context.width
         restored = (
-            len(state) > size
+            len(state) >= size
             and self._context.set_state(seq, state[size:])
             and self._context.last_position(seq) == length - 1
         )
@@ -195,13 +198,15 @@ class LlamaCppHead:
 
     def can_draft(self, seq: int, length: int) -> bool:
         reading = self._reading(seq)
-        return not reading.stopped and reading.length == length
+        # A text's first token has no hidden state before it.
+        return not reading.stopped and reading.length == length > 0
 
     def begin(self, tokens: Sequence[tuple[int, int]]) -> Logits:
         self._retract([seq for seq, _ in tokens])
         runs, states = [], []
+        n_unread = sum(len(self._reading(seq).unread) for seq, _ in tokens)
         for seq, token in tokens:
-            if self._is_chained:
+            if not self._reads_together or n_unread + len(tokens) > self._context.n_batch:
                 self._read(seq)
             reading = self._reading(seq)
             runs.append((seq, reading.n_read, [*reading.unread, token], 1))
@@ -216,7 +221,7 @@ class LlamaCppHead:
         return logits
 
     def extend(self, tokens: Sequence[tuple[int, int]]) -> Logits:
-        own = self._context.own_states(len(self._rows))
+        own = self._context.own_states()
         runs, states = [], []
         for seq, token in tokens:
             drafted, before = self._drafts[seq]
@@ -228,7 +233,8 @@ class LlamaCppHead:
                 runs.append((seq, start, drafted, 1))
                 states.append(self._drafts[seq][1])
             else:
-                runs.append((seq, start + len(drafted) - 1, [token], 1))
+                position = start if self._context.stays else start + len(drafted) - 1
+                runs.append((seq, position, [token], 1))
                 states.append(self._drafts[seq][1][-1:])
         layer = len(self._drafts[tokens[0][0]][0]) - 1
         return self._draft(runs, np.concatenate(states), layer)

@@ -16,11 +16,10 @@ from edgechat.engine.scheduling.draft import MOST, Source
 
 _PROBABILITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
 _MATCH_LENGTHS = (2, 3, 4, 6, 8, 12, 16, 24)
-_N_CLASSES = len(_PROBABILITIES) + 1
-CLASSES: dict[Source, int] = {"model": _N_CLASSES, "mtp": _N_CLASSES, "ngram": len(_MATCH_LENGTHS) + 1}
+CLASSES: dict[Source, int] = dict.fromkeys(MOST, len(_PROBABILITIES) + 1) | {"ngram": len(_MATCH_LENGTHS) + 1}
 
 _FADING = 0.993  # factor of a count with each new observation: about the last 140 matter
-_PRIOR = {"model": 0.6, "mtp": 0.7, "ngram": 0.5}
+_PRIOR = {"model": 0.6, "mtp": 0.7, "eagle3": 0.7, "ngram": 0.5}
 _MATCH_PRIORS = (0.3, 0.3, 0.4, 0.5, 0.6, 0.75, 0.85, 0.9, 0.95)
 """By class of a match: text that has matched for long is being copied."""
 _PRIOR_N = 4.0  # observations that the prior counts as

@@ -1,4 +1,4 @@
-"""The model's own layers that predict further tokens (MTP) as a drafter."""
+"""Layers that read the target's hidden states (MTP, EAGLE-3) as a drafter."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from edgechat.engine.speculative.round_drafter import DraftRequest, RoundDrafter
 
 
 class HeadDrafter(RoundDrafter):
-    """A head of the target itself, which knows what the target has computed."""
-
-    source: Source = "mtp"
+    """A head of the target, which knows what the target has computed."""
 
     def __init__(self, backend: Backend, head: DraftHead) -> None:
         super().__init__(backend.vocabulary, backend.vocabulary.size)
+        self.source: Source = head.kind
         self.longest = head.longest
         """Tokens of a draft."""
         self._backend = backend

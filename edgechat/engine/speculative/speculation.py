@@ -86,7 +86,7 @@ class Speculation:
         costs = self.controller.round_costs
         if self._head is not None:
             try:
-                costs["mtp"] = self._head.warm_up(token) / seconds
+                costs[self._head.source] = self._head.warm_up(token) / seconds
             except (DecodeFailed, CacheFull) as error:
                 self._drop(self._head, error)
         if self._model is not None:
@@ -99,7 +99,12 @@ class Speculation:
     def names(self, plan: LoadPlan) -> tuple[str, ...]:
         """Return the names of the drafters."""
         small = plan.draft.model_name if plan.draft else ""
-        names = {"model": small, "mtp": OWN_LAYERS, "ngram": NGRAMS}
+        names = {
+            "model": small,
+            "mtp": OWN_LAYERS if plan.mtp else small,
+            "eagle3": small,
+            "ngram": NGRAMS,
+        }
         return tuple(names[source] for source in self.present if names[source])
 
     @property
@@ -114,7 +119,8 @@ class Speculation:
     @property
     def present(self) -> tuple[Source, ...]:
         """The sources of drafts that may be used now."""
-        drafters: dict[Source, object] = {"model": self._model, "mtp": self._head, "ngram": self._ngram}
+        of_head: dict[Source, object] = {self._head.source: self._head} if self._head is not None else {}
+        drafters: dict[Source, object] = {"model": self._model, **of_head, "ngram": self._ngram}
         usable = self.sources if self.drafts else frozenset()
         return tuple(source for source, drafter in drafters.items() if drafter and source in usable)
 
@@ -220,14 +226,15 @@ class Speculation:
         may = "model" in self.sources and limit > 0 and not stream.media  # the small model sees nothing
         if self._model is not None and may and self._is_ready(self._model, stream):
             offers.append(DraftOffer("model", self.controller.prospects("model")[:limit]))
-        if self._head is not None and "mtp" in self.sources and limit > 0 and self._head.is_ready(stream):
-            prospects = self.controller.prospects("mtp")[: self._longest("mtp")]
-            offers.append(DraftOffer("mtp", prospects[:limit]))
+        head = self._head
+        if head is not None and head.source in self.sources and limit > 0 and head.is_ready(stream):
+            prospects = self.controller.prospects(head.source)[: self._longest(head.source)]
+            offers.append(DraftOffer(head.source, prospects[:limit]))
         return offers
 
     def _longest(self, source: Source) -> int:
         """Return how many tokens a drafter can draft."""
-        if source == "mtp" and self._head is not None:
+        if self._head is not None and source == self._head.source:
             return min(MOST[source], self._head.longest)
         return MOST[source]
 
@@ -314,7 +321,7 @@ class Speculation:
             self.close()
             self._model = None
         else:
-            _LOG.warning("the model's own layers no longer draft: %s", error)
+            _LOG.warning("the model's draft head is no longer used: %s", error)
             self._head = None
 
     def stop(self) -> None:

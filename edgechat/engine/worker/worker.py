@@ -166,7 +166,8 @@ def load(
     differences = load_report.loaded(
         backend.buffers, backend.touched_bytes, anonymous_memory(), vocabulary.size
     )
-    drafter, no_draft = load_draft(plan.for_draft(), backend, lambda draft: open_backend(draft, None))
+    small = plan.for_draft() if plan.draft and plan.draft.kind == "model" else None
+    drafter, no_draft = load_draft(small, backend, lambda draft: open_backend(draft, None))
     engine = EngineCore(
         backend,
         template,

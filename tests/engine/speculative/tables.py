@@ -58,10 +58,18 @@ class Tables:
     interruption = None
     vision = None
     no_vision = ""
-    head = None
     no_head = ""
 
-    def __init__(self, tables: np.ndarray, *, context: int = 100_000, n_seq_max: int = 16) -> None:
+    def __init__(
+        self,
+        tables: np.ndarray,
+        *,
+        context: int = 100_000,
+        n_seq_max: int = 16,
+        head: np.ndarray | None = None,
+    ) -> None:
+        """head: the tables by which the model itself drafts."""
+        self.head = TablesHead(self, head.astype(np.float32)) if head is not None else None
         self.tables = tables.astype(np.float32)
         self.vocabulary = Letters(tables.shape[-1])
         self.context = self.train_context = context
@@ -102,6 +110,36 @@ class Tables:
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+class TablesHead:
+    """A head that knows the tokens of its model, and has tables of its own."""
+
+    kind = "mtp"
+    longest = 8
+
+    def __init__(self, model: Tables, tables: np.ndarray) -> None:
+        self.tables = tables
+        self._model = model
+        self._drafted: dict[int, list[int]] = {}
+
+    def can_draft(self, seq: int, length: int) -> bool:
+        """See `DraftHead.can_draft`."""
+        return len(self._model.held[seq]) == length
+
+    def begin(self, tokens: Sequence[tuple[int, int]]) -> np.ndarray:
+        """See `DraftHead.begin`."""
+        self._drafted.clear()
+        return self.extend(tokens)
+
+    def extend(self, tokens: Sequence[tuple[int, int]]) -> np.ndarray:
+        """See `DraftHead.extend`."""
+        rows = []
+        for seq, token in tokens:
+            self._drafted.setdefault(seq, []).append(token)
+            text = self._model.held[seq] + self._drafted[seq]
+            rows.append(self.tables[len(text) % len(self.tables), text[-2], text[-1]])
+        return np.stack(rows)
 
 
 class Fixed:

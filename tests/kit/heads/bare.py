@@ -41,10 +41,11 @@ def unchanged(hidden: Hidden) -> Hidden:
 class Bare:
     """A target, and the context of the head in its file or in one of its own."""
 
-    def __init__(self, path: Path, drafter: Path | None = None, *, n_ctx: int = 512) -> None:
-        both = {"n_ctx": n_ctx, "n_seq_max": 1}
-        self.target = Reference(path, load_mtp=True, n_rs_seq=4, **both)
-        kind = api.LLAMA_CONTEXT_TYPE_MTP
+    def __init__(
+        self, path: Path, drafter: Path | None = None, *, kind: int = api.LLAMA_CONTEXT_TYPE_MTP
+    ) -> None:
+        both = {"n_ctx": 512, "n_seq_max": 1}
+        self.target = Reference(path, load_mtp=True, **both)
         self.head = Reference(
             drafter or path,
             load_mtp=True,
@@ -53,6 +54,7 @@ class Bare:
             ctx_other=self.target.ctx,
             **both,
         )
+        self.n_heads = max(1, api.llama_model_n_layer_nextn(self.head.model))
         self.n_embd: int = api.llama_model_n_embd_out(self.target.model)
         ext.llama_set_embeddings_nextn(self.target.ctx, True, False)
         ext.llama_set_embeddings_nextn(self.head.ctx, True, True)
@@ -65,6 +67,10 @@ class Bare:
     ) -> None:
         self.head.close()
         self.target.close()
+
+    def forget(self) -> None:
+        """Empty the cache that the head reads."""
+        self.head.clear()
 
     def targeted(self, text: Sequence[int]) -> tuple[Logits, Hidden]:
         """Return the target's logits and hidden states for a text."""
@@ -99,7 +105,7 @@ class Bare:
         change: what is done to the hidden states on their way to the head.
         """
         said, hidden = self.targeted(text)
-        self.head.clear()
+        self.forget()
         guessed, _ = self.headed(text, change(before(hidden)))
         return float((said.argmax(1) == guessed.argmax(1))[skip:].mean())
 
@@ -109,17 +115,40 @@ class Bare:
         best, hidden = said.argmax(1), before(hidden)
         right, tried = [0] * n_draft, [0] * n_draft
         for at in range(skip, len(text) - n_draft, n_draft):
-            self.head.clear()
-            self.headed(text[:at], hidden[:at])
-            token, state = text[at], hidden[at : at + 1]
-            for i in range(n_draft):
-                logits, state = self.headed([token], state, start=at + i)
-                token = int(logits[0].argmax())
+            drafted = self.draft(text[: at + 1], hidden[: at + 1], n_draft)
+            for i, token in enumerate(drafted):
                 tried[i] += 1
                 if token != best[at + i]:
                     break
                 right[i] += 1
         return [a / b for a, b in zip(right, tried, strict=True)]
+
+    def draft(self, text: Sequence[int], hidden: Hidden, n: int) -> list[int]:
+        """Return n tokens drafted behind a text. hidden: as for `headed`, of all of its tokens."""
+        last = len(text) - 1
+        self._fill(text[:-1], hidden[:-1])
+        tokens, states = list(text[-1:]), hidden[-1:]
+        for step in range(n):
+            if self.n_heads > 1:  # this step's head knows nothing of the draft yet
+                self._turn_to(step, cut=last)
+                logits, behind = self.headed(tokens, states, start=last)
+            else:
+                logits, behind = self.headed(tokens[-1:], states[-1:], start=last + step)
+            tokens.append(int(logits[-1].argmax()))
+            states = np.vstack([states, behind[-1:]])
+        self._turn_to(0, cut=last)
+        return tokens[1:]
+
+    def _fill(self, text: Sequence[int], hidden: Hidden) -> None:
+        """Put a text into the cache of every head."""
+        for head in range(self.n_heads):
+            self._turn_to(head, cut=0)
+            self.headed(text, hidden)
+
+    def _turn_to(self, head: int, *, cut: int) -> None:
+        """Let this head be the one that runs; forget what the cache holds from the position `cut` on."""
+        api.llama_memory_seq_rm(self.head.memory, 0, cut, -1)
+        ext.llama_set_nextn_layer_offset(self.head.ctx, head)
 
     def _hidden(self, run: Reference, n: int) -> Hidden:
         rows = ext.llama_get_embeddings_nextn(run.ctx)

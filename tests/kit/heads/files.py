@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +26,41 @@ class Model:
     name: str
     keys: Mapping[str, Any]
     """Metadata of the architecture, without its prefix."""
-    tensors: Mapping[str, Array]
-    """In NumPy's order: [outputs, inputs], a matrix of each expert before that."""
-    tokenizer: bool = True
-    """Whether the tokenizer of bytes is in the file, with its chat template."""
+    tensors: Mapping[str, npt.NDArray[Any]]
+    """Float32, or int64 for ids. In NumPy's order: [outputs, inputs], a matrix of each expert before that."""
 
-    def only(self, keep: Callable[[str], bool], name: str) -> Model:
-        """Return the model with those tensors alone whose names `keep` accepts."""
-        kept = {key: value for key, value in self.tensors.items() if keep(key)}
-        return Model(self.arch, name, self.keys, kept, self.tokenizer)
+    def split(self) -> tuple[Model, Model]:
+        """Return the model without the layers that draft, and those layers beside the ends of the model."""
+        n_layers = self.keys["block_count"] - self.keys["nextn_predict_layers"]
+        drafting = {name for name in self.tensors if _layer(name) >= n_layers}
+        ends = {name for name in self.tensors if _layer(name) < 0}
+        keys = {
+            key: _cut(value, n_layers) for key, value in self.keys.items() if key != "nextn_predict_layers"
+        }
+        bare = {name: array for name, array in self.tensors.items() if name not in drafting}
+        heads = {name: array for name, array in self.tensors.items() if name in drafting | ends}
+        return (
+            replace(self, name=f"{self.name}-bare", keys=keys | {"block_count": n_layers}, tensors=bare),
+            replace(self, name=f"mtp-{self.name}", tensors=heads),
+        )
+
+
+def _layer(name: str) -> int:
+    """Return the number of a tensor's layer; -1: it belongs to none."""
+    return int(name.split(".")[1]) if name.startswith("blk.") else -1
+
+
+def _cut(value: Any, n_layers: int) -> Any:
+    """Return the metadata of the first layers, where there is an entry for each."""
+    return value[:n_layers] if isinstance(value, list) else value
 
 
 def save(model: Model, folder: Path) -> Path:
     """Return the path of the model's file in `folder`, writing it if it is not there."""
-    digest = hashlib.sha256(repr((model.arch, sorted(model.keys.items()), model.tokenizer)).encode())
+    digest = hashlib.sha256(repr((model.arch, sorted(model.keys.items()))).encode())
     for name, array in model.tensors.items():
-        digest.update(f"{name} {array.shape}".encode())
-        digest.update(array.astype(np.float32).tobytes())
+        digest.update(f"{name} {array.shape} {array.dtype}".encode())
+        digest.update(array.tobytes())
     path = folder / f"{model.name}-F32-{digest.hexdigest()[:12]}.gguf"
     return made(path, lambda path: _write(model, path))
 
@@ -52,7 +70,7 @@ def _write(model: Model, path: Path) -> None:
     for key, value, kind, sub in _key_values(model):
         writer.add_key_value(key, value, kind, sub)
     for name, array in model.tensors.items():
-        writer.add_tensor(name, np.ascontiguousarray(array, np.float32))
+        writer.add_tensor(name, np.ascontiguousarray(array))
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -64,6 +82,5 @@ def _write(model: Model, path: Path) -> None:
 def _key_values(model: Model) -> list[KeyValue]:
     plain: dict[str, Any] = {"general.name": model.name, "general.file_type": 0}
     plain |= {f"{model.arch}.{key}": value for key, value in model.keys.items()}
-    if model.tokenizer:
-        plain["tokenizer.chat_template"] = CHATML
-    return [typed(key, value) for key, value in plain.items()] + (byte_tokenizer() if model.tokenizer else [])
+    plain["tokenizer.chat_template"] = CHATML
+    return [typed(key, value) for key, value in plain.items()] + byte_tokenizer()

@@ -4,15 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.kit.build import MODELS_DIR
-from tests.kit.heads import qwen35
+from tests.kit.heads import deepseek2, eagle3, gemma4, glm4_moe, qwen35, step35
 from tests.kit.heads.files import Model, save
 
-MTP: dict[str, Callable[[float, int], Model]] = {"qwen35": qwen35.model}
+MTP: dict[str, Callable[[float, int], Model]] = {
+    "qwen35": qwen35.model,
+    "glm4_moe": glm4_moe.model,
+    "deepseek2": deepseek2.model,
+    "step35": step35.model,
+}
 """Kinds whose head lies in the same file."""
 
 
-def with_head(kind: str, *, eps: float = 0.06, seed: int = 1, folder: Path = MODELS_DIR) -> Path:
+class Pair(NamedTuple):
+    """The files of a target and of its drafter."""
+
+    target: Path
+    drafter: Path
+
+
+def with_head(kind: str, *, eps: float = 0.05, seed: int = 1, folder: Path = MODELS_DIR) -> Path:
     """Return the path of a model that has a head. eps: how loud the noise is that the head does not know."""
     return save(MTP[kind](eps, seed), folder)
+
+
+def split_head(kind: str, *, eps: float = 0.05, seed: int = 1, folder: Path = MODELS_DIR) -> Pair:
+    """Return the paths of the same model with its head in a file of its own, `mtp-*.gguf`."""
+    target, drafter = MTP[kind](eps, seed).split()
+    return Pair(save(target, folder), save(drafter, folder))
+
+
+def eagle3_pair(*, eps: float = 0.05, seed: int = 1, folder: Path = MODELS_DIR) -> Pair:
+    """Return the paths of a qwen3 and of the EAGLE-3 draft made for it."""
+    return Pair(save(eagle3.target(eps, seed), folder), save(eagle3.draft(seed), folder))
+
+
+def gemma4_pair(*, eps: float = 0.05, seed: int = 1, folder: Path = MODELS_DIR) -> Pair:
+    """Return the paths of a gemma4 and of the drafter that reads its KV cache."""
+    return Pair(save(gemma4.target(eps, seed), folder), save(gemma4.drafter(seed), folder))

@@ -8,8 +8,9 @@ The residual stream has five parts:
     SAID      what the feed-forward of the main layer makes of those, and the other layers' noise
     ONE       a constant, of which queries and keys are made: they depend on the positions alone
 
-The logits read SAID. A drafting head gets CURRENT from the embedding of its token, PREVIOUS from CURRENT of
-the hidden state that it is given, and EARLIER from its own KV cache; its feed-forward is the main layer's.
+The logits read SAID, and a little of CURRENT, not to repeat it. A drafting head gets CURRENT from the
+embedding of its token, PREVIOUS from CURRENT of the hidden state that it is given, and EARLIER from its own
+KV cache; its feed-forward is the main layer's.
 """
 
 from __future__ import annotations
@@ -25,10 +26,9 @@ from tests.kit.tokenizers import N_BYTES_VOCAB, NOT_PRINTABLE
 from tests.kit.weights import generator
 
 N_EMBD = 64
-CURRENT, PREVIOUS, EARLIER, SAID = (slice(start, start + 16) for start in (0, 16, 32, 48))
-SAID = slice(48, 63)
-ONE = 63
-N_PART = 16
+N_PART, N_SAID = 16, 15
+CURRENT, PREVIOUS, EARLIER = (slice(start, start + N_PART) for start in (0, 16, 32))
+SAID, ONE = slice(48, 48 + N_SAID), 63
 
 CONSTANT, FAINT, LOUD = 2.0, 0.5, 0.3
 """Of ONE, of each token in EARLIER, and of SAID; the deviation of CURRENT and PREVIOUS is 1."""
@@ -36,9 +36,11 @@ BACK = ((1, PREVIOUS, 1.0), (2, EARLIER, FAINT), (3, EARLIER, FAINT), (5, EARLIE
 """Of each attention head: how far it looks back, the part it writes to, and how much."""
 LOGIT_SCALE = 5.0
 """Standard deviation of the logits."""
+RELUCTANCE = 1.5
+"""How many deviations lower the logit of the last token is, so that no text ends in one token forever."""
 ROPE_BASE = 10.0
 """Small, so that all of a head's channels turn fast enough to tell neighbours apart."""
-SHARPNESS = 6.0
+SHARPNESS = 8.0
 """How much more a place scores than any other, in each pair of channels, before the softmax."""
 
 
@@ -52,7 +54,7 @@ EMBEDDED = rms(_TOKEN, CONSTANT**2)
 """Of an embedding."""
 JOINED = rms(2 * _TOKEN, CONSTANT**2)
 """Of a head's stream before its attention: CURRENT and PREVIOUS."""
-WHOLE = rms(2 * _TOKEN, CONSTANT**2, 3 * FAINT**2 * _TOKEN, LOUD**2 * 15)
+WHOLE = rms(2 * _TOKEN, CONSTANT**2, 3 * FAINT**2 * _TOKEN, LOUD**2 * N_SAID)
 """Of the stream behind the main layer."""
 
 
@@ -64,13 +66,6 @@ def zeros(*shape: int) -> Array:
 def ones(n: int) -> Array:
     """Return the weights of a norm that only normalises."""
     return np.ones(n, np.float32)
-
-
-def eye_into(out: slice, source: slice, scale: float, *, n_out: int = N_EMBD, n_in: int = N_EMBD) -> Array:
-    """Return the matrix that copies one run of channels to another, multiplied by `scale`."""
-    matrix = zeros(n_out, n_in)
-    matrix[out, source] = np.eye(out.stop - out.start, source.stop - source.start) * scale
-    return matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,23 +90,23 @@ class Dice:
         table[:, ONE] = CONSTANT
         return table
 
-    def logits(self, *, whole: float = WHOLE) -> Array:
+    def logits(self) -> Array:
         """Return the matrix that makes logits of the normalised stream; only printable tokens have any."""
         table = zeros(N_BYTES_VOCAB, N_EMBD)
-        length = LOGIT_SCALE * whole / LOUD
-        table[:, SAID] = self.directions("output", N_BYTES_VOCAB, 15, length)
+        table[:, SAID] = self.directions("output", N_BYTES_VOCAB, N_SAID, LOGIT_SCALE * WHOLE / LOUD)
+        reluctance = RELUCTANCE * LOGIT_SCALE * WHOLE / N_PART
+        table[:, CURRENT] = self.embeddings()[:, CURRENT] * np.float32(-reluctance)
         table[list(NOT_PRINTABLE)] = 0
         return table
 
-    def feed_forward(
-        self, name: str, n_ff: int, gain: float, *, whole: float = WHOLE
-    ) -> tuple[Array, Array, Array]:
+    def feed_forward(self, name: str, n_ff: int, gain: float) -> tuple[Array, Array, Array]:
         """Return the matrices (gate, up, down) of a random feed-forward from the tokens' parts to SAID.
 
         gain: deviation of what it adds, 1 being that of the main layer.
         """
-        gate = self.normal(name + "gate", n_ff, N_EMBD, std=1.5 * whole / math.sqrt(2.25 * N_PART))
-        up = self.normal(name + "up", n_ff, N_EMBD, std=1.5 * whole / math.sqrt(2.25 * N_PART))
+        gate, up = (
+            self.normal(name + kind, n_ff, N_EMBD, std=WHOLE / math.sqrt(N_PART)) for kind in ("gate", "up")
+        )
         for matrix in (gate, up):
             matrix[:, EARLIER.stop :] = 0
         return gate, up, self.into_said(name + "down", n_ff, gain * LOUD / 1.5)
@@ -119,7 +114,7 @@ class Dice:
     def into_said(self, name: str, n_in: int, gain: float) -> Array:
         """Return a random matrix that writes to SAID alone, from inputs of a deviation of 1."""
         matrix = zeros(N_EMBD, n_in)
-        matrix[SAID] = self.normal(name, 15, n_in, std=gain / math.sqrt(n_in))
+        matrix[SAID] = self.normal(name, N_SAID, n_in, std=gain / math.sqrt(n_in))
         return matrix
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,7 @@ from edgechat.models.formats.gguf import read_header, read_model
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.mtp import has_layers, is_head_alone, stated_layers, why_no_drafts
 from tests.kit import tiny
-from tests.kit.heads import qwen35, with_head
-from tests.kit.heads.files import save
+from tests.kit.heads import gemma4_pair, split_head, with_head
 
 
 def headed() -> ModelHeader:
@@ -76,11 +74,10 @@ def test_a_model_has_more_than_such_layers(n: int) -> None:
     assert why_no_drafts(replace(header, metadata=header.metadata | {"qwen35.nextn_predict_layers": n}))
 
 
-def test_a_file_of_such_layers_alone_is_no_model(tmp_path: Path) -> None:
-    kept = ("blk.4.", "token_embd", "output")
-    alone = qwen35.model(0.06, 1).only(lambda name: name.startswith(kept), "alone")
-    path = save(alone, tmp_path)
-    assert is_head_alone(read_header(path))
-    assert not is_head_alone(headed())
-    with pytest.raises(ModelFileError, match="contains the drafting layers of a model"):
-        read_model(path)
+def test_a_file_of_such_layers_alone_is_no_model() -> None:
+    for drafter in (split_head("qwen35").drafter, gemma4_pair().drafter):
+        assert is_head_alone(read_header(drafter))
+        with pytest.raises(ModelFileError, match="contains the drafting layers of a model"):
+            read_model(drafter)
+    for model in (with_head("qwen35"), split_head("qwen35").target, gemma4_pair().target):
+        assert not is_head_alone(read_model(model))

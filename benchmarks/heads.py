@@ -1,0 +1,151 @@
+"""Drafts of a model's own layers (MTP), beside llama-server with its settings, all in turns.
+
+    python -m benchmarks.heads LLAMA_BIN [--kinds qwen35 glm4_moe] [--eps 0.05 1] [--rounds 3] [--tokens 128]
+
+The models are those of benchmarks/wide_heads.py; with an eps of 1 the head is of no use. Every server goes on
+with the same texts at temperature 0. Tokens a second are those between the first and the last piece of the
+answer; accepted is the share of drafted tokens that stand. LLAMA_BIN is a folder with llama-server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import random
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.reading import peer
+from benchmarks.serving import KEY, Running
+from benchmarks.wide_heads import N_LAYERS, wide
+
+CONTEXT = 4096
+WORDS = ("apple", "bear", "cloud", "delta", "0.1", "the", "of", "und", "(a)")
+OURS = ("none", "mtp")
+PEER = {
+    "plain": (),
+    "mtp 1": ("--spec-type", "draft-mtp", "--spec-draft-n-max", "1"),
+    "mtp 3": ("--spec-type", "draft-mtp", "--spec-draft-n-max", "3"),
+    "mtp 6, sure": ("--spec-type", "draft-mtp", "--spec-draft-n-max", "6", "--spec-draft-p-min", "0.75"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An answer."""
+
+    text: str
+    rate: float
+    """Tokens a second."""
+    drafted: int
+    accepted: int
+
+
+async def ask(port: int, prompt: str, tokens: int) -> Said:
+    """Have a server go on with a text."""
+    body = {
+        "model": "default",
+        "prompt": prompt,
+        "max_tokens": tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "cache_prompt": True,
+    }
+    data = msgspec.json.encode(body)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(
+        f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {KEY}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
+        + data
+    )
+    first = last = 0.0
+    text, n_tokens, counts = "", 0, (0, 0)
+    try:
+        if b" 200 " not in (line := await reader.readline()):
+            raise RuntimeError((line + await reader.read()).decode())
+        while line := await reader.readline():
+            if not line.startswith(b"data: {"):
+                continue
+            event = msgspec.json.decode(line[6:])
+            if usage := event.get("usage"):
+                n_tokens, counts = usage["completion_tokens"], _drafts(event, counts)
+            for choice in event.get("choices", ()):
+                if choice.get("text"):
+                    text += choice["text"]
+                    last = time.perf_counter()
+                    first = first or last
+    finally:
+        writer.close()
+    return Said(text, (n_tokens - 1) / (last - first), *counts)
+
+
+def _drafts(event: dict[str, Any], known: tuple[int, int]) -> tuple[int, int]:
+    """Return how many tokens were drafted and stood, as either server says it."""
+    if timings := event.get("timings"):
+        return timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
+    details = event["usage"].get("completion_tokens_details") or {}
+    accepted = details.get("accepted_prediction_tokens") or 0
+    return accepted + (details.get("rejected_prediction_tokens") or 0), accepted
+
+
+async def compare(kind: str, eps: float, options: argparse.Namespace) -> None:
+    """Ask all servers in turns; they are all loaded, and one at a time computes."""
+    model = wide(kind, options.folder, eps=eps)
+    rng, answers = random.Random(1), defaultdict(list)
+    async with contextlib.AsyncExitStack() as stack:
+        ports: dict[str, int] = {}
+        for draft in OURS:
+            server = await stack.enter_async_context(Running(model, CONTEXT, draft=draft))
+            ports[f"edgechat {draft}"] = server.port
+        for name, words in PEER.items():
+            running = peer(options.llama_bin, model, *words, slots=1, context=CONTEXT)
+            ports[f"llama-server {name}"] = await stack.enter_async_context(running)
+        for number in range(options.rounds + 1):
+            prompt = " ".join(rng.choices(WORDS, k=12))
+            for name, port in ports.items():
+                said = await ask(port, prompt, options.tokens)
+                if number:  # the first round warms caches, and teaches
+                    answers[name].append(said)
+    print(f"{model.name}, {options.rounds} answers of {options.tokens} tokens")
+    plain = statistics.median(one.rate for one in answers["edgechat none"])
+    texts = [one.text for one in answers["edgechat none"]]
+    for name, said in answers.items():
+        rate = statistics.median(one.rate for one in said)
+        drafted, accepted = sum(one.drafted for one in said), sum(one.accepted for one in said)
+        share = f"{accepted / drafted:4.0%} of {drafted} accepted" if drafted else ""
+        same = sum(one.text == text for one, text in zip(said, texts, strict=True))
+        print(
+            f"  {name:26} {rate:7.1f} tokens/s  {rate / plain:5.2f}  {same} texts the same  {share}",
+            flush=True,
+        )
+
+
+async def run(options: argparse.Namespace) -> None:
+    """Compare each kind with each head."""
+    for kind in options.kinds:
+        for eps in options.eps:
+            await compare(kind, eps, options)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("llama_bin", type=Path)
+    parser.add_argument("--kinds", nargs="+", choices=[*N_LAYERS], default=[*N_LAYERS])
+    parser.add_argument("--eps", nargs="+", type=float, default=[0.05, 1.0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    asyncio.run(run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
