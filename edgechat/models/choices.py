@@ -64,6 +64,8 @@ class ModelChoice:
     format: Format = "gguf"
     projectors: tuple[RemoteFile, ...] = ()
     """Files that make pictures or sound readable for it, by their names: one is used, the first is best."""
+    heads: tuple[RemoteFile, ...] = ()
+    """Files of its drafting layers alone (MTP), by their names: one is used, the first is best."""
 
     @property
     def shown(self) -> str:
@@ -127,6 +129,7 @@ _NO_MODEL = re.compile(
       | (?:mtp|(?:.*[-._])?(?:eagle3|dflash|dspark))(?:[-._].*)?""",
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
+_HEAD_QUANTS = ("Q8_0", "Q4_0")
 _MTP = re.compile(r"[-._]mtp(?![A-Za-z0-9])", re.IGNORECASE)
 """In the name of a model that drafts with layers of its own, or of a file of such layers alone."""
 _LARGER = 4
@@ -147,24 +150,37 @@ def model_choices(
     header.
     """
     listed = list(files)
-    return (*_with_projectors(_gguf_choices(listed), listed, mixed), *_mlx_choices(listed, repo))
+    return (*_with_companions(_gguf_choices(listed), listed, mixed), *_mlx_choices(listed, repo))
 
 
-def _with_projectors(
+def _with_companions(
     choices: Sequence[ModelChoice], files: Iterable[RemoteFile], mixed: bool
 ) -> Iterator[ModelChoice]:
-    """Yield the models with the projectors that belong to each."""
-    projectors = {
-        stem: file for file in files if file.size > 0 and (stem := _stem(file.name)) and _is_projector(stem)
-    }
-    names = {choice.name for choice in choices}
-    of_model = projectors_of(names, projectors, without_label, mixed=mixed)
-    for choice in choices:
-        found = [(stem, projectors[stem]) for stem in of_model.get(choice.name, ())]
-        ranked = sorted(
-            found, key=lambda pair: (_projector_rank(pair[0], choice.quant), pair[1].size, pair[0])
+    """Yield the models with the projectors and the drafting layers that belong to each."""
+    models = list(_without_heads(choices))
+    known = {choice.name for choice in models}
+    stems = {stem: file for file in files if file.size > 0 and (stem := _stem(file.name))}
+    projectors = {stem: file for stem, file in stems.items() if _is_projector(stem)}
+    heads = {stem: file for stem, file in stems.items() if stem not in known and _is_head(stem)}
+    projectors_by, heads_by = (
+        projectors_of(known, found, without_label, mixed=mixed) for found in (projectors, heads)
+    )
+    for choice in models:
+        seeing = [(stem, projectors[stem]) for stem in projectors_by.get(choice.name, ())]
+        seeing.sort(key=lambda pair: (_projector_rank(pair[0], choice.quant), pair[1].size, pair[0]))
+        drafting = [(stem, heads[stem]) for stem in heads_by.get(choice.name, ())]
+        drafting.sort(key=lambda pair: (_head_rank(pair[0]), pair[1].size, pair[0]))
+        yield replace(
+            choice,
+            projectors=tuple(file for _, file in seeing),
+            heads=tuple(file for _, file in drafting),
         )
-        yield replace(choice, projectors=tuple(file for _, file in ranked))
+
+
+def _head_rank(stem: str) -> int:
+    """Return the rank of drafting layers by their name; 0 is the best: little is lost in 8 bits."""
+    label = quant_label(stem)
+    return _HEAD_QUANTS.index(label) if label in _HEAD_QUANTS else len(_HEAD_QUANTS)
 
 
 def _projector_rank(stem: str, quant: str | None) -> int:
@@ -192,7 +208,7 @@ def _gguf_choices(files: Iterable[RemoteFile]) -> tuple[ModelChoice, ...]:
         if _is_complete(parts, count):
             files_in_order = tuple(file for _, file in sorted(parts.items()))
             choices.append(ModelChoice(stem, quant_label(stem), files_in_order))
-    return tuple(sorted(_without_heads(choices), key=lambda choice: choice.name))
+    return tuple(sorted(choices, key=lambda choice: choice.name))
 
 
 def _without_heads(choices: Sequence[ModelChoice]) -> Iterator[ModelChoice]:
@@ -280,6 +296,12 @@ def _is_no_model(stem: str) -> bool:
 def _is_projector(stem: str) -> bool:
     """Return whether this is a projector; libmtmd loads none that is split."""
     return is_projector(stem.rpartition("/")[2]) and not _PART.fullmatch(stem)
+
+
+def _is_head(stem: str) -> bool:
+    """Return whether a file that is no model holds drafting layers alone, by its name."""
+    base = stem.rpartition("/")[2]
+    return _MTP.search(f"-{base}") is not None and not (is_projector(base) or _PART.fullmatch(stem))
 
 
 def _is_complete(numbers: Collection[int], count: int) -> bool:

@@ -44,7 +44,7 @@ def with_draft(
     wish = request.draft or AUTO
     if wish == MTP and insists:
         check_head(plan, variant)
-    if wish in (NONE, NGRAM, MTP) or (wish == AUTO and (plan.mtp or not plan.ngrams)):
+    if wish in (NONE, NGRAM, MTP) or (wish == AUTO and (plan.head is not None or not plan.ngrams)):
         return plan
     try:
         small = _catalogue_draft(variant, elsewhere) if wish == AUTO else _requested(wish, variant, elsewhere)
@@ -61,9 +61,10 @@ def with_draft(
 
 def check_head(plan: LoadPlan, variant: Variant) -> None:
     """Raise NotADraft or DoesNotFit where the model's own layers (MTP) were requested and do not draft."""
-    if plan.mtp:
+    if plan.head is not None:
         return
-    why = drafting_with_head(variant.header(), MTP).why_not
+    beside = variant.head()[0] is not None
+    why = drafting_with_head(variant.header(), MTP, beside=beside).why_not
     if why:
         raise NotADraft(f"{plan.model_name} cannot draft with its own layers. {why}", hint=_NO_HEAD_HINT)
     raise DoesNotFit(plan.no_draft, hint="Choose a shorter context, for example --ctx 4096.")

@@ -113,15 +113,18 @@ def drafting(header: ModelHeader, wish: str) -> DraftCosts:
     )
 
 
-def drafting_with_head(header: ModelHeader, wish: str) -> DraftCosts:
-    """Return what drafts take with those of the model's own layers; not `mtp`, and why, if it has none."""
+def drafting_with_head(header: ModelHeader, wish: str, *, beside: bool = False) -> DraftCosts:
+    """Return what drafts take with those of the model's own layers; none, and why, if it has no such layers.
+
+    beside: they are in a file of their own, if not in the model's.
+    """
     if wish not in (AUTO, MTP) or header.makes_embeddings:
         return NOBODY
     why_not = mtp.why_no_drafts(header)
     others = drafting(header, NGRAM)
-    if why_not or not others.drafted:
+    if not others.drafted or (why_not and not beside):
         return DraftCosts(why_not=why_not or others.why_not)
-    return replace(others, mtp=True)
+    return replace(others, mtp=not why_not)
 
 
 def has_large_state(header: ModelHeader) -> bool:

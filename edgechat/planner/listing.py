@@ -57,7 +57,7 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
     no_vision: str = ""
     """Why the projector beside it cannot be used; a sentence."""
     mtp: bool = False
-    """Whether it can draft with layers of its own (MTP)."""
+    """Whether it can draft with layers of its own (MTP), which may be in a file beside it."""
 
     def fits(self, available: int) -> int:
         """Return the longest context in tokens with which it fits into so many bytes of RAM; 0: with none.
@@ -122,7 +122,7 @@ def _summarize(model: LocalModel) -> HeaderSummary:
             embeds=header.makes_embeddings,
             modalities=projector.modalities if projector is not None else (),
             no_vision=no_vision,
-            mtp=can_draft(header),
+            mtp=can_draft(header) or model.found.head is not None,
         )
     except ModelFileError as error:
         return HeaderSummary(damage=error.message)

@@ -218,6 +218,7 @@ def as_json(plan: LoadPlan) -> dict[str, Any]:
         "draft": plan.draft
         and {
             "model": plan.draft.model_name,
+            "kind": plan.draft.kind,
             "path": plan.draft.model_path or None,
             "quant": plan.draft.quant,
             "file_bytes": plan.draft.file_bytes,

@@ -113,7 +113,8 @@ def drafts(plan: LoadPlan) -> str:
     """Return what drafts, or why nothing does."""
     if plan.head is not None:
         size, gain = mebibytes(plan.head.total_bytes), f"{plan.head.gain:.1f} times as fast"
-        what = f"its own layers (MTP), {size}, with which replies are expected to be {gain}"
+        where = f" in {one_line(plan.draft.model_name)}, about" if plan.draft is not None else ","
+        what = f"its own layers (MTP){where} {size}, with which replies are expected to be {gain}"
         return f"Drafts: {what}, and n-grams of the conversation. {plan.no_draft}".rstrip()
     if plan.draft is not None:
         size = mebibytes(plan.draft.total_bytes)

@@ -10,13 +10,14 @@ import pytest
 
 from edgechat.base import paths
 from edgechat.cli.commands import listing, plan, show
+from edgechat.cli.commands import pull as pull_command
 from tests import homes
 from tests.cli import pulling
 from tests.cli.pulling import REPO, Pull, found
 from tests.cli.running import complaint, edgechat
 from tests.hub import Hub
 from tests.kit import tiny
-from tests.kit.heads import with_head
+from tests.kit.heads import split_head, with_head
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
@@ -89,9 +90,40 @@ def test_no_draft_model_is_pulled_for_it(hub: Hub, pull: Pull) -> None:
     hub.add(REPO, {"tiny-F32.gguf": with_head("qwen35")})
     one = found(pull(REPO, "--draft", "mtp", "--json"))
     assert (one["draft"], one["plan"]["drafters"]) == (None, [OWN, "n-grams"])
-    assert f"{OWN}: they are in the model's file" in pull(REPO, "--draft", "mtp", "--dry-run").stdout
+    assert f"{OWN}, in the same file" in pull(REPO, "--draft", "mtp", "--dry-run").stdout
 
 
 def test_a_pull_of_a_model_without_them_is_refused(hub: Hub, pull: Pull) -> None:
     hub.add(REPO, {"tiny-F32.gguf": tiny()})
     assert "no layers of its own" in pulling.complaint(pull(REPO, "--draft", "mtp"))
+
+
+def test_layers_in_a_file_of_their_own_are_found_and_draft(user: Path) -> None:
+    target, drafter = split_head("qwen35", eps=0.0)
+    folder = paths.data_dir() / "models"
+    homes.place(target, folder / "big-Q8_0.gguf")
+    homes.place(drafter, folder / "mtp-big-Q8_0.gguf")
+    assert {one["name"]: one["mtp"] for one in answer("list", "--json")} == {"big-Q8_0": True, "guide": False}
+    assert "mtp-big-Q8_0.gguf" in edgechat("show", "big-Q8_0").stdout
+    words = ("run", "big-Q8_0", "Hello", "--max-tokens", "60", "--temperature", "0", "--json")
+    drafted, plain = answer(*words, "--draft", "mtp"), answer(*words, "--draft", "none")
+    assert drafted["speculation"]["drafters"] == ["mtp-big-Q8_0.gguf", "n-grams"]
+    assert drafted["speculation"]["accepted_tokens"] > 0
+    assert drafted["text"] == plain["text"]
+    assert edgechat("rm", "big-Q8_0", "--yes").returncode == 0
+    assert not list(folder.iterdir())
+
+
+def test_layers_in_a_file_of_their_own_are_pulled_with_the_model(hub: Hub, pull: Pull) -> None:
+    target, drafter = split_head("qwen35")
+    hub.add(REPO, {"big-F32.gguf": target, "mtp-big-F32.gguf": drafter})
+    text = pull(REPO, "--draft", "mtp", "--dry-run").stdout
+    assert f"{OWN}: mtp-big-F32.gguf" in text
+    assert "would download mtp-big-F32.gguf" in text
+    one = found(pull(REPO, "--draft", "mtp", "--json"))
+    assert pulling.sound({"files": [one["head"]]})
+    assert one["plan"]["draft"]["kind"] == "mtp"
+    assert one["plan"]["draft"]["path"] == one["head"]["path"]
+    plain = found(pull(REPO, "--draft", "none", "--json"))
+    assert (plain["head"], plain["plan"]["draft"]) == (None, None)
+    assert "head" in (pull_command.__doc__ or "")

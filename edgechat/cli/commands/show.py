@@ -114,7 +114,7 @@ def _rows(shown: ShownModel) -> Iterator[tuple[str, str]]:
         yield "Thinking", _THINKING[model.entry.thinking]
     if projector := _projector(shown):
         yield "Projector", projector
-    if own := _own_layers(header):
+    if own := _own_layers(shown):
         yield "Drafting", own
     source = files.repo or ", ".join(files.tags)
     yield "Where", flat(f"{files.place.value}{f', {source}' if source else ''}")
@@ -137,12 +137,13 @@ def _projector(shown: ShownModel) -> str:
     return f"{mebibytes(file.size)}: {flat(what)}\n  {flat(str(file.path))}"
 
 
-def _own_layers(header: ModelHeader) -> str:
+def _own_layers(shown: ShownModel) -> str:
     """Return whether the model can draft with layers of its own; '' if it has none."""
-    n = len(stated_layers(header))
-    if not n:
-        return ""
-    return why_no_drafts(header) or f"with {n} layer{'s' * (n > 1)} of its own (MTP)"
+    n, file = len(stated_layers(shown.header)), shown.model.found.head
+    why_not = why_no_drafts(shown.header)
+    if why_not and file is not None:
+        return f"with layers of its own (MTP) in another file\n  {flat(str(file.path))}"
+    return why_not or f"with {n} layer{'s' * (n > 1)} of its own (MTP)" if n else ""
 
 
 def _licence(shown: ShownModel) -> str | None:
@@ -215,7 +216,7 @@ def _object(shown: ShownModel) -> dict[str, Any]:
         "audio": "audio" in shown.modalities,
         "projector": str(model.found.projector.path) if model.found.projector else None,
         "no_vision": shown.no_vision or None,
-        "mtp": can_draft(header),
+        "mtp": can_draft(header) or model.found.head is not None,
         "place": model.place.value,
         "repository": model.found.repo,
         "last_used": shown.use.when if shown.use else None,

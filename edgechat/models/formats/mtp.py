@@ -7,6 +7,7 @@ the table of tensors tells.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.limits import show
@@ -29,10 +30,25 @@ _ONE_LAYER = {
 _CHAINED = {"hy_v3", "mimo2", "step35"}
 """With any number of layers, each of which predicts one token further than the one before."""
 _ALWAYS_ALONE = {"gemma4-assistant"}
+"""Which reads the KV cache of its target, and has none."""
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 _NEEDED = ("eh_proj", "enorm", "hnorm")
 """Tensors that every such layer has; some models share the others."""
 _OF_A_LAYER = re.compile(rf"blk\.(\d+)\.nextn\.({'|'.join(_NEEDED)})\.weight")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFile:
+    """A model's drafting layers in a file of their own."""
+
+    name: str
+    header: ModelHeader
+    path: str = ""
+
+    @property
+    def has_own_cache(self) -> bool:
+        """False where it reads its target's (Gemma 4's)."""
+        return self.header.architecture not in _ALWAYS_ALONE
 
 
 def stated_layers(header: ModelHeader) -> range:
@@ -71,6 +87,27 @@ def is_head_alone(header: ModelHeader) -> bool:
     return bool(layers) and not any(
         (match := _BLOCK.match(tensor.name)) and int(match[1]) < layers.start for tensor in header.tensors
     )
+
+
+def is_chained(header: ModelHeader) -> bool:
+    """Return whether each of several such layers predicts one token further than the one before."""
+    return header.architecture in _CHAINED
+
+
+def misfit(head: ModelHeader, model: ModelHeader) -> str:
+    """Return why drafting layers in a file of their own are not for a model, or ''."""
+    if not is_head_alone(head):
+        return "it is a model of its own"
+    expected = {"gemma4-assistant": "gemma4"}.get(head.architecture, head.architecture)
+    if expected != model.architecture:
+        return f"it is for {show(expected)} models, and the model is {show(model.architecture)}"
+    width = head.number("embedding_length_out", head.embedding_length)
+    if width != model.embedding_length:
+        return f"it reads hidden states of {width} numbers, and the model's have {model.embedding_length}"
+    if head.vocab_size != model.vocab_size:
+        return f"its vocabulary has {head.vocab_size} tokens, not {model.vocab_size}"
+    known = head.architecture in _ALWAYS_ALONE or can_draft(head)
+    return "" if known else "llama.cpp cannot draft with it"
 
 
 def can_draft(header: ModelHeader) -> bool:

@@ -7,17 +7,23 @@ For a shorter context they are loaded only where they make them much faster, and
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
+
+import msgspec
 
 from edgechat.base.text import mebibytes
 from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.mtp import HeadFile, is_chained, stated_layers
 from edgechat.native.params import CacheType
 from edgechat.planner.drafting import is_recurrent
-from edgechat.planner.estimate.shape import ModelShape
+from edgechat.planner.estimate.compute import compute_bytes, output_bytes, states_bytes
+from edgechat.planner.estimate.memory import head_cache_bytes
+from edgechat.planner.estimate.shape import ModelShape, shape_of
 from edgechat.planner.estimate.speed import forecast
-from edgechat.planner.placement.budget import SPARE
+from edgechat.planner.placement.budget import RAM, SPARE, Budget, Needs, together
+from edgechat.planner.placement.layout import Layout
 from edgechat.planner.placement.load_config import EXACT, LoadConfig
 from edgechat.planner.plan import HeadPlan
 from edgechat.planner.request import ENOUGH
@@ -47,6 +53,10 @@ class PlannedModel(Protocol):
     def rates(self) -> Mapping[str | None, DeviceSpeed]:
         """The speed of each device; None is the processor."""
 
+    @property
+    def budget(self) -> Budget:
+        """The memory that it may take."""
+
     def load(self, context: int, cache_type: CacheType) -> LoadConfig:
         """Return the fastest load that fits."""
 
@@ -55,6 +65,83 @@ class PlannedModel(Protocol):
 
     def seconds(self, load: LoadConfig) -> float:
         """Return the seconds of a token."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadedModel:
+    """A model with its drafting layers: those in its own file, or in one beside it."""
+
+    model: PlannedModel
+    """Loads of it have room for rows to verify, and copies of recurrent states."""
+    file: HeadFile | None = None
+
+    def load(self, context: int, cache_type: CacheType) -> LoadConfig:
+        """Return the fastest load that fits."""
+        load = self.model.load(context, cache_type)
+        return load if self.file is None else load.beside(self._beside(self.file, load))
+
+    def _beside(self, file: HeadFile, load: LoadConfig) -> LoadConfig:
+        """Return the load of the file, by formula: on the device of the output if it fits there."""
+        header, own = file.header, load.params.of_head()
+        keys = sum(head_cache_bytes(header, own.context, own.cache_type)) if file.has_own_cache else 0
+        compute = compute_bytes(header, own.context, n_seq_max=own.n_seq_max, n_ubatch=own.n_ubatch)
+        shape = shape_of(header)
+        weights = sum(part.weights + part.experts for part in shape.parts) - shape.tied
+        there = Needs(weights=weights, cache=keys, compute=compute)
+        n_states = own.n_seq_max + 2 * load.params.n_batch + own.n_ubatch
+        output = output_bytes(header, own.n_seq_max) + states_bytes(header, n_states)
+        here = Needs(weights=shape.embedding, compute=output)
+        left = self.model.budget.less(dict(load.needs))
+        device = load.layout.devices[-1:] if load.layout.n else ()
+        if device and left.over({device[0]: there}):
+            device = ()
+        params = msgspec.structs.replace(
+            load.params,
+            mtp=True,
+            n_rs_seq=0,
+            devices=device,
+            split=(len(shape.parts),) * len(device),
+            experts_in_ram=0,
+        )
+        needs = together({RAM: here}, {device[0] if device else RAM: there})
+        layout = Layout(params.devices, params.split)
+        return replace(load, params=params, layout=layout, needs=needs, buffers=(), draft=None)
+
+    def fits(self, load: LoadConfig, spare: float = 0.0) -> bool:
+        """Return whether a load fits, with a share of the RAM left over."""
+        return self.model.fits(load, spare)
+
+    def seconds(self, load: LoadConfig) -> float:
+        """Return the seconds of a token without drafts."""
+        return self.model.seconds(load)
+
+    def expected_gain(self, load: LoadConfig) -> float:
+        """Return how many times as fast replies are expected to be with the best length of a draft.
+
+        A step of so many drafts decodes all of them and one more token, and makes one and those that stand.
+        """
+        n_chained = len(stated_layers(self._header)) if is_chained(self._header) else 1
+        limits = [LONGEST, n_chained if n_chained > 1 else LONGEST]
+        limits += [load.params.n_rs_seq] * is_recurrent(self.model.header)
+        one, best, made, plain = self._draft_seconds(load, n_chained), 1.0, 1.0, load.forecast.call(1)
+        for n in range(1, min(limits) + 1):
+            made += ACCEPTED**n
+            best = max(best, made * plain / (load.forecast.call(1 + n) + n * one))
+        return best
+
+    @property
+    def _header(self) -> ModelHeader:
+        return self.model.header if self.file is None else self.file.header
+
+    def _draft_seconds(self, load: LoadConfig, n_chained: int) -> float:
+        """Return the seconds of a drafted token; several layers that are chained draft one token each."""
+        if self.file is None or load.draft is None:
+            shape, layout = self.model.shape, load.layout
+        else:
+            shape, layout = shape_of(self.file.header), load.draft.layout
+        *layers, output = layout.placed(shape)
+        head = [layers[at] for at in stated_layers(self._header)][: None if n_chained == 1 else 1]
+        return forecast(shape, [*head, output], self.model.rates, 0).calls[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +157,7 @@ class HeadChoice:
 
 
 def reserve_head(
-    model: PlannedModel, headed: PlannedModel, load: LoadConfig, reserved: LoadConfig
+    model: PlannedModel, headed: HeadedModel, load: LoadConfig, reserved: LoadConfig
 ) -> HeadChoice | None:
     """Return the load in which memory is set aside for the drafting layers, if it fits.
 
@@ -83,7 +170,7 @@ def reserve_head(
 
 def choose_head(
     model: PlannedModel,
-    headed: PlannedModel,
+    headed: HeadedModel,
     load: LoadConfig,
     shorter: Iterable[tuple[int, CacheType]],
     *,
@@ -102,38 +189,22 @@ def choose_head(
         return HeadChoice(load, why_not=_not_loaded(f"replies would hardly be faster, {_times(head.gain)}"))
     if headed.fits(beside, SPARE if model.fits(load, SPARE) else 0.0):
         return HeadChoice(beside, head)
-    if not requested and head.gain >= WORTH_CONTEXT:
+    if requested or head.gain >= WORTH_CONTEXT:
         for context, cache_type in shorter:
             less = headed.load(context, cache_type)
             plan = _plan(model, load, headed, less)
-            if context >= ENOUGH and plan.gain >= WORTH_CONTEXT and headed.fits(less, SPARE):
+            pays = context >= ENOUGH and plan.gain >= WORTH_CONTEXT
+            if (requested or pays) and headed.fits(less, SPARE):
                 return HeadChoice(less, plan, why_context=_for_context(load, less, plan))
     return HeadChoice(load, why_not=_not_loaded(f"the {mebibytes(head.total_bytes)} more do not fit"))
 
 
-def expected_gain(model: PlannedModel, load: LoadConfig) -> float:
-    """Return how many times as fast replies are expected to be with the best length of a draft.
-
-    A step of so many drafts decodes all of them and one more token, and makes one and those that stand.
-    """
-    placed, n_head = load.layout.placed(model.shape), model.shape.n_head
-    # Several layers draft in turn, each of them with the output.
-    one = forecast(model.shape, [placed[-1 - n_head], placed[-1]], model.rates, 0).calls[0]
-    limits = [LONGEST, n_head if n_head > 1 else LONGEST]
-    limits += [load.params.n_rs_seq] * is_recurrent(model.header)
-    best, made, plain = 1.0, 1.0, load.forecast.call(1)
-    for n in range(1, min(limits) + 1):
-        made += ACCEPTED**n
-        best = max(best, made * plain / (load.forecast.call(1 + n) + n * one))
-    return best
-
-
-def _plan(model: PlannedModel, load: LoadConfig, headed: PlannedModel, other: LoadConfig) -> HeadPlan:
+def _plan(model: PlannedModel, load: LoadConfig, headed: HeadedModel, other: LoadConfig) -> HeadPlan:
     """Return what the layers take, and the gain over the load without them, whose layout may be better."""
     context, cache_type = other.context, other.params.cache_type
     is_same = (context, cache_type) == (load.context, load.params.cache_type)
     alone = load if is_same else model.load(context, cache_type)
-    gain = expected_gain(headed, other) * model.seconds(load) / headed.seconds(other)
+    gain = headed.expected_gain(other) * model.seconds(load) / headed.seconds(other)
     return HeadPlan(total_bytes=max(0, other.total - alone.total), gain=gain)
 
 

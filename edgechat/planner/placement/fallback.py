@@ -70,7 +70,7 @@ def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> Load
         return requested
     no_less = plan.context >= requested.context and plan.gpu_layers >= requested.gpu_layers
     no_less = no_less and (plan.projector is not None or requested.projector is None)
-    no_less = no_less and (plan.mtp or not requested.mtp)
+    no_less = no_less and (plan.head is not None or requested.head is None)
     return plan if no_less and plan.model_path == requested.model_path else requested
 
 
@@ -124,12 +124,12 @@ def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | Non
         return shorter, f"Texts are limited to {half} tokens, to save memory."
     if plan.embeddings:
         return _with_fewer_gpu_layers(plan)
+    if plan.mtp or plan.head is not None:
+        why = "Its own drafting layers (MTP) are not loaded, to save memory."
+        return _without_head(replace(plan, draft=None, head=None, no_draft=why), header), why
     if plan.draft is not None:
         why = f"The draft model {plan.draft.model_name} is not used, to save memory."
         return replace(plan, draft=None, no_draft=why), why
-    if plan.mtp:
-        why = "Its own drafting layers (MTP) are not loaded, to save memory."
-        return _without_head(replace(plan, head=None, no_draft=why), header), why
     one = footprint_of(header.format).checkpoint(header, plan)
     if plan.checkpoint_bytes > one:
         fewer = replace(plan, checkpoint_bytes=one)

@@ -45,11 +45,13 @@ class PullPart:
     choice: ModelChoice
     projector: RemoteFile | None = None
     """What comes with it, to make pictures or sound readable for it."""
+    head: RemoteFile | None = None
+    """Its drafting layers in a file of their own (MTP), which come with it too."""
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        """Its files, and its projector: which comes last, and so is linked into the cache first."""
-        return self.choice.files if self.projector is None else (*self.choice.files, self.projector)
+        """Its files, and what comes with it: last, and so is linked into the cache first."""
+        return (*self.choice.files, *filter(None, (self.projector, self.head)))
 
     @property
     def model_path(self) -> Path:
@@ -160,7 +162,7 @@ def decide(
         request,
         insists=draft is not None,
     )
-    parts = [PullPart(picked.source, picked.choice, picked.projector)]
+    parts = [PullPart(picked.source, picked.choice, picked.projector, picked.head)]
     if picked.draft is not None:
         parts.append(PullPart(*picked.draft))
     return PullDecision(tuple(parts), tuple(part.missing() for part in parts), picked, picked.no_draft)

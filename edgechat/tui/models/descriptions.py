@@ -97,10 +97,10 @@ def _plan_facts(item: ModelItem, plan: LoadPlan) -> Iterator[Content]:
     quality = quality_class(plan.quant)
     if quality is not None:
         yield _fact("Quality", quality.label)
-    if plan.draft is not None:
-        yield _fact("Draft", f"{plan.draft.model_name}, {mebibytes(plan.draft.total_bytes)}")
-    elif plan.head is not None:
+    if plan.head is not None:
         yield _fact("Draft", f"{OWN_LAYERS}, {mebibytes(plan.head.total_bytes)}")
+    elif plan.draft is not None:
+        yield _fact("Draft", f"{plan.draft.model_name}, {mebibytes(plan.draft.total_bytes)}")
     elif plan.ngrams:
         yield _fact("Draft", "n-grams of the conversation")
     projector = plan.projector

@@ -13,10 +13,14 @@ from edgechat import settings
 from edgechat.base.errors import DoesNotFit, NotADraft
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
-from edgechat.models.formats.gguf import read_model
+from edgechat.models.formats.gguf import read_header, read_model
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.resolve import entry_of
 from edgechat.models.shipped import shipped_header
+from edgechat.native import breakdown
+from edgechat.native.assistant_context import AssistantContext
+from edgechat.native.handles import Context, Model
+from edgechat.native.head_context import HeadContext
 from edgechat.planner import prepare as planning
 from edgechat.planner.drafting import DRAFTED, DraftCosts, drafting_with_head
 from edgechat.planner.estimate.dry_run import DryRun
@@ -25,14 +29,14 @@ from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.estimate.speed import Forecast
 from edgechat.planner.machine import Machine
 from edgechat.planner.model_on_machine import model_on_machine
-from edgechat.planner.placement.draft_head import ACCEPTED, expected_gain
+from edgechat.planner.placement.draft_head import ACCEPTED, HeadedModel
 from edgechat.planner.placement.fallback import reduce_to_fit, step_down
 from edgechat.planner.plan import LoadPlan, as_json
 from edgechat.planner.plan_model import plan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests.kit import tiny
-from tests.kit.heads import with_head
+from tests.kit.heads import gemma4_pair, split_head, with_head
 from tests.planner.headers import GIB, headed, machine
 from tests.planner.placement.test_layout import card, with_cards
 
@@ -125,7 +129,7 @@ def test_the_gain_follows_from_the_forecast(monkeypatch: pytest.MonkeyPatch) -> 
         load, forecast=Forecast(decode=1, decode_depth=0, prefill=1, prefill_depth=0, calls=(1.0,) * 7)
     )
     made_of_three = 1 + ACCEPTED + ACCEPTED**2 + ACCEPTED**3
-    one = made_of_three / expected_gain(model, free) - 1  # of three snapshots, three drafts
+    one = made_of_three / HeadedModel(model).expected_gain(free) - 1  # of three snapshots, three drafts
     head, whole = load.params, load.forecast.decode
     assert head.n_rs_seq == 3
     # A layer of 33 and an output matrix that is a tenth of the model.
@@ -279,6 +283,78 @@ def test_one_that_is_asked_for_and_does_not_fit(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(planning, "current_profile", look)
     with pytest.raises(DoesNotFit, match=r"MTP\) are not loaded: the .* more do not fit"):
         prepare(path, PlanRequest(context=4096, draft="mtp"))
+
+
+# In a file of their own.
+
+PAIRS = {
+    "qwen35": lambda: split_head("qwen35"),
+    "step35": lambda: split_head("step35"),
+    "gemma4": gemma4_pair,
+}
+
+
+def laid(kind: str, folder: Path) -> Path:
+    """Return a model with the file of its drafting layers beside it."""
+    target, drafter = PAIRS[kind]()
+    shutil.copy(drafter, folder / "mtp-big-Q8_0.gguf")
+    return Path(shutil.copy(target, folder / "big-Q4_K_M.gguf"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PAIRS)
+def test_layers_beside_the_file_are_planned(kind: str, tmp_path: Path) -> None:
+    path = laid(kind, tmp_path)
+    made = prepare(str(path), PlanRequest(draft="mtp", context=2048))
+    assert (made.mtp, made.ngrams) == (False, True)
+    assert made.head is not None
+    assert made.draft is not None
+    assert (made.draft.kind, made.draft.mtp, made.draft.n_rs_seq) == ("mtp", True, 0)
+    assert (made.draft.model_path, made.draft.context) == (str(tmp_path / "mtp-big-Q8_0.gguf"), made.context)
+    assert made.drafters == ("mtp-big-Q8_0.gguf", "n-grams")
+    assert made.draft.total_bytes <= made.head.total_bytes
+    assert any(
+        reason.startswith("Drafts: its own layers (MTP) in mtp-big-Q8_0.gguf") for reason in made.reasons
+    )
+    assert prepare(str(path), PlanRequest(draft="ngram")).draft is None
+    step = step_down(made, read_model(path))
+    assert step is not None
+    assert (step[0].draft, step[0].head) == (None, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PAIRS)
+def test_what_they_take_is_what_they_were_planned_for(kind: str, tmp_path: Path) -> None:
+    """Of the second model and its context, llama.cpp's own account."""
+    path = laid(kind, tmp_path)
+    made = prepare(str(path), PlanRequest(draft="mtp", context=2048))
+    assert made.draft is not None
+    target = Model(path, made)
+    context = Context(target, made)
+    layers = Model(Path(made.draft.model_path), made.draft)
+    assistant = kind == "gemma4"
+    head = (
+        AssistantContext(layers, made.draft, target, context)
+        if assistant
+        else HeadContext(layers, made.draft, context)
+    )
+    real = breakdown.from_map(layers, head)
+    for one in (head, layers, context, target):
+        one.close()
+    weights = read_header(Path(made.draft.model_path)).weights_bytes
+    taken = weights + real.cache + real.compute
+    assert made.draft.total_bytes == pytest.approx(taken, rel=0.02, abs=4 * MIB)
+
+
+@pytest.mark.slow
+def test_layers_of_another_model_are_told(tmp_path: Path) -> None:
+    path = laid("qwen35", tmp_path)
+    shutil.copy(split_head("step35").drafter, tmp_path / "mtp-big-Q8_0.gguf")
+    made = prepare(str(path))
+    assert (made.head, made.draft) == (None, None)
+    assert any(
+        "mtp-big-Q8_0.gguf do not belong to this model: it is for 'step35'" in one for one in made.notes
+    )
 
 
 # What becomes of it.
