@@ -128,9 +128,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     draft: Annotated[
         _Name | None,
         _about(
-            "Speculative decoding: auto (the draft model that the catalogue names, if it is on this "
-            "machine and fits, and n-grams of the conversation), none, ngram (only n-grams), or the name "
-            "or path of a draft model.",
+            "Speculative decoding: auto (layers of the model itself, MTP, or the draft model that the "
+            "catalogue names, if it is on this machine; whichever fits, and n-grams of the conversation), "
+            "none, mtp, ngram (only n-grams), or the name or path of a draft model.",
             "Model",
             "load",
             unset="auto",
