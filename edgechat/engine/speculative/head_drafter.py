@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, DraftHead, Logits
-from edgechat.engine.scheduling.draft import Source
+from edgechat.engine.scheduling.draft_sources import Source
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.round_drafter import DraftRequest, RoundDrafter
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from edgechat.base.errors import EdgechatError
 from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Logits
 from edgechat.engine.kv.prefix_cache import PrefixCache, Slot, common_prefix
-from edgechat.engine.scheduling.draft import Source
+from edgechat.engine.scheduling.draft_sources import Source
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.round_drafter import DraftRequest, RoundDrafter
 from edgechat.planner.plan import LoadPlan

@@ -13,7 +13,8 @@ from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Logits
 from edgechat.engine.backends.media import is_media
 from edgechat.engine.kv.prefix_cache import PrefixCache
 from edgechat.engine.sampling import Sampler
-from edgechat.engine.scheduling.draft import MOST, Draft, Source
+from edgechat.engine.scheduling.draft import Draft
+from edgechat.engine.scheduling.draft_sources import MOST, Source
 from edgechat.engine.scheduling.scheduler import Planned, Scheduler
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.controller import Controller, DraftOffer, Rounds

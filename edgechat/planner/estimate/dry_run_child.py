@@ -20,7 +20,7 @@ from edgechat.native import breakdown, logs
 from edgechat.native.accelerators.devices import inventory
 from edgechat.native.buffers import Breakdown, with_head
 from edgechat.native.handles import Context, Model
-from edgechat.native.head_context import HeadContext
+from edgechat.native.heads.context import HeadContext
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.dry_run import AnyQuestion, DevicesQuestion, DryRunAnswer, DryRunQuestion
 

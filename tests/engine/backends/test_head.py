@@ -12,9 +12,9 @@ import pytest
 from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import BatchPart, CacheFull, Logits
 from edgechat.engine.backends.llama_cpp import LlamaCppBackend
-from edgechat.native.assistant_context import AssistantContext
-from edgechat.native.eagle_context import EagleContext
-from edgechat.native.head_context import HeadContext
+from edgechat.native.heads.assistant import AssistantContext
+from edgechat.native.heads.context import HeadContext
+from edgechat.native.heads.eagle import EagleContext
 from tests.engine.headed import HEADS, headed
 from tests.engine.runtimes import some
 from tests.kit.heads import with_head

@@ -1,7 +1,7 @@
 """An EAGLE-3 draft (Li et al. 2025, arXiv:2503.01840): a layer that reads what goes into three of another's.
 
 An encoder makes one hidden state of the three. At each position the draft reads a token and the state of the
-token before it, as the heads of `head_context.py` do; but it counts positions from the text's second token.
+token before it, as the heads of `context.py` do; but it counts positions from the text's second token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edgechat.base.errors import DecodeFailed, LoadFailed
 from edgechat.native import logs
 from edgechat.native.batches import EmbeddingBatch
 from edgechat.native.handles import DECODE_OK, Context, Model
-from edgechat.native.head_context import HeadContext, Rows
+from edgechat.native.heads.context import HeadContext, Rows
 from edgechat.native.params import LoadParams
 
 _N_LAYERS = 3
