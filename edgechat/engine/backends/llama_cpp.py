@@ -22,17 +22,17 @@ from edgechat.engine.backends.base import (
     BatchPart,
     CacheFull,
     Capabilities,
-    Checkpoint,
     DraftHead,
     Interrupted,
     Interruption,
-    Logits,
     Media,
     TokenDrawing,
     Vision,
     Vocabulary,
 )
+from edgechat.engine.backends.checkpoint import Checkpoint
 from edgechat.engine.backends.llama_cpp_head import LlamaCppHead, open_head
+from edgechat.engine.backends.logits import Logits
 from edgechat.engine.backends.media import Places, media_runs
 from edgechat.native import breakdown, logs
 from edgechat.native.buffers import Buffer, counted_once, is_mapped, with_head

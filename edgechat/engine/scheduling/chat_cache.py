@@ -19,9 +19,11 @@ import msgspec
 import numpy as np
 
 from edgechat.device.load import on_battery
-from edgechat.engine.backends.base import Backend, Checkpoint
+from edgechat.engine.backends.base import Backend
+from edgechat.engine.backends.checkpoint import Checkpoint
 from edgechat.engine.backends.media import media_runs
-from edgechat.engine.kv.prefix_cache import Node, Slot, common_prefix
+from edgechat.engine.kv.prefix_cache import common_prefix
+from edgechat.engine.kv.slots import Node, Slot
 from edgechat.engine.kv.state_file import Cut, SavedState
 from edgechat.engine.kv.state_folder import check_id
 from edgechat.engine.kv.state_store import KVStateStore, worth_saving

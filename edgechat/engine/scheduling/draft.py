@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edgechat.engine.backends.base import Distribution
+from edgechat.engine.backends.logits import Distribution
 from edgechat.engine.scheduling.draft_sources import Source
 from edgechat.engine.types import SpeculationStats
 

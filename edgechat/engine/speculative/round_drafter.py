@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgechat.base.errors import SchemaError
-from edgechat.engine.backends.base import Logits, Vocabulary
+from edgechat.engine.backends.base import Vocabulary
+from edgechat.engine.backends.logits import Logits
 from edgechat.engine.sampling import top_ids
 from edgechat.engine.scheduling.draft import Draft
 from edgechat.engine.scheduling.draft_sources import Source

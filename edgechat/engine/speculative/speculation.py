@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from edgechat.base.errors import DecodeFailed
-from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Logits
+from edgechat.engine.backends.base import Backend, BatchPart, CacheFull
+from edgechat.engine.backends.logits import Logits
 from edgechat.engine.backends.media import is_media
 from edgechat.engine.kv.prefix_cache import PrefixCache
 from edgechat.engine.sampling import Sampler

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from edgechat.base.errors import DecodeFailed
-from edgechat.engine.backends.base import BatchPart, CacheFull, Logits
+from edgechat.engine.backends.base import BatchPart, CacheFull
 from edgechat.engine.backends.llama_cpp import LlamaCppBackend
+from edgechat.engine.backends.logits import Logits
 from edgechat.native.heads.assistant import AssistantContext
 from edgechat.native.heads.context import HeadContext
 from edgechat.native.heads.eagle import EagleContext

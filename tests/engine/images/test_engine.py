@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from edgechat.base.errors import DecodeFailed
-from edgechat.engine.backends.base import Embeddings, EncodingStopped, Media, Vision
+from edgechat.engine.backends.base import EncodingStopped, Media, Vision
+from edgechat.engine.backends.logits import Embeddings
 from edgechat.engine.backends.media import media_runs
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.state_store import KVStateStore

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from edgechat.engine import engine as engine_module
-from edgechat.engine.backends.base import Logits
+from edgechat.engine.backends.logits import Logits
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.draft import Draft

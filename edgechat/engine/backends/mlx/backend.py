@@ -28,15 +28,14 @@ from edgechat.engine.backends.base import (
     BatchPart,
     CacheFull,
     Capabilities,
-    Checkpoint,
     DraftHead,
     Interruption,
-    Logits,
     TokenDrawing,
     Vision,
     Vocabulary,
-    broken_logits,
 )
+from edgechat.engine.backends.checkpoint import Checkpoint
+from edgechat.engine.backends.logits import Logits, broken_logits
 from edgechat.engine.backends.mlx import loading
 from edgechat.engine.backends.mlx import state as states
 from edgechat.engine.backends.mlx.caches import MORE, CacheLayers, Caches, Uncut
