@@ -72,6 +72,8 @@ class HeadContext(Context):
         if self.n_vocab != target.n_vocab:
             self.close()
             raise LoadFailed(f"The draft knows {self.n_vocab} tokens, and its target {target.n_vocab}.")
+        # Beside its own rows: the target's, a copy of these for whoever reads them, and one in a micro-batch.
+        self.output_bytes += 4 * self.width * (self.n_seq_max + 2 * target.n_batch + self.n_ubatch)
         self._keep_states(True)
         self.hands_out_all = model.architecture in _HANDS_OUT_ALL
         """Whether a call may have tokens whose logits are not wanted beside others: if not, the hidden states

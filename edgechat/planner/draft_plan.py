@@ -7,13 +7,22 @@ import msgspec
 from edgechat.base.errors import DoesNotFit, ModelFileError, ModelNotFound, NotADraft
 from edgechat.models.local.resolve import entry_of
 from edgechat.planner import reasons
-from edgechat.planner.drafting import AUTO, NGRAM, NONE, is_much_smaller, misfit
+from edgechat.planner.drafting import (
+    AUTO,
+    MTP,
+    NGRAM,
+    NONE,
+    drafting_with_head,
+    is_much_smaller,
+    misfit,
+)
 from edgechat.planner.machine import Machine
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import DraftCandidate, plan_variant
 from edgechat.planner.ranking.candidates import Variant, local_of, of_path, recommended
 from edgechat.planner.request import PlanRequest
 
+_NO_HEAD_HINT = "Draft otherwise: --draft auto, ngram, or the name of a small model of its family."
 _HINT = "Choose a smaller model of the same family, or let edgechat choose: --draft auto"
 
 
@@ -28,12 +37,14 @@ def with_draft(
 ) -> LoadPlan:
     """Return the plan with a draft model: the requested one, or the catalogue's.
 
-    insists: the model was requested now, so it is an error if it cannot draft: ModelFileError, NotADraft or
-    DoesNotFit. Otherwise the plan says why there is none. elsewhere: also consider models of the catalogue
-    that are not on this machine.
+    None is needed where the model's own layers draft (MTP). insists: what drafts was requested now, so it is
+    an error if it cannot: ModelFileError, NotADraft or DoesNotFit. Otherwise the plan says why it does not.
+    elsewhere: also consider models of the catalogue that are not on this machine.
     """
     wish = request.draft or AUTO
-    if wish in (NONE, NGRAM) or (wish == AUTO and not plan.ngrams):
+    if wish == MTP and insists:
+        check_head(plan, variant)
+    if wish in (NONE, NGRAM, MTP) or (wish == AUTO and (plan.head is not None or not plan.ngrams)):
         return plan
     try:
         small = _catalogue_draft(variant, elsewhere) if wish == AUTO else _requested(wish, variant, elsewhere)
@@ -46,6 +57,17 @@ def with_draft(
         if insists and wish != AUTO:
             raise
         return without_draft(plan, error.message)
+
+
+def check_head(plan: LoadPlan, variant: Variant) -> None:
+    """Raise NotADraft or DoesNotFit where the model's own layers (MTP) were requested and do not draft."""
+    if plan.head is not None:
+        return
+    beside = variant.head()[0] is not None
+    why = drafting_with_head(variant.header(), MTP, beside=beside).why_not
+    if why:
+        raise NotADraft(f"{plan.model_name} cannot draft with its own layers. {why}", hint=_NO_HEAD_HINT)
+    raise DoesNotFit(plan.no_draft, hint="Choose a shorter context, for example --ctx 4096.")
 
 
 def drafted(

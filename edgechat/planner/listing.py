@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from edgechat.native.params import CacheType
 
 _FILE = "glances.bin"
-_FORMAT = 3
+_FORMAT = 4
 MAX_MODELS = 2048
 _MAX_FILE_BYTES = 8 << 20
 _SPARE = 0.1
@@ -56,6 +56,8 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
     """What it takes besides text, with its projector."""
     no_vision: str = ""
     """Why the projector beside it cannot be used; a sentence."""
+    mtp: bool = False
+    """Whether it can draft with layers of its own (MTP), which may be in a file beside it."""
 
     def fits(self, available: int) -> int:
         """Return the longest context in tokens with which it fits into so many bytes of RAM; 0: with none.
@@ -103,6 +105,7 @@ def glances(
 
 def _summarize(model: LocalModel) -> HeaderSummary:
     from edgechat.models.formats.header_reading import read_model
+    from edgechat.models.formats.mtp import can_draft
     from edgechat.models.formats.projector import read_for
 
     try:
@@ -119,6 +122,7 @@ def _summarize(model: LocalModel) -> HeaderSummary:
             embeds=header.makes_embeddings,
             modalities=projector.modalities if projector is not None else (),
             no_vision=no_vision,
+            mtp=can_draft(header) or model.found.head is not None,
         )
     except ModelFileError as error:
         return HeaderSummary(damage=error.message)

@@ -36,7 +36,7 @@ from edgechat.engine.backends.llama_cpp_head import LlamaCppHead
 from edgechat.engine.backends.media import Places, media_runs
 from edgechat.native import breakdown, logs
 from edgechat.native.assistant_context import AssistantContext
-from edgechat.native.buffers import Buffer, counted_once, is_mapped
+from edgechat.native.buffers import Buffer, counted_once, is_mapped, with_head
 from edgechat.native.eagle_context import EagleContext
 from edgechat.native.handles import Aborted, Context, Model, build
 from edgechat.native.head_context import HeadContext
@@ -139,8 +139,14 @@ class LlamaCppBackend(LlamaCppModel):
     def _load_head(self, plan: LoadPlan) -> LlamaCppHead | None:
         """Make the context in which the model's own layers draft, or those of a file beside it."""
         if plan.mtp:
-            head = LlamaCppHead(HeadContext(self._model, plan, self._context))
+            context = HeadContext(self._model, plan, self._context)
+            head = LlamaCppHead(context)
             self._close_first(head.close)
+            if self.buffers:
+                allocated = breakdown.from_map(self._model, context).buffers
+                more = tuple(buffer for buffer in allocated if buffer.cache or buffer.compute)
+                self.buffers = with_head(self.buffers, more)
+                self.touched_bytes += sum(buffer.cache for buffer in more if buffer.is_host)
             self.state_format += " mtp"
             return head
         if plan.draft is None or plan.draft.kind == "model":

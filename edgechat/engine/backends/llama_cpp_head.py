@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import BatchPart, CacheFull, Logits
 from edgechat.native.head_context import HeadContext, Rows
 
@@ -99,20 +100,25 @@ class LlamaCppHead:
             tokens = reading.unread[at : at + size]
             states = reading.states[at : at + len(tokens)]
             if not self._read_part(seq, reading.n_read + at, tokens, states):
+                self._context.remove(seq, reading.n_read)
                 self.stop(seq)
                 return
         self._note_read(reading)
 
     def _read_part(self, seq: int, start: int, tokens: list[int], states: Rows) -> bool:
-        """Read tokens with every layer; False where there are no cells, although no draft takes any."""
-        for layer in range(self._context.n_layers if self._is_chained else 1):
-            if self._is_chained:
-                self._context.remove(seq, start)
-                self._context.choose_layer(layer)
-            if self._context.read([(seq, start, tokens, 0)], states) is None:
-                self._retract(self._readings)
-                if self._context.read([(seq, start, tokens, 0)], states) is None:
-                    return False
+        """Read tokens with every layer; False where that fails, or finds no cells even without drafts."""
+        run = (seq, start, tokens, 0)
+        try:
+            for layer in range(self._context.n_layers if self._is_chained else 1):
+                if self._is_chained:
+                    self._context.remove(seq, start)
+                    self._context.choose_layer(layer)
+                if self._context.read([run], states) is None:
+                    self._retract(self._readings)
+                    if self._context.read([run], states) is None:
+                        return False
+        except DecodeFailed:
+            return False
         return True
 
     def _note_read(self, reading: _Reading) -> None:

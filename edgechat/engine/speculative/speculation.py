@@ -22,7 +22,7 @@ from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.speculative.ngram_drafter import NgramDrafter
 from edgechat.engine.speculative.round_drafter import DraftRequest, RoundDrafter
 from edgechat.engine.speculative.step_cost import LARGEST
-from edgechat.planner.plan import LoadPlan
+from edgechat.planner.plan import NGRAMS, OWN_LAYERS, LoadPlan
 
 _LOG = logging.getLogger(__name__)
 _READ_INLINE = 32  # tokens that the draft model reads while drafting; more are read ahead, in several steps
@@ -101,9 +101,9 @@ class Speculation:
         small = plan.draft.model_name if plan.draft else ""
         names = {
             "model": small,
-            "mtp": "its own layers (MTP)" if plan.mtp else small,
+            "mtp": OWN_LAYERS if plan.mtp else small,
             "eagle3": small,
-            "ngram": "n-grams",
+            "ngram": NGRAMS,
         }
         return tuple(names[source] for source in self.present if names[source])
 

@@ -19,6 +19,7 @@ from edgechat.base.text import mebibytes
 from edgechat.models.formats.gguf_cursor import MAX_HEADER, Buffer, Cursor, NeedMoreBytes, cut_short, damaged
 from edgechat.models.formats.header import ModelHeader, ModelTensor, Value
 from edgechat.models.formats.limits import AGAIN, MAX_PARTS, show
+from edgechat.models.formats.mtp import is_head_alone
 from edgechat.models.formats.quants import REFUSED, GgmlType
 
 FIRST_READ = 8 << 20
@@ -181,6 +182,11 @@ def _require_language_model(header: ModelHeader) -> None:
     if not header.tensors:
         raise ModelFileError(
             f"{header.path} contains no weights, only a tokenizer.", hint="Use a complete model."
+        )
+    if is_head_alone(header):
+        raise ModelFileError(
+            f"{header.path} contains the drafting layers of a model (MTP), not the model.",
+            hint="Use the model that it belongs to.",
         )
 
 
