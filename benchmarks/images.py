@@ -20,10 +20,10 @@ from pathlib import Path
 import psutil
 from PIL import Image as PillowImage
 
+from edgechat.base.images.image import PLACE, Image
+from edgechat.base.images.library import ImageLibrary
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.images.image import PLACE, Image
-from edgechat.images.library import ImageLibrary
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest

@@ -12,7 +12,7 @@ import zlib
 from dataclasses import dataclass, field
 from functools import cache
 
-from edgechat.images.image import Pixels
+from edgechat.base.images.image import Pixels
 
 _COMMAND = re.compile(r"\x1b_G([^;\x1b]*)(?:;([^\x1b]*))?\x1b\\")
 _CELL = re.compile("\U0010eeee(.)(.)(.)", re.S)

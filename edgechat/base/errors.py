@@ -132,6 +132,10 @@ class ImageNotStored(ImageError):
     """An image cannot be stored: the disk is full, or its folder is not usable."""
 
 
+class ToolError(EdgechatError):
+    """A tool server cannot be started or used, or a tool cannot be called."""
+
+
 class EditorError(EdgechatError):
     """The user's text editor is not known, cannot be run or has failed."""
 

@@ -28,7 +28,7 @@ from edgechat.engine.protocol import Engine
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, RequestEvent
 
 if TYPE_CHECKING:
-    from edgechat.images.library import ImageLibrary
+    from edgechat.base.images.library import ImageLibrary
 
 
 class Conversation:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from edgechat.base.images.image import PLACE, Image
 from edgechat.base.text import one_line
 from edgechat.chat.records import AttachedImage, Attachment, Turn
 from edgechat.engine.types import Message
-from edgechat.images.image import PLACE, Image
 
 _TITLE_LENGTH, _LINE_LENGTH = 60, 1000
 _LINK = re.compile(r"!?\[([^\]\n]*)\]\([^)\n]*\)")

@@ -86,7 +86,7 @@ class AttachedImage(msgspec.Struct, frozen=True):
 
     name: str
     digest: str
-    """Of its file; see `edgechat.images.image.Image`."""
+    """Of its file; see `edgechat.base.images.image.Image`."""
     width: int
     """Pixels."""
     height: int

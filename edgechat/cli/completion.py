@@ -96,7 +96,15 @@ def _agents() -> Iterator[tuple[str, str]]:
         yield agent.name, agent.install
 
 
+def _tool_servers() -> Iterator[tuple[str, str]]:
+    from edgechat.tools.config import config_path, read_servers
+
+    for name, server in read_servers(config_path()).items():
+        yield name, server.shown
+
+
 local_models = _completer(_local_models, _files)
+tool_servers = _completer(_tool_servers)
 agents = _completer(_agents)
 catalogue_models = _completer(_catalogue)
 all_models = _completer(_local_models, _files, _catalogue)

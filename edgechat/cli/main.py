@@ -18,7 +18,14 @@ import typer
 from edgechat import __version__
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import printable
-from edgechat.cli import chat_commands, completion, machine_commands, model_commands, server_commands
+from edgechat.cli import completion
+from edgechat.cli.declarations import (
+    chat_commands,
+    machine_commands,
+    model_commands,
+    server_commands,
+    tool_commands,
+)
 from edgechat.cli.group import CommandGroup
 from edgechat.cli.options import (
     AnywayOption,
@@ -149,6 +156,7 @@ chat_commands.add_to(app)
 server_commands.add_to(app)
 machine_commands.add_to(app)
 model_commands.add_to(app)
+tool_commands.add_to(app)
 
 
 def run_cli() -> int:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from edgechat.base.errors import DecodeFailed, EdgechatError
+from edgechat.base.images.image import Pixels
 from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Interrupted
 from edgechat.engine.backends.logits import Logits
 from edgechat.engine.backends.media import MediaRun, is_media, key_of, media_runs
@@ -52,7 +53,6 @@ from edgechat.engine.types import (
     Translated,
     Usage,
 )
-from edgechat.images.image import Pixels
 
 _NO_PREWARMING = CachePolicy(settle=False)
 _NO_LOGITS: Logits = np.empty((0, 0), np.float32)
@@ -548,7 +548,7 @@ def _key(sequence: Sequence, run: MediaRun) -> tuple[int, ...]:
 
 
 def _pixels(path: str) -> Pixels:
-    from edgechat.images.decoding import pixels  # only a model that sees needs it
+    from edgechat.base.images.decoding import pixels  # only a model that sees needs it
 
     return pixels(Path(path))
 

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from edgechat.base.errors import EdgechatError, by_name
-from edgechat.images.image import Image
+from edgechat.base.images.image import Image
 from edgechat.native.buffers import Buffer
 from edgechat.planner.estimate.actual_load import Difference
 
@@ -53,7 +53,7 @@ class Message(msgspec.Struct, frozen=True):
     call_id: str = ""
     """Of a tool: the call that `content` is the result of."""
     images: tuple[Image, ...] = ()
-    """In the order of their places in `content`, see `edgechat.images.image.PLACE`."""
+    """In the order of their places in `content`, see `edgechat.base.images.image.PLACE`."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):

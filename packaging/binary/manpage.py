@@ -3,7 +3,7 @@
     python packaging/binary/manpage.py OUT
 
 click-man finds options only of click's own classes, and typer has a copy of click inside; so what is asked
-here is what --help prints. The commands of `chats` are on its page, since each says little by itself.
+here is what --help prints. The commands of `chats` and `mcp` are on their pages: each says little alone.
 """
 
 from __future__ import annotations
@@ -195,7 +195,11 @@ def files() -> dict[str, str]:
         "to the catalogue of models, and changes to it.",
         _home(platformdirs.user_config_dir(NAME, appauthor=False), "api-key"): "The API key of "
         "`edgechat serve`, readable only by you.",
+        _home(platformdirs.user_config_dir(NAME, appauthor=False), "mcp.json"): "The tool servers.",
         _home(platformdirs.user_data_dir(NAME, appauthor=False), "chats.db"): "The conversations.",
+        _home(
+            platformdirs.user_data_dir(NAME, appauthor=False), "consents.json"
+        ): "Your answers about tools.",
         _home(platformdirs.user_data_dir(NAME, appauthor=False), "models"): "Imported models.",
         _home(platformdirs.user_cache_dir(NAME, appauthor=False)): "Caches, which can be deleted.",
         _home(platformdirs.user_log_dir(NAME, appauthor=False)): "Logs of the worker processes.",

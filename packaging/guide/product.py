@@ -283,6 +283,8 @@ class Product:
             words = shlex.split(re.sub(r"[\[\]]", "", line))[1:]
         except ValueError as error:
             return [f"`{line}`: {error}"]
+        if "--" in words:  # a command line of another program follows
+            del words[words.index("--") :]
         command, taken = self.commands[""], 0
         wrong: list[str] = []
         at = 0

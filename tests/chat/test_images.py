@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from edgechat.base.errors import ImageError, NotAChat
+from edgechat.base.images.image import PLACE
 from edgechat.chat.attachments.images import keep_image, read_image
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export import files
@@ -25,9 +26,8 @@ from edgechat.chat.records import AttachedImage, Attachment
 from edgechat.chat.storage.migrations import MIGRATIONS
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Message
-from edgechat.images.image import PLACE
+from tests.base.images.files import encoded, quadrants
 from tests.fakes import MODEL, FakeEngine
-from tests.images.files import encoded, quadrants
 
 SEEING = msgspec.structs.replace(MODEL, sees=True)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.base.images.files import encoded, quadrants
 from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.cli.test_run_plain import held, open_store, sentences
-from tests.images.files import encoded, quadrants
 from tests.kit.vision import plain, seeing
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,14 @@ from edgechat.cli.commands import run
 
 ROOT = Path(__file__).parents[2]
 # Variables that are asked for, and are no matter of edgechat's page.
-NOT_OURS = {"TERM", "TERM_PROGRAM", "LOCALAPPDATA", "HF_HUB_DISABLE_PROGRESS_BARS"}
+NOT_OURS = {
+    "TERM",
+    "TERM_PROGRAM",
+    "APPDATA",
+    "LOCALAPPDATA",
+    "XDG_CONFIG_HOME",
+    "HF_HUB_DISABLE_PROGRESS_BARS",
+}
 
 
 @pytest.fixture(scope="module")

@@ -32,8 +32,8 @@ from edgechat.tui.app import EdgechatApp
 from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.models.pull import PullState
 from edgechat.tui.theme import THEMES
+from tests.base.images.files import encoded, quadrants
 from tests.fakes import MODEL, FakeEngine, thought
-from tests.images.files import encoded, quadrants
 from tests.tui import rooms
 from tests.tui.chat.test_seeing import world as seeing_world
 from tests.tui.driving import app_with, ask, say, text_of, until

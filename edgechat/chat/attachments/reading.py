@@ -56,7 +56,7 @@ def of_text(name: str, text: str) -> Attachment:
 
 def _listing(folder: Path) -> str:
     """Return the names and sizes of what is in a folder and below it. Raises OSError."""
-    from edgechat.chat.attachments.folders import walk  # not needed for the first frame
+    from edgechat.base.folders import walk  # not needed for the first frame
 
     contents = walk(folder, most=_MOST_LISTED, seconds=_LISTING_SECONDS)
     lines = ["The names and sizes of what is in this folder, without hidden and git-ignored files:"]

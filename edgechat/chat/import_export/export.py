@@ -15,12 +15,12 @@ from types import MappingProxyType
 import msgspec
 
 from edgechat.base.errors import ImageError
+from edgechat.base.images.decoding import read_file
 from edgechat.base.text import escaped_json, flat, one_line, printable
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export.format import ExportedChat, ExportedFile, ExportedImage, ExportedTurn
 from edgechat.chat.messages import fenced
 from edgechat.chat.records import AttachedImage, Chat, Turn
-from edgechat.images.decoding import read_file
 
 _ENDINGS = {
     "stopped": "(stopped here)",

@@ -19,6 +19,9 @@ from typing import Any, Never
 import msgspec
 
 from edgechat.base.errors import ImageError, NotAChat
+from edgechat.base.images.decoding import Decoder
+from edgechat.base.images.image import Image
+from edgechat.base.images.library import ImageLibrary, digest_of
 from edgechat.base.text import one_line
 from edgechat.chat.import_export.format import (
     FORMAT,
@@ -31,9 +34,6 @@ from edgechat.chat.messages import title_of
 from edgechat.chat.records import AttachedImage, Chat, Role, Turn
 from edgechat.chat.storage.rows import settings_of
 from edgechat.chat.storage.store import TITLE_LENGTH, Store
-from edgechat.images.decoding import Decoder
-from edgechat.images.image import Image
-from edgechat.images.library import ImageLibrary, digest_of
 
 MOST_BYTES = 256 * 2**20
 """Of a file, with its images; those are a third larger in it."""

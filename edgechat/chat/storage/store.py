@@ -27,7 +27,7 @@ from edgechat.chat.storage.database import Database, closed, method
 from edgechat.chat.storage.file import damaged
 
 if TYPE_CHECKING:
-    from edgechat.images.library import ImageLibrary
+    from edgechat.base.images.library import ImageLibrary
 
 TITLE_LENGTH = 200
 """Maximum length of a title, in characters."""
@@ -72,7 +72,7 @@ class Store(Database):
     @cached_property
     def images(self) -> ImageLibrary:
         """The files of the images in the conversations; its methods access the disk."""
-        from edgechat.images.library import ImageLibrary  # not needed for a text
+        from edgechat.base.images.library import ImageLibrary  # not needed for a text
 
         if self.path is not None:
             return ImageLibrary(_image_folder(self.path))

@@ -12,12 +12,12 @@ import sys
 from dataclasses import replace
 
 from edgechat.base.errors import EdgechatError, ModelNotFound, StoreError
+from edgechat.base.images.decoding import MAX_FILE_BYTES
 from edgechat.chat.session import ChatSession, SessionServices
 from edgechat.cli.chat.chat_loop import ChatLoop, RunOptions
 from edgechat.cli.chat.conversation import chosen_conversation, hinting_at_no_store
 from edgechat.cli.chat.event_loop import Background
 from edgechat.cli.terminal_io import note
-from edgechat.images.decoding import MAX_FILE_BYTES
 from edgechat.settings import Settings
 
 __all__ = ["PIPED_LIMIT", "SIGNAL_EXIT", "RunOptions", "run"]

@@ -10,10 +10,10 @@ from typing import Literal, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from edgechat.base.images.image import Pixels
 from edgechat.engine.backends.checkpoint import Checkpoint
 from edgechat.engine.backends.logits import Embeddings, Logits
 from edgechat.engine.types import Sampling
-from edgechat.images.image import Pixels
 from edgechat.native.buffers import Buffer
 
 

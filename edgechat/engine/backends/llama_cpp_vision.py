@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Protocol
 
 from edgechat.base.errors import BadRequest
+from edgechat.base.images.image import Pixels
 from edgechat.engine.backends.base import CacheFull, EncodingStopped, Media
 from edgechat.engine.backends.logits import Embeddings
 from edgechat.engine.backends.media import MOST_CELLS, media_ids
-from edgechat.images.image import Pixels
 from edgechat.native.handles import Context, Model
 from edgechat.planner.plan import LoadPlan
 

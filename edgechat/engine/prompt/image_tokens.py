@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 from edgechat.base.errors import BadRequest
+from edgechat.base.images.image import PLACE, Image, Pixels
 from edgechat.engine.backends.base import Media, Vision
 from edgechat.engine.backends.media import key_of
 from edgechat.engine.types import Message
-from edgechat.images.image import PLACE, Image, Pixels
 
 _RUNS = 8192
 _REMEMBERED = 256

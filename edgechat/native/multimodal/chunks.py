@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgechat.base.errors import BadRequest
-from edgechat.images.image import MAX_PIXELS, MAX_SIDE
+from edgechat.base.images.image import MAX_PIXELS, MAX_SIDE
 from edgechat.native.multimodal.library import lib
 
 

@@ -20,11 +20,11 @@ from pathlib import Path
 import msgspec
 
 from edgechat.base.errors import ImageError, ImageNotStored
+from edgechat.base.images.decoding import MAX_FILE_BYTES, Decoder
+from edgechat.base.images.image import PLACE, Image
+from edgechat.base.images.library import ImageLibrary, digest_of
 from edgechat.base.text import mebibytes
 from edgechat.engine.types import ChatRequest, Message
-from edgechat.images.decoding import MAX_FILE_BYTES, Decoder
-from edgechat.images.image import PLACE, Image
-from edgechat.images.library import ImageLibrary, digest_of
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.images.fetching import ImageFetcher
 from edgechat.server.pool.models import ServedModel

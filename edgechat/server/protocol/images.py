@@ -10,8 +10,8 @@ import re
 import secrets
 from collections.abc import Iterable
 
+from edgechat.base.images.image import Image
 from edgechat.engine.types import Message, Role
-from edgechat.images.image import Image
 from edgechat.server.http.refusal import Refusal
 
 MARK = f"\ue000{secrets.token_hex(8)}\ue000"

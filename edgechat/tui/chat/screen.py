@@ -28,10 +28,10 @@ from edgechat.tui.transcript.welcome import WelcomePiece, WelcomeSheet
 from edgechat.tui.widgets.new_lines import NewLines
 
 if TYPE_CHECKING:
+    from edgechat.base.images.library import ImageLibrary
     from edgechat.chat.records import Turn
     from edgechat.chat.session import ChatSession, SessionServices
     from edgechat.engine.types import Finished
-    from edgechat.images.library import ImageLibrary
     from edgechat.planner.plan import LoadPlan
     from edgechat.settings import Backend
     from edgechat.tui.chat.controller import ChatController

@@ -24,7 +24,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 if TYPE_CHECKING:
-    from edgechat.images.image import Pixels
+    from edgechat.base.images.image import Pixels
 
 ASK_NAME = "\x1b[>q"
 """Asks a terminal for its name and version (XTVERSION)."""

@@ -27,7 +27,7 @@ from edgechat.tui.terminal.graphics import (
 )
 
 if TYPE_CHECKING:
-    from edgechat.images.image import Pixels
+    from edgechat.base.images.image import Pixels
     from edgechat.settings.fields import PictureMode
 
 _PARTS = 8

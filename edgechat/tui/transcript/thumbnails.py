@@ -22,9 +22,9 @@ from textual.strip import Strip
 from edgechat.base.errors import EdgechatError, ImageError
 
 if TYPE_CHECKING:
+    from edgechat.base.images.decoding import Decoder, Pixels
+    from edgechat.base.images.library import ImageLibrary
     from edgechat.chat.records import AttachedImage
-    from edgechat.images.decoding import Decoder, Pixels
-    from edgechat.images.library import ImageLibrary
 
 _WIDEST = 60
 """Cells of a picture."""
@@ -124,7 +124,7 @@ class Thumbnails:
     def _decode(
         self, library: ImageLibrary, digest: str, most_pixels: int, box: tuple[int, int] | None = None
     ) -> Pixels | None:
-        from edgechat.images.decoding import Decoder
+        from edgechat.base.images.decoding import Decoder
 
         image = library.get(digest)
         if image is None:

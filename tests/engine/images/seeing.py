@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from PIL import Image as PillowImage
 
+from edgechat.base.images.image import PLACE, Image
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Event, Failed, Finished, Message, Sampling
-from edgechat.images.image import PLACE, Image
 from edgechat.planner.placement.projector import ProjectorPlan
 from edgechat.planner.plan import LoadPlan
 from tests.engine.runtimes import SharedTemplate, load

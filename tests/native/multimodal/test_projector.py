@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edgechat.base.errors import BadRequest, LoadFailed
-from edgechat.images.image import MAX_SIDE
+from edgechat.base.images.image import MAX_SIDE
 from edgechat.native.handles import Model
 from edgechat.native.multimodal.chunks import Bitmap, MediaChunk, TextChunk
 from edgechat.native.multimodal.projector import Cancelled, Projector

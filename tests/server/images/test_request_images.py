@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from edgechat.base.images.decoding import Decoder
+from edgechat.base.images.library import ImageLibrary, digest_of
 from edgechat.engine.types import ChatRequest, Message
-from edgechat.images.decoding import Decoder
-from edgechat.images.library import ImageLibrary, digest_of
 from edgechat.server.images import request_images
 from edgechat.server.images.request_images import RequestImages
 from edgechat.server.protocol.images import image_of, message_of
-from tests.images.files import encoded, quadrants
+from tests.base.images.files import encoded, quadrants
 from tests.server.fakes import FakeModels
 
 FILES = [encoded(quadrants(16 * n, 16), "PNG") for n in range(1, 5)]

@@ -13,13 +13,13 @@ from anthropic import AsyncAnthropic
 from ollama import AsyncClient
 from openai import AsyncOpenAI
 
+from edgechat.base.images.image import PLACE
+from edgechat.base.images.library import digest_of
 from edgechat.engine.types import ChatRequest, Message
-from edgechat.images.image import PLACE
-from edgechat.images.library import digest_of
 from edgechat.server.images.request_images import RequestImages
 from edgechat.server.protocol.decoding import UNREAD
 from edgechat.server.protocol.images import MARK
-from tests.images.files import encoded, quadrants
+from tests.base.images.files import encoded, quadrants
 from tests.server.fakes import KEY, FakeModels, serving
 from tests.server.raw import ask
 

@@ -10,13 +10,13 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from edgechat.images.image import PLACE
+from edgechat.base.images.image import PLACE
 from edgechat.tui.chat.prompt.chips import Chips
 from edgechat.tui.chat.prompt.pane import PromptPane
 from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.transcript.pieces import UserPiece
+from tests.base.images.files import encoded, quadrants
 from tests.fakes import MODEL, FakeEngine
-from tests.images.files import encoded, quadrants
 from tests.tui.driving import app_with, say, stored_turns, text_of, transcript, until
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,8 @@ from edgechat.planner.placement.projector import ProjectorPlan
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.tui.chat.screen import ChatScreen
+from tests.base.images.files import encoded, quadrants
 from tests.fakes import MODEL, FakeEngine
-from tests.images.files import encoded, quadrants
 from tests.tui.driving import app_with, plan, say, text_of, until
 from tests.tui.libraries import GIB, Fake, entry, option, row
 

@@ -11,7 +11,7 @@ from rich.color import ColorSystem
 from rich.console import Console
 from textual.strip import Strip
 
-from edgechat.images.image import Pixels
+from edgechat.base.images.image import Pixels
 from edgechat.tui.terminal.graphics import (
     MOST_CELLS,
     PictureNumber,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from edgechat.images.image import Pixels
+from edgechat.base.images.image import Pixels
 from edgechat.settings.fields import PictureMode
 from edgechat.tui.terminal.graphics import ASK_NAME, ASK_SUPPORT
 from edgechat.tui.terminal.pictures import PictureKey, TerminalPictures

@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 from tests import scripted
+from tests.base.images.files import BLUE, GREEN, RED, WHITE, encoded, quadrants
 from tests.fakes import MODEL, FakeEngine
 from tests.graphics import KittyScreen, placeholder_cells
-from tests.images.files import BLUE, GREEN, RED, WHITE, encoded, quadrants
 from tests.tui.driving import app_with, say
 
 if sys.platform == "win32":

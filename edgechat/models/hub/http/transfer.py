@@ -15,10 +15,10 @@ from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 from edgechat import __version__
+from edgechat.base.deadline import OutOfTime, ProgressWatch, run_within
 from edgechat.base.errors import HubError, HubUnreachable
 from edgechat.models.hub.endpoint import Endpoint, next_address
 from edgechat.models.hub.errors import CHECK, host, nonsense, refusal, unreachable
-from edgechat.models.hub.http.deadline import OutOfTime, ProgressWatch, run_within
 
 if TYPE_CHECKING:
     import ssl

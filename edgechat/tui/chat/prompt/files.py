@@ -90,7 +90,7 @@ class FileFinder:
         return [path for *_, path in heapq.nsmallest(_MOST_FOUND, filter(None, ranks))]
 
     def _paths(self) -> list[tuple[str, str]]:
-        from edgechat.chat.attachments.folders import walk  # not needed for the first frame
+        from edgechat.base.folders import walk  # not needed for the first frame
 
         with self._reading:
             if time.monotonic() - self._read_at >= _FRESH:

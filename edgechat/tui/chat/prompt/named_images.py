@@ -15,8 +15,8 @@ from edgechat.chat.attachments.mentions import images_named_in
 from edgechat.tui.chat.prompt.chips import Chip, chip_of
 
 if TYPE_CHECKING:
+    from edgechat.base.images.library import ImageLibrary
     from edgechat.chat.records import AttachedImage
-    from edgechat.images.library import ImageLibrary
 
 _LONGEST = 70
 """Characters of a problem."""

@@ -27,8 +27,8 @@ from edgechat.tui.chat.prompt.waiting import WaitingQuestions
 from edgechat.tui.widgets.text_area import Area
 
 if TYPE_CHECKING:
+    from edgechat.base.images.library import ImageLibrary
     from edgechat.chat.records import AttachedImage, Attachment
-    from edgechat.images.library import ImageLibrary
 
 Arguments = Callable[[str], Sequence[tuple[str, str]]]
 

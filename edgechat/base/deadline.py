@@ -60,7 +60,7 @@ def run_within(seconds: float, idle: float, work: Callable[[ProgressWatch], T]) 
         except BaseException as error:  # raised again by outcome.result()
             outcome.set_exception(error)
 
-    threading.Thread(target=run, name="hub", daemon=True).start()
+    threading.Thread(target=run, name="network", daemon=True).start()
     now = time.monotonic()
     end = now + seconds
     try:

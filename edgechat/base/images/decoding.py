@@ -16,9 +16,7 @@ import msgspec
 
 from edgechat.base import paths
 from edgechat.base.errors import ImageError
-from edgechat.base.process.child import Child, ChildLost, ChildNeverReady
-from edgechat.base.text import mebibytes, one_line
-from edgechat.images.decoding_child import (
+from edgechat.base.images.decoding_child import (
     MEMORY_LIMIT,
     TIME_LIMIT,
     Decode,
@@ -27,7 +25,9 @@ from edgechat.images.decoding_child import (
     Format,
     Rows,
 )
-from edgechat.images.image import MAX_PIXELS, Pixels
+from edgechat.base.images.image import MAX_PIXELS, Pixels
+from edgechat.base.process.child import Child, ChildLost, ChildNeverReady
+from edgechat.base.text import mebibytes, one_line
 
 __all__ = ["Decoder", "ImageFacts", "Pixels", "inspect", "pixels"]
 

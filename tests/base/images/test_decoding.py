@@ -16,10 +16,10 @@ import pytest
 from PIL import Image
 
 from edgechat.base.errors import ImageError
-from edgechat.images import decoding
-from edgechat.images.decoding import Decoder, ImageFacts, Pixels, inspect, pixels
-from edgechat.images.image import MAX_PIXELS
-from tests.images.files import (
+from edgechat.base.images import decoding
+from edgechat.base.images.decoding import Decoder, ImageFacts, Pixels, inspect, pixels
+from edgechat.base.images.image import MAX_PIXELS
+from tests.base.images.files import (
     BLUE,
     EXIF_TURNS,
     GREEN,
@@ -311,7 +311,7 @@ def test_memory_is_limited_inside() -> None:
     code = f"""
 import io, sys
 from edgechat.base.process import child
-from edgechat.images.decoding_child import Decode, _decode
+from edgechat.base.images.decoding_child import Decode, _decode
 child.limit_memory(400 * 2**20)
 print(_decode(io.BytesIO(sys.stdin.buffer.read()), Decode({MAX_PIXELS}))[0].problem)
 """

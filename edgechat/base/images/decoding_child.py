@@ -1,4 +1,4 @@
-"""The child process that decodes images with Pillow; see `edgechat.images.decoding`.
+"""The child process that decodes images with Pillow; see `edgechat.base.images.decoding`.
 
 A file of a few bytes can ask for gigabytes, and decoders are large programs in C, so they run in a process
 with limits on memory and time. Only the formats below are opened: Pillow knows many more, some of which start
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from edgechat.base.images.image import MAX_PIXELS, MAX_SIDE
 from edgechat.base.process import child, spawn
-from edgechat.images.image import MAX_PIXELS, MAX_SIDE
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFile

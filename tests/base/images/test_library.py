@@ -11,10 +11,10 @@ import pytest
 
 from edgechat.base import paths
 from edgechat.base.errors import ImageError
-from edgechat.images import decoding
-from edgechat.images.image import Image
-from edgechat.images.library import ImageLibrary, digest_of
-from tests.images.files import encoded, quadrants
+from edgechat.base.images import decoding
+from edgechat.base.images.image import Image
+from edgechat.base.images.library import ImageLibrary, digest_of
+from tests.base.images.files import encoded, quadrants
 
 PNG, JPEG = encoded(quadrants(), "PNG"), encoded(quadrants(), "JPEG")
 

@@ -20,8 +20,8 @@ import msgspec
 
 from edgechat.base import paths
 from edgechat.base.errors import ImageNotStored
-from edgechat.images.decoding import Decoder, ImageFacts, name_of, read_file
-from edgechat.images.image import Image
+from edgechat.base.images.decoding import Decoder, ImageFacts, name_of, read_file
+from edgechat.base.images.image import Image
 
 _EXTENSIONS = {"png": "png", "jpeg": "jpg", "webp": "webp", "gif": "gif", "bmp": "bmp", "heic": "heic"}
 _DIGEST = re.compile("[0-9a-f]{32}")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.chat.attachments import folders
-from edgechat.chat.attachments.folders import walk
+from edgechat.base import folders
+from edgechat.base.folders import walk
 
 
 def make(root: Path, *files: str, **texts: str) -> Path:

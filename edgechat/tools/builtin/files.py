@@ -1,0 +1,182 @@
+"""Reading and searching the files below one folder that the user has named.
+
+Nothing outside it is reached: paths are resolved, links included, before they are opened. Hidden files and
+folders, where secrets often are, count as not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from edgechat.base import paths
+from edgechat.base.errors import ToolError
+from edgechat.base.folders import walk
+from edgechat.base.text import flat, is_text, one_line
+from edgechat.tools.builtin.group import BuiltInGroup, BuiltInTool, ToolFailure
+
+_MOST_BYTES = 8 * 2**20
+"""Of a file that is read or searched."""
+_MOST_LINES, _MOST_CHARACTERS = 400, 24_000
+"""Of one answer of `read_file`."""
+_MOST_LISTED, _MOST_SEARCHED = 400, 5000
+_MOST_FOUND, _LINE = 60, 240
+_SECONDS = 5.0
+
+Folder = Annotated[str, msgspec.Meta(description="Relative path of a folder; empty: the whole folder")]
+
+
+class FileRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of `read_file`."""
+
+    path: Annotated[str, msgspec.Meta(description="Relative path of the file")]
+    start_line: Annotated[int, msgspec.Meta(description="The first line to read, from 1", ge=1)] = 1
+
+
+class Listing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of `list_files`."""
+
+    folder: Folder = ""
+
+
+class FileSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of `search_files`."""
+
+    text: Annotated[
+        str, msgspec.Meta(description="Text to look for, upper or lower case", min_length=1, max_length=200)
+    ]
+    folder: Folder = ""
+
+
+def files_below(folder: str) -> BuiltInGroup:
+    """Return the tools for a folder. Raises ToolError if there is no such folder."""
+    try:
+        root = Path(folder).expanduser().resolve(strict=True)
+        is_folder = root.is_dir() and is_text(str(root))
+    except (OSError, RuntimeError, ValueError):
+        is_folder = False
+    if not folder or not is_folder:
+        shown = one_line(folder, 120) or "(none)"
+        raise ToolError(f"The folder for the files tool is not there: {shown}.", hint="Name it: files:FOLDER")
+    below = f"below the folder {flat(str(root))}"
+    group = _Files(root)
+    return BuiltInGroup(
+        "files",
+        BuiltInTool("list_files", f"Lists the files {below}, with their sizes.", Listing, group.list_files),
+        BuiltInTool("read_file", f"Reads a text file {below}.", FileRange, group.read_file),
+        BuiltInTool(
+            "search_files",
+            f"Finds the lines that contain a text, in the files {below}: path, line number and line.",
+            FileSearch,
+            group.search_files,
+        ),
+    )
+
+
+class _Files:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    async def list_files(self, wanted: Listing) -> str:
+        return await asyncio.to_thread(self._list, wanted.folder)
+
+    async def read_file(self, wanted: FileRange) -> str:
+        return await asyncio.to_thread(self._read, wanted.path, wanted.start_line)
+
+    async def search_files(self, wanted: FileSearch) -> str:
+        return await asyncio.to_thread(self._search, wanted.text.casefold(), wanted.folder)
+
+    def _list(self, name: str) -> str:
+        folder, found, is_complete = self._walk(name, _MOST_LISTED)
+        lines = list[str]()
+        for path in sorted(found):
+            lines.append(flat(path) + ("" if path.endswith("/") else _size_of(folder / path)))
+        return "\n".join(lines or ["nothing"]) + _ending(is_complete, len(found), "entries")
+
+    def _read(self, name: str, start: int) -> str:
+        lines = self._text(self._resolved(name)).splitlines()
+        if start > max(1, len(lines)):
+            raise ToolFailure(f"the file has {len(lines)} lines.")
+        kept: list[str] = []
+        room = _MOST_CHARACTERS
+        for line in lines[start - 1 : start - 1 + _MOST_LINES]:
+            if len(line) > room and kept:
+                break
+            kept.append(line if len(line) <= room else f"{line[:room]} [the line is longer]")
+            room -= len(line) + 1
+        end = start - 1 + len(kept)
+        more = f"\n[Lines {start} to {end} of {len(lines)}. To go on: start_line {end + 1}]"
+        return "\n".join(kept) + (more if end < len(lines) else "") if lines else "(The file is empty.)"
+
+    def _search(self, text: str, name: str) -> str:
+        end = time.monotonic() + _SECONDS
+        folder, found, is_complete = self._walk(name, _MOST_SEARCHED)
+        hits: list[str] = []
+        for path in sorted(found):
+            if time.monotonic() > end or len(hits) > _MOST_FOUND:
+                is_complete = False
+                break
+            hits += self._lines_with(text, folder / path)
+        ending = _ending(is_complete, min(len(hits), _MOST_FOUND), "lines")
+        return "\n".join(hits[:_MOST_FOUND] or ["No line has this text."]) + ending
+
+    def _lines_with(self, text: str, path: Path) -> list[str]:
+        """Return the lines of a file that have a text, none of what cannot be read as text."""
+        if path.is_dir():
+            return []
+        name = path.relative_to(self._root).as_posix()
+        try:
+            lines = self._text(self._resolved(name)).splitlines()
+        except ToolFailure:
+            return []
+        numbered = enumerate(lines, 1)
+        return [
+            f"{flat(name)}:{n}: {line.strip()[:_LINE]}" for n, line in numbered if text in line.casefold()
+        ]
+
+    def _walk(self, name: str, most: int) -> tuple[Path, list[str], bool]:
+        """Return a folder, and what is below it without hidden and git-ignored entries: see `walk`."""
+        folder = self._resolved(name) if name.strip("./\\ ") else self._root
+        try:
+            contents = walk(folder, most=most, seconds=_SECONDS)
+        except OSError as error:
+            raise ToolFailure(f"{one_line(name)} is no folder: {error.strerror}.") from error
+        return folder, contents.paths, contents.is_complete
+
+    def _resolved(self, name: str) -> Path:
+        """Return the path of something below the folder. Raises ToolFailure for what is not."""
+        shown = one_line(name)
+        try:
+            path = (self._root / name).resolve(strict=True)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise ToolFailure(f"there is no {shown} in the folder.") from error
+        if not path.is_relative_to(self._root):
+            raise ToolFailure(f"{shown} is outside the folder that may be read.")
+        if any(part.startswith(".") for part in path.relative_to(self._root).parts):
+            raise ToolFailure(f"{shown} is hidden, and hidden files are not read.")
+        return path
+
+    def _text(self, path: Path) -> str:
+        name = flat(path.relative_to(self._root).as_posix())
+        try:
+            data = paths.read_bytes(path, _MOST_BYTES)
+        except OSError as error:
+            raise ToolFailure(f"{name} cannot be read: {error.strerror}.") from error
+        if b"\0" in data[:8192]:
+            raise ToolFailure(f"{name} is a binary file of {len(data):,} bytes.")
+        return data.decode("utf-8-sig", "replace")
+
+
+def _size_of(path: Path) -> str:
+    try:
+        return f"  {path.lstat().st_size:,} bytes"
+    except OSError:  # it has just been deleted
+        return ""
+
+
+def _ending(is_complete: bool, n: int, what: str) -> str:
+    return "" if is_complete else f"\n[Not complete: it ends after {n:,} {what}.]"

@@ -1,0 +1,79 @@
+"""A group of built-in tools: functions with typed arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from edgechat.tools.tool import ToolResult, ToolSpec
+
+
+class ToolFailure(Exception):
+    """A built-in tool cannot do what it was asked; the text is for the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltInTool:
+    """One tool of a group."""
+
+    name: str
+    description: str
+    arguments: type[msgspec.Struct]
+    """Its fields, with `msgspec.Meta` for their descriptions, become the schema."""
+    run: Callable[[Any], Awaitable[str]]
+    """Called with the checked arguments. Raises ToolFailure."""
+    harmless: bool = False
+
+
+class BuiltInGroup:
+    """A ToolServer whose tools run in this process."""
+
+    def __init__(self, name: str, *tools: BuiltInTool) -> None:
+        self._name = name
+        self._tools = {tool.name: tool for tool in tools}
+
+    @property
+    def name(self) -> str:
+        """See ToolServer."""
+        return self._name
+
+    async def tools(self) -> Sequence[ToolSpec]:
+        """See ToolServer."""
+        return [self._spec(self._tools[name]) for name in sorted(self._tools)]
+
+    async def call(self, tool: ToolSpec, arguments: str) -> ToolResult:
+        """See ToolServer."""
+        called = self._tools[tool.name]
+        try:
+            checked = msgspec.json.decode(arguments, type=called.arguments)
+            return ToolResult(text=await called.run(checked))
+        except msgspec.MsgspecError as error:
+            return ToolResult(text=f"Error: wrong arguments: {error}.", failed=True)
+        except ToolFailure as error:
+            return ToolResult(text=f"Error: {error}", failed=True)
+
+    async def close(self) -> None:
+        """See ToolServer."""
+
+    def _spec(self, tool: BuiltInTool) -> ToolSpec:
+        return ToolSpec(
+            server=self._name,
+            name=tool.name,
+            description=tool.description,
+            schema=_schema_of(tool.arguments),
+            read_only=True,
+            destructive=False,
+            built_in=True,
+            harmless=tool.harmless,
+        )
+
+
+def _schema_of(arguments: type[msgspec.Struct]) -> str:
+    """Return the JSON schema of a struct of plain fields, as text."""
+    schema = msgspec.json.schema(arguments)["$defs"][arguments.__name__]
+    schema = {key: schema[key] for key in ("type", "properties", "required")}
+    return json.dumps({**schema, "additionalProperties": False})

@@ -1,0 +1,222 @@
+"""mcp.json: the tool servers, in the notation that other programs use too.
+
+    {"mcpServers": {
+        "disk": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/home/me"]},
+        "tracker": {"url": "https://example.org/mcp", "headers": {"Authorization": "Bearer ${TRACKER_KEY}"}}
+    }}
+
+`${NAME}` and `${env:NAME}` stand for environment variables of edgechat's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from edgechat.base import paths
+from edgechat.base.errors import SettingsError, ToolError
+from edgechat.base.text import flat, one_line
+
+BUILT_IN = {
+    "calculator": "computes arithmetic expressions",
+    "chats": "searches your own conversations",
+    "date": "says what day and time it is",
+    "files": "lists, reads and searches the files below a folder that you name: files:FOLDER",
+    "web": "fetches pages of the public web",
+}
+"""The groups of tools that are a part of edgechat, with what each does."""
+MOST_SERVERS = 64
+_MOST_BYTES = 2**20
+_MOST_TEXT, _MOST_ENTRIES = 8192, 256
+_LOCK_SECONDS = 5
+_NAME = re.compile(r"[^\W_][\w .-]{0,39}")
+_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One server as mcp.json has it: a command to start, or a URL."""
+
+    name: str
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    """Environment variables of the server, beside those that every one gets."""
+    cwd: str = ""
+    """The folder that it starts in; '': the user's home."""
+    url: str = ""
+    """Of a server that speaks streamable HTTP, instead of a command."""
+    headers: dict[str, str] = {}
+
+    @property
+    def shown(self) -> str:
+        """One line about it: its command, or its URL without what may be secret."""
+        if self.url:
+            return one_line(_without_secrets(self.url), 200)
+        return one_line(" ".join((self.command, *self.args)), 200)
+
+    def resolved(self) -> ServerConfig:
+        """Return it with the values of the variables that it names. Raises ToolError if one is not set."""
+
+        def put(text: str) -> str:
+            return _VARIABLE.sub(lambda match: self._variable(match.group(1)), text)
+
+        return msgspec.structs.replace(
+            self,
+            command=put(self.command),
+            args=tuple(map(put, self.args)),
+            env={name: put(value) for name, value in self.env.items()},
+            cwd=put(self.cwd),
+            url=put(self.url),
+            headers={name: put(value) for name, value in self.headers.items()},
+        )
+
+    def _variable(self, name: str) -> str:
+        value = os.environ.get(name)
+        if value is None:
+            raise ToolError(
+                f"The tool server {self.name} needs the environment variable {name}, which is not set.",
+                hint=f"Set it, or write its value into {config_path()}.",
+            )
+        return value
+
+
+def config_path() -> Path:
+    """Return the path of mcp.json, which need not exist. Raises FolderError."""
+    return paths.config_dir() / "mcp.json"
+
+
+def read_servers(path: Path) -> dict[str, ServerConfig]:
+    """Return the servers of a file, in its order; none if there is no file. Raises SettingsError."""
+    return {name: _server(path, name, entry) for name, entry in entries_of(path).items()}
+
+
+def entries_of(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the entries of a file by the names of their servers, unchecked. Raises SettingsError."""
+    entries = _document(path).get("mcpServers", {})
+    if not isinstance(entries, dict):
+        raise _wrong(path, "mcpServers is not an object")
+    if len(entries) > MOST_SERVERS:
+        raise _wrong(path, f"it has more than {MOST_SERVERS} servers")
+    wrong = next((name for name, entry in entries.items() if not isinstance(entry, dict)), None)
+    if wrong is not None:
+        raise _wrong(path, f"the entry {one_line(wrong, 50)!r} is not an object")
+    return entries
+
+
+def server_of(name: str, entry: Mapping[str, Any]) -> ServerConfig:
+    """Return a server from its entry in the usual notation. Raises SettingsError."""
+    if not _NAME.fullmatch(name) or name in BUILT_IN:
+        shown = one_line(name, 50)
+        raise SettingsError(
+            f"{shown!r} cannot be the name of a tool server.",
+            hint="A name has up to 40 letters, digits, spaces, dots and dashes, and is not that of a "
+            f"built-in tool: {', '.join(BUILT_IN)}.",
+        )
+    try:
+        server = msgspec.convert({**entry, "name": name}, ServerConfig)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise SettingsError(f"The tool server {name} is not valid: {one_line(str(error))}.") from error
+    texts = [server.command, server.cwd, server.url, *server.args]
+    texts += [*server.env, *server.env.values(), *server.headers, *server.headers.values()]
+    if len(texts) > _MOST_ENTRIES or any(len(text) > _MOST_TEXT or "\0" in text for text in texts):
+        raise SettingsError(f"The tool server {name} is not valid: its entry is too long.")
+    if bool(server.command) == bool(server.url):
+        raise SettingsError(f"The tool server {name} needs either a command or a url.")
+    if entry.get("type") == "sse":
+        raise SettingsError(
+            f"The tool server {name} speaks the outdated SSE transport, which edgechat does not.",
+            hint="Most such servers also have a URL for streamable HTTP.",
+        )
+    if server.url and urlsplit(server.url).scheme not in ("http", "https"):
+        raise SettingsError(f"The url of the tool server {name} does not begin with http:// or https://.")
+    return server
+
+
+def entry_of(server: ServerConfig) -> dict[str, Any]:
+    """Return a server's entry in the usual notation."""
+    entry: dict[str, Any] = msgspec.to_builtins(server)
+    del entry["name"]
+    return entry
+
+
+def add_servers(path: Path, *servers: ServerConfig) -> None:
+    """Write servers into a file, replacing those of the same names. Raises SettingsError."""
+    with _locked(path):
+        document = _document(path)
+        entries = {**entries_of(path), **{one.name: entry_of(one) for one in servers}}
+        if len(entries) > MOST_SERVERS:
+            raise SettingsError(f"There can be at most {MOST_SERVERS} tool servers.")
+        _write(path, {**document, "mcpServers": entries})
+
+
+def remove_server(path: Path, name: str) -> bool:
+    """Remove a server from a file; return whether it was there. Raises SettingsError."""
+    with _locked(path):
+        document, entries = _document(path), entries_of(path)
+        if entries.pop(name, None) is None:
+            return False
+        _write(path, {**document, "mcpServers": entries})
+        return True
+
+
+def _server(path: Path, name: str, entry: Mapping[str, Any]) -> ServerConfig:
+    try:
+        return server_of(name, entry)
+    except SettingsError as error:
+        raise SettingsError(f"{flat(str(path))}: {error.message}", hint=error.hint) from error
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """Return the contents of a file, {} if there is none. Raises SettingsError."""
+    try:
+        document = json.loads(paths.read_bytes(path, _MOST_BYTES) or b"{}")
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise SettingsError(f"{flat(str(path))} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise _wrong(path, one_line(str(error), 120)) from error
+    if not isinstance(document, dict):
+        raise _wrong(path, "it is not an object")
+    return document
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    """Write a file anew, readable by its owner only: it may have keys. A link is kept. Raises OSError."""
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    paths.replace(Path(os.path.realpath(path)), text.encode("utf-8", "replace"))
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Lock a file against changes by other programs. Raises SettingsError, also if it cannot be written."""
+    import filelock
+
+    try:
+        with filelock.FileLock(path.with_name(".mcp.lock"), timeout=_LOCK_SECONDS, mode=0o600):
+            yield
+    except filelock.Timeout as error:
+        raise SettingsError(f"Another program is changing {flat(str(path))}.", hint="Try again.") from error
+    except OSError as error:
+        raise SettingsError(
+            f"{flat(str(path))} cannot be written: {error.strerror}.",
+            hint=f"Check the free disk space and the permissions of {flat(str(path.parent))}.",
+        ) from error
+
+
+def _wrong(path: Path, why: str) -> SettingsError:
+    return SettingsError(f"{flat(str(path))} is not valid: {why}.", hint="Correct the file.")
+
+
+def _without_secrets(url: str) -> str:
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}" + "?…" * bool(parts.query)

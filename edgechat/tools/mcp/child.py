@@ -1,0 +1,224 @@
+"""The child process that speaks to one tool server, by the official SDK.
+
+It ends when the program that started it is gone, and the server with it. What the SDK does not bound (the
+length of a message, the time to read it) is bounded by ending both: see `watch.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import msgspec
+
+from edgechat import __version__
+from edgechat.base.process import frames, spawn
+from edgechat.base.text import one_line
+from edgechat.tools.config import ServerConfig
+from edgechat.tools.mcp.messages import (
+    CallTool,
+    CancelCall,
+    FromChild,
+    ListTools,
+    RequestFailed,
+    ServerLost,
+    ServerStarted,
+    StartServer,
+    ToChild,
+    ToolCalled,
+    ToolsListed,
+)
+from edgechat.tools.mcp.results import result_of, specs_of
+from edgechat.tools.mcp.stdio import server_process
+from edgechat.tools.mcp.watch import ServerLog, Watch
+from edgechat.tools.tool import MAX_TOOLS, inert
+
+if TYPE_CHECKING:
+    from mcp import Client
+
+_MOST_PAGES = 32
+_LISTED_FOR = 60.0
+"""Seconds after which a server that does not say when its tools change is asked again."""
+_READ_SECONDS = 3600.0
+"""For one request; the program waits less, and then cancels it."""
+_SESSIONLESS = "2026-07-28"
+"""The first version of the protocol without messages that a server begins."""
+
+
+class Bridge:
+    """Passes requests of the program to the server, and its answers back."""
+
+    def __init__(self, pipes: tuple[BinaryIO, BinaryIO]) -> None:
+        self._incoming, self._outgoing = pipes
+        self._sending = threading.Lock()
+        self._name = ""
+        self._log: ServerLog | None = None
+        self._watch = Watch(self._lost)
+        self._listed: tuple[float, ToolsListed] | None = None
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Serve until the program is gone or the server is."""
+        queue, loop = asyncio.Queue[ToChild | None](), asyncio.get_running_loop()
+        threading.Thread(target=self._read, args=(queue, loop), daemon=True, name="requests").start()
+        start = await queue.get()
+        if not isinstance(start, StartServer):
+            return
+        self._name = start.config.name
+        serving = asyncio.ensure_future(self._serve(start, queue))
+        await asyncio.wait([serving])
+        if (error := serving.exception()) is not None:
+            self._watch.end(_why_lost(error, start.config))
+        # What the SDK has left running must not keep the process.
+        self._watch.end("was ended")
+
+    def _read(self, queue: asyncio.Queue[ToChild | None], loop: asyncio.AbstractEventLoop) -> None:
+        decoder = msgspec.msgpack.Decoder(ToChild)
+        try:
+            while (payload := frames.read(self._incoming)) is not None:
+                loop.call_soon_threadsafe(queue.put_nowait, decoder.decode(payload))
+        finally:
+            self._watch.end_soon()
+            loop.call_soon_threadsafe(queue.put_nowait, None)
+
+    async def _serve(self, start: StartServer, queue: asyncio.Queue[ToChild | None]) -> None:
+        if start.config.url:
+            from edgechat.tools.mcp.http import over_http
+
+            transport = over_http(start.config, self._watch.end)
+        else:
+            self._log, watch = ServerLog(), self._watch
+            transport = server_process(start.config, self._log.descriptor, watch.server_started, watch.end)
+        async with _connected(transport, self._on_message) as client:
+            info = client.server_info
+            title = one_line(inert(f"{info.title or info.name} {info.version}"), 120) if info else ""
+            self._send(ServerStarted(title, client.protocol_version))
+            while (request := await queue.get()) is not None:
+                if isinstance(request, CancelCall):
+                    if (task := self._tasks.get(request.id)) is not None:
+                        task.cancel()
+                elif isinstance(request, ListTools | CallTool):
+                    task = asyncio.create_task(self._answer(client, request))
+                    self._tasks[request.id] = task
+                    task.add_done_callback(partial(self._forget, request.id))
+
+    def _forget(self, id: int, _task: asyncio.Task[None]) -> None:
+        self._tasks.pop(id, None)
+
+    async def _answer(self, client: Client, request: ListTools | CallTool) -> None:
+        from mcp import MCPError
+        from mcp_types import CONNECTION_CLOSED
+
+        try:
+            if isinstance(request, ListTools):
+                self._send(await self._list(client, request.id))
+            else:
+                result = await client.call_tool(request.name, json.loads(request.arguments))
+                text, images = result_of(result)
+                self._send(ToolCalled(request.id, text, result.is_error, images))
+        except MCPError as error:
+            if error.code == CONNECTION_CLOSED:
+                self._watch.end("has ended")
+            self._send(RequestFailed(request.id, f"answers with an error: {_said(error)}"))
+        except _TooMany as error:
+            self._send(RequestFailed(request.id, str(error)))
+        except Exception as error:  # pydantic's, jsonschema's, and whatever else an answer provokes
+            why = f"{type(error).__name__}: {_said(error)}"
+            self._send(RequestFailed(request.id, f"sent an answer that is not valid ({why})"))
+
+    async def _list(self, client: Client, id: int) -> ToolsListed:
+        now = time.monotonic()
+        if self._listed is not None:
+            at, listed = self._listed
+            if client.protocol_version < _SESSIONLESS or now < at + _LISTED_FOR:
+                return msgspec.structs.replace(listed, id=id)
+        self._listed = None
+        if client.server_capabilities.tools is None:
+            return ToolsListed(id, (), ())
+        found, cursor = list[Any](), None
+        for _ in range(_MOST_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            found += page.tools
+            cursor = page.next_cursor
+            if len(found) > MAX_TOOLS:
+                raise _TooMany(f"offers more than {MAX_TOOLS} tools, the limit")
+            if cursor is None:
+                break
+        else:
+            raise _TooMany("lists its tools without end")
+        specs, left_out = specs_of(self._name, found)
+        listed = ToolsListed(id, tuple(specs), tuple(left_out))
+        self._listed = now, listed
+        return listed
+
+    async def _on_message(self, message: object) -> None:
+        from mcp_types import ToolListChangedNotification
+
+        if isinstance(message, ToolListChangedNotification):
+            self._listed = None
+
+    def _lost(self, why: str) -> None:
+        self._send(ServerLost(why, inert(self._log.tail()) if self._log is not None else ""))
+
+    def _send(self, message: FromChild) -> None:
+        with self._sending:
+            try:
+                frames.write(self._outgoing, msgspec.msgpack.encode(message))
+            except OSError:  # the program is gone; the thread that reads ends this process
+                return
+
+
+class _TooMany(Exception):
+    """A server lists more than is taken; the text completes 'The tool server NAME ...'."""
+
+
+@asynccontextmanager
+async def _connected(transport: Any, on_message: Any) -> AsyncIterator[Client]:
+    """Speak MCP with a server. Sampling, elicitation and roots are refused."""
+    from mcp import Client
+    from mcp_types import Implementation
+
+    logging.disable()  # the SDK's lines about each message that is not valid would fill the disk
+    client = Client(
+        transport,
+        read_timeout_seconds=_READ_SECONDS,
+        message_handler=on_message,
+        client_info=Implementation(name="edgechat", version=__version__),
+        input_required_max_rounds=1,
+        cache=None,
+    )
+    async with client:
+        yield client
+
+
+def _why_lost(error: BaseException, config: ServerConfig) -> str:
+    """Return what completes 'The tool server NAME ...'."""
+    import httpx2
+    from mcp import MCPError
+    from mcp_types import CONNECTION_CLOSED
+
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, OSError) and not config.url:
+        return f"cannot be started: {one_line(config.command, 80)}: {error.strerror or _said(error)}"
+    if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
+        return "ended before it answered"
+    if isinstance(error, httpx2.HTTPError):
+        return f"cannot be reached: {_said(error) or type(error).__name__}"
+    return f"cannot be used: {_said(error) or type(error).__name__}"
+
+
+def _said(error: BaseException) -> str:
+    return one_line(inert(str(error)), 300)
+
+
+def main() -> None:
+    """Run the child."""
+    asyncio.run(Bridge(spawn.adopt_pipe()).run())

@@ -1,0 +1,234 @@
+"""The tools of a program: which servers there are, those that run, and what a chat is offered of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgechat.base.errors import EdgechatError, ToolError
+from edgechat.base.text import one_line
+from edgechat.tools.config import BUILT_IN, ServerConfig, config_path, read_servers
+from edgechat.tools.tool import (
+    CALL_SECONDS,
+    MAX_ARGUMENTS,
+    MAX_RESULT,
+    ToolResult,
+    ToolServer,
+    ToolSpec,
+    inert,
+)
+
+if TYPE_CHECKING:  # the first frame waits for this module, but not for what is chosen later
+    from edgechat.tools.builtin.past_chats import SearchChats
+    from edgechat.tools.mcp.server import McpServer
+
+_FILES = "files"
+_MOST_CHOSEN = 32
+
+
+@dataclass(frozen=True, slots=True)
+class KnownServer:
+    """Something that a chat can choose, whether it works or not; nothing is started to list it."""
+
+    name: str
+    """What to choose; the built-in 'files' is chosen as `files:FOLDER`."""
+    about: str
+    """One line: its command or URL without secrets, or what the built-in tools do."""
+    built_in: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSet:
+    """What one chat is offered. It stays as it is: `ToolRegistry.open` returns another one."""
+
+    tools: tuple[ToolSpec, ...] = ()
+    """In a stable order: by server, then by name, so that a prompt with them stays the same."""
+    problems: tuple[EdgechatError, ...] = ()
+    """Why servers that were chosen are missing; each names its server and what to do next."""
+    servers: Mapping[str, ToolServer] = field(default_factory=dict, repr=False, compare=False)
+    """Those that offer the tools, by name."""
+
+    def find(self, model_name: str) -> ToolSpec | None:
+        """Return the tool that the model calls so; None if there is none."""
+        return next((tool for tool in self.tools if tool.model_name == model_name), None)
+
+    async def call(
+        self, tool: ToolSpec, arguments: str, *, seconds: float = CALL_SECONDS, most: int = MAX_RESULT
+    ) -> ToolResult:
+        """Call a tool of this set, for which the user has given permission.
+
+        arguments: what the model wrote, which need not be a JSON object. Raises nothing: whatever goes wrong,
+        also running out of `seconds`, is a result that `failed`, of at most `most` characters. Cancelling
+        this cancels the call at the server.
+        """
+        began = time.monotonic()
+        wrong = _wrong_arguments(arguments)
+        if wrong is not None:
+            result = ToolResult(text=f"Error: {wrong}", failed=True)
+        else:
+            try:
+                async with asyncio.timeout(seconds):
+                    result = await self.servers[tool.server].call(tool, arguments)
+            except ToolError as error:
+                result = ToolResult(text=f"Error: {error.message}", failed=True, error=error)
+            except TimeoutError:
+                late = _too_late(tool, seconds)
+                result = ToolResult(text=f"Error: {late.message}", failed=True, error=late)
+        return replace(_cut(result, most), seconds=time.monotonic() - began)
+
+
+class ToolRegistry:
+    """The servers of one program, for all of its chats. Servers start at first use and end with `close`."""
+
+    def __init__(self, search_chats: SearchChats | None = None, *, config: Path | None = None) -> None:
+        """search_chats: for the built-in tool 'chats', which is missing without it.
+
+        config: the file of the servers; None: mcp.json in edgechat's folder of settings.
+        """
+        self._search_chats = search_chats
+        self._config = config
+        self._groups: dict[str, ToolServer] = {}
+        self._servers: dict[str, tuple[ServerConfig, McpServer]] = {}
+        self._closed = False
+
+    def known(self) -> list[KnownServer]:
+        """Return what can be chosen, the built-in tools first. Reads mcp.json; raises SettingsError."""
+        built_in = [
+            KnownServer(name, about, built_in=True)
+            for name, about in BUILT_IN.items()
+            if name != "chats" or self._search_chats is not None
+        ]
+        servers = read_servers(self._config or config_path())
+        return built_in + [
+            KnownServer(name, server.shown, built_in=False) for name, server in servers.items()
+        ]
+
+    async def open(self, chosen: Sequence[str]) -> ToolSet:
+        """Start what is chosen, if it does not run, and return its tools.
+
+        Call it before each reply: it is fast once all runs, and the set is equal to the last one unless a
+        server has changed its tools. chosen: names of servers, and of built-in tools: 'calculator', 'date',
+        'chats', 'web', 'files:FOLDER'. Raises nothing: see `ToolSet.problems`.
+        """
+        names = sorted(set(chosen))[:_MOST_CHOSEN]
+        if not names:
+            return ToolSet()
+        opened = await asyncio.gather(*map(self._open, names), return_exceptions=True)
+        servers, tools, problems = dict[str, ToolServer](), dict[str, ToolSpec](), list[EdgechatError]()
+        for found in opened:
+            if isinstance(found, EdgechatError):
+                problems.append(found)
+            elif isinstance(found, BaseException):
+                raise found
+            else:
+                server, specs = found
+                if server.name in servers:
+                    problems.append(ToolError("The files tool has one folder at a time; the first is used."))
+                    continue
+                servers[server.name] = server
+                for spec in specs:  # a name that is cut may be that of another tool
+                    tools.setdefault(spec.model_name, spec)
+        return ToolSet(tuple(tools.values()), tuple(problems), servers)
+
+    def running(self) -> list[tuple[ServerConfig, McpServer]]:
+        """Return the servers of mcp.json that were started, whether they have ended or not."""
+        return list(self._servers.values())
+
+    async def close(self) -> None:
+        """End all servers; calls that run fail."""
+        self._closed = True
+        running = [server for _, server in self._servers.values()]
+        self._servers.clear()
+        await asyncio.gather(*(server.close() for server in running))
+
+    async def _open(self, name: str) -> tuple[ToolServer, Sequence[ToolSpec]]:
+        """Return a server with its tools. Raises ToolError and SettingsError."""
+        server = await self._server(name)
+        return server, await server.tools()
+
+    async def _server(self, name: str) -> ToolServer:
+        group, _, folder = name.partition(":")
+        if group in BUILT_IN:
+            return await self._group(group, folder)
+        # Read each time: the user may have changed the file.
+        servers = await asyncio.to_thread(read_servers, self._config or config_path())
+        if name not in servers:
+            raise ToolError(
+                f"There is no tool server {one_line(name, 60)!r}.", hint="To list them: edgechat mcp list"
+            )
+        if self._closed:
+            raise ToolError(f"The tool server {name} is not started: edgechat is closing.")
+        config, running = self._servers.get(name, (None, None))
+        if running is not None and config == servers[name]:
+            return running
+        from edgechat.tools.mcp.server import McpServer
+
+        current = McpServer(servers[name])
+        self._servers[name] = servers[name], current
+        if running is not None:
+            await running.close()
+        return current
+
+    async def _group(self, group: str, folder: str) -> ToolServer:
+        """Return a group of built-in tools. Raises ToolError."""
+        if group == _FILES:
+            from edgechat.tools.builtin.files import files_below
+
+            return await asyncio.to_thread(files_below, folder)
+        if group not in self._groups:
+            self._groups[group] = self._new_group(group)
+        return self._groups[group]
+
+    def _new_group(self, group: str) -> ToolServer:
+        if group == "calculator":
+            from edgechat.tools.builtin.calculator import calculator
+
+            return calculator()
+        if group == "date":
+            from edgechat.tools.builtin.clock import clock
+
+            return clock()
+        if group == "web":
+            from edgechat.tools.builtin.page import web_pages
+
+            return web_pages()
+        if self._search_chats is None:
+            raise ToolError("There are no conversations to search here.")
+        from edgechat.tools.builtin.past_chats import past_chats
+
+        return past_chats(self._search_chats)
+
+
+def _wrong_arguments(arguments: str) -> str | None:
+    """Return why arguments are no JSON object, for the model, or None."""
+    if len(arguments) > MAX_ARGUMENTS:
+        return f"the arguments have more than {MAX_ARGUMENTS:,} characters."
+    try:
+        parsed = json.loads(arguments)
+    except (ValueError, RecursionError) as error:
+        return f"the arguments are not valid JSON: {one_line(str(error), 120)}."
+    return None if isinstance(parsed, dict) else "the arguments are not a JSON object."
+
+
+def _too_late(tool: ToolSpec, seconds: float) -> ToolError:
+    name, server = one_line(tool.name, 60), one_line(tool.server, 60)
+    return ToolError(
+        f"The tool {name} of {server} did not answer within {seconds:.0f} seconds.",
+        hint=None if tool.built_in else f"To try the server alone: edgechat mcp test {server}",
+    )
+
+
+def _cut(result: ToolResult, most: int) -> ToolResult:
+    """Return a result whose text is harmless and has at most `most` characters."""
+    text = inert(result.text[: 4 * MAX_RESULT])  # which may be much shorter
+    left_out = len(result.text) - min(len(result.text), 4 * MAX_RESULT)
+    if not left_out and len(text) <= most:
+        return replace(result, text=text)
+    note = "\n[Cut: the result is longer.]"
+    kept = text[: max(0, min(most, MAX_RESULT) - len(note))]
+    return replace(result, text=(kept + note)[:most], left_out=left_out + len(text) - len(kept))

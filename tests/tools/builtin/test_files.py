@@ -1,0 +1,145 @@
+"""The files tool: what is below its folder, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from edgechat.base.errors import ToolError
+from edgechat.tools.builtin.files import files_below
+from edgechat.tools.builtin.group import BuiltInGroup
+from edgechat.tools.tool import ToolSpec
+
+posix = pytest.mark.skipif(os.name != "posix", reason="links need rights on Windows")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    (root / "src").mkdir(parents=True)
+    (root / "src" / "main.py").write_text("import os\n\nprint('Hello')\n", encoding="utf-8")
+    (root / "notes.txt").write_text("hello\nworld\n", encoding="utf-8")
+    (root / "image.bin").write_bytes(b"\0\1hello")
+    (root / ".env").write_text("KEY=hello", encoding="utf-8")
+    (root / ".gitignore").write_text("ignored.txt\n", encoding="utf-8")
+    (root / ".git").mkdir()
+    (root / "ignored.txt").write_text("hello", encoding="utf-8")
+    (tmp_path / "secret.txt").write_text("hello treasure", encoding="utf-8")
+    return root
+
+
+@pytest.fixture
+def group(folder: Path) -> BuiltInGroup:
+    return files_below(str(folder))
+
+
+async def call(group: BuiltInGroup, name: str, **arguments: object) -> str:
+    result = await group.call(ToolSpec(server="files", name=name), json.dumps(arguments))
+    assert result.failed == result.text.startswith("Error: ")
+    return result.text
+
+
+async def test_tools_say_which_folder(group: BuiltInGroup, folder: Path) -> None:
+    tools = await group.tools()
+    assert [tool.name for tool in tools] == ["list_files", "read_file", "search_files"]
+    assert all(str(folder) in tool.description for tool in tools)
+    other = await files_below(str(folder / "src")).tools()
+    assert other[0].pin != tools[0].pin  # consent is for a folder
+    assert json.loads(tools[1].schema)["required"] == ["path"]
+
+
+async def test_list(group: BuiltInGroup) -> None:
+    size = len("import os\n\nprint('Hello')\n")
+    assert (await call(group, "list_files")).splitlines() == [
+        "image.bin  7 bytes",
+        "notes.txt  12 bytes",
+        "src/",
+        f"src/main.py  {size + (3 if os.name == 'nt' else 0)} bytes",
+    ]
+    assert "main.py" in await call(group, "list_files", folder="src")
+    assert await call(group, "list_files", folder="nowhere") == "Error: there is no nowhere in the folder."
+
+
+async def test_read(group: BuiltInGroup, folder: Path) -> None:
+    assert await call(group, "read_file", path="src/main.py") == "import os\n\nprint('Hello')"
+    assert await call(group, "read_file", path="notes.txt", start_line=2) == "world"
+    assert "has 2 lines" in await call(group, "read_file", path="notes.txt", start_line=9)
+    assert await call(group, "read_file", path="image.bin") == "Error: image.bin is a binary file of 7 bytes."
+    (folder / "long.txt").write_text("\n".join(f"line {n}" for n in range(1, 1001)), encoding="utf-8")
+    text = await call(group, "read_file", path="long.txt")
+    assert text.endswith("line 400\n[Lines 1 to 400 of 1000. To go on: start_line 401]")
+    assert (await call(group, "read_file", path="long.txt", start_line=401)).startswith("line 401\n")
+    (folder / "wide.txt").write_text("x" * 100_000, encoding="utf-8")
+    assert len(await call(group, "read_file", path="wide.txt")) < 25_000
+
+
+async def test_search(group: BuiltInGroup) -> None:
+    assert (
+        await call(group, "search_files", text="hello") == "notes.txt:1: hello\nsrc/main.py:3: print('Hello')"
+    )
+    assert await call(group, "search_files", text="hello", folder="src") == "src/main.py:3: print('Hello')"
+    assert await call(group, "search_files", text="nowhere") == "No line has this text."
+
+
+async def test_search_is_bounded(group: BuiltInGroup, folder: Path) -> None:
+    (folder / "many.txt").write_text("hello\n" * 500, encoding="utf-8")
+    text = await call(group, "search_files", text="hello")
+    assert len(text.splitlines()) == 61
+    assert text.endswith("[Not complete: it ends after 60 lines.]")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../secret.txt",
+        "src/../../secret.txt",
+        "/etc/hostname",
+        "~/x",
+        "",
+        ".",
+        "src",
+        "\0",
+        "x" * 5000,
+        "C:\\x",
+    ],
+)
+async def test_nothing_outside_is_read(group: BuiltInGroup, path: str) -> None:
+    assert (await call(group, "read_file", path=path)).startswith("Error: ")
+    assert "hello" not in await call(group, "search_files", text="treasure", folder=path)
+
+
+async def test_hidden_files_are_not_read(group: BuiltInGroup) -> None:
+    for path in (".env", "src/../.env", ".git"):
+        assert "is hidden" in await call(group, "read_file", path=path)
+    assert "is hidden" in await call(group, "list_files", folder=".git")
+
+
+@posix
+async def test_links_are_resolved(group: BuiltInGroup, folder: Path) -> None:
+    (folder / "out.txt").symlink_to("../secret.txt")
+    (folder / "up").symlink_to("..")
+    (folder / "env").symlink_to(".env")
+    (folder / "in.txt").symlink_to("notes.txt")
+    os.mkfifo(folder / "pipe")
+    assert "outside the folder" in await call(group, "read_file", path="out.txt")
+    assert "outside the folder" in await call(group, "read_file", path="up/secret.txt")
+    assert "outside the folder" in await call(group, "list_files", folder="up")
+    assert "is hidden" in await call(group, "read_file", path="env")
+    assert "cannot be read" in await call(group, "read_file", path="pipe")
+    assert await call(group, "read_file", path="in.txt") == "hello\nworld"
+    assert "treasure" not in await call(group, "search_files", text="hello")
+
+
+async def test_wrong_arguments(group: BuiltInGroup) -> None:
+    assert "wrong arguments" in await call(group, "read_file")
+    assert "wrong arguments" in await call(group, "read_file", path="notes.txt", start_line=0)
+    assert "wrong arguments" in await call(group, "list_files", recursive=True)
+
+
+@pytest.mark.parametrize("name", ["", "nowhere", "project/notes.txt", "\0"])
+def test_a_folder_that_is_not_there(folder: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ToolError, match="is not there"):
+        files_below(name and str(tmp_path / name))
