@@ -111,6 +111,8 @@ _MLX_FILES = {
     "generation_config.json",
     "merges.txt",
     "model.safetensors.index.json",
+    "preprocessor_config.json",
+    "processor_config.json",
     "special_tokens_map.json",
     "tokenizer.model",
     "tokenizer_config.json",

@@ -114,7 +114,7 @@ class ModelOnMachine:
         width = self.header.embedding_length
         picture = projector.picture(width, padded(context))
         loads: list[LoadConfig] = []
-        for device in places(self.budget):
+        for device in places(self.budget) if self.footprint.splits else [self._only_place]:
             planned = projector.plan(picture, width, device)
             rest = replace(
                 self,
@@ -135,6 +135,11 @@ class ModelOnMachine:
             return best
         moved = max(0, loads[-1].layout.n - on_card.layout.n)
         return replace(best, why_there=why_there(best.projector.device, on_card.projector.device, moved))
+
+    @property
+    def _only_place(self) -> str:
+        """Where all of a model is that cannot be split."""
+        return self.budget.cards[-1].name if self.budget.cards else ""
 
     def _question_seconds(self, projector: ProjectorFile, picture: Picture, load: LoadConfig) -> float:
         """Return the seconds from the largest picture to the end of an answer about it."""

@@ -100,9 +100,8 @@ def plan(
         model = replace(model, projector=None)
         needed = load.projector.total_bytes if load.projector is not None else 0
         load, why_context = _chosen_load(model, request, asked)
-        no_vision = (
-            f"Its projector is not loaded: the {mebibytes(needed)} that it needs do not fit in addition."
-        )
+        what = "vision tower" if header.format == "mlx" else "projector"
+        no_vision = f"Its {what} is not loaded: the {mebibytes(needed)} that it needs do not fit in addition."
     if not (model.fits(load) or request.anyway):
         raise _does_not_fit(model, load, nearest)
     model, chosen = _with_head(model, head, request, load, asked)

@@ -287,6 +287,11 @@ class ScriptedBackend:
         # A window that holds the last tokens cannot go back by even one where it is full.
         return self._script.cuts and (not self._script.window or len(held) <= self._script.window)
 
+    def save_checkpoint(self, checkpoint: Checkpoint) -> npt.NDArray[np.uint8]:
+        """See `Backend.save_checkpoint`."""
+        assert isinstance(checkpoint.state, np.ndarray)
+        return checkpoint.state
+
     def can_copy(self, source: int, length: int) -> bool:
         """See `Backend.can_copy`."""
         held = self._cache.get(source, [])

@@ -27,7 +27,6 @@ from edgechat.cli.terminal_io import print_json
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import Modality, senses
 from edgechat.models.formats.mtp import can_draft, stated_layers, why_no_drafts
-from edgechat.models.formats.projector import read_for
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.resolve import find_models
 from edgechat.models.local.usage import ModelUse, use_of
@@ -35,6 +34,7 @@ from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.machine import Machine, current_profile
+from edgechat.planner.placement.projector import header_beside
 from edgechat.planner.plan import LoadPlan, as_json
 from edgechat.planner.plan_model import plan_variant
 from edgechat.planner.ranking.candidates import of_local
@@ -78,7 +78,7 @@ def run(name: str, *, json: bool) -> None:
 def _shown(model: LocalModel, machine: Machine) -> ShownModel:
     variant, request = of_local(model), with_settings(DEFAULT_REQUEST, settings.load())
     header, use, file = variant.header(), use_of(model.path), model.found.projector
-    projector, no_vision = read_for(header, file.path) if file is not None else (None, "")
+    projector, no_vision = header_beside(header, file.path if file is not None else None)
     plan, why_not = None, ""
     try:
         plan = plan_variant(variant, machine, request)
@@ -112,6 +112,14 @@ def _rows(shown: ShownModel) -> Iterator[tuple[str, str]]:
     yield "Template", "its own" if header.chat_template else "none; ChatML is used"
     if model.entry is not None:
         yield "Thinking", _THINKING[model.entry.thinking]
+    if header.format == "mlx" and (shown.modalities or shown.no_vision):
+        weights = sum(tensor.n_bytes for tensor in header.vision_tensors)
+        yield (
+            "Vision",
+            f"{mebibytes(weights)} of the weights are for images"
+            if shown.modalities
+            else flat(shown.no_vision),
+        )
     if projector := _projector(shown):
         yield "Projector", projector
     if own := _own_layers(shown):

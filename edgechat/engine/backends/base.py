@@ -259,6 +259,9 @@ class Backend(Protocol):
         be wrong or cells are short.
         """
 
+    def save_checkpoint(self, checkpoint: Checkpoint) -> npt.NDArray[np.uint8]:
+        """Return a checkpoint's state as bytes, which `rewind` takes in its place. Raises MemoryError."""
+
     def can_copy(self, source: int, length: int) -> bool:
         """Say whether the first `length` tokens of a sequence can be copied with a correct result."""
 

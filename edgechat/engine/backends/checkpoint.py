@@ -16,4 +16,4 @@ class Checkpoint:
     """Tokens of the sequence when it was taken."""
     n_bytes: int
     state: object
-    """The backend's own. One that is an array of bytes can be saved to disk with the sequence."""
+    """The backend's own, or what its `save_checkpoint` made of that."""

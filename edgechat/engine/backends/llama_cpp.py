@@ -287,6 +287,10 @@ class LlamaCppBackend(LlamaCppModel):
             self._remove(seq, 0)
         return rewound
 
+    def save_checkpoint(self, checkpoint: Checkpoint) -> npt.NDArray[np.uint8]:
+        assert isinstance(checkpoint.state, np.ndarray)
+        return checkpoint.state
+
     def can_copy(self, source: int, length: int) -> bool:
         if source in self._rolled_back:
             return False

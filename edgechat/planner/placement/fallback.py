@@ -143,7 +143,8 @@ def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | Non
         return replace(plan, cache_type="q8_0"), "The KV cache is kept in 8 bits (q8_0), to save memory."
     if plan.projector is not None:
         name = plan.projector.name
-        why = f"Its projector {name} is not loaded, to save memory: the model reads text alone."
+        what = name[:1].upper() + name[1:] if plan.backend == "mlx" else f"Its projector {name}"
+        why = f"{what} is not loaded, to save memory: the model reads text alone."
         return replace(plan, projector=None, no_vision=why), why
     if plan.context > _LEAST_CONTEXT:
         half = max(_LEAST_CONTEXT, plan.context // 2 // CELLS * CELLS)

@@ -20,7 +20,6 @@ from edgechat.models.formats.header import Format, ModelHeader
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.formats.modalities import senses
 from edgechat.models.formats.mtp import HeadFile, misfit
-from edgechat.models.formats.projector import read_for
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.listing import RemoteModel, resolve_remote
 from edgechat.models.hub.names import parse_model_name
@@ -31,7 +30,7 @@ from edgechat.models.local.scan import ModelPartFile
 from edgechat.models.local.stores import found_at, is_model_folder
 from edgechat.models.shipped import shipped_header, shipped_quants, shipped_size
 from edgechat.models.shipped_mlx import mlx_header_of
-from edgechat.planner.placement.projector import ProjectorFile
+from edgechat.planner.placement.projector import TOWER, ProjectorFile, header_beside
 from edgechat.planner.request import BACKENDS
 from edgechat.settings import Backend
 
@@ -201,8 +200,10 @@ def _with_companions(
 ) -> Variant:
     if projector is not None:
         variant = replace(
-            variant, projector=cache(lambda: _local_projector(variant.header(), projector.path))
+            variant, projector=cache(lambda: _projector_beside(variant.header(), projector.path))
         )
+    elif variant.format == "mlx":
+        variant = replace(variant, projector=cache(lambda: _tower(variant.header(), variant.path)))
     if head is not None:
         variant = replace(variant, head=cache(lambda: _local_head(variant.header(), head.path)))
     return variant
@@ -229,9 +230,15 @@ def _head(name: str, read: Callable[[], ModelHeader], header: ModelHeader) -> Fo
     return HeadFile(one_line(name), head), ""
 
 
-def _local_projector(header: ModelHeader, path: Path) -> FoundProjector:
-    projector, problem = read_for(header, path)
+def _projector_beside(header: ModelHeader, path: Path) -> FoundProjector:
+    projector, problem = header_beside(header, path)
     return (ProjectorFile(path.name, projector, str(path)), "") if projector is not None else (None, problem)
+
+
+def _tower(header: ModelHeader, folder: Path | None) -> FoundProjector:
+    """Return what an MLX model sees with; folder: None where it is not on this machine."""
+    tower, problem = header_beside(header, None)
+    return (ProjectorFile(TOWER, tower, str(folder or "")), "") if tower is not None else (None, problem)
 
 
 def remote_projector(remote: RemoteModel, file: RemoteFile, header: ModelHeader) -> FoundProjector:
@@ -291,6 +298,8 @@ def of_choices(
 def _projector_of_choice(
     remote: RemoteModel, choice: ModelChoice, header: Callable[[], ModelHeader]
 ) -> FoundProjector:
+    if choice.format == "mlx":
+        return _tower(header(), None)
     return remote_projector(remote, choice.projectors[0], header()) if choice.projectors else (None, "")
 
 

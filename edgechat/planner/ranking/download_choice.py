@@ -113,6 +113,8 @@ def pick(
         variant = replace(chosen.variant, header=lambda: header)
         file = projector_of(source, choice) if request.vision else None
         projector, no_vision = remote_projector(source.remote, file, header) if file else (None, "")
+        if choice.format == "mlx" and request.vision:
+            projector, no_vision = variant.projector()
         variant = replace(variant, projector=lambda: (projector, no_vision))
         drafting = choice.heads[0] if choice.heads and not can_draft(header) else None
         head = remote_head(source.remote, drafting, header) if drafting is not None else (None, "")
