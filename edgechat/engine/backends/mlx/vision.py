@@ -14,12 +14,12 @@ import mlx.core as mx
 from PIL import Image
 
 from edgechat.base.errors import BadRequest, DecodeFailed
+from edgechat.base.images.image import Pixels
 from edgechat.engine.backends.base import EncodingStopped, Media
 from edgechat.engine.backends.logits import Embeddings
 from edgechat.engine.backends.media import MOST_CELLS, media_ids
 from edgechat.engine.backends.mlx.families import Arrays
 from edgechat.engine.backends.mlx.seeing import Offsets, VlmModel
-from edgechat.images.image import Pixels
 
 _LONGEST = 200
 """Times its width: scaled up, a longer picture would take gigabytes."""

@@ -20,6 +20,8 @@ from PIL import Image
 
 pytest.importorskip("mlx_vlm")
 
+from edgechat.images.image import Pixels
+
 from edgechat.base.errors import BackendMissing, BadRequest, LoadFailed
 from edgechat.engine.backends.base import BatchPart, EncodingStopped, Media
 from edgechat.engine.backends.media import media_runs
@@ -27,7 +29,6 @@ from edgechat.engine.backends.mlx import loading
 from edgechat.engine.backends.mlx.backend import MlxBackend
 from edgechat.engine.backends.mlx.families import FAMILIES
 from edgechat.engine.backends.mlx.seeing import VlmModel
-from edgechat.images.image import Pixels
 from edgechat.models.formats.mlx.vision import TOWERS
 from edgechat.planner.placement.projector import ProjectorPlan
 from tests.engine.runtimes import is_true, load, plan, some
