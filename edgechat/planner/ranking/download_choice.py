@@ -119,11 +119,8 @@ def pick(
         drafting = choice.heads[0] if choice.heads and not can_draft(header) else None
         head = remote_head(source.remote, drafting, header) if drafting is not None else (None, "")
         variant = replace(variant, head=lambda: head)
-        if (
-            projector is not None
-            or head[0] is not None
-            or not _makes_same_plan(header, chosen.variant.header())
-        ):
+        changed = projector is not None or head[0] is not None
+        if changed or not _makes_same_plan(header, chosen.variant.header()):
             chosen = _replanned(chosen, rate(variant, machine, request))
         picked = DownloadChoice(source, choice, described, chosen.plan, chosen.why_not, no_vision=no_vision)
         if projector is not None:

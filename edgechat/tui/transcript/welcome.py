@@ -195,7 +195,6 @@ def _where(plan: LoadPlan) -> str:
 def _drafts(plan: LoadPlan) -> str:
     small = plan.draft if plan.head is None else None
     drafters = [one_line(small.model_name, 40)] if small is not None else []
-    drafters += ["its own layers (MTP)"] * (plan.mtp or plan.head is not None) + [
-        "n-grams of the conversation"
-    ] * plan.ngrams
+    drafters += ["its own layers (MTP)"] if plan.mtp or plan.head is not None else []
+    drafters += ["n-grams of the conversation"] if plan.ngrams else []
     return " and ".join(drafters) or "none"
