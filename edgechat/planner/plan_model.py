@@ -118,7 +118,7 @@ def plan(
     if drafter is not None and load.draft is not None:
         draft_plan = DraftPlan(
             **(params_of(load.draft.params) | {"threads": threads}),
-            kind="mtp" if chosen.head is not None else "model",
+            kind=head.kind if chosen.head is not None and head is not None else "model",
             model_path=drafter.path,
             model_name=drafter.name,
             quant=drafter.header.quant,
@@ -187,13 +187,19 @@ def plan_variant(
     *,
     nearest: bool = True,
     draft: DraftCandidate | None = None,
+    head: HeadFile | None = None,
 ) -> LoadPlan:
-    """Return the plan for a file, with what its quantization loses; see `plan`."""
+    """Return the plan for a file, with what its quantization loses; see `plan`.
+
+    head: instead of what lies beside the file.
+    """
     header = variant.header()
     sees = request.vision and not header.makes_embeddings
     projector, no_vision = variant.projector() if sees else (None, "")
     wish = request.draft or AUTO
-    head, no_head = variant.head() if wish in (AUTO, MTP) and not can_draft(header) else (None, "")
+    no_head = ""
+    if head is None and wish in (AUTO, MTP) and not can_draft(header):
+        head, no_head = variant.head()
     planned = plan(
         variant.model,
         header,

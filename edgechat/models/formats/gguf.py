@@ -58,6 +58,8 @@ _KNOWN_MAGIC = {
     b"<!DO": _WEB_PAGE,
     b"<htm": _WEB_PAGE,
 }
+_DRAFT_TO_TARGET = "d2t"
+"""Which tokens of its target an EAGLE-3 draft knows."""
 _NOT_LANGUAGE_MODELS = {
     "adapter": "a LoRA adapter",
     "mmproj": "a vision projector",
@@ -185,8 +187,8 @@ def _require_language_model(header: ModelHeader) -> None:
         )
     if is_head_alone(header):
         raise ModelFileError(
-            f"{header.path} contains the drafting layers of a model (MTP), not the model.",
-            hint="Use the model that it belongs to.",
+            f"{header.path} contains layers that draft for a model, not the model.",
+            hint="Use the model that it belongs to, and this file behind --draft.",
         )
 
 
@@ -307,6 +309,8 @@ def _is_computable(name: str, shape: tuple[int, ...], kind: GgmlType) -> bool:
 
     Norms, biases and scales are applied elementwise, which works in F32 only; integers are indices.
     """
+    if kind is GgmlType.I64 or name == _DRAFT_TO_TARGET:
+        return kind is GgmlType.I64 and name == _DRAFT_TO_TARGET
     if kind is GgmlType.I32:
         return "tid2eid" in name
     return kind is GgmlType.F32 or (len(shape) > 1 and not name.endswith("norm.weight"))

@@ -1,4 +1,4 @@
-"""A model's own layers that predict further tokens (MTP): whether a file has them, and can draft with them.
+"""Layers that draft from a model's hidden states, its own (MTP) or EAGLE-3's: what a file has, and for whom.
 
 A header says how many there are (`nextn_predict_layers`), and many files leave them out all the same: only
 the table of tensors tells.
@@ -8,29 +8,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
-from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.header import GgufArray, ModelHeader
 from edgechat.models.formats.limits import show
+from edgechat.native.heads.architectures import CHAINED, EAGLE_LAYERS, HANDS_OUT_INPUTS, ONE_LAYER
 
-# Architectures for which llama.cpp has such a graph (src/models/*.cpp: LLM_GRAPH_TYPE_DECODER_MTP), as it
-# spells them. Of most it asserts that there is one layer, and aborts the process otherwise.
-_ONE_LAYER = {
-    "bailingmoe3",
-    "cohere2moe",
-    "deepseek2",
-    "deepseek32",
-    "deepseek4",
-    "glm-dsa",
-    "glm4moe",
-    "nemotron_h_moe",
-    "qwen35",
-    "qwen35moe",
-    "qwen3next",
-}
-_CHAINED = {"hy_v3", "mimo2", "step35"}
-"""With any number of layers, each of which predicts one token further than the one before."""
-_ALWAYS_ALONE = {"gemma4-assistant"}
+_EAGLE = "eagle3"
+_SHARES_CACHE = "gemma4-assistant"
 """Which reads the KV cache of its target, and has none."""
+_ALWAYS_ALONE = {_SHARES_CACHE, _EAGLE}
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 _NEEDED = ("eh_proj", "enorm", "hnorm")
 """Tensors that every such layer has; some models share the others."""
@@ -48,12 +35,19 @@ class HeadFile:
     @property
     def has_own_cache(self) -> bool:
         """False where it reads its target's (Gemma 4's)."""
-        return self.header.architecture not in _ALWAYS_ALONE
+        return self.header.architecture != _SHARES_CACHE
+
+    @property
+    def kind(self) -> Literal["mtp", "eagle3"]:
+        """Whether the layers are of the model itself, or EAGLE-3's, which read what goes into some of its."""
+        return "eagle3" if self.header.architecture == _EAGLE else "mtp"
 
 
 def stated_layers(header: ModelHeader) -> range:
     """Return the layers that only predict further tokens, by the header alone: the last ones."""
     n = header.n_layers
+    if header.architecture == _EAGLE:
+        return range(n)
     return range(max(0, n - header.number("nextn_predict_layers", 0)), n)
 
 
@@ -73,7 +67,7 @@ def why_no_drafts(header: ModelHeader) -> str:
         return "The model has no layers of its own to draft with (MTP)."
     if not has_layers(header):
         return "Its own drafting layers (MTP) are missing from this file."
-    fits = architecture in _CHAINED or (architecture in _ONE_LAYER and len(layers) == 1)
+    fits = architecture in CHAINED or (architecture in ONE_LAYER and len(layers) == 1)
     if not fits or not layers.start:
         return f"llama.cpp cannot draft with the {len(layers)} MTP layers of this {show(architecture)} model."
     return ""
@@ -91,14 +85,16 @@ def is_head_alone(header: ModelHeader) -> bool:
 
 def is_chained(header: ModelHeader) -> bool:
     """Return whether each of several such layers predicts one token further than the one before."""
-    return header.architecture in _CHAINED
+    return header.architecture in CHAINED
 
 
 def misfit(head: ModelHeader, model: ModelHeader) -> str:
     """Return why drafting layers in a file of their own are not for a model, or ''."""
     if not is_head_alone(head):
         return "it is a model of its own"
-    expected = {"gemma4-assistant": "gemma4"}.get(head.architecture, head.architecture)
+    if head.architecture == _EAGLE:
+        return _eagle_misfit(head, model)
+    expected = {_SHARES_CACHE: "gemma4"}.get(head.architecture, head.architecture)
     if expected != model.architecture:
         return f"it is for {show(expected)} models, and the model is {show(model.architecture)}"
     width = head.number("embedding_length_out", head.embedding_length)
@@ -108,6 +104,24 @@ def misfit(head: ModelHeader, model: ModelHeader) -> str:
         return f"its vocabulary has {head.vocab_size} tokens, not {model.vocab_size}"
     known = head.architecture in _ALWAYS_ALONE or can_draft(head)
     return "" if known else "llama.cpp cannot draft with it"
+
+
+def _eagle_misfit(head: ModelHeader, model: ModelHeader) -> str:
+    if model.architecture not in HANDS_OUT_INPUTS:
+        return f"llama.cpp cannot draft for {show(model.architecture)} models by EAGLE-3"
+    listed = head.shape_value("target_layers")
+    values = (listed.values or ()) if isinstance(listed, GgufArray) else ()
+    layers = [one for one in values if isinstance(one, int)]
+    if not len(layers) == len(values) == EAGLE_LAYERS:
+        return f"it does not say which {EAGLE_LAYERS} layers of its model it reads"
+    if not all(0 <= one < model.n_layers for one in layers):
+        return f"it reads layer {max(layers)}, and the model has {model.n_layers}"
+    width = head.number("target_hidden_size", 0)
+    if width != model.embedding_length:
+        return f"it reads hidden states of {width} numbers, and the model's have {model.embedding_length}"
+    if head.vocab_size != model.vocab_size:
+        return f"its vocabulary has {head.vocab_size} tokens, not {model.vocab_size}"
+    return ""
 
 
 def can_draft(header: ModelHeader) -> bool:

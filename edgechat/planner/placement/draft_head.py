@@ -32,6 +32,8 @@ ACCEPTED = 0.7
 """Share of drafted tokens that are expected to stand, before any was."""
 LONGEST = 8
 """Tokens of a draft."""
+EAGLE_BATCH = 64
+"""Tokens that an EAGLE-3 draft reads in a call."""
 LEAST_GAIN = 1.05
 """Times as fast as without, below which they are not worth their memory."""
 WORTH_CONTEXT = 1.25
@@ -82,14 +84,18 @@ class HeadedModel:
 
     def _beside(self, file: HeadFile, load: LoadConfig) -> LoadConfig:
         """Return the load of the file, by formula: on the device of the output if it fits there."""
-        header, own = file.header, load.params.of_head()
+        header = file.header
+        own = load.params.of_head()
+        if file.kind == "eagle3":  # llama.cpp keeps logits of each token that it may read in a call
+            own = msgspec.structs.replace(own, n_batch=EAGLE_BATCH, n_ubatch=EAGLE_BATCH)
         keys = sum(head_cache_bytes(header, own.context, own.cache_type)) if file.has_own_cache else 0
         compute = compute_bytes(header, own.context, n_seq_max=own.n_seq_max, n_ubatch=own.n_ubatch)
         shape = shape_of(header)
         weights = sum(part.weights + part.experts for part in shape.parts) - shape.tied
         there = Needs(weights=weights, cache=keys, compute=compute)
         n_states = own.n_seq_max + 2 * load.params.n_batch + own.n_ubatch
-        output = output_bytes(header, own.n_seq_max) + states_bytes(header, n_states)
+        n_rows = own.n_batch if file.kind == "eagle3" else own.n_seq_max
+        output = output_bytes(header, n_rows) + states_bytes(header, n_states)
         here = Needs(weights=shape.embedding, compute=output)
         left = self.model.budget.less(dict(load.needs))
         device = load.layout.devices[-1:] if load.layout.n else ()
@@ -97,7 +103,9 @@ class HeadedModel:
             device = ()
         params = msgspec.structs.replace(
             load.params,
-            mtp=True,
+            mtp=file.kind == "mtp",
+            n_batch=own.n_batch if file.kind == "eagle3" else load.params.n_batch,
+            n_ubatch=own.n_ubatch,
             n_rs_seq=0,
             devices=device,
             split=(len(shape.parts),) * len(device),
