@@ -1,10 +1,14 @@
-"""Drafts of a model's own layers (MTP), beside llama-server with its settings, all in turns.
+"""Drafts of layers that read a model's hidden states (MTP, EAGLE-3), beside llama-server.
 
-    python -m benchmarks.heads LLAMA_BIN [--kinds qwen35 glm4_moe] [--eps 0.05 1] [--rounds 3] [--tokens 128]
+    python -m benchmarks.heads speed LLAMA_BIN [--kinds qwen35 glm4_moe] [--eps 0.05 1] [--rounds 3]
+    python -m benchmarks.heads accepted LLAMA_BIN [--rounds 6]
 
-The models are those of benchmarks/wide_heads.py; with an eps of 1 the head is of no use. Every server goes on
-with the same texts at temperature 0. Tokens a second are those between the first and the last piece of the
-answer; accepted is the share of drafted tokens that stand. LLAMA_BIN is a folder with llama-server.
+speed     the models of benchmarks/wide_heads.py; with an eps of 1 the head is of no use. All servers in
+          turns, llama-server with several settings. Tokens a second are those between the first and the last
+          piece.
+accepted  the tiny models of tests/kit/heads, with drafts of three tokens, always
+
+They go on with the same texts at temperature 0. LLAMA_BIN is a folder with llama-server.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import math
 import random
 import statistics
 import tempfile
@@ -25,7 +30,15 @@ import msgspec
 
 from benchmarks.reading import peer
 from benchmarks.serving import KEY, Running
+from benchmarks.speculation import Fixed
 from benchmarks.wide_heads import N_LAYERS, wide
+from edgechat.engine.engine import EngineCore
+from edgechat.engine.prompt.template import ChatTemplate
+from edgechat.engine.speculative import speculation
+from edgechat.engine.types import ChatRequest, Delta, Finished, Sampling
+from edgechat.engine.worker.worker import open_backend
+from tests.engine.headed import HEADS, headed
+from tests.kit import CHATML
 
 CONTEXT = 4096
 WORDS = ("apple", "bear", "cloud", "delta", "0.1", "the", "of", "und", "(a)")
@@ -131,17 +144,54 @@ async def compare(kind: str, eps: float, options: argparse.Namespace) -> None:
 
 async def run(options: argparse.Namespace) -> None:
     """Compare each kind with each head."""
+    if options.what == "accepted":
+        for kind in HEADS:
+            await count(kind, options)
+        return
     for kind in options.kinds:
         for eps in options.eps:
             await compare(kind, eps, options)
 
 
+async def count(kind: str, options: argparse.Namespace) -> None:
+    """Compare how many tokens of three stand."""
+    plan, rng = headed(kind, n_seq_max=1, n_outputs_max=16, n_rs_seq=8), random.Random(1)
+    prompts = ["".join(map(chr, rng.choices(range(33, 127), k=20 * n))) for n in range(1, options.rounds + 1)]
+    template = ChatTemplate(CHATML)
+    speculation.OVERHEAD = math.inf  # of a tiny model every decision takes too long
+    engine = EngineCore(open_backend(plan, None), template, controller=Fixed(3))
+    texts, drafted, accepted = [], 0, 0
+    for prompt in prompts:
+        greedy = Sampling(temperature=0)
+        engine.submit(ChatRequest(id=prompt, text=prompt, sampling=greedy, max_tokens=options.tokens))
+        text = ""
+        while not engine.is_idle:
+            for event in engine.step():
+                if isinstance(event, Delta):
+                    text += event.text
+                elif isinstance(event, Finished) and event.speculation:
+                    drafted += event.speculation.drafted_tokens
+                    accepted += event.speculation.accepted_tokens
+        texts.append(text)
+    engine.close()
+    words = ["--spec-type", "draft-eagle3" if kind == "eagle3" else "draft-mtp", "--spec-draft-n-max", "3"]
+    words += ["-md", plan.draft.model_path] if plan.draft else []
+    async with peer(options.llama_bin, Path(plan.model_path), *words, slots=1, context=CONTEXT) as port:
+        said = [await ask(port, prompt, options.tokens) for prompt in prompts]
+    theirs = sum(one.accepted for one in said), sum(one.drafted for one in said)
+    same = sum(one.text == text for one, text in zip(said, texts, strict=True))
+    ours = f"edgechat {accepted}/{drafted} = {accepted / drafted:.3f}"
+    print(f"{kind:12} {ours}, llama-server {theirs[0]}/{theirs[1]} = {theirs[0] / theirs[1]:.3f}, ", end="")
+    print(f"{same} of {len(texts)} texts the same", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("what", choices=["speed", "accepted"])
     parser.add_argument("llama_bin", type=Path)
     parser.add_argument("--kinds", nargs="+", choices=[*N_LAYERS], default=[*N_LAYERS])
     parser.add_argument("--eps", nargs="+", type=float, default=[0.05, 1.0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     asyncio.run(run(parser.parse_args()))

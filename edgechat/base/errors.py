@@ -33,7 +33,7 @@ class DoesNotFit(EdgechatError):
 
 
 class NotADraft(EdgechatError):
-    """A model cannot draft for another one: it is not smaller, or differs in vocabulary or format."""
+    """A model cannot draft: it is not smaller, or differs in vocabulary or format, or lacks layers for it."""
 
 
 class BackendMissing(EdgechatError):

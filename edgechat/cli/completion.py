@@ -24,6 +24,7 @@ _MOST = 100
 _DRAFTERS = (
     ("auto", "whatever is on this machine and fits"),
     ("none", "nobody"),
+    ("mtp", "the layers of the model itself"),
     ("ngram", "n-grams of the conversation"),
 )
 
@@ -108,7 +109,7 @@ agents = _completer(_agents)
 catalogue_models = _completer(_catalogue)
 all_models = _completer(_local_models, _files, _catalogue)
 drafters = _completer(lambda: _DRAFTERS, _local_models)
-pulled_drafters = _completer(lambda: _DRAFTERS[:2], _catalogue)
+pulled_drafters = _completer(lambda: _DRAFTERS[:3], _catalogue)
 chats = _completer(_chats)
 trashed_chats = _completer(lambda: _chats(trashed=True))
 qualities = _completer(_qualities)

@@ -63,10 +63,11 @@ ModelArgument = Annotated[
 DraftOption = Annotated[
     str | None,
     typer.Option(
-        metavar="auto|none|ngram|MODEL",
+        metavar="auto|none|mtp|ngram|MODEL",
         autocompletion=completion.drafters,
-        help="Speculative decoding: what proposes tokens for the model to verify. auto: the catalogue's "
-        "draft model if it is on this machine, and n-grams of the conversation (ngram).",
+        help="Speculative decoding: what proposes tokens for the model to verify. auto: layers of the "
+        "model itself (mtp), else the catalogue's draft model if it is on this machine; and n-grams of the "
+        "conversation (ngram).",
         show_default=False,
     ),
 ]

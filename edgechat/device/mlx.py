@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import sys
 from functools import cache
 
 from edgechat.base.process.spawn import frozen
+
+_VISION = "mlx-vlm>=0.7.10,<0.8"
+"""As pyproject.toml has it."""
 
 
 @cache
@@ -18,6 +22,16 @@ def missing() -> str:
                 return "This edgechat was packaged without MLX."
             return f"The Python package {name.replace('_', '-')} is not installed."
     return ""
+
+
+def missing_vision() -> str:
+    """Return why MLX models cannot see, as a sentence, with what changes that; '' if they can."""
+    if importlib.util.find_spec("mlx_vlm") is not None:
+        return ""
+    if frozen():
+        return "This edgechat was packaged without mlx-vlm, with which MLX models see."
+    install = f"{sys.executable} -m pip install '{_VISION}'"
+    return f"MLX models see with the Python package mlx-vlm, which is not installed ({install})."
 
 
 def version() -> str:

@@ -12,7 +12,8 @@ import numpy as np
 
 from edgechat.base.errors import DecodeFailed, EdgechatError
 from edgechat.base.images.image import Pixels
-from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Interrupted, Logits
+from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Interrupted
+from edgechat.engine.backends.logits import Logits
 from edgechat.engine.backends.media import MediaRun, is_media, key_of, media_runs
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.image_tokens import ImageTokens

@@ -64,6 +64,8 @@ class ModelChoice:
     format: Format = "gguf"
     projectors: tuple[RemoteFile, ...] = ()
     """Files that make pictures or sound readable for it, by their names: one is used, the first is best."""
+    heads: tuple[RemoteFile, ...] = ()
+    """Files of its drafting layers alone (MTP), by their names: one is used, the first is best."""
 
     @property
     def shown(self) -> str:
@@ -109,6 +111,8 @@ _MLX_FILES = {
     "generation_config.json",
     "merges.txt",
     "model.safetensors.index.json",
+    "preprocessor_config.json",
+    "processor_config.json",
     "special_tokens_map.json",
     "tokenizer.model",
     "tokenizer_config.json",
@@ -124,9 +128,14 @@ _MLX_LABEL = re.compile(
 # their target, bare vocabularies. llama.cpp has such a list too (common/download.cpp).
 _NO_MODEL = re.compile(
     r"""(?:mmproj|imatrix|draft-|ggml-vocab-).* | .*[-._]imatrix
-      | (?:.*[-._])?(?:mtp|eagle3|dflash|dspark)(?:[-._].*)?""",
+      | (?:mtp|(?:.*[-._])?(?:eagle3|dflash|dspark))(?:[-._].*)?""",
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
+_HEAD_QUANTS = ("Q8_0", "Q4_0")
+_MTP = re.compile(r"[-._]mtp(?![A-Za-z0-9])", re.IGNORECASE)
+"""In the name of a model that drafts with layers of its own, or of a file of such layers alone."""
+_LARGER = 4
+"""Times as large as its drafting layers alone a model is at least."""
 _PROJECTOR_QUANTS = ("Q8_0", "F16", "BF16", "F32")
 """Of a projector, the best first, for a model of at most 8 bits: that loses more by itself than Q8_0 does,
 which is half as large as F16 (llama.cpp chooses alike). For a model of more bits Q8_0 comes third. F32 holds
@@ -143,24 +152,37 @@ def model_choices(
     header.
     """
     listed = list(files)
-    return (*_with_projectors(_gguf_choices(listed), listed, mixed), *_mlx_choices(listed, repo))
+    return (*_with_companions(_gguf_choices(listed), listed, mixed), *_mlx_choices(listed, repo))
 
 
-def _with_projectors(
+def _with_companions(
     choices: Sequence[ModelChoice], files: Iterable[RemoteFile], mixed: bool
 ) -> Iterator[ModelChoice]:
-    """Yield the models with the projectors that belong to each."""
-    projectors = {
-        stem: file for file in files if file.size > 0 and (stem := _stem(file.name)) and _is_projector(stem)
-    }
-    names = {choice.name for choice in choices}
-    of_model = projectors_of(names, projectors, without_label, mixed=mixed)
-    for choice in choices:
-        found = [(stem, projectors[stem]) for stem in of_model.get(choice.name, ())]
-        ranked = sorted(
-            found, key=lambda pair: (_projector_rank(pair[0], choice.quant), pair[1].size, pair[0])
+    """Yield the models with the projectors and the drafting layers that belong to each."""
+    models = list(_without_heads(choices))
+    known = {choice.name for choice in models}
+    stems = {stem: file for file in files if file.size > 0 and (stem := _stem(file.name))}
+    projectors = {stem: file for stem, file in stems.items() if _is_projector(stem)}
+    heads = {stem: file for stem, file in stems.items() if stem not in known and _is_head(stem)}
+    projectors_by, heads_by = (
+        projectors_of(known, found, without_label, mixed=mixed) for found in (projectors, heads)
+    )
+    for choice in models:
+        seeing = [(stem, projectors[stem]) for stem in projectors_by.get(choice.name, ())]
+        seeing.sort(key=lambda pair: (_projector_rank(pair[0], choice.quant), pair[1].size, pair[0]))
+        drafting = [(stem, heads[stem]) for stem in heads_by.get(choice.name, ())]
+        drafting.sort(key=lambda pair: (_head_rank(pair[0]), pair[1].size, pair[0]))
+        yield replace(
+            choice,
+            projectors=tuple(file for _, file in seeing),
+            heads=tuple(file for _, file in drafting),
         )
-        yield replace(choice, projectors=tuple(file for _, file in ranked))
+
+
+def _head_rank(stem: str) -> int:
+    """Return the rank of drafting layers by their name; 0 is the best: little is lost in 8 bits."""
+    label = quant_label(stem)
+    return _HEAD_QUANTS.index(label) if label in _HEAD_QUANTS else len(_HEAD_QUANTS)
 
 
 def _projector_rank(stem: str, quant: str | None) -> int:
@@ -189,6 +211,25 @@ def _gguf_choices(files: Iterable[RemoteFile]) -> tuple[ModelChoice, ...]:
             files_in_order = tuple(file for _, file in sorted(parts.items()))
             choices.append(ModelChoice(stem, quant_label(stem), files_in_order))
     return tuple(sorted(choices, key=lambda choice: choice.name))
+
+
+def _without_heads(choices: Sequence[ModelChoice]) -> Iterator[ModelChoice]:
+    """Yield the models without files of drafting layers alone (MTP), beside which lies a far larger model."""
+    smallest: dict[str, int] = {}
+    for choice in choices:
+        if not _MTP.search(choice.name):
+            name = _family(choice)
+            smallest[name] = min(smallest.get(name, choice.total_bytes), choice.total_bytes)
+    for choice in choices:
+        is_alone = _LARGER * choice.total_bytes < smallest.get(_family(choice), 0)
+        if not (is_alone and _MTP.search(choice.name)):
+            yield choice
+
+
+def _family(choice: ModelChoice) -> str:
+    """Return what the names of all quantizations of a model have in common."""
+    name = _MTP.sub("", without_label(choice.name.rpartition("/")[2]))
+    return name.strip("-._ ").casefold()
 
 
 def quant_label(name: str) -> str | None:
@@ -257,6 +298,12 @@ def _is_no_model(stem: str) -> bool:
 def _is_projector(stem: str) -> bool:
     """Return whether this is a projector; libmtmd loads none that is split."""
     return is_projector(stem.rpartition("/")[2]) and not _PART.fullmatch(stem)
+
+
+def _is_head(stem: str) -> bool:
+    """Return whether a file that is no model holds drafting layers alone, by its name."""
+    base = stem.rpartition("/")[2]
+    return _MTP.search(f"-{base}") is not None and not (is_projector(base) or _PART.fullmatch(stem))
 
 
 def _is_complete(numbers: Collection[int], count: int) -> bool:

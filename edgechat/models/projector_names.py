@@ -1,4 +1,4 @@
-"""Which projectors belong to which models of a repository or folder, by name.
+"""Which projectors, and files of drafting layers (MTP), belong to which models, by name.
 
 Projectors are called mmproj-MODEL-F16.gguf or MODEL-mmproj-F16.gguf, or without the model's name where a
 repository has only one. They lie beside the models, in a folder above, or in one of their own.
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 
 _PROJECTOR = re.compile(r"(?:.*[-._])?mmproj(?:[-._].*)?", re.IGNORECASE | re.DOTALL)
-_WORD = re.compile(r"mmproj", re.IGNORECASE)
+_WORD = re.compile(r"mmproj|(?<![^-._])mtp(?![^-._])", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[-._ ]+")
 _NAMELESS = ("ggml-model", "model", "ggml", "gguf")
 """What converters call a file of any model."""
@@ -28,7 +28,7 @@ def projectors_of(
     *,
     mixed: bool,
 ) -> dict[str, list[str]]:
-    """Return the projectors of each model that has any: those that match best, in any order.
+    """Return the projectors, or drafting layers, of each model that has any: the best matches, in any order.
 
     All names are without ending, with their folders. without_label: removes the quantization from a name.
     mixed: the outermost folder holds models of many origins, so there a projector of another name is another

@@ -51,6 +51,20 @@ class Breakdown(msgspec.Struct, frozen=True):
         return sum(buffer.compute for buffer in self.buffers) + self.output
 
 
+def with_head(model: tuple[Buffer, ...], head: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
+    """Return the buffers of a model and its context with those of its head, whose weights are the same."""
+    merged = {buffer.name: buffer for buffer in model}
+    for buffer in head:
+        old = merged.get(buffer.name, Buffer(buffer.name, buffer.is_host, device=buffer.device))
+        merged[buffer.name] = msgspec.structs.replace(
+            old,
+            weights=max(old.weights, buffer.weights),
+            cache=old.cache + buffer.cache,
+            compute=old.compute + buffer.compute,
+        )
+    return tuple(sorted(merged.values(), key=lambda buffer: buffer.name))
+
+
 def is_mapped(buffer: Buffer) -> bool:
     """Say whether the weights in it are pages of the file."""
     return buffer.name.endswith(_MAPPED)

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 from edgechat.base.errors import DoesNotFit, ModelFileError, ModelNotFound, NotADraft
+from edgechat.models.formats.gguf import read_header
+from edgechat.models.formats.mtp import HeadFile, can_draft, is_head_alone
+from edgechat.models.formats.mtp import misfit as head_misfit
 from edgechat.models.local.resolve import entry_of
 from edgechat.planner import reasons
-from edgechat.planner.drafting import AUTO, NGRAM, NONE, is_much_smaller, misfit
+from edgechat.planner.drafting import (
+    AUTO,
+    MTP,
+    NGRAM,
+    NONE,
+    drafting_with_head,
+    is_much_smaller,
+    misfit,
+)
 from edgechat.planner.machine import Machine
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import DraftCandidate, plan_variant
 from edgechat.planner.ranking.candidates import Variant, local_of, of_path, recommended
 from edgechat.planner.request import PlanRequest
 
+_NO_HEAD_HINT = "Draft otherwise: --draft auto, ngram, or the name of a small model of its family."
 _HINT = "Choose a smaller model of the same family, or let edgechat choose: --draft auto"
 
 
@@ -28,12 +42,21 @@ def with_draft(
 ) -> LoadPlan:
     """Return the plan with a draft model: the requested one, or the catalogue's.
 
-    insists: the model was requested now, so it is an error if it cannot draft: ModelFileError, NotADraft or
-    DoesNotFit. Otherwise the plan says why there is none. elsewhere: also consider models of the catalogue
-    that are not on this machine.
+    None is needed where the model's own layers draft (MTP). insists: what drafts was requested now, so it is
+    an error if it cannot: ModelFileError, NotADraft or DoesNotFit. Otherwise the plan says why it does not.
+    elsewhere: also consider models of the catalogue that are not on this machine.
     """
     wish = request.draft or AUTO
-    if wish in (NONE, NGRAM) or (wish == AUTO and not plan.ngrams):
+    if (head := _head_file(wish)) is not None:
+        try:
+            return _with_head_file(plan, variant, machine, request, head)
+        except (DoesNotFit, NotADraft) as error:
+            if insists:
+                raise
+            return without_draft(plan, error.message)
+    if wish == MTP and insists:
+        check_head(plan, variant)
+    if wish in (NONE, NGRAM, MTP) or (wish == AUTO and (plan.head is not None or not plan.ngrams)):
         return plan
     try:
         small = _catalogue_draft(variant, elsewhere) if wish == AUTO else _requested(wish, variant, elsewhere)
@@ -46,6 +69,42 @@ def with_draft(
         if insists and wish != AUTO:
             raise
         return without_draft(plan, error.message)
+
+
+def _head_file(wish: str) -> HeadFile | None:
+    """Return the layers in the file that was requested, if it is one of such layers alone."""
+    path = Path(wish)
+    if not (path.suffix.lower() == ".gguf" and path.is_file()):
+        return None
+    header = read_header(path)
+    return HeadFile(path.stem, header, str(path.absolute())) if is_head_alone(header) else None
+
+
+def _with_head_file(
+    plan: LoadPlan, variant: Variant, machine: Machine, request: PlanRequest, head: HeadFile
+) -> LoadPlan:
+    """Return the plan with layers in a file of their own. Raises NotADraft or DoesNotFit."""
+    header = variant.header()
+    if can_draft(header):
+        raise NotADraft(f"{plan.model_name} drafts with layers of its own file.", hint="Use --draft mtp.")
+    if problem := head_misfit(head.header, header):
+        raise _refusal(head.name, plan.model_name, problem)
+    asked = msgspec.structs.replace(request, draft=MTP)
+    both = plan_variant(variant, machine, asked, nearest=False, head=head)
+    if both.head is None:
+        raise DoesNotFit(both.no_draft, hint="Choose a shorter context, for example --ctx 4096.")
+    return msgspec.structs.replace(both, alternatives=plan.alternatives)
+
+
+def check_head(plan: LoadPlan, variant: Variant) -> None:
+    """Raise NotADraft or DoesNotFit where the model's own layers (MTP) were requested and do not draft."""
+    if plan.head is not None:
+        return
+    beside = variant.head()[0] is not None
+    why = drafting_with_head(variant.header(), MTP, beside=beside).why_not
+    if why:
+        raise NotADraft(f"{plan.model_name} cannot draft with its own layers. {why}", hint=_NO_HEAD_HINT)
+    raise DoesNotFit(plan.no_draft, hint="Choose a shorter context, for example --ctx 4096.")
 
 
 def drafted(

@@ -7,13 +7,14 @@ the state before a call is kept, and the accepted tokens of the call are compute
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgechat.base.text import mebibytes
+from edgechat.models.formats import mtp
 from edgechat.models.formats.header import Format, GgufArray, ModelHeader
 from edgechat.planner.estimate.memory import recurrent_bytes
 
-AUTO, NONE, NGRAM = "auto", "none", "ngram"
+AUTO, NONE, NGRAM, MTP = "auto", "none", "ngram", "mtp"
 """Values of `draft` that name no model."""
 DRAFTED = 15
 """Maximum number of drafted tokens in a batch."""
@@ -69,6 +70,8 @@ class DraftCosts:
     """Tokens that one call may verify; 0: no drafts."""
     n_rs_seq: int = 0
     """Snapshots of the recurrent state of each sequence, which is how many tokens can be undone."""
+    mtp: bool = False
+    """Whether the model's own layers (MTP) draft."""
     why_not: str = ""
     """Why there are no drafts; a sentence."""
 
@@ -84,7 +87,10 @@ def asks_for_drafts(wish: str | None) -> bool:
 
 
 def drafting(header: ModelHeader, wish: str) -> DraftCosts:
-    """Return what drafts for this model take; wish: 'auto', 'none', 'ngram' or a draft model."""
+    """Return what drafts for this model take, all but those of its own layers (see `drafting_with_head`).
+
+    wish: 'auto', 'none', 'ngram', 'mtp' or a draft model.
+    """
     if header.makes_embeddings:
         return NOBODY
     if wish == NONE:
@@ -98,13 +104,27 @@ def drafting(header: ModelHeader, wish: str) -> DraftCosts:
     state = recurrent_bytes(header, 1)
     if 0 < state <= _SMALL_STATE:
         return DraftCosts(DRAFTED, _SNAPSHOTS)
-    if wish != AUTO:
+    if wish not in (AUTO, MTP):
         return DraftCosts(DRAFTED, _FEW_SNAPSHOTS)
     size = f", {mebibytes(state)} each" if state else ""
     return DraftCosts(
         why_not="Drafting is off: to undo rejected drafts, copies of the recurrent state would be "
         f"needed{size}. To use them: --draft ngram"
     )
+
+
+def drafting_with_head(header: ModelHeader, wish: str, *, beside: bool = False) -> DraftCosts:
+    """Return what drafts take with those of the model's own layers; none, and why, if it has no such layers.
+
+    beside: they are in a file of their own, if not in the model's.
+    """
+    if wish not in (AUTO, MTP) or header.makes_embeddings:
+        return NOBODY
+    why_not = mtp.why_no_drafts(header)
+    others = drafting(header, NGRAM)
+    if not others.drafted or (why_not and not beside):
+        return DraftCosts(why_not=why_not or others.why_not)
+    return replace(others, mtp=not why_not)
 
 
 def has_large_state(header: ModelHeader) -> bool:

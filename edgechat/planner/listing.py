@@ -19,6 +19,7 @@ from edgechat import __version__
 from edgechat.base import paths
 from edgechat.base.errors import FolderError, ModelFileError, ModelNotFound
 from edgechat.device.memory import read_memory
+from edgechat.device.mlx import missing_vision
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import Modality
 from edgechat.models.local.inventory import LocalModel, inventory
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from edgechat.native.params import CacheType
 
 _FILE = "glances.bin"
-_FORMAT = 3
+_FORMAT = 5
 MAX_MODELS = 2048
 _MAX_FILE_BYTES = 8 << 20
 _SPARE = 0.1
@@ -56,6 +57,8 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
     """What it takes besides text, with its projector."""
     no_vision: str = ""
     """Why the projector beside it cannot be used; a sentence."""
+    mtp: bool = False
+    """Whether it can draft with layers of its own (MTP), which may be in a file beside it."""
 
     def fits(self, available: int) -> int:
         """Return the longest context in tokens with which it fits into so many bytes of RAM; 0: with none.
@@ -70,7 +73,7 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
 
 class _CachedSummary(msgspec.Struct, frozen=True, array_like=True):
     stamp: tuple[int, ...]
-    """Sizes and times of all its files."""
+    """Sizes and times of all its files; of an MLX model whether such models can see now, too."""
     glance: HeaderSummary
 
 
@@ -90,6 +93,8 @@ def glances(
     after: dict[str, _CachedSummary] = {}
     for model in models:
         stamp = tuple(n for file in model.found.all_files for n in (file.size, file.changed))
+        if model.found.format == "mlx":
+            stamp = (*stamp, int(not missing_vision()))
         cached = before.get(str(model.path))
         if cached is None or cached.stamp != stamp:
             tell(model.name)
@@ -103,12 +108,13 @@ def glances(
 
 def _summarize(model: LocalModel) -> HeaderSummary:
     from edgechat.models.formats.header_reading import read_model
-    from edgechat.models.formats.projector import read_for
+    from edgechat.models.formats.mtp import can_draft
+    from edgechat.planner.placement.projector import header_beside
 
     try:
         header = read_model(model.path)
         file = model.found.projector
-        projector, no_vision = read_for(header, file.path) if file is not None else (None, "")
+        projector, no_vision = header_beside(header, file.path if file is not None else None)
         return HeaderSummary(
             architecture=header.architecture,
             name=header.name or "",
@@ -119,6 +125,7 @@ def _summarize(model: LocalModel) -> HeaderSummary:
             embeds=header.makes_embeddings,
             modalities=projector.modalities if projector is not None else (),
             no_vision=no_vision,
+            mtp=can_draft(header) or model.found.head is not None,
         )
     except ModelFileError as error:
         return HeaderSummary(damage=error.message)

@@ -114,7 +114,7 @@ class ModelOnMachine:
         width = self.header.embedding_length
         picture = projector.picture(width, padded(context))
         loads: list[LoadConfig] = []
-        for device in places(self.budget):
+        for device in places(self.budget) if self.footprint.splits else [self._only_place]:
             planned = projector.plan(picture, width, device)
             rest = replace(
                 self,
@@ -135,6 +135,11 @@ class ModelOnMachine:
             return best
         moved = max(0, loads[-1].layout.n - on_card.layout.n)
         return replace(best, why_there=why_there(best.projector.device, on_card.projector.device, moved))
+
+    @property
+    def _only_place(self) -> str:
+        """Where all of a model is that cannot be split."""
+        return self.budget.cards[-1].name if self.budget.cards else ""
 
     def _question_seconds(self, projector: ProjectorFile, picture: Picture, load: LoadConfig) -> float:
         """Return the seconds from the largest picture to the end of an answer about it."""
@@ -157,7 +162,7 @@ class ModelOnMachine:
         cells = padded(context)
         extras = self._extras(self._params(cells, cache_type, Layout()))
         tried: list[LoadConfig] = []
-        layouts = self.footprint.layouts(self.shape, extras, self.budget)
+        layouts = self.footprint.layouts(self._loaded(self.drafting.mtp), extras, self.budget)
         # Stable: the plainest of equals stays first.
         for layout in sorted(layouts, key=lambda way: self._forecast(way, cache_type).decode):
             load = self._fitted(cells, cache_type, layout, extras)
@@ -166,11 +171,17 @@ class ModelOnMachine:
                 return load
         return tried[-1]
 
+    def _loaded(self, mtp: bool) -> ModelShape:
+        """Return what is loaded: the layers that only predict further tokens if they are to draft."""
+        return self.shape if mtp else self.shape.without_head
+
     def _extras(self, params: LoadParams) -> Extras:
         return self.footprint.extras(self.header, params, self.program)
 
     def _forecast(self, layout: Layout, cache_type: CacheType) -> Forecast:
-        return forecast(self.shape, layout.placed(self.shape), self.rates, self._per_token[cache_type])
+        *layers, output = layout.placed(self.shape)
+        main = layers[: len(layers) - self.shape.n_head]
+        return forecast(self.shape, [*main, output], self.rates, self._per_token[cache_type])
 
     def _fitted(self, cells: int, cache_type: CacheType, layout: Layout, extras: Extras) -> LoadConfig:
         """Return the load with layers moved off or onto cards according to llama.cpp's dry run."""
@@ -178,15 +189,15 @@ class ModelOnMachine:
         for _ in range(_TRIES):
             params = self._params(cells, cache_type, layout)
             load = self._measured(self._estimated(params, layout, extras))
-            over = self.budget.over(dict(load.needs))
+            over, shape = self.budget.over(dict(load.needs)), self._loaded(load.params.mtp)
             if not self.footprint.splits:
                 return load
             if not over and (best is None or load.layout.reach > best.layout.reach):
                 best = load
             if over:
-                changed: Layout | None = with_less(layout, over, self.shape, extras)
+                changed: Layout | None = with_less(layout, over, shape, extras)
             else:
-                changed = with_more(layout, self._room(load), self.shape, extras)
+                changed = with_more(layout, self._room(load), shape, extras)
             if changed is None or (best is not None and changed.reach <= best.layout.reach):
                 break
             layout = changed
@@ -216,6 +227,7 @@ class ModelOnMachine:
             split=layout.split,
             experts_in_ram=layout.experts_in_ram,
             rpc=self.rpc if layout.devices else (),
+            mtp=self.drafting.mtp,
         )
         if self.least_ubatch > params.n_ubatch:
             size = self.least_ubatch
@@ -226,7 +238,7 @@ class ModelOnMachine:
         return LoadConfig(
             params=params,
             layout=layout,
-            needs=self.footprint.needs(self.shape, extras, layout),
+            needs=self.footprint.needs(self._loaded(params.mtp), extras, layout),
             forecast=self._forecast(layout, params.cache_type),
             source=self.footprint.source,
         )

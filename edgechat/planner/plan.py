@@ -15,6 +15,8 @@ from edgechat.settings import Backend, SamplingDefaults
 
 LABELS: dict[Backend, str] = {"llama.cpp": "llama.cpp", "mlx": "MLX"}
 """What people call it."""
+OWN_LAYERS, NGRAMS = "its own layers (MTP)", "n-grams"
+"""What people call the drafters that are no model."""
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +79,16 @@ class DraftPlan(LoadParams, frozen=True, kw_only=True):
     """What it takes altogether; it is part of what the plan says of each memory."""
 
 
+class HeadPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The layers of the model itself that draft for it (MTP)."""
+
+    total_bytes: int
+    """What drafting with them takes: weights, cache, buffers, and copies of recurrent states. It is part of
+    what the plan says of each memory."""
+    gain: float
+    """How many times as fast as without them replies are expected to be."""
+
+
 class LoadPlan(LoadParams, frozen=True, kw_only=True):
     """How a model is loaded. It is sent to the worker, and shown to users.
 
@@ -98,6 +110,8 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     """The same by type of buffer, as llama.cpp's own allocator says; empty where the sizes are estimated."""
     draft: DraftPlan | None = None
     """None: no model drafts for it."""
+    head: HeadPlan | None = None
+    """Of its own layers that draft for it (MTP); None: there are none, or `mtp` is off."""
     ngrams: bool = False
     """Whether the n-grams of the conversation draft for it."""
     no_draft: str = ""
@@ -137,6 +151,12 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
             quant=self.draft.quant,
             file_bytes=self.draft.file_bytes,
         )
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """What drafts for it, by names for people."""
+        model = (self.draft.model_name,) if self.draft is not None else ()
+        return (*model, *[OWN_LAYERS] * self.mtp, *[NGRAMS] * self.ngrams)
 
     def sampling_for(self, think: bool | None) -> SamplingDefaults:
         """Return the sampling options for thinking on, off, or by the model's default (None)."""
@@ -198,12 +218,15 @@ def as_json(plan: LoadPlan) -> dict[str, Any]:
         "draft": plan.draft
         and {
             "model": plan.draft.model_name,
+            "kind": plan.draft.kind,
             "path": plan.draft.model_path or None,
             "quant": plan.draft.quant,
             "file_bytes": plan.draft.file_bytes,
             "context": plan.draft.context,
             "total_bytes": plan.draft.total_bytes,
         },
+        "mtp": plan.head and {"total_bytes": plan.head.total_bytes, "expected_speedup": plan.head.gain},
+        "drafters": list(plan.drafters),
         "projector": plan.projector
         and {
             **msgspec.to_builtins(plan.projector),

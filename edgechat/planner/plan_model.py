@@ -8,7 +8,7 @@ must stay in memory, and those of the file that the kernel has cached already ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -18,10 +18,11 @@ from edgechat.base.text import mebibytes
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.speed import best_threads
 from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.mtp import HeadFile, can_draft
 from edgechat.models.quality import kl_divergence
 from edgechat.native.params import CacheType
 from edgechat.planner import reasons
-from edgechat.planner.drafting import AUTO, drafting
+from edgechat.planner.drafting import AUTO, MTP, drafting, drafting_with_head
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.footprint import footprint_of, may_quantize
 from edgechat.planner.estimate.memory import CELLS
@@ -29,6 +30,7 @@ from edgechat.planner.estimate.speed import predict
 from edgechat.planner.machine import Machine
 from edgechat.planner.model_on_machine import ModelOnMachine, model_on_machine
 from edgechat.planner.placement.budget import RAM, SPARE
+from edgechat.planner.placement.draft_head import HeadChoice, HeadedModel, choose_head, reserve_head
 from edgechat.planner.placement.embedding import LONGEST_TEXT
 from edgechat.planner.placement.load_config import LoadConfig, Measure
 from edgechat.planner.placement.projector import ProjectorFile
@@ -67,13 +69,15 @@ def plan(
     *,
     path: str = "",
     draft: DraftCandidate | None = None,
+    head: HeadFile | None = None,
     projector: ProjectorFile | None = None,
     no_vision: str = "",
     nearest: bool = True,
 ) -> LoadPlan:
     """Return how to load this model here; without `measure` all sizes are estimated.
 
-    draft: a draft model for the same budget, if drafts are possible. projector: what makes pictures or sound
+    draft: a draft model for the same budget, if drafts are possible. head: its drafting layers in a file of
+    their own, for a model that has none in its own. projector: what makes pictures or sound
     readable for it, for that budget too; it is left out where the model fits only without. no_vision: why
     there is none. nearest: if it does not fit, name the
     longest context that does. Raises DoesNotFit, and SettingsError for invalid requests.
@@ -96,12 +100,13 @@ def plan(
         model = replace(model, projector=None)
         needed = load.projector.total_bytes if load.projector is not None else 0
         load, why_context = _chosen_load(model, request, asked)
-        no_vision = (
-            f"Its projector is not loaded: the {mebibytes(needed)} that it needs do not fit in addition."
-        )
+        what = "vision tower" if header.format == "mlx" else "projector"
+        no_vision = f"Its {what} is not loaded: the {mebibytes(needed)} that it needs do not fit in addition."
     if not (model.fits(load) or request.anyway):
         raise _does_not_fit(model, load, nearest)
-    no_draft = how.why_not
+    model, chosen = _with_head(model, head, request, load, asked)
+    load, why_context = chosen.load, chosen.why_context or why_context
+    no_draft = " ".join(filter(None, (chosen.why_not, model.drafting.why_not)))
     if helper is not None and load.draft is None:
         both = model.beside(load, helper)
         no_draft = "" if both else f"The draft model {helper.name} does not fit in addition."
@@ -109,14 +114,15 @@ def plan(
     if profile.refused and header.format == "gguf":
         without = "The model is loaded without the RPC servers that settings.toml names."
         notes = (*notes, f"{profile.refused} {without}")
-    draft_plan = None
-    if draft is not None and load.draft is not None:
+    drafter, draft_plan = head if chosen.head is not None else draft, None
+    if drafter is not None and load.draft is not None:
         draft_plan = DraftPlan(
             **(params_of(load.draft.params) | {"threads": threads}),
-            model_path=draft.path,
-            model_name=draft.name,
-            quant=draft.header.quant,
-            file_bytes=draft.header.file_size,
+            kind=head.kind if chosen.head is not None and head is not None else "model",
+            model_path=drafter.path,
+            model_name=drafter.name,
+            quant=drafter.header.quant,
+            file_bytes=drafter.header.file_size,
             total_bytes=load.draft.total,
         )
     incomplete = LoadPlan(
@@ -131,7 +137,8 @@ def plan(
         notes=notes,
         anyway=request.anyway,
         draft=draft_plan,
-        ngrams=how.drafted > 0,
+        head=chosen.head,
+        ngrams=model.drafting.drafted > 0,
         no_draft=no_draft,
         projector=load.projector,
         no_vision=no_vision,
@@ -180,11 +187,19 @@ def plan_variant(
     *,
     nearest: bool = True,
     draft: DraftCandidate | None = None,
+    head: HeadFile | None = None,
 ) -> LoadPlan:
-    """Return the plan for a file, with what its quantization loses; see `plan`."""
+    """Return the plan for a file, with what its quantization loses; see `plan`.
+
+    head: instead of what lies beside the file.
+    """
     header = variant.header()
     sees = request.vision and not header.makes_embeddings
     projector, no_vision = variant.projector() if sees else (None, "")
+    wish = request.draft or AUTO
+    no_head = ""
+    if head is None and wish in (AUTO, MTP) and not can_draft(header):
+        head, no_head = variant.head()
     planned = plan(
         variant.model,
         header,
@@ -194,10 +209,13 @@ def plan_variant(
         machine.history,
         path=str(variant.path or ""),
         draft=draft,
+        head=head,
         projector=projector,
         no_vision=no_vision,
         nearest=nearest,
     )
+    if no_head:
+        planned = msgspec.structs.replace(planned, notes=(*planned.notes, no_head))
     quant = variant.quant or planned.quant
     figure = kl_divergence(quant)
     return msgspec.structs.replace(
@@ -263,6 +281,26 @@ def _chosen_load(model: ModelOnMachine, request: PlanRequest, asked: str) -> tup
     return _best_context(model, request)
 
 
+def _with_head(
+    model: ModelOnMachine, file: HeadFile | None, request: PlanRequest, load: LoadConfig, asked: str
+) -> tuple[ModelOnMachine, HeadChoice]:
+    """Return the model, with its own drafting layers (MTP) if they are loaded, and its load."""
+    wish = request.draft or AUTO
+    costs = drafting_with_head(model.header, wish, beside=file is not None)
+    if not costs.drafted:
+        is_told = wish == MTP or model.shape.n_head
+        return model, HeadChoice(load, why_not=costs.why_not if is_told else "")
+    drafting = replace(model, drafting=costs)
+    headed = HeadedModel(drafting, None if costs.mtp else file)
+    if wish == MTP and costs.mtp:
+        reserved, why_context = _chosen_load(drafting, request, asked)
+        if chosen := reserve_head(model, headed, load, reserved):
+            return drafting, replace(chosen, why_context=why_context)
+    shorter = () if request.context else _shorter(model, request, load)
+    chosen = choose_head(model, headed, load, shorter, requested=wish == MTP)
+    return drafting if chosen.head else model, chosen
+
+
 def _requested_context(
     model: ModelOnMachine, request: PlanRequest, context: int, asked: str
 ) -> tuple[LoadConfig, str]:
@@ -310,6 +348,16 @@ def _candidates(
     longest = min(trained or math.inf, LONGEST_TEXT if model.header.makes_embeddings else math.inf)
     possible = [context for context in contexts if context <= longest] or [trained]
     return [(context, cache_type) for context in possible for cache_type in cache_types]
+
+
+def _shorter(
+    model: ModelOnMachine, request: PlanRequest, load: LoadConfig
+) -> Iterator[tuple[int, CacheType]]:
+    """Yield what might be chosen instead of a load, to leave more memory; see `_candidates`."""
+    may_shrink = load.params.cache_type == "f16"
+    for context, cache_type in _candidates(model, types(model, request), list(CONTEXTS)):
+        if context < load.context or (context == load.context and may_shrink and cache_type != "f16"):
+            yield context, cache_type
 
 
 def _first_good(

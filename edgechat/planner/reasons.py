@@ -110,7 +110,15 @@ def vision(plan: LoadPlan, why_there: str) -> str:
 
 
 def drafts(plan: LoadPlan) -> str:
-    """Return who drafts, or why nobody does."""
+    """Return what drafts, or why nothing does."""
+    if plan.head is not None:
+        size, gain = mebibytes(plan.head.total_bytes), f"{plan.head.gain:.1f} times as fast"
+        where = f" in {one_line(plan.draft.model_name)}, about" if plan.draft is not None else ","
+        layers = (
+            "the layers" if plan.draft is not None and plan.draft.kind == "eagle3" else "its own layers (MTP)"
+        )
+        what = f"{layers}{where} {size}, with which replies are expected to be {gain}"
+        return f"Drafts: {what}, and n-grams of the conversation. {plan.no_draft}".rstrip()
     if plan.draft is not None:
         size = mebibytes(plan.draft.total_bytes)
         return f"Drafts: {plan.draft.model_name}, {size}, and n-grams of the conversation."

@@ -31,7 +31,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     quality: QualityClass | None = None
     """The least quality of a quantization; None: good, or worse where nothing else fits."""
     draft: str | None = None
-    """Who drafts for it: 'auto' (as None), 'none', 'ngram', or the name or path of a model."""
+    """What drafts for it: 'auto' (as None), 'none', 'ngram', 'mtp', or the name or path of a model."""
     anyway: bool = False
     """Load although it does not seem to fit."""
     backend: Backend | None = None

@@ -11,6 +11,8 @@ Group = Literal["Model", "Conversation", "Sampling", "Appearance", "Machine", "P
 AppliesFrom = Literal["now", "new chat", "load", "start"]
 """When a change takes effect: at once, for new chats, with the next load of a model, with the next start."""
 Theme = Literal["terminal", "dark", "light", "high-contrast"]
+PictureMode = Literal["auto", "kitty", "blocks"]
+"""How images are drawn: as the terminal can, by Kitty's graphics protocol, by half blocks."""
 Backend = Literal["llama.cpp", "mlx"]
 """The backend that runs a model."""
 
@@ -127,9 +129,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     draft: Annotated[
         _Name | None,
         _about(
-            "Speculative decoding: auto (the draft model that the catalogue names, if it is on this "
-            "machine and fits, and n-grams of the conversation), none, ngram (only n-grams), or the name "
-            "or path of a draft model.",
+            "Speculative decoding: auto (layers of the model itself, MTP, or the draft model that the "
+            "catalogue names, if it is on this machine; whichever fits, and n-grams of the conversation), "
+            "none, mtp, ngram (only n-grams), or the name or path of a draft model.",
             "Model",
             "load",
             unset="auto",
@@ -189,6 +191,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             "now",
         ),
     ] = "terminal"
+    pictures: Annotated[
+        PictureMode,
+        _about(
+            "How images in chats are drawn: auto (sharp in Kitty and Ghostty, else in the colours of the "
+            "terminal's cells), kitty (sharp in any terminal that answers to Kitty's graphics protocol; it "
+            "must show unicode placeholders), or blocks (always in the colours of the cells).",
+            "Appearance",
+            "now",
+        ),
+    ] = "auto"
     notify: Annotated[
         bool,
         _about(

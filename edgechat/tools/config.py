@@ -190,8 +190,9 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
-    """Write a file anew, readable by its owner only: it may have keys. Raises OSError."""
-    paths.replace(path, json.dumps(document, indent=2, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+    """Write a file anew, readable by its owner only: it may have keys. A link is kept. Raises OSError."""
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    paths.replace(Path(os.path.realpath(path)), text.encode("utf-8", "replace"))
 
 
 @contextlib.contextmanager

@@ -37,10 +37,10 @@ from edgechat.tui.theme import STYLES, THEMES, apply
 if TYPE_CHECKING:
     from edgechat.chat.session import ChatSession, SessionServices
     from edgechat.settings import Backend
+    from edgechat.settings.fields import PictureMode
     from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.overlays.help import Part
-    from edgechat.tui.transcript.pieces import ThumbnailKey, UserSheet
-    from edgechat.tui.transcript.thumbnails import Thumbnails
+    from edgechat.tui.transcript.images import TranscriptImages
 
 
 _QUIT_AGAIN = 3.0
@@ -100,10 +100,11 @@ class EdgechatApp(App[None]):
         services: SessionServices | None = None,
         library: ModelLibrary | None = None,
         theme: str = "terminal",
+        pictures: PictureMode = "auto",
     ) -> None:
         """last: open the last conversation. anyway: load the model although it does not seem to fit.
 
-        draft, backend, vision: see `planner.request`.
+        draft, backend, vision: see `planner.request`. theme, pictures: see `settings.fields`.
         """
         # Set here: Textual chooses its filters, also for NO_COLOR, before the theme is known.
         super().__init__(ansi_color=True)
@@ -115,6 +116,7 @@ class EdgechatApp(App[None]):
         self._quit_asked_at = -_QUIT_AGAIN
         """When Ctrl+C was pressed with nothing to copy, stop or clear."""
         self.window = TerminalWindow(self._write_to_terminal)
+        self._picture_mode = pictures
         self._chat = ChatScreen(
             services,
             model,
@@ -153,9 +155,17 @@ class EdgechatApp(App[None]):
 
     def on_mount(self) -> None:
         """Quit in the same way at every signal, and draw the screen again after a stop (SIGTSTP)."""
-        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
+        self.app_resume_signal.subscribe(self, lambda _: self._draw_again())
+        self.call_after_refresh(self._ask_for_pictures)
         if threading.current_thread() is threading.main_thread():
             self._signals = EndSignals(self.action_quit)
+
+    def _ask_for_pictures(self) -> None:
+        self._images.start(self._driver, self._picture_mode)
+
+    def _draw_again(self) -> None:
+        self._images.resume()
+        self.refresh(layout=True)
 
     def _write_to_terminal(self, sequence: str) -> None:
         if self._driver is not None and not self._driver.is_headless:
@@ -178,6 +188,8 @@ class EdgechatApp(App[None]):
 
     def _fatal_error(self) -> None:
         # Textual's fills the terminal with a traceback; here, the caller of `run_app` reports the error.
+        if "_images" in self.__dict__:
+            self._images.free()
         self.window.restore_title()
         self._close_messages_no_wait()
 
@@ -206,27 +218,35 @@ class EdgechatApp(App[None]):
             await self._chat.close_session()
         except EdgechatError as error:
             self.fault = error
-        if "_thumbnails" in self.__dict__:
-            await self._thumbnails.close()
+        if "_images" in self.__dict__:
+            await self._images.close()
         restore_hang_up()
         self.window.restore_title()
         self.exit()
 
-    # Thumbnails, which the transcript and the versions of a turn show.
+    # Images, which the transcript and the versions of a turn show.
 
     @cached_property
-    def _thumbnails(self) -> Thumbnails:
-        from edgechat.tui.transcript.thumbnails import Thumbnails
+    def _images(self) -> TranscriptImages:
+        from edgechat.tui.transcript.images import TranscriptImages
 
-        return Thumbnails(self._chat.library_of_images)
+        return TranscriptImages(self, self._chat.library_of_images)
 
     def on_user_sheet_thumbnails_wanted(self, event: Any) -> None:
-        self.run_worker(self._make_thumbnails(event.sheet, event.wanted), group="pictures")
+        self.run_worker(self._images.show_thumbnails(event.sheet, event.wanted), group="pictures")
 
-    async def _make_thumbnails(self, sheet: UserSheet, wanted: Sequence[ThumbnailKey]) -> None:
-        for key in wanted:
-            if sheet.is_attached:  # it is not scrolled away again
-                sheet.show_thumbnails({key: await self._thumbnails.make(*key)})
+    def on_user_sheet_picture_wanted(self, event: Any) -> None:
+        self.run_worker(self._images.show_picture(event.sheet, event.wanted), group="pictures")
+
+    def on_resize(self) -> None:
+        if "_images" in self.__dict__:
+            self._images.fit()
+
+    def on_transcript_replaced(self) -> None:
+        self._images.tidy()
+
+    def on_terminal_reply(self, event: Any) -> None:
+        self._images.take(event.text)
 
     async def action_copy_or_stop(self) -> None:
         """Copy the selection; without one, stop the answer; else clear the prompt; else ask, then quit."""
@@ -278,6 +298,7 @@ class EdgechatApp(App[None]):
 
     def on_settings_screen_changed(self, event: Any) -> None:
         apply(self, event.settings.theme)
+        self._images.use(event.settings.pictures)
 
     async def set_theme(self, name: str) -> None:
         """Change the colours, and write that to settings.toml. Raises SettingsError."""
@@ -340,7 +361,14 @@ def run_app(
     with contextlib.suppress(EdgechatError):  # the chat shows it
         loaded = settings.load()
     app = EdgechatApp(
-        model, last=last, anyway=anyway, draft=draft, backend=backend, vision=vision, theme=loaded.theme
+        model,
+        last=last,
+        anyway=anyway,
+        draft=draft,
+        backend=backend,
+        vision=vision,
+        theme=loaded.theme,
+        pictures=loaded.pictures,
     )
     app.run()
     if app.fault is not None:

@@ -19,6 +19,8 @@ BOOTLOADER = "pyinstaller"
 # PyInstaller's own modules, and what it calls the modules and the archive that it makes.
 _OF_PYINSTALLER = re.compile(r"pyi(mod|boot)\d+_|_?pyi_|PYZ")
 _SUFFIXES = tuple(sorted(all_suffixes(), key=len, reverse=True))
+_NAMESPACE = 3
+"""PyInstaller's PYZ_ITEM_NSPKG."""
 # Where PyInstaller puts a Mac's Python and its Info.plist.
 _FRAMEWORK = "Python.framework"
 _SHARED = re.compile(r"\.(so(\.\d+)*|dylib|dll|pyd)$", re.IGNORECASE)
@@ -105,7 +107,9 @@ def _modules(frozen: Path) -> Iterator[str]:
     archive = _archive(frozen)
     for name, (*_, kind) in archive.toc.items():
         if kind == "z":
-            yield from archive.open_embedded_archive(name).toc
+            inside = archive.open_embedded_archive(name).toc
+            # A namespace, such as opentelemetry, has no file that anybody wrote.
+            yield from (module for module, (kind, *_) in inside.items() if kind != _NAMESPACE)
         elif _OF_PYINSTALLER.match(name):
             yield name
 

@@ -452,6 +452,8 @@ SCHEMA: dict[str, Any] = {
     ],
     "exact": bool,
     "draft": (dict, type(None)),
+    "mtp": (dict, type(None)),
+    "drafters": [str],
     "projector": (dict, type(None)),
     "no_vision": (str, type(None)),
     "ngrams": bool,

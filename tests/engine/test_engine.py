@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgechat.base.errors import PromptTooLong, SwitchUnknown, TemplateError
-from edgechat.engine.backends.base import BatchPart, CacheFull, Logits
+from edgechat.engine.backends.base import BatchPart, CacheFull
+from edgechat.engine.backends.logits import Logits
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import (

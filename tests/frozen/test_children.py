@@ -11,12 +11,14 @@ import pytest
 
 from edgechat.__main__ import ROLES
 from edgechat.base.process import spawn
+from edgechat.base.process.ask import ask
 from edgechat.base.process.spawn import ROLE_FLAG
 from edgechat.native.multimodal.probe import probe
-from tests.frozen.program import Program
+from tests.frozen.program import Program, until
 from tests.kit import tiny
 from tests.kit.vision import KINDS, seeing
 
+SERVER = Path(__file__).parents[1] / "tools" / "mcp" / "hostile_server.py"
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
 
 
@@ -41,10 +43,32 @@ HUB = {"xet"}
 """For files that the packaged program does not fetch."""
 VISION = {"projector"}
 """Of models that see."""
+TOOLS = {"mcp", "page"}
+"""Of tools; the second, which reads pages of the web, answers `ask` as the others do."""
 
 
 def test_every_child_is_tried() -> None:
-    assert {role for roles in COMMANDS for role in roles} | SHORT | SERVERS | HUB | VISION == set(ROLES)
+    tried = {role for roles in COMMANDS for role in roles}
+    assert tried | SHORT | SERVERS | HUB | VISION | TOOLS == set(ROLES)
+
+
+def test_tool_servers_answer_and_end(newcomer: Program) -> None:
+    """By the SDK that is inside, though the server's Python is not."""
+    for name in ("fine", "silent"):
+        newcomer.said("mcp", "add", name, "--", sys.executable, str(SERVER), name)
+    assert newcomer.said("mcp", "test", "fine").startswith("fine works: hostile 0, MCP ")
+    parent = newcomer.start("mcp", "test", "silent")
+    child = newcomer.child("mcp")
+    (server,) = until(child.children, 20)
+    parent.kill()
+    parent.communicate()
+    newcomer.is_gone()
+    server.wait(20)
+
+
+def test_pages_are_read(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spawn, "command", lambda role: [str(program.path), ROLE_FLAG, role])
+    assert ask("page", b"<p>Hello</p>", limit=20) == b"Hello"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -199,8 +199,12 @@ def name_of(shape: Shape, tensor: Tensor) -> str:
 
 def array_of(spec: Spec, tensor: Tensor) -> np.ndarray:
     """Return a tensor of the GGUF as mlx-lm's model has it, float32."""
-    shape, name = spec.shape, tensor.name
     values = data_of(spec, tensor, Type.F32).view(np.float32).reshape(tensor.shape[::-1])
+    return as_mlx(spec.shape, tensor.name, values)
+
+
+def as_mlx(shape: Shape, name: str, values: np.ndarray) -> np.ndarray:
+    """Return values of a GGUF's tensor as mlx-lm's model has them."""
     if shape.arch == "llama" and "attn_q" in name:
         return _halves(values, shape.n_heads)
     if shape.arch == "llama" and "attn_k" in name:

@@ -8,15 +8,27 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from tests.kit.tokenizers import END, PIECES, TEXT_END, byte_tokenizer, piece_tokens
+from tests.kit.tokenizers import CONTROL, END, PIECES, TEXT_END, KeyValue, byte_tokenizer, piece_tokens
 
 
 def write(folder: Path, *, pieces: bool, n_vocab: int, chat_template: str | None) -> None:
     """Write tokenizer.json, tokenizer_config.json and generation_config.json."""
-    tokenizer = _of_pieces() if pieces else _of_bytes(n_vocab)
+    tokenizer = _of_pieces() if pieces else _of_bytes(byte_tokenizer(n_vocab))
+    save(folder, tokenizer, pieces=pieces, chat_template=chat_template)
+
+
+def write_bytes(folder: Path, entries: list[KeyValue], *, chat_template: str | None, **named: str) -> None:
+    """Write a byte tokenizer with the tokens of a GGUF's metadata. named: tokens that the config names."""
+    save(folder, _of_bytes(entries), pieces=False, chat_template=chat_template, **named)
+
+
+def save(
+    folder: Path, tokenizer: Tokenizer, *, pieces: bool, chat_template: str | None, **named: str
+) -> None:
+    """Write the files of a tokenizer."""
     tokenizer.save(str(folder / "tokenizer.json"))
     bos, eos = ("<s>", "</s>") if pieces else ("<|endoftext|>", "<|im_end|>")
-    config = {
+    config = named | {
         "add_bos_token": pieces,
         "bos_token": bos,
         "eos_token": eos,
@@ -36,12 +48,15 @@ def special_ids(*, pieces: bool) -> dict[str, Any]:
     return {"bos_token_id": TEXT_END, "eos_token_id": [END, TEXT_END]}
 
 
-def _of_bytes(n_vocab: int) -> Tokenizer:
-    tokens = next(value for key, value, *_ in byte_tokenizer(n_vocab) if key == "tokenizer.ggml.tokens")
+def _of_bytes(entries: list[KeyValue]) -> Tokenizer:
+    found = {key: value for key, value, *_ in entries}
+    tokens, types = found["tokenizer.ggml.tokens"], found["tokenizer.ggml.token_type"]
     tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([_mark(token) for token in tokens[256:259]])
+    tokenizer.add_special_tokens(
+        [_mark(token) for token, kind in zip(tokens, types, strict=True) if kind == CONTROL]
+    )
     return tokenizer
 
 

@@ -27,7 +27,7 @@ CHATML = (
 KeyValue = tuple[str, Any, Value, Value | None]
 """Key, value, its type, and the type of an array's elements."""
 
-_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+_NORMAL, _UNKNOWN, CONTROL, _BYTE = 1, 2, 3, 6
 _CODES = dict(zip(map(Value, (0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12)), "BbHhIif?Qqd", strict=True))
 
 
@@ -54,7 +54,7 @@ def byte_tokenizer(n_vocab: int = N_BYTES_VOCAB) -> list[KeyValue]:
     """Return the metadata of the byte tokenizer, padded with words to `n_vocab` tokens."""
     n_fill = max(0, n_vocab - N_BYTES_VOCAB)
     tokens = [*byte_pieces(), "<|im_start|>", "<|im_end|>", "<|endoftext|>", *map(_filler, range(n_fill))]
-    types = [_NORMAL] * 256 + [_CONTROL] * 3 + [_NORMAL] * n_fill
+    types = [_NORMAL] * 256 + [CONTROL] * 3 + [_NORMAL] * n_fill
     return [
         ("tokenizer.ggml.model", "gpt2", Value.STRING, None),
         ("tokenizer.ggml.pre", "gpt-2", Value.STRING, None),
@@ -85,7 +85,7 @@ def piece_tokenizer() -> list[KeyValue]:
     """Return the metadata of the tokenizer of pieces."""
     tokens = list(piece_tokens())
     n_rest = len(tokens) - 261
-    types = [_UNKNOWN, _CONTROL, _CONTROL, *[_BYTE] * 256, _CONTROL, _CONTROL, *[_NORMAL] * n_rest]
+    types = [_UNKNOWN, CONTROL, CONTROL, *[_BYTE] * 256, CONTROL, CONTROL, *[_NORMAL] * n_rest]
     scores = [*[0.0] * 261, *(-float(rank) for rank in range(n_rest))]
     return [
         ("tokenizer.ggml.model", "llama", Value.STRING, None),

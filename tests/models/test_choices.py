@@ -64,7 +64,6 @@ def test_every_file_of_a_folder_with_many_kinds() -> None:
         "a.imatrix.gguf",
         "mtp-gemma-4-E4B-it-Q4_0.gguf",
         "MTP/mtp-gemma-4-26B-A4B-it-Q8_0.gguf",
-        "Qwen3.6-27B-MTP-Q4_K_M.gguf",
         "eagle3-gpt-oss-20b-Q8_0.gguf",
         "gpt-oss-20b-eagle3.gguf",
         "dflash-a-Q4_0.gguf",
@@ -75,6 +74,21 @@ def test_every_file_of_a_folder_with_many_kinds() -> None:
         ".gguf",
     )
     assert [one.quant for one in found] == ["Q4_K_M", "UD-Q4_K_M"]
+
+
+def sized(**sizes: int) -> list[str]:
+    return [one.name for one in model_choices(RemoteFile(f"{name}.gguf", n) for name, n in sizes.items())]
+
+
+def test_a_model_named_after_its_drafting_layers_is_one() -> None:
+    assert sized(**{"Qwen3.6-27B-MTP-Q4_K_M": 17}) == ["Qwen3.6-27B-MTP-Q4_K_M"]
+    both = {"Qwen3.6-27B-MTP-Q4_K_M": 17, "Qwen3.6-27B-Q8_0": 29, "Qwen3.6-27B-UD-Q4_K_XL": 17}
+    assert sized(**both) == sorted(both)
+
+
+@pytest.mark.parametrize("head", ["a-MTP-Q8_0", "MTP/a-MTP-Q8_0", "a-mtp-Q8_0", "a.Q8_0.mtp", "mtp-a-Q8_0"])
+def test_drafting_layers_alone_are_no_model(head: str) -> None:
+    assert sized(**{head: 457, "a-Q2_K": 10_000, "a-Q8_0": 29_000}) == ["a-Q2_K", "a-Q8_0"]
 
 
 def test_models_whose_names_only_resemble_a_sidecar() -> None:

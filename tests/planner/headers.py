@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from edgechat.device.cpu import Core, Cpu
@@ -154,3 +155,20 @@ def dry_run(found: ModelHeader, loads: Sequence[LoadParams]) -> list[Breakdown]:
 def cache_bytes(found: ModelHeader, context: int, cache_type: CacheType, **more: int) -> int:
     """Return the bytes of the keys and values of all layers, by formula."""
     return sum(layer_cache_bytes(found, context, cache_type, **more))
+
+
+def headed(model: ModelHeader) -> ModelHeader:
+    """Return the header of a model with another layer like its last, which predicts a further token (MTP)."""
+    arch, n, embd = model.architecture, model.n_layers, model.embedding_length
+    last = [tensor for tensor in model.tensors if tensor.name.startswith(f"blk.{n - 1}.")]
+    more = [replace(tensor, name=tensor.name.replace(f"blk.{n - 1}.", f"blk.{n}.")) for tensor in last]
+    square = embd * 2 * embd
+    more += [
+        ModelTensor(f"blk.{n}.nextn.eh_proj.weight", (2 * embd, embd), GgmlType.Q8_0, 0, square // 32 * 34),
+        ModelTensor(f"blk.{n}.nextn.enorm.weight", (embd,), GgmlType.F32, 0, 4 * embd),
+        ModelTensor(f"blk.{n}.nextn.hnorm.weight", (embd,), GgmlType.F32, 0, 4 * embd),
+        ModelTensor(f"blk.{n}.nextn.shared_head_norm.weight", (embd,), GgmlType.F32, 0, 4 * embd),
+    ]
+    metadata = model.metadata | {f"{arch}.block_count": n + 1, f"{arch}.nextn_predict_layers": 1}
+    size = model.file_size + sum(tensor.n_bytes for tensor in more)
+    return replace(model, metadata=metadata, tensors=(*model.tensors, *more), file_size=size)

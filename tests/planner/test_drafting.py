@@ -236,7 +236,7 @@ def test_estimates_of_rows_and_snapshots_are_llama_cpps(kind: str) -> None:
 
 def test_programs_are_told_of_it() -> None:
     made = as_json(plan("a", header(LLAMA_8B), machine(64 * GIB), draft=drafting_model()))
-    assert set(made["draft"]) == {"model", "path", "quant", "file_bytes", "context", "total_bytes"}
+    assert set(made["draft"]) == {"model", "kind", "path", "quant", "file_bytes", "context", "total_bytes"}
     assert (made["ngrams"], made["no_draft"]) == (True, None)
     alone = as_json(plan("a", header(LLAMA_8B), machine(64 * GIB), PlanRequest(draft="none")))
     assert (alone["draft"], alone["ngrams"]) == (None, False)

@@ -29,13 +29,13 @@ from edgechat.engine.backends.base import (
     BatchPart,
     CacheFull,
     Capabilities,
-    Checkpoint,
     Interruption,
-    Logits,
     TokenDrawing,
     Vision,
     Vocabulary,
 )
+from edgechat.engine.backends.checkpoint import Checkpoint
+from edgechat.engine.backends.logits import Logits
 from edgechat.models.formats.gguf import read_header
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan
@@ -286,6 +286,11 @@ class ScriptedBackend:
     def _can_cut(self, held: list[Cell]) -> bool:
         # A window that holds the last tokens cannot go back by even one where it is full.
         return self._script.cuts and (not self._script.window or len(held) <= self._script.window)
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> npt.NDArray[np.uint8]:
+        """See `Backend.save_checkpoint`."""
+        assert isinstance(checkpoint.state, np.ndarray)
+        return checkpoint.state
 
     def can_copy(self, source: int, length: int) -> bool:
         """See `Backend.can_copy`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,6 +96,15 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     resolved = server.resolved()
     assert resolved.args == ("--key=${PATH}", "$HOME")
     assert resolved.env == {"A": "${PATH}${PATH}"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links need rights on Windows")
+def test_a_link_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "dotfiles.json").write_text("{}", encoding="utf-8")
+    config_path().symlink_to(tmp_path / "dotfiles.json")
+    add_servers(config_path(), server_of("local", LOCAL))
+    assert config_path().is_symlink()
+    assert list(read_servers(tmp_path / "dotfiles.json")) == ["local"]
 
 
 def test_adding_and_removing_keeps_the_rest() -> None:

@@ -102,13 +102,16 @@ def row(
     size: int = 2 * GIB,
     modalities: tuple[Modality, ...] = (),
     no_vision: str = "",
+    mtp: bool = False,
 ) -> ModelRow:
     found = FoundModel(
         place, name, (ModelPartFile(path, size, 0),), "Q4_K_M", tags=(name.removeprefix("ollama/"),)
     )
     model = LocalModel(name, f"{place.value}/{name}", found, of, "Q4_K_M")
     use = ModelUse(str(path), used) if used is not None else None
-    summary = HeaderSummary(needs=((4096, GIB),), damage=damage, modalities=modalities, no_vision=no_vision)
+    summary = HeaderSummary(
+        needs=((4096, GIB),), damage=damage, modalities=modalities, no_vision=no_vision, mtp=mtp
+    )
     return ModelRow(model, summary, use, 16 * GIB)
 
 

@@ -73,14 +73,20 @@ class Decoder:
         return ImageFacts(decoded.format, decoded.width, decoded.height)
 
     def pixels(
-        self, source: Path | bytes, *, most_pixels: int = MAX_PIXELS, name: str | None = None
+        self,
+        source: Path | bytes,
+        *,
+        most_pixels: int = MAX_PIXELS,
+        box: tuple[int, int] | None = None,
+        name: str | None = None,
     ) -> Pixels:
         """Return an image as RGB: rotated by its EXIF data, transparency on white, of an animation the first.
 
-        One with more than `most_pixels` is scaled down, by a power of two.
+        One with more than `most_pixels` is scaled down, by a power of two; then exactly, to fit into `box`, a
+        width and a height.
         """
         name = name or name_of(source)
-        decoded = self._decode(source, Decode(min(most_pixels, MAX_PIXELS)), name)
+        decoded = self._decode(source, Decode(min(most_pixels, MAX_PIXELS), box), name)
         rgb = io.BytesIO()  # whose bytes need not be copied at the end
         count = max(1, _PART // (3 * decoded.width))
         for first in range(0, decoded.height, count):

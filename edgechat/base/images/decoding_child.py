@@ -56,6 +56,8 @@ class Decode(msgspec.Struct, frozen=True, tag=True):
     """Decode the file that was sent, and keep its pixels until the next one."""
 
     most_pixels: int
+    box: tuple[int, int] | None = None
+    """The width and height that it may have at most, in pixels."""
     check: bool = False
     """Find out only whether it can be decoded."""
 
@@ -104,9 +106,9 @@ class _Decoding:
             case FilePart(data):
                 self._image = None
                 self._file += data
-            case Decode(most_pixels, check):
+            case Decode() as how:
                 file, self._file = io.BytesIO(self._file), bytearray()
-                answer, self._image = _decode(file, most_pixels, check=check)
+                answer, self._image = _decode(file, how)
                 return msgspec.msgpack.encode(answer)
             case Rows(first, count) if self._image is not None:
                 band = (0, first, self._image.width, min(first + count, self._image.height))
@@ -114,11 +116,15 @@ class _Decoding:
         return b""
 
 
-def _decode(file: io.BytesIO, most_pixels: int, *, check: bool) -> tuple[Decoded, Image.Image | None]:
+def _decode(file: io.BytesIO, how: Decode) -> tuple[Decoded, Image.Image | None]:
     """Return the image and, unless it is only checked, its pixels. Whatever Pillow raises is a problem."""
     try:
         image = _open(file)
-        return _scaled(image, most_pixels, check=check)
+        decoded, pixels = _scaled(image, how.most_pixels, check=how.check)
+        if pixels is None or how.box is None:
+            return decoded, pixels
+        pixels.thumbnail(how.box)
+        return msgspec.structs.replace(decoded, width=pixels.width, height=pixels.height), pixels
     except _NotDecodable as error:
         return Decoded(problem=error.problem, hint=error.hint), None
     except MemoryError:

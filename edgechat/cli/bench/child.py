@@ -34,7 +34,7 @@ from edgechat.cli.bench.figures import (
 )
 from edgechat.engine.backends.base import BatchPart, CacheFull
 from edgechat.engine.engine import EngineCore
-from edgechat.engine.scheduling.draft import Source
+from edgechat.engine.scheduling.draft_sources import Source
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,
@@ -46,6 +46,7 @@ from edgechat.engine.types import (
     Sampling,
 )
 from edgechat.engine.worker.worker import load
+from edgechat.planner.plan import NGRAMS, OWN_LAYERS
 
 _DEPTHS = (0, 1024, 4096, 16384)
 _CHUNK = 256
@@ -148,7 +149,7 @@ def measure(task: BenchTask, tell: Tell) -> BenchReport:
     bare.clear()
     ways = tuple(_decoding_runs(engine, bare, task, model, tell))
     controller = engine.speculation.controller
-    has_model = len(model.drafters) > (model.drafters[-1:] == ("n-grams",))
+    computing = max(frozenset[Source]().union(*_ways(model).values()) - {"ngram"}, default=None)
     return BenchReport(
         architecture=model.architecture,
         load_ms=model.load_ms,
@@ -159,7 +160,7 @@ def measure(task: BenchTask, tell: Tell) -> BenchReport:
         depths=depths,
         curve_depth=curve_depth,
         curve_ms=curve,
-        draft_ms=1000 * controller.round_costs["model"] * controller.cost.level if has_model else None,
+        draft_ms=1000 * controller.round_costs[computing] * controller.cost.level if computing else None,
         drafters=model.drafters,
         no_draft=model.no_draft,
         ways=ways,
@@ -218,12 +219,13 @@ def _decoding_runs(
 
 
 def _ways(model: ModelInfo) -> dict[str, frozenset[Source]]:
-    """Return the drafters of each way of decoding."""
+    """Return the drafters of each way of decoding: none, each of them, and all together."""
+    named: dict[str, Source] = {OWN_LAYERS: "mtp", NGRAMS: "ngram"}
     ways: dict[str, frozenset[Source]] = {PLAIN: frozenset()}
     for name in model.drafters:
-        ways[name] = frozenset({"ngram"} if name == "n-grams" else {"model"})
+        ways[name] = frozenset({named.get(name, "model")})
     if len(model.drafters) > 1:
-        ways["both"] = frozenset({"model", "ngram"})
+        ways["both" if len(model.drafters) == 2 else "all"] = frozenset[Source]().union(*ways.values())
     return ways
 
 

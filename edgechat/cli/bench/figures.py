@@ -71,7 +71,7 @@ class BenchReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     curve_ms: dict[int, float]
     """C(n): the median time of a call of n rows at that depth."""
     draft_ms: float | None
-    """The time of one token of the draft model."""
+    """The time of one token of the draft model, or of the model's own layers (MTP)."""
     drafters: tuple[str, ...]
     no_draft: str
     ways: tuple[DecodingRun, ...]

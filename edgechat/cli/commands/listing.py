@@ -13,6 +13,7 @@ With --json, a list of objects is printed, most recently used first:
     path, files      the file or folder to load, and all files
     vision, audio    whether it sees, or hears, with the projector that is beside it
     projector        the path of that file, or null; no_vision: why it cannot be used, or null
+    mtp              whether it can draft with layers of its own (MTP)
     damage           why it cannot be loaded, or null
 """
 
@@ -30,8 +31,8 @@ from edgechat.models.formats.modalities import Modality
 from edgechat.planner.listing import ModelRow, rows
 
 _HEADINGS = ("NAME", "QUANT", "SIZE", "CONTEXT", "LAST USED", "FITS NOW", "WHERE")
-_INPUT = "INPUT"
-"""The last column, where any model takes more than text."""
+_INPUT, _DRAFTS = "INPUT", "DRAFTS"
+"""The last columns: where any model takes more than text, and where any drafts with layers of its own."""
 _INPUTS: dict[Modality, str] = {"vision": "images", "audio": "sound"}
 
 
@@ -45,6 +46,9 @@ def run(*, json: bool) -> None:
     lines = [_HEADINGS, *(tuple(map(flat, _cells(row))) for row in models)]
     if any(row.glance.modalities for row in models):
         lines = [(*line, cell) for line, cell in zip(lines, [_INPUT, *map(_input, models)], strict=True)]
+    if any(row.glance.mtp for row in models):
+        own = ["own layers" if row.glance.mtp else "" for row in models]
+        lines = [(*line, cell) for line, cell in zip(lines, [_DRAFTS, *own], strict=True)]
     print(table(lines))
 
 
@@ -91,5 +95,6 @@ def _object(row: ModelRow) -> dict[str, Any]:
         "audio": "audio" in glance.modalities,
         "projector": str(model.found.projector.path) if model.found.projector else None,
         "no_vision": glance.no_vision or None,
+        "mtp": glance.mtp,
         "damage": glance.damage or None,
     }

@@ -95,10 +95,11 @@ def test(name: str, *, json: bool) -> int:
         error = trial.error.message if trial.error is not None else None
         print_json({**_as_json(trial, "title", "left_out"), "name": name, "error": error, "tools": tools})
     elif trial.error is not None:
-        hint = f"What it wrote: {log_path(server)}" if server.command else trial.error.hint
-        complain(trial.error.message, hint)
+        where = f"What it wrote: {log_path(server)}" if server.command else f"Its address: {server.shown}"
+        complain(trial.error.message, where)
     else:
-        print(f"{flat(name)} works: {trial.title}, {len(trial.tools)} tools.")
+        n_tools = len(trial.tools)
+        print(f"{flat(name)} works: {trial.title}, {n_tools} tool{'s' * (n_tools != 1)}.")
         for tool in trial.tools:
             print(f"  {flat(tool.name)}{_hints(tool)}: {one_line(tool.description, 160)}")
         for line in trial.left_out:

@@ -8,7 +8,11 @@ With --json, one object is printed for one MODEL; for several or none, a list of
                   compute_bytes, program_bytes, checkpoint_bytes, projector_bytes, total_bytes
     exact         whether llama.cpp's allocator computed the sizes; otherwise, and for projectors, they are
                   estimated
-    draft         the draft model: model, path, quant, file_bytes, context, total_bytes; or null
+    draft         what drafts from a file of its own: model, kind ("model", "mtp" or "eagle3"), path, quant,
+                  file_bytes, context, total_bytes; or null
+    mtp           of layers of the model itself that draft: total_bytes (part of what `devices` says) and
+                  expected_speedup (times as fast as without); or null
+    drafters      the names of all that drafts, as `edgechat run --json` has them
     projector     the file with which the model sees or hears: path, name, vision, audio, device (the
                   accelerator that it is on, or null), image_tokens (of the context, that a picture takes at
                   most), image_batch (those that one call must compute together, or 0), file_bytes,

@@ -5,7 +5,8 @@ With --json, one object is printed at the end:
     model, repo, commit, quant
     files             a list: name, bytes, sha256, path, here (whether it was already on this machine)
     projector         the same of the file that makes pictures or sound readable for the model, or null
-    draft             the same six entries about the draft model, or null
+    head              the same of the model's drafting layers (MTP) in a file of their own, or null
+    draft             the same entries about the draft model, or null
     vision, audio     whether the model sees, or hears, with that projector; null if it was not examined
     no_vision         why the projector of the repository is not used, or null
     dry_run           whether nothing was downloaded

@@ -6,7 +6,7 @@ With --json, one object is printed, or a list if the name matches several files:
     architecture, parameters, layers, heads, kv_heads, head_length, experts, experts_used, vocabulary
     context, window (tokens; 0: none), format ("gguf" or "mlx"), quant, bits_per_weight
     licence, template, thinking, size, files, place, repository, last_used
-    vision, audio, projector, no_vision    as in `edgechat list --json`
+    vision, audio, projector, no_vision, mtp    as in `edgechat list --json`
     plan    as in `edgechat plan --json`; null if the model does not fit, and why_not says why
 """
 
@@ -26,7 +26,7 @@ from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import Modality, senses
-from edgechat.models.formats.projector import read_for
+from edgechat.models.formats.mtp import can_draft, stated_layers, why_no_drafts
 from edgechat.models.local.inventory import LocalModel
 from edgechat.models.local.resolve import find_models
 from edgechat.models.local.usage import ModelUse, use_of
@@ -34,6 +34,7 @@ from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.machine import Machine, current_profile
+from edgechat.planner.placement.projector import header_beside
 from edgechat.planner.plan import LoadPlan, as_json
 from edgechat.planner.plan_model import plan_variant
 from edgechat.planner.ranking.candidates import of_local
@@ -77,7 +78,7 @@ def run(name: str, *, json: bool) -> None:
 def _shown(model: LocalModel, machine: Machine) -> ShownModel:
     variant, request = of_local(model), with_settings(DEFAULT_REQUEST, settings.load())
     header, use, file = variant.header(), use_of(model.path), model.found.projector
-    projector, no_vision = read_for(header, file.path) if file is not None else (None, "")
+    projector, no_vision = header_beside(header, file.path if file is not None else None)
     plan, why_not = None, ""
     try:
         plan = plan_variant(variant, machine, request)
@@ -111,8 +112,18 @@ def _rows(shown: ShownModel) -> Iterator[tuple[str, str]]:
     yield "Template", "its own" if header.chat_template else "none; ChatML is used"
     if model.entry is not None:
         yield "Thinking", _THINKING[model.entry.thinking]
+    if header.format == "mlx" and (shown.modalities or shown.no_vision):
+        weights = sum(tensor.n_bytes for tensor in header.vision_tensors)
+        yield (
+            "Vision",
+            f"{mebibytes(weights)} of the weights are for images"
+            if shown.modalities
+            else flat(shown.no_vision),
+        )
     if projector := _projector(shown):
         yield "Projector", projector
+    if own := _own_layers(shown):
+        yield "Drafting", own
     source = files.repo or ", ".join(files.tags)
     yield "Where", flat(f"{files.place.value}{f', {source}' if source else ''}")
     paths = [f"  {flat(str(file.path))}" for file in files.files]
@@ -132,6 +143,15 @@ def _projector(shown: ShownModel) -> str:
         return f"not here; with it the model {senses(missing)}\n  edgechat pull {entry.name}"
     what = f"with it the model {senses(shown.modalities)}" if shown.modalities else shown.no_vision
     return f"{mebibytes(file.size)}: {flat(what)}\n  {flat(str(file.path))}"
+
+
+def _own_layers(shown: ShownModel) -> str:
+    """Return whether the model can draft with layers of its own; '' if it has none."""
+    n, file = len(stated_layers(shown.header)), shown.model.found.head
+    why_not = why_no_drafts(shown.header)
+    if why_not and file is not None:
+        return f"with layers of its own (MTP) in another file\n  {flat(str(file.path))}"
+    return why_not or f"with {n} layer{'s' * (n > 1)} of its own (MTP)" if n else ""
 
 
 def _licence(shown: ShownModel) -> str | None:
@@ -204,6 +224,7 @@ def _object(shown: ShownModel) -> dict[str, Any]:
         "audio": "audio" in shown.modalities,
         "projector": str(model.found.projector.path) if model.found.projector else None,
         "no_vision": shown.no_vision or None,
+        "mtp": can_draft(header) or model.found.head is not None,
         "place": model.place.value,
         "repository": model.found.repo,
         "last_used": shown.use.when if shown.use else None,

@@ -125,10 +125,10 @@ def pull(
     draft: Annotated[
         str | None,
         typer.Option(
-            metavar="auto|none|MODEL",
+            metavar="auto|none|mtp|MODEL",
             autocompletion=completion.pulled_drafters,
-            help="auto: download the catalogue's draft model too, if both fit together and it is much "
-            "smaller.",
+            help="auto: download the catalogue's draft model too, if both fit together, it is much smaller, "
+            "and the model does not draft by itself (mtp).",
             show_default=False,
         ),
     ] = None,

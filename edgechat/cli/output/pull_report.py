@@ -15,7 +15,7 @@ from edgechat.models.formats.modalities import senses
 from edgechat.models.hub.download import FetchedFile
 from edgechat.models.local.scan import ModelPartFile
 from edgechat.models.local.stores import found_at
-from edgechat.planner.plan import LABELS, as_json
+from edgechat.planner.plan import LABELS, OWN_LAYERS, as_json
 from edgechat.planner.ranking.download_choice import DownloadChoice
 from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision, PullPart
 
@@ -49,6 +49,9 @@ def shown(decision: PullDecision, download: DownloadChoice) -> Iterator[tuple[st
     for part in decision.parts[1:]:
         draft = f"{part.source.want.name} {part.choice.quant or ''}, {mebibytes(part.choice.total_bytes)}"
         yield "Draft", f"{draft}: fits together with the model"
+    if plan is not None and plan.head is not None:
+        where = f" {one_line(first.head.name)}, {mebibytes(first.head.size)}" if first.head else ""
+        yield "Draft", f"{OWN_LAYERS}{':' * bool(where)}{where or ', in the same file'}"
     if decision.no_draft:
         yield "Draft", f"None. {decision.no_draft}"
 
@@ -108,7 +111,11 @@ def as_object(
         projector = plan.projector
         if projector is not None and first.projector is not None:
             projector = msgspec.structs.replace(projector, path=str(first.path(first.projector)))
-        plan = msgspec.structs.replace(plan, model_path=str(first.model_path), projector=projector)
+        draft = plan.draft
+        if draft is not None and first.head is not None:
+            draft = msgspec.structs.replace(draft, model_path=str(first.path(first.head)))
+        path = str(first.model_path)
+        plan = msgspec.structs.replace(plan, model_path=path, projector=projector, draft=draft)
     model, *drafts = map(_described, decision.parts, decision.missing)
     modalities = decision.picked.modalities if decision.picked else None
     return model | {
@@ -127,7 +134,7 @@ def as_object(
 def of_local_file(here: LocalModelEntry, dry_run: bool) -> dict[str, Any]:
     """Return the same for a local file whose repository is not known."""
     model = found_at(here.path)
-    projector = model.projector if model is not None else None
+    projector, head = (model.projector, model.head) if model is not None else (None, None)
     return {
         "model": here.want.name,
         "repo": here.want.hub.repo,
@@ -135,6 +142,7 @@ def of_local_file(here: LocalModelEntry, dry_run: bool) -> dict[str, Any]:
         "quant": here.quant,
         "files": [_local_file(file) for file in (model.files if model is not None else ())],
         "projector": projector and _local_file(projector),
+        "head": head and _local_file(head),
         "draft": None,
         "vision": None,
         "audio": None,
@@ -170,4 +178,5 @@ def _described(part: PullPart, missing: Sequence[RemoteFile]) -> dict[str, Any]:
         "quant": part.choice.quant,
         "files": [described(file) for file in part.choice.files],
         "projector": described(part.projector) if part.projector is not None else None,
+        "head": described(part.head) if part.head is not None else None,
     }

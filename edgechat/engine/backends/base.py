@@ -10,17 +10,11 @@ from typing import Literal, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from edgechat.base.errors import DecodeFailed
 from edgechat.base.images.image import Pixels
+from edgechat.engine.backends.checkpoint import Checkpoint
+from edgechat.engine.backends.logits import Embeddings, Logits
 from edgechat.engine.types import Sampling
 from edgechat.native.buffers import Buffer
-
-Logits = npt.NDArray[np.float32]
-Embeddings = npt.NDArray[np.float32]
-Ids = npt.NDArray[np.intp]
-Probabilities = npt.NDArray[np.float64]
-Distribution = tuple[Ids, Probabilities]
-"""The ids that may come next and their probabilities, which add up to 1."""
 
 
 class CacheFull(Exception):
@@ -52,20 +46,6 @@ class BatchPart:
     start: int
     tokens: Seq[int]
     n_logits: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Checkpoint:
-    """What cutting cannot bring back of a sequence: its windows and recurrent states at one length.
-
-    Keys and values of layers with full attention are not part of it: they stay in the cache.
-    """
-
-    length: int
-    """Tokens of the sequence when it was taken."""
-    n_bytes: int
-    state: object
-    """The backend's own. One that is an array of bytes can be saved to disk with the sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +259,9 @@ class Backend(Protocol):
         be wrong or cells are short.
         """
 
+    def save_checkpoint(self, checkpoint: Checkpoint) -> npt.NDArray[np.uint8]:
+        """Return a checkpoint's state as bytes, which `rewind` takes in its place. Raises MemoryError."""
+
     def can_copy(self, source: int, length: int) -> bool:
         """Say whether the first `length` tokens of a sequence can be copied with a correct result."""
 
@@ -310,11 +293,3 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Free the cache, then the model."""
-
-
-def broken_logits() -> DecodeFailed:
-    """Return the error for NaN or infinite logits."""
-    return DecodeFailed(
-        "The model produced NaN or infinite logits; its weights may be damaged.",
-        hint="Download the model again, or use another quantization.",
-    )

@@ -22,26 +22,23 @@ from edgechat.engine.backends.base import (
     BatchPart,
     CacheFull,
     Capabilities,
-    Checkpoint,
     DraftHead,
     Interrupted,
     Interruption,
-    Logits,
     Media,
     TokenDrawing,
     Vision,
     Vocabulary,
 )
-from edgechat.engine.backends.llama_cpp_head import LlamaCppHead
+from edgechat.engine.backends.checkpoint import Checkpoint
+from edgechat.engine.backends.llama_cpp_head import LlamaCppHead, open_head
+from edgechat.engine.backends.logits import Logits
 from edgechat.engine.backends.media import Places, media_runs
 from edgechat.native import breakdown, logs
-from edgechat.native.assistant_context import AssistantContext
-from edgechat.native.buffers import Buffer, counted_once, is_mapped
-from edgechat.native.eagle_context import EagleContext
+from edgechat.native.buffers import Buffer, counted_once, is_mapped, with_head
 from edgechat.native.handles import Aborted, Context, Model, build
-from edgechat.native.head_context import HeadContext
 from edgechat.native.vocabulary import NativeVocabulary
-from edgechat.planner.plan import DraftPlan, LoadPlan
+from edgechat.planner.plan import LoadPlan
 
 
 class LlamaCppModel:
@@ -137,34 +134,19 @@ class LlamaCppBackend(LlamaCppModel):
             self.no_head = error.message
 
     def _load_head(self, plan: LoadPlan) -> LlamaCppHead | None:
-        """Make the context in which the model's own layers draft, or those of a file beside it."""
-        if plan.mtp:
-            head = LlamaCppHead(HeadContext(self._model, plan, self._context))
-            self._close_first(head.close)
-            self.state_format += " mtp"
-            return head
-        if plan.draft is None or plan.draft.kind == "model":
+        """Load the layers that draft, if the plan has them."""
+        opened = open_head(plan, self._model, self._context)
+        if opened is None:
             return None
-        with ExitStack() as stack:
-            layers = Model(Path(plan.draft.model_path), plan.draft)
-            stack.callback(layers.close)
-            head = LlamaCppHead(self._head_context(layers, plan.draft))
-            stack.callback(head.close)
-            self._close_first(stack.pop_all().close)
-        self.state_format += f" {plan.draft.model_name} {plan.draft.file_bytes}"
-        return head
-
-    def _head_context(self, layers: Model, draft: DraftPlan) -> HeadContext:
-        """Return the context of layers in a file of their own."""
-        if draft.kind == "eagle3":
-            return EagleContext(layers, draft, self._model, self._context)
-        if layers.architecture == "gemma4-assistant":
-            return AssistantContext(layers, draft, self._model, self._context)
-        if layers.architecture != self._model.architecture:
-            raise LoadFailed(
-                f"Layers of {layers.architecture} models cannot draft for {self._model.architecture} models."
-            )
-        return HeadContext(layers, draft, self._context)
+        context, close = opened
+        self._close_first(close)
+        if self.buffers and plan.mtp:
+            allocated = breakdown.from_map(self._model, context).buffers
+            more = tuple(buffer for buffer in allocated if buffer.cache or buffer.compute)
+            self.buffers = with_head(self.buffers, more)
+            self.touched_bytes += sum(buffer.cache for buffer in more if buffer.is_host)
+        self.state_format += f" {plan.draft.model_name} {plan.draft.file_bytes}" if plan.draft else " mtp"
+        return LlamaCppHead(context)
 
     def _close_first(self, close: Callable[[], None]) -> None:
         """Close something before what it needs."""
@@ -304,6 +286,10 @@ class LlamaCppBackend(LlamaCppModel):
         if not rewound:
             self._remove(seq, 0)
         return rewound
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> npt.NDArray[np.uint8]:
+        assert isinstance(checkpoint.state, np.ndarray)
+        return checkpoint.state
 
     def can_copy(self, source: int, length: int) -> bool:
         if source in self._rolled_back:

@@ -8,15 +8,23 @@ there is a draft to make, and then read in the same call as the token to draft f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from edgechat.engine.backends.base import BatchPart, CacheFull, Logits
-from edgechat.native.head_context import HeadContext, Rows
+from edgechat.base.errors import DecodeFailed, LoadFailed
+from edgechat.engine.backends.base import BatchPart, CacheFull
+from edgechat.engine.backends.logits import Logits
+from edgechat.native.handles import Context, Model
+from edgechat.native.heads.assistant import AssistantContext
+from edgechat.native.heads.context import HeadContext, Rows
+from edgechat.native.heads.eagle import EagleContext
+from edgechat.planner.plan import DraftPlan, LoadPlan
 
 _MOST_UNREAD = 32
 """Tokens; more than are drafted at once, for those that are rejected must not have been read."""
@@ -24,7 +32,7 @@ _LONGEST = 8
 
 
 @dataclass(slots=True)
-class _Reading:
+class _ReadSequence:
     """What a head has read of a sequence."""
 
     states: Rows
@@ -54,14 +62,14 @@ class LlamaCppHead:
         self._is_chained = context.n_layers > 1
         self._reads_together = context.hands_out_all and not self._is_chained
         self.longest = context.n_layers if self._is_chained else _LONGEST
-        self._readings: dict[int, _Reading] = {}
+        self._readings: dict[int, _ReadSequence] = {}
         self._drafts: dict[int, tuple[list[int], Rows]] = {}
         self._rows: dict[int, int] = {}
 
-    def _reading(self, seq: int) -> _Reading:
+    def _reading(self, seq: int) -> _ReadSequence:
         if seq not in self._readings:
             # What a sequence begins with, too, is read with zeros before it.
-            self._readings[seq] = _Reading(np.zeros((1, self._context.width), np.float32))
+            self._readings[seq] = _ReadSequence(np.zeros((1, self._context.width), np.float32))
         return self._readings[seq]
 
     # What the model computes.
@@ -99,23 +107,28 @@ class LlamaCppHead:
             tokens = reading.unread[at : at + size]
             states = reading.states[at : at + len(tokens)]
             if not self._read_part(seq, reading.n_read + at, tokens, states):
+                self._context.remove(seq, reading.n_read)
                 self.stop(seq)
                 return
         self._note_read(reading)
 
     def _read_part(self, seq: int, start: int, tokens: list[int], states: Rows) -> bool:
-        """Read tokens with every layer; False where there are no cells, although no draft takes any."""
-        for layer in range(self._context.n_layers if self._is_chained else 1):
-            if self._is_chained:
-                self._context.remove(seq, start)
-                self._context.choose_layer(layer)
-            if self._context.read([(seq, start, tokens, 0)], states) is None:
-                self._retract(self._readings)
-                if self._context.read([(seq, start, tokens, 0)], states) is None:
-                    return False
+        """Read tokens with every layer; False where that fails, or finds no cells even without drafts."""
+        run = (seq, start, tokens, 0)
+        try:
+            for layer in range(self._context.n_layers if self._is_chained else 1):
+                if self._is_chained:
+                    self._context.remove(seq, start)
+                    self._context.choose_layer(layer)
+                if self._context.read([run], states) is None:
+                    self._retract(self._readings)
+                    if self._context.read([run], states) is None:
+                        return False
+        except DecodeFailed:
+            return False
         return True
 
-    def _note_read(self, reading: _Reading) -> None:
+    def _note_read(self, reading: _ReadSequence) -> None:
         reading.n_read, reading.unread, reading.states = reading.length, [], reading.states[-1:].copy()
 
     def stop(self, seq: int) -> None:
@@ -248,6 +261,33 @@ class LlamaCppHead:
         self._rows = {run[0]: row for row, run in enumerate(runs)}
         return logits
 
-    def close(self) -> None:
-        """Free its cache."""
-        self._context.close()
+
+def open_head(plan: LoadPlan, model: Model, target: Context) -> tuple[HeadContext, Callable[[], None]] | None:
+    """Return the context of the layers that draft for a model, its own or those of a file beside it.
+
+    With it comes what closes it, and must be called before the target is closed. None where the plan has no
+    such layers. Raises LoadFailed.
+    """
+    if plan.mtp:
+        context = HeadContext(model, plan, target)
+        return context, context.close
+    if plan.draft is None or plan.draft.kind == "model":
+        return None
+    with ExitStack() as stack:
+        layers = Model(Path(plan.draft.model_path), plan.draft)
+        stack.callback(layers.close)
+        context = _context_of(layers, plan.draft, model, target)
+        stack.callback(context.close)
+        return context, stack.pop_all().close
+
+
+def _context_of(layers: Model, draft: DraftPlan, model: Model, target: Context) -> HeadContext:
+    if draft.kind == "eagle3":
+        return EagleContext(layers, draft, model, target)
+    if layers.architecture == "gemma4-assistant":
+        return AssistantContext(layers, draft, model, target)
+    if layers.architecture != model.architecture:
+        raise LoadFailed(
+            f"Layers of {layers.architecture} models cannot draft for {model.architecture} models."
+        )
+    return HeadContext(layers, draft, target)

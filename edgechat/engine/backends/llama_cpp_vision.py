@@ -11,7 +11,8 @@ from typing import Protocol
 
 from edgechat.base.errors import BadRequest
 from edgechat.base.images.image import Pixels
-from edgechat.engine.backends.base import CacheFull, Embeddings, EncodingStopped, Media
+from edgechat.engine.backends.base import CacheFull, EncodingStopped, Media
+from edgechat.engine.backends.logits import Embeddings
 from edgechat.engine.backends.media import MOST_CELLS, media_ids
 from edgechat.native.handles import Context, Model
 from edgechat.planner.plan import LoadPlan

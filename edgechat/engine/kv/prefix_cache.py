@@ -12,77 +12,14 @@ slot that passes one can go back to it, and they leave with its tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
-from edgechat.engine.backends.base import Backend, Checkpoint
+from edgechat.engine.backends.base import Backend
+from edgechat.engine.backends.checkpoint import Checkpoint
+from edgechat.engine.kv.slots import Node, Slot
 from edgechat.engine.snapshot import CacheStats
 
 _PATTERN = 32
 """Tokens that must match for a run to be found again after a cut."""
-
-
-@dataclass(slots=True, eq=False)
-class Node:
-    """A run of cells, held by `n_slots` slots."""
-
-    start: int
-    """Position of its first token."""
-    tokens: list[int]
-    parent: Node | None
-    n_slots: int
-    children: list[Node] = field(default_factory=list)
-    """Two may begin alike: the same text, computed twice at the same time."""
-    checkpoints: list[Checkpoint] = field(default_factory=list)
-    """Behind its tokens, the shortest first."""
-
-    @property
-    def end(self) -> int:
-        """Position after its last token."""
-        return self.start + len(self.tokens)
-
-
-@dataclass(slots=True, eq=False)
-class Slot:
-    """A sequence of the backend's cache. What it holds ends at `tip`."""
-
-    id: int
-    tip: Node
-    chat: str | None = None
-    """The conversation it was filled for."""
-    busy: bool = False
-    """Whether a request runs in it."""
-    approximate: bool = False
-    """Whether cells were moved by `shift`: they were computed with tokens that are gone."""
-    last_used: int = 0
-
-    @property
-    def length(self) -> int:
-        """Number of its tokens."""
-        return self.tip.end
-
-    @property
-    def path(self) -> list[Node]:
-        """The nodes from the first token to the last."""
-        path: list[Node] = []
-        node: Node | None = self.tip
-        while node is not None and node.parent is not None:
-            path.append(node)
-            node = node.parent
-        return path[::-1]
-
-    @property
-    def tokens(self) -> list[int]:
-        """The tokens it holds."""
-        return [token for node in self.path for token in node.tokens]
-
-    @property
-    def checkpoints(self) -> list[Checkpoint]:
-        """Where it can go back to, the shortest first."""
-        return [checkpoint for node in self.path for checkpoint in node.checkpoints]
-
-    def checkpoint_at(self, length: int) -> Checkpoint | None:
-        """Return the checkpoint of so many tokens, if there is one."""
-        return next((one for one in self.checkpoints if one.length == length), None)
 
 
 class PrefixCache:

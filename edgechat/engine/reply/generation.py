@@ -9,7 +9,8 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from edgechat.engine.backends.base import Logits, Vocabulary
+from edgechat.engine.backends.base import Vocabulary
+from edgechat.engine.backends.logits import Logits
 from edgechat.engine.reply.reply import Piece, Reply, ReplyPart, Shown
 from edgechat.engine.sampling import logprobs
 from edgechat.engine.scheduling.sequence import Sequence

@@ -16,12 +16,13 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
-import numpy as np
 
 from edgechat.device.load import on_battery
-from edgechat.engine.backends.base import Backend, Checkpoint
+from edgechat.engine.backends.base import Backend
+from edgechat.engine.backends.checkpoint import Checkpoint
 from edgechat.engine.backends.media import media_runs
-from edgechat.engine.kv.prefix_cache import Node, Slot, common_prefix
+from edgechat.engine.kv.prefix_cache import common_prefix
+from edgechat.engine.kv.slots import Node, Slot
 from edgechat.engine.kv.state_file import Cut, SavedState
 from edgechat.engine.kv.state_folder import check_id
 from edgechat.engine.kv.state_store import KVStateStore, worth_saving
@@ -294,14 +295,21 @@ class ChatCache:
         if not self._scheduler.cache.truncate(slot, n):
             return None
         try:
-            state = self._backend.save(slot.id)
+            state, cut = self._backend.save(slot.id), self._first_cut(slot)
         except MemoryError:
             _LOG.warning("the state of chat %s is not saved: memory is short", chat)
             return None
         if not self._is_faster_read(len(state), n):
             return None
         cached.saved = tokens[:n]
-        return self._states.save(chat, cached.saved, state, _first_cut(slot))
+        return self._states.save(chat, cached.saved, state, cut)
+
+    def _first_cut(self, slot: Slot) -> Cut | None:
+        """Return the first checkpoint worth going back to: other chats share system prompt and tools."""
+        for one in slot.checkpoints:
+            if WORTH_READING <= one.length < slot.length:
+                return Cut(one.length, self._backend.save_checkpoint(one))
+        return None
 
     def _read(self, sequence: Sequence) -> _Reading | None:
         """Begin to read the state that has the most of a prompt, if that is faster than to compute it."""
@@ -371,14 +379,6 @@ def _prewarming(cached: CachedChat, tokens: list[int]) -> Sequence:
         arrived=0.0,
         spent=cached.spent,
     )
-
-
-def _first_cut(slot: Slot) -> Cut | None:
-    """Return the first checkpoint worth going back to: others begin with the same system prompt and tools."""
-    for one in slot.checkpoints:
-        if WORTH_READING <= one.length < slot.length and isinstance(one.state, np.ndarray):
-            return Cut(one.length, one.state)
-    return None
 
 
 def _done(result: _T) -> Future[_T]:

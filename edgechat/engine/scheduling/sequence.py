@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from edgechat.engine.backends.media import MediaRun
-from edgechat.engine.kv.prefix_cache import Slot
+from edgechat.engine.kv.slots import Slot
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.draft import Draft, Tally
 from edgechat.engine.types import ChatRequest, Timings, Usage

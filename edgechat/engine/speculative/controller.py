@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
-from edgechat.engine.scheduling.draft import MOST, Source
+from edgechat.engine.scheduling.draft_sources import MOST, Source
 from edgechat.engine.speculative.acceptance import Acceptance
 from edgechat.engine.speculative.step_cost import StepCost
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, DraftHead, Logits
-from edgechat.engine.scheduling.draft import Source
+from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, DraftHead
+from edgechat.engine.backends.logits import Logits
+from edgechat.engine.scheduling.draft_sources import Source
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.round_drafter import DraftRequest, RoundDrafter
 

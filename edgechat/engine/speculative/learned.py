@@ -13,7 +13,7 @@ import msgspec
 
 from edgechat.base import paths
 from edgechat.base.errors import FolderError
-from edgechat.engine.scheduling.draft import Source
+from edgechat.engine.scheduling.draft_sources import Source
 from edgechat.engine.speculative.acceptance import AcceptanceCounts
 from edgechat.engine.speculative.controller import Controller
 from edgechat.engine.speculative.step_cost import Shape

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from edgechat.base.errors import EdgechatError
-from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Logits
-from edgechat.engine.kv.prefix_cache import PrefixCache, Slot, common_prefix
-from edgechat.engine.scheduling.draft import Source
+from edgechat.engine.backends.base import Backend, BatchPart, CacheFull
+from edgechat.engine.backends.logits import Logits
+from edgechat.engine.kv.prefix_cache import PrefixCache, common_prefix
+from edgechat.engine.kv.slots import Slot
+from edgechat.engine.scheduling.draft_sources import Source
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.round_drafter import DraftRequest, RoundDrafter
 from edgechat.planner.plan import LoadPlan

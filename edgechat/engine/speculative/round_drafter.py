@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgechat.base.errors import SchemaError
-from edgechat.engine.backends.base import Logits, Vocabulary
+from edgechat.engine.backends.base import Vocabulary
+from edgechat.engine.backends.logits import Logits
 from edgechat.engine.sampling import top_ids
-from edgechat.engine.scheduling.draft import Draft, Source
+from edgechat.engine.scheduling.draft import Draft
+from edgechat.engine.scheduling.draft_sources import Source
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.acceptance import class_of_probability
 

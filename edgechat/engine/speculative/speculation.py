@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from edgechat.base.errors import DecodeFailed
-from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Logits
+from edgechat.engine.backends.base import Backend, BatchPart, CacheFull
+from edgechat.engine.backends.logits import Logits
 from edgechat.engine.backends.media import is_media
 from edgechat.engine.kv.prefix_cache import PrefixCache
 from edgechat.engine.sampling import Sampler
-from edgechat.engine.scheduling.draft import MOST, Draft, Source
+from edgechat.engine.scheduling.draft import Draft
+from edgechat.engine.scheduling.draft_sources import MOST, Source
 from edgechat.engine.scheduling.scheduler import Planned, Scheduler
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.controller import Controller, DraftOffer, Rounds
@@ -22,7 +24,7 @@ from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.speculative.ngram_drafter import NgramDrafter
 from edgechat.engine.speculative.round_drafter import DraftRequest, RoundDrafter
 from edgechat.engine.speculative.step_cost import LARGEST
-from edgechat.planner.plan import LoadPlan
+from edgechat.planner.plan import NGRAMS, OWN_LAYERS, LoadPlan
 
 _LOG = logging.getLogger(__name__)
 _READ_INLINE = 32  # tokens that the draft model reads while drafting; more are read ahead, in several steps
@@ -101,9 +103,9 @@ class Speculation:
         small = plan.draft.model_name if plan.draft else ""
         names = {
             "model": small,
-            "mtp": "its own layers (MTP)" if plan.mtp else small,
+            "mtp": OWN_LAYERS if plan.mtp else small,
             "eagle3": small,
-            "ngram": "n-grams",
+            "ngram": NGRAMS,
         }
         return tuple(names[source] for source in self.present if names[source])
 

@@ -13,7 +13,8 @@ import psutil
 
 from edgechat.engine import snapshot
 from edgechat.engine.backends.base import Backend, Vocabulary
-from edgechat.engine.kv.prefix_cache import PrefixCache, Slot
+from edgechat.engine.kv.prefix_cache import PrefixCache
+from edgechat.engine.kv.slots import Slot
 from edgechat.engine.kv.window import turns_of
 from edgechat.engine.scheduling.chat_cache import ChatCache
 from edgechat.engine.scheduling.scheduler import Scheduler

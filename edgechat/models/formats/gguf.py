@@ -19,6 +19,7 @@ from edgechat.base.text import mebibytes
 from edgechat.models.formats.gguf_cursor import MAX_HEADER, Buffer, Cursor, NeedMoreBytes, cut_short, damaged
 from edgechat.models.formats.header import ModelHeader, ModelTensor, Value
 from edgechat.models.formats.limits import AGAIN, MAX_PARTS, show
+from edgechat.models.formats.mtp import is_head_alone
 from edgechat.models.formats.quants import REFUSED, GgmlType
 
 FIRST_READ = 8 << 20
@@ -57,6 +58,8 @@ _KNOWN_MAGIC = {
     b"<!DO": _WEB_PAGE,
     b"<htm": _WEB_PAGE,
 }
+_DRAFT_TO_TARGET = "d2t"
+"""Which tokens of its target an EAGLE-3 draft knows."""
 _NOT_LANGUAGE_MODELS = {
     "adapter": "a LoRA adapter",
     "mmproj": "a vision projector",
@@ -182,6 +185,11 @@ def _require_language_model(header: ModelHeader) -> None:
         raise ModelFileError(
             f"{header.path} contains no weights, only a tokenizer.", hint="Use a complete model."
         )
+    if is_head_alone(header):
+        raise ModelFileError(
+            f"{header.path} contains layers that draft for a model, not the model.",
+            hint="Use the model that it belongs to, and this file behind --draft.",
+        )
 
 
 def parse_header(data: Buffer, file_size: int, name: str = "the file") -> ModelHeader:
@@ -301,6 +309,8 @@ def _is_computable(name: str, shape: tuple[int, ...], kind: GgmlType) -> bool:
 
     Norms, biases and scales are applied elementwise, which works in F32 only; integers are indices.
     """
+    if kind is GgmlType.I64 or name == _DRAFT_TO_TARGET:
+        return kind is GgmlType.I64 and name == _DRAFT_TO_TARGET
     if kind is GgmlType.I32:
         return "tid2eid" in name
     return kind is GgmlType.F32 or (len(shape) > 1 and not name.endswith("norm.weight"))

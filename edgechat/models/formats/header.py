@@ -87,6 +87,8 @@ class ModelHeader:
     format: Format = "gguf"
     types: Mapping[str, str] = field(default_factory=dict)
     """Of the metadata of a GGUF file, as the format calls them: 'uint32', 'string', 'array', ..."""
+    vision_tensors: tuple[ModelTensor, ...] = ()
+    """Those of the vision tower in an MLX model's folder, beside `tensors`."""
 
     @cached_property
     def architecture(self) -> str:

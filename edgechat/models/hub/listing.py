@@ -124,12 +124,16 @@ class RemoteModel:
 
         Raises HubError, ModelFileError.
         """
+        return projector_of(self.companion(file))
+
+    def companion(self, file: RemoteFile) -> ModelHeader:
+        """Return the header of a GGUF file that comes with a model, as `projector` does."""
         header = metadata_cache.cached_start(self.listing, file)
         if header is None:
             self._require_network(file.name)
             data, header = read_remote_start(self.listing, file)
             metadata_cache.store_start(self.listing, file, data)
-        return projector_of(header)
+        return header
 
     def _require_network(self, name: str) -> None:
         """Raise the HubError that tells why a file cannot be examined, if it cannot."""

@@ -16,6 +16,7 @@ from edgechat.models.formats.limits import AGAIN, unsound
 from edgechat.models.formats.mlx.config import MAX_CONFIG
 from edgechat.models.formats.mlx.contents import MAX_TABLES, Contents, TensorTable
 from edgechat.models.formats.mlx.safetensors import PREFIX, table_length
+from edgechat.models.formats.mlx.vision import PROCESSORS
 from edgechat.models.hub.endpoint import Endpoint
 from edgechat.models.hub.errors import nonsense, unreachable
 from edgechat.models.hub.http.ranged import RangedFile
@@ -95,7 +96,8 @@ def read_remote_contents(
             if file.name.endswith(".safetensors"):
                 left = MAX_TABLES - sum(len(table.data) for table in tables)
                 tables.append(_table(start(file), file, left))
-        return Contents(config_data, tuple(tables))
+        sees = any(file.name.rpartition("/")[2] in PROCESSORS for file in others)
+        return Contents(config_data, tuple(tables), sees=sees)
 
     with _on_the_hub():
         contents = ask_hub(hub, listing.repo, TIME_LIMIT, work)

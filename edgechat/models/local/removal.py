@@ -53,21 +53,18 @@ def removal(model: LocalModel) -> Removal:
     use = use_of(model.path)
     if use is not None and use.is_loaded:
         raise NotRemovable(f"{model.name} is loaded by a running edgechat.", hint="Close it, then try again.")
-    files = tuple(file.path for file in (*model.found.files, *_own_projector(model)))
+    files = tuple(file.path for file in (*model.found.files, *_own_companions(model)))
     return _of_hub(model, files) if model.place is Place.HUB else _of_own(model, files)
 
 
-def _own_projector(model: LocalModel) -> tuple[ModelPartFile, ...]:
-    """Return the projector of a model, if no other model uses it."""
-    projector = model.found.projector
-    if projector is None:
+def _own_companions(model: LocalModel) -> tuple[ModelPartFile, ...]:
+    """Return the projector and the drafting layers of a model, unless another model uses them."""
+    companions = model.found.all_files[len(model.found.files) :]
+    if not companions:
         return ()
-    real = os.path.realpath(projector.path)
-    for other in inventory().models:
-        used = other.found.projector if other.path != model.path else None
-        if used is not None and os.path.realpath(used.path) == real:
-            return ()
-    return (projector,)
+    others = (other.found for other in inventory().models if other.path != model.path)
+    used = {os.path.realpath(file.path) for found in others for file in found.all_files[len(found.files) :]}
+    return tuple(file for file in companions if os.path.realpath(file.path) not in used)
 
 
 def _not_ours(model: LocalModel) -> NotRemovable:

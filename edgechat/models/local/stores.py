@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,6 +56,8 @@ class FoundModel:
     format: Format = "gguf"
     projector: ModelPartFile | None = None
     """The file that makes pictures or sound readable for it; several models may share it."""
+    head: ModelPartFile | None = None
+    """The file of its drafting layers alone (MTP); several quantizations may share it."""
 
     @property
     def path(self) -> Path:
@@ -64,13 +66,13 @@ class FoundModel:
 
     @property
     def size(self) -> int:
-        """Bytes of all files but the projector, which is no part of it."""
+        """Bytes of all files but those of projector and drafting layers, which are no part of it."""
         return sum(file.size for file in self.files)
 
     @property
     def all_files(self) -> tuple[ModelPartFile, ...]:
-        """Its files, and its projector."""
-        return self.files if self.projector is None else (*self.files, self.projector)
+        """Its files, its projector, and its drafting layers."""
+        return (*self.files, *filter(None, (self.projector, self.head)))
 
 
 def all_models(skipped: Skipped) -> Iterator[FoundModel]:
@@ -103,9 +105,9 @@ def found_at(path: Path) -> FoundModel | None:
     place = Place.SHIPPED if ours else Place.ELSEWHERE
     for choice in _choices(files, mixed=True):
         if path.name in choice.file_names:
-            parts, projector = tuple(files[name] for name in choice.file_names), _projector(choice, files)
-            label = str(path.parent / choice.name)
-            return FoundModel(place, label, parts, choice.quant, projector=projector)
+            parts, label = tuple(files[name] for name in choice.file_names), str(path.parent / choice.name)
+            projector, head = _first(choice.projectors, files), _first(choice.heads, files)
+            return FoundModel(place, label, parts, choice.quant, projector=projector, head=head)
     return FoundModel(place, str(path), (file,))
 
 
@@ -148,7 +150,8 @@ def _named_files(place: Place, root: Path, depth: int, skipped: Skipped) -> Iter
             parts,
             choice.quant,
             format=choice.format,
-            projector=_projector(choice, files),
+            projector=_first(choice.projectors, files),
+            head=_first(choice.heads, files),
         )
 
 
@@ -187,7 +190,8 @@ def _repository(folder: Path, repo: str, skipped: Skipped) -> Iterator[FoundMode
                 repo=repo,
                 revision=older,
                 format=choice.format,
-                projector=_projector(choice, files),
+                projector=_first(choice.projectors, files),
+                head=_first(choice.heads, files),
             )
 
 
@@ -235,8 +239,9 @@ def _choices(files: dict[str, ModelPartFile], *, mixed: bool = False) -> tuple[M
     return model_choices((RemoteFile(name, file.size) for name, file in files.items()), mixed=mixed)
 
 
-def _projector(choice: ModelChoice, files: dict[str, ModelPartFile]) -> ModelPartFile | None:
-    return files[choice.projectors[0].name] if choice.projectors else None
+def _first(companions: Sequence[RemoteFile], files: dict[str, ModelPartFile]) -> ModelPartFile | None:
+    """Return the best projector, or drafting layers, of a model."""
+    return files[companions[0].name] if companions else None
 
 
 def _usable_choices(

@@ -29,8 +29,8 @@ def verify(model: LocalModel, on_progress: Callable[[int], None] = lambda _n: No
     hashed = all(file.digest for file in model.found.all_files)
     try:
         read_model(model.path)  # first: a file that is mostly a hole would be hashed for hours
-        if model.found.projector is not None:
-            read_header(model.found.projector.path)
+        for file in model.found.all_files[len(model.found.files) :]:
+            read_header(file.path)
     except ModelFileError as error:
         return Verification(hashed, error.message)
     n_read = 0

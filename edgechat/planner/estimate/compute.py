@@ -33,6 +33,11 @@ def output_bytes(header: ModelHeader, n_outputs: int) -> int:
     return _FLOAT * n_outputs * header.vocab_size
 
 
+def states_bytes(header: ModelHeader, n_rows: int) -> int:
+    """Return the bytes of so many hidden states, from which a model's own layers draft (MTP)."""
+    return _FLOAT * n_rows * header.number("embedding_length_out", header.embedding_length)
+
+
 def widest(header: ModelHeader) -> int:
     """Return the activations of one token inside a feed-forward layer: gate, up and their product."""
     dense = max(header.per_layer("feed_forward_length", (0,)))

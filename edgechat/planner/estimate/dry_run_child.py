@@ -14,10 +14,13 @@ import msgspec
 from edgechat.base.errors import EdgechatError
 from edgechat.base.process import child, spawn
 from edgechat.models.formats.gguf import read_header
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.mtp import stated_layers
 from edgechat.native import breakdown, logs
 from edgechat.native.accelerators.devices import inventory
-from edgechat.native.buffers import Breakdown
+from edgechat.native.buffers import Breakdown, with_head
 from edgechat.native.handles import Context, Model
+from edgechat.native.heads.context import HeadContext
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.dry_run import AnyQuestion, DevicesQuestion, DryRunAnswer, DryRunQuestion
 
@@ -47,26 +50,41 @@ class SkeletonLoader:
 
     def _load(self, question: DryRunQuestion) -> Model:
         params = question.params
-        key = (question.path, params.devices, params.split, params.experts_in_ram, params.rpc)
+        key = (
+            question.path,
+            params.devices,
+            params.split,
+            params.experts_in_ram,
+            params.rpc,
+            params.mtp,
+        )
         if self._model is None or key != self._key:
             self.close()
             path = Path(question.path)
             with self._listening() as self._load_log:
                 self._model = Model(path, params, dry=True)
             if self._portable:
-                self._tensors = {tensor.name: tensor.n_bytes for tensor in read_header(path).tensors}
+                self._tensors = _loaded_tensors(read_header(path), params)
             self._key = key
         return self._model
 
     def _breakdown(self, model: Model, params: LoadParams) -> Breakdown:
-        with self._listening() as lines:
-            context = Context(model, params)
-        try:
-            if self._portable:
-                return breakdown.from_log(model, context, [*self._load_log, *lines], self._tensors)
-            return breakdown.from_map(model, context)
-        finally:
-            context.close()
+        with self._listening() as lines, contextlib.closing(Context(model, params)) as context:
+            alone = self._read(model, context, lines)
+            if not params.mtp:
+                return alone
+            with (
+                self._listening() as of_head,
+                contextlib.closing(HeadContext(model, params, context)) as head,
+            ):
+                drafting = self._read(model, head, of_head)
+        both = with_head(alone.buffers, drafting.buffers)
+        return Breakdown(both, alone.output + drafting.output, alone.n_ctx)
+
+    def _read(self, model: Model, context: Context, lines: list[str]) -> Breakdown:
+        if self._portable:
+            return breakdown.from_log(model, context, [*self._load_log, *lines], self._tensors)
+        return breakdown.from_map(model, context)
 
     def _listening(self) -> contextlib.AbstractContextManager[list[str]]:
         # Some thousand lines for each context: only where they are read.
@@ -77,6 +95,12 @@ class SkeletonLoader:
         if self._model is not None:
             self._model.close()
             self._model = None
+
+
+def _loaded_tensors(header: ModelHeader, params: LoadParams) -> dict[str, int]:
+    """Return the bytes of the tensors that a load reads, by name."""
+    left_out = () if params.mtp else tuple(f"blk.{layer}." for layer in stated_layers(header))
+    return {tensor.name: tensor.n_bytes for tensor in header.tensors if not tensor.name.startswith(left_out)}
 
 
 def main() -> None:

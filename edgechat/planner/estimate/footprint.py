@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import Format, ModelHeader
 from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.estimate import mlx
-from edgechat.planner.estimate.compute import compute_bytes, output_bytes
+from edgechat.planner.estimate.compute import compute_bytes, output_bytes, states_bytes
 from edgechat.planner.estimate.memory import (
     cache_bytes_per_token,
     checkpoint_bytes,
+    head_cache_bytes,
     layer_cache_bytes,
     layer_recurrent_bytes,
     not_in_blocks,
@@ -66,11 +67,25 @@ def _extras(header: ModelHeader, params: LoadParams, program: int) -> Extras:
     keys = layer_cache_bytes(header, cells, params.cache_type, n_seq_max=n, n_ubatch=n_ubatch)
     states = layer_recurrent_bytes(header, n, params.n_rs_seq)
     rows = params.n_batch if params.embeddings else params.n_outputs_max
-    return Extras(
+    extras = Extras(
         cache=[key + state for key, state in zip(keys, states, strict=True)],
         compute=compute_bytes(header, cells, n_seq_max=n, n_outputs=rows, n_ubatch=n_ubatch),
         output=output_bytes(header, rows),
         program=program,
+    )
+    return _drafting(extras, header, params) if params.mtp else extras
+
+
+def _drafting(extras: Extras, header: ModelHeader, params: LoadParams) -> Extras:
+    """Return the same with the context in which the model's own layers draft; see `HeadContext`."""
+    own, n = params.of_head(), params.n_seq_max
+    keys = head_cache_bytes(header, params.context, params.cache_type)
+    n_states = n + 2 * params.n_batch + own.n_ubatch
+    return replace(
+        extras,
+        cache=[one + more for one, more in zip(extras.cache, keys, strict=True)],
+        drafting=compute_bytes(header, own.context, n_seq_max=n, n_outputs=n, n_ubatch=own.n_ubatch),
+        output=extras.output + output_bytes(header, n) + states_bytes(header, n_states),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from edgechat.models.formats.header import Format, GgufArray, ModelHeader
+from edgechat.models.formats.mtp import stated_layers
 from edgechat.models.formats.quants import GgmlType
 from edgechat.native.params import CacheType, LoadParams
 
@@ -69,6 +70,18 @@ def layer_cache_bytes(
     for row in rows(header):
         n_bytes = kind.row_bytes(row.keys) + kind.row_bytes(row.values)
         sizes[row.layer] = n_bytes * (windowed_cells if row.windowed else cells)
+    return tuple(sizes)
+
+
+def head_cache_bytes(header: ModelHeader, n_ctx: int, cache_type: CacheType) -> tuple[int, ...]:
+    """Return the bytes of each layer's keys and values in the context in which a model's own layers draft.
+
+    Windows count as full: too much rather than too little.
+    """
+    kind, sizes = _TYPES[cache_type], [0] * header.n_layers
+    for layer in stated_layers(header):
+        keys, values = _widths(header, header.kv_heads[layer] or max(header.kv_heads), windowed=False)
+        sizes[layer] = padded(n_ctx) * (kind.row_bytes(keys) + kind.row_bytes(values))
     return tuple(sizes)
 
 
@@ -174,7 +187,7 @@ def _recurrent_layers(header: ModelHeader) -> list[bool]:
 
 def _n_layers(header: ModelHeader) -> int:
     """Return the layers an ordinary context runs: without those that only predict further tokens."""
-    return max(0, header.n_layers - header.number("nextn_predict_layers", 0))
+    return stated_layers(header).start
 
 
 def _attention_layers(header: ModelHeader) -> Iterator[tuple[int, int, bool]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from edgechat.models.formats.header import ModelHeader, ModelTensor
+from edgechat.models.formats.mtp import stated_layers
 from edgechat.models.formats.quants import GgmlType
 
 _BLOCK = re.compile(r"blk\.(\d+)\.")
@@ -71,6 +72,8 @@ class ModelShape:
     """Tokens; 0 without such layers."""
     routed: float
     """The share of the experts that a token is routed to; 0 without any."""
+    n_head: int = 0
+    """The last of the layers, which only predict further tokens (MTP)."""
 
     @property
     def has_experts(self) -> bool:
@@ -81,6 +84,12 @@ class ModelShape:
     def parts(self) -> tuple[Layer, ...]:
         """The layers and after them the output: what is split over devices."""
         return (*self.layers, self.output)
+
+    @property
+    def without_head(self) -> ModelShape:
+        """The same where the last layers, which only predict further tokens, stay in the file."""
+        n = len(self.layers) - self.n_head
+        return replace(self, layers=(*self.layers[:n], *[Layer()] * self.n_head)) if self.n_head else self
 
     def scaled(self, factor: float, main_type: GgmlType | None = None) -> ModelShape:
         """Return the shape of the same model in another quantization, its file so many times as large.
@@ -132,7 +141,8 @@ def shape_of(header: ModelHeader) -> ModelShape:
             looked_up.append(tensor)
         else:
             ends.append(tensor)
-    attending = sum(1 for kv in header.kv_heads if kv)
+    n_head = len(stated_layers(header))
+    attending = sum(1 for kv in header.kv_heads[: n - n_head] if kv)
     full = max(1, attending // 6) if header.sliding_window else attending
     tied: list[ModelTensor] = []
     if not header.is_encoder and not any(tensor.name == "output.weight" for tensor in ends):
@@ -147,6 +157,7 @@ def shape_of(header: ModelHeader) -> ModelShape:
         windowed=_attention(header) * (attending - full),
         window=header.sliding_window,
         routed=_routed(header),
+        n_head=n_head,
     )
 
 

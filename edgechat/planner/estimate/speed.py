@@ -47,6 +47,13 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
         """Return the seconds of a token after `depth` others."""
         return self.decode + self.decode_depth * depth
 
+    def call(self, n: int) -> float:
+        """Return the seconds of a call of `n` tokens with nothing before them, of no more than `ROWS` has."""
+        above = next(at for at, rows in enumerate(ROWS) if rows >= n)
+        below = max(0, above - 1)
+        part = (n - ROWS[below]) / max(1, ROWS[above] - ROWS[below])
+        return self.calls[below] + part * (self.calls[above] - self.calls[below])
+
     def prefilling(self, n: int, depth: int = 0) -> float:
         """Return the seconds of `n` tokens of a prompt after `depth` others."""
         return n * (self.prefill + self.prefill_depth * (depth + n / 2))

@@ -66,6 +66,8 @@ class Extras:
     output: int
     """Rows of logits, in RAM."""
     program: int
+    drafting: int = 0
+    """To compute drafts of the model's own layers, on the device of the output."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from edgechat.base.text import mebibytes
 from edgechat.device.profile import DeviceProfile
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.header_reading import read_model
+from edgechat.planner.drafting import AUTO, drafting
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.footprint import footprint_of, may_quantize
@@ -69,6 +70,7 @@ def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> Load
         return requested
     no_less = plan.context >= requested.context and plan.gpu_layers >= requested.gpu_layers
     no_less = no_less and (plan.projector is not None or requested.projector is None)
+    no_less = no_less and (plan.head is not None or requested.head is None)
     return plan if no_less and plan.model_path == requested.model_path else requested
 
 
@@ -122,6 +124,9 @@ def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | Non
         return shorter, f"Texts are limited to {half} tokens, to save memory."
     if plan.embeddings:
         return _with_fewer_gpu_layers(plan)
+    if plan.mtp or plan.head is not None:
+        why = "Its own drafting layers (MTP) are not loaded, to save memory."
+        return _without_head(replace(plan, draft=None, head=None, no_draft=why), header), why
     if plan.draft is not None:
         why = f"The draft model {plan.draft.model_name} is not used, to save memory."
         return replace(plan, draft=None, no_draft=why), why
@@ -138,12 +143,25 @@ def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | Non
         return replace(plan, cache_type="q8_0"), "The KV cache is kept in 8 bits (q8_0), to save memory."
     if plan.projector is not None:
         name = plan.projector.name
-        why = f"Its projector {name} is not loaded, to save memory: the model reads text alone."
+        what = name[:1].upper() + name[1:] if plan.backend == "mlx" else f"Its projector {name}"
+        why = f"{what} is not loaded, to save memory: the model reads text alone."
         return replace(plan, projector=None, no_vision=why), why
     if plan.context > _LEAST_CONTEXT:
         half = max(_LEAST_CONTEXT, plan.context // 2 // CELLS * CELLS)
         return replace(plan, context=half), f"The context is reduced to {half} tokens, to save memory."
     return _with_fewer_gpu_layers(plan)
+
+
+def _without_head(plan: LoadPlan, header: ModelHeader) -> LoadPlan:
+    """Return the plan without the model's own drafting layers, and as if these had never been considered."""
+    others = drafting(header, AUTO)
+    return msgspec.structs.replace(
+        plan,
+        mtp=False,
+        n_rs_seq=others.n_rs_seq,
+        n_outputs_max=plan.n_seq_max + others.drafted,
+        ngrams=others.drafted > 0,
+    )
 
 
 def _with_fewer_gpu_layers(plan: LoadPlan) -> tuple[LoadPlan, str] | None:

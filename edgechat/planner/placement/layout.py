@@ -80,7 +80,7 @@ def _filled(shape: ModelShape, extras: Extras, budget: Budget, experts_in_ram: i
     counts: dict[str, int] = {}
     left = len(sizes)
     for card in reversed(budget.cards):
-        room = card.budget - extras.compute
+        room = card.budget - extras.compute - (extras.drafting if left == len(sizes) else 0)
         begun = left
         while left and sizes[left - 1] <= room:
             room -= sizes[left - 1]
@@ -105,6 +105,7 @@ def estimated(shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Ne
         weights[RAM if layer < layout.experts_in_ram else device] += part.experts
         caches[device] += cache
     needs = {name: Needs(weights[name], caches[name], extras.compute) for name in names}
+    needs[device_names[-1]] += Needs(compute=extras.drafting)
     needs[RAM] += Needs(compute=extras.output, program=extras.program)
     return needs
 

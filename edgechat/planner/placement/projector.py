@@ -10,17 +10,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
+from edgechat.device.mlx import missing_vision
 from edgechat.device.speed import ROWS, DeviceSpeed
+from edgechat.models.formats.header import ModelHeader
+from edgechat.models.formats.mlx.tower import tower_of
 from edgechat.models.formats.modalities import Modality, modalities
-from edgechat.models.formats.projector import ProjectorHeader
+from edgechat.models.formats.projector import ProjectorHeader, read_for
 from edgechat.models.formats.quants import GgmlType
 from edgechat.planner.placement import projector_memory
 from edgechat.planner.placement.budget import RAM, Budget, Needs, together
 from edgechat.planner.placement.projector_memory import Picture
 
+TOWER = "its vision tower"
+"""What the plan of an MLX model calls what it sees with."""
 ANSWER = 256
 """Tokens of the answer to the question about a picture by which places are compared."""
 
@@ -67,6 +73,18 @@ class ProjectorPlan(msgspec.Struct, frozen=True, kw_only=True):
     def unused_bytes(self, memory: str) -> int:
         """Return what it may not have taken yet of one memory, because no picture came."""
         return self.host_bytes * (memory == RAM) + self.compute_bytes * (memory == (self.device or RAM))
+
+
+def header_beside(model: ModelHeader, path: Path | None) -> tuple[ProjectorHeader | None, str]:
+    """Return the header of what makes pictures or sound readable for a model, or None and why there is none.
+
+    path: the projector beside a GGUF file. An MLX model has a tower in its own folder.
+    """
+    if model.format != "mlx":
+        return read_for(model, path) if path is not None else (None, "")
+    tower, problem = tower_of(model)
+    problem = problem or (missing_vision() if tower is not None else "")
+    return (None, problem) if problem else (tower, "")
 
 
 @dataclass(frozen=True, slots=True)

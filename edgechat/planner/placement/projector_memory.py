@@ -24,6 +24,8 @@ _TABLES = 16 << 20
 """Bytes of the tables of graph and scheduler of one encoder (8,192 nodes)."""
 _PIXEL = 3 * (_FLOAT + 1)
 """Bytes of a pixel of the picture as it is handed on, and of the numbers that are made of it."""
+_MLX_VLM = 32 << 20
+"""Bytes of mlx-vlm and its processors, beyond mlx-lm; 24 MB were measured on Linux."""
 _NON_CAUSAL = {"gemma3", "gemma4uv", "gemma4v", "deepseek4v"}
 """Whose pictures attend to themselves in both directions (mtmd_decode_use_non_causal): one call computes all
 tokens of one, and llama.cpp aborts if n_ubatch is less."""
@@ -161,7 +163,18 @@ def compute_bytes(projector: ProjectorHeader, picture: Picture, *, on_cpu: bool)
             position = _FLOAT * _numbers(encoder, is_gated=_is_gated(projector, prefix))
             copied = _HALF * max(encoder.feed_forward_length, encoder.embedding_length) if on_cpu else 0
             total += n * (position + copied) + _TABLES
-    return total
+    return total + (_written_by_mlx(projector, picture.patches) if projector.header.format == "mlx" else 0)
+
+
+def _written_by_mlx(projector: ProjectorHeader, n: int) -> int:
+    """Return the bytes that MLX writes down besides: one layer's scores, and what each layer gave.
+
+    One float a score was measured on a processor; Metal writes none where it knows the size of the heads.
+    """
+    assert projector.vision is not None
+    size = max((t.type.row_bytes(1) for t in projector.header.tensors if len(t.shape) == 1), default=_HALF)
+    streams = n * projector.vision.embedding_length * projector.vision.n_layers
+    return size * (projector.number("vision.attention.head_count", 16) * n**2 + streams) + _MLX_VLM
 
 
 def host_bytes(picture: Picture, width: int) -> int:

@@ -15,10 +15,11 @@ from edgechat.base.errors import HubError, ModelFileError, ModelNotFound
 from edgechat.base.text import one_line
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.models.choices import ModelChoice, RemoteFile
+from edgechat.models.formats.gguf import read_header
 from edgechat.models.formats.header import Format, ModelHeader
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.formats.modalities import senses
-from edgechat.models.formats.projector import read_for
+from edgechat.models.formats.mtp import HeadFile, misfit
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.listing import RemoteModel, resolve_remote
 from edgechat.models.hub.names import parse_model_name
@@ -29,11 +30,12 @@ from edgechat.models.local.scan import ModelPartFile
 from edgechat.models.local.stores import found_at, is_model_folder
 from edgechat.models.shipped import shipped_header, shipped_quants, shipped_size
 from edgechat.models.shipped_mlx import mlx_header_of
-from edgechat.planner.placement.projector import ProjectorFile
+from edgechat.planner.placement.projector import TOWER, ProjectorFile, header_beside
 from edgechat.planner.request import BACKENDS
 from edgechat.settings import Backend
 
 FoundProjector = tuple[ProjectorFile | None, str]
+FoundHead = tuple[HeadFile | None, str]
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,9 @@ class Variant:
     projector: Callable[[], FoundProjector] = lambda: (None, "")
     """Reads the header of what makes pictures or sound readable for it, once, over the network where it has
     to. Without one it returns why, as a sentence, if the model could see or hear."""
+    head: Callable[[], FoundHead] = lambda: (None, "")
+    """Reads the header of its drafting layers in a file of their own, once, as that of a projector; without
+    them it returns why the file beside it cannot be used, if there is one."""
 
     @property
     def backend(self) -> Backend:
@@ -94,7 +99,8 @@ def of_local(model: LocalModel) -> Variant:
     """Return a model that is on this machine."""
     name = model.entry.name if model.entry is not None else model.name
     found = model.found
-    variant = _of_file(model.path, name, model.quant, model.entry, model.size, found.format, found.projector)
+    variant = _of_file(model.path, name, model.quant, model.entry, model.size, found.format)
+    variant = _with_companions(variant, found.projector, found.head)
     if not model.missing_modalities:
         return variant
     missing = (
@@ -174,8 +180,8 @@ def of_path(name: str) -> Variant:
     resolved = resolve(name)
     stored = found_at(resolved.path)
     size, format = (stored.size, stored.format) if stored else (0, "gguf")
-    projector = stored.projector if stored else None
-    return _of_file(resolved.path, resolved.name, None, resolved.entry, size, format, projector)
+    variant = _of_file(resolved.path, resolved.name, None, resolved.entry, size, format)
+    return _with_companions(variant, stored.projector, stored.head) if stored else variant
 
 
 def _of_file(
@@ -185,18 +191,54 @@ def _of_file(
     entry: CatalogueEntry | None,
     size: int,
     format: Format,
-    projector: ModelPartFile | None,
 ) -> Variant:
-    header = cache(partial(read_model, path))
-    variant = Variant(name, quant, size, header, path, entry, format)
-    if projector is None:
-        return variant
-    return replace(variant, projector=cache(lambda: _local_projector(header(), projector.path)))
+    return Variant(name, quant, size, cache(partial(read_model, path)), path, entry, format)
 
 
-def _local_projector(header: ModelHeader, path: Path) -> FoundProjector:
-    projector, problem = read_for(header, path)
+def _with_companions(
+    variant: Variant, projector: ModelPartFile | None, head: ModelPartFile | None
+) -> Variant:
+    if projector is not None:
+        variant = replace(
+            variant, projector=cache(lambda: _projector_beside(variant.header(), projector.path))
+        )
+    elif variant.format == "mlx":
+        variant = replace(variant, projector=cache(lambda: _tower(variant.header(), variant.path)))
+    if head is not None:
+        variant = replace(variant, head=cache(lambda: _local_head(variant.header(), head.path)))
+    return variant
+
+
+def _local_head(header: ModelHeader, path: Path) -> FoundHead:
+    head, why_not = _head(path.name, lambda: read_header(path), header)
+    return replace(head, path=str(path)) if head is not None else None, why_not
+
+
+def remote_head(remote: RemoteModel, file: RemoteFile, header: ModelHeader) -> FoundHead:
+    """Return drafting layers on the hub for the model with this header, or None and why they are not used."""
+    return _head(file.name.rpartition("/")[2], lambda: remote.companion(file), header)
+
+
+def _head(name: str, read: Callable[[], ModelHeader], header: ModelHeader) -> FoundHead:
+    try:
+        head = read()
+        problem = misfit(head, header)
+    except (HubError, ModelFileError) as error:
+        return None, f"Its drafting layers in {one_line(name)} cannot be used: {error.message}"
+    if problem:
+        return None, f"The drafting layers in {one_line(name)} do not belong to this model: {problem}."
+    return HeadFile(one_line(name), head), ""
+
+
+def _projector_beside(header: ModelHeader, path: Path) -> FoundProjector:
+    projector, problem = header_beside(header, path)
     return (ProjectorFile(path.name, projector, str(path)), "") if projector is not None else (None, problem)
+
+
+def _tower(header: ModelHeader, folder: Path | None) -> FoundProjector:
+    """Return what an MLX model sees with; folder: None where it is not on this machine."""
+    tower, problem = header_beside(header, None)
+    return (ProjectorFile(TOWER, tower, str(folder or "")), "") if tower is not None else (None, problem)
 
 
 def remote_projector(remote: RemoteModel, file: RemoteFile, header: ModelHeader) -> FoundProjector:
@@ -245,6 +287,7 @@ def of_choices(
                 header=(header := cache(partial(remote.header, choice))),
                 format=choice.format,
                 projector=cache(partial(_projector_of_choice, remote, choice, header)),
+                head=cache(partial(_head_of_choice, remote, choice, header)),
             ),
             choice,
         )
@@ -255,4 +298,10 @@ def of_choices(
 def _projector_of_choice(
     remote: RemoteModel, choice: ModelChoice, header: Callable[[], ModelHeader]
 ) -> FoundProjector:
+    if choice.format == "mlx":
+        return _tower(header(), None)
     return remote_projector(remote, choice.projectors[0], header()) if choice.projectors else (None, "")
+
+
+def _head_of_choice(remote: RemoteModel, choice: ModelChoice, header: Callable[[], ModelHeader]) -> FoundHead:
+    return remote_head(remote, choice.heads[0], header()) if choice.heads else (None, "")

@@ -15,19 +15,20 @@ from edgechat.base.errors import DoesNotFit, HubError, ModelFileError, NotADraft
 from edgechat.models.choices import ModelChoice, RemoteFile
 from edgechat.models.formats.header import Format, ModelHeader
 from edgechat.models.formats.modalities import Modality
+from edgechat.models.formats.mtp import can_draft
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.listing import RemoteModel
 from edgechat.models.request import ModelRequest
 from edgechat.models.shipped import shipped_header
 from edgechat.models.shipped_mlx import mlx_header_of
-from edgechat.planner.draft_plan import drafted, without_draft
-from edgechat.planner.drafting import asks_for_drafts
+from edgechat.planner.draft_plan import check_head, drafted, without_draft
+from edgechat.planner.drafting import MTP, asks_for_drafts
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.machine import Machine, MachineDescription, in_words, machine_for
 from edgechat.planner.placement.backends import runnable
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import DraftCandidate
-from edgechat.planner.ranking.candidates import Variant, of_choices, remote_projector
+from edgechat.planner.ranking.candidates import Variant, of_choices, remote_head, remote_projector
 from edgechat.planner.ranking.ranked_file import RankedFile
 from edgechat.planner.ranking.ranking import choose, first_that_fits, rate, rated
 from edgechat.planner.request import PlanRequest
@@ -65,6 +66,8 @@ class DownloadChoice:
     """Why there is none although one was wanted."""
     projector: RemoteFile | None = None
     """What makes pictures or sound readable for the model."""
+    head: RemoteFile | None = None
+    """The model's drafting layers in a file of their own, if they draft for it."""
     modalities: tuple[Modality, ...] = ()
     """Which of them it is for."""
     no_vision: str = ""
@@ -77,14 +80,16 @@ def pick(
     projector_of: Callable[[RepoSource, ModelChoice], RemoteFile | None],
     draft_of: Callable[[Format], tuple[RepoSource | None, str]],
     request: PlanRequest,
+    *,
+    insists: bool = False,
 ) -> DownloadChoice:
     """Choose among the models of repositories.
 
     begun: how far an earlier download of a model came; of those with the best verdict the one that came
     furthest is taken. projector_of: which projector a model would get. draft_of: where the draft model for a
     format is, or why there is none; it is taken if it fits in addition, and, unless it was requested, is much
-    smaller.
-    Raises HubError, ModelFileError, BackendMissing, SettingsError.
+    smaller and the model does not draft by itself (MTP). insists: see `draft_plan.with_draft`.
+    Raises NotADraft, DoesNotFit, HubError, ModelFileError, BackendMissing, SettingsError.
     """
     with DryRun() as dry:
         machine = machine_for(MachineDescription(), dry)
@@ -108,15 +113,26 @@ def pick(
         variant = replace(chosen.variant, header=lambda: header)
         file = projector_of(source, choice) if request.vision else None
         projector, no_vision = remote_projector(source.remote, file, header) if file else (None, "")
+        if choice.format == "mlx" and request.vision:
+            projector, no_vision = variant.projector()
         variant = replace(variant, projector=lambda: (projector, no_vision))
-        if projector is not None or not _makes_same_plan(header, chosen.variant.header()):
+        drafting = choice.heads[0] if choice.heads and not can_draft(header) else None
+        head = remote_head(source.remote, drafting, header) if drafting is not None else (None, "")
+        variant = replace(variant, head=lambda: head)
+        changed = projector is not None or head[0] is not None
+        if changed or not _makes_same_plan(header, chosen.variant.header()):
             chosen = _replanned(chosen, rate(variant, machine, request))
         picked = DownloadChoice(source, choice, described, chosen.plan, chosen.why_not, no_vision=no_vision)
         if projector is not None:
             picked = replace(picked, projector=file, modalities=projector.header.modalities)
+        if picked.plan is not None and request.draft == MTP and insists:
+            check_head(picked.plan, variant)
+        if picked.plan is not None and picked.plan.head is not None:
+            return replace(picked, head=drafting if picked.plan.draft is not None else None)
         small, no_draft = draft_of(choice.format)
         if small is None:
-            return replace(picked, no_draft=no_draft)
+            without_head = picked.plan.no_draft if picked.plan and request.draft == MTP else ""
+            return replace(picked, no_draft=no_draft or without_head)
         return _drafted(picked, variant, machine, request, small)
 
 

@@ -91,7 +91,7 @@ def download_bytes(option: RankedFile) -> int:
     if variant.path is not None:
         return 0
     draft = entry_of(variant.entry.draft) if variant.entry is not None and variant.entry.draft else None
-    drafts = plan is not None and plan.ngrams
+    drafts = plan is not None and plan.ngrams and plan.head is None
     return variant.size + (_size_of(draft, variant.format) if draft is not None and drafts else 0)
 
 

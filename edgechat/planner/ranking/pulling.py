@@ -29,7 +29,7 @@ from edgechat.models.hub.download import DownloadObserver, FetchedFile, download
 from edgechat.models.hub.listing import resolve_remote
 from edgechat.models.local.resolve import local_files, resolve
 from edgechat.models.request import ModelRequest, matching_choices, parse_request
-from edgechat.planner.drafting import AUTO, NGRAM, NONE
+from edgechat.planner.drafting import AUTO, MTP, NGRAM, NONE
 from edgechat.planner.machine import current_profile
 from edgechat.planner.placement.backends import weighs_mlx
 from edgechat.planner.ranking.download_choice import DownloadChoice, RepoSource, pick
@@ -45,11 +45,13 @@ class PullPart:
     choice: ModelChoice
     projector: RemoteFile | None = None
     """What comes with it, to make pictures or sound readable for it."""
+    head: RemoteFile | None = None
+    """Its drafting layers in a file of their own (MTP), which come with it too."""
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        """Its files, and its projector: which comes last, and so is linked into the cache first."""
-        return self.choice.files if self.projector is None else (*self.choice.files, self.projector)
+        """Its files, and what comes with it: last, and so is linked into the cache first."""
+        return (*self.choice.files, *filter(None, (self.projector, self.head)))
 
     @property
     def model_path(self) -> Path:
@@ -135,12 +137,14 @@ def decide(
 ) -> PullDecision | LocalModelEntry:
     """Return what a pull would download; `tell` is called with the progress.
 
-    draft: 'auto', 'none' or the name of a model; None: as settings.toml says, else auto. backend: must match
-    `want`; None: the one that suits this machine best. vision: the model's projector too, if it has one.
-    Raises HubError, ModelNotFound, ModelFileError, BackendMissing, SettingsError.
+    draft: 'auto', 'none', 'mtp', 'ngram' or the name of a model; None: as settings.toml says, else auto.
+    backend: must match `want`; None: the one that suits this machine best. vision: the model's projector
+    too, if it has one.
+    Raises HubError, ModelNotFound, ModelFileError, BackendMissing, SettingsError; NotADraft or DoesNotFit
+    where 'mtp' was requested and the model does not draft with layers of its own.
     """
     config = settings.load()
-    wish = draft or (config.draft if config.draft in (NONE, NGRAM) else AUTO)
+    wish = draft or (config.draft if config.draft in (NONE, NGRAM, MTP) else AUTO)
     request = with_settings(PlanRequest(draft=wish, backend=backend, vision=vision), config)
     wants = _wants(want, request)
     try:
@@ -151,9 +155,14 @@ def decide(
         return _from_memory(sources, sources[0].remote.unasked, vision=vision)
     tell("inspecting this machine and the model's header")
     picked = pick(
-        sources, _begun, _projector, lambda format: _draft(wish, want, format, config.offline), request
+        sources,
+        _begun,
+        _projector,
+        lambda format: _draft(wish, want, format, config.offline),
+        request,
+        insists=draft is not None,
     )
-    parts = [PullPart(picked.source, picked.choice, picked.projector)]
+    parts = [PullPart(picked.source, picked.choice, picked.projector, picked.head)]
     if picked.draft is not None:
         parts.append(PullPart(*picked.draft))
     return PullDecision(tuple(parts), tuple(part.missing() for part in parts), picked, picked.no_draft)
@@ -209,7 +218,7 @@ def _source(want: ModelRequest, offline: bool) -> RepoSource:
 
 def _draft(wish: str, want: ModelRequest, format: Format, offline: bool) -> tuple[RepoSource | None, str]:
     """Return the repository of the draft model, in the model's own format, or why there is none."""
-    if wish in (NONE, NGRAM):
+    if wish in (NONE, NGRAM, MTP):
         return None, ""
     if wish != AUTO:
         return _source(parse_request(wish, format=format), offline), ""

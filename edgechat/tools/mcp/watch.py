@@ -50,7 +50,9 @@ class Watch:
 
     def end_soon(self) -> None:
         """End both unless they end by themselves: the program is gone, or wants no more."""
-        threading.Timer(GRACE_SECONDS, self._kill_and_exit).start()
+        timer = threading.Timer(GRACE_SECONDS, self._kill_and_exit)
+        timer.daemon = True
+        timer.start()
 
     def _kill_and_exit(self) -> NoReturn:
         self._kill()

@@ -12,7 +12,7 @@ from edgechat.engine.snapshot import DraftingState, Snapshot
 from edgechat.engine.types import Finished, ModelInfo, SpeculationStats
 from edgechat.tui.engine_room.section import LABEL, NO_MODEL, Section, row, table, wrapped
 
-_NAMES = {"model": "the model", "ngram": "n-grams"}
+_NAMES = {"model": "the model", "mtp": "own layers", "ngram": "n-grams"}
 
 
 class DraftsSection(Section):

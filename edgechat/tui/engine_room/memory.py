@@ -71,8 +71,10 @@ class MemorySection(Section):
     def _other_memory(self) -> list[Content]:
         """Return what is planned besides the model itself, and the total memory of the worker."""
         plan, info, lines = self._plan, self._info, []
-        if plan is not None and plan.draft is not None and plan.draft.total_bytes:
+        if plan is not None and plan.head is None and plan.draft is not None and plan.draft.total_bytes:
             lines.append(row("draft model", mebibytes(plan.draft.total_bytes), (" planned", ".faint")))
+        if plan is not None and plan.head is not None:
+            lines.append(row("MTP layers", mebibytes(plan.head.total_bytes), (" of that", ".faint")))
         projector = plan.projector if plan is not None else None
         if projector is not None:
             lines.append(row("projector", mebibytes(projector.total_bytes), (" planned", ".faint")))

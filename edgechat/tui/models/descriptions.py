@@ -8,7 +8,7 @@ from textual.content import Content
 
 from edgechat.base.text import figure, mebibytes, one_line, printable, rough_seconds, seconds
 from edgechat.models.quality import quality_class
-from edgechat.planner.plan import DeviceMemory, LoadPlan
+from edgechat.planner.plan import OWN_LAYERS, DeviceMemory, LoadPlan
 from edgechat.planner.ranking.first_models import ASSUMED_RATE, FirstModel
 from edgechat.tui.models.items import BEST, ModelGroup, ModelItem, speed
 
@@ -57,6 +57,8 @@ def _facts(item: ModelItem) -> Iterator[str]:
     if item.senses:
         yield item.senses
     if item.row is not None:
+        if item.row.glance.mtp:
+            yield "has layers to draft with (MTP)"
         yield item.row.model.place.value
         if item.row.glance.n_params:
             n = item.row.glance.n_params
@@ -95,7 +97,9 @@ def _plan_facts(item: ModelItem, plan: LoadPlan) -> Iterator[Content]:
     quality = quality_class(plan.quant)
     if quality is not None:
         yield _fact("Quality", quality.label)
-    if plan.draft is not None:
+    if plan.head is not None:
+        yield _fact("Draft", f"{OWN_LAYERS}, {mebibytes(plan.head.total_bytes)}")
+    elif plan.draft is not None:
         yield _fact("Draft", f"{plan.draft.model_name}, {mebibytes(plan.draft.total_bytes)}")
     elif plan.ngrams:
         yield _fact("Draft", "n-grams of the conversation")

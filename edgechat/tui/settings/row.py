@@ -214,7 +214,8 @@ class SettingRow(Vertical, can_focus=True):
         if self.entry.path not in (("model",), ("draft",)):
             return None
         with contextlib.suppress(EdgechatError):
-            return SuggestFromList([model.name for model in catalogue()], case_sensitive=False)
+            words = ["mtp", "ngram"] if self.entry.path == ("draft",) else []
+            return SuggestFromList([*words, *[model.name for model in catalogue()]], case_sensitive=False)
         return None
 
     def action_step(self, by: int) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import os
 import selectors
+import struct
+import termios
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
@@ -14,18 +18,21 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
 from edgechat.base.text import is_text
+from edgechat.tui.terminal.replies import ReplyReader, TerminalReply
 
 _TICK = 0.1
 """Seconds after which a key that may begin a sequence (Escape) stands for itself."""
 _READ_BYTES = 1 << 14
 _MOST_PASTED = 1 << 25
 """Characters of one paste; the rest is dropped."""
+_WAIT = 0.005
+"""Seconds between two looks at whether the terminal has taken what was written."""
 _MOST_CELLS = 300_000
 """The largest plausible terminal, in cells: a larger one would take minutes to lay out."""
 
 
 class TerminalInput:
-    """Turns the bytes that a terminal sends into events.
+    """Turns the bytes that a terminal sends into events and replies.
 
     Bytes that are not UTF-8 become �, and sequences at which Textual's parser fails are dropped. A paste is
     text up to its end, whereas Textual's parser takes what follows an ESC in it for keys, Enter among them.
@@ -34,6 +41,7 @@ class TerminalInput:
     def __init__(self) -> None:
         self._decode = getincrementaldecoder("utf-8")("replace").decode
         self._parser = XTermParser()
+        self._replies = ReplyReader()
         self._last = ""
         """The last characters, as many as the sequence that begins a paste has."""
         self._pasted: list[str] | None = None
@@ -53,11 +61,27 @@ class TerminalInput:
                 self._reset_parser()  # it waits for the end of this sequence
                 self._pasted = []
             else:
-                yield from self._parse(partial(self._parser.feed, text[at]))
+                yield from self._take(text[at])
             at += 1
+
+    def _take(self, letter: str) -> Iterator[Message]:
+        """Yield the reply, or the events, that a letter completes."""
+        was_inside = self._replies.is_inside
+        taken = self._replies.feed(letter)
+        if isinstance(taken, TerminalReply):
+            yield taken
+        elif self._replies.is_inside and not was_inside:
+            self._reset_parser()  # it has got the ESC
+        else:
+            yield from self._keys(taken)
+
+    def _keys(self, text: str) -> Iterator[Message]:
+        for letter in text:
+            yield from self._parse(partial(self._parser.feed, letter))
 
     def tick(self) -> Iterator[Message]:
         """Yield the events of the silence since the last bytes."""
+        yield from self._keys(self._replies.tick())
         yield from self._parse(self._parser.tick)
 
     def _paste(self, pasted: list[str], text: str, at: int) -> Generator[Message, None, int]:
@@ -101,6 +125,27 @@ def _is_plausible(message: events.Resize) -> bool:
 
 class TerminalDriver(LinuxDriver):
     """Textual's driver, with `TerminalInput` between the terminal and the app."""
+
+    @property
+    def cell_size(self) -> tuple[int, int] | None:
+        """The width and height of a cell, in pixels; None if the terminal does not tell them."""
+        try:
+            size = fcntl.ioctl(self.fileno, termios.TIOCGWINSZ, bytes(8))
+        except OSError:
+            return None
+        rows, columns, width, height = struct.unpack("HHHH", size)
+        return (width // columns, height // rows) if min(rows, columns) and width and height else None
+
+    async def drained(self) -> bool:
+        """Wait until all that was written has gone out; a slow terminal gets frames in between.
+
+        Returns False while the app is suspended: what is written then never goes out.
+        """
+        while (writer := self._writer_thread) is not None and writer.is_alive():
+            if writer._queue.empty():
+                return True
+            await asyncio.sleep(_WAIT)
+        return False
 
     def run_input_thread(self) -> None:
         terminal_input = TerminalInput()

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
+from rich.style import Style as RichStyle
 from textual import events
 from textual.content import Content
+from textual.errors import NoWidget
 from textual.geometry import Size
 from textual.message import Message
 from textual.selection import Selection
@@ -131,6 +133,8 @@ class UserPiece(Piece):
         """Of a picture: a third of the screen, once that is known."""
         self.thumbnails: dict[ThumbnailKey, Thumbnail] = {}
         """Of the images, those that have been made, while it is near the screen."""
+        self.pictures: dict[ThumbnailKey, tuple[Strip, ...]] = {}
+        """Those that have been asked for, with their cells once the terminal has them."""
         self.rows: dict[int, tuple[ThumbnailKey, int]] = {}
         """The lines that show rows of pictures, as they were last laid out."""
 
@@ -144,7 +148,7 @@ class UserPiece(Piece):
         return UserSheet(self)
 
     def unmount(self) -> Sheet | None:
-        self.thumbnails = {}
+        self.thumbnails, self.pictures = {}, {}
         return super().unmount()
 
     def estimate(self, width: int) -> int:
@@ -339,6 +343,14 @@ class UserSheet(PieceSheet):
             self.sheet = sheet
             self.wanted = wanted
 
+    class PictureWanted(Message):
+        """An image is drawn, of which a terminal may show more than its thumbnail: see `show_picture`."""
+
+        def __init__(self, sheet: UserSheet, wanted: ThumbnailKey) -> None:
+            super().__init__()
+            self.sheet = sheet
+            self.wanted = wanted
+
     def __init__(self, piece: UserPiece) -> None:
         super().__init__(piece)
         self._user = piece
@@ -348,6 +360,35 @@ class UserSheet(PieceSheet):
         self._user.thumbnails |= made
         self.changed()
         self.redraw()
+
+    @property
+    def pictures(self) -> list[ThumbnailKey]:
+        """The images of which pictures have been asked for; none once the piece is far from the screen."""
+        return list(self._user.pictures) if self._user.sheet is self else []
+
+    def show_picture(self, key: ThumbnailKey, lines: tuple[Strip, ...]) -> None:
+        """Show these cells in the place of a thumbnail."""
+        if key in self.pictures:
+            self._user.pictures[key] = lines
+            self.redraw()
+
+    def forget_picture(self, key: ThumbnailKey) -> None:
+        """Show the thumbnail again, and ask anew when it is drawn."""
+        if key in self.pictures:
+            del self._user.pictures[key]
+            self.redraw()
+
+    def is_seen(self, key: ThumbnailKey) -> bool:
+        """Return whether a row of an image is on the screen."""
+        if key not in self.pictures or not self.is_attached:
+            return False
+        try:
+            geometry = self.screen.find_widget(self)
+        except NoWidget:
+            return False
+        top = geometry.region.y + self.gutter.top
+        rows = [top + y for y, (shown, _) in self._user.rows.items() if shown == key]
+        return any(y in geometry.visible_region.line_range for y in rows)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         most_rows = max(1, viewport.height // 3)
@@ -372,10 +413,24 @@ class UserSheet(PieceSheet):
         strip = super()._draw(line, y, style, selected)
         if y in self._user.rows:
             key, row = self._user.rows[y]
-            thumbnail = self._user.thumbnails.get(key)
-            if thumbnail is not None and thumbnail.lines:
-                return Strip.join([strip, thumbnail.lines[row]])
+            lines = self._cells(key)
+            if lines:
+                ground = RichStyle(bgcolor=style.rich_style.bgcolor)
+                return Strip.join([strip, lines[row].apply_style(ground)])
         return strip
+
+    def _cells(self, key: ThumbnailKey) -> tuple[Strip, ...]:
+        """Return the cells that show an image, and ask for its picture."""
+        thumbnail = self._user.thumbnails.get(key)
+        if thumbnail is None or not thumbnail.lines:
+            return ()
+        if key not in self._user.pictures:
+            self._user.pictures[key] = ()
+            self.call_later(self._want_picture, key)
+        return self._user.pictures[key] or thumbnail.lines
+
+    def _want_picture(self, key: ThumbnailKey) -> None:
+        self.post_message(self.PictureWanted(self, key))
 
 
 class FoldedSheet(PieceSheet):

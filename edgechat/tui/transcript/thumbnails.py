@@ -1,8 +1,8 @@
 """Images in the transcript: each cell shows two pixels, one above the other, by ▀ in the colours of both.
 
-textual-image would draw them finer where a terminal has a protocol for that. But it asks the terminal for one
-as it is imported, and reads the answer itself, which is possible only before the app reads the keys: at every
-start. It also decodes files in the app's own process, and encodes Sixel again for each line that is scrolled.
+`terminal.pictures` shows them finer where a terminal can. textual-image is not used for it: it asks the
+terminal as it is imported and reads the answer itself, decodes files in the app's own process, and writes
+past the driver.
 """
 
 from __future__ import annotations
@@ -82,12 +82,29 @@ class Thumbnails:
             self._close_when_idle()
         return thumbnail
 
+    async def pixels(self, digest: str, box: tuple[int, int]) -> Pixels | None:
+        """Return an image scaled down to fit into a box, in pixels; None if it cannot be had."""
+        async with self._working:
+            try:
+                library = await self._library()
+                return await asyncio.to_thread(self._decode, library, digest, 4 * box[0] * box[1], box)
+            except EdgechatError:  # the thumbnail tells of it
+                return None
+            finally:
+                self._close_when_idle()
+
     async def _made(self, digest: str, size: ThumbnailSize) -> Thumbnail:
         try:
             library = await self._library()
         except EdgechatError:  # of the store, of which the rest of the app tells
             return Thumbnail(problem="cannot be read")
-        return await asyncio.to_thread(self._draw, library, digest, size)
+        try:
+            pixels = await asyncio.to_thread(self._decode, library, digest, _MOST_PIXELS)
+        except ImageError:
+            return Thumbnail(problem="cannot be decoded")
+        if pixels is None:
+            return Thumbnail(problem="is not on this machine any more")
+        return Thumbnail(await asyncio.to_thread(lines_of, pixels, size))
 
     async def close(self) -> None:
         """End the process that decodes, if it runs."""
@@ -104,18 +121,16 @@ class Thumbnails:
         loop = asyncio.get_running_loop()
         self._idle = loop.call_later(_IDLE_SECONDS, lambda: loop.create_task(self.close()))
 
-    def _draw(self, library: ImageLibrary, digest: str, size: ThumbnailSize) -> Thumbnail:
+    def _decode(
+        self, library: ImageLibrary, digest: str, most_pixels: int, box: tuple[int, int] | None = None
+    ) -> Pixels | None:
         from edgechat.base.images.decoding import Decoder
 
         image = library.get(digest)
         if image is None:
-            return Thumbnail(problem="is not on this machine any more")
+            return None
         self._decoder = self._decoder or Decoder()
-        try:
-            pixels = self._decoder.pixels(Path(image.path), most_pixels=_MOST_PIXELS)
-        except ImageError:
-            return Thumbnail(problem="cannot be decoded")
-        return Thumbnail(lines_of(pixels, size))
+        return self._decoder.pixels(Path(image.path), most_pixels=most_pixels, box=box)
 
 
 def lines_of(pixels: Pixels, size: ThumbnailSize) -> tuple[Strip, ...]:

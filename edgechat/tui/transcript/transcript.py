@@ -83,6 +83,9 @@ class Transcript(VerticalScroll):
 
         lines: int
 
+    class Replaced(Message):
+        """Another list of pieces is shown."""
+
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.pieces: list[Piece] = []
@@ -133,6 +136,7 @@ class Transcript(VerticalScroll):
         self.pieces, self._first, self._last, self._reading = pieces, 0, 0, (0, 0)
         self.rearrange(list(pieces))
         self.anchor()
+        self.post_message(self.Replaced())
         if turn:
             self.point_at(turn)
 

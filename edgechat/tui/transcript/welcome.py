@@ -193,6 +193,8 @@ def _where(plan: LoadPlan) -> str:
 
 
 def _drafts(plan: LoadPlan) -> str:
-    drafters = [one_line(plan.draft.model_name, 40)] if plan.draft is not None else []
+    small = plan.draft if plan.head is None else None
+    drafters = [one_line(small.model_name, 40)] if small is not None else []
+    drafters += ["its own layers (MTP)"] if plan.mtp or plan.head is not None else []
     drafters += ["n-grams of the conversation"] if plan.ngrams else []
     return " and ".join(drafters) or "none"

@@ -287,15 +287,33 @@ def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux limits address space")
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "box", "expected"),
+    [
+        ((640, 320), (200, 200), (200, 100)),
+        ((64, 32), (200, 200), (64, 32)),
+        ((3000, 2000), (300, 20), (30, 20)),
+        ((5000, 10), (100, 100), (100, 1)),
+    ],
+)
+def test_an_image_is_scaled_down_to_fit_into_a_box(
+    size: tuple[int, int], box: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    with Decoder() as decoder:
+        found = decoder.pixels(encoded(quadrants(*size), "PNG"), most_pixels=4 * box[0] * box[1], box=box)
+    assert (found.width, found.height) == expected
+    assert len(found.rgb) == 3 * found.width * found.height
+
+
 def test_memory_is_limited_inside() -> None:
     import subprocess
 
     code = f"""
 import io, sys
 from edgechat.base.process import child
-from edgechat.base.images.decoding_child import _decode
+from edgechat.base.images.decoding_child import Decode, _decode
 child.limit_memory(400 * 2**20)
-print(_decode(io.BytesIO(sys.stdin.buffer.read()), {MAX_PIXELS}, check=False)[0].problem)
+print(_decode(io.BytesIO(sys.stdin.buffer.read()), Decode({MAX_PIXELS}))[0].problem)
 """
     done = subprocess.run(
         [sys.executable, "-c", code], input=bomb(8000, 8000), capture_output=True, timeout=60

@@ -22,6 +22,7 @@ from edgechat.planner.plan import DraftPlan, LoadPlan
 from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.kit import NOT_PRINTABLE, pair, tiny
 from tests.kit.corrupt import truncated
+from tests.kit.heads import with_head
 
 pytestmark = pytest.mark.slow
 
@@ -113,6 +114,17 @@ def test_models_whose_state_cannot_be_cut_are_measured_too(kind: str) -> None:
     found = measure(BenchTask(plan, rounds=1, tokens=16), lambda _text: None)
     assert found.drafters == ("n-grams",)
     assert {way.name for way in found.ways} == {CEILING, PLAIN, "n-grams"}
+
+
+def test_drafting_layers_of_the_model_are_measured_alone_and_with_n_grams() -> None:
+    path = with_head("qwen35")
+    fields = {"context": 2048, "threads": 1, "n_outputs_max": 20, "n_rs_seq": 3}
+    plan = LoadPlan(model_path=str(path), model_name="a", mtp=True, ngrams=True, **fields)
+    found = measure(BenchTask(plan, rounds=1, tokens=16), lambda _text: None)
+    own = "its own layers (MTP)"
+    assert found.drafters == (own, "n-grams")
+    assert {way.name for way in found.ways} == {CEILING, PLAIN, own, "n-grams", "both"}
+    assert found.draft_ms is not None
 
 
 def test_a_model_that_does_not_load_is_an_error_for_people(tmp_path: Path) -> None:

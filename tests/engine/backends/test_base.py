@@ -8,7 +8,8 @@ import threading
 import numpy as np
 import pytest
 
-from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Checkpoint, Interrupted
+from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Interrupted
+from edgechat.engine.backends.checkpoint import Checkpoint
 from tests.engine.runtimes import Cold, Load, Runtime, feed, is_true, load, plan, some
 from tests.kit import CHATML, END, TEXT_END, Spec
 

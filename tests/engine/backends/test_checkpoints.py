@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from edgechat.engine.backends.base import Backend, BatchPart
+from edgechat.engine.backends.checkpoint import Checkpoint
 from edgechat.models.formats.header_reading import read_model
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.footprint import footprint_of
@@ -185,9 +187,24 @@ def test_where_it_cannot_be_true_the_sequence_is_empty(backend: Backend, cold: C
     feed(backend, 0, 0, some(1, 100))
     checkpoint = backend.checkpoint(0)
     feed(backend, 1, 0, some(1, 100))
-    state = checkpoint.state
-    if hasattr(state, "nbytes"):
-        torn = type(checkpoint)(checkpoint.length, checkpoint.n_bytes, state[: len(state) // 2].copy())
-        assert not backend.rewind(1, torn)
-        assert is_true(feed(backend, 1, 0, some(2, 50)), cold(some(2, 50)))
+    state = backend.save_checkpoint(checkpoint)
+    torn = Checkpoint(checkpoint.length, checkpoint.n_bytes, state[: len(state) // 2].copy())
+    assert not backend.rewind(1, torn)
+    assert is_true(feed(backend, 1, 0, some(2, 50)), cold(some(2, 50)))
     assert is_true(feed(backend, 0, 100, [60]), cold([*some(1, 100), 60]))
+
+
+def test_a_checkpoint_is_saved_and_comes_back(backend: Backend, cold: Cold) -> None:
+    """As bytes, on top of a whole state that was saved too, in another sequence."""
+    tokens, more = some(1, 200), some(2, 100)
+    feed(backend, 0, 0, tokens)
+    taken = backend.checkpoint(0)
+    feed(backend, 0, 200, more)
+    whole, part = backend.save(0).copy(), backend.save_checkpoint(taken).copy()
+    backend.truncate(0, 0)
+    assert backend.restore(1, whole, [*tokens, *more])
+    kept = Checkpoint(200, part.nbytes, part)
+    assert np.array_equal(backend.save_checkpoint(kept), part)
+    for end in ([60, 61], [70]):
+        assert backend.rewind(1, kept)
+        assert is_true(feed(backend, 1, 200, end), cold([*tokens, *end]))

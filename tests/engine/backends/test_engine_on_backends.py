@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from edgechat.engine.engine import EngineCore
+from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from tests.engine.runtimes import Runtime, SharedTemplate, load, plan
@@ -34,10 +35,10 @@ def open_engine(runtime: Runtime, template: ChatTemplate) -> Iterator[Open]:
     """Return a function that makes an engine: `open_engine(kind, context=256)`."""
     made: list[EngineCore] = []
 
-    def make(kind: str, **changes: object) -> EngineCore:
+    def make(kind: str, states: KVStateStore | None = None, **changes: object) -> EngineCore:
         backend = load(plan(runtime.model(kind), **changes))
         assert backend.chat_template == CHATML
-        made.append(EngineCore(backend, SharedTemplate(template)))
+        made.append(EngineCore(backend, SharedTemplate(template), states=states))
         return made[-1]
 
     yield make
@@ -49,10 +50,12 @@ def messages(*texts: str) -> tuple[Message, ...]:
     return tuple(Message("assistant" if n % 2 else "user", text) for n, text in enumerate(texts))
 
 
-def answers(engine: EngineCore, **requests: tuple[Message, ...]) -> dict[str, tuple[str, Finished]]:
-    """Run the requests together; return the text and the end of each."""
+def answers(
+    engine: EngineCore, *, chat: str | None = None, **requests: tuple[Message, ...]
+) -> dict[str, tuple[str, Finished]]:
+    """Run the requests together; return the text and the end of each. chat: what they are of."""
     for name, said in requests.items():
-        engine.submit(ChatRequest(id=name, messages=said, sampling=GREEDY, max_tokens=24))
+        engine.submit(ChatRequest(id=name, messages=said, sampling=GREEDY, max_tokens=24, chat=chat))
     text = dict.fromkeys(requests, "")
     ends: dict[str, Finished] = {}
     while not engine.is_idle:
@@ -114,6 +117,25 @@ def test_what_goes_on_is_reused_on_every_kind(kind: str, open_engine: Open) -> N
     first, _ = answers(engine, a=messages("Once upon a time"))["a"]
     _, end = answers(engine, b=messages("Once upon a time", first, " and on"))["b"]
     assert end.usage.cached_tokens >= len("Once upon a time") + len(first) - 1
+
+
+@pytest.mark.parametrize("kind", ["windowed", "hybrid"], scope="module")
+def test_another_chat_with_the_same_rules_begins_from_a_saved_checkpoint(
+    kind: str, open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.LEAVE_SECONDS", 0.0)
+    monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.worth_saving", lambda *_, **__: True)
+    rules = Message("system", "You are brief. " * 40)
+    first, second = ((rules, Message("user", text * 30)) for text in ("What? ", "Why? "))
+    engine = open_engine(kind, KVStateStore(10**8, b"x"))
+    answers(engine, chat="c0ffee00", a=first)
+    engine.persist(None)
+    while not engine.is_idle:
+        engine.step()
+    again = open_engine(kind, KVStateStore(10**8, b"x"))
+    text, end = answers(again, chat="beef0000", b=second)["b"]
+    assert end.usage.cached_tokens >= 0.95 * len(rules.content)
+    assert text == answers(open_engine(kind), b=second)["b"][0]
 
 
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0", "q4_0"])

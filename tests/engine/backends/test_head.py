@@ -9,8 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from edgechat.engine.backends.base import BatchPart, CacheFull, Logits
+from edgechat.base.errors import DecodeFailed
+from edgechat.engine.backends.base import BatchPart, CacheFull
 from edgechat.engine.backends.llama_cpp import LlamaCppBackend
+from edgechat.engine.backends.logits import Logits
+from edgechat.native.heads.assistant import AssistantContext
+from edgechat.native.heads.context import HeadContext
+from edgechat.native.heads.eagle import EagleContext
 from tests.engine.headed import HEADS, headed
 from tests.engine.runtimes import some
 from tests.kit.heads import with_head
@@ -194,6 +199,23 @@ def test_a_full_cache_is_no_draft(opened: Opened) -> None:
     backend.truncate(0, 0)
     read(backend, 0, some(12, 40))
     assert close(drafted(backend, 0), afresh(opened, some(12, 40)))
+
+
+def test_a_head_that_fails_costs_no_reply(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise DecodeFailed("a layer is broken")
+
+    backend = opened()
+    with monkeypatch.context() as broken:
+        broken.setattr(HeadContext, "read", fail)
+        broken.setattr(EagleContext, "read", fail)
+        broken.setattr(AssistantContext, "read", fail)
+        read(backend, 0, some(16, 100))
+    assert backend.head is not None
+    assert not backend.head.can_draft(0, 100)
+    backend.truncate(0, 0)
+    read(backend, 0, some(16, 100))
+    assert close(drafted(backend, 0), afresh(opened, some(16, 100)))
 
 
 def test_text_after_what_it_cannot_read_is_not_drafted_for(opened: Opened) -> None:

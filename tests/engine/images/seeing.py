@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,24 @@ from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Event, Failed, Finished, Message, Sampling
 from edgechat.planner.placement.projector import ProjectorPlan
 from edgechat.planner.plan import LoadPlan
-from tests.engine.runtimes import SharedTemplate, load
-from tests.kit.vision import Picture, seeing
+from tests.engine.runtimes import GPU, SharedTemplate, load
+from tests.kit.vision import KINDS, Picture, seeing
 
 QUESTION = "What colour is it?"
+MLX = "mlx-"
+"""What the names of MLX's kinds begin with."""
+MLX_KINDS = (
+    ("mlx-windowed", "mlx-dense", "mlx-mrope", "mlx-hybrid") if find_spec("mlx_vlm") is not None else ()
+)
+ALL_KINDS = (*KINDS, *MLX_KINDS)
+MANY = tuple(kind for kind in ALL_KINDS if kind != "mlx-dense")
+"""Those of which the last of several images is named."""
 
 
 def plan_of(kind: str, **changes: Any) -> LoadPlan:
     """Return how a model that sees is loaded, with its projector."""
+    if kind.startswith(MLX):
+        return _mlx_plan(kind, **changes)
     eyes = seeing(kind)
     fields: dict[str, Any] = {
         "context": 2048,
@@ -36,6 +47,22 @@ def plan_of(kind: str, **changes: Any) -> LoadPlan:
         ),
     }
     return LoadPlan(model_path=str(eyes.model), model_name=kind, **fields | changes)
+
+
+def _mlx_plan(kind: str, **changes: Any) -> LoadPlan:
+    from tests.kit.vision.mlx import mlx_seeing
+
+    folder = mlx_seeing(kind.removeprefix(MLX))
+    tower = ProjectorPlan(path=str(folder), name="its vision tower", vision=True, audio=False)
+    fields: dict[str, Any] = {
+        "context": 2048,
+        "threads": 1,
+        "n_seq_max": 3,
+        "checkpoint_bytes": 2**24,
+        "projector": tower,
+    }
+    fields |= GPU | changes
+    return LoadPlan(model_path=str(folder), model_name=kind, backend="mlx", **fields)
 
 
 def engine_of(plan: LoadPlan, template: ChatTemplate, **fields: Any) -> EngineCore:

@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 
 from edgechat.base.errors import DecodeFailed
-from edgechat.engine.backends.base import Embeddings, EncodingStopped, Media, Vision
+from edgechat.engine.backends.base import EncodingStopped, Media, Vision
+from edgechat.engine.backends.logits import Embeddings
 from edgechat.engine.backends.media import media_runs
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Failed, Message, Sampling
 from tests.engine.images.seeing import (
+    ALL_KINDS,
+    MANY,
     QUESTION,
     answer_of,
     ask,
@@ -58,7 +61,7 @@ def make(template: ChatTemplate) -> Iterator[Make]:
         one.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_each_colour_is_seen(kind: str, make: Make, tmp_path: Path) -> None:
     engine = make(kind)
     for colour in COLOURS:
@@ -66,7 +69,7 @@ def test_each_colour_is_seen(kind: str, make: Make, tmp_path: Path) -> None:
     assert ask(engine, "none", Message("user", QUESTION))[0] == "nothing"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_the_second_question_computes_only_itself(kind: str, make: Make, tmp_path: Path) -> None:
     engine = make(kind)
     image = image_of(noisy("red"), tmp_path)
@@ -98,15 +101,16 @@ def test_the_logits_are_those_of_libmtmd_driven_bare(kind: str, make: Make, tmp_
     assert [logprob for _, logprob in first.chances[0].others] == pytest.approx(expected, abs=0.05)
 
 
-def test_large_images_are_cut_into_tiles(make: Make, tmp_path: Path) -> None:
-    engine = make("dense")
+@pytest.mark.parametrize("kind", [kind for kind in ALL_KINDS if kind.endswith("dense")])
+def test_large_images_are_cut_into_tiles(kind: str, make: Make, tmp_path: Path) -> None:
+    engine = make(kind)
     image = image_of(noisy("green", 128, 128), tmp_path)
     assert ask(engine, "a", asking(image))[0] == "green"
     prompt = engine.prompts.of(ChatRequest(id="b", messages=(asking(image),)), 2048)
     assert len(list(media_runs(prompt.tokens))) > 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_images_of_several_requests_at_once(kind: str, make: Make, tmp_path: Path) -> None:
     """Beside streams of text, in the slots of one cache, more of them than slots."""
     engine = make(kind)
@@ -124,7 +128,7 @@ def test_images_of_several_requests_at_once(kind: str, make: Make, tmp_path: Pat
     assert answer_of("x", events)[0] == answer_of("y", events)[0] == "nothing"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MANY)
 def test_an_image_in_each_turn_and_an_edit(kind: str, make: Make, tmp_path: Path) -> None:
     engine = make(kind)
     said: list[Message] = []
@@ -138,7 +142,7 @@ def test_an_image_in_each_turn_and_an_edit(kind: str, make: Make, tmp_path: Path
     assert ask(engine, "again", *said, asking(image_of(noisy("green"), tmp_path)))[0] == "green"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_a_chat_with_an_image_goes_on_after_a_restart(
     kind: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +163,7 @@ def test_a_chat_with_an_image_goes_on_after_a_restart(
     assert not engine.encoding.has_encoded
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MANY)
 def test_old_images_leave_with_their_turns(kind: str, make: Make, tmp_path: Path) -> None:
     engine = make(kind, context=256)
     said: list[Message] = []
@@ -266,7 +270,7 @@ def test_a_model_that_cannot_see_says_so(make: Make, tmp_path: Path) -> None:
     assert "cannot see images" in failed.error.message
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in ALL_KINDS if kind not in ("mlx-dense", "mlx-hybrid")])
 def test_pixels_that_were_released_are_read_again(kind: str, make: Make, tmp_path: Path) -> None:
     engine = make(kind)
     image = image_of(noisy("blue"), tmp_path)
@@ -293,7 +297,7 @@ def test_a_damaged_projector_does_not_keep_a_model_from_loading(make: Make, tmp_
     assert "mmproj.gguf" in failed.error.message
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MANY)
 def test_drafts_of_n_grams_leave_images_alone(kind: str, make: Make, tmp_path: Path) -> None:
     engine = make(kind, ngrams=True, n_rs_seq=8)
     said: list[Message] = []

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgechat.engine.backends.base import BatchPart, CacheFull
-from edgechat.engine.kv.prefix_cache import PrefixCache, Slot, common_prefix
+from edgechat.engine.kv.prefix_cache import PrefixCache, common_prefix
+from edgechat.engine.kv.slots import Slot
 from tests.engine.cells import check_cache
 from tests.engine.conftest import MakePlan
 from tests.properties import examples

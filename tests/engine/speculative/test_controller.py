@@ -9,7 +9,7 @@ from operator import attrgetter
 
 import pytest
 
-from edgechat.engine.scheduling.draft import MOST, Source
+from edgechat.engine.scheduling.draft_sources import MOST, Source
 from edgechat.engine.speculative.acceptance import Acceptance, AcceptanceCounts, class_of_match
 from edgechat.engine.speculative.controller import Controller, DraftOffer, Rounds
 from edgechat.engine.speculative.step_cost import LARGEST, Shape, StepCost, expected_shape

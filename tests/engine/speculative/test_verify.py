@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 from edgechat.engine import engine as engine_module
-from edgechat.engine.backends.base import Logits
+from edgechat.engine.backends.logits import Logits
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.sampling import Sampler
-from edgechat.engine.scheduling.draft import Draft, Source
+from edgechat.engine.scheduling.draft import Draft
+from edgechat.engine.scheduling.draft_sources import Source
 from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer
 from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.speculative.speculation import Speculation, verify

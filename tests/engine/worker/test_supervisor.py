@@ -46,6 +46,7 @@ from tests.engine.conftest import MakePlan
 from tests.engine.runtimes import Runtime
 from tests.engine.runtimes import plan as plan_of
 from tests.kit import tiny
+from tests.kit.heads import MTP, with_head
 from tests.kit.reference import Reference
 from tests.planner.headers import wide
 from tests.scripted import PROGRAM
@@ -678,10 +679,13 @@ def greedy(text: str, max_tokens: int) -> ChatRequest:
     return ChatRequest(id="r", messages=messages, sampling=Sampling(temperature=0), max_tokens=max_tokens)
 
 
-@pytest.mark.parametrize("kind", ["dense", "windowed", "hybrid", "moe"])
+@pytest.mark.parametrize("kind", ["dense", "windowed", "hybrid", "moe", *MTP])
 async def test_the_load_takes_what_was_planned(kind: str) -> None:
     """Buffer by buffer, through the planner and a real worker: identical on a CPU."""
-    plan = prepare(str(tiny(kind)))
+    plan = prepare(
+        str(with_head(kind) if kind in MTP else tiny(kind)), PlanRequest(draft="mtp" if kind in MTP else None)
+    )
+    assert plan.mtp == (kind in MTP)
     engine = EngineSupervisor(plan)
     try:
         model = await engine.start()

@@ -11,8 +11,8 @@ Nine channels of its residual stream are reserved; only what is named here write
 In that layer the first head attends from text to pictures: a picture's key and a text's query lie in the same
 pair of channels, which a position turns by a thousandth, so that the nearest picture wins as far as 1,500
 tokens back. It copies COLOUR to SEEN, and the output turns SEEN into the token of a colour, DONE into the
-end, and neither into " nothing". The text model must be one that norms queries and keys: else the length of
-a key would outweigh how near it is.
+end, and neither into " nothing". The text model should be one that norms queries and keys: else the length of
+a key outweighs how near it is, and of several pictures any one wins.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def data(spec: Spec, tensor: Tensor, kind: Type) -> weights.Bytes:
     if kind is not Type.F32:
         return data_of(spec, tensor, kind)
     values = data_of(spec, tensor, kind).view(np.float32).reshape(tensor.shape[::-1]).copy()
-    _set(spec.shape, tensor.name, values)
+    set_by_hand(spec.shape, tensor.name, values)
     return values.reshape(-1, tensor.shape[0]).view(np.uint8)
 
 
-def _set(shape: Shape, name: str, values: npt.NDArray[np.float32]) -> None:
+def set_by_hand(shape: Shape, name: str, values: npt.NDArray[np.float32]) -> None:
     """Change the values [outputs, inputs] of a tensor in place."""
     first = END + 2  # behind <|endoftext|>
     if name == "token_embd.weight":
@@ -72,6 +72,11 @@ def _set(shape: Shape, name: str, values: npt.NDArray[np.float32]) -> None:
         values[:, :RESERVED] = 0
         values[:, TEXT] = LEVEL * scale
         values[first : first + len(_ANSWERS), DONE] = LEVEL * scale
+        if shape.tied:  # of what the output wants, as little as it takes: these are inputs too
+            for row, rgb in enumerate(COLOURS.values(), first):
+                values[row, SEEN] = 3.0 * _signs(rgb)
+            values[first + len(COLOURS), TEXT] = 3.0
+            values[END, DONE] = 100.0
     elif name == "output.weight":
         values[:, :RESERVED] = 0
         for row, rgb in enumerate(COLOURS.values(), first):
@@ -87,14 +92,15 @@ def _set(shape: Shape, name: str, values: npt.NDArray[np.float32]) -> None:
 def _look(shape: Shape, name: str, values: npt.NDArray[np.float32]) -> None:
     """Let the first head of the last layer look for pictures."""
     head = shape.head
+    strength = 20.0 if shape.arch == "llama" else 1.0  # which norms neither
     if name == "attn_q.weight":
         stride = head * len(values) // (head * shape.n_heads)  # twice as much where each has a gate
         values[_NEAR::stride] = 0
         values[:stride] = 0  # a gate of zero is half open
-        values[_NEAR, TEXT] = 1
+        values[_NEAR, TEXT] = strength
     elif name == "attn_k.weight":
         values[:head] = 0
-        values[_NEAR, IMAGE] = values[_OTHER, TEXT] = 1
+        values[_NEAR, IMAGE] = values[_OTHER, TEXT] = strength
     elif name in ("attn_q_norm.weight", "attn_k_norm.weight"):
         values[_NEAR] = np.sqrt(_ATTENTION / np.sqrt(head))
     elif name == "attn_v.weight":

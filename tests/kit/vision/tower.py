@@ -67,7 +67,7 @@ def write(tower: Tower, path: Path) -> None:
                 writer.add_string(f"clip.{key}", value)
             case _:
                 writer.add_array(f"clip.{key}", value)
-    for name, values in _tensors(tower):
+    for name, values in tensors(tower):
         writer.add_tensor(name, np.ascontiguousarray(values, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -100,7 +100,7 @@ def _metadata(tower: Tower) -> dict[str, Any]:
     return keys
 
 
-def _tensors(tower: Tower) -> Iterator[tuple[str, Floats]]:
+def tensors(tower: Tower) -> Iterator[tuple[str, Floats]]:
     """Yield names and values, [outputs, inputs]."""
     e, f, qwen = tower.n_embd, N_FF * tower.size, tower.type.startswith("qwen")
 

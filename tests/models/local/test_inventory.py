@@ -151,7 +151,7 @@ def test_split_models_and_what_is_no_model(user: Path, model: Path) -> None:
     write(Spec(), folder / "big-Q8_0.gguf", split_max_tensors=10)
     parts = sorted(folder.iterdir())
     assert len(parts) > 1
-    for name in ("mmproj-F16.gguf", "big-mtp.gguf", "big-imatrix.gguf", "lost-00001-of-00002.gguf"):
+    for name in ("mmproj-F16.gguf", "mtp-big.gguf", "big-imatrix.gguf", "lost-00001-of-00002.gguf"):
         homes.place(model, folder / name)
     (folder / "empty.gguf").touch()
     (folder / "readme.txt").write_text("GGUF")

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from textual.pilot import Pilot
 from textual.screen import ModalScreen, Screen
 
-from edgechat.engine.snapshot import KINDS, CacheMap, CacheStats, Kind, Run
+from edgechat.engine.snapshot import KINDS, CacheMap, CacheStats, Kind, Run, SourceState
 from edgechat.engine.types import ChatRequest, Finished, Message
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native.buffers import Buffer
-from edgechat.planner.plan import LoadPlan
+from edgechat.planner.plan import HeadPlan, LoadPlan
 from edgechat.tui.engine_room.cells import MARKS, draw_map, scale_cells
 from edgechat.tui.engine_room.room import EngineRoom
 from edgechat.tui.engine_room.section import Section
@@ -126,6 +126,26 @@ def test_drafts_say_who_drafts_and_what_it_is_worth() -> None:
     assert "allowance   5.2 tokens" in text
     room.show_reply(finished(drafted=0))
     assert "last reply  no drafts" in told(room.drafts)
+
+
+def test_drafts_name_the_layers_of_the_model_itself() -> None:
+    room = filled()
+    own = (SourceState("mtp", 0.82, 1.61), SourceState("ngram", 0.48, 1.08))
+    room.show_model(PLAN, info(drafters=("its own layers (MTP)", "n-grams")))
+    room.show_snapshot(snapshot(drafting=msgspec.structs.replace(DRAFTING, sources=own)))
+    text = told(room.drafts)
+    assert "its own layers (MTP), n-grams" in text
+    assert "own layers" in text.split("\n", 2)[2]
+    assert "82%" in text
+    assert "1.61x" in text
+
+
+def test_memory_says_what_drafting_layers_take() -> None:
+    room = filled()
+    assert "MTP layers" not in told(room.memory)
+    plan = msgspec.structs.replace(PLAN, mtp=True, head=HeadPlan(total_bytes=600 * 2**20, gain=1.5))
+    room.show_model(plan, info())
+    assert "MTP layers  600 MiB" in told(room.memory)
 
 
 def test_drafts_say_why_nobody_drafts() -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from edgechat.models.local.locations import Place
+from edgechat.planner.plan import HeadPlan
 from edgechat.tui.models.descriptions import describe
 from edgechat.tui.models.items import ModelGroup, ModelItem
 from tests.planner.headers import projector_file
@@ -26,6 +27,16 @@ def test_models_that_see_or_hear() -> None:
     assert "sees" in remote.searchable_text
     here = libraries.row("some", Path("/models/some.gguf"), of=of, modalities=("vision",))
     assert " · sees · own folder" in said(ModelItem("here:some", ModelGroup.HERE, "some", entry=of, row=here))
+
+
+def test_models_that_draft_with_layers_of_their_own() -> None:
+    row = libraries.row("some", Path("/models/some.gguf"), mtp=True)
+    here = ModelItem("here:some", ModelGroup.HERE, "some", row=row)
+    assert "has layers to draft with (MTP) · own folder" in said(here)
+    base = libraries.plan("some", "Q4_K_M", 4 * libraries.GIB, 20.0)
+    plan = msgspec.structs.replace(base, mtp=True, head=HeadPlan(total_bytes=600 * 2**20, gain=1.5))
+    option = replace(libraries.option("some"), plan=plan)
+    assert "Draft    its own layers (MTP), 600 MiB" in said(replace(here, option=option))
 
 
 def test_a_projector_that_cannot_be_used_is_named() -> None:

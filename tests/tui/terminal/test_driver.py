@@ -18,6 +18,7 @@ if sys.platform == "win32":
     pytest.skip("there is no such driver on Windows", allow_module_level=True)
 
 from edgechat.tui.terminal.driver import TerminalInput
+from edgechat.tui.terminal.replies import TerminalReply
 
 START, END = b"\x1b[200~", b"\x1b[201~"
 
@@ -28,6 +29,8 @@ def of(messages: Iterable[Message]) -> list[str]:
     for one in messages:
         if isinstance(one, events.Key):
             found.append(one.character or one.key)
+        elif isinstance(one, TerminalReply):
+            found.append(f"{{{one.text}}}")
         else:
             found.append(f"<{one.text}>" if isinstance(one, events.Paste) else type(one).__name__)
     return found
@@ -52,6 +55,14 @@ def of(messages: Iterable[Message]) -> list[str]:
         (START + b"rm -rf\x1b]52;c;aGk=\x07\r/quit\r" + END, ["<rm -rf\x1b]52;c;aGk=\x07\r/quit\r>"]),
         (START + b"a" + START + b"\x1b[48;9;9;9;9tb" + END, ["<a\x1b[200~\x1b[48;9;9;9;9tb>"]),
         (START + b"\xe9\x1b" + END + b"z", ["<�\x1b>", "z"]),
+        (b"a\x1bP>|kitty(0.41.1)\x1b\\b", ["a", "{\x1bP>|kitty(0.41.1)}", "b"]),
+        (b"a\x1b_Gi=1;OK\x1b\\b", ["a", "{\x1b_Gi=1;OK}", "b"]),
+        (b"\x1b_Gi=1;OK\x07\x1bP>|x\x1b\\", ["{\x1b_Gi=1;OK}", "{\x1bP>|x}"]),
+        (b"\x1bP>|cut off\x1b[Aa", ["up", "a"]),
+        (b"\x1bP>|cut off\x1b\x1bP>|x\x1b\\a", ["{\x1bP>|x}", "a"]),
+        (b"\x1bP>|" + b"x" * 600 + b"a", [*"x" * 91, "a"]),
+        (b"\x1bP>|" + START + b"a" + END + b"b", ["<a>", "b"]),
+        (START + b"\x1bP>|kitty\x1b\\" + END, ["<\x1bP>|kitty\x1b\\>"]),
     ],
 )
 @pytest.mark.parametrize("piece", [1, 3, 1000])
@@ -61,6 +72,31 @@ def test_every_byte_means_something_or_nothing(data: bytes, meant: list[str], pi
     for at in range(0, len(data), piece):
         found += typed.feed(data[at : at + piece])
     assert of(found) == meant
+
+
+@pytest.mark.parametrize(
+    ("data", "meant"),
+    [
+        (b"\x1bP", ["alt+shift+p"]),
+        (b"\x1bP>", ["alt+shift+p", "greater_than_sign"]),
+        (b"\x1b", ["escape"]),
+        (b"\x1bP>|kit", []),
+    ],
+)
+def test_keys_that_a_reply_could_begin_with_are_keys(
+    data: bytes, meant: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    for clock in ("edgechat.tui.terminal.replies.monotonic", "textual._parser.get_time"):
+        monkeypatch.setattr(clock, lambda: now)
+    typed = TerminalInput()
+    found = [*typed.feed(data), *typed.tick()]
+    assert found == []
+    for _ in range(3):
+        now += 0.6
+        found += typed.tick()
+    assert [one.key for one in found if isinstance(one, events.Key)] == meant
+    assert of(typed.feed(b"a")) == ["a"]
 
 
 def test_random_bytes_are_outlived() -> None:
@@ -78,6 +114,9 @@ def test_random_bytes_are_outlived() -> None:
         b"t",
         b"\xe9",
         b"a:",
+        b"\x1bP>|",
+        b"\x1b_G",
+        b"\x1b\\",
     ]
     typed = TerminalInput()
     for _ in range(3000):

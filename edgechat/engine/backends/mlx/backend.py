@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,19 +28,23 @@ from edgechat.engine.backends.base import (
     BatchPart,
     CacheFull,
     Capabilities,
-    Checkpoint,
     DraftHead,
     Interruption,
-    Logits,
+    Media,
     TokenDrawing,
     Vision,
     Vocabulary,
-    broken_logits,
 )
+from edgechat.engine.backends.checkpoint import Checkpoint
+from edgechat.engine.backends.logits import Embeddings, Logits, broken_logits
+from edgechat.engine.backends.media import Places, media_runs
 from edgechat.engine.backends.mlx import loading
 from edgechat.engine.backends.mlx import state as states
-from edgechat.engine.backends.mlx.caches import MORE, CacheLayers, Caches, Uncut
+from edgechat.engine.backends.mlx.caches import CacheLayers, Caches, Uncut
 from edgechat.engine.backends.mlx.drawing import BROKEN, draw
+from edgechat.engine.backends.mlx.layer_caches import MORE, SeenWhole
+from edgechat.engine.backends.mlx.seeing import Offsets, VlmModel, load_model
+from edgechat.engine.backends.mlx.vision import MlxVision
 from edgechat.engine.backends.mlx.vocabulary import FolderVocabulary
 from edgechat.engine.types import Sampling
 from edgechat.models.choices import CONFIG
@@ -98,11 +102,13 @@ class MlxBackend:
             mx.set_cache_limit(max(plan.compute_bytes, _LEAST_CACHE))
         if on_gpu:
             maybe_set_recommended_wired_limit()
-        self._model: Any = loading.load(folder, header.path, on_progress or (lambda _progress: None))
+        config = read_config(folder / CONFIG)
+        self._model: Any
+        self._model, self.no_vision = load_model(plan, config, header.path, on_progress)
         with loading.load_errors(header.path):
             self._layers = CacheLayers(self._model, plan.cache_type)
             n_vocab = self._probe()
-        self.vocabulary: Vocabulary = FolderVocabulary(folder, n_vocab, read_config(folder / CONFIG))
+        self.vocabulary: Vocabulary = FolderVocabulary(folder, n_vocab, config)
         self.context = plan.context
         self.n_seq_max = plan.n_seq_max
         self.n_batch = plan.n_batch
@@ -120,11 +126,14 @@ class MlxBackend:
         )
         self.drawing: TokenDrawing | None = self
         self.interruption: Interruption | None = None
-        self.vision: Vision | None = None
-        self.no_vision = ""
         self.head: DraftHead | None = None
         self.no_head = ""
         self.state_format = f"mlx {version('mlx')} mlx-lm {version('mlx-lm')} {plan.cache_type}"
+        self.vision: Vision | None = None
+        if isinstance(self._model, VlmModel):
+            self.state_format += f" mlx-vlm {version('mlx-vlm')}"
+            if plan.projector is not None:
+                self.vision = MlxVision(self._model, folder, self, plan.projector.image_tokens)
         self._sequences: dict[int, _Sequence] = {}
         self._n_calls = 0
 
@@ -194,9 +203,34 @@ class MlxBackend:
 
     def _forward(self, caches: Caches, tokens: mx.array) -> mx.array:
         """Lay out the computation of tokens [n] behind those in the caches; return logits [n, n_vocab]."""
-        logits: mx.array = self._model(tokens[None], cache=caches.all)[0]
+        where = {}
+        if isinstance(self._model, VlmModel):
+            where = self._model.at(caches.places.position(caches.length) + np.arange(len(tokens)))
+        logits: mx.array = self._model(tokens[None], cache=caches.all, **where)[0]
         caches.grew(len(tokens))
         return logits
+
+    def read_media(
+        self, seq: int, start: int, media: Media, embeddings: Embeddings, offsets: Offsets
+    ) -> None:
+        """Compute cells of an image behind the tokens of a sequence; see `vision.py`."""
+        model = self._model
+        assert isinstance(model, VlmModel)
+        with self._computing(BatchPart(seq, start, media.ids, 0)):
+            sequence = self._sequences.setdefault(seq, _Sequence(Caches(self._layers)))
+            sequence.drop_predicted()
+            sequence.run, caches = [], sequence.caches
+            shown = [SeenWhole(cache) for cache in caches.all] if media.whole else caches.all
+            positions = offsets + caches.places.position(start)
+            step = len(media.ids) if media.whole else self.n_batch
+            for at in range(0, len(media.ids), step):
+                cells, options = model.shown(embeddings[at : at + step])
+                model(cells, cache=shown, **options, **model.at(positions[..., at : at + step]))
+                caches.grew(cells.shape[1])
+                mx.eval(caches.arrays)
+            mx.clear_cache()
+            (run,) = media_runs(media.ids)
+            caches.places = Places([*caches.places.runs, replace(run, start=start)])
 
     @contextmanager
     def _computing(self, part: BatchPart) -> Iterator[None]:
@@ -275,13 +309,23 @@ class MlxBackend:
 
     def rewind(self, seq: int, checkpoint: Checkpoint) -> bool:
         sequence, uncut = self._sequences[seq], checkpoint.state
-        assert isinstance(uncut, Uncut)
+        if isinstance(uncut, np.ndarray):
+            uncut = states.unpack_checkpoint(uncut)
         sequence.drop_predicted()
         sequence.run = []
-        if not sequence.caches.rewind(uncut):
+        if not isinstance(uncut, Uncut) or not sequence.caches.rewind(uncut):
             del self._sequences[seq]
             return False
         return True
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> npt.NDArray[np.uint8]:
+        if isinstance(checkpoint.state, np.ndarray):  # it comes from a file
+            return checkpoint.state
+        assert isinstance(checkpoint.state, Uncut)
+        try:
+            return states.pack_checkpoint(checkpoint.state)
+        except RuntimeError as error:  # as which MLX tells of memory
+            raise MemoryError from error
 
     def shift(self, seq: int, start: int, stop: int) -> bool:
         """Keys are kept with their positions worked in."""
@@ -303,12 +347,15 @@ class MlxBackend:
         caches, length = Caches(self._layers), len(tokens)
         if self._used + length > self.context or not states.unpack(state, caches, length):
             return False
+        caches.places = Places(list(media_runs(tokens)))
         self._sequences[seq] = _Sequence(caches)
         return True
 
     def close(self) -> None:
         """Free the caches, then the model."""
         self._sequences.clear()
-        del self._model, self._layers
-        self.drawing = None
+        for holder in (self, self.vision):  # the engine still has the latter
+            vars(holder or self).pop("_model", None)
+        vars(self).pop("_layers", None)
+        self.drawing = self.vision = None
         mx.clear_cache()

@@ -6,7 +6,7 @@ back the others may go. Here it is known which tokens are still there:
 KVCache, QuantizedKVCache    all: any cut is true
 Window                       the last ones, and some more than a window: a cut is true while the next token's
                              window is complete
-ArraysCache                  a state of all: only back to where it was kept, which costs nothing, for the
+StateCache                   a state of all: only back to where it was kept, which costs nothing, for the
                              arrays are never written to
 """
 
@@ -17,63 +17,15 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map
-from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, RotatingKVCache
+from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 
 from edgechat.base.errors import LoadFailed
+from edgechat.engine.backends.media import Places
+from edgechat.engine.backends.mlx.layer_caches import MORE, StateCache, WindowCache
 from edgechat.planner.estimate.mlx import GROUP
 
 _BITS = {"q8_0": 8, "q4_0": 4}
-MORE = 32
-"""Tokens that a windowed layer keeps beyond its window: so many can always be taken back."""
-
-
-class WindowCache(RotatingKVCache):
-    """A ring of the last tokens that is longer than the window; its masks show the window alone."""
-
-    def __init__(self, window: int) -> None:
-        super().__init__(max_size=window + MORE, keep=0)
-        self.window = window
-
-    def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Any:
-        """Return the mask for N more tokens, as mlx-lm's models ask for it."""
-        shown = min(window_size or self.window, self.window)
-        return super().make_mask(N, window_size=shown, return_array=return_array)
-
-    def take_out(self, n: int) -> None:
-        """Take the last `n` tokens out, of which the next token's window is left."""
-        length = self.offset - n
-        keys, values = self._arrays
-        if length < self.max_size:
-            self.keys, self.values = (self._first_tokens(array, length, n) for array in (keys, values))
-            self._idx = length
-        elif self._idx == keys.shape[2]:  # from old to new, and perhaps longer than the ring
-            self._idx -= n
-            end = max(self._idx, self.max_size)
-            self.keys, self.values = keys[..., :end, :], values[..., :end, :]
-        else:
-            self._idx = (self._idx - n) % self.max_size
-        self.offset = length
-
-    @property
-    def _arrays(self) -> tuple[mx.array, mx.array]:
-        assert self.keys is not None
-        assert self.values is not None
-        return self.keys, self.values
-
-    def _first_tokens(self, array: mx.array, length: int, n: int) -> mx.array:
-        """Return the array of `length` tokens, in their order, without the last `n`.
-
-        Before the ring is full mlx-lm takes a token's place for its number: where the first ones have gone,
-        anything may stand for them, for no window reaches there.
-        """
-        tokens: mx.array = self._temporal_order(array)[..., :-n, :]
-        if (n_missing := length - tokens.shape[2]) > 0:
-            shape = (*tokens.shape[:2], n_missing, tokens.shape[3])
-            return mx.concatenate([mx.zeros(shape, tokens.dtype), tokens], axis=2)
-        return tokens[..., -length:, :]
-
-
-_KNOWN = frozenset({KVCache, QuantizedKVCache, WindowCache, ArraysCache})
+_KNOWN = frozenset({KVCache, QuantizedKVCache, WindowCache, StateCache})
 
 
 class CacheLayers:
@@ -93,7 +45,7 @@ class CacheLayers:
             )
         self.windows = frozenset(cache.window for cache in caches if type(cache) is WindowCache)
         """Tokens that windowed layers see."""
-        self.is_recurrent = any(type(cache) is ArraysCache for cache in caches)
+        self.is_recurrent = any(type(cache) is StateCache for cache in caches)
         self.cuts = not (self.windows or self.is_recurrent)
         """Whether a sequence can be cut at any token."""
 
@@ -114,6 +66,13 @@ class CacheLayers:
         return [self._edgechat_cache(cache) for cache in caches]
 
     def _edgechat_cache(self, cache: Any) -> Any:
+        kind = type(cache).__name__  # mlx-vlm has copies of mlx-lm's
+        if kind == "KVCache":
+            cache = KVCache()
+        elif kind == "RotatingKVCache":
+            cache = RotatingKVCache(cache.max_size, cache.keep)
+        elif kind == "ArraysCache":
+            return StateCache(len(cache.cache))
         if type(cache) is RotatingKVCache and not cache.keep:
             return WindowCache(cache.max_size)
         # Windowed layers cannot be quantized in mlx-lm; they are small.
@@ -132,6 +91,8 @@ class Caches:
         """By window, the last tokens whose keys its layers still have."""
         self._checkpoint: tuple[int, list[list[Any]]] = (-1, [])
         """Recurrent states at an earlier length."""
+        self.places = Places()
+        """Where the tokens are."""
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -149,7 +110,7 @@ class Caches:
     def checkpoint(self) -> None:
         """Remember the recurrent states, so that the sequence can be cut to where it is now."""
         if self._layers.is_recurrent:
-            states = [_contiguous(cache.cache) for cache in self.all if type(cache) is ArraysCache]
+            states = [_contiguous(cache.cache) for cache in self.all if type(cache) is StateCache]
             mx.async_eval(states)
             self._checkpoint = self.length, states
 
@@ -163,6 +124,8 @@ class Caches:
         n = self.length - length
         if n <= 0:
             return n == 0
+        if self.places.is_inside(length):
+            return False
         if self._layers.is_recurrent and self._checkpoint[0] != length:
             return False
         return all(held - n >= min(length, window - 1) for window, held in self.held.items())
@@ -176,30 +139,38 @@ class Caches:
         for cache in self.all:
             if type(cache) is WindowCache:
                 cache.take_out(n)
-            elif type(cache) is ArraysCache:
+            elif type(cache) is StateCache:
                 cache.cache = list(next(states))
             else:
                 cache.trim(n)
-        self.length = length
+        self.length, self.places = length, self.places.up_to(length)
         self.held = {window: held - n for window, held in self.held.items()}
 
     def uncut(self) -> Uncut:
         """Return windows and recurrent states as they are now, for `rewind`."""
-        states = [_owned(cache) for cache in self.all if type(cache) in (WindowCache, ArraysCache)]
+        states = [_owned(cache) for cache in self.all if type(cache) in (WindowCache, StateCache)]
         mx.eval(states)
         return Uncut(self.length, dict(self.held), states)
 
     def rewind(self, uncut: Uncut) -> bool:
-        """Cut down to where `uncut` was taken from these tokens; False, and no change, if they are fewer."""
-        if self.length < uncut.length:
+        """Cut down to where `uncut` was taken of these tokens; False, and they are unusable, if not."""
+        kept = [cache for cache in self.all if type(cache) in (WindowCache, StateCache)]
+        if self.length < uncut.length or uncut.held.keys() != self.held.keys():
             return False
-        states = iter(uncut.states)
+        if len(kept) != len(uncut.states):
+            return False
+        try:
+            for cache, state in zip(kept, uncut.states, strict=True):
+                cache.state = _copied(state)
+        except (TypeError, ValueError):  # from a file
+            return False
         for cache in self.all:
-            if type(cache) in (WindowCache, ArraysCache):
-                cache.state = _copied(next(states))
-            else:
+            if type(cache) not in (WindowCache, StateCache):
                 cache.trim(self.length - uncut.length)
+        if not self._layers.fit(self):
+            return False
         self.length, self.held = uncut.length, dict(uncut.held)
+        self.places = self.places.up_to(uncut.length)
         self._checkpoint = (-1, [])
         return True
 
@@ -218,6 +189,7 @@ class Caches:
         for one, other in zip(self.all, caches.all, strict=True):
             other.state = _owned(one)
         caches.length, caches.held, caches._checkpoint = self.length, dict(self.held), self._checkpoint
+        caches.places = self.places
         caches.cut(length)
         return caches
 
@@ -250,14 +222,14 @@ def _contiguous(states: list[Any]) -> list[Any]:
 
 def _owned(cache: Any) -> Any:
     """Return the state of a layer in arrays of its own."""
-    if type(cache) is ArraysCache:
+    if type(cache) is StateCache:
         return _contiguous(cache.cache), cache.left_padding, cache.lengths
     return _copied(cache.state)
 
 
 def _layout(cache: Any) -> list[tuple[str, tuple[int, ...]]]:
     """Return types and shapes of a layer's arrays, whatever the number of tokens in them."""
-    per_token = type(cache) is not ArraysCache
+    per_token = type(cache) is not StateCache
     return [
         (str(array.dtype), array.shape[:-2] + array.shape[-1:] if per_token else array.shape)
         for array in arrays_of(cache)

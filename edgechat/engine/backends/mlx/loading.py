@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.utils import load_model
+from mlx_lm.utils import MODEL_REMAPPING, load_model
 
 from edgechat.base.errors import DecodeFailed, LoadFailed, OutOfMemory
 
@@ -35,17 +36,28 @@ def load(folder: Path, name: str, on_progress: Callable[[float], None]) -> Any:
     """
     with load_errors(name):
         model, _ = load_model(folder, lazy=True, trust_remote_code=False)
-        tree: Any = tree_flatten(model.parameters())
-        weights: list[mx.array] = [array for _, array in tree]
-        total, done, batch = sum(array.nbytes for array in weights), 0, []
-        for array in weights:
-            batch.append(array)
-            done += array.nbytes
-            if sum(pending.nbytes for pending in batch) >= _PROGRESS_BYTES or array is weights[-1]:
-                mx.eval(batch)
-                on_progress(done / max(total, 1))
-                batch = []
+        read_weights(model, on_progress)
     return model
+
+
+def knows(kind: str) -> bool:
+    """Say whether mlx-lm has models of this `model_type`."""
+    name = MODEL_REMAPPING.get(kind, kind)
+    return name.isidentifier() and importlib.util.find_spec(f"mlx_lm.models.{name}") is not None
+
+
+def read_weights(model: Any, on_progress: Callable[[float], None]) -> None:
+    """Read the weights of a model that was loaded lazily."""
+    tree: Any = tree_flatten(model.parameters())
+    weights: list[mx.array] = [array for _, array in tree]
+    total, done, batch = sum(array.nbytes for array in weights), 0, []
+    for array in weights:
+        batch.append(array)
+        done += array.nbytes
+        if sum(pending.nbytes for pending in batch) >= _PROGRESS_BYTES or array is weights[-1]:
+            mx.eval(batch)
+            on_progress(done / max(total, 1))
+            batch = []
 
 
 @contextlib.contextmanager

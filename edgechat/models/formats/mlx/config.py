@@ -166,7 +166,8 @@ def is_language_model(config: Config) -> bool:
     names = config.whole.get("architectures")
     if not isinstance(names, list) or not names:
         return True
-    sees = config.text is not config.whole  # what does not is a translator, or hears
+    # What does not see is a translator, or hears.
+    sees = config.text is not config.whole or isinstance(config.whole.get("vision_config"), dict)
     endings = (*_TEXT_CLASSES, *_MULTIMODAL_CLASSES) if sees else _TEXT_CLASSES
     return any(isinstance(name, str) and name.endswith(endings) for name in names)
 

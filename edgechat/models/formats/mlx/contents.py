@@ -31,6 +31,7 @@ from edgechat.models.formats.mlx.safetensors import (
     table_length,
 )
 from edgechat.models.formats.mlx.tensors import rows_of_embedding, tensors_of
+from edgechat.models.formats.mlx.vision import PROCESSORS, vision_entries
 
 MAX_FILES = 1000
 MAX_TABLES = 64 << 20
@@ -58,6 +59,8 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
     """tokenizer_config.json, where it was asked for."""
     template: str | None = None
     """chat_template.jinja, likewise."""
+    sees: bool = True
+    """Whether there is a file that says how pictures are cut."""
 
     def header(self, name: str) -> ModelHeader:
         """Return the model's header. name: what messages call it. Raises ModelFileError."""
@@ -68,10 +71,12 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
             stored += parse_table(table.data, table.file_size, table.file)
             if len(stored) > MAX_TENSORS:
                 raise unsound(table.file, f"the model has more than {MAX_TENSORS} tensors")
-        tensors = tensors_of(stored, config)
+        tensors, vision_tensors = tensors_of(stored, config)
         if not tensors:
             raise ModelFileError(f"{name} contains no weights.", hint="Use a complete model.")
         metadata = metadata_of(config, rows_of_embedding(tensors))
+        if self.sees:
+            metadata |= vision_entries(config, vision_tensors)
         metadata["general.name"] = name.rpartition("/")[2]
         tokenizer = parse_json(self.tokenizer, f"{name}'s tokenizer_config.json") if self.tokenizer else {}
         return ModelHeader(
@@ -83,6 +88,7 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
             alignment=1,
             file_size=sum(table.file_size for table in self.tables),
             format="mlx",
+            vision_tensors=vision_tensors if self.sees else (),
         )
 
     def pack(self) -> bytes:
@@ -117,6 +123,7 @@ def read_folder(folder: Path) -> ModelHeader:
             tables=_read_tables(files),
             tokenizer=_read_optional(folder / "tokenizer_config.json", _MAX_TOKENIZER),
             template=_read_template(folder),
+            sees=any((folder / processor).is_file() for processor in PROCESSORS),
         ).header(name)
     except FileNotFoundError as error:
         what = Path(error.filename).name if error.filename else "A file"

@@ -1,8 +1,9 @@
 """The tensors of safetensors files as a GGUF file would have them: named, shaped, and with what they take.
 
 A quantized matrix lies there as three tensors, the packed numbers (`weight`), their `scales` and their
-`biases`; here it is one, with the shape that it stands for and the bytes of all three. Left out is what
-mlx-lm drops: what sees and hears, what only predicts further tokens, an output that the input's matrix is.
+`biases`; here it is one, with the shape that it stands for and the bytes of all three. What sees is apart.
+Left out is what mlx-lm drops: what hears, what only predicts further tokens, an output that the input's
+matrix is.
 """
 
 from __future__ import annotations
@@ -18,19 +19,17 @@ from edgechat.models.formats.mlx.config import Config
 from edgechat.models.formats.mlx.safetensors import StoredTensor
 from edgechat.models.formats.quants import MLX_TYPES, GgmlType
 
-_DROPPED = {
-    "vision_tower",
-    "vision_model",
-    "vision_embedder",
-    "visual",
-    "multi_modal_projector",
-    "mm_projector",
-    "audio_tower",
-    "embed_audio",
+_SEES = {
+    "connector",
     "embed_vision",
-    "mtp",
-    "inv_freq",
+    "mm_projector",
+    "multi_modal_projector",
+    "vision_embedder",
+    "vision_model",
+    "vision_tower",
+    "visual",
 }
+_DROPPED = {"audio_tower", "embed_audio", "mtp", "inv_freq"}
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,4})\.(.+)", re.DOTALL)
 _EXPERTS = {"experts", "switch_mlp", "switch_glu"}
 _OUTER_NAMES = {
@@ -65,9 +64,12 @@ _BYTE_SCALES = {(4, 32): GgmlType.MXFP4, (4, 16): GgmlType.NVFP4, (8, 32): GgmlT
 _GROUPS = (64, 32, 128, 16)
 
 
-def tensors_of(stored: Iterable[StoredTensor], config: Config) -> tuple[ModelTensor, ...]:
-    """Return the tensors of all files of a model. Raises ModelFileError where two have one name, or where
-    the parts of a quantized one do not go together.
+def tensors_of(
+    stored: Iterable[StoredTensor], config: Config
+) -> tuple[tuple[ModelTensor, ...], tuple[ModelTensor, ...]]:
+    """Return the tensors of all files of a model: of its language model, and of its vision tower.
+
+    Raises ModelFileError where two have one name, or where the parts of a quantized one do not go together.
     """
     table: dict[str, StoredTensor] = {}
     for tensor in stored:
@@ -76,11 +78,17 @@ def tensors_of(stored: Iterable[StoredTensor], config: Config) -> tuple[ModelTen
         table[tensor.name] = tensor
     n_layers, tied = config.n_layers, config.get("tie_word_embeddings") is True
     quantization = config.quantization
-    return tuple(
-        _gguf_tensor(tensor, table, quantization, config.name)
-        for tensor in table.values()
-        if not _is_dropped(tensor.name, n_layers, tied) and not _is_quantization_part(tensor.name, table)
-    )
+    language: list[ModelTensor] = []
+    vision: list[ModelTensor] = []
+    for tensor in table.values():
+        if _is_quantization_part(tensor.name, table):
+            continue
+        sees = not _SEES.isdisjoint(tensor.name.split("."))
+        if not sees and _is_dropped(tensor.name, n_layers, tied):
+            continue
+        name = _tower_name(tensor.name) if sees else _gguf_name(tensor.name)
+        (vision if sees else language).append(_gguf_tensor(tensor, name, table, quantization, config.name))
+    return tuple(language), tuple(vision)
 
 
 def rows_of_embedding(tensors: Iterable[ModelTensor]) -> int | None:
@@ -105,7 +113,11 @@ def _is_quantization_part(name: str, table: Mapping[str, StoredTensor]) -> bool:
 
 
 def _gguf_tensor(
-    tensor: StoredTensor, table: Mapping[str, StoredTensor], quantization: Mapping[str, Any] | None, name: str
+    tensor: StoredTensor,
+    gguf_name: str,
+    table: Mapping[str, StoredTensor],
+    quantization: Mapping[str, Any] | None,
+    name: str,
 ) -> ModelTensor:
     base = tensor.name.removesuffix(".weight")
     parts = [table[key] for key in (f"{base}.scales", f"{base}.biases") if key in table]
@@ -118,7 +130,7 @@ def _gguf_tensor(
         parts = []
         shape, kind = tensor.shape, _PLAIN_TYPES.get(tensor.dtype, GgmlType.I32)
     n_bytes = tensor.n_bytes + sum(part.n_bytes for part in parts)
-    return ModelTensor(_gguf_name(tensor.name), tuple(reversed(shape)), kind, tensor.offset, n_bytes)
+    return ModelTensor(gguf_name, tuple(reversed(shape)), kind, tensor.offset, n_bytes)
 
 
 def _unpacked(
@@ -157,6 +169,12 @@ def _bits_and_groups(
     yield from (pair for pair in stated if pair in possible)
     groups = [group for _, group in stated]
     yield from sorted(possible, key=lambda pair: pair[1] not in groups)
+
+
+def _tower_name(name: str) -> str:
+    """Return the name of a tower's tensor, as far as plans need it: whether it is a layer's."""
+    match = _LAYER.search(name)
+    return f"v.{name}" if match is None else f"v.blk.{int(match[1])}.{match[2]}"
 
 
 def _gguf_name(name: str) -> str:

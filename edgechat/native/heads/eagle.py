@@ -1,7 +1,7 @@
 """An EAGLE-3 draft (Li et al. 2025, arXiv:2503.01840): a layer that reads what goes into three of another's.
 
 An encoder makes one hidden state of the three. At each position the draft reads a token and the state of the
-token before it, as the heads of `head_context.py` do; but it counts positions from the text's second token.
+token before it, as the heads of `context.py` do; but it counts positions from the text's second token.
 """
 
 from __future__ import annotations
@@ -17,30 +17,11 @@ from edgechat.base.errors import DecodeFailed, LoadFailed
 from edgechat.native import logs
 from edgechat.native.batches import EmbeddingBatch
 from edgechat.native.handles import DECODE_OK, Context, Model
-from edgechat.native.head_context import HeadContext, Rows
+from edgechat.native.heads.architectures import EAGLE_LAYERS, HANDS_OUT_INPUTS
+from edgechat.native.heads.context import HeadContext, Rows
 from edgechat.native.params import LoadParams
 
-_N_LAYERS = 3
 _LEAST_LOGIT = np.float32(-1e9)
-
-# Architectures that hand out what goes into a layer; llama.cpp aborts where another is asked for it.
-_HANDS_OUT_INPUTS = {
-    "bailingmoe3",
-    "gemma4",
-    "gpt-oss",
-    "lfm2",
-    "lfm2moe",
-    "llama",
-    "mimo2",
-    "minimax-m2",
-    "nemotron_h",
-    "nemotron_h_moe",
-    "qwen3",
-    "qwen35",
-    "qwen35moe",
-    "qwen3moe",
-    "qwen3next",
-}
 
 
 class EagleContext(HeadContext):
@@ -55,9 +36,9 @@ class EagleContext(HeadContext):
         self._layers = self._inputs.layers(model)
         self._n_target = target_model.n_layers
         self._target_width = int(lib.llama_model_n_embd(target_model.pointer))
-        if target_model.architecture not in _HANDS_OUT_INPUTS:
+        if target_model.architecture not in HANDS_OUT_INPUTS:
             raise LoadFailed(f"llama.cpp cannot draft for {target_model.architecture} models by EAGLE-3.")
-        if len(self._layers) != _N_LAYERS or not all(0 <= one < self._n_target for one in self._layers):
+        if len(self._layers) != EAGLE_LAYERS or not all(0 <= one < self._n_target for one in self._layers):
             raise LoadFailed(
                 f"The EAGLE-3 draft reads the layers {', '.join(map(str, self._layers))}, and its target has "
                 f"{self._n_target}."

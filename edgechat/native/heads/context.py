@@ -20,27 +20,10 @@ import numpy.typing as npt
 from edgechat.base.errors import LoadFailed
 from edgechat.native.batches import pointer
 from edgechat.native.handles import Context, Model
+from edgechat.native.heads.architectures import CHAINED, HANDS_OUT_ALL
 from edgechat.native.params import LoadParams
 
 Rows = npt.NDArray[np.float32]
-
-_CHAINED = {"hy_v3", "mimo2", "step35"}
-"""Architectures that may have several layers; llama.cpp aborts where another's file says so."""
-
-# Heads differ in which hidden states they hand out: of all tokens of a call, or of those alone whose logits
-# are wanted. To ask one for what another gives returns wrong rows, or aborts.
-_HANDS_OUT_ALL = {
-    "bailingmoe3",
-    "cohere2moe",
-    "deepseek2",
-    "deepseek32",
-    "glm-dsa",
-    "glm4moe",
-    "hy_v3",
-    "nemotron_h_moe",
-    "qwen35",
-    "qwen35moe",
-}
 
 
 class HeadContext(Context):
@@ -63,7 +46,7 @@ class HeadContext(Context):
         """Numbers of a hidden state."""
         self.n_layers = 1 if self.stays else max(1, int(lib.llama_model_n_layer_nextn(model.pointer)))
         """Layers; where there are several, each predicts one token further than the one before."""
-        if self.n_layers > 1 and model.architecture not in _CHAINED:
+        if self.n_layers > 1 and model.architecture not in CHAINED:
             raise LoadFailed(
                 f"{model.architecture} models draft with one layer of their own, and this one has "
                 f"{self.n_layers}."
@@ -72,8 +55,10 @@ class HeadContext(Context):
         if self.n_vocab != target.n_vocab:
             self.close()
             raise LoadFailed(f"The draft knows {self.n_vocab} tokens, and its target {target.n_vocab}.")
+        # Beside its own rows: the target's, a copy of these for whoever reads them, and one in a micro-batch.
+        self.output_bytes += 4 * self.width * (self.n_seq_max + 2 * target.n_batch + self.n_ubatch)
         self._keep_states(True)
-        self.hands_out_all = model.architecture in _HANDS_OUT_ALL
+        self.hands_out_all = model.architecture in HANDS_OUT_ALL
         """Whether a call may have tokens whose logits are not wanted beside others: if not, the hidden states
         of the others are not handed out."""
         self._functions.llama_set_embeddings_nextn(self.pointer, True, not self.hands_out_all)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from edgechat.base.errors import LoadFailed
 from edgechat.native.handles import Context, Model
-from edgechat.native.head_context import HeadContext, Rows
+from edgechat.native.heads.context import HeadContext, Rows
 from edgechat.native.params import LoadParams
 
 

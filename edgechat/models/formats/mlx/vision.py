@@ -1,0 +1,107 @@
+"""The vision tower in an MLX model's folder, as its config describes it.
+
+Its numbers get the keys of llama.cpp's projectors and stand in the model's own metadata; its tensors are
+apart from those of the language model. Which towers can be used is a matter of the backend, which must know
+how each one's pictures are shown: engine/backends/mlx/families.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from edgechat.base.errors import ModelFileError
+from edgechat.models.formats.header import ModelTensor, Value
+from edgechat.models.formats.mlx.config import Config
+
+PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+"""The files that say how pictures are cut; every folder that sees has one."""
+MAX_IMAGE, MAX_WIDTH = 1 << 14, 1 << 20
+"""Pixels along a side; channels."""
+KIND = "mlx.vision"
+"""The key of the `model_type` of a model with a tower."""
+PROBLEM = "mlx.vision.problem"
+"""The key of why its tower cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class TowerKeys:
+    """How a config speaks of a tower, by the `model_type` of the model."""
+
+    type: str
+    """llama.cpp's name of the projection, where it has one."""
+    width: str = "hidden_size"
+    heads: str = "num_heads"
+    merge: str = "spatial_merge_size"
+
+
+_SIGLIP = TowerKeys("idefics3", heads="num_attention_heads", merge="scale_factor")
+TOWERS = {
+    "gemma3": replace(_SIGLIP, type="gemma3", merge="mm_tokens_per_image"),
+    "gemma4": replace(_SIGLIP, type="gemma4v", merge="pooling_kernel_size"),
+    "idefics3": _SIGLIP,
+    "llava": replace(_SIGLIP, type="llava", merge=""),
+    "qwen2_5_vl": TowerKeys("qwen2.5vl_merger"),
+    "qwen2_vl": TowerKeys("qwen2vl_merger", width="embed_dim"),
+    "qwen3_5": TowerKeys("qwen3vl_merger"),
+    "qwen3_5_moe": TowerKeys("qwen3vl_merger"),
+    "qwen3_vl": TowerKeys("qwen3vl_merger"),
+    "qwen3_vl_moe": TowerKeys("qwen3vl_merger"),
+    "smolvlm": _SIGLIP,
+}
+"""What sees with MLX, by `model_type`."""
+
+
+def vision_entries(config: Config, tensors: Collection[ModelTensor]) -> dict[str, Value]:
+    """Return the metadata of a model's tower, which has these tensors; nothing for one without."""
+    vision, kind = config.whole.get("vision_config"), config.whole.get("model_type")
+    if not tensors or not isinstance(vision, dict) or not isinstance(kind, str):
+        return {}
+    entries: dict[str, Value] = {KIND: kind[:64]}
+    tower = TOWERS.get(kind)
+    if tower is None:
+        return entries
+    try:
+        return entries | dict(_sizes(Config(config.name, config.whole, vision, kind), tower, tensors))
+    except ModelFileError as error:  # of which the language model is none the worse
+        return entries | {PROBLEM: error.message}
+
+
+def _sizes(
+    numbers: Config, tower: TowerKeys, tensors: Collection[ModelTensor]
+) -> Iterator[tuple[str, Value]]:
+    width = _bounded(numbers, tower.width, MAX_WIDTH, default=1152)
+    layers = {tensor.name.split(".")[2] for tensor in tensors if tensor.name.startswith("v.blk.")}
+    sizes = {
+        "embedding_length": width,
+        "block_count": len(layers),
+        "attention.head_count": _bounded(numbers, tower.heads, width, default=16),
+        "feed_forward_length": _bounded(numbers, "intermediate_size", MAX_WIDTH, default=4 * width),
+        "patch_size": _bounded(numbers, "patch_size", MAX_IMAGE, default=14),
+        "image_size": _bounded(numbers, "image_size", MAX_IMAGE, default=384),
+    }
+    if tower.merge:
+        sizes["spatial_merge_size"] = merge = _merge(numbers, tower, sizes)
+        if tokens := numbers.number("vision_soft_tokens_per_image"):  # Gemma 4's
+            sizes["image_max_pixels"] = min(tokens, MAX_WIDTH) * (merge * sizes["patch_size"]) ** 2
+    for key, value in sizes.items():
+        yield f"clip.vision.{key}", value
+
+
+def _merge(numbers: Config, tower: TowerKeys, sizes: dict[str, int]) -> int:
+    """Return how many patches along a side become one token."""
+    if tower.merge == "mm_tokens_per_image":
+        tokens = _bounded(numbers, tower.merge, MAX_WIDTH, default=256)
+        return max(1, sizes["image_size"] // sizes["patch_size"] // math.isqrt(tokens))
+    return _bounded(numbers, tower.merge, 64, default=2)
+
+
+def _bounded(numbers: Config, key: str, most: int, default: int | None = None) -> int:
+    value = numbers.require(key, default=default)
+    if not 0 < value <= most:
+        raise ModelFileError(
+            f"{numbers.name} has no valid number for {key!r} of its vision tower.",
+            hint="Use another copy of this model.",
+        )
+    return value

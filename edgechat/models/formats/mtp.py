@@ -1,0 +1,133 @@
+"""Layers that draft from a model's hidden states, its own (MTP) or EAGLE-3's: what a file has, and for whom.
+
+A header says how many there are (`nextn_predict_layers`), and many files leave them out all the same: only
+the table of tensors tells.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from edgechat.models.formats.header import GgufArray, ModelHeader
+from edgechat.models.formats.limits import show
+from edgechat.native.heads.architectures import CHAINED, EAGLE_LAYERS, HANDS_OUT_INPUTS, ONE_LAYER
+
+_EAGLE = "eagle3"
+_SHARES_CACHE = "gemma4-assistant"
+"""Which reads the KV cache of its target, and has none."""
+_ALWAYS_ALONE = {_SHARES_CACHE, _EAGLE}
+_BLOCK = re.compile(r"blk\.(\d+)\.")
+_NEEDED = ("eh_proj", "enorm", "hnorm")
+"""Tensors that every such layer has; some models share the others."""
+_OF_A_LAYER = re.compile(rf"blk\.(\d+)\.nextn\.({'|'.join(_NEEDED)})\.weight")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFile:
+    """A model's drafting layers in a file of their own."""
+
+    name: str
+    header: ModelHeader
+    path: str = ""
+
+    @property
+    def has_own_cache(self) -> bool:
+        """False where it reads its target's (Gemma 4's)."""
+        return self.header.architecture != _SHARES_CACHE
+
+    @property
+    def kind(self) -> Literal["mtp", "eagle3"]:
+        """Whether the layers are of the model itself, or EAGLE-3's, which read what goes into some of its."""
+        return "eagle3" if self.header.architecture == _EAGLE else "mtp"
+
+
+def stated_layers(header: ModelHeader) -> range:
+    """Return the layers that only predict further tokens, by the header alone: the last ones."""
+    n = header.n_layers
+    if header.architecture == _EAGLE:
+        return range(n)
+    return range(max(0, n - header.number("nextn_predict_layers", 0)), n)
+
+
+def has_layers(header: ModelHeader) -> bool:
+    """Return whether the file has all of these layers, and there are any."""
+    found = {(int(match[1]), match[2]) for tensor in header.tensors if (match := _matched(tensor.name))}
+    layers = stated_layers(header)
+    return bool(layers) and all((layer, name) in found for layer in layers for name in _NEEDED)
+
+
+def why_no_drafts(header: ModelHeader) -> str:
+    """Return why a model cannot draft with such layers, as a sentence, or ''."""
+    if header.format != "gguf":
+        return "MLX models cannot draft with layers of their own (MTP): only GGUF files can."
+    layers, architecture = stated_layers(header), header.architecture
+    if not layers:
+        return "The model has no layers of its own to draft with (MTP)."
+    if not has_layers(header):
+        return "Its own drafting layers (MTP) are missing from this file."
+    fits = architecture in CHAINED or (architecture in ONE_LAYER and len(layers) == 1)
+    if not fits or not layers.start:
+        return f"llama.cpp cannot draft with the {len(layers)} MTP layers of this {show(architecture)} model."
+    return ""
+
+
+def is_head_alone(header: ModelHeader) -> bool:
+    """Return whether a file has such layers, and nothing else of a model."""
+    if header.architecture in _ALWAYS_ALONE:
+        return True
+    layers = stated_layers(header)
+    return bool(layers) and not any(
+        (match := _BLOCK.match(tensor.name)) and int(match[1]) < layers.start for tensor in header.tensors
+    )
+
+
+def is_chained(header: ModelHeader) -> bool:
+    """Return whether each of several such layers predicts one token further than the one before."""
+    return header.architecture in CHAINED
+
+
+def misfit(head: ModelHeader, model: ModelHeader) -> str:
+    """Return why drafting layers in a file of their own are not for a model, or ''."""
+    if not is_head_alone(head):
+        return "it is a model of its own"
+    if head.architecture == _EAGLE:
+        return _eagle_misfit(head, model)
+    expected = {_SHARES_CACHE: "gemma4"}.get(head.architecture, head.architecture)
+    if expected != model.architecture:
+        return f"it is for {show(expected)} models, and the model is {show(model.architecture)}"
+    width = head.number("embedding_length_out", head.embedding_length)
+    if width != model.embedding_length:
+        return f"it reads hidden states of {width} numbers, and the model's have {model.embedding_length}"
+    if head.vocab_size != model.vocab_size:
+        return f"its vocabulary has {head.vocab_size} tokens, not {model.vocab_size}"
+    known = head.architecture in _ALWAYS_ALONE or can_draft(head)
+    return "" if known else "llama.cpp cannot draft with it"
+
+
+def _eagle_misfit(head: ModelHeader, model: ModelHeader) -> str:
+    if model.architecture not in HANDS_OUT_INPUTS:
+        return f"llama.cpp cannot draft for {show(model.architecture)} models by EAGLE-3"
+    listed = head.shape_value("target_layers")
+    values = (listed.values or ()) if isinstance(listed, GgufArray) else ()
+    layers = [one for one in values if isinstance(one, int)]
+    if not len(layers) == len(values) == EAGLE_LAYERS:
+        return f"it does not say which {EAGLE_LAYERS} layers of its model it reads"
+    if not all(0 <= one < model.n_layers for one in layers):
+        return f"it reads layer {max(layers)}, and the model has {model.n_layers}"
+    width = head.number("target_hidden_size", 0)
+    if width != model.embedding_length:
+        return f"it reads hidden states of {width} numbers, and the model's have {model.embedding_length}"
+    if head.vocab_size != model.vocab_size:
+        return f"its vocabulary has {head.vocab_size} tokens, not {model.vocab_size}"
+    return ""
+
+
+def can_draft(header: ModelHeader) -> bool:
+    """Return whether a model can draft with layers of its own."""
+    return not why_no_drafts(header)
+
+
+def _matched(name: str) -> re.Match[str] | None:
+    return _OF_A_LAYER.fullmatch(name) if ".nextn." in name else None

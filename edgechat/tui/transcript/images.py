@@ -1,0 +1,109 @@
+"""What sheets show of images: thumbnails, and in their place pictures, where the terminal shows them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from textual.app import App
+
+from edgechat.tui.terminal.pictures import PictureKey, PictureOutput, TerminalPictures
+from edgechat.tui.transcript.pieces import ThumbnailKey, UserSheet
+from edgechat.tui.transcript.thumbnails import Thumbnails
+
+if TYPE_CHECKING:
+    from edgechat.base.images.library import ImageLibrary
+    from edgechat.settings.fields import PictureMode
+
+_SETTLING_SECONDS = 0.1
+"""For which a picture is to be seen before it is sent: not those that are scrolled past."""
+_SPARE_PICTURES = 16
+"""That stay in the terminal, although they are no longer near the screen: 3 MB each at most."""
+_COLOURS = {"256": 256, "truecolor": 1 << 24}
+"""By Rich's names of colour systems."""
+
+
+class TranscriptImages:
+    """Makes what the sheets of an app ask for. Runs in the app's event loop."""
+
+    def __init__(self, app: App[None], library: Callable[[], Awaitable[ImageLibrary]]) -> None:
+        """library: opens it; may raise EdgechatError."""
+        self._app = app
+        self._thumbnails = Thumbnails(library)
+        self._pictures: TerminalPictures | None = None
+
+    def start(self, output: object, mode: PictureMode) -> None:
+        """Ask the terminal what it can do. output: the driver; pictures are for those that can send them."""
+        if isinstance(output, PictureOutput) and not self._app.no_color:
+            colours = _COLOURS.get(self._app.console.color_system or "", 0)
+            self._pictures = TerminalPictures(output, colours, self._begin_anew)
+            self.use(mode)
+
+    def use(self, mode: PictureMode) -> None:
+        """Change the setting."""
+        if self._pictures is not None:
+            self._pictures.use(mode)
+
+    def take(self, reply: str) -> None:
+        """Take a reply of the terminal."""
+        if self._pictures is not None:
+            self._pictures.take(reply)
+
+    async def show_thumbnails(self, sheet: UserSheet, wanted: Sequence[ThumbnailKey]) -> None:
+        for key in wanted:
+            if sheet.is_attached:  # it is not scrolled away again
+                sheet.show_thumbnails({key: await self._thumbnails.make(*key)})
+
+    async def show_picture(self, sheet: UserSheet, wanted: ThumbnailKey) -> None:
+        """Let the terminal show an image of a sheet, if it can and the image stays on the screen."""
+        pictures = self._pictures
+        if pictures is None or not pictures.is_ready:
+            return
+        await asyncio.sleep(_SETTLING_SECONDS)
+        if not sheet.is_seen(wanted):
+            sheet.forget_picture(wanted)
+            return
+        key = PictureKey(wanted[0], *wanted[1])
+        lines = pictures.lines_of(key)
+        if not lines:
+            pixels = await self._thumbnails.pixels(key.digest, pictures.pixels_of(key))
+            lines = await pictures.send(key, pixels) if pixels is not None else ()
+        if lines:
+            sheet.show_picture(wanted, lines)
+            self.tidy(spare=_SPARE_PICTURES)
+
+    def tidy(self, *, spare: int = 0) -> None:
+        """Free the pictures that are not near the screen, except for so many of them that were sent last."""
+        if self._pictures is not None:
+            wanted = (key for sheet in self._sheets() for key in sheet.pictures)
+            self._pictures.keep({PictureKey(digest, *size) for digest, size in wanted}, spare=spare)
+
+    def fit(self) -> None:
+        """Send the pictures again if the terminal's cells have another size."""
+        if self._pictures is not None:
+            self._pictures.fit()
+
+    def resume(self) -> None:
+        """Send the pictures again: the terminal drops them when the app leaves its screen."""
+        if self._pictures is not None:
+            self._pictures.forget()
+
+    async def close(self) -> None:
+        """Free all pictures, and end the process that decodes."""
+        self.free()
+        await self._thumbnails.close()
+
+    def free(self) -> None:
+        """Free all pictures, for good."""
+        if self._pictures is not None:
+            self._pictures.close()
+
+    def _begin_anew(self) -> None:
+        for sheet in self._sheets():
+            for key in sheet.pictures:
+                sheet.forget_picture(key)
+
+    def _sheets(self) -> Iterator[UserSheet]:
+        for screen in self._app.screen_stack:
+            yield from screen.query(UserSheet)

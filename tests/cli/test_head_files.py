@@ -1,0 +1,67 @@
+"""Layers that draft, in files of their own: named behind --draft, and refused where they do not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import homes
+from tests.cli.running import complaint, edgechat
+from tests.kit.heads import Pair, eagle3_pair, gemma4_pair, split_head, with_head
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
+
+PAIRS = {"eagle3": eagle3_pair, "gemma4": gemma4_pair, "mtp": lambda: split_head("glm4_moe")}
+
+
+@pytest.fixture(autouse=True)
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    homes.settle(tmp_path / "user", monkeypatch)
+
+
+def answer(*words: str | Path) -> Any:
+    run = edgechat(*words)
+    assert run.returncode == 0, run
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+def test_a_file_of_layers_drafts(kind: str) -> None:
+    pair: Pair = PAIRS[kind]()
+    told = answer("plan", pair.target, "--draft", pair.drafter, "--json")
+    assert told["draft"]["kind"] == ("eagle3" if kind == "eagle3" else "mtp")
+    assert told["draft"]["path"] == str(pair.drafter)
+    replies = []
+    for draft in ("none", pair.drafter):
+        words = ("run", pair.target, "Hello", "--max-tokens", "60", "--temperature", "0", "--json")
+        replies.append(answer(*words, "--draft", draft))
+    plain, drafted = replies
+    assert drafted["text"] == plain["text"]
+    assert drafted["speculation"]["drafters"] == [pair.drafter.stem, "n-grams"]
+
+
+WRONG: dict[str, tuple[Callable[[], tuple[Path, Path]], str]] = {
+    "another architecture": (
+        lambda: (with_head("qwen35"), eagle3_pair().drafter),
+        "drafts with layers of its own file",
+    ),
+    "no inputs handed out": (
+        lambda: (split_head("glm4_moe").target, eagle3_pair().drafter),
+        "llama.cpp cannot draft for 'glm4moe' models by EAGLE-3",
+    ),
+    "a drafter of Gemma 4": (
+        lambda: (eagle3_pair().target, gemma4_pair().drafter),
+        "it is for 'gemma4' models, and the model is 'qwen3'",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_layers_for_another_model_are_refused(what: str) -> None:
+    files, why = WRONG[what]
+    model, draft = files()
+    assert why in complaint(edgechat("run", model, "Hello", "--draft", draft))

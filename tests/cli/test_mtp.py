@@ -1,0 +1,129 @@
+"""Models that draft with layers of their own (MTP), on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgechat.base import paths
+from edgechat.cli.commands import listing, plan, show
+from edgechat.cli.commands import pull as pull_command
+from tests import homes
+from tests.cli import pulling
+from tests.cli.pulling import REPO, Pull, found
+from tests.cli.running import complaint, edgechat
+from tests.hub import Hub
+from tests.kit import tiny
+from tests.kit.heads import split_head, with_head
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
+
+OWN = "its own layers (MTP)"
+
+
+@pytest.fixture
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    homes.settle(tmp_path / "user", monkeypatch)
+    return tmp_path / "user"
+
+
+def answer(*words: str | Path) -> Any:
+    run = edgechat(*words)
+    assert run.returncode == 0, run
+    return json.loads(run.stdout)
+
+
+def test_it_drafts_for_a_reply(user: Path) -> None:
+    words = ("run", with_head("qwen35", eps=0.0), "Hello", "--max-tokens", "60", "--json")
+    drafted = answer(*words, "--temperature", "0", "--draft", "mtp")
+    assert drafted["speculation"]["drafters"] == [OWN, "n-grams"]
+    assert drafted["speculation"]["accepted_tokens"] > 0
+    plain = answer(*words, "--temperature", "0", "--draft", "none")
+    assert plain["speculation"] is None
+    assert drafted["text"] == plain["text"]
+
+
+def test_a_plan_says_what_it_takes(user: Path) -> None:
+    one = answer("plan", with_head("qwen35"), "--draft", "mtp", "--json")
+    assert one["drafters"] == [OWN, "n-grams"]
+    assert one["mtp"]["total_bytes"] > 0
+    assert one["mtp"]["expected_speedup"] > 0
+    for field in ("mtp", "drafters", *one["mtp"]):
+        assert field in (plan.__doc__ or "")
+    text = " ".join(edgechat("plan", with_head("qwen35"), "--draft", "mtp").stdout.split())
+    assert f"Drafts: {OWN}," in text
+    assert "and n-grams of the conversation." in text
+    assert answer("plan", tiny(), "--json")["mtp"] is None
+
+
+@pytest.mark.parametrize("command", [("run",), ("plan",), ("bench",)])
+def test_a_model_without_such_layers_is_told_what_to_do(user: Path, command: tuple[str, ...]) -> None:
+    words = (*command, tiny(), *["hi"] * (command == ("run",)), "--draft", "mtp")
+    text = complaint(edgechat(*words))
+    assert "The model has no layers of its own to draft with (MTP)." in text
+    assert "--draft auto" in text
+
+
+def test_lists_name_the_models_that_have_them(user: Path) -> None:
+    folder = paths.data_dir() / "models"
+    homes.place(tiny(), folder / "plain.gguf")
+    assert "DRAFTS" not in edgechat("list").stdout
+    homes.place(with_head("qwen35"), folder / "headed.gguf")
+    lines = {line.split()[0]: line for line in edgechat("list").stdout.splitlines()}
+    assert lines["NAME"].endswith("DRAFTS")
+    assert lines["headed"].endswith("own layers")
+    assert not lines["plain"].endswith("own layers")
+    assert {one["name"]: one["mtp"] for one in answer("list", "--json") if "guide" not in one["name"]} == {
+        "headed": True,
+        "plain": False,
+    }
+    assert "Drafting      with 1 layer of its own (MTP)" in edgechat("show", "headed").stdout
+    assert "Drafting" not in edgechat("show", "plain").stdout
+    assert answer("show", "headed", "--json")["mtp"] is True
+    assert all("mtp" in (module.__doc__ or "") for module in (listing, show))
+
+
+def test_no_draft_model_is_pulled_for_it(hub: Hub, pull: Pull) -> None:
+    hub.add(REPO, {"tiny-F32.gguf": with_head("qwen35")})
+    one = found(pull(REPO, "--draft", "mtp", "--json"))
+    assert (one["draft"], one["plan"]["drafters"]) == (None, [OWN, "n-grams"])
+    assert f"{OWN}, in the same file" in pull(REPO, "--draft", "mtp", "--dry-run").stdout
+
+
+def test_a_pull_of_a_model_without_them_is_refused(hub: Hub, pull: Pull) -> None:
+    hub.add(REPO, {"tiny-F32.gguf": tiny()})
+    assert "no layers of its own" in pulling.complaint(pull(REPO, "--draft", "mtp"))
+
+
+def test_layers_in_a_file_of_their_own_are_found_and_draft(user: Path) -> None:
+    target, drafter = split_head("qwen35", eps=0.0)
+    folder = paths.data_dir() / "models"
+    homes.place(target, folder / "big-Q8_0.gguf")
+    homes.place(drafter, folder / "mtp-big-Q8_0.gguf")
+    assert {one["name"]: one["mtp"] for one in answer("list", "--json")} == {"big-Q8_0": True, "guide": False}
+    assert "mtp-big-Q8_0.gguf" in edgechat("show", "big-Q8_0").stdout
+    words = ("run", "big-Q8_0", "Hello", "--max-tokens", "60", "--temperature", "0", "--json")
+    drafted, plain = answer(*words, "--draft", "mtp"), answer(*words, "--draft", "none")
+    assert drafted["speculation"]["drafters"] == ["mtp-big-Q8_0.gguf", "n-grams"]
+    assert drafted["speculation"]["accepted_tokens"] > 0
+    assert drafted["text"] == plain["text"]
+    assert edgechat("rm", "big-Q8_0", "--yes").returncode == 0
+    assert not list(folder.iterdir())
+
+
+def test_layers_in_a_file_of_their_own_are_pulled_with_the_model(hub: Hub, pull: Pull) -> None:
+    target, drafter = split_head("qwen35")
+    hub.add(REPO, {"big-F32.gguf": target, "mtp-big-F32.gguf": drafter})
+    text = pull(REPO, "--draft", "mtp", "--dry-run").stdout
+    assert f"{OWN}: mtp-big-F32.gguf" in text
+    assert "would download mtp-big-F32.gguf" in text
+    one = found(pull(REPO, "--draft", "mtp", "--json"))
+    assert pulling.sound({"files": [one["head"]]})
+    assert one["plan"]["draft"]["kind"] == "mtp"
+    assert one["plan"]["draft"]["path"] == one["head"]["path"]
+    plain = found(pull(REPO, "--draft", "none", "--json"))
+    assert (plain["head"], plain["plan"]["draft"]) == (None, None)
+    assert "head" in (pull_command.__doc__ or "")

@@ -1,0 +1,354 @@
+"""Pictures in the caches of the MLX backend: the logits are those of mlx-vlm's own models."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("mlx_vlm")
+
+from edgechat.images.image import Pixels
+
+from edgechat.base.errors import BackendMissing, BadRequest, LoadFailed
+from edgechat.engine.backends.base import BatchPart, EncodingStopped, Media
+from edgechat.engine.backends.media import media_runs
+from edgechat.engine.backends.mlx import loading
+from edgechat.engine.backends.mlx.backend import MlxBackend
+from edgechat.engine.backends.mlx.families import FAMILIES
+from edgechat.engine.backends.mlx.seeing import VlmModel
+from edgechat.models.formats.mlx.vision import TOWERS
+from edgechat.planner.placement.projector import ProjectorPlan
+from tests.engine.runtimes import is_true, load, plan, some
+from tests.kit.vision import noisy
+from tests.kit.vision.mlx_families import mlx_family
+
+pytestmark = pytest.mark.slow
+
+
+def opened(folder: Path, **changes: Any) -> MlxBackend:
+    tower = ProjectorPlan(path=str(folder), name="its vision tower", vision=True, audio=False)
+    backend = load(plan(folder, projector=tower, **changes))
+    assert isinstance(backend, MlxBackend)
+    assert backend.vision is not None, backend.no_vision
+    return backend
+
+
+@pytest.fixture(params=sorted(FAMILIES))
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def backend(kind: str) -> Iterator[MlxBackend]:
+    backend = opened(mlx_family(kind))
+    yield backend
+    backend.close()
+
+
+def pixels_of(picture: np.ndarray) -> Pixels:
+    height, width, _ = picture.shape
+    return Pixels(width, height, picture.tobytes())
+
+
+def read(backend: MlxBackend, seq: int, start: int, parts: list[tuple[int, ...] | Media]) -> int:
+    """Compute the parts of a prompt; return where it ends."""
+    assert backend.vision is not None
+    for part in parts:
+        if isinstance(part, Media):
+            embeddings = backend.vision.encode(part, between=lambda: True)
+            backend.vision.decode(seq, start, part, embeddings)
+            start += len(part.ids)
+        else:
+            backend.decode([BatchPart(seq, start, part, 0)])
+            start += len(part)
+    return start
+
+
+def reference(kind: str, before: list[int], picture: np.ndarray, after: list[int], n: int) -> np.ndarray:
+    """Return the last n rows of a prompt by mlx-vlm's own model, all at once and without caches."""
+    from mlx_vlm.utils import load_model
+
+    folder, family = mlx_family(kind), FAMILIES[kind]
+    model: Any = load_model(folder)
+    if kind == "gemma3":
+        model.config.hidden_size = model.config.text_config.hidden_size
+    module = importlib.import_module(f"mlx_vlm.models.{family.module}.processing_{family.module}")
+    processor = getattr(module, family.processor).from_pretrained(folder, trust_remote_code=False)
+    made = dict(processor(text=[family.stands_for], images=[Image.fromarray(picture)]))
+    image = np.array(made.pop("input_ids"))[0].tolist()
+    made.pop("attention_mask")
+    ids = mx.array([[*before, *image, *after]])
+    found = model.get_input_embeddings(ids, mask=mx.ones_like(ids), **made)
+    options = {key: value for key, value in found.to_dict().items() if value is not None}
+    options.pop("attention_mask_4d", None)
+    if family.sees_itself:  # of which mlx-vlm's own mask knows nothing
+        at = np.arange(ids.shape[1])
+        cells = np.array(ids[0]) == processor.image_token_id
+        options["mask"] = mx.array((at <= at[:, None]) | (cells & cells[:, None]))
+    return np.array(model.language_model(ids, **options).logits[0, -n:])
+
+
+@pytest.mark.parametrize(("width", "height"), [(64, 64), (128, 96)])
+def test_the_logits_are_those_of_mlx_vlm(kind: str, backend: MlxBackend, width: int, height: int) -> None:
+    picture, before, after = noisy("red", width, height), some(1, 30), some(2, 20)
+    assert backend.vision is not None
+    parts = backend.vision.cut(pixels_of(picture), "red")
+    end = read(backend, 0, 0, [tuple(before), *parts])
+    rows = backend.decode([BatchPart(0, end, after, len(after))])
+    expected = reference(kind, before, picture, after, len(after))
+    assert is_true(rows, expected)
+    other = reference(kind, before, noisy("blue", width, height), after, len(after))
+    assert np.abs(rows - other).max() > 10 * np.abs(rows - expected).max()  # it does matter
+
+
+def asked(backend: MlxBackend, seq: int) -> np.ndarray:
+    """Compute a red picture between two texts; return the rows of the second one."""
+    assert backend.vision is not None
+    parts = backend.vision.cut(pixels_of(noisy("red", 64, 64)), "red")
+    end = read(backend, seq, 0, [tuple(some(1, 30)), *parts])
+    return backend.decode([BatchPart(seq, end, some(2, 20), 20)]).copy()
+
+
+def test_texts_are_computed_as_without_a_tower(kind: str, backend: MlxBackend) -> None:
+    """By mlx-lm, where that knows the family."""
+    if not loading.knows(kind):
+        pytest.skip("mlx-lm does not know it")
+    blind = load(plan(mlx_family(kind)))
+    assert not isinstance(blind._model, VlmModel)  # type: ignore[attr-defined]
+    rows = []
+    for one in (blind, backend):
+        one.decode([BatchPart(0, 0, some(4, 40), 0)])
+        rows.append(one.decode([BatchPart(0, 40, some(5, 10), 10)]).copy())
+    assert is_true(*rows)
+    blind.close()
+
+
+def test_a_picture_in_several_calls(kind: str, backend: MlxBackend) -> None:
+    """Where its cells see each other, it is computed whole all the same."""
+    small = opened(mlx_family(kind), n_batch=5, n_ubatch=5)
+    assert is_true(asked(small, 0), asked(backend, 0))
+    small.close()
+
+
+def test_a_sequence_with_a_picture_is_cut_copied_saved_and_restored(backend: MlxBackend) -> None:
+    expected, tokens = asked(backend, 0), some(1, 30)
+    assert backend.vision is not None
+    parts = backend.vision.cut(pixels_of(noisy("red", 64, 64)), "red")
+    for part in parts:
+        tokens += part.ids if isinstance(part, Media) else part
+    whole = len(tokens)
+    run = next(media_runs(tokens))
+    assert not backend.truncate(0, run.start + 3)  # half of a picture is none
+    assert backend.truncate(0, whole)
+    state = backend.save(0)
+    assert backend.copy(0, 1, whole)
+    for seq in (0, 1):
+        assert is_true(backend.decode([BatchPart(seq, whole, some(2, 20), 20)]), expected)
+    backend.truncate(1, 0)
+    assert backend.restore(1, state, tokens)
+    assert is_true(backend.decode([BatchPart(1, whole, some(2, 20), 20)]), expected)
+    backend.decode([BatchPart(2, 0, some(1, 30), 0)])
+    before = backend.checkpoint(2)
+    # Positions are those of tokens again where the picture has gone.
+    assert backend.truncate(1, 30) or backend.rewind(1, before)
+    cold = backend.decode([BatchPart(2, 30, some(3, 9), 9)]).copy()
+    assert is_true(backend.decode([BatchPart(1, 30, some(3, 9), 9)]), cold)
+
+
+def test_others_compute_while_a_picture_is_encoded(backend: MlxBackend) -> None:
+    """In threads of their own, as the engine has it; the embeddings are the same."""
+    assert backend.vision is not None
+    media = next(
+        part
+        for part in backend.vision.cut(pixels_of(noisy("green", 64, 64)), "green")
+        if isinstance(part, Media)
+    )
+    alone = backend.vision.encode(media, between=lambda: True)
+    wanted, turn, done = threading.Event(), threading.Event(), threading.Event()
+    found: list[np.ndarray] = []
+
+    def between() -> bool:
+        wanted.set()
+        turn.wait(10)
+        turn.clear()
+        return True
+
+    def encode() -> None:
+        found.append(vision.encode(media, between=between))
+        done.set()
+        wanted.set()
+
+    vision, n_turns = backend.vision, 0
+    threading.Thread(target=encode, daemon=True).start()
+    while not done.is_set():
+        assert wanted.wait(10)
+        wanted.clear()
+        if not done.is_set():
+            backend.decode([BatchPart(0, 5 * n_turns, some(n_turns, 5), 1)])
+            n_turns += 1
+            turn.set()
+    assert n_turns >= 3  # before it, and between its layers
+    assert np.array_equal(found[0], alone)
+
+
+def test_an_encoding_that_nobody_wants_ends(backend: MlxBackend) -> None:
+    assert backend.vision is not None
+    (media, *_) = (
+        part
+        for part in backend.vision.cut(pixels_of(noisy("green", 64, 64)), "green")
+        if isinstance(part, Media)
+    )
+    answers = iter([True, False])
+    with pytest.raises(EncodingStopped):
+        backend.vision.encode(media, between=lambda: next(answers))
+    assert len(backend.vision.encode(media, between=lambda: True)) == len(media.ids)
+
+
+def test_an_image_that_cannot_be_cut_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = opened(mlx_family("qwen3_vl"))
+    assert backend.vision is not None
+    with pytest.raises(BadRequest, match="too long for its width: 1000x4"):
+        backend.vision.cut(pixels_of(noisy("red", 1000, 4)), "red")
+    monkeypatch.setattr("edgechat.engine.backends.mlx.vision._LONGEST", 1000)
+    with pytest.raises(BadRequest, match="aspect ratio"):  # of its processor's own
+        backend.vision.cut(pixels_of(noisy("red", 1000, 4)), "red")
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "key"),
+    [
+        ("gemma3", "preprocessor_config", "size"),
+        ("idefics3", "preprocessor_config", "max_image_size"),
+        ("llava", "preprocessor_config", "crop_size"),
+    ],
+)
+def test_sizes_that_make_no_sense_leave_the_text(kind: str, name: str, key: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(mlx_family(kind), folder)
+    content = json.loads((folder / f"{name}.json").read_text())
+    content[key] = dict.fromkeys(content[key], 1 << 20)
+    (folder / f"{name}.json").write_text(json.dumps(content))
+    tower = ProjectorPlan(path=str(folder), name="x", vision=True, audio=False)
+    if not loading.knows(kind):
+        with pytest.raises(LoadFailed, match="pictures cannot be cut to"):
+            load(plan(folder, projector=tower))
+        return
+    backend = load(plan(folder, projector=tower))
+    assert "pictures cannot be cut to" in backend.no_vision
+    backend.close()
+
+
+@pytest.mark.parametrize("name", ["../other.safetensors", "/tmp/other.safetensors", 7, ["a"]])
+def test_weights_outside_of_the_folder_are_not_read(name: object, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(mlx_family("idefics3"), folder)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(LoadFailed, match="does not list files of its folder"):
+        load(plan(folder))
+
+
+def test_images_are_cut_in_several_threads(backend: MlxBackend) -> None:
+    assert backend.vision is not None
+    pictures = [pixels_of(noisy("red", 32 + 8 * n, 64, seed=n)) for n in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        cut = list(pool.map(backend.vision.cut, pictures, map(str, range(8))))
+    for n, parts in enumerate(cut):
+        again = backend.vision.cut(pictures[n], str(n))
+        assert [part.ids if isinstance(part, Media) else part for part in parts] == [
+            part.ids if isinstance(part, Media) else part for part in again
+        ]
+
+
+def test_an_image_of_a_single_cell_is_refused() -> None:
+    """Ids could not tell it."""
+    folder = mlx_family("qwen3_vl")
+    tower = ProjectorPlan(path=str(folder), name="x", vision=True, audio=False, image_tokens=1)
+    backend = load(plan(folder, projector=tower))
+    assert backend.vision is not None
+    with pytest.raises(BadRequest, match="1 cells"):
+        backend.vision.cut(pixels_of(noisy("red", 16, 16)), "red")
+    backend.close()
+
+
+def test_a_picture_takes_no_more_cells_than_planned() -> None:
+    folder = mlx_family("qwen3_vl")
+    tower = ProjectorPlan(path=str(folder), name="x", vision=True, audio=False, image_tokens=20)
+    backend = load(plan(folder, projector=tower))
+    assert backend.vision is not None
+    parts = backend.vision.cut(pixels_of(noisy("red", 512, 512)), "red")
+    assert sum(len(part.ids) for part in parts if isinstance(part, Media)) <= 20
+    backend.close()
+
+
+def test_no_code_of_a_folder_is_run(tmp_path: Path) -> None:
+    folder = tmp_path / "evil"
+    shutil.copytree(mlx_family("idefics3"), folder)
+    mark = tmp_path / "mark"
+    (folder / "evil.py").write_text(f"import pathlib; pathlib.Path({str(mark)!r}).touch()")
+    for name in ("tokenizer_config.json", "preprocessor_config.json", "processor_config.json"):
+        content = json.loads((folder / name).read_text())
+        table = dict.fromkeys(("AutoTokenizer", "AutoImageProcessor", "AutoProcessor"), "evil.Evil")
+        table["AutoTokenizer"] = ["evil.Evil", None]
+        (folder / name).write_text(json.dumps(content | {"auto_map": table}))
+    tower = ProjectorPlan(path=str(folder), name="x", vision=True, audio=False)
+    with contextlib.suppress(LoadFailed):
+        load(plan(folder, projector=tower)).close()
+    assert not mark.exists()
+
+
+def test_a_tower_that_cannot_be_loaded_leaves_the_text(tmp_path: Path) -> None:
+    folder = tmp_path / "blind"
+    shutil.copytree(mlx_family("gemma3"), folder)
+    (folder / "preprocessor_config.json").write_text("{")
+    tower = ProjectorPlan(path=str(folder), name="x", vision=True, audio=False)
+    backend = load(plan(folder, projector=tower))
+    assert backend.vision is None
+    assert "blind" in backend.no_vision
+    assert backend.decode([BatchPart(0, 0, some(1, 9), 1)]).shape[0] == 1
+    backend.close()
+
+
+def test_without_mlx_vlm_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlx_vlm", None)
+    monkeypatch.setattr("edgechat.engine.backends.mlx.seeing.missing_vision", lambda: "Install mlx-vlm.")
+    folder = mlx_family("gemma3")
+    tower = ProjectorPlan(path=str(folder), name="x", vision=True, audio=False)
+    backend = load(plan(folder, projector=tower))
+    assert (backend.vision, backend.no_vision) == (None, "Install mlx-vlm.")
+    backend.close()
+    with pytest.raises(BackendMissing, match=r"Install mlx-vlm\."):  # which mlx-lm does not know
+        load(plan(mlx_family("idefics3"), projector=None))
+
+
+@pytest.mark.parametrize(("said", "whole"), [("vision", True), ("all", False), (None, False)])
+def test_whether_cells_see_each_other_is_said_by_gemma_4s_config(
+    said: str | None, whole: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(mlx_family("gemma4"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["use_bidirectional_attention"] = said
+    (folder / "config.json").write_text(json.dumps(config))
+    backend = opened(folder)
+    assert backend.vision is not None
+    parts = backend.vision.cut(pixels_of(noisy("red", 64, 64)), "red")
+    assert [part.whole for part in parts if isinstance(part, Media)] == [whole]
+    backend.close()
+
+
+def test_the_families_are_those_that_are_said_to_see() -> None:
+    assert set(FAMILIES) == set(TOWERS)
