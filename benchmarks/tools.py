@@ -39,7 +39,7 @@ from edgechat.tools.registry import ToolRegistry, ToolSet
 from edgechat.tools.tool import ToolSpec
 
 CONTEXT, MOST_TOKENS = 8192, 512
-ASKED = "Search the files. {question}"
+ASKED = "Find it in the files: {question}"
 FILES = {
     "README.md": """# Lamplight
 

@@ -18,7 +18,7 @@ from edgechat.chat.records import ChatSettings, ToolUse, Turn
 from edgechat.chat.reply.calls import UseChanged
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Finished, Message, ToolCall
-from edgechat.tools.tool import ToolSpec
+from edgechat.tools.tool import ToolResult, ToolSpec
 from tests.chat.offering import Shelf, call
 from tests.fakes import FakeEngine, thought
 
@@ -169,6 +169,16 @@ async def test_results_leave_room_in_the_context(store: Store) -> None:
     await drain(conversation.answer(engine, access=Shelf(much).access()))
     lengths = [len(use.result) for use in uses(conversation.turns[-1])]
     assert sum(lengths) <= 3 * (4096 - 20) // 2
+
+
+async def test_the_model_is_told_of_images_that_it_does_not_get(store: Store) -> None:
+    class Drawing(Shelf):
+        async def call(self, tool: ToolSpec, arguments: str) -> ToolResult:
+            return ToolResult(text="Here.", images=(b"a", b"b"))
+
+    conversation = await asked(store)
+    await drain(conversation.answer(FakeEngine([call(READ)], ["Oh."]), access=Drawing().access()))
+    assert uses(conversation.turns[-1])[0].result == "Here.\n[Images that cannot be shown here: 2]"
 
 
 # Rounds without end.

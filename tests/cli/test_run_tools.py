@@ -52,7 +52,7 @@ def notes(tmp_path: Path) -> Path:
 def test_what_is_named_is_called_and_all_else_is_not(reader: Path, notes: Path) -> None:
     run = edgechat("run", reader, "What is it?", "--tools", f"files:{notes}", "--yes", "files/read_file")
     assert run.stdout == "Let me look.\nIt is striped.\n"
-    assert 'called files: read_file(path="notes.txt"), 0.0 s' in run.stderr
+    assert 'called files: read_file(path="notes.txt"), 0.' in run.stderr
     for yes in ((), ("--yes", "files/list_files,web")):
         refused = edgechat("run", reader, "What is it?", "--tools", f"files:{notes}", *yes)
         assert refused.stdout == "Let me look.\nI may not look.\n"

@@ -133,7 +133,10 @@ class RoundOfCalls:
             self._events.put_nowait(UseChanged(self._turn_id, use, running=True))
             result = await self._access.tools.call(tool, use.arguments, most=self._most)
         use = msgspec.structs.replace(use, seconds=round(result.seconds, 3))
-        self._end(use, "failed" if result.failed else "answered", result.text, result.error)
+        text = result.text
+        if result.images:
+            text += f"\n[Images that cannot be shown here: {len(result.images)}]"
+        self._end(use, "failed" if result.failed else "answered", text, result.error)
 
     def _end(self, use: ToolUse, outcome: str, text: str, error: EdgechatError | None = None) -> None:
         ended = msgspec.structs.replace(use, outcome=outcome, result=text)

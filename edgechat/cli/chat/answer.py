@@ -73,7 +73,7 @@ class AnswerPrinter:
         else:
             self._status.clear()
             end = "" if use.outcome == "answered" else f", {OUTCOMES[use.outcome]}"
-            seconds = f", {use.seconds:.1f} s" if use.seconds else ""
+            seconds = f", {use.seconds:.1f} s" if use.outcome in ("answered", "failed") else ""
             print(f"called {name_of(use)}({arguments_in_a_line(use)}){end}{seconds}", file=sys.stderr)
             if event.error is not None:
                 note(f"{event.error.message} {event.error.hint or ''}")

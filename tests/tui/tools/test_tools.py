@@ -232,6 +232,14 @@ async def test_a_tool_that_fails_is_marked_and_told_to_the_model(tmp_path: Path,
         assert text_of(pilot).count("· failed") == 2
 
 
+async def test_an_answer_without_a_word_is_noted(tmp_path: Path) -> None:
+    engine = FakeEngine([call("calculate", expression="1+1")], [])
+    async with app_with(engine, tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
+        await use_tools(pilot, "calculator")
+        await ask(pilot, "How much?")
+        await answered(pilot, "The model said nothing after its calls.")
+
+
 async def test_a_server_that_is_missing_is_told(tmp_path: Path) -> None:
     async with app_with(FakeEngine(["Well."]), tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
         await use_tools(pilot, f"files:{tmp_path / 'gone'}")
