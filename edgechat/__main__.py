@@ -14,6 +14,7 @@ ROLES = {
     "template": "edgechat.engine.prompt.template_child",
     "grammar": "edgechat.engine.reply.grammar_child",
     "image": "edgechat.images.decoding_child",
+    "sound": "edgechat.native.multimodal.sound_child",
     "devices": "edgechat.native.accelerators.devices",
     "projector": "edgechat.native.multimodal.probe",
     "gpu": "edgechat.device.gpu.sources",

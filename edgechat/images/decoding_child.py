@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from edgechat.base.process import child, spawn
+from edgechat.base.process.file_decoder import FilePart, NotDecodable
 from edgechat.images.image import MAX_PIXELS, MAX_SIDE
 
 if TYPE_CHECKING:
@@ -46,12 +47,6 @@ _ONLY = "Only PNG, JPEG, WebP, GIF, BMP and HEIC images can be used: convert it 
 _AGAIN = "Open it in an image viewer; if that shows it, save it from there as PNG."
 
 
-class FilePart(msgspec.Struct, frozen=True, tag=True):
-    """Bytes of the next image's file, after those that have been sent: it is longer than a frame may be."""
-
-    data: bytes
-
-
 class Decode(msgspec.Struct, frozen=True, tag=True):
     """Decode the file that was sent, and keep its pixels until the next one."""
 
@@ -75,13 +70,6 @@ class Decoded(msgspec.Struct, frozen=True):
     height: int = 0
     problem: str = ""
     hint: str = ""
-
-
-class _NotDecodable(Exception):
-    def __init__(self, problem: str, hint: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self.hint = hint
 
 
 def main() -> None:
@@ -119,7 +107,7 @@ def _decode(file: io.BytesIO, most_pixels: int, *, check: bool) -> tuple[Decoded
     try:
         image = _open(file)
         return _scaled(image, most_pixels, check=check)
-    except _NotDecodable as error:
+    except NotDecodable as error:
         return Decoded(problem=error.problem, hint=error.hint), None
     except MemoryError:
         problem = "takes too much memory to decode"
@@ -148,8 +136,8 @@ def _open(file: io.BytesIO) -> ImageFile.ImageFile:
         image = Image.open(file, formats=["HEIF"] if is_heif else _KNOWN)
     except UnidentifiedImageError:
         if not head:
-            raise _NotDecodable("is empty", "Save or download it again.") from None
-        raise _NotDecodable("is not an image, or is damaged", _ONLY) from None
+            raise NotDecodable("is empty", "Save or download it again.") from None
+        raise NotDecodable("is not an image, or is damaged", _ONLY) from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise _too_large(MAX_JPEG_PIXELS) from None
     if image.width * image.height > MAX_PIXELS and not _is_jpeg(image):
@@ -161,15 +149,15 @@ def _add_heif() -> None:
     try:
         import pillow_heif
     except ImportError:
-        raise _NotDecodable(
+        raise NotDecodable(
             "is a HEIC image, for which pillow-heif is not installed",
             "Save it as JPEG, or install what reads it: pip install pillow-heif",
         ) from None
     pillow_heif.register_heif_opener()
 
 
-def _too_large(most: int) -> _NotDecodable:
-    return _NotDecodable(f"has more than {most / 1e6:.0f} megapixels, the limit", "Scale it down.")
+def _too_large(most: int) -> NotDecodable:
+    return NotDecodable(f"has more than {most / 1e6:.0f} megapixels, the limit", "Scale it down.")
 
 
 def _is_jpeg(image: ImageFile.ImageFile) -> bool:

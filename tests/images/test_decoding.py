@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from edgechat.base.errors import ImageError
+from edgechat.base.process import file_decoder
 from edgechat.images import decoding
 from edgechat.images.decoding import Decoder, ImageFacts, Pixels, inspect, pixels
 from edgechat.images.image import MAX_PIXELS
@@ -249,7 +250,7 @@ def test_a_named_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_large_file_comes_in_parts(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "_PART", 1000)
+    monkeypatch.setattr(file_decoder, "PART", 1000)
     data = encoded(quadrants(100, 100), "BMP")
     assert len(data) > 30_000
     assert corners(decoder.pixels(data)) == [RED, GREEN, BLUE, WHITE]

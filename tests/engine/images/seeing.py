@@ -54,7 +54,7 @@ def image_of(picture: Picture, folder: Path) -> Image:
 
 def asking(*images: Image, text: str = QUESTION) -> Message:
     """Return a question about images, which come before it."""
-    return Message("user", PLACE * len(images) + text, images=images)
+    return Message("user", PLACE * len(images) + text, media=images)
 
 
 def ask(engine: EngineCore, name: str, *messages: Message, **fields: Any) -> tuple[str, Finished]:

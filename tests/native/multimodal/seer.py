@@ -43,6 +43,7 @@ class Seer:
         """device: of the projector; the rest are parameters of the load."""
         logs.install()
         eyes = seeing(kind)
+        self.causal = kind != "windowed"
         load = LoadParams(**{"context": 2048, "n_outputs_max": 4, "threads": 1} | params)
         with ExitStack() as stack:
             self.model = stack.enter_context(closing(Model(eyes.model, load)))

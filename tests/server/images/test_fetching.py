@@ -14,8 +14,8 @@ import httpx2
 import pytest
 
 from edgechat.base.errors import ImageError
-from edgechat.server.images import fetching
-from edgechat.server.images.fetching import ImageFetcher, addresses_of, is_public
+from edgechat.server.media import fetching
+from edgechat.server.media.fetching import ImageFetcher, addresses_of, is_public
 from tests.images.files import encoded, quadrants
 
 PNG = encoded(quadrants(), "PNG")

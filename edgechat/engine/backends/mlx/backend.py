@@ -32,8 +32,8 @@ from edgechat.engine.backends.base import (
     DraftHead,
     Interruption,
     Logits,
+    MediaEncoder,
     TokenDrawing,
-    Vision,
     Vocabulary,
     broken_logits,
 )
@@ -120,7 +120,7 @@ class MlxBackend:
         )
         self.drawing: TokenDrawing | None = self
         self.interruption: Interruption | None = None
-        self.vision: Vision | None = None
+        self.media_encoder: MediaEncoder | None = None
         self.no_vision = ""
         self.head: DraftHead | None = None
         self.no_head = ""
