@@ -15,6 +15,8 @@ from edgechat.base.sound.sound import MAX_SECONDS, SAMPLE_BYTES
 from edgechat.images.image import MAX_PIXELS, MAX_SIDE
 from edgechat.native.multimodal.library import lib
 
+_PART_SECONDS = 30
+
 
 class Medium:
     """A picture or a sound as libmtmd takes it, which calls both bitmaps; `id` is a hash of what is in it."""
@@ -68,18 +70,21 @@ class Waveform(Medium):
     what = "sound"
 
     def __init__(self, pcm: bytes, rate: int) -> None:
-        """Copy the samples, floats of 32 bits, with silence behind them up to a whole half second.
+        """Copy the samples, floats of 32 bits, with silence behind them where they are too few.
 
-        Preprocessors assert, or leave nothing, where a sound or the end of one is only some frames long.
+        Preprocessors cut sounds every 30 seconds, and assert, or leave nothing, where the rest is only some
+        frames long: it gets half a second at least.
         """
         n = len(pcm) // SAMPLE_BYTES
         if not 0 < n <= MAX_SECONDS * rate or len(pcm) % SAMPLE_BYTES:
             raise ValueError(f"{len(pcm)} bytes are not samples of up to {MAX_SECONDS} seconds")
-        half = rate // 2
-        n_padded = max(2, -(-n // half)) * half
-        pcm += bytes((n_padded - n) * SAMPLE_BYTES)
-        samples = ctypes.cast(ctypes.c_char_p(pcm), ctypes.POINTER(ctypes.c_float))
-        super().__init__(lib.mtmd_bitmap_init_from_audio(n_padded, samples), _hash(b"%d Hz " % rate, pcm))
+        rest = n % (_PART_SECONDS * rate)
+        n_missing = max(0, rate // 2 - rest) if rest else 0
+        samples = ctypes.cast(
+            ctypes.c_char_p(pcm + bytes(n_missing * SAMPLE_BYTES)), ctypes.POINTER(ctypes.c_float)
+        )
+        native = lib.mtmd_bitmap_init_from_audio(n + n_missing, samples)
+        super().__init__(native, _hash(b"%d Hz " % rate, pcm))
 
 
 def _hash(shape: bytes, contents: bytes) -> str:
