@@ -27,6 +27,7 @@ from tests.engine.images.seeing import (
     sound_of,
     until_idle,
 )
+from tests.engine.images.test_engine import ends, slowly
 from tests.kit.vision import COLOURS, KINDS, RATE, noisy, tone
 from tests.kit.vision.ear import N_TOKENS
 
@@ -120,21 +121,22 @@ def test_sounds_beside_each_other_and_streams_of_text(make: Make, tmp_path: Path
 
 def test_a_stream_goes_on_while_a_sound_is_encoded(make: Make, tmp_path: Path) -> None:
     engine = make("dense")
-    ends = [
-        token for token in range(engine.backend.vocabulary.size) if engine.backend.vocabulary.is_end(token)
-    ]
-    free = Sampling(temperature=0, bias=tuple((token, -1e6) for token in ends))
-    story = Message("user", "Tell me a story.")
-    engine.begin(ChatRequest(id="stream", messages=(story,), sampling=free, max_tokens=1000))
+    ears = slowly(engine, 100)
+    n = engine.backend.vocabulary.size
+    free = Sampling(temperature=0, bias=tuple((token, -1e6) for token in range(n) if ends(engine, token)))
     events: list[Any] = []
-    while not any(isinstance(event, Delta) for event in events):
-        events += engine.step()
-    heard = asking(sound_of(tone("cyan", 100), tmp_path))
+    heard = asking(sound_of(tone("cyan"), tmp_path))
     engine.begin(ChatRequest(id="a", messages=(heard,), sampling=GREEDY, max_tokens=8))
-    while not any(isinstance(event, Delta) and event.request_id == "a" for event in events):
+    while not engine.encoding.is_running:
         events += engine.step()
-        if not engine.encoding.has_encoded:
-            assert not engine.is_waiting
+    story = Message("user", "Tell me a story.")
+    engine.begin(ChatRequest(id="stream", messages=(story,), sampling=free, max_tokens=1500))
+    n_meanwhile = 0
+    while not ears.ended:
+        stepped = engine.step()
+        n_meanwhile += sum(isinstance(event, Delta) and event.request_id == "stream" for event in stepped)
+        events += stepped
+    assert n_meanwhile >= 20
     engine.cancel("stream")
     assert answer_of("a", events + until_idle(engine))[0] == "cyan"
 
