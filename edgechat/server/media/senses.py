@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 
 from edgechat.base.errors import SettingsError
@@ -40,7 +41,9 @@ def _other(cards: Sequence[ModelCard], *, is_image: bool) -> str:
         return f"{here} does: name it as the model."
     listed = f"`input_modalities` in /v1/models say which model {does}: none here has {modality!r}."
     try:
-        known = [one.name for one in catalogue() if (one.vision if is_image else one.audio)]
+        known = [one for one in catalogue() if (one.vision if is_image else one.audio)]
     except SettingsError:
         known = []
-    return f"{listed} To download one: edgechat pull {known[0]}" if known else listed
+    # Models of less quality are smaller: this one fits nearly any machine.
+    smallest = min(known, key=lambda one: one.quality or math.inf, default=None)
+    return f"{listed} To download one: edgechat pull {smallest.name}" if smallest is not None else listed

@@ -76,4 +76,4 @@ def test_a_deaf_model_names_one_that_hears(tmp_path: Path) -> None:
         status, answer = asked(deaf, sound(wav(tone("red"))))
     assert status == 400
     assert "cannot hear sounds" in answer["error"]["message"]
-    assert "edgechat pull gemma-4-e" in answer["error"]["message"]
+    assert "edgechat pull gemma-4-e2b" in answer["error"]["message"]

@@ -110,7 +110,7 @@ async def test_what_is_no_sound_is_refused(
 async def test_a_model_that_does_not_hear_says_so(tmp_path: Path) -> None:
     error = await refusal(FakeModels(sees=True), tmp_path / "media", sound_part())
     assert "scripted cannot hear sounds." in error.message
-    assert "To download one: edgechat pull gemma-4-e" in error.message
+    assert "To download one: edgechat pull gemma-4-e2b" in error.message
     assert not (tmp_path / "media").exists()
 
 
