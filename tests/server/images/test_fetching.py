@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from edgechat.base.errors import ImageError
-from edgechat.server.images.fetching import ImageFetcher
+from edgechat.server.media.fetching import ImageFetcher
 
 
 def fetcher(status: int = 200) -> ImageFetcher:
