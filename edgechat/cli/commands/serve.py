@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from edgechat import settings
 from edgechat.base import logs, paths
 from edgechat.base.errors import BackendMissing, EdgechatError, SettingsError
-from edgechat.base.offline import OFFLINE_OPTION, offline_by
+from edgechat.base.network.offline import OFFLINE_OPTION, offline_by
 from edgechat.base.text import one_line
 from edgechat.cli.options import Debug
 from edgechat.cli.output.remedies import install

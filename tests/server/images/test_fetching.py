@@ -1,4 +1,4 @@
-"""Images from the web: what a client is told. `tests/base/test_web.py` has what is refused."""
+"""Images from the web: what a client is told. `tests/base/network/test_web.py` has what is refused."""
 
 from __future__ import annotations
 
