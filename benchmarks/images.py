@@ -67,7 +67,7 @@ async def second(folder: Path, size: int) -> None:
     """Ask twice about an image."""
     for kind in KINDS:
         engine = EngineSupervisor(planned(kind, folder, size))
-        said = [Message("user", PLACE + QUESTION, images=(picture(folder, "red", 256),))]
+        said = [Message("user", PLACE + QUESTION, media=(picture(folder, "red", 256),))]
         text, first = await ask(engine, *said)
         again, end = await ask(engine, *said, Message("assistant", text), Message("user", QUESTION))
         await engine.close()
@@ -90,7 +90,7 @@ async def memory(folder: Path, size: int) -> None:
             plan = planned(kind, folder, size, vision=vision)
             engine = EngineSupervisor(plan)
             if vision:
-                await ask(engine, Message("user", PLACE + QUESTION, images=(picture(folder, "blue", 2048),)))
+                await ask(engine, Message("user", PLACE + QUESTION, media=(picture(folder, "blue", 2048),)))
             else:
                 await ask(engine, Message("user", QUESTION * 8))
             taken.append(resident(engine))
@@ -140,7 +140,7 @@ async def gaps(folder: Path, size: int) -> None:
         await asyncio.sleep(1)
         began = time.perf_counter()
         image = picture(folder, "green", 256)
-        said, _ = await ask(engine, Message("user", PLACE + QUESTION, images=(image,)))
+        said, _ = await ask(engine, Message("user", PLACE + QUESTION, media=(image,)))
         ended = time.perf_counter()
         task.cancel()
         await asyncio.wait([task])

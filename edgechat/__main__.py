@@ -14,6 +14,7 @@ ROLES = {
     "template": "edgechat.engine.prompt.template_child",
     "grammar": "edgechat.engine.reply.grammar_child",
     "image": "edgechat.base.images.decoding_child",
+    "sound": "edgechat.native.multimodal.sound_child",
     "mcp": "edgechat.tools.mcp.child",
     "page": "edgechat.tools.builtin.page_child",
     "devices": "edgechat.native.accelerators.devices",

@@ -124,12 +124,24 @@ class CannotSee(EdgechatError):
     """A question has images, and the model that is to answer takes none."""
 
 
-class ImageError(EdgechatError):
+class MediaError(EdgechatError):
+    """An image or a sound cannot be used."""
+
+
+class ImageError(MediaError):
     """A file is not an image that can be decoded, or one that is on the web cannot be fetched."""
 
 
 class ImageNotStored(ImageError):
     """An image cannot be stored: the disk is full, or its folder is not usable."""
+
+
+class SoundError(MediaError):
+    """A file is not a sound that can be decoded."""
+
+
+class SoundNotStored(SoundError):
+    """A sound cannot be stored: the disk is full, or its folder is not usable."""
 
 
 class ToolError(EdgechatError):

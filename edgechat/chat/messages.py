@@ -39,7 +39,7 @@ def messages_of(
             text = "\n\n".join(map(_text, sent, images))
             thinking = sent[0].thinking if len(sent) == 1 else ""
             found = tuple(image for group in images for image in group if image is not None)
-            messages.append(Message(sent[0].role, text, thinking, images=found))
+            messages.append(Message(sent[0].role, text, thinking, media=found))
     return tuple(messages)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from edgechat.base.offline import OFFLINE, OFFLINE_OPTION
+from edgechat.base.network.offline import OFFLINE, OFFLINE_OPTION
 from edgechat.cli import completion
 
 MOST = 2**31 - 1

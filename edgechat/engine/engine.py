@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from edgechat.base.errors import DecodeFailed, EdgechatError
-from edgechat.base.images.image import Pixels
 from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Interrupted
 from edgechat.engine.backends.logits import Logits
 from edgechat.engine.backends.media import MediaRun, is_media, key_of, media_runs
 from edgechat.engine.kv.state_store import KVStateStore
-from edgechat.engine.prompt.image_tokens import ImageTokens
+from edgechat.engine.prompt.media_tokens import MediaTokens, decoded
 from edgechat.engine.prompt.prompts import Prompt, Prompts
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.prompt.translation import translate
@@ -26,7 +24,7 @@ from edgechat.engine.reply.reply import ReplyPart
 from edgechat.engine.reply.reply_form import grammar_of, reply_of
 from edgechat.engine.sampling import Sampler, check_bias
 from edgechat.engine.scheduling.chat_cache import ChatCache
-from edgechat.engine.scheduling.encoding import ImageEncoding
+from edgechat.engine.scheduling.encoding import MediaEncoding
 from edgechat.engine.scheduling.preparation import Preparation, explained, fault
 from edgechat.engine.scheduling.scheduler import Planned, Scheduler
 from edgechat.engine.scheduling.sequence import Sequence
@@ -75,12 +73,12 @@ class EngineCore:
         """`states` None: no KV states on disk. controller: decides how much to draft."""
         self.backend = backend
         self.template = template
-        self.image_tokens = ImageTokens(backend.vision, _pixels, why_blind=backend.no_vision)
-        self.prompts = Prompts(template, backend.vocabulary, self.image_tokens)
+        self.media_tokens = MediaTokens(backend.media_encoder, decoded, why_not=backend.no_vision)
+        self.prompts = Prompts(template, backend.vocabulary, self.media_tokens)
         self.scheduler = Scheduler(backend)
-        self.encoding = ImageEncoding(backend.vision, self.image_tokens.held)
+        self.encoding = MediaEncoding(backend.media_encoder, self.media_tokens.held)
         self.scheduler.is_encoded = lambda seq, run: self.encoding.made(_key(seq, run)) is not None
-        self._waits_for_images = False
+        self._waits_for_media = False
         interruption = backend.interruption
         self.preparation = Preparation(done=interruption.interrupt if interruption else lambda: None)
         self.chat_cache = ChatCache(
@@ -110,7 +108,7 @@ class EngineCore:
     def is_waiting(self) -> bool:
         """Whether nothing can be done until the disk, a grammar or a prompt is ready."""
         if not self.scheduler.is_idle:
-            return self._waits_for_images
+            return self._waits_for_media
         return self.chat_cache.is_waiting or (self.chat_cache.is_idle and self.n_waiting > 0)
 
     def submit(self, request: ChatRequest) -> list[Event]:
@@ -189,7 +187,7 @@ class EngineCore:
         if not isinstance(sequence, Generation):
             return []
         events = self._finish(sequence, "cancelled")
-        self._want_images()  # there may be no other step
+        self._want_media()  # there may be no other step
         return events
 
     def persist(self, chat: str | None) -> None:
@@ -252,10 +250,10 @@ class EngineCore:
         events += self._queue_constrained()
         events += self.chat_cache.poll()
         events += self._handle_overflows()
-        events += self._encode_images()
+        events += self._encode_media()
         planned = self.scheduler.plan()
         events += self._finish_prewarming()
-        self._waits_for_images = not planned and self.encoding.is_running
+        self._waits_for_media = not planned and self.encoding.is_running
         if not planned:
             return
         planned = self._with_drafts(planned)
@@ -280,21 +278,21 @@ class EngineCore:
         self._accept(planned, logits, events)
         events += self._finish_prewarming()
 
-    def _encode_images(self) -> Iterator[Event]:
-        """Have the images encoded that are needed next; fail the requests of those that cannot be."""
-        if self.backend.vision is None:
+    def _encode_media(self) -> Iterator[Event]:
+        """Have the media encoded that are needed next; fail the requests of those that cannot be."""
+        if self.backend.media_encoder is None:
             return
         failed: dict[tuple[int, ...], EdgechatError | None] = {}
-        for sequence, run in self.scheduler.images():
+        for sequence, run in self.scheduler.media():
             key = _key(sequence, run)
             error = failed.setdefault(key, self.encoding.failure(key))
             if error is not None and sequence in self.scheduler.running:
                 yield from self._fail(sequence, error)
-        self._want_images()
+        self._want_media()
 
-    def _want_images(self) -> None:
-        if self.backend.vision is not None:
-            self.encoding.want([_key(sequence, run) for sequence, run in self.scheduler.images()])
+    def _want_media(self) -> None:
+        if self.backend.media_encoder is not None:
+            self.encoding.want([_key(sequence, run) for sequence, run in self.scheduler.media()])
 
     def _finish_jobs(self) -> Iterator[Event]:
         """Continue requests whose background work is done."""
@@ -366,7 +364,7 @@ class EngineCore:
         """Return the rows of logits that the batch asks for; none if the backend sampled the token itself."""
         stream, part = planned[0]
         if is_media(part.tokens[0]):
-            return self._compute_image(part)
+            return self._compute_media(part)
         drawing = self.backend.drawing if len(planned) == 1 and part.n_logits == 1 else None
         if (
             drawing is None
@@ -381,11 +379,13 @@ class EngineCore:
         stream.sampler.advance()
         return _NO_LOGITS
 
-    def _compute_image(self, part: BatchPart) -> Logits:
+    def _compute_media(self, part: BatchPart) -> Logits:
         made = self.encoding.made(key_of(part.tokens))
-        if made is None or self.backend.vision is None:  # it has just been dropped: it is encoded again
+        if (
+            made is None or self.backend.media_encoder is None
+        ):  # it has just been dropped: it is encoded again
             raise Interrupted((0,))
-        self.backend.vision.decode(part.seq, part.start, *made)
+        self.backend.media_encoder.decode(part.seq, part.start, *made)
         return _NO_LOGITS
 
     def _accept(self, planned: Planned, logits: Logits, events: list[Event]) -> None:
@@ -545,12 +545,6 @@ class EngineCore:
 
 def _key(sequence: Sequence, run: MediaRun) -> tuple[int, ...]:
     return key_of(sequence.tokens[run.start : run.stop])
-
-
-def _pixels(path: str) -> Pixels:
-    from edgechat.base.images.decoding import pixels  # only a model that sees needs it
-
-    return pixels(Path(path))
 
 
 def _youngest(sequences: Iterable[Sequence]) -> Sequence:

@@ -233,7 +233,7 @@ def _penalises(sampling: Sampling) -> bool:
 
 def _penalise(logits: Logits, window: Sequence[int], sampling: Sampling) -> None:
     tokens = np.asarray(window, np.intp)
-    seen, counts = np.unique(tokens[tokens < len(logits)], return_counts=True)  # others are of images
+    seen, counts = np.unique(tokens[tokens < len(logits)], return_counts=True)  # others are of media
     values = logits[seen]
     values = np.where(values > 0, values / sampling.repetition_penalty, values * sampling.repetition_penalty)
     logits[seen] = values - counts * sampling.frequency_penalty - sampling.presence_penalty

@@ -8,6 +8,7 @@ import msgspec
 
 from edgechat.base.errors import EdgechatError, by_name
 from edgechat.base.images.image import Image
+from edgechat.base.sound.sound import Sound
 from edgechat.native.buffers import Buffer
 from edgechat.planner.estimate.actual_load import Difference
 
@@ -22,6 +23,8 @@ ToolChoice = Literal["auto", "required"]
 """auto: the model may call tools; required: it calls at least one."""
 Effort = Literal["low", "medium", "high"]
 """How long a model thinks, if its template has such a switch."""
+MediaFile = Image | Sound
+"""What a message shows or plays to a model, besides its text."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -52,7 +55,7 @@ class Message(msgspec.Struct, frozen=True):
     calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
     """Of a tool: the call that `content` is the result of."""
-    images: tuple[Image, ...] = ()
+    media: tuple[MediaFile, ...] = ()
     """In the order of their places in `content`, see `edgechat.base.images.image.PLACE`."""
 
 
@@ -161,8 +164,10 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its template has a switch for how long to think."""
     sees: bool = False
     """Whether messages may have images."""
+    hears: bool = False
+    """Whether messages may have sounds."""
     no_vision: str = ""
-    """Why not, if the model could see with a projector that is here; else ''."""
+    """Why it does neither, if it could with a projector that is here; else ''."""
     template: Literal["own", "chatml"]
     """chatml: the file has no template, so the most common one is used."""
     load_ms: float

@@ -21,7 +21,7 @@ from edgechat.server.endpoints.service import ServiceEndpoints
 from edgechat.server.http.access_log import AccessLog
 from edgechat.server.http.access_policy import AccessPolicy, AccessRules
 from edgechat.server.http.refusal import ERROR_BODY, Refusal
-from edgechat.server.images.request_images import RequestImages
+from edgechat.server.media.request_media import RequestMedia
 from edgechat.server.pool.models import ModelPool
 from edgechat.server.protocol.anthropic.errors import error_body as anthropic_error
 from edgechat.server.protocol.ollama.errors import error_body as ollama_error
@@ -33,21 +33,21 @@ _ERRORS: dict[str, Callable[[Refusal], bytes]] = {"/v1/messages": anthropic_erro
 def make_app(
     models: ModelPool,
     rules: AccessRules,
-    images: RequestImages,
+    media: RequestMedia,
     *,
     think: bool | None = None,
     strict: bool = False,
     store: ResponseStore | None = None,
 ) -> ASGIApp:
-    """Return the app, guarded. images: where those of requests go. think: what the settings say.
+    """Return the app, guarded. media: where those of requests go. think: what the settings say.
 
     strict: fields that would have no effect are refused. store: where responses are stored, if they are.
     """
-    service = ServiceEndpoints(models, images, think, strict=strict)
-    openai = OpenAIEndpoints(models, images, think, strict=strict)
-    responses = ResponseEndpoints(models, images, think, strict=strict, store=store)
-    anthropic = AnthropicEndpoints(models, images, think, strict=strict)
-    ollama = OllamaEndpoints(models, images, think, strict=strict)
+    service = ServiceEndpoints(models, media, think, strict=strict)
+    openai = OpenAIEndpoints(models, media, think, strict=strict)
+    responses = ResponseEndpoints(models, media, think, strict=strict, store=store)
+    anthropic = AnthropicEndpoints(models, media, think, strict=strict)
+    ollama = OllamaEndpoints(models, media, think, strict=strict)
     routes = [
         _get("/", service.about),
         _get("/health", service.health),

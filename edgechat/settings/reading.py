@@ -12,8 +12,9 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from edgechat.base import loopback, paths
+from edgechat.base import paths
 from edgechat.base.errors import SettingsError
+from edgechat.base.network import loopback
 from edgechat.base.text import one_line
 from edgechat.settings.fields import NAME_LENGTH, Preset, Settings
 

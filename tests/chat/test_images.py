@@ -60,7 +60,7 @@ async def test_an_image_reaches_a_model_that_sees(store: Store) -> None:
     await conversation.ask("What is this?", [Attachment("a.txt", "milk")], [photo])
     (message,) = await answered(conversation)
     assert message.content == f"{PLACE}a.txt\n```\nmilk\n```\n\nWhat is this?"
-    (image,) = message.images
+    (image,) = message.media
     assert (image.digest, image.width, image.height) == (photo.digest, 64, 32)
     assert Path(image.path).read_bytes() == png()
     again = await Conversation.load(store, conversation.chat.id)
@@ -76,7 +76,7 @@ async def test_several_images_have_names_and_successive_questions_keep_their_ord
     await conversation.ask("And this?", images=[third])
     (message,) = await answered(conversation)
     assert message.content == f"0.png: {PLACE}\n1.png: {PLACE}\n\nCompare.\n\n{PLACE}And this?"
-    assert [image.width for image in message.images] == [60, 61, 62]
+    assert [image.width for image in message.media] == [60, 61, 62]
 
 
 async def test_a_model_that_does_not_see_is_told_of_what_it_misses(store: Store) -> None:
@@ -93,7 +93,7 @@ async def test_an_image_whose_file_is_gone_is_told_and_the_others_are_sent(store
     await conversation.ask("What?", images=[gone, here])
     (message,) = await answered(conversation)
     assert message.content == f"(a.png, an image, is missing here.)\nb.png: {PLACE}\n\nWhat?"
-    assert [image.digest for image in message.images] == [here.digest]
+    assert [image.digest for image in message.media] == [here.digest]
 
 
 async def test_a_pasted_place_is_no_place_of_an_image(store: Store) -> None:
@@ -104,7 +104,7 @@ async def test_a_pasted_place_is_no_place_of_an_image(store: Store) -> None:
     )
     await answered(conversation)
     for sent in await answered(await _asked(conversation, "And?")):
-        assert sent.content.count(PLACE) == len(sent.images)
+        assert sent.content.count(PLACE) == len(sent.media)
 
 
 async def _asked(conversation: Conversation, text: str) -> Conversation:
@@ -249,7 +249,7 @@ async def test_json_takes_the_images_along(store: Store, elsewhere: Store) -> No
     assert [turn.images for turn in again.all_turns] == [(photo, missing), (photo, missing), ()]
     (message,) = messages_of(again.turns[:1], elsewhere.images.get)
     assert message.content == f"photo.png: {PLACE}\n(gone.png, an image, is missing here.)\n\nAnd this?"
-    assert Path(message.images[0].path).read_bytes() == png()
+    assert Path(message.media[0].path).read_bytes() == png()
 
 
 async def test_an_image_of_a_stranger_is_checked(store: Store) -> None:
@@ -275,7 +275,7 @@ async def test_images_in_messages_of_openai_are_read(store: Store) -> None:
     (turn,) = conversation.turns
     assert (turn.content, conversation.chat.title) == ("What?", "What?")
     assert [(image.name, image.size) for image in turn.images] == [("image 1", "64 × 32")]
-    assert (await answered(conversation))[0].images[0].digest == turn.images[0].digest
+    assert (await answered(conversation))[0].media[0].digest == turn.images[0].digest
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from edgechat.base.offline import OFFLINE, OFFLINE_OPTION, offline_by
+from edgechat.base.network.offline import OFFLINE, OFFLINE_OPTION, offline_by
 from edgechat.cli.main import app, translated
 from tests.cli.running import edgechat
 from tests.hub import Hub

@@ -37,8 +37,8 @@ COMMANDS = {
 }
 SHORT = {"devices", "gpu"}
 """Gone before their parent could be killed; that they answer, test_commands.py sees."""
-SERVERS = {"grammar", "image"}
-"""Of the server, for answers that follow a schema, and images."""
+SERVERS = {"grammar", "image", "sound"}
+"""Of the server, for answers that follow a schema, images, and sounds."""
 HUB = {"xet"}
 """For files that the packaged program does not fetch."""
 VISION = {"projector"}

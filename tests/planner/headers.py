@@ -132,7 +132,8 @@ def projector_file(
         metadata |= {f"clip.vision.{key}": value for key, value in numbers.items()}
         metadata |= {"clip.vision.image_mean": halves, "clip.vision.image_std": halves}
     n = weights // 2 or layers * (4 * embd * embd + (3 if gated else 2) * embd * ff)
-    tensors = [ModelTensor("v.blk.0.all.weight", (n,), GgmlType.F16, 0, 2 * n)]
+    name = f"{'v' if vision else 'a'}.blk.0.all.weight"
+    tensors = [ModelTensor(name, (n,), GgmlType.F16, 0, 2 * n)]
     if gated:
         tensors.append(ModelTensor("v.blk.0.ffn_gate.weight", (1,), GgmlType.F16, 2 * n, 2))
     header = ModelHeader("mmproj.gguf", 3, metadata, tuple(tensors), 0, 32, 2 * n)

@@ -30,8 +30,8 @@ from edgechat.engine.backends.base import (
     CacheFull,
     Capabilities,
     Interruption,
+    MediaEncoder,
     TokenDrawing,
-    Vision,
     Vocabulary,
 )
 from edgechat.engine.backends.checkpoint import Checkpoint
@@ -175,7 +175,7 @@ class ScriptedBackend:
             raise LoadFailed(self._script.load_error)
         self.drawing: TokenDrawing | None = None
         self.interruption: Interruption | None = None
-        self.vision: Vision | None = None
+        self.media_encoder: MediaEncoder | None = None
         self.no_vision = ""
         self.head = None
         self.no_head = ""

@@ -38,7 +38,7 @@ from edgechat.engine.types import (
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.app import make_app
 from edgechat.server.http.access_policy import AccessRules
-from edgechat.server.images.request_images import RequestImages
+from edgechat.server.media.request_media import RequestMedia
 from edgechat.server.pool.available_models import ModelCard
 from edgechat.server.pool.models import State
 from edgechat.server.serving import Server, listen, url_of
@@ -115,6 +115,7 @@ class FakeModels:
                 architecture="llama",
                 n_params=1_500_000_000,
                 sees=self.model.sees,
+                hears=self.model.hears,
             )
         ]
 
@@ -188,13 +189,13 @@ async def serving(
     think: bool | None = None,
     strict: bool = False,
     store: ResponseStore | None = None,
-    images: RequestImages | None = None,
+    media: RequestMedia | None = None,
     around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
 ) -> AsyncIterator[str]:
     """Serve the models on a free port; give the address. around: puts something between HTTP and the app."""
     listener = listen(host, 0)
-    images = images or RequestImages(NOWHERE)
-    app = make_app(models, rules or AccessRules(KEY), images, think=think, strict=strict, store=store)
+    media = media or RequestMedia(NOWHERE)
+    app = make_app(models, rules or AccessRules(KEY), media, think=think, strict=strict, store=store)
     server = Server(around(app), drain=partial(asyncio.sleep, 0))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:

@@ -16,6 +16,7 @@ import msgspec
 
 from edgechat.base.images.image import MAX_PIXELS, MAX_SIDE
 from edgechat.base.process import child, spawn
+from edgechat.base.process.file_decoder import FilePart, NotDecodable
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFile
@@ -46,12 +47,6 @@ _ONLY = "Only PNG, JPEG, WebP, GIF, BMP and HEIC images can be used: convert it 
 _AGAIN = "Open it in an image viewer; if that shows it, save it from there as PNG."
 
 
-class FilePart(msgspec.Struct, frozen=True, tag=True):
-    """Bytes of the next image's file, after those that have been sent: it is longer than a frame may be."""
-
-    data: bytes
-
-
 class Decode(msgspec.Struct, frozen=True, tag=True):
     """Decode the file that was sent, and keep its pixels until the next one."""
 
@@ -77,13 +72,6 @@ class Decoded(msgspec.Struct, frozen=True):
     height: int = 0
     problem: str = ""
     hint: str = ""
-
-
-class _NotDecodable(Exception):
-    def __init__(self, problem: str, hint: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self.hint = hint
 
 
 def main() -> None:
@@ -125,7 +113,7 @@ def _decode(file: io.BytesIO, how: Decode) -> tuple[Decoded, Image.Image | None]
             return decoded, pixels
         pixels.thumbnail(how.box)
         return msgspec.structs.replace(decoded, width=pixels.width, height=pixels.height), pixels
-    except _NotDecodable as error:
+    except NotDecodable as error:
         return Decoded(problem=error.problem, hint=error.hint), None
     except MemoryError:
         problem = "takes too much memory to decode"
@@ -154,8 +142,8 @@ def _open(file: io.BytesIO) -> ImageFile.ImageFile:
         image = Image.open(file, formats=["HEIF"] if is_heif else _KNOWN)
     except UnidentifiedImageError:
         if not head:
-            raise _NotDecodable("is empty", "Save or download it again.") from None
-        raise _NotDecodable("is not an image, or is damaged", _ONLY) from None
+            raise NotDecodable("is empty", "Save or download it again.") from None
+        raise NotDecodable("is not an image, or is damaged", _ONLY) from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise _too_large(MAX_JPEG_PIXELS) from None
     if image.width * image.height > MAX_PIXELS and not _is_jpeg(image):
@@ -167,15 +155,15 @@ def _add_heif() -> None:
     try:
         import pillow_heif
     except ImportError:
-        raise _NotDecodable(
+        raise NotDecodable(
             "is a HEIC image, for which pillow-heif is not installed",
             "Save it as JPEG, or install what reads it: pip install pillow-heif",
         ) from None
     pillow_heif.register_heif_opener()
 
 
-def _too_large(most: int) -> _NotDecodable:
-    return _NotDecodable(f"has more than {most / 1e6:.0f} megapixels, the limit", "Scale it down.")
+def _too_large(most: int) -> NotDecodable:
+    return NotDecodable(f"has more than {most / 1e6:.0f} megapixels, the limit", "Scale it down.")
 
 
 def _is_jpeg(image: ImageFile.ImageFile) -> bool:

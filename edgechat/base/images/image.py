@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 PLACE = "\N{OBJECT REPLACEMENT CHARACTER}"
-"""Stands in a message's text where an image belongs; images without one come before the text."""
+"""Stands in a message's text where an image or a sound belongs; those without one come before the text."""
 MAX_SIDE = 1 << 14
 """Pixels of a decoded image."""
 MAX_PIXELS = 1 << 26
@@ -21,7 +21,7 @@ class Pixels(msgspec.Struct, frozen=True):
     """Three bytes a pixel, row by row."""
 
 
-class Image(msgspec.Struct, frozen=True):
+class Image(msgspec.Struct, frozen=True, tag="image"):
     """An image that is on this machine."""
 
     digest: str

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from edgechat import settings
 from edgechat.base import logs, paths
 from edgechat.base.errors import BackendMissing, EdgechatError, SettingsError
-from edgechat.base.offline import OFFLINE_OPTION, offline_by
+from edgechat.base.network.offline import OFFLINE_OPTION, offline_by
 from edgechat.base.text import one_line
 from edgechat.cli.options import Debug
 from edgechat.cli.output.remedies import install
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from edgechat.chat.storage.response_store import ResponseStore
     from edgechat.server.http.access_policy import AccessRules
     from edgechat.server.http.api_key import Key
-    from edgechat.server.images.request_images import RequestImages
+    from edgechat.server.media.request_media import RequestMedia
     from edgechat.server.pool.pool import Pool
 
 _ORIGIN = re.compile(r"(https?|[a-z][a-z0-9+-]*)://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
@@ -68,8 +68,8 @@ def run(options: ServeOptions) -> None:
     from edgechat.planner.prepare import prepare
     from edgechat.server.factory import real_pool
     from edgechat.server.http.access_policy import AccessRules
-    from edgechat.server.images.fetching import ImageFetcher
-    from edgechat.server.images.request_images import RequestImages
+    from edgechat.server.media.fetching import ImageFetcher
+    from edgechat.server.media.request_media import RequestMedia
     from edgechat.server.pool.available_models import first_model
     from edgechat.server.serving import is_loopback, listen
 
@@ -91,8 +91,8 @@ def run(options: ServeOptions) -> None:
         logged = not sys.stdout.isatty()
         print(first_screen(name, listener, key, embeds=plan.embeddings, logged=logged), flush=True)
         fetcher = ImageFetcher() if options.fetch_images else None
-        images = RequestImages(paths.cache_dir() / "request-images", fetcher=fetcher)
-        asyncio.run(_serve(options, think, listener, rules, pool, images, store))
+        media = RequestMedia(paths.cache_dir() / "request-images", fetcher=fetcher)
+        asyncio.run(_serve(options, think, listener, rules, pool, media, store))
 
 
 async def _serve(
@@ -101,7 +101,7 @@ async def _serve(
     listener: socket.socket,
     rules: AccessRules,
     pool: Pool,
-    images: RequestImages,
+    media: RequestMedia,
     store: ResponseStore | None,
 ) -> None:
     from edgechat.server.app import make_app
@@ -116,9 +116,9 @@ async def _serve(
 
     try:
         async with pool:
-            app = make_app(pool, rules, images, think=think, strict=options.strict, store=store)
+            app = make_app(pool, rules, media, think=think, strict=options.strict, store=store)
             loading = asyncio.ensure_future(_load(pool))
-            pruning = asyncio.ensure_future(asyncio.to_thread(images.prune))
+            pruning = asyncio.ensure_future(asyncio.to_thread(media.prune))
             await Server(app, drain=drain).serve(sockets=[listener])
             loading.cancel()
             await asyncio.wait([loading, pruning])

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgechat.base.images.image import Pixels
+from edgechat.base.sound.sound import Samples
 from edgechat.engine.backends.checkpoint import Checkpoint
 from edgechat.engine.backends.logits import Embeddings, Logits
 from edgechat.engine.types import Sampling
@@ -22,7 +23,7 @@ class CacheFull(Exception):
 
 
 class EncodingStopped(Exception):
-    """The embeddings of an image are not wanted any more."""
+    """The embeddings of an image or a sound are not wanted any more."""
 
 
 class Interrupted(Exception):
@@ -131,7 +132,7 @@ class Interruption(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Media:
-    """An image, or a tile of one, as a projector has cut it."""
+    """An image or a sound, or a part of one, as a projector has cut it."""
 
     ids: tuple[int, ...]
     """What stands for it among tokens, one for each cell; see media.py."""
@@ -141,24 +142,29 @@ class Media:
     """The backend's own."""
 
 
-class Vision(Protocol):
-    """What shows images to a model."""
+class MediaEncoder(Protocol):
+    """What shows images to a model, or plays sounds to it."""
 
-    def cut(self, pixels: Pixels, digest: str) -> list[tuple[int, ...] | Media]:
-        """Return what stands for an image in a prompt: tokens of text around it, and its media.
+    sees: bool
+    hears: bool
+    sample_rate: int
+    """Of the sounds that it takes, in a second."""
 
-        digest: identifies it. Any thread. Raises BadRequest for an image that the model cannot take.
+    def cut(self, contents: Pixels | Samples, digest: str) -> list[tuple[int, ...] | Media]:
+        """Return what stands for an image or a sound in a prompt: tokens of text around it, and its media.
+
+        digest: identifies it. Any thread. Raises BadRequest for what the model cannot take.
         """
 
     def encode(self, media: Media, *, between: Callable[[], bool]) -> Embeddings:
-        """Return the embeddings of an image [n_cells, n_embd]; in a thread of its own, one at a time.
+        """Return the embeddings of media [n_cells, n_embd]; in a thread of its own, one at a time.
 
         between: called every 0.05 seconds or so; meanwhile the backend may decode. False ends the encoding
         with EncodingStopped. Raises DecodeFailed.
         """
 
     def decode(self, seq: int, start: int, media: Media, embeddings: Embeddings) -> None:
-        """Compute an image's cells at the end of a sequence, which has `start` tokens.
+        """Compute the cells of media at the end of a sequence, which has `start` tokens.
 
         Raises CacheFull or DecodeFailed; the sequence then ends there, or is empty.
         """
@@ -196,8 +202,8 @@ class Backend(Protocol):
     """None: the engine chooses tokens, from logits."""
     interruption: Interruption | None
     """None: calls cannot be ended early."""
-    vision: Vision | None
-    """None: images cannot be shown to the model."""
+    media_encoder: MediaEncoder | None
+    """None: the model neither sees nor hears."""
     no_vision: str
     """Why its projector is not loaded; '' if it is, or if there is none."""
     head: DraftHead | None

@@ -26,8 +26,8 @@ from edgechat.engine.backends.base import (
     Interrupted,
     Interruption,
     Media,
+    MediaEncoder,
     TokenDrawing,
-    Vision,
     Vocabulary,
 )
 from edgechat.engine.backends.checkpoint import Checkpoint
@@ -111,7 +111,7 @@ class LlamaCppBackend(LlamaCppModel):
         self.capabilities = Capabilities(mixes=True, cuts=cuts, shifts=shifts, saves=True)
         attention = "flash" if plan.flash_attention else "plain"
         self.state_format = f"llama.cpp {build()} {plan.cache_type} {attention}"
-        self.vision: Vision | None = None
+        self.media_encoder: MediaEncoder | None = None
         self.no_vision = ""
         self._head: LlamaCppHead | None = None
         self.no_head = ""
@@ -125,7 +125,7 @@ class LlamaCppBackend(LlamaCppModel):
     def _load_extras(self, plan: LoadPlan) -> None:
         """Load the plan's projector and its draft head; without them the model still reads and writes."""
         try:
-            self.vision = self._load_projector(plan)
+            self.media_encoder = self._load_projector(plan)
         except (BackendMissing, LoadFailed) as error:
             self.no_vision = error.message
         try:
@@ -158,18 +158,18 @@ class LlamaCppBackend(LlamaCppModel):
 
         self._close = close_all
 
-    def _load_projector(self, plan: LoadPlan) -> Vision | None:
-        """Load what shows images to the model, if the plan has it on this machine."""
-        if plan.projector is None or not (plan.projector.path and plan.projector.vision):
+    def _load_projector(self, plan: LoadPlan) -> MediaEncoder | None:
+        """Load what shows images and plays sounds to the model, if the plan has it on this machine."""
+        if plan.projector is None or not plan.projector.path:
             return None
-        from edgechat.engine.backends.llama_cpp_vision import LlamaCppVision
+        from edgechat.engine.backends.llama_cpp_media import LlamaCppMedia
 
-        vision = LlamaCppVision(plan, self, self._model, self._context)
-        self._close_first(vision.close)
+        encoder = LlamaCppMedia(plan, self, self._model, self._context)
+        self._close_first(encoder.close)
         if self.touched_bytes and not plan.projector.device:
             self.touched_bytes += plan.projector.weights_bytes
         self.state_format += f" {Path(plan.projector.path).name} {Path(plan.projector.path).stat().st_size}"
-        return vision if vision.sees else None
+        return encoder
 
     def decode(self, parts: Sequence[BatchPart]) -> Logits:
         return self._decode(parts)

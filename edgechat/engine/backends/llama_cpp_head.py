@@ -132,7 +132,7 @@ class LlamaCppHead:
         reading.n_read, reading.unread, reading.states = reading.length, [], reading.states[-1:].copy()
 
     def stop(self, seq: int) -> None:
-        """Read no more of a sequence until it is cut to what has been read: there are images in it."""
+        """Read no more of a sequence until it is cut to what has been read: there are media in it."""
         self._reading(seq).stopped = True
 
     # What happens to sequences.

@@ -1,8 +1,8 @@
-"""Media among tokens: an image takes cells of the cache as tokens do, under ids that no token has.
+"""Media among tokens: images and sounds take cells of the cache as tokens do, under ids that no token has.
 
-The ids are made of the image's content, so that lists of ids can be compared, found again and saved as those
-of texts are: the same image in the same place is the same prefix. A run of ids also tells its own length,
-and how far it moves positions, which is less with M-RoPE.
+The ids are made of what is in them, so that lists of ids can be compared, found again and saved as those of
+texts are: the same image in the same place is the same prefix. A run of ids also tells its own length, and
+how far it moves positions, which is less for images with M-RoPE.
 
     id    bit 30: media; bit 29: the first of a run; 29 bits of
     1st   a hash of the content
@@ -40,12 +40,12 @@ class MediaRun:
 
 
 def is_media(token: int) -> bool:
-    """Say whether an id stands for a cell of an image."""
+    """Say whether an id stands for a cell of an image or a sound."""
     return token >= _MEDIA
 
 
 def media_ids(content: bytes, n_cells: int, n_positions: int) -> tuple[int, ...]:
-    """Return the ids of an image's cells. content: what identifies the image, and how it was cut.
+    """Return the ids of the cells of media. content: what identifies them, and how they were cut.
 
     Raises ValueError for more cells than ids can tell.
     """

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from edgechat.engine.backends.base import Vocabulary
-from edgechat.engine.prompt.image_tokens import ImageTokens
+from edgechat.engine.prompt.media_tokens import MediaTokens
 
 _PROSE = re.compile(r"[\w\s.,;:!?'\"()-]*")
 """No control token consists of these characters alone."""
@@ -28,10 +28,10 @@ _SLICE = 4096
 class ControlTokens:
     """The control tokens of a vocabulary, and the guard against messages that contain them."""
 
-    def __init__(self, vocabulary: Vocabulary, images: ImageTokens | None = None) -> None:
-        """images: of a model that sees."""
+    def __init__(self, vocabulary: Vocabulary, media: MediaTokens | None = None) -> None:
+        """media: of a model that sees or hears."""
         self._vocabulary = vocabulary
-        self.images = images or ImageTokens()
+        self.media = media or MediaTokens()
         # A private-use character, random in each process, so that no text can be made to contain it.
         self._break = chr(random.SystemRandom().randrange(0xF0000, 0xFFFFE))
         self._strips: dict[str, tuple[bool, bool]] = {}
@@ -99,12 +99,12 @@ class ControlTokens:
         most: stop once there are more tokens than that.
         """
         ids: list[int] = []
-        for before, image in self.images.stretches(text):
+        for before, run in self.media.stretches(text):
             for stretch, special in self._stretches(before):
                 ids += self._vocabulary.tokenize(stretch, bos=bos and not ids, special=special)
                 if most is not None and len(ids) > most:
                     return ids
-            ids += image
+            ids += run
         return ids
 
     def _stretches(self, text: str) -> Iterator[tuple[str, bool]]:

@@ -14,7 +14,7 @@ from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.kv.prefix_cache import common_prefix
 from edgechat.engine.kv.window import ContextWindow, whole, window_of
 from edgechat.engine.prompt.control_tokens import ControlTokens
-from edgechat.engine.prompt.image_tokens import ImageTokens
+from edgechat.engine.prompt.media_tokens import MediaTokens
 from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate, begins_answer, begins_reply
 from edgechat.engine.prompt.token_estimate import LONGEST_PIECE, TokenEstimate, at_least, n_bytes, texts_of
 from edgechat.engine.types import ChatRequest, Message
@@ -59,13 +59,13 @@ class Prompts:
     """Makes the prompts of one model, in any thread."""
 
     def __init__(
-        self, template: ChatTemplate, vocabulary: Vocabulary, images: ImageTokens | None = None
+        self, template: ChatTemplate, vocabulary: Vocabulary, media: MediaTokens | None = None
     ) -> None:
-        """images: of a model that sees."""
+        """media: of a model that sees or hears."""
         self._template = template
         self._vocabulary = vocabulary
-        self._images = images or ImageTokens()
-        self.control_tokens = ControlTokens(vocabulary, self._images)
+        self._media = media or MediaTokens()
+        self.control_tokens = ControlTokens(vocabulary, self._media)
         self._sizes = TokenEstimate(template.render, vocabulary, self.control_tokens)
         self._endings: dict[bool | None, tuple[str | None, str]] = {}
         self._lock = threading.Lock()
@@ -73,13 +73,13 @@ class Prompts:
     def of(self, request: ChatRequest, cells: int) -> Prompt:
         """Return the prompt of a request, where the context holds `cells` tokens.
 
-        Raises TemplateError, SwitchUnknown, BadRequest, ImageError, or PromptTooLong if what must be sent is
+        Raises TemplateError, SwitchUnknown, BadRequest, MediaError, or PromptTooLong if what must be sent is
         too long.
         """
         with self._lock:
             if request.text is not None:
                 return self._plain(request.text, request.suffix, cells)
-            request = replace(request, messages=self._images.marked(request.messages))
+            request = replace(request, messages=self._media.marked(request.messages))
             draft = self._render_fitting(request, request.messages, cells)
             if len(draft.tokens) >= cells:
                 raise _too_long(str(len(draft.tokens)), cells)
@@ -137,7 +137,7 @@ class Prompts:
         """
         # After a call, its result comes first.
         question = Message("tool", "a", call_id=reply.calls[0].id) if reply.calls else Message("user", "a")
-        before = self._images.marked(request.messages)
+        before = self._media.marked(request.messages)
         if begins_reply(before):  # of which `reply` is the rest
             begun, before = before[-1], before[:-1]
             thinking, content = begun.thinking + reply.thinking, begun.content + reply.content
@@ -163,7 +163,7 @@ class Prompts:
         if request.overflow == "error":
             return None
         with self._lock:
-            request = replace(request, messages=self._images.marked(request.messages))
+            request = replace(request, messages=self._media.marked(request.messages))
             window: ContextWindow | None = self._window(request, request.messages, cells, exact=True)
             while window is not None and window.dropped <= dropped:
                 window = window.narrower()
@@ -203,9 +203,9 @@ class Prompts:
         return window_of(self._sizes.of(messages, added, cells), cells, fixed=fixed)
 
     def _most(self, message: Message) -> int:
-        """Return an upper bound of the tokens of a message's texts and images."""
+        """Return an upper bound of the tokens of a message's texts and media."""
         n_text = n_bytes(message.thinking) + sum(n_bytes(text) for text in texts_of(message))
-        return n_text + self._images.count(message.content)
+        return n_text + self._media.count(message.content)
 
     def _fit(
         self, request: ChatRequest, messages: Sequence[Message], window: ContextWindow, cells: int, most: int

@@ -75,9 +75,9 @@ class TokenEstimate:
 
     def _of(self, message: Message, added: Overhead, cells: int, *, guess: bool) -> int:
         texts = (*texts_of(message), *((message.thinking,) if added.keeps_thinking else ()))
-        images = self._control.images
-        size = added.message * (1 + len(message.calls)) + images.count(message.content)
-        return size + sum(self._count(images.without(text), cells, guess=guess) for text in texts)
+        media = self._control.media
+        size = added.message * (1 + len(message.calls)) + media.count(message.content)
+        return size + sum(self._count(media.without(text), cells, guess=guess) for text in texts)
 
     def _count(self, text: str, cells: int, *, guess: bool = False) -> int:
         raw = text.encode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Encoding images beside decoding: one of both computes at a time, and they take turns.
+"""Encoding images and sounds beside decoding: one of both computes at a time, and they take turns.
 
 An encoder takes seconds, on a processor up to a minute. It runs in a thread of its own, which pauses between
 its operations while the engine decodes: so streams go on, and a request that is cancelled ends its encoding.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 
 from edgechat.base.errors import EdgechatError
-from edgechat.engine.backends.base import EncodingStopped, Media, Vision
+from edgechat.engine.backends.base import EncodingStopped, Media, MediaEncoder
 from edgechat.engine.backends.logits import Embeddings
 from edgechat.engine.scheduling.preparation import fault
 
@@ -23,12 +23,14 @@ _MOST_BYTES = 512 << 20
 """Of the embeddings that are kept."""
 
 
-class ImageEncoding:
-    """The encoder of a model's images, and what it has made. Used by the engine's thread."""
+class MediaEncoding:
+    """The encoder of a model's images and sounds, and what it has made. Used by the engine's thread."""
 
-    def __init__(self, vision: Vision | None, held: Callable[[Key], AbstractContextManager[Media]]) -> None:
+    def __init__(
+        self, encoder: MediaEncoder | None, held: Callable[[Key], AbstractContextManager[Media]]
+    ) -> None:
         """held: gives what is to be encoded, by its key, and keeps it meanwhile."""
-        self._vision = vision
+        self._encoder = encoder
         self._held = held
         self._made: OrderedDict[Key, tuple[Media, Embeddings]] = OrderedDict()
         self._failed: dict[Key, EdgechatError] = {}
@@ -40,7 +42,7 @@ class ImageEncoding:
         self._paused = False
 
     def made(self, key: Key) -> tuple[Media, Embeddings] | None:
-        """Return the embeddings of an image, if they are there."""
+        """Return the embeddings of media, if they are there."""
         with self._turns:
             found = self._made.get(key)
             if found is not None:
@@ -48,12 +50,12 @@ class ImageEncoding:
             return found
 
     def failure(self, key: Key) -> EdgechatError | None:
-        """Return why an image could not be encoded, once."""
+        """Return why media could not be encoded, once."""
         with self._turns:
             return self._failed.pop(key, None)
 
     def want(self, keys: Collection[Key]) -> None:
-        """Encode the first of these images that is missing; stop what is encoded for nobody."""
+        """Encode the first of these that is missing; stop what is encoded for nobody."""
         with self._turns:
             self._failed = {key: error for key, error in self._failed.items() if key in keys}
             if self._running is not None:
@@ -113,9 +115,9 @@ class ImageEncoding:
         made: tuple[Media, Embeddings] | None = None
         failed: EdgechatError | None = None
         try:
-            assert self._vision is not None
+            assert self._encoder is not None
             with self._held(key) as media:
-                made = media, self._vision.encode(media, between=self._between)
+                made = media, self._encoder.encode(media, between=self._between)
         except EncodingStopped:
             pass
         except Exception as error:

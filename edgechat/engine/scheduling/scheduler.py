@@ -48,8 +48,8 @@ class Scheduler:
         self.batches = [0] * backend.n_seq_max
         """Calls that computed one sequence, two, and so on."""
         self.is_encoded: Callable[[Sequence, MediaRun], bool] = lambda _sequence, _run: True
-        """Whether an image of a sequence can be computed; until then the sequence waits."""
-        self._prompts_turn = self._images_turn = False
+        """Whether media of a sequence can be computed; until then the sequence waits."""
+        self._prompts_turn = self._media_turn = False
         self._crowded = False
         """The backend had no room for all running sequences: none joins before one has ended."""
 
@@ -78,13 +78,13 @@ class Scheduler:
     def plan(self) -> Planned:
         """Admit waiting sequences, and return the parts of the next batch; none if there is nothing to do."""
         self._admit()
-        able = [seq for seq in self.running if not self._waits_for_image(seq)]
+        able = [seq for seq in self.running if not self._waits_for_media(seq)]
         active = [seq for seq in able if not seq.in_background] or able
-        images = [seq for seq in active if seq.is_at_image]
-        active = [seq for seq in active if not seq.is_at_image]
-        self._images_turn = bool(images) and (not active or not self._images_turn)
-        if self._images_turn:  # what is no token has a call of its own
-            return self._within_cache([self._part(images[0], 1)])
+        shown = [seq for seq in active if seq.is_at_media]
+        active = [seq for seq in active if not seq.is_at_media]
+        self._media_turn = bool(shown) and (not active or not self._media_turn)
+        if self._media_turn:  # what is no token has a call of its own
+            return self._within_cache([self._part(shown[0], 1)])
         streams = [seq for seq in active if seq.n_pending == 1]
         prompts = [seq for seq in active if seq.n_pending > 1]
         if not self._backend.capabilities.mixes:
@@ -92,12 +92,12 @@ class Scheduler:
         planned = [self._part(sequence, 1) for sequence in streams]
         return self._within_cache(planned + self._chunks(prompts, len(streams)))
 
-    def _waits_for_image(self, sequence: Sequence) -> bool:
-        run = sequence.next_image if sequence.is_at_image else None
+    def _waits_for_media(self, sequence: Sequence) -> bool:
+        run = sequence.next_media if sequence.is_at_media else None
         return run is not None and not self.is_encoded(sequence, run)
 
-    def images(self) -> list[tuple[Sequence, MediaRun]]:
-        """Return the images that running sequences have still to compute, in the order of need."""
+    def media(self) -> list[tuple[Sequence, MediaRun]]:
+        """Return the images and sounds that running sequences have still to compute, in the order of need."""
         return [
             (seq, run)
             for seq in sorted(self.running, key=lambda seq: seq.in_background)
@@ -224,14 +224,14 @@ class Scheduler:
         return ([], prompts[:1]) if self._prompts_turn else (oldest, [])
 
     def _part(self, sequence: Sequence, size: int) -> tuple[Sequence, BatchPart]:
-        """Return the next tokens of a sequence, at most `size`; an image as a whole."""
+        """Return the next tokens of a sequence, at most `size`; media as a whole."""
         assert sequence.slot is not None
         start = sequence.slot.length
-        image = sequence.next_image
-        if image is not None and image.start == start:
-            return sequence, BatchPart(sequence.slot.id, start, sequence.tokens[start : image.stop], 0)
+        run = sequence.next_media
+        if run is not None and run.start == start:
+            return sequence, BatchPart(sequence.slot.id, start, sequence.tokens[start : run.stop], 0)
         latest = next((at for _, at in sequence.checkpoints if at > start), len(sequence.tokens))
-        stop = min(start + size, latest, image.start if image is not None else latest)
+        stop = min(start + size, latest, run.start if run is not None else latest)
         last = stop == len(sequence.tokens)
         tokens = sequence.tokens[start:stop]
         return sequence, BatchPart(sequence.slot.id, start, tokens, int(last and sequence.generates))
@@ -251,7 +251,9 @@ class Scheduler:
             else:
                 sequence, part = planned[0]
                 if is_media(part.tokens[0]):
-                    raise DecodeFailed("The image does not fit into the context.", hint="Try --ctx.")
+                    raise DecodeFailed(
+                        "An image or a sound does not fit into the context.", hint="Try --ctx."
+                    )
                 planned = [self._part(sequence, len(part.tokens) - (needed - free))]
         return planned
 

@@ -31,7 +31,7 @@ class Sequence:
     boundaries: tuple[int, ...] = ()
     """Where later prompts may diverge: numbers of tokens, those before the generation prompt last."""
     media: tuple[MediaRun, ...] = ()
-    """The images among the tokens."""
+    """The images and sounds among the tokens."""
     checkpoints: tuple[tuple[int, int], ...] = ()
     """Between which lengths of its slot checkpoints are still to be taken, both included."""
     dropped: int = 0
@@ -79,15 +79,15 @@ class Sequence:
         return constraint is not None and constraint.is_complete(self.constrained_reply)
 
     @property
-    def next_image(self) -> MediaRun | None:
-        """The first image that is still to be computed."""
+    def next_media(self) -> MediaRun | None:
+        """The first image or sound that is still to be computed."""
         length = self.slot.length if self.slot else 0
         return next((run for run in self.media if run.start >= length), None)
 
     @property
-    def is_at_image(self) -> bool:
-        """Whether an image comes next."""
-        run = self.next_image
+    def is_at_media(self) -> bool:
+        """Whether an image or a sound comes next."""
+        run = self.next_media
         return run is not None and self.slot is not None and run.start == self.slot.length
 
     @property

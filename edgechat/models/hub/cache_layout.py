@@ -24,7 +24,7 @@ from pathlib import Path
 
 from edgechat.base import paths
 from edgechat.base.errors import DiskError, HubAnswerError
-from edgechat.base.offline import is_true
+from edgechat.base.network.offline import is_true
 from edgechat.base.text import mebibytes, one_line
 from edgechat.models.choices import RemoteFile, RepoListing
 from edgechat.models.hub.partial import disk_errors

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from edgechat.base.errors import HubAnswerError, OfflineMode, SettingsError
-from edgechat.base.offline import OFFLINE_OPTION, offline_by
+from edgechat.base.network.offline import OFFLINE_OPTION, offline_by
 from edgechat.base.text import one_line
 
 DEFAULT = "https://huggingface.co"

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from edgechat.base import loopback
 from edgechat.base.errors import ServerRefused
+from edgechat.base.network import loopback
 
 _PATIENCE = 3.0
 """Seconds. A server that is free answers at once, or as soon as it has freed what its last client took."""

@@ -1,4 +1,4 @@
-"""A projector (mmproj): the part of a model that turns pictures into embeddings of its text model.
+"""A projector (mmproj): the part of a model that turns pictures and sounds into embeddings of its text model.
 
 An encoder costs by patches, and its attention by their square. In F16 on two cores of an EPYC, in seconds:
 
@@ -26,7 +26,7 @@ import psutil
 from edgechat.base.errors import BadRequest, DecodeFailed, LoadFailed, OutOfMemory
 from edgechat.native import ggml, logs
 from edgechat.native.handles import Model
-from edgechat.native.multimodal.chunks import Bitmap, MediaChunk, TextChunk
+from edgechat.native.multimodal.chunks import Bitmap, MediaChunk, Medium, TextChunk
 from edgechat.native.multimodal.library import lib
 
 _OTHER_FILE = "Download it again, or use the projector that was published with the model."
@@ -38,7 +38,7 @@ class Cancelled(Exception):
 
 
 class Projector:
-    """A loaded projector; its model must outlive it. Encodes one picture at a time."""
+    """A loaded projector; its model must outlive it. Encodes one picture or sound at a time."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class Projector:
         self.name = path.name
         self.sees = bool(lib.mtmd_support_vision(self._pointer))
         self.hears = bool(lib.mtmd_support_audio(self._pointer))
-        self.causal = not lib.mtmd_decode_use_non_causal(self._pointer, None)
-        """Whether a picture's tokens see only those before them. If not, it needs one whole micro-batch."""
+        self.sample_rate = int(lib.mtmd_get_audio_sample_rate(self._pointer))
+        """Of the sounds that it takes; -1 if it does not hear."""
         self.uses_mrope = model.uses_mrope
         self._n_embd = int(llama.llama_model_n_embd_inp(model.pointer))
         try:
@@ -109,19 +109,21 @@ class Projector:
             raise ValueError("the projector is closed")
         return self._pointer
 
-    def tokenize(self, parts: Sequence[str | Bitmap], *, bos: bool, special: bool) -> list[Chunk]:
-        """Return the chunks of a prompt: text as tokens, a bitmap as one or, cut into tiles, as several.
+    def tokenize(self, parts: Sequence[str | Medium], *, bos: bool, special: bool) -> list[Chunk]:
+        """Return the chunks of a prompt: text as tokens, a picture or sound as one or, cut up, as several.
 
-        The tokens that the model wants around pictures are among the text's. special: whether texts may name
-        special tokens. Pictures are scaled here, which takes 0.1 seconds for 16 megapixels. Close the chunks.
-        Raises BadRequest for a picture that the model cannot take.
+        The tokens that the model wants around media are among the text's. special: whether texts may name
+        special tokens. Pictures are scaled here, which takes 0.1 seconds for 16 megapixels, and sounds become
+        spectrograms. Close the chunks. Raises BadRequest for what the model cannot take.
         """
-        if not self.sees and any(isinstance(part, Bitmap) for part in parts):
-            raise BadRequest(f"{self.name} takes no pictures.", hint="Use a model that sees.")
+        for part in parts:
+            if isinstance(part, Medium) and not (self.sees if isinstance(part, Bitmap) else self.hears):
+                sense = "sees" if isinstance(part, Bitmap) else "hears"
+                raise BadRequest(f"{self.name} takes no {part.what}s.", hint=f"Use a model that {sense}.")
         texts = [_text(part, special) if isinstance(part, str) else None for part in parts]
         native = (lib.mtmd_input_part * len(parts))()
         for one, part, text in zip(native, parts, texts, strict=True):
-            if isinstance(part, Bitmap):
+            if isinstance(part, Medium):
                 one.bitmap = part.pointer
             else:
                 one.text = ctypes.pointer(text)
@@ -132,20 +134,19 @@ class Projector:
             assert found is not None
             stack.callback(lib.mtmd_input_chunks_free, found)
             if lib.mtmd_tokenize_from_parts(self.pointer, found, pointers, len(parts), bos) != 0:
-                raise BadRequest(
-                    f"{self.name} cannot take this picture: {logs.cause()}",
-                    hint="Crop it: a picture much longer than wide has nothing left when it is scaled down.",
-                )
+                raise _untakable(self.name, parts)
             chunks = [
                 self._copied(lib.mtmd_input_chunks_get(found, index))
                 for index in range(lib.mtmd_input_chunks_size(found))
             ]
-        _number([part.id for part in parts if isinstance(part, Bitmap)], chunks)
+        _number([part.id for part in parts if isinstance(part, Medium)], chunks)
         return chunks
 
     def _copied(self, native: lib.mtmd_input_chunk_p) -> Chunk:
         if lib.mtmd_input_chunk_get_type(native) != lib.MTMD_INPUT_CHUNK_TYPE_TEXT:
-            return MediaChunk(native, causal=self.causal, mrope=self.uses_mrope)
+            # If a picture's tokens see each other, it needs one whole micro-batch.
+            causal = not lib.mtmd_decode_use_non_causal(self.pointer, native)
+            return MediaChunk(native, causal=causal, mrope=self.uses_mrope)
         count = ctypes.c_size_t()
         tokens = lib.mtmd_input_chunk_get_tokens_text(native, ctypes.byref(count))
         return TextChunk(tuple(tokens[: count.value]) if tokens else ())
@@ -153,7 +154,7 @@ class Projector:
     def encode(
         self, chunk: MediaChunk, *, between: Callable[[], bool] | None = None, every: float = 0.05
     ) -> npt.NDArray[np.float32]:
-        """Return the embeddings of a picture's chunk [n_tokens, n_embd].
+        """Return the embeddings of a chunk [n_tokens, n_embd].
 
         between: called in this thread after operations of the encoder, whenever `every` seconds have passed:
         whatever it computes (a batch of other sequences, say) does no harm, save with this projector. If it
@@ -173,8 +174,8 @@ class Projector:
             raise self._failure
         if code != 0:
             raise DecodeFailed(
-                f"llama.cpp could not encode a picture: {logs.cause()}",
-                hint="Send it again; if that fails again, try a smaller picture.",
+                f"llama.cpp could not encode a {chunk.what}: {logs.cause()}",
+                hint=f"Send it again; if that fails again, try a smaller {chunk.what}.",
             )
         output = lib.mtmd_get_output_embd(self.pointer)
         embeddings = np.ctypeslib.as_array(output, (chunk.n_tokens, self._n_embd)).copy()
@@ -220,15 +221,24 @@ def parameters(
     return params
 
 
+def _untakable(name: str, parts: Sequence[str | Medium]) -> BadRequest:
+    if any(isinstance(part, Bitmap) for part in parts):
+        return BadRequest(
+            f"{name} cannot take this picture: {logs.cause()}",
+            hint="Crop it: a picture much longer than wide has nothing left when it is scaled down.",
+        )
+    return BadRequest(f"{name} cannot take this sound: {logs.cause()}", hint="Send another part of it.")
+
+
 def _text(text: str, special: bool) -> lib.mtmd_input_text:
     raw = text.encode("utf-8", "replace")
     return lib.mtmd_input_text(raw, len(raw), False, special)
 
 
-def _number(bitmaps: Sequence[str], chunks: Sequence[Chunk]) -> None:
-    """Number the chunks of each bitmap (the ids of all, in order); equal ones are cut into as many."""
+def _number(ids: Sequence[str], chunks: Sequence[Chunk]) -> None:
+    """Number the chunks of each medium (the ids of all, in order); equal ones are cut into as many."""
     media = (chunk for chunk in chunks if isinstance(chunk, MediaChunk))
-    for (_, equal), (_, made) in zip(groupby(bitmaps), groupby(media, lambda one: one.id), strict=True):
+    for (_, equal), (_, made) in zip(groupby(ids), groupby(media, lambda one: one.id), strict=True):
         run = list(made)
         of_each = len(run) // len(list(equal))
         for index, chunk in enumerate(run):

@@ -125,16 +125,20 @@ def places(budget: Budget) -> Iterator[str]:
 
 
 def encoding_seconds(projector: ProjectorHeader, picture: Picture, speed: DeviceSpeed) -> float:
-    """Return the seconds in which a device encodes a picture: its products, and its attention to itself."""
-    vision, n = projector.vision, picture.patches
-    if vision is None:
-        return 0.0
+    """Return the seconds in which a device encodes a picture: its products, and its attention to itself.
+
+    With a projector that only hears, half a minute of sound.
+    """
+    encoder, n, layers = projector.vision, picture.patches, "v.blk."
+    if encoder is None:
+        encoder, n, layers = projector.audio, projector_memory.MOST_HEARD, "a.blk."
+    assert encoder is not None
     weights: Counter[GgmlType] = Counter()
     for tensor in projector.header.tensors:
-        if tensor.name.startswith("v.blk."):
+        if tensor.name.startswith(layers):
             weights[tensor.type] += tensor.n_elements
     products = sum(count * speed.kernels[kind.name][-1] for kind, count in weights.items()) / ROWS[-1]
-    return n * (products + 4 * n * vision.embedding_length * vision.n_layers * speed.attention[-1])
+    return n * (products + 4 * n * encoder.embedding_length * encoder.n_layers * speed.attention[-1])
 
 
 def why_there(device: str, card: str, moved: int) -> str:

@@ -18,8 +18,9 @@ MAX_TOKENS = 4096
 _SHARE = 2
 """A picture takes at most the context divided by this, or there is no room for a question and an answer."""
 _FLOAT, _HALF = 4, 2
-_SOUND = 1500
-"""Positions of 30 seconds of sound: Whisper's, and more than other encoders have."""
+MOST_HEARD = 1500
+"""Positions of 30 seconds of sound: Whisper's, and more than other encoders have. What does not cut a sound
+into such parts is given no longer one, which would take more memory than is planned."""
 _TABLES = 16 << 20
 """Bytes of the tables of graph and scheduler of one encoder (8,192 nodes)."""
 _PIXEL = 3 * (_FLOAT + 1)
@@ -157,7 +158,7 @@ def compute_bytes(projector: ProjectorHeader, picture: Picture, *, on_cpu: bool)
     on_cpu: the processor also copies what it multiplies with F16 weights.
     """
     total = 0
-    both = ((projector.vision, picture.patches, "v."), (projector.audio, _SOUND, "a."))
+    both = ((projector.vision, picture.patches, "v."), (projector.audio, MOST_HEARD, "a."))
     for encoder, n, prefix in both:
         if encoder is not None:
             position = _FLOAT * _numbers(encoder, is_gated=_is_gated(projector, prefix))

@@ -15,7 +15,7 @@ from edgechat.server.http.exchange import ClientDisconnected, Exchange
 from edgechat.server.http.http_errors import refusal_of
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.http.streams import generate
-from edgechat.server.images.request_images import RequestImages
+from edgechat.server.media.request_media import RequestMedia
 from edgechat.server.pool.models import ModelPool
 from edgechat.server.protocol.answers import Answers
 from edgechat.server.protocol.decoding import decode, parse_body
@@ -29,10 +29,10 @@ Work = Callable[[Exchange], Awaitable[None]]
 class Endpoints:
     """The endpoints of one protocol, over the models behind them."""
 
-    def __init__(self, models: ModelPool, images: RequestImages, think: bool | None, *, strict: bool) -> None:
+    def __init__(self, models: ModelPool, media: RequestMedia, think: bool | None, *, strict: bool) -> None:
         """think: what the settings say. strict: fields that would have no effect are refused."""
         self._models = models
-        self._images = images
+        self._media = media
         self._think = think
         self._strict = strict
 
@@ -53,7 +53,7 @@ class Endpoints:
     async def _generate(self, exchange: Exchange, kind: type[T], answers: Callable[[T], Answers]) -> None:
         """Answer a request that generates text."""
         made = await self._made_of(exchange, kind, answers)
-        await exchange.run_until_disconnect(generate(exchange, self._models, self._images, made))
+        await exchange.run_until_disconnect(generate(exchange, self._models, self._media, made))
 
     async def _count(
         self,
@@ -81,7 +81,7 @@ class Endpoints:
             name = f"tokn-{secrets.token_hex(12)}"
             async with AsyncExitStack() as held:
                 if isinstance(what, ChatRequest):
-                    what = await held.enter_async_context(self._images.placed(what, served))
+                    what = await held.enter_async_context(self._media.placed(what, served, self._models))
                 translated = await served.translate(name, what, bos=bos, special=special)
         if translated is None:
             raise stopped()

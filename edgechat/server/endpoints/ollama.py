@@ -50,7 +50,7 @@ class OllamaEndpoints(Endpoints):
         if only_load:
             await exchange.run_until_disconnect(self._load(exchange, answers))
         else:
-            await exchange.run_until_disconnect(generate(exchange, self._models, self._images, answers))
+            await exchange.run_until_disconnect(generate(exchange, self._models, self._media, answers))
 
     async def _load(self, exchange: Exchange, answers: OllamaAnswers) -> None:
         """Load a model: what clients want that send nothing to answer."""

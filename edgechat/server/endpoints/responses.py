@@ -11,7 +11,7 @@ from edgechat.chat.storage.response_store import ResponseStore
 from edgechat.server.endpoints.base import Endpoints
 from edgechat.server.http.exchange import Exchange
 from edgechat.server.http.streams import generate
-from edgechat.server.images.request_images import RequestImages
+from edgechat.server.media.request_media import RequestMedia
 from edgechat.server.pool.models import ModelPool
 from edgechat.server.protocol.decoding import decode_query, off_loop, parse_body
 from edgechat.server.protocol.responses.answer import ResponseAnswers
@@ -32,14 +32,14 @@ class ResponseEndpoints(Endpoints):
     def __init__(
         self,
         models: ModelPool,
-        images: RequestImages,
+        media: RequestMedia,
         think: bool | None,
         *,
         strict: bool,
         store: ResponseStore | None,
     ) -> None:
         """See Endpoints. store: where responses are stored, if they are."""
-        super().__init__(models, images, think, strict=strict)
+        super().__init__(models, media, think, strict=strict)
         self._stored = StoredResponses(store)
 
     async def respond(self, exchange: Exchange) -> None:
@@ -52,7 +52,7 @@ class ResponseEndpoints(Endpoints):
             return ResponseAnswers(body, self._think, earlier, keep)
 
         made = await self._made_with_earlier(exchange, ResponseBody, answers)
-        await exchange.run_until_disconnect(generate(exchange, self._models, self._images, made))
+        await exchange.run_until_disconnect(generate(exchange, self._models, self._media, made))
 
     async def count_input(self, exchange: Exchange) -> None:
         """POST /v1/responses/input_tokens."""

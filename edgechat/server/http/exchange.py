@@ -18,7 +18,7 @@ MODEL: Final = "edgechat.model"
 TOKENS: Final = "edgechat.tokens"
 """In the scope: the tokens that were read for the answer, and those that were written."""
 BODY_BYTES: Final = 32 * 2**20
-"""Of one body, most of which can only be images: of text, 8 MiB are some two million tokens."""
+"""Of one body, most of which can only be images and sounds: of text, 8 MiB are some two million tokens."""
 BODIES_BYTES: Final = 128 * 2**20
 """Of all bodies that are being read, beyond the free bytes of each."""
 FREE_BYTES = 64 * 2**10

@@ -20,6 +20,7 @@ from edgechat.base.errors import (
     QueueFull,
     RequestRefused,
     SchemaError,
+    SoundNotStored,
     StoreError,
     SwitchUnknown,
     TemplateError,
@@ -45,6 +46,7 @@ _OURS: tuple[tuple[type[EdgechatError], int, str, int | None], ...] = (
     (LoadFailed, 503, "load_failed", None),
     (StoreError, 503, "store_unavailable", 1),
     (ImageNotStored, 503, "store_unavailable", 1),
+    (SoundNotStored, 503, "store_unavailable", 1),
     (ModelFileError, 500, "model_file_error", None),
 )
 
@@ -70,7 +72,7 @@ def refusal_of(error: Exception) -> Refusal:
         return Refusal(told, status=500, code="fault")
     hint = next((ours for kind, ours in _HINTS.items() if isinstance(error, kind)), error.hint)
     said = error.message
-    if isinstance(error, ModelFileError | EngineError | StoreError | ImageNotStored):
+    if isinstance(error, ModelFileError | EngineError | StoreError | ImageNotStored | SoundNotStored):
         said = _FOLDERS.sub("", said)
     message = f"{said} {hint}" if hint else said
     for kind, status, code, seconds in _OURS:

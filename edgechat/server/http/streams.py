@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
 
 from edgechat.base.errors import EngineError, PromptTooLong
@@ -17,7 +17,7 @@ from edgechat.server.conversations import with_conversation
 from edgechat.server.http.exchange import Exchange
 from edgechat.server.http.http_errors import refusal_of
 from edgechat.server.http.refusal import BROKEN_OFF
-from edgechat.server.images.request_images import RequestImages
+from edgechat.server.media.request_media import RequestMedia
 from edgechat.server.pool.models import ModelPool, ServedModel
 from edgechat.server.protocol.answers import Answers
 
@@ -26,11 +26,13 @@ KEEP_ALIVE = 10.0
 
 OnEvent = Callable[[int, RequestEvent], Awaitable[None]]
 """Takes the events of each answer, by its number."""
+Placed = Callable[[ChatRequest], AbstractAsyncContextManager[ChatRequest]]
+"""Gives a request whose images and sounds are files."""
 
 
-async def generate(exchange: Exchange, models: ModelPool, images: RequestImages, answers: Answers) -> None:
+async def generate(exchange: Exchange, models: ModelPool, media: RequestMedia, answers: Answers) -> None:
     """Compute the answers and send them. Raises EdgechatError and Refusal where nothing is sent yet."""
-    compute = partial(_compute, exchange, models, images, answers)
+    compute = partial(_compute, exchange, models, media, answers)
     try:
         if answers.streams:
             await _Stream(exchange, answers).send(compute)
@@ -52,26 +54,25 @@ async def _send_whole(
 
 
 async def _compute(
-    exchange: Exchange, models: ModelPool, images: RequestImages, answers: Answers, on_event: OnEvent
+    exchange: Exchange, models: ModelPool, media: RequestMedia, answers: Answers, on_event: OnEvent
 ) -> None:
     """Compute all answers at once; cancelling this stops them within a step."""
     try:
         async with models.serve(answers.requested_model, answers.n_choices, answers.priority) as served:
             answers.model = served.name
             exchange.record_model(answers.model)
-            await _compute_with(served, images, answers, on_event)
+            placed = partial(media.placed, served=served, models=models)
+            await _compute_with(served, placed, answers, on_event)
     except PromptTooLong as error:
         raise PromptTooLong(error.message, hint=answers.shorter) from error
 
 
-async def _compute_with(
-    served: ServedModel, images: RequestImages, answers: Answers, on_event: OnEvent
-) -> None:
+async def _compute_with(served: ServedModel, placed: Placed, answers: Answers, on_event: OnEvent) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             for choice in range(answers.n_choices):
                 request = answers.request(served, choice)
-                group.create_task(_follow(served, images, request, choice, on_event))
+                group.create_task(_follow(served, placed, request, choice, on_event))
     except BaseExceptionGroup as several:
         error: BaseException = several
         while isinstance(error, BaseExceptionGroup):
@@ -80,12 +81,12 @@ async def _compute_with(
 
 
 async def _follow(
-    served: ServedModel, images: RequestImages, request: ChatRequest, choice: int, on_event: OnEvent
+    served: ServedModel, placed: Placed, request: ChatRequest, choice: int, on_event: OnEvent
 ) -> None:
     event: RequestEvent | None = None
     async with (
-        images.placed(request, served) as placed,
-        aclosing(served.stream(with_conversation(placed, served.name))) as events,
+        placed(request) as ready,
+        aclosing(served.stream(with_conversation(ready, served.name))) as events,
     ):
         async for event in events:
             await on_event(choice, event)

@@ -61,6 +61,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     n_params: int = 0
     sees: bool | None = None
     """Whether messages may have images; None where it is not known."""
+    hears: bool | None = None
+    """Whether they may have sounds."""
 
 
 class AvailableModels:
@@ -155,6 +157,7 @@ def _card(known: AvailableModel, one: LocalModel, glance: HeaderSummary) -> Mode
         architecture=glance.architecture,
         n_params=glance.n_params,
         sees="vision" in glance.modalities,
+        hears="audio" in glance.modalities,
     )
 
 

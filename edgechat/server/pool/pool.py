@@ -200,8 +200,9 @@ class Pool:
         context = plan.context if slot.is_ready else card.context
         kind: Literal["chat", "embedding"] = "embedding" if plan.embeddings else "chat"
         model = slot.engine.model
-        sees = card.sees if model is None else model.sees
-        return msgspec.structs.replace(card, loaded=slot.is_ready, kind=kind, context=context, sees=sees)
+        if model is not None:
+            card = msgspec.structs.replace(card, sees=model.sees, hears=model.hears)
+        return msgspec.structs.replace(card, loaded=slot.is_ready, kind=kind, context=context)
 
     @property
     def state(self) -> tuple[State, str]:

@@ -12,7 +12,7 @@ import msgspec
 
 from edgechat.server.http.refusal import Refusal
 
-UNREAD = "[An image or a file, which this model cannot read.]"
+UNREAD = "[An image, a sound or a file, which this model cannot read.]"
 """Stands for what a tool has returned and no model can be given: refused, it would end the conversation."""
 T = TypeVar("T")
 _AT = re.compile(r" - at (?:`key` in |`value` in )?`\$\.?([^`]*)`$")
@@ -93,7 +93,7 @@ def _refused(message: str, kind: type[Any], at: str) -> Refusal:
         path = f"{where}.{name}" if where else name
         return Refusal(f"Unknown field {path!r}.", param=path, code="unknown_parameter")
     if _PART.search(where):
-        about = "Only text is supported, and images in messages of users and tools: no audio or files."
+        about = "Only text is supported, and images and sounds in messages of users and tools: no files."
     text = " ".join(part for part in (f"{where or 'body'}: {what[:_SHOWN]}.", about) if part)
     return Refusal(text, param=where or None, code="invalid_value")
 

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import msgspec
 
+from edgechat.base.network.web import Fetched, NotFetched, PublicWeb
 from edgechat.base.process.ask import ChildFailed, ask
 from edgechat.base.text import one_line
-from edgechat.base.web import Fetched, NotFetched, PublicWeb
 from edgechat.tools.builtin.group import BuiltInGroup, BuiltInTool, ToolFailure
 
 _MOST_BYTES = 2 * 2**20

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from edgechat.base.errors import ToolError
-from edgechat.base.offline import offline_by
+from edgechat.base.network.offline import offline_by
 from edgechat.base.process.spawn import frozen
 from edgechat.base.text import one_line
 from edgechat.tools.config import ServerConfig

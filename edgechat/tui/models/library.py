@@ -123,7 +123,7 @@ def _removal(model: LocalModel) -> Removal:
 
 def _offline() -> str:
     from edgechat import settings
-    from edgechat.base.offline import offline_by
+    from edgechat.base.network.offline import offline_by
 
     return offline_by() or ("offline = true in settings.toml" if settings.load().offline else "")
 

@@ -16,7 +16,7 @@ from textual.widgets import Static
 
 from edgechat import settings
 from edgechat.base.errors import EdgechatError
-from edgechat.base.offline import offline_by
+from edgechat.base.network.offline import offline_by
 from edgechat.base.text import one_line, printable
 from edgechat.settings import Settings
 from edgechat.settings.reading import name_fault

@@ -19,6 +19,7 @@ from edgechat.base.errors import ImageError
 from edgechat.base.images import decoding
 from edgechat.base.images.decoding import Decoder, ImageFacts, Pixels, inspect, pixels
 from edgechat.base.images.image import MAX_PIXELS
+from edgechat.base.process import file_decoder
 from tests.base.images.files import (
     BLUE,
     EXIF_TURNS,
@@ -249,7 +250,7 @@ def test_a_named_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_large_file_comes_in_parts(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "_PART", 1000)
+    monkeypatch.setattr(file_decoder, "PART", 1000)
     data = encoded(quadrants(100, 100), "BMP")
     assert len(data) > 30_000
     assert corners(decoder.pixels(data)) == [RED, GREEN, BLUE, WHITE]

@@ -1,4 +1,4 @@
-"""Engines with tiny models that see, and what to ask them."""
+"""Engines with tiny models that see or hear, and what to ask them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 from PIL import Image as PillowImage
 
+from edgechat.base.file_library import digest_of
 from edgechat.base.images.image import PLACE, Image
+from edgechat.base.sound.sound import Sound
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
-from edgechat.engine.types import ChatRequest, Delta, Event, Failed, Finished, Message, Sampling
+from edgechat.engine.types import ChatRequest, Delta, Event, Failed, Finished, MediaFile, Message, Sampling
 from edgechat.planner.placement.projector import ProjectorPlan
 from edgechat.planner.plan import LoadPlan
 from tests.engine.runtimes import GPU, SharedTemplate, load
-from tests.kit.vision import KINDS, Picture, seeing
+from tests.kit.vision import KINDS, RATE, Picture, SoundWave, hearing, seeing, wav
 
 QUESTION = "What colour is it?"
 MLX = "mlx-"
@@ -30,11 +32,11 @@ MANY = tuple(kind for kind in ALL_KINDS if kind != "mlx-dense")
 """Those of which the last of several images is named."""
 
 
-def plan_of(kind: str, **changes: Any) -> LoadPlan:
-    """Return how a model that sees is loaded, with its projector."""
+def plan_of(kind: str, *, hears: bool = False, sees: bool = True, **changes: Any) -> LoadPlan:
+    """Return how a model is loaded with its projector."""
     if kind.startswith(MLX):
         return _mlx_plan(kind, **changes)
-    eyes = seeing(kind)
+    eyes = hearing(kind, sees=sees) if hears else seeing(kind)
     fields: dict[str, Any] = {
         "context": 2048,
         "threads": 1,
@@ -43,7 +45,7 @@ def plan_of(kind: str, **changes: Any) -> LoadPlan:
         "n_seq_max": 3,
         "checkpoint_bytes": 2**24,
         "projector": ProjectorPlan(
-            path=str(eyes.projector), name=eyes.projector.name, vision=True, audio=False
+            path=str(eyes.projector), name=eyes.projector.name, vision=sees, audio=hears
         ),
     }
     return LoadPlan(model_path=str(eyes.model), model_name=kind, **fields | changes)
@@ -79,9 +81,17 @@ def image_of(picture: Picture, folder: Path) -> Image:
     return Image(digest, str(path), width, height)
 
 
-def asking(*images: Image, text: str = QUESTION) -> Message:
-    """Return a question about images, which come before it."""
-    return Message("user", PLACE * len(images) + text, images=images)
+def sound_of(sound: SoundWave, folder: Path) -> Sound:
+    """Return a sound as a file."""
+    data = wav(sound)
+    path = folder / f"{digest_of(data)}.wav"
+    path.write_bytes(data)
+    return Sound(digest_of(data), str(path), len(sound) / RATE)
+
+
+def asking(*media: MediaFile, text: str = QUESTION) -> Message:
+    """Return a question about images and sounds, which come before it."""
+    return Message("user", PLACE * len(media) + text, media=media)
 
 
 def ask(engine: EngineCore, name: str, *messages: Message, **fields: Any) -> tuple[str, Finished]:

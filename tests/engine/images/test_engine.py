@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edgechat.base.errors import DecodeFailed
-from edgechat.engine.backends.base import EncodingStopped, Media, Vision
+from edgechat.engine.backends.base import EncodingStopped, Media, MediaEncoder
 from edgechat.engine.backends.logits import Embeddings
 from edgechat.engine.backends.media import media_runs
 from edgechat.engine.engine import EngineCore
@@ -178,12 +178,12 @@ def test_old_images_leave_with_their_turns(kind: str, make: Make, tmp_path: Path
 class SlowEyes:
     """A projector that takes its time, in steps of a hundredth of a second."""
 
-    def __init__(self, vision: Vision, steps: int) -> None:
-        self._vision, self._steps = vision, steps
+    def __init__(self, encoder: MediaEncoder, steps: int) -> None:
+        self._encoder, self._steps = encoder, steps
         self.ended: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._vision, name)
+        return getattr(self._encoder, name)
 
     def encode(self, media: Media, *, between: Callable[[], bool]) -> Embeddings:
         for _ in range(self._steps):
@@ -192,13 +192,13 @@ class SlowEyes:
                 self.ended.append("stopped")
                 raise EncodingStopped
         self.ended.append("done")
-        return self._vision.encode(media, between=between)
+        return self._encoder.encode(media, between=between)
 
 
 def slowly(engine: EngineCore, steps: int) -> SlowEyes:
-    assert engine.backend.vision is not None
-    eyes = SlowEyes(engine.backend.vision, steps)
-    engine.encoding._vision = eyes
+    assert engine.backend.media_encoder is not None
+    eyes = SlowEyes(engine.backend.media_encoder, steps)
+    engine.encoding._encoder = eyes
     return eyes
 
 

@@ -56,7 +56,7 @@ class Tables:
     capabilities = Capabilities(mixes=True)
     drawing = None
     interruption = None
-    vision = None
+    media_encoder = None
     no_vision = ""
     no_head = ""
 

@@ -1,7 +1,8 @@
-"""Tiny models that see: each names the colour of a picture, through llama.cpp's real vision code.
+"""Tiny models that see or hear: each names the colour of a picture or a sound, through llama.cpp's real code.
 
     eyes = seeing("windowed")      eyes.model, eyes.projector: two files, made in milliseconds and kept
     picture = plain("red")         the RGB of a picture; the answer to PROMPT with it is " red"
+    hearing("dense")               the same text model with an ear (ear.py); sound = tone("red") is a low tone
 
 Their weights are set by hand where the answer is decided and random elsewhere: what the picture shows decides
 the answer by a wide margin, and the logits depend on patches, positions and tokens besides. Without a picture
@@ -16,8 +17,9 @@ black, so those must be squares.
 | hybrid | qwen35 | qwen3vl | as mrope, with a recurrent state in three of four layers |
 """
 
-from tests.kit.vision.models import KINDS, MARKS, NOTHING, PROMPT, Eyes, seeing
+from tests.kit.vision.models import KINDS, MARKS, NOTHING, PROMPT, Eyes, hearing, seeing
 from tests.kit.vision.pictures import COLOURS, Picture, halves, noisy, plain
+from tests.kit.vision.sounds import RATE, SoundWave, tone, wav, wav_of
 
 __all__ = [
     "COLOURS",
@@ -25,10 +27,16 @@ __all__ = [
     "MARKS",
     "NOTHING",
     "PROMPT",
+    "RATE",
     "Eyes",
     "Picture",
+    "SoundWave",
     "halves",
+    "hearing",
     "noisy",
     "plain",
     "seeing",
+    "tone",
+    "wav",
+    "wav_of",
 ]

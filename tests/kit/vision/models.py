@@ -9,10 +9,11 @@ from pathlib import Path
 from tests.kit.build import MODELS_DIR, Spec, made, write
 from tests.kit.shapes import QWEN3, QWEN3VL, QWEN35, WINDOWED, Shape
 from tests.kit.vision import text, tower
+from tests.kit.vision.ear import Ear
 from tests.kit.vision.text import NOTHING
 from tests.kit.vision.tower import Tower
 
-__all__ = ["KINDS", "MARKS", "NOTHING", "PROMPT", "Eyes", "seeing"]
+__all__ = ["KINDS", "MARKS", "NOTHING", "PROMPT", "Eyes", "hearing", "seeing"]
 
 FORMAT = 1
 """Part of every file's name: raise it when the same kind would give other bytes."""
@@ -28,6 +29,8 @@ MARKS = (
     *_TILES,
 )
 """What libmtmd puts around pictures, as tokens of every kind's vocabulary."""
+SOUND_MARK = "[BEGIN_AUDIO]"
+"""What it puts before a sound, for models that hear."""
 
 PROMPT = ("<|im_start|>user\n", "What colour is it?<|im_end|>\n<|im_start|>assistant\n")
 """What stands before a picture and after it."""
@@ -35,7 +38,7 @@ PROMPT = ("<|im_start|>user\n", "What colour is it?<|im_end|>\n<|im_start|>assis
 
 @dataclass(frozen=True, slots=True)
 class Eyes:
-    """The files of a model that sees."""
+    """The files of a model that sees or hears."""
 
     model: Path
     projector: Path
@@ -59,13 +62,25 @@ def seeing(kind: str, *, folder: Path = MODELS_DIR, size: int = 1) -> Eyes:
     """Return the files of a kind, writing them the first time. size: factor of the tower's channels."""
     one = KINDS[kind]
     eyes = Tower(**{name: getattr(one.tower, name) for name in one.tower.__slots__} | {"size": size})
-    spec = Spec(shape=one.shape, name=f"seeing-{kind}", logit_scale=2.0)
+    return _written(Spec(shape=one.shape, name=f"seeing-{kind}", logit_scale=2.0), folder, eyes, None)
 
+
+def hearing(kind: str, *, folder: Path = MODELS_DIR, sees: bool = False) -> Eyes:
+    """Return the files of a model that hears, with the text model of a kind. sees: it does that, too."""
+    one = KINDS[kind]
+    name = f"hearing-{kind}{'-and-seeing' * sees}"
+    spec = Spec(shape=one.shape, name=name, logit_scale=2.0)
+    return _written(spec, folder, one.tower if sees else None, Ear())
+
+
+def _written(spec: Spec, folder: Path, eyes: Tower | None, ears: Ear | None) -> Eyes:
     def write_text(path: Path) -> None:
-        write(spec, path, tokenizer=text.tokenizer(MARKS), data=text.data)
+        marks = MARKS if ears is None else (*MARKS, SOUND_MARK)
+        write(spec, path, tokenizer=text.tokenizer(marks), data=text.data)
 
-    mark = hashlib.sha256(f"{FORMAT} {spec!r} {eyes!r}".encode()).hexdigest()[:12]
+    heard = f" {ears!r}" if ears is not None else ""
+    mark = hashlib.sha256(f"{FORMAT} {spec!r} {eyes!r}{heard}".encode()).hexdigest()[:12]
     return Eyes(
         made(folder / f"{spec.name}-{mark}.gguf", write_text),
-        made(folder / f"mmproj-{spec.name}-{mark}.gguf", lambda path: tower.write(eyes, path)),
+        made(folder / f"mmproj-{spec.name}-{mark}.gguf", lambda path: tower.write(eyes, path, ears)),
     )

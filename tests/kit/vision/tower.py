@@ -17,6 +17,8 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
+from tests.kit.vision import ear as ears
+from tests.kit.vision.ear import Ear
 from tests.kit.vision.text import COLOUR, IMAGE, LEVEL, RESERVED
 from tests.kit.weights import generator
 
@@ -50,12 +52,19 @@ class Tower:
         return N_EMBD * self.size
 
 
-def write(tower: Tower, path: Path) -> None:
-    """Write the projector's file."""
+def write(tower: Tower | None, path: Path, ear: Ear | None = None) -> None:
+    """Write a projector's file, which sees, hears, or both."""
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_type("mmproj")
-    writer.add_name(f"tiny {tower.type}")
-    for key, value in _metadata(tower).items():
+    writer.add_name(f"tiny {tower.type if tower is not None else 'ear'}")
+    keys = _metadata(tower) if tower is not None else {}
+    arrays = list(tensors(tower)) if tower is not None else []
+    if ear is not None:
+        keys |= ears.metadata(ear)
+        arrays += ears.tensors(ear)
+        if "projector_type" in keys:  # which would be that of both
+            keys["vision.projector_type"] = keys.pop("projector_type")
+    for key, value in keys.items():
         match value:
             case bool():
                 writer.add_bool(f"clip.{key}", value)
@@ -67,8 +76,9 @@ def write(tower: Tower, path: Path) -> None:
                 writer.add_string(f"clip.{key}", value)
             case _:
                 writer.add_array(f"clip.{key}", value)
-    for name, values in tensors(tower):
-        writer.add_tensor(name, np.ascontiguousarray(values, np.float32))
+    for name, values in arrays:
+        kind = np.float16 if values.dtype == np.float16 else np.float32
+        writer.add_tensor(name, np.ascontiguousarray(values, kind))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -13,14 +13,14 @@ import numpy.typing as npt
 
 from edgechat.native import logs
 from edgechat.native.handles import Context, Model
-from edgechat.native.multimodal.chunks import Bitmap, MediaChunk, TextChunk
+from edgechat.native.multimodal.chunks import Bitmap, MediaChunk, Medium, TextChunk, Waveform
 from edgechat.native.multimodal.projector import Chunk, Projector
 from edgechat.native.params import LoadParams
 from edgechat.native.vocabulary import NativeVocabulary
-from tests.kit.vision import PROMPT, Picture, seeing
+from tests.kit.vision import PROMPT, RATE, Picture, SoundWave, hearing, seeing
 
 Row = npt.NDArray[np.float32]
-Part = str | Picture
+Part = str | Picture | SoundWave
 
 NEAR = 0.02
 """Of logits with a scale of 50: what another shape of the batches changes, with a cache in F16."""
@@ -37,12 +37,13 @@ class Place:
 
 
 class Seer:
-    """A model that sees, loaded, with one context."""
+    """A model that sees, or hears, loaded, with one context."""
 
-    def __init__(self, kind: str, *, device: str = "", **params: Any) -> None:
+    def __init__(self, kind: str, *, hears: bool = False, device: str = "", **params: Any) -> None:
         """device: of the projector; the rest are parameters of the load."""
         logs.install()
-        eyes = seeing(kind)
+        eyes = hearing(kind) if hears else seeing(kind)
+        self.causal = hears or kind != "windowed"
         load = LoadParams(**{"context": 2048, "n_outputs_max": 4, "threads": 1} | params)
         with ExitStack() as stack:
             self.model = stack.enter_context(closing(Model(eyes.model, load)))
@@ -107,14 +108,16 @@ class Seer:
             self._read_text([token], place)
         return said.decode()
 
-    def ask(self, *pictures: Picture) -> str:
-        """Return the answer to the question about pictures, from an empty cache."""
+    def ask(self, *pictures: Picture | SoundWave) -> str:
+        """Return the answer to the question about pictures or sounds, from an empty cache."""
         self.context.clear()
         return self.write(self.read(self.chunks(PROMPT[0], *pictures, PROMPT[1]), Place())).strip()
 
 
-def bitmap(picture: Picture) -> closing[Bitmap]:
-    """Return a picture as a bitmap."""
+def bitmap(picture: Picture | SoundWave) -> closing[Medium]:
+    """Return a picture or a sound as libmtmd takes it."""
+    if picture.ndim == 1:
+        return closing(Waveform(picture.tobytes(), RATE))
     height, width, _ = picture.shape
     return closing(Bitmap(width, height, picture.tobytes()))
 

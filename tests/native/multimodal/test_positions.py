@@ -60,7 +60,7 @@ def test_a_picture_in_several_batches(seer: Seer, whole: Place) -> None:
     """Causal pictures may be cut anywhere, the others not: their tokens would not see those behind them."""
     seer.context.clear()
     place = seer.read(seer.chunks(*PARTS), Place(), batch=5)
-    assert (apart(place.row, whole.row) < NEAR) == seer.projector.causal
+    assert (apart(place.row, whole.row) < NEAR) == seer.causal
 
 
 def test_a_picture_that_is_not_causal_must_fit_a_micro_batch() -> None:
@@ -103,7 +103,7 @@ def test_beside_text_of_other_sequences(seer: Seer, whole: Place) -> None:
     beside: list[Row] = []
     place = Place(seq=0)
     for chunk in before:
-        seer.read([chunk], place, batch=4 if seer.projector.causal else 0)
+        seer.read([chunk], place, batch=4 if seer.causal else 0)
         beside += [step(seer, 1, text[at : at + 1], at) for at in range(len(beside), len(beside) + 3)]
     assert isinstance(last, TextChunk)
     at = len(beside)

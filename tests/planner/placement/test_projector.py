@@ -130,6 +130,14 @@ def test_layers_give_way_to_pictures_that_take_a_processor_long() -> None:
     assert "layers off CUDA0, and answers would take longer" in reason(small, "sees")
 
 
+def test_layers_give_way_to_sounds_as_well() -> None:
+    """Whisper's large encoder takes a processor as long for half a minute as it takes for large pictures."""
+    on, request = with_cards(32, card("CUDA0", 5)), PlanRequest(context=16384)
+    found = made(on, projector_file("", "ultravox", embd=1280, ff=5120, layers=32), request)
+    assert found.projector is not None
+    assert found.projector.device == "CUDA0"
+
+
 def test_a_picture_that_is_computed_whole_has_room_in_a_call() -> None:
     gemma4 = projector_file("gemma4v", patch=16, image_size=224, gated=True)
     blind, seeing = (made(machine(32 * GIB), eyes, header=GEMMA) for eyes in (None, gemma4))

@@ -1,4 +1,4 @@
-"""Images from the web: what a client is told. `tests/base/test_web.py` has what is refused."""
+"""Images from the web: what a client is told. `tests/base/network/test_web.py` has what is refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from edgechat.base.errors import ImageError
-from edgechat.server.images.fetching import ImageFetcher
+from edgechat.server.media.fetching import ImageFetcher
 
 
 def fetcher(status: int = 200) -> ImageFetcher:

@@ -16,9 +16,9 @@ import pytest
 from edgechat.base.images.decoding import Decoder
 from edgechat.base.images.library import ImageLibrary, digest_of
 from edgechat.engine.types import ChatRequest, Message
-from edgechat.server.images import request_images
-from edgechat.server.images.request_images import RequestImages
-from edgechat.server.protocol.images import image_of, message_of
+from edgechat.server.media import request_media
+from edgechat.server.media.request_media import RequestMedia
+from edgechat.server.protocol.media import image_of, message_of
 from tests.base.images.files import encoded, quadrants
 from tests.server.fakes import FakeModels
 
@@ -52,46 +52,46 @@ async def test_an_image_that_comes_again_is_not_decoded_again(
         return inspect(self, *args, **more)
 
     monkeypatch.setattr(Decoder, "inspect", counted)
-    images = RequestImages(tmp_path)
+    images = RequestMedia(tmp_path)
     for _ in range(3):
-        async with images.placed(request_of(FILES[0], FILES[1], FILES[0]), MODEL) as placed:
-            first, second, third = placed.messages[0].images
+        async with images.placed(request_of(FILES[0], FILES[1], FILES[0]), MODEL, MODEL) as placed:
+            first, second, third = placed.messages[0].media
             assert first == third != second
     assert n_decoded == 2
     assert stored(tmp_path) == {first.digest, second.digest}
 
 
 async def test_old_images_are_deleted_but_none_in_use(tmp_path: Path) -> None:
-    images = RequestImages(tmp_path)
-    async with images.placed(request_of(FILES[0]), MODEL) as placed:
-        async with images.placed(request_of(FILES[0], FILES[1]), MODEL):
+    images = RequestMedia(tmp_path)
+    async with images.placed(request_of(FILES[0]), MODEL, MODEL) as placed:
+        async with images.placed(request_of(FILES[0], FILES[1]), MODEL, MODEL):
             pass
         make_old(tmp_path)
         images.prune()
-        assert stored(tmp_path) == {placed.messages[0].images[0].digest}
+        assert stored(tmp_path) == {placed.messages[0].media[0].digest}
     images.prune()
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_the_oldest_of_too_many_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = RequestImages(tmp_path)
+    images = RequestMedia(tmp_path)
     for n, data in enumerate(FILES):
-        async with images.placed(request_of(data), MODEL):
+        async with images.placed(request_of(data), MODEL, MODEL):
             path = next(tmp_path.glob(f"{digest_of(data)}.png"))
             os.utime(path, (1e9 + n, 1e9 + n) if n else None)  # the first is the newest
-    monkeypatch.setattr(request_images, "MOST_SECONDS", 1e10)
-    monkeypatch.setattr(request_images, "MOST_STORED", len(FILES[0]) + len(FILES[3]))
-    async with images.placed(request_of(FILES[1]), MODEL):
+    monkeypatch.setattr(request_media, "MOST_SECONDS", 1e10)
+    monkeypatch.setattr(request_media, "MOST_STORED", len(FILES[0]) + len(FILES[3]))
+    async with images.placed(request_of(FILES[1]), MODEL, MODEL):
         os.utime(next(tmp_path.glob(f"{digest_of(FILES[1])}.png")), (1.0, 1.0))
         images.prune()
         assert stored(tmp_path) == {digest_of(FILES[0]), digest_of(FILES[1])}
 
 
 async def test_the_folder_is_pruned_as_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_images, "MOST_STORED", 16)
-    images = RequestImages(tmp_path)
+    monkeypatch.setattr(request_media, "MOST_STORED", 16)
+    images = RequestMedia(tmp_path)
     for data in FILES:
-        async with images.placed(request_of(data), MODEL):
+        async with images.placed(request_of(data), MODEL, MODEL):
             assert stored(tmp_path) == {digest_of(data)}
 
 
@@ -107,10 +107,10 @@ async def test_a_request_that_is_cancelled_lets_go_of_its_images(
         return inspect(self, *args, **more)
 
     monkeypatch.setattr(Decoder, "inspect", slow)
-    images = RequestImages(tmp_path)
+    images = RequestMedia(tmp_path)
 
     async def use() -> None:
-        async with images.placed(request_of(FILES[0]), MODEL):
+        async with images.placed(request_of(FILES[0]), MODEL, MODEL):
             raise AssertionError("it was cancelled")
 
     task = asyncio.create_task(use())
@@ -130,16 +130,16 @@ async def test_a_request_that_is_cancelled_lets_go_of_its_images(
 async def test_base64_in_lines_and_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    monkeypatch.setattr(request_images, "_PIECE", piece)
+    monkeypatch.setattr(request_media, "_PIECE", piece)
     for data in FILES:
         text = base64.encodebytes(data).decode()
         request = ChatRequest(id="x", messages=(message_of("user", [image_of(text, "x")]),))
-        async with RequestImages(tmp_path).placed(request, MODEL) as placed:
-            assert placed.messages[0].images[0].digest == digest_of(data)
+        async with RequestMedia(tmp_path).placed(request, MODEL, MODEL) as placed:
+            assert placed.messages[0].media[0].digest == digest_of(data)
 
 
 async def test_requests_without_images_touch_no_disk(tmp_path: Path) -> None:
     request = ChatRequest(id="x", messages=(Message("user", "Hi"),))
-    async with RequestImages(tmp_path / "images").placed(request, MODEL) as placed:
+    async with RequestMedia(tmp_path / "images").placed(request, MODEL, MODEL) as placed:
         assert placed == request
     assert list(tmp_path.iterdir()) == []

@@ -16,9 +16,9 @@ from openai import AsyncOpenAI
 from edgechat.base.images.image import PLACE
 from edgechat.base.images.library import digest_of
 from edgechat.engine.types import ChatRequest, Message
-from edgechat.server.images.request_images import RequestImages
+from edgechat.server.media.request_media import RequestMedia
 from edgechat.server.protocol.decoding import UNREAD
-from edgechat.server.protocol.images import MARK
+from edgechat.server.protocol.media import MARK
 from tests.base.images.files import encoded, quadrants
 from tests.server.fakes import KEY, FakeModels, serving
 from tests.server.raw import ask
@@ -159,7 +159,7 @@ IDS = ["chat", "responses", "messages"]
 @asynccontextmanager
 async def seeing(tmp_path: Path, **more: Any) -> AsyncIterator[tuple[str, FakeModels]]:
     models = FakeModels(sees=True)
-    async with serving(models, images=RequestImages(tmp_path / "images"), **more) as url:
+    async with serving(models, media=RequestMedia(tmp_path / "images"), **more) as url:
         yield url, models
 
 
@@ -173,9 +173,9 @@ async def asked(tmp_path: Path, ask: Ask, sent: Any, **more: Any) -> ChatRequest
 
 def shown(message: Message) -> list[tuple[str, int, int]]:
     """Return the images of a message, whose files are there."""
-    for image in message.images:
+    for image in message.media:
         assert digest_of(Path(image.path).read_bytes()) == image.digest
-    return [(image.digest, image.width, image.height) for image in message.images]
+    return [(image.digest, image.width, image.height) for image in message.media]
 
 
 BOTH = [(digest_of(PNG), 64, 32), (digest_of(JPEG), 20, 10)]
@@ -300,9 +300,9 @@ async def test_a_disk_that_takes_no_image_is_the_servers_fault() -> None:
 
 
 async def test_only_so_many_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgechat.server.images.request_images.MOST", 1)
+    monkeypatch.setattr("edgechat.server.media.request_media.MOST", 1)
     async with seeing(tmp_path) as (url, _):
-        with pytest.raises(Exception, match="has 2 images; the limit is 1"):
+        with pytest.raises(Exception, match="has 2 images and sounds; the limit is 1"):
             await chat(url, SHOWN[0][1])
 
 
@@ -322,7 +322,7 @@ async def test_large_images_are_taken(tmp_path: Path) -> None:
     data = base64.b64encode(encoded(quadrants(2000, 1800), "BMP")).decode()
     assert len(data) > 14_000_000
     sent = [{"role": "user", "content": [url_part(f"data:image/bmp;base64,{data}")]}]
-    assert (await asked(tmp_path, chat, sent)).messages[-1].images[0].width == 2000
+    assert (await asked(tmp_path, chat, sent)).messages[-1].media[0].width == 2000
 
 
 @pytest.mark.parametrize("sees", [True, False])

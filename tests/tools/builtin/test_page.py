@@ -1,4 +1,4 @@
-"""Pages of the web as text. `tests/base/test_web.py` has what is never fetched."""
+"""Pages of the web as text. `tests/base/network/test_web.py` has what is never fetched."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from edgechat.base.web import PublicWeb
+from edgechat.base.network.web import PublicWeb
 from edgechat.tools.builtin import page
 from edgechat.tools.builtin.page import web_pages
 from edgechat.tools.builtin.page_child import page_text

@@ -63,7 +63,7 @@ async def test_an_image_that_is_named_becomes_a_chip_and_is_sent(path: Path, fol
         await say(pilot, "?")
         (message,) = engine.requests[0].messages
         assert message.content == f"{PLACE}What is @photo.png ?"
-        assert (message.images[0].width, message.images[0].height) == (64, 32)
+        assert (message.media[0].width, message.media[0].height) == (64, 32)
         assert CHIP not in text_of(pilot)
     (question, _) = await stored_turns(path)
     assert [image.name for image in question.images] == ["photo.png"]
@@ -78,7 +78,7 @@ async def test_removing_the_chip_of_a_named_image_leaves_its_name(path: Path, fo
         await until(pilot, lambda: "▣" not in text_of(pilot))
         assert pane(pilot).text == "Not my photo.jpg, but `@photo.png`:\n```\n@photo.png\n```\n"
         await say(pilot, "Why?")
-        assert engine.requests[0].messages[0].images == ()
+        assert engine.requests[0].messages[0].media == ()
 
 
 async def test_a_damaged_image_says_so_at_once_and_is_not_sent(path: Path, folder: Path) -> None:
@@ -178,7 +178,7 @@ async def test_a_question_with_an_image_is_edited_kept_unsent_and_cleared(path: 
         pane(pilot).box.fill("And this, @photo.png ?")
         await pilot.press("enter")
         await until(pilot, lambda: "Two." in text_of(pilot))
-        assert len(engine.requests[1].messages[0].images) == 1
+        assert len(engine.requests[1].messages[0].media) == 1
         await pilot.press("tab", "up", "e")
         await until(pilot, lambda: CHIP in text_of(pilot))
         await pilot.press("escape")

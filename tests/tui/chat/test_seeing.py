@@ -83,7 +83,7 @@ async def test_one_key_switches_to_a_model_that_sees(path: Path) -> None:
         )
         await pilot.press("enter")
         await until(pilot, lambda: "A photo." in text_of(pilot))
-        assert len(engine.requests[0].messages[0].images) == 1
+        assert len(engine.requests[0].messages[0].media) == 1
 
 
 async def test_without_one_here_the_best_that_fits_is_downloaded(path: Path) -> None:

@@ -31,8 +31,8 @@ from edgechat.engine.backends.base import (
     DraftHead,
     Interruption,
     Media,
+    MediaEncoder,
     TokenDrawing,
-    Vision,
     Vocabulary,
 )
 from edgechat.engine.backends.checkpoint import Checkpoint
@@ -129,11 +129,11 @@ class MlxBackend:
         self.head: DraftHead | None = None
         self.no_head = ""
         self.state_format = f"mlx {version('mlx')} mlx-lm {version('mlx-lm')} {plan.cache_type}"
-        self.vision: Vision | None = None
+        self.media_encoder: MediaEncoder | None = None
         if isinstance(self._model, VlmModel):
             self.state_format += f" mlx-vlm {version('mlx-vlm')}"
             if plan.projector is not None:
-                self.vision = MlxVision(self._model, folder, self, plan.projector.image_tokens)
+                self.media_encoder = MlxVision(self._model, folder, self, plan.projector.image_tokens)
         self._sequences: dict[int, _Sequence] = {}
         self._n_calls = 0
 
@@ -354,8 +354,8 @@ class MlxBackend:
     def close(self) -> None:
         """Free the caches, then the model."""
         self._sequences.clear()
-        for holder in (self, self.vision):  # the engine still has the latter
+        for holder in (self, self.media_encoder):  # the engine still has the latter
             vars(holder or self).pop("_model", None)
         vars(self).pop("_layers", None)
-        self.drawing = self.vision = None
+        self.drawing = self.media_encoder = None
         mx.clear_cache()

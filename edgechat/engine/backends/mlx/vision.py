@@ -15,6 +15,7 @@ from PIL import Image
 
 from edgechat.base.errors import BadRequest, DecodeFailed
 from edgechat.base.images.image import Pixels
+from edgechat.base.sound.sound import Samples
 from edgechat.engine.backends.base import EncodingStopped, Media
 from edgechat.engine.backends.logits import Embeddings
 from edgechat.engine.backends.media import MOST_CELLS, media_ids
@@ -31,7 +32,7 @@ class MediaReader(Protocol):
     def read_media(
         self, seq: int, start: int, media: Media, embeddings: Embeddings, offsets: Offsets
     ) -> None:
-        """Compute a run of cells at the end of a sequence; see `Vision.decode`.
+        """Compute a run of cells at the end of a sequence; see `MediaEncoder.decode`.
 
         offsets: where they are, from the position after the tokens there.
         """
@@ -40,13 +41,17 @@ class MediaReader(Protocol):
 class MlxVision:
     """The tower of a loaded model."""
 
+    sees, hears, sample_rate = True, False, 0
+
     def __init__(self, model: VlmModel, folder: Path, backend: MediaReader, most_cells: int) -> None:
         """most_cells: tokens that an image of any size is brought to; 0: what its processor says."""
         self._model, self._backend, self._most_cells = model, backend, most_cells
         self._name, self._cutting = folder.name, threading.Lock()
         self._device, self._owner = mx.default_device(), threading.get_ident()
 
-    def cut(self, pixels: Pixels, digest: str) -> list[tuple[int, ...] | Media]:
+    def cut(self, contents: Pixels | Samples, digest: str) -> list[tuple[int, ...] | Media]:
+        assert isinstance(contents, Pixels)
+        pixels = contents
         if max(pixels.width, pixels.height) > _LONGEST * min(pixels.width, pixels.height):
             size = f"{pixels.width}x{pixels.height}"
             raise BadRequest(f"The image is too long for its width: {size}.", hint="Send a part of it.")

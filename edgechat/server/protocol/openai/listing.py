@@ -25,13 +25,16 @@ class ModelsQuery(msgspec.Struct, frozen=True, kw_only=True):
 class Modalities(msgspec.Struct, frozen=True, kw_only=True):
     """What a model reads and writes, by the names of OpenRouter's list, which many clients know."""
 
-    input_modalities: list[Literal["text", "image"]]
+    input_modalities: list[Literal["text", "image", "audio"]]
     output_modalities: list[Literal["text"]]
 
     @classmethod
-    def of(cls, *, sees: bool) -> Modalities:
+    def of(cls, *, sees: bool, hears: bool) -> Modalities:
         """Return those of a model."""
-        return cls(input_modalities=["text", "image"] if sees else ["text"], output_modalities=["text"])
+        found: list[Literal["text", "image", "audio"]] = ["text"]
+        found += ["image"] if sees else []
+        found += ["audio"] if hears else []
+        return cls(input_modalities=found, output_modalities=["text"])
 
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +66,9 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
             loaded=card.loaded,
             kind=card.kind,
             context=card.context,
-            architecture=UNSET if card.sees is None else Modalities.of(sees=card.sees),
+            architecture=UNSET
+            if card.sees is None
+            else Modalities.of(sees=card.sees, hears=bool(card.hears)),
         )
 
 

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from edgechat.engine.types import Message, ToolCall
 from edgechat.server.http.refusal import Refusal
-from edgechat.server.protocol.images import Part, image_at, message_of
+from edgechat.server.protocol.media import Part, image_at, message_of, sound_of
 from edgechat.server.protocol.strictness import Echoed, no_effect
 
 NoContent = Annotated[
@@ -26,7 +26,7 @@ CallId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """A part of a message. Audio and files are refused: no model here can hear, or read them."""
+    """A part of a message. Files are refused: no model here can read them."""
 
     cache_control: Echoed = None
 
@@ -92,12 +92,31 @@ class ImagePart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
         return self.image_url if isinstance(self.image_url, str) else self.image_url.url
 
 
+class InputAudio(msgspec.Struct, frozen=True, kw_only=True):
+    """A sound."""
+
+    data: Annotated[str, Meta(description="Base64 of a WAV, MP3 or FLAC file, up to half an hour.")]
+    format: Annotated[
+        Literal["wav", "mp3", "flac"], Meta(description="wav, mp3 or flac; the file itself decides.")
+    ]
+
+
+class AudioPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="input_audio"):
+    """A sound, for models that can hear."""
+
+    input_audio: InputAudio
+    cache_control: Echoed = None
+
+
 _MostParts = Meta(max_length=1024)
 Content = str | Annotated[list[TextPart | InputTextPart | OutputTextPart | RefusalPart], _MostParts]
-SeenContent = (
-    str | Annotated[list[TextPart | InputTextPart | OutputTextPart | RefusalPart | ImagePart], _MostParts]
+MediaContent = (
+    str
+    | Annotated[
+        list[TextPart | InputTextPart | OutputTextPart | RefusalPart | ImagePart | AudioPart], _MostParts
+    ]
 )
-"""Content that may have images."""
+"""Content that may have images and sounds."""
 
 
 class FunctionBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +165,7 @@ class DeveloperMessage(MessageBody, frozen=True, kw_only=True, tag="developer"):
 class UserMessage(MessageBody, frozen=True, kw_only=True, tag="user"):
     """A message of the user."""
 
-    content: SeenContent
+    content: MediaContent
 
 
 class AssistantMessage(MessageBody, frozen=True, kw_only=True, tag="assistant"):
@@ -174,7 +193,7 @@ class AssistantMessage(MessageBody, frozen=True, kw_only=True, tag="assistant"):
 class ToolMessage(MessageBody, frozen=True, kw_only=True, tag="tool"):
     """The result of a tool call."""
 
-    content: SeenContent
+    content: MediaContent
     tool_call_id: CallId
     name: Annotated[str | None, Meta(description="Ignored: the call has the name.")] = None
 
@@ -239,14 +258,17 @@ def _answer(sent: AssistantMessage, at: int) -> Message:
     return Message("assistant", said or sent.refusal or "", thinking, tuple(calls))
 
 
-def _parts(content: SeenContent, at: int) -> Iterator[Part]:
-    """Yield the parts of a message that may have images."""
+def _parts(content: MediaContent, at: int) -> Iterator[Part]:
+    """Yield the parts of a message that may have images and sounds."""
     if isinstance(content, str):
         yield content
         return
     for number, part in enumerate(content):
+        where = f"messages[{at}].content[{number}]"
         if isinstance(part, ImagePart):
-            yield image_at(part.url, f"messages[{at}].content[{number}].image_url")
+            yield image_at(part.url, f"{where}.image_url")
+        elif isinstance(part, AudioPart):
+            yield sound_of(part.input_audio.data, f"{where}.input_audio")
         else:
             yield part.said
 

@@ -14,7 +14,7 @@ from msgspec import Meta, Raw
 from edgechat.engine.types import Message, ToolCall
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.decoding import UNREAD, decode, kind_of
-from edgechat.server.protocol.images import Part, image_at, message_of
+from edgechat.server.protocol.media import Part, image_at, message_of, sound_of
 from edgechat.server.protocol.strictness import Echoed, no_effect
 
 JOINT = "__"
@@ -24,8 +24,15 @@ _OPAQUE = "edgechat:"
 CallId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
+class ItemAudio(msgspec.Struct, frozen=True, kw_only=True):
+    """A sound, as in chat completions."""
+
+    data: Annotated[str, Meta(description="Base64 of a WAV, MP3 or FLAC file, up to half an hour.")]
+    format: Literal["wav", "mp3", "flac"]
+
+
 class ItemPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a message or of a result: text, or (input_image) an image."""
+    """A part of a message or of a result: text, (input_image) an image, or (input_audio) a sound."""
 
     type: str
     text: str | None = None
@@ -37,6 +44,7 @@ class ItemPart(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     detail: Annotated[str | None, no_effect("Ignored: each model has its own resolution.", "auto")] = None
+    input_audio: ItemAudio | None = None
     refusal: str | None = None
     annotations: Echoed = None
     logprobs: Echoed = None
@@ -46,7 +54,7 @@ Parts = str | Annotated[list[ItemPart], Meta(max_length=1024)]
 
 
 class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of anybody; its parts are texts, of which there are several names, and images of the user."""
+    """A message of anybody; its parts are texts, of which there are several names, and media of the user."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
@@ -227,7 +235,7 @@ def _add(
             else:
                 found.append(Message("assistant", text))
         case MessageItem(role="user"):
-            found.append(message_of("user", _parts(item.content, f"{where}.content", seen=True)))
+            found.append(message_of("user", _parts(item.content, f"{where}.content", media=True)))
         case MessageItem():
             text = _text(item.content, f"{where}.content")
             if len(found) == 1 and found[0].role == "system":
@@ -247,7 +255,7 @@ def _add(
                     "The result of a call must have the call_id of an earlier call; no call has this one.",
                     param=f"{where}.call_id",
                 )
-            parts = _parts(item.output, f"{where}.output", seen=True, unread=UNREAD)
+            parts = _parts(item.output, f"{where}.output", media=True, unread=UNREAD)
             found.append(message_of("tool", parts, call_id=item.call_id))
         case ReasoningItem():
             if item.thought:
@@ -258,8 +266,11 @@ def _text(content: Parts, where: str) -> str:
     return message_of("user", _parts(content, where)).content
 
 
-def _parts(content: Parts, where: str, *, seen: bool = False, unread: str | None = None) -> Iterator[Part]:
-    """Yield the parts of a message. seen: images, too. unread: stands for others, else they are refused."""
+def _parts(content: Parts, where: str, *, media: bool = False, unread: str | None = None) -> Iterator[Part]:
+    """Yield the parts of a message. media: images and sounds, too.
+
+    unread: stands for others, else they are refused.
+    """
     if isinstance(content, str):
         yield content
         return
@@ -267,13 +278,15 @@ def _parts(content: Parts, where: str, *, seen: bool = False, unread: str | None
         text = part.refusal if part.type == "refusal" else part.text
         if part.type in _TEXTS and text is not None:
             yield text
-        elif seen and part.type == "input_image" and part.image_url is not None:
+        elif media and part.type == "input_image" and part.image_url is not None:
             yield image_at(part.image_url, f"{where}[{at}].image_url")
+        elif media and part.type == "input_audio" and part.input_audio is not None:
+            yield sound_of(part.input_audio.data, f"{where}[{at}].input_audio")
         elif unread is not None:
             yield unread
         else:
             raise Refusal(
-                f"{where}[{at}]: only text is supported, and images in messages of the user: no audio or "
+                f"{where}[{at}]: only text is supported, and images and sounds in messages of the user: no "
                 "files.",
                 param=f"{where}[{at}]",
                 code="invalid_value",

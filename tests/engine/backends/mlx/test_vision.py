@@ -20,9 +20,8 @@ from PIL import Image
 
 pytest.importorskip("mlx_vlm")
 
-from edgechat.images.image import Pixels
-
 from edgechat.base.errors import BackendMissing, BadRequest, LoadFailed
+from edgechat.base.images.image import Pixels
 from edgechat.engine.backends.base import BatchPart, EncodingStopped, Media
 from edgechat.engine.backends.media import media_runs
 from edgechat.engine.backends.mlx import loading
@@ -42,7 +41,7 @@ def opened(folder: Path, **changes: Any) -> MlxBackend:
     tower = ProjectorPlan(path=str(folder), name="its vision tower", vision=True, audio=False)
     backend = load(plan(folder, projector=tower, **changes))
     assert isinstance(backend, MlxBackend)
-    assert backend.vision is not None, backend.no_vision
+    assert backend.media_encoder is not None, backend.no_vision
     return backend
 
 
@@ -65,11 +64,11 @@ def pixels_of(picture: np.ndarray) -> Pixels:
 
 def read(backend: MlxBackend, seq: int, start: int, parts: list[tuple[int, ...] | Media]) -> int:
     """Compute the parts of a prompt; return where it ends."""
-    assert backend.vision is not None
+    assert backend.media_encoder is not None
     for part in parts:
         if isinstance(part, Media):
-            embeddings = backend.vision.encode(part, between=lambda: True)
-            backend.vision.decode(seq, start, part, embeddings)
+            embeddings = backend.media_encoder.encode(part, between=lambda: True)
+            backend.media_encoder.decode(seq, start, part, embeddings)
             start += len(part.ids)
         else:
             backend.decode([BatchPart(seq, start, part, 0)])
@@ -104,8 +103,8 @@ def reference(kind: str, before: list[int], picture: np.ndarray, after: list[int
 @pytest.mark.parametrize(("width", "height"), [(64, 64), (128, 96)])
 def test_the_logits_are_those_of_mlx_vlm(kind: str, backend: MlxBackend, width: int, height: int) -> None:
     picture, before, after = noisy("red", width, height), some(1, 30), some(2, 20)
-    assert backend.vision is not None
-    parts = backend.vision.cut(pixels_of(picture), "red")
+    assert backend.media_encoder is not None
+    parts = backend.media_encoder.cut(pixels_of(picture), "red")
     end = read(backend, 0, 0, [tuple(before), *parts])
     rows = backend.decode([BatchPart(0, end, after, len(after))])
     expected = reference(kind, before, picture, after, len(after))
@@ -116,8 +115,8 @@ def test_the_logits_are_those_of_mlx_vlm(kind: str, backend: MlxBackend, width: 
 
 def asked(backend: MlxBackend, seq: int) -> np.ndarray:
     """Compute a red picture between two texts; return the rows of the second one."""
-    assert backend.vision is not None
-    parts = backend.vision.cut(pixels_of(noisy("red", 64, 64)), "red")
+    assert backend.media_encoder is not None
+    parts = backend.media_encoder.cut(pixels_of(noisy("red", 64, 64)), "red")
     end = read(backend, seq, 0, [tuple(some(1, 30)), *parts])
     return backend.decode([BatchPart(seq, end, some(2, 20), 20)]).copy()
 
@@ -145,8 +144,8 @@ def test_a_picture_in_several_calls(kind: str, backend: MlxBackend) -> None:
 
 def test_a_sequence_with_a_picture_is_cut_copied_saved_and_restored(backend: MlxBackend) -> None:
     expected, tokens = asked(backend, 0), some(1, 30)
-    assert backend.vision is not None
-    parts = backend.vision.cut(pixels_of(noisy("red", 64, 64)), "red")
+    assert backend.media_encoder is not None
+    parts = backend.media_encoder.cut(pixels_of(noisy("red", 64, 64)), "red")
     for part in parts:
         tokens += part.ids if isinstance(part, Media) else part
     whole = len(tokens)
@@ -170,13 +169,13 @@ def test_a_sequence_with_a_picture_is_cut_copied_saved_and_restored(backend: Mlx
 
 def test_others_compute_while_a_picture_is_encoded(backend: MlxBackend) -> None:
     """In threads of their own, as the engine has it; the embeddings are the same."""
-    assert backend.vision is not None
+    assert backend.media_encoder is not None
     media = next(
         part
-        for part in backend.vision.cut(pixels_of(noisy("green", 64, 64)), "green")
+        for part in backend.media_encoder.cut(pixels_of(noisy("green", 64, 64)), "green")
         if isinstance(part, Media)
     )
-    alone = backend.vision.encode(media, between=lambda: True)
+    alone = backend.media_encoder.encode(media, between=lambda: True)
     wanted, turn, done = threading.Event(), threading.Event(), threading.Event()
     found: list[np.ndarray] = []
 
@@ -191,7 +190,7 @@ def test_others_compute_while_a_picture_is_encoded(backend: MlxBackend) -> None:
         done.set()
         wanted.set()
 
-    vision, n_turns = backend.vision, 0
+    vision, n_turns = backend.media_encoder, 0
     threading.Thread(target=encode, daemon=True).start()
     while not done.is_set():
         assert wanted.wait(10)
@@ -205,26 +204,26 @@ def test_others_compute_while_a_picture_is_encoded(backend: MlxBackend) -> None:
 
 
 def test_an_encoding_that_nobody_wants_ends(backend: MlxBackend) -> None:
-    assert backend.vision is not None
+    assert backend.media_encoder is not None
     (media, *_) = (
         part
-        for part in backend.vision.cut(pixels_of(noisy("green", 64, 64)), "green")
+        for part in backend.media_encoder.cut(pixels_of(noisy("green", 64, 64)), "green")
         if isinstance(part, Media)
     )
     answers = iter([True, False])
     with pytest.raises(EncodingStopped):
-        backend.vision.encode(media, between=lambda: next(answers))
-    assert len(backend.vision.encode(media, between=lambda: True)) == len(media.ids)
+        backend.media_encoder.encode(media, between=lambda: next(answers))
+    assert len(backend.media_encoder.encode(media, between=lambda: True)) == len(media.ids)
 
 
 def test_an_image_that_cannot_be_cut_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = opened(mlx_family("qwen3_vl"))
-    assert backend.vision is not None
+    assert backend.media_encoder is not None
     with pytest.raises(BadRequest, match="too long for its width: 1000x4"):
-        backend.vision.cut(pixels_of(noisy("red", 1000, 4)), "red")
+        backend.media_encoder.cut(pixels_of(noisy("red", 1000, 4)), "red")
     monkeypatch.setattr("edgechat.engine.backends.mlx.vision._LONGEST", 1000)
     with pytest.raises(BadRequest, match="aspect ratio"):  # of its processor's own
-        backend.vision.cut(pixels_of(noisy("red", 1000, 4)), "red")
+        backend.media_encoder.cut(pixels_of(noisy("red", 1000, 4)), "red")
     backend.close()
 
 
@@ -262,12 +261,12 @@ def test_weights_outside_of_the_folder_are_not_read(name: object, tmp_path: Path
 
 
 def test_images_are_cut_in_several_threads(backend: MlxBackend) -> None:
-    assert backend.vision is not None
+    assert backend.media_encoder is not None
     pictures = [pixels_of(noisy("red", 32 + 8 * n, 64, seed=n)) for n in range(8)]
     with ThreadPoolExecutor(4) as pool:
-        cut = list(pool.map(backend.vision.cut, pictures, map(str, range(8))))
+        cut = list(pool.map(backend.media_encoder.cut, pictures, map(str, range(8))))
     for n, parts in enumerate(cut):
-        again = backend.vision.cut(pictures[n], str(n))
+        again = backend.media_encoder.cut(pictures[n], str(n))
         assert [part.ids if isinstance(part, Media) else part for part in parts] == [
             part.ids if isinstance(part, Media) else part for part in again
         ]
@@ -278,9 +277,9 @@ def test_an_image_of_a_single_cell_is_refused() -> None:
     folder = mlx_family("qwen3_vl")
     tower = ProjectorPlan(path=str(folder), name="x", vision=True, audio=False, image_tokens=1)
     backend = load(plan(folder, projector=tower))
-    assert backend.vision is not None
+    assert backend.media_encoder is not None
     with pytest.raises(BadRequest, match="1 cells"):
-        backend.vision.cut(pixels_of(noisy("red", 16, 16)), "red")
+        backend.media_encoder.cut(pixels_of(noisy("red", 16, 16)), "red")
     backend.close()
 
 
@@ -288,8 +287,8 @@ def test_a_picture_takes_no_more_cells_than_planned() -> None:
     folder = mlx_family("qwen3_vl")
     tower = ProjectorPlan(path=str(folder), name="x", vision=True, audio=False, image_tokens=20)
     backend = load(plan(folder, projector=tower))
-    assert backend.vision is not None
-    parts = backend.vision.cut(pixels_of(noisy("red", 512, 512)), "red")
+    assert backend.media_encoder is not None
+    parts = backend.media_encoder.cut(pixels_of(noisy("red", 512, 512)), "red")
     assert sum(len(part.ids) for part in parts if isinstance(part, Media)) <= 20
     backend.close()
 
@@ -316,7 +315,7 @@ def test_a_tower_that_cannot_be_loaded_leaves_the_text(tmp_path: Path) -> None:
     (folder / "preprocessor_config.json").write_text("{")
     tower = ProjectorPlan(path=str(folder), name="x", vision=True, audio=False)
     backend = load(plan(folder, projector=tower))
-    assert backend.vision is None
+    assert backend.media_encoder is None
     assert "blind" in backend.no_vision
     assert backend.decode([BatchPart(0, 0, some(1, 9), 1)]).shape[0] == 1
     backend.close()
@@ -328,7 +327,7 @@ def test_without_mlx_vlm_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatc
     folder = mlx_family("gemma3")
     tower = ProjectorPlan(path=str(folder), name="x", vision=True, audio=False)
     backend = load(plan(folder, projector=tower))
-    assert (backend.vision, backend.no_vision) == (None, "Install mlx-vlm.")
+    assert (backend.media_encoder, backend.no_vision) == (None, "Install mlx-vlm.")
     backend.close()
     with pytest.raises(BackendMissing, match=r"Install mlx-vlm\."):  # which mlx-lm does not know
         load(plan(mlx_family("idefics3"), projector=None))
@@ -344,8 +343,8 @@ def test_whether_cells_see_each_other_is_said_by_gemma_4s_config(
     config["text_config"]["use_bidirectional_attention"] = said
     (folder / "config.json").write_text(json.dumps(config))
     backend = opened(folder)
-    assert backend.vision is not None
-    parts = backend.vision.cut(pixels_of(noisy("red", 64, 64)), "red")
+    assert backend.media_encoder is not None
+    parts = backend.media_encoder.cut(pixels_of(noisy("red", 64, 64)), "red")
     assert [part.whole for part in parts if isinstance(part, Media)] == [whole]
     backend.close()
 

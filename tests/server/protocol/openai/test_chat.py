@@ -577,7 +577,7 @@ async def test_what_was_left_out_is_told() -> None:
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         ),
         (
-            "messages[0].content[0].type",
+            "messages[0].content[0].input_audio",
             {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
         ),
         (

@@ -1,7 +1,7 @@
-"""Images as requests have them: data URLs, base64, or addresses, that are not on this machine yet.
+"""Images and sounds as requests have them: data URLs, base64, or addresses, that are not in files yet.
 
-A message that was decoded has a MARK in its text for each of its SentImages; `edgechat.server.images` puts
-them into files.
+A message that was decoded has a MARK in its text for each of its SentMedia; `edgechat.server.media` puts them
+into files.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import secrets
 from collections.abc import Iterable
 
 from edgechat.base.images.image import Image
+from edgechat.base.sound.sound import Sound
 from edgechat.engine.types import Message, Role
 from edgechat.server.http.refusal import Refusal
 
 MARK = f"\ue000{secrets.token_hex(8)}\ue000"
-"""Stands where an image belongs until it has its place. Made at random, so that no client can write it."""
+"""Stands where an image or a sound belongs until it has its place; random, so that no client can write it."""
 _DATA_URL = re.compile(r"data:[^,;]{0,100}(?:;[^,;]{0,100}){0,4};base64,", re.IGNORECASE)
 _WEB_URL = re.compile(r"https?://", re.IGNORECASE)
 _LONGEST_URL = 8192
@@ -32,6 +33,33 @@ class SentImage(Image, frozen=True, kw_only=True):
     """The field of the request that has it."""
     base64: str = ""
     url: str = ""
+
+
+class SentSound(Sound, frozen=True, kw_only=True):
+    """A sound of a request."""
+
+    digest: str = ""
+    path: str = ""
+    seconds: float = 0.0
+    at: str
+    """The field of the request that has it."""
+    base64: str = ""
+
+
+SentMedia = SentImage | SentSound
+
+
+def sound_of(sent: str, at: str) -> SentSound:
+    """Return the sound of a base64 text, which may be a data URL. Raises Refusal."""
+    if sent[:5].lower() != "data:":
+        return SentSound(at=at, base64=sent)
+    if (data := _DATA_URL.match(sent)) is not None:
+        return SentSound(at=at, base64=sent[data.end() :])
+    raise Refusal(
+        f"{at}: a sound must be base64, or a data URL, such as 'data:audio/wav;base64,...'.",
+        param=at,
+        code="invalid_value",
+    )
 
 
 def image_at(url: str, at: str) -> SentImage:
@@ -52,19 +80,19 @@ def image_of(sent: str, at: str) -> SentImage:
     return image_at(sent, at) if sent[:5].lower() == "data:" else SentImage(at=at, base64=sent)
 
 
-Part = str | SentImage
+Part = str | SentMedia
 """A part of a message."""
 
 
 def message_of(role: Role, parts: Iterable[Part], *, call_id: str = "") -> Message:
-    """Return a message: its texts each on lines of their own, its images where they stand between them."""
+    """Return a message: its texts each on lines of their own, its media where they stand between them."""
     pieces: list[str] = []
-    images: list[SentImage] = []
+    media: list[SentMedia] = []
     for part in parts:
-        if isinstance(part, SentImage):
-            images.append(part)
+        if isinstance(part, SentMedia):
+            media.append(part)
             pieces.append(MARK)
         else:
             follows_text = bool(pieces) and pieces[-1] is not MARK
             pieces.append(f"\n{part}" if follows_text else part)
-    return Message(role, "".join(pieces), call_id=call_id, images=tuple(images))
+    return Message(role, "".join(pieces), call_id=call_id, media=tuple(media))

@@ -1,4 +1,4 @@
-"""Images for a GGUF model: what libmtmd cuts and encodes, in the cells of the backend's sequences."""
+"""Images and sounds for a GGUF model: libmtmd cuts and encodes them, into cells of sequences."""
 
 # ruff: noqa: D102  (base.py documents the methods of its protocols)
 
@@ -7,15 +7,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edgechat.base.errors import BadRequest
 from edgechat.base.images.image import Pixels
+from edgechat.base.sound.sound import Samples
 from edgechat.engine.backends.base import CacheFull, EncodingStopped, Media
 from edgechat.engine.backends.logits import Embeddings
 from edgechat.engine.backends.media import MOST_CELLS, media_ids
 from edgechat.native.handles import Context, Model
+from edgechat.planner.placement.projector_memory import MOST_HEARD
 from edgechat.planner.plan import LoadPlan
+
+if TYPE_CHECKING:
+    from edgechat.native.multimodal.chunks import MediaChunk
+
+
+_NAMES = {"picture": "image", "sound": "sound"}
 
 
 class Cells(Protocol):
@@ -33,7 +41,7 @@ class Cells(Protocol):
         """See `Backend.truncate`."""
 
 
-class LlamaCppVision:
+class LlamaCppMedia:
     """A projector beside a loaded model."""
 
     def __init__(self, plan: LoadPlan, backend: Cells, model: Model, context: Context) -> None:
@@ -52,31 +60,43 @@ class LlamaCppVision:
             max_tokens=plan.projector.image_tokens,
         )
         self._backend, self._context = backend, context
-        self.sees = self._projector.sees
+        self.sees, self.hears = self._projector.sees, self._projector.hears
+        self.sample_rate = self._projector.sample_rate
 
-    def cut(self, pixels: Pixels, digest: str) -> list[tuple[int, ...] | Media]:
-        from edgechat.native.multimodal.chunks import Bitmap, TextChunk
+    def cut(self, contents: Pixels | Samples, digest: str) -> list[tuple[int, ...] | Media]:
+        from edgechat.native.multimodal.chunks import Bitmap, Medium, TextChunk, Waveform
 
-        with closing(Bitmap(pixels.width, pixels.height, pixels.rgb)) as bitmap:
-            chunks = self._projector.tokenize([bitmap], bos=False, special=True)
+        medium: Medium
+        if isinstance(contents, Pixels):
+            medium = Bitmap(contents.width, contents.height, contents.rgb)
+        else:
+            medium = Waveform(contents.pcm, contents.rate)
+        with closing(medium):
+            chunks = self._projector.tokenize([medium], bos=False, special=True)
         parts: list[tuple[int, ...] | Media] = []
         for chunk in chunks:
             if isinstance(chunk, TextChunk):
                 parts.append(chunk.tokens)
                 continue
-            largest = min(MOST_CELLS, MOST_CELLS if chunk.causal else self._context.n_ubatch)
-            if chunk.n_tokens > largest:
+            largest = self._largest(chunk)
+            if not 1 < chunk.n_tokens <= largest:
                 for one in chunks:
                     if not isinstance(one, TextChunk):
                         one.close()
                 raise BadRequest(
-                    f"The image takes {chunk.n_tokens} tokens together, and this load computes {largest}.",
-                    hint="Send a smaller image.",
+                    f"The {_NAMES[chunk.what]} takes {chunk.n_tokens} tokens together, and this load "
+                    f"computes 2 to {largest}.",
+                    hint="Send a smaller image." if chunk.what == "picture" else "Send it in parts.",
                 )
             content = f"{digest} {chunk.part} {self._projector.name}".encode()
             ids = media_ids(content, chunk.n_tokens, chunk.n_positions)
             parts.append(Media(ids, not chunk.causal, chunk))
         return parts
+
+    def _largest(self, chunk: MediaChunk) -> int:
+        """Return the most tokens that a chunk may have."""
+        most = MOST_HEARD if chunk.what == "sound" else MOST_CELLS
+        return most if chunk.causal else min(most, self._context.n_ubatch)
 
     def encode(self, media: Media, *, between: Callable[[], bool]) -> Embeddings:
         from edgechat.native.multimodal.chunks import MediaChunk

@@ -1,13 +1,13 @@
-"""Images from the web, for servers that may fetch them; see `edgechat.base.web` for what is refused."""
+"""Images from the web, for servers that may fetch them; `edgechat.base.network.web` says what is refused."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from edgechat.base.errors import ImageError
-from edgechat.base.offline import offline_by
+from edgechat.base.network.offline import offline_by
+from edgechat.base.network.web import NotFetched, PublicWeb, Resolve, addresses_of
 from edgechat.base.text import one_line
-from edgechat.base.web import NotFetched, PublicWeb, Resolve, addresses_of
 
 if TYPE_CHECKING:
     import httpx2

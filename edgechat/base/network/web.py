@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from edgechat import __version__
 from edgechat.base.deadline import OutOfTime, ProgressWatch, run_within
-from edgechat.base.offline import offline_by
+from edgechat.base.network.offline import offline_by
 from edgechat.base.text import mebibytes, one_line
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from edgechat.base.web import MAX_REDIRECTS, Fetched, NotFetched, PublicWeb, addresses_of, is_public
+from edgechat.base.network.web import MAX_REDIRECTS, Fetched, NotFetched, PublicWeb, addresses_of, is_public
 
 PAGE = b"<p>A page.</p>"
 PUBLIC, PUBLIC_6 = "93.184.216.34", "2606:2800:220:1::1"

@@ -1,0 +1,123 @@
+"""Untrusted files, decoded in a child process: a file goes to it in parts, and what is in it comes back.
+
+Whatever is wrong with a file, the answer is an error within seconds. `edgechat.base.images.decoding` and
+`edgechat.base.sound.decoding` say of what kinds.
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import ClassVar, Self
+
+import msgspec
+
+from edgechat.base import paths
+from edgechat.base.errors import EdgechatError
+from edgechat.base.process.child import Child, ChildLost, ChildNeverReady
+from edgechat.base.text import mebibytes, one_line
+
+MAX_FILE_BYTES = 64 * 2**20
+PART = 32 * 2**20
+"""Bytes that are sent at once, in either direction."""
+
+
+class FilePart(msgspec.Struct, frozen=True, tag=True):
+    """Bytes of the next file, after those that have been sent: it is longer than a frame may be."""
+
+    data: bytes
+
+
+class NotDecodable(Exception):
+    """In the child: what is wrong with a file. `problem` goes on after its name, without a full stop."""
+
+    def __init__(self, problem: str, hint: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.hint = hint
+
+
+class FileDecoder:
+    """Asks one child process about files, one after the other. Not thread-safe.
+
+    `source` is a file, or its bytes. `name` begins the message of an error; it is the file's by default.
+    """
+
+    role: ClassVar[str]
+    what: ClassVar[str]
+    """What a file is called: 'image'."""
+    error: ClassVar[type[EdgechatError]]
+    smaller: ClassVar[str]
+    """What to do about a file that is too long."""
+    otherwise: ClassVar[str]
+    """What to do about one at which the child ended."""
+
+    def __init__(self, *, seconds: float, memory: int) -> None:
+        """Limits for each question."""
+        self._seconds, self._memory = seconds, memory
+        self._child: Child | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill the child process, if there is one."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    @classmethod
+    def name_of(cls, source: Path | bytes) -> str:
+        """Return what an error calls a file."""
+        return f"The {cls.what}" if isinstance(source, bytes) else one_line(source.name, 120)
+
+    @classmethod
+    def read_file(cls, path: Path, name: str | None = None) -> bytes:
+        """Return the bytes of a file. Raises `error`, also for a pipe or a device."""
+        name = name or cls.name_of(path)
+        try:
+            return paths.read_bytes(path, MAX_FILE_BYTES)
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise cls._too_long(name) from error
+            hint = "Check the path." if error.errno == errno.ENOENT else None
+            raise cls.error(f"{name} cannot be read: {error.strerror}.", hint=hint) from error
+
+    @classmethod
+    def _too_long(cls, name: str) -> EdgechatError:
+        return cls.error(f"{name} has more than {mebibytes(MAX_FILE_BYTES)}, the limit.", hint=cls.smaller)
+
+    def _send(self, source: Path | bytes, name: str) -> None:
+        """Give the child a file."""
+        data = source if isinstance(source, bytes) else self.read_file(source, name)
+        if len(data) > MAX_FILE_BYTES:
+            raise self._too_long(name)
+        for start in range(0, len(data), PART):
+            self._ask(FilePart(data[start : start + PART]), name)
+
+    def _ask(self, question: msgspec.Struct, name: str) -> bytes:
+        """Return the child's answer. Raises `error` where there is none."""
+        if self._child is not None and not self._child.alive:  # it died before this question
+            self.close()
+        try:
+            if self._child is None:
+                self._child = Child(self.role)
+            packed = msgspec.msgpack.encode(question)
+            return self._child.ask(packed, seconds=self._seconds, memory=self._memory)
+        except ChildNeverReady as lost:
+            self._child = None
+            raise self.error(
+                f"The process that decodes {self.what}s did not start: it {lost}.", hint="Try it again."
+            ) from lost
+        except ChildLost as lost:
+            self._child = None
+            raise self.error(
+                f"{name} cannot be decoded: the process that decodes it {lost}.", hint=self.otherwise
+            ) from lost
+
+    def _problem(self, name: str, problem: str, hint: str) -> EdgechatError:
+        """Return the error for what the child has found."""
+        return self.error(f"{name} {one_line(problem)}.", hint=hint)

@@ -1,0 +1,182 @@
+"""The tokens of images and sounds in prompts: each is decoded and cut once, and remembered by its content.
+
+In a rendered prompt such a file is a mark: its digest between two characters that no text contains. So images
+and sounds pass through templates as text does, and a text is cut at the marks where it is tokenized.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from edgechat.base.errors import BadRequest
+from edgechat.base.images.image import PLACE, Image, Pixels
+from edgechat.base.sound.sound import Samples
+from edgechat.engine.backends.base import Media, MediaEncoder
+from edgechat.engine.backends.media import key_of
+from edgechat.engine.types import MediaFile, Message
+
+_RUNS = 8192
+_REMEMBERED = 256
+"""Files whose tokens are remembered ..."""
+MOST_MEDIA = 128
+"""Images and sounds of a request."""
+_CUT = 16
+"""... and those whose contents are, as the encoder takes them: some 10 MB each."""
+
+Decode = Callable[[MediaFile, int], Pixels | Samples]
+"""Returns what is in a file; of a sound so many samples a second."""
+
+
+def decoded(file: MediaFile, rate: int) -> Pixels | Samples:
+    """Decode a file, in a process of its own. Raises MediaError."""
+    if isinstance(file, Image):
+        from edgechat.base.images.decoding import pixels  # only a model that sees needs it
+
+        return pixels(Path(file.path))
+    from edgechat.base.sound.decoding import SoundDecoder
+
+    with SoundDecoder() as decoder:
+        return decoder.samples(Path(file.path), rate)
+
+
+class MediaTokens:
+    """The images and sounds of a model's prompts. Any thread."""
+
+    def __init__(
+        self, encoder: MediaEncoder | None = None, decode: Decode = decoded, *, why_not: str = ""
+    ) -> None:
+        """encoder: None: images and sounds are refused. why_not: says why it is, in a sentence."""
+        self._why_not = why_not
+        self._encoder = encoder
+        self._decode = decode
+        # Private-use characters beyond those of ControlTokens, random in each process.
+        self._mark = chr(random.SystemRandom().randrange(0x100000, 0x10FFFE))
+        self._marks = re.compile(f"{self._mark}([0-9a-f]{{32}}){self._mark}")
+        self._tokens: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self._files: OrderedDict[tuple[int, ...], MediaFile] = OrderedDict()
+        """The file of each run of media ids."""
+        self._cut: OrderedDict[tuple[int, ...], Media] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def marked(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Return messages whose texts have marks for images and sounds, each of which has been cut.
+
+        Raises BadRequest where the model cannot see or hear, or cannot take one of them; MediaError.
+        """
+        if sum(len(message.media) for message in messages) > MOST_MEDIA:
+            raise BadRequest(
+                f"A conversation can have up to {MOST_MEDIA} images and sounds.", hint="Send fewer."
+            )
+        return tuple(map(self._marked, messages))
+
+    def _marked(self, message: Message) -> Message:
+        text = message.content.replace(self._mark, "")
+        if not message.media:
+            return message if text is message.content else replace(message, content=text)
+        for file in message.media:
+            self._remember(file)
+        marks = [f"{self._mark}{file.digest}{self._mark}" for file in message.media]
+        parts = text.split(PLACE)
+        n_unplaced = max(0, len(marks) - (len(parts) - 1))
+        placed, rest = marks[n_unplaced:], parts[len(marks) - n_unplaced + 1 :]
+        text = parts[0] + "".join(mark + part for mark, part in zip(placed, parts[1:], strict=False))
+        return replace(message, content="".join(marks[:n_unplaced]) + text + "".join(rest), media=())
+
+    def _remember(self, file: MediaFile) -> None:
+        with self._lock:
+            if file.digest in self._tokens:
+                self._tokens.move_to_end(file.digest)
+                return
+        self._cut_file(file)
+
+    def _able(self, file: MediaFile) -> MediaEncoder:
+        """Return the encoder, if it takes such files. Raises BadRequest."""
+        is_image, encoder = isinstance(file, Image), self._encoder
+        if encoder is not None and (encoder.sees if is_image else encoder.hears):
+            return encoder
+        sense, what = ("see", "image") if is_image else ("hear", "sound")
+        raise BadRequest(
+            self._why_not or f"This model cannot {sense} {what}s.",
+            hint=f"Use a model that {sense}s (`edgechat list` says which), or leave the {what} out.",
+        )
+
+    def _cut_file(self, file: MediaFile) -> None:
+        """Decode an image or a sound and cut it; remember what it consists of."""
+        encoder = self._able(file)
+        parts = encoder.cut(self._decode(file, encoder.sample_rate), file.digest)
+        tokens: list[int] = []
+        with self._lock:
+            for part in parts:
+                if isinstance(part, Media):
+                    tokens += part.ids
+                    key = key_of(part.ids)
+                    self._files[key] = file
+                    self._files.move_to_end(key)
+                    while len(self._files) > _RUNS:
+                        self._files.popitem(last=False)
+                    if key in self._cut:
+                        encoder.release(part)
+                    else:
+                        self._cut[key] = part
+                else:
+                    tokens += part
+            self._tokens[file.digest] = tuple(tokens)
+            while len(self._cut) > max(_CUT, len(parts)):
+                encoder.release(self._cut.popitem(last=False)[1])
+            while len(self._tokens) > _REMEMBERED:
+                self._tokens.popitem(last=False)
+
+    def stretches(self, text: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Cut a rendered text at its marks; yield (text, tokens of the file after it), () for the last."""
+        at = 0
+        for mark in self._marks.finditer(text):
+            yield text[at : mark.start()], self._tokens.get(mark[1], ())
+            at = mark.end()
+        yield text[at:], ()
+
+    def count(self, text: str) -> int:
+        """Return the tokens of all images and sounds in a text."""
+        if self._mark not in text:
+            return 0
+        return sum(len(tokens) for _, tokens in self.stretches(text))
+
+    def without(self, text: str) -> str:
+        """Return a text without its images and sounds."""
+        return self._marks.sub("", text) if self._mark in text else text
+
+    @contextmanager
+    def held(self, ids: Sequence[int]) -> Iterator[Media]:
+        """Give what is encoded for a run of ids, cut again if it was released; it stays meanwhile.
+
+        Raises BadRequest, MediaError.
+        """
+        assert self._encoder is not None
+        key = key_of(ids)
+        media = self._take(key)
+        if media is None:
+            file = self._files.get(key)
+            if file is None:
+                raise BadRequest("The image or sound is gone.", hint="Send it again.")
+            self._cut_file(file)
+            media = self._take(key)
+            assert media is not None
+        try:
+            yield media
+        finally:
+            with self._lock:
+                if key in self._cut:
+                    self._encoder.release(media)
+                else:
+                    self._cut[key] = media
+
+    def _take(self, key: tuple[int, ...]) -> Media | None:
+        with self._lock:
+            return self._cut.pop(key, None)
