@@ -52,7 +52,7 @@ def test_from_the_first_start_to_the_second(terminal: Terminal, hf_cache: Path) 
     terminal.until("The engine process ended unexpectedly")
     assert "Traceback" not in terminal.screen
     terminal.press("C-r")
-    terminal.until("guess the next")
+    terminal.until("speculative decoding")
     assert "The engine process ended unexpectedly" not in terminal.screen
 
     terminal.press("C-n")
