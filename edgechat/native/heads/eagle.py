@@ -34,14 +34,14 @@ class EagleContext(HeadContext):
         self._inputs = _Inputs()
         # After the last layer there is the state that heads read; no draft that is published asks for it.
         self._layers = self._inputs.layers(model)
-        self._n_target = target_model.n_layers
+        n_layers = target_model.n_layers
         self._target_width = int(lib.llama_model_n_embd(target_model.pointer))
         if target_model.architecture not in HANDS_OUT_INPUTS:
             raise LoadFailed(f"llama.cpp cannot draft for {target_model.architecture} models by EAGLE-3.")
-        if len(self._layers) != EAGLE_LAYERS or not all(0 <= one < self._n_target for one in self._layers):
+        if len(self._layers) != EAGLE_LAYERS or not all(0 <= one < n_layers for one in self._layers):
             raise LoadFailed(
                 f"The EAGLE-3 draft reads the layers {', '.join(map(str, self._layers))}, and its target has "
-                f"{self._n_target}."
+                f"{n_layers}."
             )
         if (width := model.meta("eagle3.target_hidden_size")) != str(self._target_width):
             raise LoadFailed(

@@ -37,13 +37,6 @@ Make = Callable[..., EngineCore]
 GREEDY = Sampling(temperature=0)
 
 
-@pytest.fixture(scope="module")
-def template() -> Iterator[ChatTemplate]:
-    template = ChatTemplate(None, bos="<s>", eos="<|im_end|>")
-    yield template
-    template.close()
-
-
 @pytest.fixture
 def make(template: ChatTemplate) -> Iterator[Make]:
     made: list[EngineCore] = []
