@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from edgechat.base.images.image import PLACE, Image
 from edgechat.base.text import one_line
-from edgechat.chat.records import AttachedImage, Attachment, ToolRound, Turn
+from edgechat.chat.records import AttachedImage, Attachment, ToolRound, ToolUse, Turn
 from edgechat.engine.types import Message, ToolCall
 
 _TITLE_LENGTH, _LINE_LENGTH = 60, 1000
@@ -18,6 +18,12 @@ _MOST_FOR_TITLE = 1500
 """Characters of a question, and of an answer, from which a title is made."""
 _BEFORE_TITLE = re.compile(r"^title\s*:\s*", re.IGNORECASE)
 _INTERRUPTED = "The call was interrupted. It is not known whether it was carried out."
+AFTER_RESULT = {
+    "answered": "(This is from the tool, not from the user. Answer the question with it, or call a tool if "
+    "something is missing.)",
+    "failed": "(The call failed. Make another one, or answer without it.)",
+}
+"""By the outcome of a call: small models make the same call again if nothing asks them to go on."""
 _WITHOUT_WORDS = re.compile(r"\s*(?:```|~~~|[-=*_]{3,}\s*$)")
 
 
@@ -49,11 +55,16 @@ def messages_of_rounds(rounds: Iterable[ToolRound]) -> list[Message]:
     for part in rounds:
         calls = tuple(ToolCall(use.id, use.name, use.arguments) for use in part.uses)
         messages.append(Message("assistant", part.content, part.thinking, calls))
-        messages += (
-            Message("tool", _INTERRUPTED if use.outcome == "open" else use.result, call_id=use.id)
-            for use in part.uses
-        )
+        messages += (Message("tool", _result(use), call_id=use.id) for use in part.uses)
     return messages
+
+
+def _result(use: ToolUse) -> str:
+    """Return the result of a call as the model is told it."""
+    if use.outcome == "open":
+        return _INTERRUPTED
+    advice = AFTER_RESULT.get(use.outcome)
+    return f"{use.result}\n\n{advice}" if advice else use.result
 
 
 def n_letters(turn: Turn) -> int:

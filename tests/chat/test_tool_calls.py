@@ -14,6 +14,7 @@ from edgechat.base.errors import EngineCrashed, PromptTooLong, StoreError
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export.export import to_json, to_markdown
 from edgechat.chat.import_export.importing import add_chat, parse_chat
+from edgechat.chat.messages import AFTER_RESULT
 from edgechat.chat.records import ChatSettings, ToolUse, Turn
 from edgechat.chat.reply.calls import UseChanged
 from edgechat.chat.storage.store import Store
@@ -24,6 +25,7 @@ from tests.fakes import FakeEngine, thought
 
 READ = "shelf__read"
 WRITE = "shelf__write"
+FROM_TOOL = AFTER_RESULT["answered"]
 
 
 async def drain(events: AsyncIterator[Any]) -> list[Any]:
@@ -66,7 +68,7 @@ async def test_results_go_into_the_next_request(store: Store) -> None:
     assert second.messages == (
         *first.messages,
         Message("assistant", "Let me look.", "Hm.", (call(READ, book="a"),)),
-        Message("tool", "read {'book': 'a'}", call_id="call-shelf__read"),
+        Message("tool", f"read {{'book': 'a'}}\n\n{FROM_TOOL}", call_id="call-shelf__read"),
     )
     assert [tool.name for tool in second.tools] == [READ, WRITE]
     assert second.tools == first.tools
@@ -88,7 +90,8 @@ async def test_the_next_question_follows_calls_and_results(store: Store) -> None
     await conversation.ask("Sure?")
     await drain(conversation.answer(engine))
     roles = [(one.role, one.content) for one in engine.requests[-1].messages]
-    assert roles[1:] == [("assistant", ""), ("tool", "read {}"), ("assistant", "Done."), ("user", "Sure?")]
+    result = ("tool", f"read {{}}\n\n{FROM_TOOL}")
+    assert roles[1:] == [("assistant", ""), result, ("assistant", "Done."), ("user", "Sure?")]
     assert engine.requests[-1].tools == ()
 
 

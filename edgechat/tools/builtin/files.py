@@ -26,6 +26,7 @@ _MOST_LINES, _MOST_CHARACTERS = 400, 24_000
 _MOST_LISTED, _MOST_SEARCHED = 400, 5000
 _MOST_FOUND, _LINE = 60, 240
 _SECONDS = 5.0
+_NOTHING = "No line has this text. Look for one shorter word, or list the files and read them."
 
 Folder = Annotated[str, msgspec.Meta(description="Relative path of a folder; empty: the whole folder")]
 
@@ -49,7 +50,9 @@ class FileSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: Annotated[
         str, msgspec.Meta(description="Text to look for, upper or lower case", min_length=1, max_length=200)
     ]
-    folder: Folder = ""
+    folder: Annotated[
+        str, msgspec.Meta(description="Relative path of a folder or of one file; empty: the whole folder")
+    ] = ""
 
 
 def files_below(folder: str) -> BuiltInGroup:
@@ -94,7 +97,9 @@ class _Files:
         folder, found, is_complete = self._walk(name, _MOST_LISTED)
         lines = list[str]()
         for path in sorted(found):
-            lines.append(flat(path) + ("" if path.endswith("/") else _size_of(folder / path)))
+            size = "" if path.endswith("/") else _size_of(folder / path)
+            shown = (folder / path).relative_to(self._root).as_posix() + "/" * path.endswith("/")
+            lines.append(flat(shown) + size)
         return "\n".join(lines or ["nothing"]) + _ending(is_complete, len(found), "entries")
 
     def _read(self, name: str, start: int) -> str:
@@ -114,7 +119,10 @@ class _Files:
 
     def _search(self, text: str, name: str) -> str:
         end = time.monotonic() + _SECONDS
-        folder, found, is_complete = self._walk(name, _MOST_SEARCHED)
+        if name.strip("./\\ ") and (file := self._resolved(name)).is_file():
+            folder, found, is_complete = file.parent, [file.name], True
+        else:
+            folder, found, is_complete = self._walk(name, _MOST_SEARCHED)
         hits: list[str] = []
         for path in sorted(found):
             if time.monotonic() > end or len(hits) > _MOST_FOUND:
@@ -122,7 +130,7 @@ class _Files:
                 break
             hits += self._lines_with(text, folder / path)
         ending = _ending(is_complete, min(len(hits), _MOST_FOUND), "lines")
-        return "\n".join(hits[:_MOST_FOUND] or ["No line has this text."]) + ending
+        return "\n".join(hits[:_MOST_FOUND] or [_NOTHING]) + ending
 
     def _lines_with(self, text: str, path: Path) -> list[str]:
         """Return the lines of a file that have a text, none of what cannot be read as text."""
@@ -153,7 +161,9 @@ class _Files:
         try:
             path = (self._root / name).resolve(strict=True)
         except (OSError, RuntimeError, ValueError) as error:
-            raise ToolFailure(f"there is no {shown} in the folder.") from error
+            raise ToolFailure(
+                f"there is no {shown} in the folder: list_files shows what there is."
+            ) from error
         if not path.is_relative_to(self._root):
             raise ToolFailure(f"{shown} is outside the folder that may be read.")
         if any(part.startswith(".") for part in path.relative_to(self._root).parts):
