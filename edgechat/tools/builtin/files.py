@@ -7,7 +7,10 @@ folders, where secrets often are, count as not there.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +27,7 @@ _MOST_BYTES = 8 * 2**20
 _MOST_LINES, _MOST_CHARACTERS = 400, 24_000
 """Of one answer of `read_file`."""
 _MOST_LISTED, _MOST_SEARCHED = 400, 5000
-_MOST_FOUND, _LINE = 60, 240
+_MOST_FOUND, _MOST_NEAR, _LINE = 60, 10, 240
 _SECONDS = 5.0
 _NOTHING = "No line has this text. Look for one shorter word, or list the files and read them."
 
@@ -48,7 +51,10 @@ class FileSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of `search_files`."""
 
     text: Annotated[
-        str, msgspec.Meta(description="Text to look for, upper or lower case", min_length=1, max_length=200)
+        str,
+        msgspec.Meta(
+            description="Text to look for: a word, or a few that stand together", min_length=1, max_length=200
+        ),
     ]
     folder: Annotated[
         str, msgspec.Meta(description="Relative path of a folder or of one file; empty: the whole folder")
@@ -123,28 +129,32 @@ class _Files:
             folder, found, is_complete = file.parent, [file.name], True
         else:
             folder, found, is_complete = self._walk(name, _MOST_SEARCHED)
-        hits: list[str] = []
+        words = set(text.split())
+        hits, near = list[str](), list[tuple[int, str]]()
         for path in sorted(found):
             if time.monotonic() > end or len(hits) > _MOST_FOUND:
                 is_complete = False
                 break
-            hits += self._lines_with(text, folder / path)
+            for where, line in self._lines(folder / path):
+                folded = line.casefold()
+                if text in folded:
+                    hits.append(f"{where}: {line.strip()[:_LINE]}")
+                elif not hits and 2 * (n := sum(word in folded for word in words)) >= len(words):
+                    near.append((-n, f"{where}: {line.strip()[:_LINE]}"))
         ending = _ending(is_complete, min(len(hits), _MOST_FOUND), "lines")
+        if not hits and near:
+            closest = [line for _, line in heapq.nsmallest(_MOST_NEAR, near)]
+            return "\n".join(["No line has this text. These have words of it:", *closest]) + ending
         return "\n".join(hits[:_MOST_FOUND] or [_NOTHING]) + ending
 
-    def _lines_with(self, text: str, path: Path) -> list[str]:
-        """Return the lines of a file that have a text, none of what cannot be read as text."""
+    def _lines(self, path: Path) -> Iterator[tuple[str, str]]:
+        """Yield path and number of each line of a file, and the line; none of what cannot be read as text."""
         if path.is_dir():
-            return []
+            return
         name = path.relative_to(self._root).as_posix()
-        try:
-            lines = self._text(self._resolved(name)).splitlines()
-        except ToolFailure:
-            return []
-        numbered = enumerate(lines, 1)
-        return [
-            f"{flat(name)}:{n}: {line.strip()[:_LINE]}" for n, line in numbered if text in line.casefold()
-        ]
+        with suppress(ToolFailure):
+            for number, line in enumerate(self._text(self._resolved(name)).splitlines(), 1):
+                yield f"{flat(name)}:{number}", line
 
     def _walk(self, name: str, most: int) -> tuple[Path, list[str], bool]:
         """Return a folder, and what is below it without hidden and git-ignored entries: see `walk`."""

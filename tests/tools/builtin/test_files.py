@@ -84,7 +84,15 @@ async def test_search(group: BuiltInGroup) -> None:
     for folder in ("src", "src/main.py"):
         found = await call(group, "search_files", text="hello", folder=folder)
         assert found == "src/main.py:3: print('Hello')"
-    assert (await call(group, "search_files", text="nowhere")).startswith("No line has this text.")
+    assert (await call(group, "search_files", text="nowhere")).startswith("No line has this text. Look")
+    found = await call(group, "search_files", text="Where is Hello printed?")
+    assert found.startswith("No line has this text. Look")
+    found = await call(group, "search_files", text="Hello there")
+    assert found.splitlines() == [
+        "No line has this text. These have words of it:",
+        "notes.txt:1: hello",
+        "src/main.py:3: print('Hello')",
+    ]
 
 
 async def test_search_is_bounded(group: BuiltInGroup, folder: Path) -> None:
