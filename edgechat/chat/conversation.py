@@ -5,7 +5,6 @@ One class, because every operation keeps three things in step: the turns shown, 
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -22,6 +21,7 @@ from edgechat.chat.messages import messages_of, messages_of_rounds, title_of
 from edgechat.chat.model_choice import lasting_name
 from edgechat.chat.records import AttachedImage, Attachment, Chat, ChatSettings, Front, Role, Turn, TurnState
 from edgechat.chat.reply.calls import ToolAccess
+from edgechat.chat.reply.images import ChatImages
 from edgechat.chat.reply.reply_loop import ReplyEvent, ReplyLoop
 from edgechat.chat.reply.reply_saver import ReplySaver
 from edgechat.chat.storage.store import TITLE_LENGTH, Store
@@ -341,10 +341,11 @@ class Conversation:
             chat=self.chat.id,
         )
         saver = self._saver = ReplySaver(self._store, reply, before=last if last.is_cut else None)
-        self._running = ReplyLoop(engine, saver, access or ToolAccess(), on_progress)
+        self._running = ReplyLoop(
+            engine, saver, access or ToolAccess(), ChatImages(lambda: self.images), on_progress
+        )
         try:
-            messages = await self._messages(engine)
-            begun = _begun(last) if last.is_cut else ()
+            messages, begun = await self._messages(engine)
             request = msgspec.structs.replace(request, messages=(*messages, *begun))
             async with aclosing(self._write(self._running, saver, request, messages)) as events:
                 async for event in events:
@@ -396,15 +397,16 @@ class Conversation:
             await running.stop()
         return running.begun
 
-    async def _messages(self, engine: Engine) -> tuple[Message, ...]:
-        """Return the messages before the reply for a model, with images only if it sees."""
-        turns = self.turns[:-1] if self.turns[-1].is_cut else self.turns
-        digests = {image.digest for turn in turns for image in turn.images}
-        if not digests or engine.model is None or not engine.model.sees:
-            return messages_of(turns)
-        library = self.images
-        found = await asyncio.to_thread(lambda: {digest: library.get(digest) for digest in digests})
-        return messages_of(turns, found.get)
+    async def _messages(self, engine: Engine) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+        """Return the messages before the reply, and those of a reply that is continued."""
+        find_image = await ChatImages(lambda: self.images).find(self.turns, engine.model)
+        last = self.turns[-1]
+        if not last.is_cut:
+            return messages_of(self.turns, find_image), ()
+        begun = messages_of_rounds(last.rounds, find_image)
+        if last.content or last.thinking:
+            begun.append(Message("assistant", last.content, last.thinking))
+        return messages_of(self.turns[:-1], find_image), tuple(begun)
 
     async def _write(
         self, loop: ReplyLoop, saver: ReplySaver, request: ChatRequest, messages: tuple[Message, ...]
@@ -533,14 +535,6 @@ class Conversation:
             parent_id=parent_id,
             created_at=time.time(),
         )
-
-
-def _begun(reply: Turn) -> tuple[Message, ...]:
-    """Return the messages of a reply that is continued."""
-    rounds = messages_of_rounds(reply.rounds)
-    if not (reply.content or reply.thinking):
-        return tuple(rounds)
-    return (*rounds, Message("assistant", reply.content, reply.thinking))
 
 
 def _end_state(loop: ReplyLoop, turn: Turn, error: EdgechatError | None) -> TurnState:

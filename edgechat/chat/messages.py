@@ -39,7 +39,7 @@ def messages_of(
     messages: list[Message] = []
     for group in grouped(turns):
         sent = [turn for turn in group if not _is_empty_reply(turn)]
-        messages += messages_of_rounds(part for turn in sent for part in turn.rounds)
+        messages += messages_of_rounds((part for turn in sent for part in turn.rounds), find_image)
         if sent:
             images = [[find_image(image.digest) for image in turn.images] for turn in sent]
             text = "\n\n".join(map(_text, sent, images))
@@ -49,22 +49,29 @@ def messages_of(
     return tuple(messages)
 
 
-def messages_of_rounds(rounds: Iterable[ToolRound]) -> list[Message]:
-    """Return what a model said before calls, the calls, and their results."""
+def messages_of_rounds(
+    rounds: Iterable[ToolRound], find_image: Callable[[str], Image | None] = lambda _digest: None
+) -> list[Message]:
+    """Return what a model said before calls, the calls, and their results; see `messages_of`."""
     messages: list[Message] = []
     for part in rounds:
         calls = tuple(ToolCall(use.id, use.name, use.arguments) for use in part.uses)
         messages.append(Message("assistant", part.content, part.thinking, calls))
-        messages += (Message("tool", _result(use), call_id=use.id) for use in part.uses)
+        messages += (_result(use, find_image) for use in part.uses)
     return messages
 
 
-def _result(use: ToolUse) -> str:
+def _result(use: ToolUse, find_image: Callable[[str], Image | None]) -> Message:
     """Return the result of a call as the model is told it."""
     if use.outcome == "open":
-        return _INTERRUPTED
-    advice = AFTER_RESULT.get(use.outcome)
-    return f"{use.result}\n\n{advice}" if advice else use.result
+        return Message("tool", _INTERRUPTED, call_id=use.id)
+    found = tuple(image for one in use.images if (image := find_image(one.digest)) is not None)
+    parts = [PLACE * len(found) + use.result.replace(PLACE, "")]
+    if n_missing := len(use.images) - len(found):
+        parts.append(f"(Images that you cannot see: {n_missing}.)")
+    if advice := AFTER_RESULT.get(use.outcome):
+        parts.append(advice)
+    return Message("tool", "\n\n".join(filter(None, parts)), call_id=use.id, media=found)
 
 
 def n_letters(turn: Turn) -> int:

@@ -82,6 +82,22 @@ or an error. refused: the user did not allow it. stopped: it was not carried out
 """
 
 
+class AttachedImage(msgspec.Struct, frozen=True):
+    """An image of a question, or of a call's result; the store keeps its file, see `Store.images`."""
+
+    name: str
+    digest: str
+    """Of its file; see `edgechat.base.images.image.Image`."""
+    width: int
+    """Pixels."""
+    height: int
+
+    @property
+    def size(self) -> str:
+        """Its size as text."""
+        return f"{self.width:,} × {self.height:,}"
+
+
 class ToolUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A call of a tool in a reply, and its result. All texts are untrusted."""
 
@@ -97,6 +113,8 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcome: ToolOutcome = "open"
     result: str = ""
     """What the model is told."""
+    images: tuple[AttachedImage, ...] = ()
+    """What it is shown, if it sees."""
     seconds: float = 0.0
 
 
@@ -116,22 +134,6 @@ class Attachment(msgspec.Struct, frozen=True):
 
     name: str
     text: str
-
-
-class AttachedImage(msgspec.Struct, frozen=True):
-    """An image that is sent with a question; the store keeps its file, see `Store.images`."""
-
-    name: str
-    digest: str
-    """Of its file; see `edgechat.base.images.image.Image`."""
-    width: int
-    """Pixels."""
-    height: int
-
-    @property
-    def size(self) -> str:
-        """Its size as text."""
-        return f"{self.width:,} × {self.height:,}"
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -182,6 +184,12 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     def attached(self) -> tuple[AttachedImage | Attachment, ...]:
         """All that is sent before the text."""
         return (*self.images, *self.attachments)
+
+    @property
+    def all_images(self) -> tuple[AttachedImage, ...]:
+        """Those of a question, or of all results in a reply."""
+        uses = (use for part in self.rounds for use in part.uses)
+        return (*self.images, *(image for use in uses for image in use.images))
 
     @property
     def is_cut(self) -> bool:

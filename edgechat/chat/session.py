@@ -247,7 +247,7 @@ class ChatSession:
         engine = await self.engine()
         assert self.model is not None
         await conversation.use_model(self.model)
-        has_images = any(turn.images for turn in conversation.turns)
+        has_images = any(turn.all_images for turn in conversation.turns)
         if engine.model is None and (has_images or self.settings.think is not None):
             await engine.start(on_progress)  # to know whether the model sees, and can switch its thinking
         options = self.generation_options(conversation.chat.settings)

@@ -249,7 +249,7 @@ async def test_stopping_before_the_engine_has_begun_is_up_to_the_reader(store: S
     engine = FakeEngine(load_seconds=10.0)
     conversation = Conversation(store, "guide")
     task = asyncio.create_task(drain(conversation.send(engine, "Go.")))
-    while not conversation.answering:
+    while not (conversation.answering and len(await stored(store, conversation)) == 2):
         await asyncio.sleep(0.01)
     assert not await conversation.stop()
     task.cancel()

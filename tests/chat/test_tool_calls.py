@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from edgechat.base.errors import EngineCrashed, PromptTooLong, StoreError
+from edgechat.base.images.image import PLACE
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export.export import to_json, to_markdown
 from edgechat.chat.import_export.importing import add_chat, parse_chat
@@ -21,7 +22,8 @@ from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Finished, Message, ToolCall
 from edgechat.tools.tool import ToolResult, ToolSpec
 from tests.chat.offering import Shelf, call
-from tests.fakes import FakeEngine, thought
+from tests.chat.test_images import SEEING, png
+from tests.fakes import MODEL, FakeEngine, thought
 
 READ = "shelf__read"
 WRITE = "shelf__write"
@@ -174,14 +176,44 @@ async def test_results_leave_room_in_the_context(store: Store) -> None:
     assert sum(lengths) <= 3 * (4096 - 20) // 2
 
 
-async def test_the_model_is_told_of_images_that_it_does_not_get(store: Store) -> None:
-    class Drawing(Shelf):
-        async def call(self, tool: ToolSpec, arguments: str) -> ToolResult:
-            return ToolResult(text="Here.", images=(b"a", b"b"))
+class Drawing(Shelf):
+    """Returns an image, and what is none."""
 
+    async def call(self, tool: ToolSpec, arguments: str) -> ToolResult:
+        return ToolResult(text="Here.", images=(png(8, 4), b"none"))
+
+
+@pytest.mark.parametrize("sees", [True, False])
+async def test_images_of_results_are_for_models_that_see(store: Store, sees: bool) -> None:
+    engine, conversation = FakeEngine([call(READ)], ["Oh."], ["Red."]), await asked(store)
+    engine.model = SEEING if sees else MODEL
+    await drain(conversation.answer(engine, access=Drawing().access()))
+    (use,) = uses(await stored(store, conversation))
+    assert use.result == "Here.\n[Images that cannot be read: 1]"
+    (image,) = use.images
+    assert (image.name, image.width, image.height) == ("image 1", 8, 4)
+    await conversation.ask("Which colour?")
+    await drain(conversation.answer(engine))
+    for request in engine.requests[1:]:
+        told = next(message for message in request.messages if message.role == "tool")
+        assert [media.digest for media in told.media] == [image.digest] * sees
+        assert told.content.count(PLACE) == sees
+        assert ("Images that you cannot see: 1" in told.content) == (not sees)
+
+
+async def test_images_of_results_are_kept_exported_and_deleted_with_the_chat(store: Store) -> None:
     conversation = await asked(store)
     await drain(conversation.answer(FakeEngine([call(READ)], ["Oh."]), access=Drawing().access()))
-    assert uses(conversation.turns[-1])[0].result == "Here.\n[Images that cannot be shown here: 2]"
+    (image,) = conversation.turns[-1].all_images
+    assert f"(Image: image 1, {image.size})" in to_markdown(conversation)
+    new = parse_chat(to_json(conversation))
+    await add_chat(store, new)
+    assert new.turns[-1].images == ()
+    assert new.turns[-1].all_images == (image,)
+    for chat in (conversation.chat, new.chat):
+        assert store.images.get(image.digest) is not None
+        await store.delete(chat.id)
+    assert store.images.get(image.digest) is None
 
 
 # Rounds without end.

@@ -65,7 +65,7 @@ def _exported(turn: Turn, conversation: Conversation) -> ExportedTurn:
         ExportedImage(
             name=image.name, width=image.width, height=image.height, data=data_of(conversation, image)
         )
-        for image in turn.images
+        for image in turn.all_images
     )
     return ExportedTurn(**values)
 
@@ -93,7 +93,9 @@ def _paragraphs(conversation: Conversation, links: Mapping[str, str]) -> Iterato
         yield from map(fenced, turn.attachments)
         for part in turn.rounds:
             yield from filter(None, [part.content.strip("\n")])
-            yield from (_call(use) for use in part.uses)
+            for use in part.uses:
+                yield _call(use)
+                yield from (_image(image, links) for image in use.images)
         if turn.content:
             yield turn.content.strip("\n")
         if turn.state in _ENDINGS:

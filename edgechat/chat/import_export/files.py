@@ -75,7 +75,7 @@ def write_chat(conversation: Conversation, path: Path, *, as_json: bool, force: 
     if as_json:
         write(path, to_json(conversation), force=force)
         return
-    images = {image.digest: image for turn in conversation.turns for image in turn.images}
+    images = {image.digest: image for turn in conversation.turns for image in turn.all_images}
     folder = path.with_name(f"{path.stem}-images")
     names = {digest: _file_name(image) for digest, image in images.items()}
     found = {digest: data for digest in images if (data := data_of(conversation, images[digest])) is not None}

@@ -28,7 +28,7 @@ class ExportedChat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class ExportedImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An image of a question in a file."""
+    """An image of a question, or of a reply's results, in a file."""
 
     name: str
     width: int = 0

@@ -11,7 +11,7 @@ import base64
 import math
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from typing import Any, Never
@@ -31,7 +31,7 @@ from edgechat.chat.import_export.format import (
     ExportedTurn,
 )
 from edgechat.chat.messages import title_of
-from edgechat.chat.records import AttachedImage, Chat, Role, Turn
+from edgechat.chat.records import AttachedImage, Chat, Role, ToolRound, ToolUse, Turn
 from edgechat.chat.storage.rows import settings_of
 from edgechat.chat.storage.store import TITLE_LENGTH, Store
 
@@ -86,13 +86,30 @@ def _add_images(library: ImageLibrary, files: Mapping[str, bytes]) -> dict[str, 
 
 def _with_sizes(turn: Turn, added: Mapping[str, Image]) -> Turn:
     """Return a turn whose images have the sizes that were found, not those that the file tells."""
-    images = tuple(
-        msgspec.structs.replace(image, width=found.width, height=found.height)
-        if (found := added.get(image.digest)) is not None
-        else image
-        for image in turn.images
+
+    def with_size(image: AttachedImage) -> AttachedImage:
+        found = added.get(image.digest)
+        if found is None:
+            return image
+        return msgspec.structs.replace(image, width=found.width, height=found.height)
+
+    return _with_images(turn, with_size)
+
+
+def _with_images(turn: Turn, change: Callable[[AttachedImage], AttachedImage | None]) -> Turn:
+    """Return a turn whose images, those of results too, are changed, or left out where None is returned."""
+
+    def changed(images: Sequence[AttachedImage]) -> tuple[AttachedImage, ...]:
+        return tuple(new for image in images if (new := change(image)) is not None)
+
+    rounds = tuple(
+        msgspec.structs.replace(
+            part,
+            uses=tuple(msgspec.structs.replace(use, images=changed(use.images)) for use in part.uses),
+        )
+        for part in turn.rounds
     )
-    return msgspec.structs.replace(turn, images=images)
+    return msgspec.structs.replace(turn, images=changed(turn.images), rounds=rounds)
 
 
 def parse_chat(text: str | bytes) -> ImportedChat:
@@ -189,7 +206,12 @@ def _turn(turn: ExportedTurn, chat_id: str, ids: dict[str, str]) -> Turn:
         "created_at": _past(turn.created_at),
         "images": tuple(map(_image, turn.images)),
     }
-    return Turn(chat_id=chat_id, **values)
+    new = Turn(chat_id=chat_id, **values)
+    if turn.role != "assistant":
+        return new
+    # What results refer to is behind the reply in the file, with its data.
+    given = {image.digest: image for image in new.images if image.digest}
+    return _with_images(msgspec.structs.replace(new, images=()), lambda image: given.get(image.digest))
 
 
 def _image(image: ExportedImage) -> AttachedImage:
@@ -203,21 +225,66 @@ def _from_messages(messages: list[Any], model: str, title: str) -> ImportedChat:
         _refuse(f"it has {len(messages)} messages, and the limit is {MOST_TURNS}")
     turns: list[ExportedTurn] = []
     for number, message in enumerate(messages, 1):
+        if isinstance(message, dict) and message.get("role") == "tool":
+            _add_result(turns, number, message)
+            continue
         role, content, images = _message(number, message)
         if role == "system" and any(turn.role != "system" for turn in turns):
             _refuse(f"message {number} is a system prompt, which must be the first message")
         if role == "system" and turns:
             turns[-1] = msgspec.structs.replace(turns[-1], content=f"{turns[-1].content}\n\n{content}")
+            continue
+        is_more = role == "assistant" and bool(turns and turns[-1].rounds) and not turns[-1].content
+        turn = turns.pop() if is_more else _next_turn(turns, role, images)
+        if role == "assistant" and (uses := _uses(number, message)):
+            part = ToolRound(uses=uses, content=content)
+            turns.append(msgspec.structs.replace(turn, rounds=(*turn.rounds, part)))
         else:
-            parent_id = turns[-1].id if turns else None
-            turns.append(
-                ExportedTurn(
-                    id=uuid.uuid4().hex, parent_id=parent_id, role=role, content=content, images=images
-                )
-            )
+            turns.append(msgspec.structs.replace(turn, content=content))
     if not any(turn.role != "system" for turn in turns):
         _refuse("it contains no text")
+    _check(turns)
     return _imported(_new_chat(title, model, turns), turns, {turn.id: turn.id for turn in turns})
+
+
+def _next_turn(turns: Sequence[ExportedTurn], role: Role, images: tuple[ExportedImage, ...]) -> ExportedTurn:
+    parent_id = turns[-1].id if turns else None
+    return ExportedTurn(id=uuid.uuid4().hex, parent_id=parent_id, role=role, content="", images=images)
+
+
+def _uses(number: int, message: dict[str, Any]) -> tuple[ToolUse, ...]:
+    """Return the calls in a message of the assistant, without their results."""
+    calls = message.get("tool_calls") or []
+    uses: list[ToolUse] = []
+    for call in calls if isinstance(calls, list) else [None]:
+        call = call if isinstance(call, dict) else {}
+        function = call.get("function")
+        if not (isinstance(function, dict) and isinstance(name := function.get("name"), str)):
+            _refuse(f"message {number} has a call that names no function")
+        arguments = function.get("arguments", "")
+        if not isinstance(arguments, str):
+            arguments = msgspec.json.encode(arguments).decode()
+        call_id = call.get("id")
+        call_id = call_id if isinstance(call_id, str) else ""
+        uses.append(ToolUse(id=call_id or uuid.uuid4().hex, name=name, arguments=arguments))
+    return tuple(uses)
+
+
+def _add_result(turns: list[ExportedTurn], number: int, message: dict[str, Any]) -> None:
+    """Give the result in a message of a tool to its call: to the first one without, if it names none."""
+    part = turns[-1].rounds[-1] if turns and turns[-1].rounds and not turns[-1].content else None
+    wanted = message.get("tool_call_id")
+    waiting = [use for use in part.uses if use.outcome == "open"] if part is not None else []
+    use = next((use for use in waiting if wanted in (None, use.id)), None)
+    content = message.get("content")
+    if isinstance(content, list) and all(map(_is_text, content)):
+        content = "\n\n".join(text["text"] for text in content)
+    if part is None or use is None or not isinstance(content, str):
+        _refuse(f"message {number} is no text that answers a call of the message before")
+    answered = msgspec.structs.replace(use, outcome="answered", result=content)
+    uses = tuple(answered if one is use else one for one in part.uses)
+    rounds = (*turns[-1].rounds[:-1], msgspec.structs.replace(part, uses=uses))
+    turns[-1] = msgspec.structs.replace(turns[-1], rounds=rounds)
 
 
 def _message(number: int, message: Any) -> tuple[Role, str, tuple[ExportedImage, ...]]:
@@ -226,7 +293,9 @@ def _message(number: int, message: Any) -> tuple[Role, str, tuple[ExportedImage,
     name = message.get("role")
     role = _ROLES.get(name) if isinstance(name, str) else None
     if role is None:
-        _refuse(f"message {number} has the role {one_line(repr(name), 40)}: not system, user or assistant")
+        _refuse(
+            f"message {number} has the role {one_line(repr(name), 40)}: not system, user, assistant or tool"
+        )
     content = message.get("content")
     images: list[ExportedImage] = []
     if isinstance(content, list):

@@ -11,6 +11,7 @@ import msgspec
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
 from edgechat.chat.records import ToolUse
+from edgechat.chat.reply.images import ChatImages
 from edgechat.engine.types import Tool
 from edgechat.settings import Settings
 from edgechat.tools.consent import NamedPermission, Permission
@@ -59,11 +60,20 @@ def engine_tool(tool: ToolSpec) -> Tool:
 class RoundOfCalls:
     """Carries out the calls of one reply: those that only read at the same time, others one after another."""
 
-    def __init__(self, turn_id: str, uses: Sequence[ToolUse], access: ToolAccess, *, most: int) -> None:
-        """most: characters of all results together."""
+    def __init__(
+        self,
+        turn_id: str,
+        uses: Sequence[ToolUse],
+        access: ToolAccess,
+        images: ChatImages,
+        *,
+        most: int,
+    ) -> None:
+        """images: keeps those of results. most: characters of all results together."""
         self._turn_id = turn_id
         self._uses = [_with_tool(use, access.tools.find(use.name)) for use in uses]
         self._access = access
+        self._images = images
         self._most = max(_LEAST_RESULT, min(MAX_RESULT, most // max(1, len(uses))))
         self._events: asyncio.Queue[UseChanged | None] = asyncio.Queue()
         self._at_once = asyncio.Semaphore(_AT_ONCE)
@@ -132,10 +142,11 @@ class RoundOfCalls:
         async with self._at_once:
             self._events.put_nowait(UseChanged(self._turn_id, use, running=True))
             result = await self._access.tools.call(tool, use.arguments, most=self._most)
-        use = msgspec.structs.replace(use, seconds=round(result.seconds, 3))
+            images = await self._images.keep(result.images) if result.images else ()
+        use = msgspec.structs.replace(use, seconds=round(result.seconds, 3), images=images)
         text = result.text
-        if result.images:
-            text += f"\n[Images that cannot be shown here: {len(result.images)}]"
+        if n_lost := len(result.images) - len(images):
+            text += f"\n[Images that cannot be read: {n_lost}]"
         self._end(use, "failed" if result.failed else "answered", text, result.error)
 
     def _end(self, use: ToolUse, outcome: str, text: str, error: EdgechatError | None = None) -> None:

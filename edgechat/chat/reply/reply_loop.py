@@ -12,6 +12,7 @@ import msgspec
 from edgechat.chat.messages import messages_of_rounds
 from edgechat.chat.records import ToolUse, Turn
 from edgechat.chat.reply.calls import RoundOfCalls, ToolAccess, UseChanged
+from edgechat.chat.reply.images import ChatImages
 from edgechat.engine.protocol import Engine
 from edgechat.engine.types import ChatRequest, Finished, Message, ModelInfo, RequestEvent
 
@@ -56,6 +57,7 @@ class ReplyLoop:
         engine: Engine,
         saver: ReplyRecord,
         access: ToolAccess,
+        images: ChatImages,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         """on_progress: receives the progress of a load."""
@@ -70,6 +72,7 @@ class ReplyLoop:
         self.engine = engine
         self._saver = saver
         self._access = access
+        self._images = images
         self._on_progress = on_progress
         self._request_id = ""
         self._calls: RoundOfCalls | None = None
@@ -102,7 +105,9 @@ class ReplyLoop:
             self._saver.end_round()
             if self.stopping:
                 return
-            messages_now = (*messages, *messages_of_rounds(self._saver.turn.rounds))
+            turn = self._saver.turn
+            find_image = await self._images.find([turn], self.engine.model)
+            messages_now = (*messages, *messages_of_rounds(turn.rounds, find_image))
             request = msgspec.structs.replace(request, id=uuid.uuid4().hex, messages=messages_now)
 
     async def stop(self) -> None:
@@ -132,7 +137,11 @@ class ReplyLoop:
 
     async def _call(self) -> AsyncGenerator[UseChanged, None]:
         self._calls = RoundOfCalls(
-            self._saver.turn.id, self._saver.uses, self._access, most=self._room * _LETTERS
+            self._saver.turn.id,
+            self._saver.uses,
+            self._access,
+            self._images,
+            most=self._room * _LETTERS,
         )
         try:
             async with aclosing(self._calls.run()) as changes:

@@ -97,9 +97,17 @@ def delete_chats(db: sqlite3.Connection, ids: Sequence[str], *, only_trashed: bo
     return deleted
 
 
+_IN_RESULTS = (
+    "SELECT tree.value FROM turns, json_tree(iif(json_valid(turns.rounds), turns.rounds, '0')) tree "
+    "WHERE turns.rounds LIKE '%\"digest\"%' AND tree.key = 'digest'"
+)
+"""The digests of the images in results of calls."""
+
+
 def images_of(db: sqlite3.Connection, chat_ids: Sequence[str]) -> set[str]:
     """Return the digests of the images in some chats."""
-    query = "SELECT digest FROM turn_images JOIN turns t ON t.id = turn_id WHERE conversation_id = ?"
+    questions = "SELECT digest FROM turn_images JOIN turns t ON t.id = turn_id WHERE conversation_id = ?1"
+    query = f"{questions} UNION {_IN_RESULTS} AND turns.conversation_id = ?1"
     return {digest for chat_id in chat_ids for (digest,) in db.execute(query, (chat_id,))}
 
 
@@ -109,7 +117,8 @@ def used_images(db: sqlite3.Connection) -> set[str]:
         "SELECT tree.value FROM unsent, json_tree(iif(json_valid(unsent.value), unsent.value, '0')) tree "
         "WHERE tree.key = 'digest'"
     )
-    return {digest for (digest,) in db.execute(f"SELECT digest FROM turn_images UNION {unsent}")}
+    query = f"SELECT digest FROM turn_images UNION {_IN_RESULTS} UNION {unsent}"
+    return {digest for (digest,) in db.execute(query)}
 
 
 def _delete(db: sqlite3.Connection, chat_id: str, only_trashed: bool) -> bool:

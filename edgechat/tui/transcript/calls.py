@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textual.content import Content
 
+from edgechat.base.text import one_line
 from edgechat.chat.records import ToolUse
 from edgechat.chat.reply.showing import OUTCOMES, arguments_in_a_line, name_of
 from edgechat.tools.tool import inert, shown_arguments
@@ -67,4 +68,7 @@ class CallPiece(FoldedPiece):
             result = Content(inert(self._use.result).strip("\n"))
             lines += behind_bar(Content("─ result").stylize(".faint"), width, ".faint", "│ ")
             lines += behind_bar(result, width, ".faint", "│ ")
+        for image in self._use.images:
+            shown = Content(f"[{one_line(image.name)}, {image.size}]").stylize(".faint")
+            lines += behind_bar(shown, width, ".faint", "│ ")
         return lines

@@ -113,6 +113,37 @@ async def test_messages_of_openai_are_read(store: Store, wrap: Any) -> None:
     assert abs(one.chat.updated_at - time.time()) < 60
 
 
+async def test_calls_and_their_results_are_one_reply(store: Store) -> None:
+    calls = [
+        {"id": "1", "type": "function", "function": {"name": "read", "arguments": '{"book": "a"}'}},
+        {"id": "2", "type": "function", "function": {"name": "find", "arguments": {"text": "b"}}},
+    ]
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Let me look.", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "2", "content": [{"type": "text", "text": "nothing"}]},
+        {"role": "tool", "tool_call_id": "1", "content": "a book"},
+        {"role": "assistant", "content": None, "tool_calls": calls[:1]},
+        {"role": "tool", "content": "again"},
+        {"role": "assistant", "content": "It is a book."},
+        {"role": "user", "content": "Thanks"},
+    ]
+    one = await brought_in(store, json.dumps(messages))
+    assert [(turn.role, turn.content) for turn in one.turns] == [
+        ("user", "Hi"),
+        ("assistant", "It is a book."),
+        ("user", "Thanks"),
+    ]
+    first, second = one.turns[1].rounds
+    assert first.content == "Let me look."
+    told = [(use.name, use.arguments, use.outcome, use.result) for use in (*first.uses, *second.uses)]
+    assert told == [
+        ("read", '{"book": "a"}', "answered", "a book"),
+        ("find", '{"text":"b"}', "answered", "nothing"),
+        ("read", '{"book": "a"}', "answered", "again"),
+    ]
+
+
 async def test_a_title_and_a_model_are_taken_over() -> None:
     said = [{"role": "user", "content": "Hi"}]
     new = parse_chat("\ufeff" + json.dumps({"title": "A\x1bb\nc", "model": "gpt", "messages": said}))
@@ -141,7 +172,9 @@ def turn(name: str, **fields: Any) -> dict[str, Any]:
         ("[]", "contains no text"),
         ('[{"role": "system", "content": "x"}]', "contains no text"),
         ("[1]", "message 1 is not an object"),
-        ('[{"role": "tool", "content": "x"}]', "message 1 has the role 'tool'"),
+        ('[{"role": "tool", "content": "x"}]', "message 1 is no text that answers a call"),
+        ('[{"role": "function", "content": "x"}]', "message 1 has the role 'function'"),
+        ('[{"role": "assistant", "tool_calls": [{}]}]', "message 1 has a call that names no function"),
         ('[{"role": ["user"], "content": "x"}]', "message 1 has the role"),
         ('[{"role": "user"}]', "the content of message 1"),
         ('[{"role": "user", "content": [{"type": "image_url"}]}]', "message 1 has parts"),
