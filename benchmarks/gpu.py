@@ -152,13 +152,12 @@ async def memory(path: Path, request: PlanRequest, what: str) -> None:
         await answer(engine, 1, prompt=prompt, tokens=64)
         largest = max(largest, used())
         wrong = differences(plan.buffers, model.buffers)
-        most = max(
-            (abs(a.total - b.total) for a, b in zip(plan.buffers, model.buffers, strict=False)), default=0
-        )
+        real = {buffer.name: buffer.total - buffer.weights for buffer in model.buffers}
+        most = max((abs(one.total - one.weights - real.get(one.name, 0)) for one in plan.buffers), default=0)
         planned = {one.name: one for one in plan.memory}
         where = f"{sum(plan.split)} of {plan.n_layers + 1} layers on {plan.devices or 'no GPU'}"
         print(f"{path.stem} {what}: context {plan.context}, {where}")
-        print(f"  buffers off by at most {most / MIB:.1f} MiB; beyond tolerance: {wrong or 'none'}")
+        print(f"  cache and compute off by at most {most / MIB:.1f} MiB; beyond tolerance: {wrong or 'none'}")
         for name, one in planned.items():
             print(f"  {name}: {one.total_bytes / MIB:.0f} MiB planned of {one.budget_bytes / MIB:.0f}")
         taken = sum(planned[name].total_bytes for name in plan.devices if name in planned)
@@ -182,12 +181,12 @@ async def all_memory(free: float | None) -> None:
         await memory(head, PlanRequest(context=8192, draft="mtp"), "hybrid with its head")
 
 
-def _headed() -> Path:
+def _headed(eps: float = 0.05) -> Path:
     from benchmarks.wide_heads import wide
     from tests.kit import MODELS_DIR
 
     MODELS_DIR.mkdir(exist_ok=True)
-    return wide("qwen35", MODELS_DIR, eps=0.05)
+    return wide("qwen35", MODELS_DIR, eps=eps)
 
 
 # Speed.
@@ -228,18 +227,21 @@ async def decode(rounds: int) -> None:
 
 
 async def drafts(rounds: int) -> None:
-    """Print plain decoding and drafts in turns."""
+    """Print plain decoding and drafts in turns: of a model beside it, and of layers of its own."""
     draft, useless = eight_billion(n_layers=1), eight_billion(n_layers=1, seed=7)
     for eps, small in ((0.0, draft), (0.05, draft), (0.15, draft), (0.05, useless)):
-        target = eight_billion(eps=eps)
         what = "a useless draft" if small is useless else f"eps {eps:g}"
-        async with contextlib.AsyncExitStack() as stack:
-            plans = [
-                prepare(str(target), PlanRequest(context=4096, draft=one)) for one in ("none", str(small))
-            ]
-            engines = [(await stack.enter_async_context(loaded(plan)))[0] for plan in plans]
-            for temperature in (0.0, 0.8):
-                await _in_turns(engines, f"{what}, temperature {temperature:g}", temperature, rounds)
+        await _compare(eight_billion(eps=eps), str(small), what, rounds)
+    for eps in (0.05, 1.0):
+        await _compare(_headed(eps), "mtp", f"its own layers, eps {eps:g}", rounds)
+
+
+async def _compare(target: Path, draft: str, what: str, rounds: int) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        plans = [prepare(str(target), PlanRequest(context=4096, draft=one)) for one in ("none", draft)]
+        engines = [(await stack.enter_async_context(loaded(plan)))[0] for plan in plans]
+        for temperature in (0.0, 0.8):
+            await _in_turns(engines, f"{what}, temperature {temperature:g}", temperature, rounds)
 
 
 async def _in_turns(engines: Sequence[EngineSupervisor], what: str, temperature: float, rounds: int) -> None:

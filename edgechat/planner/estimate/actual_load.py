@@ -25,8 +25,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 def differences(planned: tuple[Buffer, ...], real: tuple[Buffer, ...]) -> tuple[Difference, ...]:
     """Return where a load is not as planned by more than is tolerated; both by type of buffer."""
-    before = {buffer.name: buffer for buffer in planned}
-    after = {buffer.name: buffer for buffer in real}
+    before, after = _by_name(planned), _by_name(real)
     candidates: list[Difference] = []
     for name in sorted({*before, *after}):
         empty = Buffer(name, is_host=True)
@@ -37,6 +36,20 @@ def differences(planned: tuple[Buffer, ...], real: tuple[Buffer, ...]) -> tuple[
             Difference(name, "compute", old.compute, new.compute),
         )
     return tuple(filter(_is_notable, candidates))
+
+
+def _by_name(buffers: tuple[Buffer, ...]) -> dict[str, Buffer]:
+    """Return buffers by their names, with all plain weights in RAM in one.
+
+    Those that stay in RAM are pinned for a GPU (CUDA_Host) in the dry run, and mapped (CPU) in the real load.
+    """
+    found = {buffer.name: buffer for buffer in buffers}
+    for buffer in buffers:
+        if buffer.is_host and buffer.name.endswith("_Host"):
+            ram = found.get("CPU", Buffer("CPU", is_host=True))
+            found["CPU"] = msgspec.structs.replace(ram, weights=ram.weights + buffer.weights)
+            found[buffer.name] = msgspec.structs.replace(buffer, weights=0)
+    return found
 
 
 def _is_notable(difference: Difference) -> bool:
