@@ -59,6 +59,14 @@ class Message(msgspec.Struct, frozen=True):
     """In the order of their places in `content`, see `edgechat.base.images.image.PLACE`."""
 
 
+class AdapterUse(msgspec.Struct, frozen=True):
+    """A LoRA adapter to compute with."""
+
+    path: str
+    """A GGUF file, or a folder that PEFT has saved."""
+    scale: float = 1.0
+
+
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """Sampling parameters, applied in llama.cpp's order: penalties, top-k, top-p, min-p, temperature."""
 
@@ -99,6 +107,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int | None = None
     """Report the logprob of each token of the answer, and of so many of the likeliest; None: neither."""
     sampling: Sampling = Sampling()
+    adapters: tuple[AdapterUse, ...] = ()
+    """LoRA adapters, applied together."""
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     think: bool | None = None
