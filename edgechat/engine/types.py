@@ -9,6 +9,7 @@ import msgspec
 from edgechat.base.errors import EdgechatError, by_name
 from edgechat.base.images.image import Image
 from edgechat.base.sound.sound import Sound
+from edgechat.models.adapters.use import AdapterUse
 from edgechat.native.buffers import Buffer
 from edgechat.planner.estimate.actual_load import Difference
 
@@ -57,14 +58,6 @@ class Message(msgspec.Struct, frozen=True):
     """Of a tool: the call that `content` is the result of."""
     media: tuple[MediaFile, ...] = ()
     """In the order of their places in `content`, see `edgechat.base.images.image.PLACE`."""
-
-
-class AdapterUse(msgspec.Struct, frozen=True):
-    """A LoRA adapter to compute with."""
-
-    path: str
-    """A GGUF file, or a folder that PEFT has saved."""
-    scale: float = 1.0
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):

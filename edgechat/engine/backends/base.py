@@ -15,7 +15,8 @@ from edgechat.base.sound.sound import Samples
 from edgechat.engine.backends.adapters import AdapterSet
 from edgechat.engine.backends.checkpoint import Checkpoint
 from edgechat.engine.backends.logits import Embeddings, Logits
-from edgechat.engine.types import AdapterUse, Sampling
+from edgechat.engine.types import Sampling
+from edgechat.models.adapters.use import AdapterUse
 from edgechat.native.buffers import Buffer
 
 

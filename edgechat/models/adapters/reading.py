@@ -9,7 +9,6 @@ a graph. So every tensor is compared here with the one that it changes:
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,16 +18,15 @@ from edgechat.models.formats.gguf import read_header
 from edgechat.models.formats.header import ModelHeader, ModelTensor
 from edgechat.models.formats.limits import show
 from edgechat.models.formats.quants import GgmlType
+from edgechat.models.local.stores import PEFT_FILES
 
 KIND = "adapter"
 """What `general.type` of the metadata says."""
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-"""The files of a PEFT folder."""
+CONFIG, WEIGHTS = PEFT_FILES
 EMBEDDING = "token_embd.weight"
 INVOCATION = "adapter.alora.invocation_tokens"
 MAX_BYTES = 8 << 30
 MAX_ALPHA = 1e6
-MAX_SCALE = 100.0
 _TYPES = (GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.Q8_0)
 _LAYER = re.compile(r"blk\.(\d+)\.")
 
@@ -175,28 +173,6 @@ def _rank(pair: tuple[ModelTensor, ModelTensor]) -> int:
 
 def _padded(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape, 1, 1, 1, 1)[:4]
-
-
-def parse_scaled(text: str) -> tuple[str, float]:
-    """Return name and scale of what a user typed: FILE, or FILE:SCALE. Raises NotAnAdapter."""
-    name, colon, number = text.rpartition(":")
-    try:
-        scale = float(number)
-    except ValueError:
-        return text.strip(), 1.0
-    if not colon or not name.strip():
-        return text.strip(), 1.0
-    return name.strip(), checked_scale(scale)
-
-
-def checked_scale(scale: float) -> float:
-    """Return the scale of an adapter, if it is one. Raises NotAnAdapter."""
-    if not math.isfinite(scale) or abs(scale) > MAX_SCALE:
-        raise NotAnAdapter(
-            f"{scale:g} is not valid as the scale of an adapter.",
-            hint=f"Use a number between -{MAX_SCALE:g} and {MAX_SCALE:g}; 1 applies it as it was trained.",
-        )
-    return scale
 
 
 def _unfit(header: ModelHeader, model: ModelHeader, why: str) -> NotAnAdapter:
