@@ -1,4 +1,4 @@
-"""LoRA adapters for the kit's models, as GGUF files and as PEFT folders, and models that they are merged into."""
+"""LoRA adapters for the kit's models, as GGUF files and PEFT folders, and models with them merged in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.kit.shapes import Shape, Tensor
 
 Floats = npt.NDArray[np.float32]
 Pairs = dict[str, tuple[Floats, Floats]]
-"""lora_a [rank, n_in] and lora_b [n_out, rank], by the tensor that they change (its rows last in ggml's order)."""
+"""lora_a [rank, n_in] and lora_b [n_out, rank], by the tensor that they change."""
 
 CHANGED = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 _HF = {
@@ -118,7 +118,11 @@ def write_safetensors(path: Path, tensors: Mapping[str, Floats], dtype: str = "F
             raw = (np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
         else:
             raw = np.ascontiguousarray(values, {"F32": np.float32, "F16": np.float16}[dtype]).tobytes()
-        table[name] = {"dtype": dtype, "shape": list(values.shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        table[name] = {
+            "dtype": dtype,
+            "shape": list(values.shape),
+            "data_offsets": [len(data), len(data) + len(raw)],
+        }
         data += raw
     head = json.dumps(table).encode()
     path.write_bytes(struct.pack("<Q", len(head)) + head + data)

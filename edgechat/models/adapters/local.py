@@ -76,16 +76,16 @@ def local_adapters() -> list[LocalAdapter]:
     return sorted(found, key=lambda one: one.name.casefold())
 
 
-def find_adapter(name: str) -> Path:
-    """Return the file or folder of the adapter that a name or path means. Raises NotAnAdapter."""
+def find_adapter(name: str) -> LocalAdapter:
+    """Return the adapter that a name or path means. Raises NotAnAdapter."""
     path = Path(os.path.abspath(os.path.expanduser(name)))
     if "\0" not in name and name.strip() and path.exists():
-        return path
+        return LocalAdapter(path.name.removesuffix(".gguf"), path, 0, Place.ELSEWHERE)
     known = local_adapters()
     wanted = name.strip().casefold().removesuffix(".gguf")
     for adapter in known:
         if wanted in {one.casefold() for one in (adapter.name, *adapter.other_names)}:
-            return adapter.path
+            return adapter
     near = difflib.get_close_matches(wanted, [one.name for one in known], n=2)
     raise NotAnAdapter(
         f"There is no adapter {one_line(name, 80)!r}: neither a file or folder, nor one of `edgechat list`.",
@@ -101,4 +101,4 @@ def adapter_uses(texts: Sequence[str]) -> tuple[AdapterUse, ...]:
 def _uses(texts: Sequence[str]) -> Iterator[AdapterUse]:
     for text in texts:
         name, scale = parse_scaled(text)
-        yield AdapterUse(str(find_adapter(name)), scale)
+        yield AdapterUse(str(find_adapter(name).path), scale)
