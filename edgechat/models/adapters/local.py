@@ -36,6 +36,11 @@ class LocalAdapter:
     place: Place
     other_names: tuple[str, ...] = ()
 
+    @property
+    def names(self) -> set[str]:
+        """All that it may be called, in lower case."""
+        return {name.casefold() for name in (self.name, *self.other_names)}
+
     def base(self) -> str:
         """Return the name of the model that it was trained for, as its files say; '' if they do not."""
         try:
@@ -84,7 +89,7 @@ def find_adapter(name: str) -> LocalAdapter:
     known = local_adapters()
     wanted = name.strip().casefold().removesuffix(".gguf")
     for adapter in known:
-        if wanted in {one.casefold() for one in (adapter.name, *adapter.other_names)}:
+        if wanted in adapter.names:
             return adapter
     near = difflib.get_close_matches(wanted, [one.name for one in known], n=2)
     raise NotAnAdapter(

@@ -46,7 +46,8 @@ def plan_adapters(
 ) -> tuple[tuple[AdapterPlan, ...], tuple[str, ...]]:
     """Return the adapters for a model, and a sentence about each that is left out.
 
-    texts: those that were asked for, FILE or NAME:SCALE. usual: those for the models that they fit. Raises NotAnAdapter, ModelFileError or DiskError for the first.
+    texts: those that were asked for, FILE or NAME:SCALE. usual: those for the models that they fit.
+    Raises NotAnAdapter, ModelFileError or DiskError for one that was asked for.
     """
     found, notes = [_planned(text, header) for text in texts], []
     for text in usual:
