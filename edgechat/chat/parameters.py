@@ -16,7 +16,7 @@ from edgechat.chat.records import ChatSettings, apply_preset
 from edgechat.chat.reply.chat_tools import choice
 from edgechat.chat.session import ChatSession
 from edgechat.models.adapters.local import adapter_uses, local_adapters
-from edgechat.models.adapters.reading import open_adapter
+from edgechat.models.adapters.opening import open_adapter
 from edgechat.models.formats.header_reading import read_model
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import SamplingDefaults, checked

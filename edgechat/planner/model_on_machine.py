@@ -265,7 +265,8 @@ class ModelOnMachine:
         return replace(load, needs=needs, source=EXACT, buffers=breakdown.buffers)
 
     def _adapter_needs(self, layout: Layout) -> dict[str, Needs]:
-        return adapter_needs(self.adapters, layout, len(self.shape.parts)) if self.adapters else {}
+        devices = [device or RAM for device in layout.devices_of(len(self.shape.parts))]
+        return adapter_needs(self.adapters, devices, layout.experts_in_ram)
 
     def with_draft(self, draft: ModelOnMachine) -> ModelOnMachine:
         """Return the same model with a draft model that memory is reserved for."""

@@ -104,7 +104,7 @@ def peft_folder(folder: Path, pairs: Pairs, shape: Shape, *, dtype: str = "F32",
         path = f"base_model.model.model.layers.{layer}.{_HF[module]}"
         tensors[f"{path}.lora_A.weight"], tensors[f"{path}.lora_B.weight"] = a, b
     write_safetensors(folder / "adapter_model.safetensors", tensors, dtype)
-    entries = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "base_model_name_or_path": "kit/base"}
+    entries = {"peft_type": "LORA", "r": rank or 8, "lora_alpha": rank, "base_model_name_or_path": "kit/base"}
     (folder / "adapter_config.json").write_text(json.dumps(entries | config))
     return folder
 

@@ -176,7 +176,7 @@ def converted(folder: Path, model: ModelHeader) -> Path:
     return target
 
 
-class _Table(msgspec.Struct):
+class _PeftWeights(msgspec.Struct):
     """The tensors of a folder, and where their bytes begin."""
 
     name: str
@@ -185,13 +185,13 @@ class _Table(msgspec.Struct):
     """By the name of the tensor that they change, 'A' and 'B': the module, and the tensor."""
 
 
-def _table(file: BinaryIO, folder: Path, config: PeftConfig, model: ModelHeader) -> tuple[_Table, str]:
+def _table(file: BinaryIO, folder: Path, config: PeftConfig, model: ModelHeader) -> tuple[_PeftWeights, str]:
     """Return the table of the weights, and a hash of all that the result depends on."""
     name, size = str(folder / WEIGHTS), os.fstat(file.fileno()).st_size
     if size > MAX_BYTES:
         raise NotAnAdapter(f"{name} has {size} bytes; the limit for adapters is {MAX_BYTES}.")
     length = table_length(file.read(PREFIX), size, name)
-    table = _Table(name, PREFIX + length, {})
+    table = _PeftWeights(name, PREFIX + length, {})
     for tensor in parse_table(file.read(length), size, name):
         target, half, module = _translated(tensor.name, name)
         if tensor.dtype not in _DTYPES or len(tensor.shape) != 2 or not all(tensor.shape):
@@ -224,7 +224,7 @@ def _translated(tensor: str, name: str) -> tuple[str, str, str]:
     return f"blk.{layer}.{_MODULES[module]}.weight", match["half"], path
 
 
-def _write(file: BinaryIO, table: _Table, config: PeftConfig, model: ModelHeader, target: Path) -> None:
+def _write(file: BinaryIO, table: _PeftWeights, config: PeftConfig, model: ModelHeader, target: Path) -> None:
     """Write the converted file, which appears whole; it is checked against the model before that."""
     tensors: list[ModelTensor] = []
     at = 0
@@ -260,7 +260,7 @@ def _write(file: BinaryIO, table: _Table, config: PeftConfig, model: ModelHeader
 
 
 def _converted(
-    file: BinaryIO, table: _Table, name: str, half: str, config: PeftConfig, model: ModelHeader
+    file: BinaryIO, table: _PeftWeights, name: str, half: str, config: PeftConfig, model: ModelHeader
 ) -> npt.NDArray[np.float32]:
     """Return a tensor as GGUF has it, the contiguous dimension last."""
     module, stored = table.pairs[name][half]

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgechat.base.errors import NotAnAdapter
-from edgechat.models.formats.gguf import read_header
 from edgechat.models.formats.header import ModelHeader, ModelTensor
 from edgechat.models.formats.limits import show
 from edgechat.models.formats.quants import GgmlType
@@ -68,20 +67,6 @@ class Adapter:
 def is_adapter(header: ModelHeader) -> bool:
     """Say whether a GGUF file says that it is an adapter."""
     return header.text("general.type") == KIND
-
-
-def open_adapter(path: Path, model: ModelHeader) -> Adapter:
-    """Return the adapter of a GGUF file, or of a PEFT folder, which is converted the first time.
-
-    model: the header of the model that it is for. Raises NotAnAdapter, ModelFileError; DiskError if what was
-    converted cannot be written.
-    """
-    if path.is_dir():
-        from edgechat.models.adapters.peft import converted  # numpy
-
-        path = converted(path, model)
-    header = read_header(path)
-    return Adapter(path, header, checked_pairs(header, model))
 
 
 def checked_pairs(header: ModelHeader, model: ModelHeader) -> dict[str, tuple[ModelTensor, ModelTensor]]:

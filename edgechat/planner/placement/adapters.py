@@ -13,11 +13,11 @@ import msgspec
 from edgechat.base.errors import BadRequest, DiskError, ModelFileError
 from edgechat.base.text import one_line
 from edgechat.models.adapters.local import find_adapter
-from edgechat.models.adapters.reading import EMBEDDING, open_adapter
+from edgechat.models.adapters.opening import open_adapter
+from edgechat.models.adapters.reading import EMBEDDING
 from edgechat.models.adapters.use import AdapterUse, parse_scaled
 from edgechat.models.formats.header import ModelHeader
 from edgechat.planner.placement.budget import RAM, Needs
-from edgechat.planner.placement.layout import Layout
 
 _EXPERTS = "_exps."
 
@@ -72,14 +72,18 @@ def _planned(text: str, header: ModelHeader) -> AdapterPlan:
     )
 
 
-def adapter_needs(adapters: Sequence[AdapterPlan], layout: Layout, n_parts: int) -> dict[str, Needs]:
-    """Return what adapters take of each memory. n_parts: the model's layers, and one for the output."""
-    devices = [device or RAM for device in layout.devices_of(n_parts)]
+def adapter_needs(
+    adapters: Sequence[AdapterPlan], devices: Sequence[str], experts_in_ram: int
+) -> dict[str, Needs]:
+    """Return what adapters take of each memory.
+
+    devices: of the model's layers, and of the output. experts_in_ram: layers whose experts are not there.
+    """
     taken: defaultdict[str, int] = defaultdict(int)
     for adapter in adapters:
         for tensor, layer, n_bytes in adapter.parts:
             device = RAM if tensor == EMBEDDING else devices[-1]
-            if layer is not None and layer < n_parts - 1:
-                device = RAM if _EXPERTS in tensor and layer < layout.experts_in_ram else devices[layer]
+            if layer is not None and layer < len(devices) - 1:
+                device = RAM if _EXPERTS in tensor and layer < experts_in_ram else devices[layer]
             taken[device] += n_bytes
     return {name: Needs(adapters=n_bytes) for name, n_bytes in taken.items()}
