@@ -15,15 +15,26 @@ from edgechat.models.adapters.peft import read_config
 from edgechat.models.adapters.reading import KIND, MAX_BYTES
 from edgechat.models.adapters.use import AdapterUse, parse_scaled
 from edgechat.models.formats.gguf import read_header
-from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.inventory import inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.scan import Skipped
-from edgechat.models.local.stores import peft_folders
+from edgechat.models.local.stores import PEFT_FILES, peft_folders
 
 _START = 1 << 16
 """Bytes of a file in which its type is stated, among the first entries."""
 _STATED = b"general.type" + struct.pack("<IQ", 8, len(KIND)) + KIND.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterDetails:
+    """What an adapter's files say of it; empty where they do not."""
+
+    base: str = ""
+    """The name of the model that it was trained for."""
+    architecture: str = ""
+    rank: int = 0
+    damage: str = ""
+    """Why it cannot be read; a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +52,19 @@ class LocalAdapter:
         """All that it may be called, in lower case."""
         return {name.casefold() for name in (self.name, *self.other_names)}
 
-    def base(self) -> str:
-        """Return the name of the model that it was trained for, as its files say; '' if they do not."""
+    def details(self) -> AdapterDetails:
+        """Read what its files say of it."""
         try:
             if self.path.is_dir():
-                return read_config(self.path).base_model_name_or_path or ""
-            return base_of(read_header(self.path))
-        except (ModelFileError, NotAnAdapter):
-            return ""
-
-
-def base_of(header: ModelHeader) -> str:
-    """Return the name of the model that a GGUF adapter was trained for; '' if it is not stated."""
-    keys = ("general.base_model.0.repo_url", "general.base_model.0.name")
-    found = next(filter(None, map(header.text, keys)), "")
-    return found.removeprefix("https://huggingface.co/")
+                config = read_config(self.path)
+                return AdapterDetails(config.base_model_name_or_path or "", "", config.r)
+            header = read_header(self.path)
+        except (ModelFileError, NotAnAdapter) as error:
+            return AdapterDetails(damage=error.message)
+        bases = map(header.text, ("general.base_model.0.repo_url", "general.base_model.0.name"))
+        base = next(filter(None, bases), "").removeprefix("https://huggingface.co/")
+        ranks = [tensor.shape[0] for tensor in header.tensors if tensor.name.endswith(".lora_b")]
+        return AdapterDetails(base, header.text("general.architecture") or "", max(ranks, default=0))
 
 
 def states_adapter(path: Path) -> bool:
@@ -85,7 +94,9 @@ def find_adapter(name: str) -> LocalAdapter:
     """Return the adapter that a name or path means. Raises NotAnAdapter."""
     path = Path(os.path.abspath(os.path.expanduser(name)))
     if "\0" not in name and name.strip() and path.exists():
-        return LocalAdapter(path.name.removesuffix(".gguf"), path, 0, Place.ELSEWHERE)
+        files = [path / file for file in PEFT_FILES] if path.is_dir() else [path]
+        size = sum(file.stat().st_size for file in files if file.exists())
+        return LocalAdapter(path.name.removesuffix(".gguf"), path, size, Place.ELSEWHERE)
     known = local_adapters()
     wanted = name.strip().casefold().removesuffix(".gguf")
     for adapter in known:
