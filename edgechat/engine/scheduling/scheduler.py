@@ -30,7 +30,7 @@ _LEAST_APART = 32
 TURN = 4
 """Calls in which sequences with the same adapters are computed before those with others have their turn.
 
-To change adapters llama.cpp builds its graph anew, which takes about as long as a token of a small model.
+To change adapters llama.cpp plans its buffers anew.
 """
 SHIFT_SECONDS = 1.0
 """Seconds of prefill that a shift must save: what it gives is approximate."""
