@@ -38,7 +38,7 @@ from edgechat.engine.types import (
     Sampling,
 )
 from edgechat.models.adapters.local import adapter_uses
-from edgechat.models.adapters.use import AdapterUse
+from edgechat.models.adapters.use import AdapterUse, label_of
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, Preset, Settings
 from edgechat.tools.consent import NamedPermission, Permission
@@ -255,7 +255,7 @@ class ChatSession:
     def chosen_adapters(self, chat: ChatSettings) -> tuple[str, ...]:
         """Return the LoRA adapters of a chat, for people: the command line's, else its own, or the usual."""
         if self.options.adapters is None and chat.adapters is not None:
-            return chat.adapters
+            return tuple(map(label_of, chat.adapters))
         planned = self.plan.adapters if self.plan is not None else ()
         return tuple(f"{one.name}:{one.scale:g}" if one.scale != 1 else one.name for one in planned)
 

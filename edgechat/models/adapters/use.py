@@ -32,6 +32,13 @@ def parse_scaled(text: str) -> tuple[str, float]:
     return name.strip(), checked_scale(scale)
 
 
+def label_of(text: str) -> str:
+    """Return what people call an adapter that was typed: the name of a file, without its folder."""
+    name = text.replace("\\", "/").rpartition("/")[2]
+    is_path = text.startswith((".", "/", "~")) or ".gguf" in name or "\\" in text
+    return name.replace(".gguf", "") if is_path else text
+
+
 def checked_scale(scale: float) -> float:
     """Return the scale of an adapter, if it is one. Raises NotAnAdapter."""
     if not math.isfinite(scale) or abs(scale) > MAX_SCALE:

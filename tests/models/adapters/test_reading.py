@@ -11,7 +11,7 @@ import pytest
 
 from edgechat.base.errors import EdgechatError, NotAnAdapter
 from edgechat.models.adapters.opening import open_adapter
-from edgechat.models.adapters.use import parse_scaled
+from edgechat.models.adapters.use import label_of, parse_scaled
 from edgechat.models.formats.gguf import read_header, read_model
 from tests.kit import DENSE, Spec, build
 from tests.kit.adapters import Pairs, adapter, pairs, write_adapter
@@ -122,6 +122,20 @@ def test_types_that_llama_cpp_would_not_multiply_by(tmp_path: Path) -> None:
 )
 def test_scales(text: str, expected: tuple[str, float]) -> None:
     assert parse_scaled(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("/a/b/french.gguf:0.5", "french:0.5"),
+        ("C:\\x\\french.gguf", "french"),
+        ("./peft", "peft"),
+        ("owner/name:2", "owner/name:2"),
+        ("french", "french"),
+    ],
+)
+def test_labels(text: str, label: str) -> None:
+    assert label_of(text) == label
 
 
 @pytest.mark.parametrize("text", ["a:nan", "a:inf", "a:1e3", "a:-101"])
