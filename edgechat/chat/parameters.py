@@ -15,9 +15,6 @@ from edgechat.base.text import one_line
 from edgechat.chat.records import ChatSettings, apply_preset
 from edgechat.chat.reply.chat_tools import choice
 from edgechat.chat.session import ChatSession
-from edgechat.models.adapters.local import adapter_uses, local_adapters
-from edgechat.models.adapters.opening import open_adapter
-from edgechat.models.formats.header_reading import read_model
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import SamplingDefaults, checked
 
@@ -101,6 +98,8 @@ async def _choose_tools(session: ChatSession, conversation: Adjustable, argument
 
 async def _choose_adapters(session: ChatSession, conversation: Adjustable, argument: str) -> str:
     """Choose LoRA adapters, none by `off`, or the usual ones by `auto`; say which are applied."""
+    from edgechat.models.adapters.local import local_adapters
+
     if argument:
         texts = tuple(filter(None, (text.strip() for text in argument.split(","))))
         chosen = {"off": (), "auto": None}.get(argument.lower(), texts)
@@ -119,6 +118,10 @@ async def _choose_adapters(session: ChatSession, conversation: Adjustable, argum
 
 def _check_adapters(texts: tuple[str, ...], plan: LoadPlan | None) -> None:
     """Raise NotAnAdapter unless these adapters are here, and fit the model if it is known."""
+    from edgechat.models.adapters.local import adapter_uses
+    from edgechat.models.adapters.opening import open_adapter
+    from edgechat.models.formats.header_reading import read_model
+
     uses = adapter_uses(texts)
     if plan is not None:
         header = read_model(Path(plan.model_path))

@@ -37,7 +37,6 @@ from edgechat.engine.types import (
     Message,
     Sampling,
 )
-from edgechat.models.adapters.local import adapter_uses
 from edgechat.models.adapters.use import AdapterUse, label_of
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, Preset, Settings
@@ -262,6 +261,8 @@ class ChatSession:
     async def adapters(self, chat: ChatSettings) -> tuple[AdapterUse, ...]:
         """Return the same as the engine is told of them. Raises NotAnAdapter."""
         if self.options.adapters is None and chat.adapters is not None:
+            from edgechat.models.adapters.local import adapter_uses
+
             return await asyncio.to_thread(adapter_uses, chat.adapters)
         return self.generation_options(chat).adapters
 

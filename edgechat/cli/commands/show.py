@@ -28,7 +28,7 @@ from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
 from edgechat.models.adapters.local import LocalAdapter, find_adapter, states_adapter
-from edgechat.models.adapters.reading import CONFIG
+from edgechat.models.adapters.use import CONFIG
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import Modality, senses
 from edgechat.models.formats.mtp import can_draft, stated_layers, why_no_drafts

@@ -13,12 +13,12 @@ from edgechat.base.errors import ModelFileError, NotAnAdapter
 from edgechat.base.text import one_line
 from edgechat.models.adapters.peft import read_config
 from edgechat.models.adapters.reading import KIND, MAX_BYTES
-from edgechat.models.adapters.use import AdapterUse, parse_scaled
+from edgechat.models.adapters.use import CONFIG, WEIGHTS, AdapterUse, parse_scaled
 from edgechat.models.formats.gguf import read_header
 from edgechat.models.local.inventory import inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.scan import Skipped
-from edgechat.models.local.stores import PEFT_FILES, peft_folders
+from edgechat.models.local.stores import peft_folders
 
 _START = 1 << 16
 """Bytes of a file in which its type is stated, among the first entries."""
@@ -94,7 +94,7 @@ def find_adapter(name: str) -> LocalAdapter:
     """Return the adapter that a name or path means. Raises NotAnAdapter."""
     path = Path(os.path.abspath(os.path.expanduser(name)))
     if "\0" not in name and name.strip() and path.exists():
-        files = [path / file for file in PEFT_FILES] if path.is_dir() else [path]
+        files = [path / file for file in (CONFIG, WEIGHTS)] if path.is_dir() else [path]
         size = sum(file.stat().st_size for file in files if file.exists())
         return LocalAdapter(path.name.removesuffix(".gguf"), path, size, Place.ELSEWHERE)
     known = local_adapters()

@@ -21,15 +21,8 @@ from msgspec import Meta
 
 from edgechat.base import paths
 from edgechat.base.errors import DiskError, ModelFileError, NotAnAdapter
-from edgechat.models.adapters.reading import (
-    CONFIG,
-    EMBEDDING,
-    KIND,
-    MAX_ALPHA,
-    MAX_BYTES,
-    WEIGHTS,
-    checked_pairs,
-)
+from edgechat.models.adapters.reading import EMBEDDING, KIND, MAX_ALPHA, MAX_BYTES, checked_pairs
+from edgechat.models.adapters.use import CONFIG, WEIGHTS
 from edgechat.models.formats.gguf import aligned, parse_header
 from edgechat.models.formats.header import ModelHeader, ModelTensor
 from edgechat.models.formats.limits import MAX_LAYERS, show

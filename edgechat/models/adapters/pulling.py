@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgechat.models.adapters.reading import CONFIG, WEIGHTS, is_adapter
+from edgechat.models.adapters.reading import is_adapter
+from edgechat.models.adapters.use import CONFIG, WEIGHTS
 from edgechat.models.choices import RemoteFile, RepoListing, quant_label
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.cache_layout import HubStore

@@ -17,11 +17,9 @@ from edgechat.base.errors import NotAnAdapter
 from edgechat.models.formats.header import ModelHeader, ModelTensor
 from edgechat.models.formats.limits import show
 from edgechat.models.formats.quants import GgmlType
-from edgechat.models.local.stores import PEFT_FILES
 
 KIND = "adapter"
 """What `general.type` of the metadata says."""
-CONFIG, WEIGHTS = PEFT_FILES
 EMBEDDING = "token_embd.weight"
 INVOCATION = "adapter.alora.invocation_tokens"
 MAX_BYTES = 8 << 30

@@ -8,6 +8,8 @@ import msgspec
 
 from edgechat.base.errors import NotAnAdapter
 
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""The files of a PEFT folder."""
 MAX_SCALE = 100.0
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from edgechat.base import paths
 from edgechat.base.errors import FolderError, ModelFileError
+from edgechat.models.adapters.use import CONFIG, WEIGHTS
 from edgechat.models.choices import ModelChoice, RemoteFile, model_choices
 from edgechat.models.formats.header import Format
 from edgechat.models.formats.limits import MAX_PARTS
@@ -31,7 +32,6 @@ from edgechat.models.local.locations import Place
 from edgechat.models.local.scan import MAX_FOLDERS, ModelPartFile, Skipped, file_at, list_names, names
 
 _GUIDE, _GUIDE_DRAFT = "guide.gguf", "guide-draft.gguf"
-PEFT_FILES = ("adapter_config.json", "adapter_model.safetensors")
 _COMMIT = re.compile(r"[A-Za-z0-9]{1,64}", re.ASCII)
 _REPO = "models--"
 _PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf", re.DOTALL | re.ASCII)
@@ -218,14 +218,14 @@ def peft_folders(skipped: Skipped) -> Iterator[tuple[str, Path, int, Place]]:
     with contextlib.suppress(FolderError):
         own = locations.own_folder()
         for name in list_names(own, skipped)[:MAX_FOLDERS]:
-            if size := _peft_bytes([file_at(own / name / file) for file in PEFT_FILES]):
+            if size := _peft_bytes([file_at(own / name / file) for file in (CONFIG, WEIGHTS)]):
                 yield name, own / name, size, Place.OWN
     root = locations.hub_cache()
     for name in list_names(root, skipped)[:MAX_FOLDERS]:
         repo, blobs = name.removeprefix(_REPO).replace("--", "/", 1), str(root / name / "blobs")
         snapshot = next(_snapshots(root / name, skipped), None) if valid_repo(repo) else None
         if snapshot is not None and name.startswith(_REPO):
-            files = [_snapshot_file(snapshot / file, os.path.normpath(blobs)) for file in PEFT_FILES]
+            files = [_snapshot_file(snapshot / file, os.path.normpath(blobs)) for file in (CONFIG, WEIGHTS)]
             if size := _peft_bytes(files):
                 yield repo, snapshot, size, Place.HUB
 

@@ -12,8 +12,6 @@ import msgspec
 
 from edgechat.base.errors import BadRequest, DiskError, ModelFileError
 from edgechat.base.text import one_line
-from edgechat.models.adapters.local import find_adapter
-from edgechat.models.adapters.opening import open_adapter
 from edgechat.models.adapters.reading import EMBEDDING
 from edgechat.models.adapters.use import AdapterUse, parse_scaled
 from edgechat.models.formats.header import ModelHeader
@@ -59,6 +57,11 @@ def plan_adapters(
 
 
 def _planned(text: str, header: ModelHeader) -> AdapterPlan:
+    from edgechat.models.adapters.local import (
+        find_adapter,  # 10 ms, which plans without adapters need not pay
+    )
+    from edgechat.models.adapters.opening import open_adapter
+
     name, scale = parse_scaled(text)
     found = find_adapter(name)
     adapter = open_adapter(found.path, header)
