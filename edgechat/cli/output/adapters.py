@@ -7,6 +7,7 @@ from typing import Any
 
 from edgechat.base.text import flat, mebibytes
 from edgechat.models.adapters.local import AdapterDetails, LocalAdapter
+from edgechat.models.local.locations import Place
 
 HEADINGS = ("ADAPTER", "RANK", "SIZE", "FOR", "WHERE")
 
@@ -26,7 +27,8 @@ def cells(adapter: LocalAdapter, details: AdapterDetails) -> tuple[str, ...]:
 def shown(adapter: LocalAdapter, details: AdapterDetails) -> Iterator[tuple[str, str]]:
     """Yield what is shown of an adapter."""
     names = ", or ".join(map(flat, (adapter.name, *adapter.other_names[:1])))
-    yield "", "A LoRA adapter, to be applied to its model: edgechat run MODEL --lora " + flat(adapter.name)
+    name = adapter.path if adapter.place is Place.ELSEWHERE else adapter.name
+    yield "", f"A LoRA adapter, to be applied to its model: edgechat run MODEL --lora {flat(str(name))}"
     yield "Name", names
     yield "For", flat(details.base) or "a model that it does not name"
     if details.architecture:

@@ -137,7 +137,7 @@ class KVStateStore:
         return done
 
     def load(self, chat: str, *, mark: Sequence[int] = ()) -> Future[SavedState | None]:
-        """Read and verify the state of a chat; None if there is no usable one, with this mark if it has any.
+        """Read and verify the state of a chat; None if there is no usable one with this mark.
 
         A damaged file is removed, one of another model is not.
         """

@@ -85,6 +85,8 @@ def _check_metadata(header: ModelHeader, model: ModelHeader) -> None:
             f"{model.path} is an MLX model, which takes no LoRA adapters.",
             hint="Use the model as a GGUF file.",
         )
+    if model.makes_embeddings:
+        raise NotAnAdapter(f"{model.path} makes embeddings: such models take no LoRA adapters here.")
     if not is_adapter(header):
         raise NotAnAdapter(
             f"{header.path} is not a LoRA adapter.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from edgechat.base.errors import EdgechatError, NotAnAdapter
 from edgechat.models.adapters.opening import open_adapter
 from edgechat.models.adapters.use import label_of, parse_scaled
 from edgechat.models.formats.gguf import read_header, read_model
-from tests.kit import DENSE, Spec, build
+from tests.kit import DENSE, Spec, build, tiny
 from tests.kit.adapters import Pairs, adapter, pairs, write_adapter
 
 SPEC = Spec()
@@ -142,3 +143,12 @@ def test_labels(text: str, label: str) -> None:
 def test_impossible_scales(text: str) -> None:
     with pytest.raises(NotAnAdapter, match="scale"):
         parse_scaled(text)
+
+
+def test_models_that_take_none(tmp_path: Path) -> None:
+    path = adapter(tmp_path, SPEC)
+    with pytest.raises(NotAnAdapter, match="makes embeddings"):
+        open_adapter(path, read_model(tiny("qwen3-embedding")))
+    other = replace(read_model(build(SPEC)), format="mlx")
+    with pytest.raises(NotAnAdapter, match="MLX"):
+        open_adapter(path, other)
