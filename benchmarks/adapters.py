@@ -3,7 +3,8 @@
     python -m benchmarks.adapters MODEL.gguf [ROUNDS]
 
 A random adapter of rank 16 for all matrices of the layers. Each round measures all ways after each other; the
-median of the rounds' ratios is printed.
+median of the rounds' ratios is printed. Counted is processor time, of one thread, which other programs do not
+change.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def random_adapter(model: Path, folder: Path) -> AdapterUse:
 
 
 def seconds(engine: EngineCore, *streams: Adapters) -> float:
-    """Return how long the streams take together, from the first token of all to the end."""
+    """Return the processor time that the streams take together."""
     for number, adapters in enumerate(streams):
         engine.submit(
             ChatRequest(
@@ -56,16 +57,16 @@ def seconds(engine: EngineCore, *streams: Adapters) -> float:
                 max_tokens=TOKENS,
             )
         )
-    began, events = time.perf_counter(), []
+    began, events = time.process_time(), []
     while not engine.is_idle:
         events += engine.step()
     assert sum(isinstance(event, Finished) for event in events) == len(streams)
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 def main(model: Path, rounds: int) -> None:
     """Measure, and print the ratios."""
-    plan = prepare(str(model), PlanRequest(context=4096, draft="none"))
+    plan = prepare(str(model), PlanRequest(context=4096, draft="none", threads=1))
     backend = LlamaCppBackend(plan)
     vocabulary = backend.vocabulary
     engine = EngineCore(backend, ChatTemplate(backend.chat_template, bos=vocabulary.bos, eos=vocabulary.eos))
