@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,16 +121,7 @@ def test_requests_choose_by_number_name_and_model() -> None:
     )
     plan = LoadPlan(model_path="m", model_name="m", context=1, adapters=planned)
     french, other = AdapterUse("/x/French", 0.5), AdapterUse("/x/b", 1.0)
-    assert requested_adapters((), None, plan) == (french, other)
     assert requested_adapters((), [], plan) == ()
     assert requested_adapters(("french",), None, plan) == (french,)
     assert requested_adapters(("french",), [LoraBody(id=1)], plan) == (other,)
     assert requested_adapters((), [LoraBody(name="FRENCH")], plan) == (AdapterUse("/x/French", 1.0),)
-
-
-def test_nothing_is_read_for_requests_without_adapters(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("edgechat.server.protocol.lora.local_adapters", lambda: pytest.fail("it is read"))
-    plan = LoadPlan(model_path="m", model_name="m", context=1)
-    assert requested_adapters((), None, plan) == requested_adapters((), [], plan) == ()

@@ -57,9 +57,8 @@ def plan_adapters(
 
 
 def _planned(text: str, header: ModelHeader) -> AdapterPlan:
-    from edgechat.models.adapters.local import (
-        find_adapter,  # 10 ms, which plans without adapters need not pay
-    )
+    # Imported here: plans without adapters need not pay for it.
+    from edgechat.models.adapters.local import find_adapter
     from edgechat.models.adapters.opening import open_adapter
 
     name, scale = parse_scaled(text)

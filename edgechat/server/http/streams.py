@@ -71,7 +71,10 @@ async def _compute(
 
 
 async def _compute_with(served: ServedModel, placed: Placed, answers: Answers, on_event: OnEvent) -> None:
-    adapters = await asyncio.to_thread(requested_adapters, served.adapters, answers.lora, served.plan)
+    adapters = tuple(adapter.use for adapter in served.plan.adapters)
+    if served.adapters or answers.lora is not None:
+        wanted = served.adapters, answers.lora, served.plan
+        adapters = await asyncio.to_thread(requested_adapters, *wanted)
     try:
         async with asyncio.TaskGroup() as group:
             for choice in range(answers.n_choices):

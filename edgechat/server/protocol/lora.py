@@ -48,10 +48,8 @@ def requested_adapters(
 ) -> tuple[AdapterUse, ...]:
     """Return what a request is computed with. Reads the disk. Raises NotAnAdapter.
 
-    named: those in the model's name. A client names no paths.
+    named: those in the model's name, if there is no `lora`. A client names no paths.
     """
-    if lora is None and not named:
-        return tuple(adapter.use for adapter in plan.adapters)
     if lora is None:
         scales = {adapter.name.casefold(): adapter.scale for adapter in plan.adapters}
         lora = [LoraBody(name=name, scale=scales.get(name.casefold(), 1.0)) for name in named]
