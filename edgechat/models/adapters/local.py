@@ -93,7 +93,7 @@ def local_adapters() -> list[LocalAdapter]:
 def find_adapter(name: str) -> LocalAdapter:
     """Return the adapter that a name or path means. Raises NotAnAdapter."""
     path = Path(os.path.abspath(os.path.expanduser(name)))
-    if "\0" not in name and name.strip() and path.exists():
+    if name.strip() and os.path.exists(path):  # False for names that no file can have
         files = [path / file for file in (CONFIG, WEIGHTS)] if path.is_dir() else [path]
         size = sum(file.stat().st_size for file in files if file.exists())
         return LocalAdapter(path.name.removesuffix(".gguf"), path, size, Place.ELSEWHERE)
