@@ -60,6 +60,10 @@ class NotEmbeddable(BadRequest):
     """The texts have no embeddings: one is empty or has unknown tokens, or there are too many."""
 
 
+class NotAnAdapter(BadRequest):
+    """A LoRA adapter is missing or damaged, or does not fit the model."""
+
+
 class QueueFull(EdgechatError):
     """Too many requests are waiting for the model; `seconds` is the recommended time before a retry."""
 

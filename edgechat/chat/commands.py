@@ -62,6 +62,9 @@ COMMANDS = (
     Command("pull", "Download a model in the background", "NAME", _APP),
     Command("think", "Switch the model's thinking on or off, or leave it to the model", "on|off|auto"),
     Command("tools", "Choose the tools that the model may call; off: none", "[NAMES]"),
+    Command(
+        "lora", "Choose LoRA adapters, with a scale if it is not 1; off: none", "[NAME[:SCALE],...|off|auto]"
+    ),
     Command("system", "Set the system prompt of this conversation; without TEXT, remove it", "[TEXT]"),
     Command("set", "Set a sampling parameter of this conversation: /set temperature 0.3", "NAME VALUE"),
     Command("preset", "Apply a saved system prompt and parameters", "NAME"),

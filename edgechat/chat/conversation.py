@@ -333,6 +333,7 @@ class Conversation:
         request = ChatRequest(
             id=uuid.uuid4().hex if last.is_cut else reply.id,
             sampling=options.sampling,
+            adapters=options.adapters,
             max_tokens=options.max_tokens,
             stop=options.stop,
             think=options.think,

@@ -6,6 +6,7 @@ import msgspec
 
 from edgechat.chat.records import ChatSettings
 from edgechat.engine.types import ModelInfo, Overflow, Sampling
+from edgechat.models.adapters.use import AdapterUse
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import SamplingDefaults, Settings
 
@@ -18,6 +19,7 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     think: bool | None = None
     overflow: Overflow = "window"
+    adapters: tuple[AdapterUse, ...] = ()
 
 
 class CommandLineOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +32,8 @@ class CommandLineOptions(msgspec.Struct, frozen=True, kw_only=True):
     think: bool | None = None
     overflow: Overflow | None = None
     tools: tuple[str, ...] | None = None
+    adapters: tuple[str, ...] | None = None
+    """LoRA adapters, as FILE or NAME:SCALE; (): none. They are in the plan."""
 
 
 def resolve_options(
@@ -41,7 +45,8 @@ def resolve_options(
 ) -> GenerationOptions:
     """Resolve each option: the command line's, else the chat's, the settings', or the model's own.
 
-    plan, model: None if they are not known yet.
+    plan, model: None if they are not known yet. Of adapters, those of the plan: a chat's own have to be found
+    on the disk first, see `ChatSession.adapters`.
     """
     think = chat.think if options.think is None else options.think
     # The setting applies to models that can switch; options and chats raise an error for others.
@@ -54,4 +59,5 @@ def resolve_options(
         stop=options.stop,
         think=think,
         overflow=options.overflow or settings.overflow,
+        adapters=tuple(adapter.use for adapter in plan.adapters) if plan is not None else (),
     )

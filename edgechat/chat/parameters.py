@@ -1,9 +1,11 @@
-"""The commands that change how replies are generated: /think, /system, /set, /tools and presets."""
+"""The commands that change how replies are generated: /think, /system, /set, /tools, /lora and presets."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Collection
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -13,10 +15,11 @@ from edgechat.base.text import one_line
 from edgechat.chat.records import ChatSettings, apply_preset
 from edgechat.chat.reply.chat_tools import choice
 from edgechat.chat.session import ChatSession
+from edgechat.planner.plan import LoadPlan
 from edgechat.settings import SamplingDefaults, checked
 
 THINK = {"on": True, "off": False, "auto": None}
-ADJUSTING_COMMANDS = ("think", "system", "set", "tools", "preset", "save-preset")
+ADJUSTING_COMMANDS = ("think", "system", "set", "tools", "lora", "preset", "save-preset")
 
 
 class Adjustable(Protocol):
@@ -52,6 +55,8 @@ async def adjust(session: ChatSession, conversation: Adjustable, command: str, a
             return await _set_parameter(session, conversation, argument)
         case "tools":
             return await _choose_tools(session, conversation, argument)
+        case "lora":
+            return await _choose_adapters(session, conversation, argument)
         case "preset":
             await _apply_preset(session, conversation, argument)
             return f"The preset “{one_line(argument, 40)}” is applied to this conversation."
@@ -91,6 +96,39 @@ async def _choose_tools(session: ChatSession, conversation: Adjustable, argument
     return f"{now} There are: {names}; off chooses none."
 
 
+async def _choose_adapters(session: ChatSession, conversation: Adjustable, argument: str) -> str:
+    """Choose LoRA adapters, none by `off`, or the usual ones by `auto`; say which are applied."""
+    from edgechat.models.adapters.local import local_adapters
+
+    if argument:
+        texts = tuple(filter(None, (text.strip() for text in argument.split(","))))
+        chosen = {"off": (), "auto": None}.get(argument.lower(), texts)
+        if chosen:
+            await asyncio.to_thread(_check_adapters, chosen, session.plan)
+        session.options = msgspec.structs.replace(session.options, adapters=None)
+        await conversation.set_settings(msgspec.structs.replace(conversation.settings, adapters=chosen))
+    applied = session.chosen_adapters(conversation.settings)
+    now = f"LoRA adapters in this conversation: {', '.join(map(one_line, applied)) or 'none'}."
+    if argument:
+        return now
+    known = [one_line(one.name, 60) for one in await asyncio.to_thread(local_adapters)]
+    there = f" There are: {', '.join(known)}." if known else ""
+    return f"{now}{there} off applies none, auto those of the settings."
+
+
+def _check_adapters(texts: tuple[str, ...], plan: LoadPlan | None) -> None:
+    """Raise NotAnAdapter unless these adapters are here, and fit the model if it is known."""
+    from edgechat.models.adapters.local import adapter_uses
+    from edgechat.models.adapters.opening import open_adapter
+    from edgechat.models.formats.header_reading import read_model
+
+    uses = adapter_uses(texts)
+    if plan is not None:
+        header = read_model(Path(plan.model_path))
+        for one in uses:
+            open_adapter(Path(one.path), header)
+
+
 async def _set_parameter(session: ChatSession, conversation: Adjustable, argument: str) -> str:
     """Set a sampling parameter as in `temperature 0.3`; no value, or `default`, removes it."""
     name, _, value = argument.partition(" ")
@@ -121,6 +159,8 @@ async def _apply_preset(session: ChatSession, conversation: Adjustable, name: st
     if system != conversation.system:
         await conversation.set_system(system)
     _drop_options(session, set(preset.sampling.given()), think=preset.think is not None)
+    if preset.adapters is not None:
+        session.options = msgspec.structs.replace(session.options, adapters=None)
     await conversation.set_settings(settings)
 
 

@@ -144,6 +144,8 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     sampling: SamplingDefaults = SamplingDefaults()
     tools: tuple[str, ...] = ()
     """What the model may call: see `edgechat.tools.registry.ToolRegistry.open`."""
+    adapters: tuple[str, ...] | None = None
+    """LoRA adapters, as FILE or NAME:SCALE."""
 
 
 def apply_preset(
@@ -154,6 +156,7 @@ def apply_preset(
         settings,
         think=settings.think if preset.think is None else preset.think,
         sampling=preset.sampling.over(settings.sampling),
+        adapters=settings.adapters if preset.adapters is None else preset.adapters,
     )
     return (system if preset.system is None else preset.system), changed
 

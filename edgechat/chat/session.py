@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from edgechat import settings
 from edgechat.base.errors import CannotSee, EdgechatError, EngineClosed, FolderError, StoreUnwritable
 from edgechat.base.text import one_line
@@ -35,6 +37,7 @@ from edgechat.engine.types import (
     Message,
     Sampling,
 )
+from edgechat.models.adapters.use import AdapterUse, label_of
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, Preset, Settings
 from edgechat.tools.consent import NamedPermission, Permission
@@ -85,15 +88,31 @@ class SessionServices:
         draft: str | None = None,
         backend: Backend | None = None,
         vision: bool = True,
+        adapters: tuple[str, ...] | None = None,
     ) -> SessionServices:
-        """Return edgechat's own, which import planner and engine when called. See `PlanRequest`."""
+        """Return edgechat's own, which import planner and engine when called. See `PlanRequest`.
+
+        adapters: for the first model that is planned; for others, if they fit.
+        """
+        planned: list[str] = []
 
         def plan_model(model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
             from edgechat.planner.prepare import prepare
             from edgechat.planner.request import PlanRequest
 
-            request = PlanRequest(context=context, anyway=anyway, draft=draft, backend=backend, vision=vision)
-            return prepare(model, request, leaving=leaving)
+            is_first = not planned or planned == [model] or not adapters
+            request = PlanRequest(
+                context=context,
+                anyway=anyway,
+                draft=draft,
+                backend=backend,
+                vision=vision,
+                adapters=adapters if is_first else None,
+                usual_adapters=adapters or (),
+            )
+            plan = prepare(model, request, leaving=leaving)
+            planned[:] = planned or [model]
+            return plan
 
         return cls(store_path, plan_model, _engine, settings.load)
 
@@ -211,7 +230,7 @@ class ChatSession:
 
     async def save_preset(self, name: str, system: str | None, chat: ChatSettings) -> None:
         """Save the settings of a chat as a preset in settings.toml. Raises SettingsError."""
-        preset = Preset(system=system, think=chat.think, sampling=chat.sampling)
+        preset = Preset(system=system, think=chat.think, sampling=chat.sampling, adapters=chat.adapters)
         self.settings = await asyncio.to_thread(settings.change, f"presets.{name}", preset)
 
     def generation_options(self, chat: ChatSettings) -> GenerationOptions:
@@ -232,6 +251,21 @@ class ChatSession:
         """Return what the model may call in a chat: what the command line says, else the chat's settings."""
         return chat.tools if self.options.tools is None else self.options.tools
 
+    def chosen_adapters(self, chat: ChatSettings) -> tuple[str, ...]:
+        """Return the LoRA adapters of a chat, for people: the command line's, else its own, or the usual."""
+        if self.options.adapters is None and chat.adapters is not None:
+            return tuple(map(label_of, chat.adapters))
+        planned = self.plan.adapters if self.plan is not None else ()
+        return tuple(f"{one.name}:{one.scale:g}" if one.scale != 1 else one.name for one in planned)
+
+    async def adapters(self, chat: ChatSettings) -> tuple[AdapterUse, ...]:
+        """Return the same as the engine is told of them. Raises NotAnAdapter."""
+        if self.options.adapters is None and chat.adapters is not None:
+            from edgechat.models.adapters.local import adapter_uses
+
+            return await asyncio.to_thread(adapter_uses, chat.adapters)
+        return self.generation_options(chat).adapters
+
     async def answer(
         self,
         conversation: Conversation,
@@ -251,6 +285,7 @@ class ChatSession:
         if engine.model is None and (has_images or self.settings.think is not None):
             await engine.start(on_progress)  # to know whether the model sees, and can switch its thinking
         options = self.generation_options(conversation.chat.settings)
+        options = replace(options, adapters=await self.adapters(conversation.chat.settings))
         access = await self._tool_access(conversation, permission or NamedPermission(()))
         reply = conversation.answer(engine, options, access=access, on_progress=on_progress)
         async with aclosing(reply) as events:

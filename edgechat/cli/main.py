@@ -33,9 +33,11 @@ from edgechat.cli.options import (
     Debug,
     DebugOption,
     DraftOption,
+    LoraOption,
     NoVisionOption,
     OfflineOption,
     ScreenReaderOption,
+    adapters_of,
 )
 from edgechat.cli.terminal_io import USAGE_ERROR, complain, is_interactive
 
@@ -76,6 +78,7 @@ def chat(
         bool, typer.Option("--continue", "-c", help="Open the last conversation of the app.")
     ] = False,
     draft: DraftOption = None,
+    lora: LoraOption = None,
     backend: BackendOption = None,
     no_vision: NoVisionOption = False,
     load_anyway: AnywayOption = False,
@@ -95,8 +98,8 @@ def chat(
             raise typer.BadParameter(
                 f"applies only to the app; use `edgechat {context.invoked_subcommand} MODEL`"
             )
-        for option, given in (("--draft", draft), ("--backend", backend)):
-            if given is not None:
+        for option, given in (("--draft", draft), ("--backend", backend), ("--lora", lora)):
+            if given:
                 raise typer.BadParameter("must follow the command", param_hint=option)
         if last:
             where = "applies to the app, or to run: edgechat run MODEL --continue"
@@ -108,12 +111,14 @@ def chat(
             raise typer.BadParameter(where, param_hint="--screen-reader")
         return
     if screen_reader or _settings_ask_for_plain_mode():
+        from edgechat.chat.generation_options import CommandLineOptions
         from edgechat.cli.chat.conversation import ConversationChoice
         from edgechat.cli.commands import run as command
 
         options = command.RunOptions(
             model,
             choice=ConversationChoice(last=last),
+            generation=CommandLineOptions(adapters=adapters_of(lora)),
             draft=draft,
             backend=backend,
             vision=not no_vision,
@@ -137,9 +142,16 @@ def chat(
         raise typer.Exit(USAGE_ERROR)
     from edgechat.tui.app import run_app
 
-    vision = not no_vision
     raise typer.Exit(
-        run_app(model, last=last, anyway=load_anyway, draft=draft, backend=backend, vision=vision)
+        run_app(
+            model,
+            last=last,
+            anyway=load_anyway,
+            draft=draft,
+            backend=backend,
+            vision=not no_vision,
+            adapters=adapters_of(lora),
+        )
     )
 
 

@@ -9,9 +9,17 @@ import typer
 
 from edgechat.base.network.offline import OFFLINE, OFFLINE_OPTION
 from edgechat.cli import completion
+from edgechat.cli.terminal_io import as_text
 
 MOST = 2**31 - 1
 """The most tokens or conversations; settings.toml has the same bound."""
+
+
+def adapters_of(lora: list[str] | None) -> tuple[str, ...] | None:
+    """Return the adapters of `--lora`; None if it was not given."""
+    if not lora:
+        return None
+    return () if lora == ["off"] else tuple(map(as_text, lora))
 
 
 class Debug:
@@ -84,6 +92,17 @@ NoVisionOption = Annotated[
     typer.Option(
         "--no-vision",
         help="Do without the projector, the file with which the model can see or hear; saves its memory.",
+        show_default=False,
+    ),
+]
+LoraOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lora",
+        metavar="FILE[:SCALE]",
+        help="Apply a LoRA adapter: a GGUF file, a folder saved by PEFT, or a name shown by `edgechat list`; "
+        "can be repeated. off: none, not even those of the settings.",
+        autocompletion=completion.paths,
         show_default=False,
     ),
 ]

@@ -9,7 +9,8 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from edgechat.base.errors import DecodeFailed, EdgechatError
+from edgechat.base.errors import DecodeFailed, EdgechatError, NotAnAdapter
+from edgechat.engine.backends.adapters import AdapterSet
 from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Interrupted
 from edgechat.engine.backends.logits import Logits
 from edgechat.engine.backends.media import MediaRun, is_media, key_of, media_runs
@@ -151,6 +152,7 @@ class EngineCore:
         tools.check(request)
         if request.text is not None:  # no conversation, so nothing to save and no turns to drop
             request = msgspec.structs.replace(request, chat=None, overflow="error")
+        adapters = self._adapters(request)
         prompt = self.prompts.of(request, self.scheduler.cells)
         sequence = Generation(
             request=request,
@@ -159,12 +161,20 @@ class EngineCore:
             sampler=Sampler(request.sampling),
             reply=reply_of(request, self.template, thinking=prompt.thinking),
             arrived=arrived,
+            adapters=adapters,
             boundaries=prompt.boundaries,
             media=tuple(media_runs(prompt.tokens)),
             dropped=prompt.dropped,
             logprobs=None if request.logprobs is None else Logprobs(vocabulary, request.logprobs),
         )
         return sequence, grammar_of(request, self.template, vocabulary, thinking=prompt.thinking)
+
+    def _adapters(self, request: ChatRequest) -> AdapterSet:
+        if not request.adapters:
+            return ()
+        if self.backend.adapters is None:
+            raise NotAnAdapter("This model takes no LoRA adapters: they are for GGUF models.")
+        return self.backend.adapters.resolve(request.adapters)
 
     def _queue(self, sequence: Sequence, grammar: str | None) -> list[Event]:
         if grammar is not None:
@@ -363,6 +373,8 @@ class EngineCore:
     def _compute(self, planned: Planned) -> Logits:
         """Return the rows of logits that the batch asks for; none if the backend sampled the token itself."""
         stream, part = planned[0]
+        if self.backend.adapters is not None:
+            self.backend.adapters.use(stream.adapters)
         if is_media(part.tokens[0]):
             return self._compute_media(part)
         drawing = self.backend.drawing if len(planned) == 1 and part.n_logits == 1 else None
@@ -504,7 +516,7 @@ class EngineCore:
         slot = sequence.slot
         if sequence in self.scheduler.sequences:
             self.scheduler.remove(sequence, keep_cache=True)
-        self.chat_cache.end(sequence.request, sequence.message(), slot)
+        self.chat_cache.end(sequence.request, sequence.message(), slot, sequence.adapters)
         self.speculation.ended(sequence)
         stats = sequence.tally.stats()
         self.last_usage = usage = sequence.usage()

@@ -9,6 +9,7 @@ import msgspec
 from edgechat.base.errors import EdgechatError, by_name
 from edgechat.base.images.image import Image
 from edgechat.base.sound.sound import Sound
+from edgechat.models.adapters.use import AdapterUse
 from edgechat.native.buffers import Buffer
 from edgechat.planner.estimate.actual_load import Difference
 
@@ -99,6 +100,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int | None = None
     """Report the logprob of each token of the answer, and of so many of the likeliest; None: neither."""
     sampling: Sampling = Sampling()
+    adapters: tuple[AdapterUse, ...] = ()
+    """LoRA adapters, applied together."""
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     think: bool | None = None

@@ -10,6 +10,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import llama_cpp.llama_cpp as lib
@@ -27,6 +28,9 @@ from edgechat.native.params import LoadParams
 CACHE_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
 _PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 DECODE_OK, DECODE_NO_CELLS, DECODE_ABORTED = 0, 1, 2
+
+AdapterPointer = Any
+"""A LoRA adapter in memory, as llama.cpp knows it."""
 
 # llama.cpp asks `bool abort(void *)` after every operation: in Python that would cost a tenth of a token. The
 # length of a C string is false as long as it is empty, and takes a nanosecond.
@@ -167,6 +171,21 @@ class Model:
         buffer = ctypes.create_string_buffer(1024)
         size = lib.llama_model_meta_val_str(self.pointer, key.encode(), buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace") if size >= 0 else None
+
+    def load_adapter(self, path: Path) -> AdapterPointer:
+        """Load a LoRA adapter, which is freed with the model at the latest. Raises LoadFailed.
+
+        It must be known to fit: llama.cpp aborts over some of what it finds.
+        """
+        logs.last_errors.clear()
+        adapter = lib.llama_adapter_lora_init(self.pointer, str(path).encode())
+        if not adapter:
+            raise logs.refusal()(f"llama.cpp cannot load {path.name}: {logs.cause()}")
+        return adapter
+
+    def free_adapter(self, adapter: AdapterPointer) -> None:
+        """Free an adapter that no context uses."""
+        lib.llama_adapter_lora_free(adapter)
 
     def close(self) -> None:
         """Free the model; contexts made of it must be closed before."""
@@ -316,6 +335,14 @@ class Context:
             return np.empty((0, self.n_vocab), np.float32)
         first = ctypes.cast(lib.llama_get_logits(self._pointer), ctypes.POINTER(ctypes.c_float))
         return np.ctypeslib.as_array(first, (n_rows, self.n_vocab))
+
+    def use_adapters(self, adapters: Sequence[tuple[AdapterPointer, float]]) -> None:
+        """Apply these LoRA adapters, with their scales, in all calls from now on."""
+        n = len(adapters)
+        pointers = (lib.llama_adapter_lora_p_ctypes * n)(*(adapter for adapter, _ in adapters))
+        scales = (ctypes.c_float * n)(*(scale for _, scale in adapters))
+        if lib.llama_set_adapters_lora(self.pointer, pointers, n, scales):
+            raise DecodeFailed("llama.cpp does not apply these adapters.")
 
     def abort(self) -> None:
         """End the abortable call that runs, and those that come, until `clear_abort`. From any thread."""

@@ -20,6 +20,7 @@ from edgechat.base import paths
 from edgechat.base.errors import FolderError, ModelFileError, ModelNotFound
 from edgechat.device.memory import read_memory
 from edgechat.device.mlx import missing_vision
+from edgechat.models.adapters.local import states_adapter
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import Modality
 from edgechat.models.local.inventory import LocalModel, inventory
@@ -202,5 +203,6 @@ def rows(tell: Callable[[str], None] = lambda _name: None, *, current: str | Non
     listed = [
         ModelRow(model, glance, used.get(os.path.realpath(model.path)) if used else None, available)
         for model, glance in zip(models, summaries, strict=True)
+        if not (glance.damage and states_adapter(model.path))
     ]
     return sorted(listed, key=lambda row: (-(row.use.when if row.use else 0), row.model.name.casefold()))

@@ -27,7 +27,8 @@ from edgechat.planner.estimate.memory import CELLS, padded, program_bytes, recur
 from edgechat.planner.estimate.rates import rate_of_processor
 from edgechat.planner.estimate.shape import ModelShape, shape_of
 from edgechat.planner.estimate.speed import Forecast, forecast
-from edgechat.planner.placement.budget import RAM, SPARE, Budget, Extras, needs_of
+from edgechat.planner.placement.adapters import AdapterPlan, adapter_needs
+from edgechat.planner.placement.budget import RAM, SPARE, Budget, Extras, Needs, needs_of, together
 from edgechat.planner.placement.embedding import for_embeddings
 from edgechat.planner.placement.layout import Layout, with_less, with_more
 from edgechat.planner.placement.load_config import EXACT, LoadConfig, Measure
@@ -70,6 +71,8 @@ class ModelOnMachine:
     """Its draft model, which gets memory of the same budget first."""
     projector: ProjectorFile | None = None
     """What makes pictures or sound readable for it; it too gets memory of that budget."""
+    adapters: tuple[AdapterPlan, ...] = ()
+    """LoRA adapters, each part of which lies beside what it changes."""
     least_ubatch: int = 0
     """Tokens that a micro-batch must have room for."""
     beyond: int = 0
@@ -238,7 +241,9 @@ class ModelOnMachine:
         return LoadConfig(
             params=params,
             layout=layout,
-            needs=self.footprint.needs(self._loaded(params.mtp), extras, layout),
+            needs=together(
+                self.footprint.needs(self._loaded(params.mtp), extras, layout), self._adapter_needs(layout)
+            ),
             forecast=self._forecast(layout, params.cache_type),
             source=self.footprint.source,
         )
@@ -253,11 +258,15 @@ class ModelOnMachine:
             breakdown = self.measure(load.params)
         except DryRunFailed as failed:
             return replace(load, source=f"estimated: {failed.message.removesuffix('.')}")
-        needs = needs_of(breakdown, self.program)
+        needs = together(needs_of(breakdown, self.program), self._adapter_needs(load.layout))
         if not load.layout.n:
             # A matrix that input and output share may be counted twice; mapped, it is in memory once.
             needs[RAM] = replace(needs[RAM], weights=min(needs[RAM].weights, self.header.weights_bytes))
         return replace(load, needs=needs, source=EXACT, buffers=breakdown.buffers)
+
+    def _adapter_needs(self, layout: Layout) -> dict[str, Needs]:
+        devices = [device or RAM for device in layout.devices_of(len(self.shape.parts))]
+        return adapter_needs(self.adapters, devices, layout.experts_in_ram)
 
     def with_draft(self, draft: ModelOnMachine) -> ModelOnMachine:
         """Return the same model with a draft model that memory is reserved for."""
@@ -334,6 +343,7 @@ def model_on_machine(
     threads: int,
     drafting: DraftCosts = NOBODY,
     projector: ProjectorFile | None = None,
+    adapters: tuple[AdapterPlan, ...] = (),
 ) -> ModelOnMachine:
     """Return a model on a machine; without `measure` all sizes are estimated."""
     is_measured = profile.speed is not None and profile.speed.measured > 0
@@ -356,5 +366,6 @@ def model_on_machine(
         profile.rpc if header.format == "gguf" else (),
         drafting,
         projector=projector,
+        adapters=adapters,
     )
     return replace(model, beyond=model.learned.beyond(model.conditions("CPU")))

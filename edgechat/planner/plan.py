@@ -10,6 +10,7 @@ from edgechat.native.buffers import Buffer
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.calibration import RunConditions
 from edgechat.planner.estimate.speed import Forecast, Prediction
+from edgechat.planner.placement.adapters import AdapterPlan
 from edgechat.planner.placement.projector import ProjectorPlan
 from edgechat.settings import Backend, SamplingDefaults
 
@@ -36,11 +37,15 @@ class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
     projector_bytes: int = 0
     """Everything that makes pictures and sound readable: weights, buffers, and in RAM the picture itself."""
 
+    adapter_bytes: int = 0
+    """Of LoRA adapters."""
+
     @property
     def total_bytes(self) -> int:
         """Everything together."""
         model = self.weights_bytes + self.cache_bytes + self.compute_bytes
-        return model + self.program_bytes + self.checkpoint_bytes + self.projector_bytes
+        beside = self.projector_bytes + self.adapter_bytes
+        return model + self.program_bytes + self.checkpoint_bytes + beside
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +125,8 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     """None: it reads text alone."""
     no_vision: str = ""
     """Why, of a model that could see or hear; a sentence."""
+    adapters: tuple[AdapterPlan, ...] = ()
+    """LoRA adapters that there is memory for; requests are computed with them unless they say otherwise."""
     forecast: Forecast | None = None
     """How long a token takes before any correction; real runs are compared with it."""
     predicted: Prediction | None = None
@@ -235,6 +242,16 @@ def as_json(plan: LoadPlan) -> dict[str, Any]:
             "total_bytes": plan.projector.total_bytes,
         },
         "no_vision": plan.no_vision or None,
+        "adapters": [
+            {
+                "name": one.name,
+                "path": one.path,
+                "scale": one.scale,
+                "rank": one.rank,
+                "bytes": one.total_bytes,
+            }
+            for one in plan.adapters
+        ],
         "ngrams": plan.ngrams,
         "no_draft": plan.no_draft or None,
         "predicted": msgspec.to_builtins(plan.predicted),

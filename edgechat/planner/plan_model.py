@@ -29,6 +29,7 @@ from edgechat.planner.estimate.memory import CELLS
 from edgechat.planner.estimate.speed import predict
 from edgechat.planner.machine import Machine
 from edgechat.planner.model_on_machine import ModelOnMachine, model_on_machine
+from edgechat.planner.placement.adapters import plan_adapters
 from edgechat.planner.placement.budget import RAM, SPARE
 from edgechat.planner.placement.draft_head import HeadChoice, HeadedModel, choose_head, reserve_head
 from edgechat.planner.placement.embedding import LONGEST_TEXT
@@ -87,14 +88,24 @@ def plan(
     if header.format == "mlx" and request.threads is not None:
         notes = (*notes, f"MLX manages its own threads: threads = {request.threads} has no effect.")
     how = drafting(header, request.draft or AUTO)
+    adapters, left_out = plan_adapters(request.adapters or (), request.usual_adapters, header)
     model = model_on_machine(
-        name, header, profile, measure, history, threads=threads, drafting=how, projector=projector
+        name,
+        header,
+        profile,
+        measure,
+        history,
+        threads=threads,
+        drafting=how,
+        projector=projector,
+        adapters=adapters,
     )
     helper = None
     if draft is not None and how.drafted:
         helper = model_on_machine(draft.name, draft.header, profile, draft.measure, history, threads=threads)
         model = model.with_draft(helper) if draft.requested else model
     asked = "as requested" if not notes else "the model's full context length"
+    notes = (*notes, *left_out)
     load, why_context = _chosen_load(model, request, asked)
     if projector is not None and not model.fits(load):
         model = replace(model, projector=None)
@@ -142,6 +153,7 @@ def plan(
         no_draft=no_draft,
         projector=load.projector,
         no_vision=no_vision,
+        adapters=adapters,
         checkpoint_bytes=model.checkpoint_bytes(load),
     )
     complete = completed(incomplete, model, load)
@@ -152,6 +164,7 @@ def plan(
         reasons.memory(model.budget, complete, load.source),
         reasons.sequences(header, load),
         reasons.vision(complete, load.why_there),
+        reasons.adapters(complete),
         reasons.drafts(complete),
         *why_threads,
         reasons.speed(complete),
@@ -251,6 +264,7 @@ def completed(plan: LoadPlan, model: ModelOnMachine, load: LoadConfig) -> LoadPl
             program_bytes=needs.program,
             checkpoint_bytes=needs.checkpoints,
             projector_bytes=needs.projector,
+            adapter_bytes=needs.adapters,
         )
         for name, needs in load.keeping(plan.checkpoint_bytes).needs.items()
     )

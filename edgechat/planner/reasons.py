@@ -75,6 +75,7 @@ def memory(budget: Budget, plan: LoadPlan, source: str) -> str:
             ("the program about", part.program_bytes),
             ("checkpoints up to", part.checkpoint_bytes),
             ("the projector about", part.projector_bytes),
+            ("adapters", part.adapter_bytes),
         )
         listed = [f"{what} {mebibytes(size)}" for what, size in sizes if size]
         place = f" on {part.name}" if part.name != RAM else " of RAM" if len(plan.memory) > 1 else ""
@@ -107,6 +108,16 @@ def vision(plan: LoadPlan, why_there: str) -> str:
     why = f", {why_there}" if why_there else ""
     tokens = f" A picture takes up to {projector.image_tokens} tokens." if projector.vision else ""
     return f"The model {can} with {one_line(projector.name)}, {where}{why}.{tokens}"
+
+
+def adapters(plan: LoadPlan) -> str:
+    """Return which LoRA adapters are applied."""
+    named = [
+        f"{one_line(one.name)} (rank {one.rank}, {mebibytes(one.total_bytes)}"
+        f"{f', scale {one.scale:g}' if one.scale != 1 else ''})"
+        for one in plan.adapters
+    ]
+    return f"With the LoRA adapter{'s' * (len(named) > 1)} {', '.join(named)}." if named else ""
 
 
 def drafts(plan: LoadPlan) -> str:

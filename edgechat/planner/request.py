@@ -38,6 +38,10 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is to compute the model: nothing else may."""
     vision: bool = True
     """Whether the model's projector is downloaded and loaded with it, so that it can see or hear."""
+    adapters: tuple[str, ...] | None = None
+    """LoRA adapters, as FILE or NAME:SCALE; None: the usual ones."""
+    usual_adapters: tuple[str, ...] = ()
+    """Those that are applied to the models that they fit; (): settings.toml's."""
     prefers: Backend | None = None
     """The same where there is a choice: what settings.toml says."""
 
@@ -53,4 +57,5 @@ def with_settings(request: PlanRequest, config: Settings) -> PlanRequest:
         threads=config.threads if request.threads is None else request.threads,
         draft=config.draft if request.draft is None else request.draft,
         prefers=config.backend if request.prefers is None else request.prefers,
+        usual_adapters=() if request.adapters is not None else request.usual_adapters or config.adapters,
     )

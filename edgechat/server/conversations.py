@@ -19,7 +19,8 @@ def with_conversation(request: ChatRequest, model: str) -> ChatRequest:
     """Return a request with the id of its conversation, a hash, if it has one.
 
     Requests with tools: all that have the same system prompt and tools are one, of which the last is saved.
-    Others: from the second question on, those with the same system prompt and first question.
+    Others: from the second question on, those with the same system prompt and first question. Those with
+    other LoRA adapters are others.
     """
     if request.text is not None or request.chat is not None:
         return request
@@ -31,5 +32,6 @@ def with_conversation(request: ChatRequest, model: str) -> ChatRequest:
         first = request.messages[: len(system) + 1]
     else:
         return request
-    digest = hashlib.blake2b(msgspec.msgpack.encode((model, list(first), request.tools)), digest_size=32)
+    key = (model, list(first), request.tools, *([request.adapters] if request.adapters else ()))
+    digest = hashlib.blake2b(msgspec.msgpack.encode(key), digest_size=32)
     return msgspec.structs.replace(request, chat=digest.hexdigest())

@@ -28,7 +28,8 @@ def real_pool(
 ) -> Pool:
     """Return the pool of a server. default: the model of who asks for none, a name or a path.
 
-    request: for every model; who drafts, and to load it anyway, for the default only. idle_seconds: None is
+    request: for every model; who drafts, and to load it anyway, for the default only; adapters, for others
+    only if they fit. idle_seconds: None is
     what settings.toml says, 0 never unloads. Reads the disk.
 
     Raises ModelNotFound, ModelFileError or SettingsError.
@@ -76,7 +77,11 @@ def _prepare(
     leaving: Sequence[LoadPlan],
 ) -> LoadPlan:
     if model != default:
-        request = msgspec.structs.replace(request, draft=None, anyway=False)
+        usual = request.adapters or ()
+        adapters = None if usual else request.adapters
+        request = msgspec.structs.replace(
+            request, draft=None, anyway=False, adapters=adapters, usual_adapters=usual
+        )
     if staying:  # rather than loading both anyway, the others are unloaded
         request = msgspec.structs.replace(request, anyway=False)
     return prepare(model, request, may_embed=True, staying=staying, leaving=leaving)

@@ -103,6 +103,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     system: _System | None = None
     think: bool | None = None
     sampling: SamplingDefaults = SamplingDefaults()
+    adapters: tuple[_Name, ...] | None = None
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -147,6 +148,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             unset="llama.cpp; on Apple Silicon, whichever suits the model better",
         ),
     ] = None
+    adapters: Annotated[
+        tuple[_Name, ...],
+        _about(
+            "LoRA adapters to apply to the models that they fit: a GGUF file, a folder saved by PEFT, or a "
+            "name of `edgechat list`; with a scale behind a colon if it is not 1.",
+            "Model",
+            "load",
+        ),
+    ] = ()
     system: Annotated[
         _System | None, _about("The system prompt of new chats.", "Conversation", "new chat", unset="none")
     ] = None
@@ -258,7 +268,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         ),
     ] = None
     presets: Annotated[
-        dict[str, Preset], _about("Named sets of system prompt, think and sampling.", "Presets", "new chat")
+        dict[str, Preset],
+        _about("Named sets of system prompt, think, sampling and LoRA adapters.", "Presets", "new chat"),
     ] = {}
     prompts: Annotated[
         dict[str, _Prompt],

@@ -25,7 +25,7 @@ def check_cache(cache: PrefixCache) -> None:
     for slot in cache.slots:
         assert all(tokens_in(one) == slot.tokens[: one.length] for one in slot.checkpoints)
     assert sum(one.n_bytes for one in cache.checkpoints) <= backend.checkpoint_bytes
-    listed, ahead = set(), list(cache._root.children)
+    listed, ahead = set(), [node for slot in cache.slots for node in slot.root.children]
     while ahead:
         node = ahead.pop()
         listed.add(id(node))

@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from edgechat.base.errors import LoadFailed
 from edgechat.engine.backends.base import (
+    Adapters,
     BatchPart,
     CacheFull,
     Capabilities,
@@ -175,6 +176,7 @@ class ScriptedBackend:
             raise LoadFailed(self._script.load_error)
         self.drawing: TokenDrawing | None = None
         self.interruption: Interruption | None = None
+        self.adapters: Adapters | None = None
         self.media_encoder: MediaEncoder | None = None
         self.no_vision = ""
         self.head = None

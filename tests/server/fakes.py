@@ -87,6 +87,7 @@ class FakeModels:
 
     def __init__(self, *scripts: Sequence[Step], refuses: Exception | None = None, **info: Any) -> None:
         self.name = "scripted"
+        self.adapters: tuple[str, ...] = ()
         self.requests: list[ChatRequest] = []
         self.stopped: list[str] = []
         """The requests that were left before their end."""

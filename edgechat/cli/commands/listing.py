@@ -2,6 +2,9 @@
 
 With --json, a list of objects is printed, most recently used first:
 
+    kind             "model"; or "adapter" for LoRA adapters, which come last, and have name, format ("gguf"
+                     or "peft"), base (the model that they are for), architecture, rank, size, place, path and
+                     damage
     name, full_name  the names that commands accept
     model            its name in the catalogue, or null
     format           "gguf" or "mlx"
@@ -24,9 +27,11 @@ import time
 from typing import Any
 
 from edgechat.base.text import ago, flat, mebibytes
+from edgechat.cli.output.adapters import HEADINGS, as_object, cells
 from edgechat.cli.output.layout import table
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
+from edgechat.models.adapters.local import local_adapters
 from edgechat.models.formats.modalities import Modality
 from edgechat.planner.listing import ModelRow, rows
 
@@ -40,8 +45,9 @@ def run(*, json: bool) -> None:
     """Run the command."""
     with StatusLine(sys.stderr) as status:
         models = rows(lambda name: status.show(f"reading the header of {name}"))
+        adapters = [(adapter, adapter.details()) for adapter in local_adapters()]
     if json:
-        print_json([_object(row) for row in models])
+        print_json([*map(_object, models), *(as_object(*one) for one in adapters)])
         return
     lines = [_HEADINGS, *(tuple(map(flat, _cells(row))) for row in models)]
     if any(row.glance.modalities for row in models):
@@ -50,6 +56,9 @@ def run(*, json: bool) -> None:
         own = ["own layers" if row.glance.mtp else "" for row in models]
         lines = [(*line, cell) for line, cell in zip(lines, [_DRAFTS, *own], strict=True)]
     print(table(lines))
+    if adapters:
+        print()
+        print(table([HEADINGS, *(tuple(map(flat, cells(*one))) for one in adapters)]))
 
 
 def _cells(row: ModelRow) -> tuple[str, ...]:
@@ -75,6 +84,7 @@ def _input(row: ModelRow) -> str:
 def _object(row: ModelRow) -> dict[str, Any]:
     model, glance = row.model, row.glance
     return {
+        "kind": "model",
         "name": model.name,
         "full_name": model.full_name,
         "model": model.entry.name if model.entry else None,

@@ -5,7 +5,8 @@ With --json, one object is printed for one MODEL; for several or none, a list of
     model, path, backend ("llama.cpp" or "mlx"), quant, file_bytes, context, cache_type, threads, gpu_layers,
     n_layers, split, experts_in_ram, n_batch, n_ubatch, n_seq_max, n_outputs_max, n_rs_seq, flash_attention
     devices       a list: name ("RAM" or llama.cpp's, or "MLX"), budget_bytes, weights_bytes, cache_bytes,
-                  compute_bytes, program_bytes, checkpoint_bytes, projector_bytes, total_bytes
+                  compute_bytes, program_bytes, checkpoint_bytes, projector_bytes,
+                  adapter_bytes, total_bytes
     exact         whether llama.cpp's allocator computed the sizes; otherwise, and for projectors, they are
                   estimated
     draft         what drafts from a file of its own: model, kind ("model", "mtp" or "eagle3"), path, quant,
@@ -17,6 +18,7 @@ With --json, one object is printed for one MODEL; for several or none, a list of
                   accelerator that it is on, or null), image_tokens (of the context, that a picture takes at
                   most), image_batch (those that one call must compute together, or 0), file_bytes,
                   weights_bytes, compute_bytes, host_bytes, total_bytes (at most, all of them); or null
+    adapters      the LoRA adapters that are loaded with it, a list: name, path, scale, rank, bytes
     no_vision     why a model that could see or hear is planned without; or null
     ngrams        whether n-grams of the conversation are used for drafting
     no_draft      why there is no drafter, or no draft model; or null

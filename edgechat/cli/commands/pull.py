@@ -14,6 +14,8 @@ With --json, one object is printed at the end:
     received_bytes    bytes downloaded now
     resumed_bytes     bytes kept from an earlier download
     plan              as in `edgechat plan --json`; null without a network, or if the model does not fit
+
+Of a LoRA adapter, the object of `edgechat list --json`, with dry_run and received_bytes.
 """
 
 from __future__ import annotations
@@ -21,15 +23,20 @@ from __future__ import annotations
 import sys
 import time
 
-from edgechat.base.errors import DoesNotFit
+from edgechat.base.errors import DoesNotFit, ModelFileError, ModelNotFound
 from edgechat.base.text import flat, one_line
+from edgechat.cli.output.adapters import as_object as as_adapter
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.progress import DownloadProgress
 from edgechat.cli.output.pull_report import as_object, of_local_file, result, shown
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import answers_yes, is_interactive, print_json
-from edgechat.models.hub.download import FetchedFile
-from edgechat.models.request import parse_request
+from edgechat.models.adapters.local import AdapterDetails, LocalAdapter
+from edgechat.models.adapters.pulling import RemoteAdapter, remote_adapter
+from edgechat.models.hub.cache_layout import check_space
+from edgechat.models.hub.download import FetchedFile, download
+from edgechat.models.local.locations import Place
+from edgechat.models.request import ModelRequest, parse_request
 from edgechat.planner.ranking.download_choice import DownloadChoice
 from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision, bring, decide
 from edgechat.planner.request import FORMATS
@@ -54,8 +61,15 @@ def run(
     vision: its projector too.
     """
     want = parse_request(model, quant, revision, FORMATS[backend] if backend else None)
-    with StatusLine(sys.stderr) as status:
-        decision = decide(want, draft=draft, backend=backend, vision=vision, tell=status.show)
+    try:
+        with StatusLine(sys.stderr) as status:
+            decision = decide(want, draft=draft, backend=backend, vision=vision, tell=status.show)
+    except (ModelNotFound, ModelFileError):
+        adapter = remote_adapter(want.hub, want.quant) if want.entry is None else None
+        if adapter is None:
+            raise
+        _pull_adapter(adapter, want, dry_run=dry_run, json=json)
+        return
     if isinstance(decision, LocalModelEntry):  # nothing is known of its repository
         if json:
             print_json(of_local_file(decision, dry_run))
@@ -75,6 +89,30 @@ def run(
         print_json(as_object(decision, files, dry_run, seconds))
     else:
         print("\n".join(result(decision, files, dry_run, seconds)))
+
+
+def _pull_adapter(remote: RemoteAdapter, want: ModelRequest, *, dry_run: bool, json: bool) -> None:
+    """Download an adapter, and say how to use it. Raises HubError, DiskError."""
+    missing = remote.missing
+    size = sum(file.size for file in missing)
+    if missing and not dry_run:
+        check_space(size)
+        progress = DownloadProgress(size)
+        try:
+            download(remote.listing, missing, want.revision, progress)
+        finally:
+            progress.clear()
+    repo = remote.listing.repo
+    adapter = LocalAdapter(repo, remote.path, sum(file.size for file in remote.files), Place.HUB)
+    details = AdapterDetails() if dry_run else adapter.details()
+    if json:
+        received = 0 if dry_run else size
+        print_json(as_adapter(adapter, details) | {"dry_run": dry_run, "received_bytes": received})
+        return
+    for_model = f" for {one_line(details.base)}" if details.base else ""
+    what = "would be downloaded" if dry_run else "is on this machine"
+    print(f"{one_line(repo)} is a LoRA adapter{for_model}; it {what}: {flat(str(remote.path))}")
+    print(f"To apply it: edgechat run MODEL --lora {repo}")
 
 
 def _confirm(choice: DownloadChoice, *, json: bool) -> None:

@@ -8,6 +8,8 @@ With --json, one object is printed, or a list if the name matches several files:
     licence, template, thinking, size, files, place, repository, last_used
     vision, audio, projector, no_vision, mtp    as in `edgechat list --json`
     plan    as in `edgechat plan --json`; null if the model does not fit, and why_not says why
+
+Of a LoRA adapter, the object is the one of `edgechat list --json`.
 """
 
 from __future__ import annotations
@@ -19,11 +21,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgechat import settings
-from edgechat.base.errors import DoesNotFit
+from edgechat.base.errors import DoesNotFit, NotAnAdapter
 from edgechat.base.text import ago, figure, flat, mebibytes, one_line
+from edgechat.cli.output.adapters import as_object, shown
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
+from edgechat.models.adapters.local import LocalAdapter, find_adapter, states_adapter
+from edgechat.models.adapters.use import CONFIG
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import Modality, senses
 from edgechat.models.formats.mtp import can_draft, stated_layers, why_no_drafts
@@ -64,6 +69,13 @@ class ShownModel:
 
 def run(name: str, *, json: bool) -> None:
     """Run the command. Raises EdgechatError."""
+    if (adapter := _adapter(name)) is not None:
+        details = adapter.details()
+        if json:
+            print_json(as_object(adapter, details))
+        else:
+            print(sheet(shown(adapter, details), bold=styled(sys.stdout), width=14))
+        return
     with StatusLine(sys.stderr) as status, DryRun() as dry:
         status.show("reading the header")
         machine = Machine(current_profile(dry), history=Calibration.read(), dry=dry)
@@ -73,6 +85,16 @@ def run(name: str, *, json: bool) -> None:
         print_json(objects[0] if len(objects) == 1 else objects)
     else:
         print("\n\n".join(sheet(_rows(shown), bold=styled(sys.stdout), width=14) for shown in models))
+
+
+def _adapter(name: str) -> LocalAdapter | None:
+    """Return the adapter of that name, if it is one."""
+    try:
+        found = find_adapter(name)
+    except NotAnAdapter:
+        return None
+    is_one = (found.path / CONFIG).is_file() if found.path.is_dir() else states_adapter(found.path)
+    return found if is_one else None
 
 
 def _shown(model: LocalModel, machine: Machine) -> ShownModel:

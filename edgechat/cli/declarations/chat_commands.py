@@ -16,10 +16,12 @@ from edgechat.cli.options import (
     DebugOption,
     DraftOption,
     JsonOption,
+    LoraOption,
     ModelArgument,
     NoVisionOption,
     OfflineOption,
     ScreenReaderOption,
+    adapters_of,
 )
 from edgechat.cli.terminal_io import as_text
 
@@ -148,6 +150,7 @@ def run(
     ] = False,
     screen_reader: ScreenReaderOption = False,
     draft: DraftOption = None,
+    lora: LoraOption = None,
     backend: BackendOption = None,
     no_vision: NoVisionOption = False,
     load_anyway: AnywayOption = False,
@@ -191,6 +194,7 @@ def run(
             stop=tuple(map(as_text, stop or ())),
             think=think,
             overflow=overflow,
+            adapters=adapters_of(lora),
         ),
         context=ctx,
         choice=ConversationChoice(last=last, chat=None if chat is None else as_text(chat), keep=not no_store),

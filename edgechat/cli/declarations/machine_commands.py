@@ -14,9 +14,11 @@ from edgechat.cli.options import (
     BackendOption,
     DebugOption,
     DraftOption,
+    LoraOption,
     ModelArgument,
     NoVisionOption,
     OfflineOption,
+    adapters_of,
 )
 
 
@@ -77,6 +79,7 @@ def plan(
     ] = None,
     bandwidth: Annotated[str | None, typer.Option(help="... and this memory bandwidth: 50GB/s.")] = None,
     draft: DraftOption = None,
+    lora: LoraOption = None,
     backend: BackendOption = None,
     no_vision: NoVisionOption = False,
     offline: OfflineOption = False,
@@ -91,6 +94,8 @@ def plan(
 
     if backend == "mlx" and vram is not None:
         raise typer.BadParameter("a Mac's GPU shares the machine's memory; use --ram", param_hint="--vram")
+    if lora and not models:
+        raise typer.BadParameter("requires the model that the adapter is for", param_hint="--lora")
     described = MachineDescription(
         ram=amount("--ram", ram),
         vram=amount("--vram", vram),
@@ -104,6 +109,7 @@ def plan(
         draft=draft,
         backend=backend,
         vision=not no_vision,
+        adapters=adapters_of(lora),
     )
     raise typer.Exit(command.run(models or (), request, described, json=json))
 

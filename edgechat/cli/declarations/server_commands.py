@@ -13,8 +13,10 @@ from edgechat.cli.options import (
     BackendOption,
     DebugOption,
     DraftOption,
+    LoraOption,
     NoVisionOption,
     OfflineOption,
+    adapters_of,
 )
 from edgechat.cli.terminal_io import as_text
 
@@ -95,6 +97,7 @@ def serve(
         typer.Option(min=1, max=MOST, help="Context length in tokens, shared by all requests."),
     ] = None,
     draft: DraftOption = None,
+    lora: LoraOption = None,
     backend: BackendOption = None,
     no_vision: NoVisionOption = False,
     load_anyway: AnywayOption = False,
@@ -141,7 +144,12 @@ def serve(
     options = command.ServeOptions(
         model=None if model is None else as_text(model),
         request=PlanRequest(
-            context=ctx, draft=draft, backend=backend, vision=not no_vision, anyway=load_anyway
+            context=ctx,
+            draft=draft,
+            backend=backend,
+            vision=not no_vision,
+            adapters=adapters_of(lora),
+            anyway=load_anyway,
         ),
         host=host,
         port=port if port is not None else 11434 if ollama else 8484,

@@ -12,9 +12,11 @@ import numpy.typing as npt
 
 from edgechat.base.images.image import Pixels
 from edgechat.base.sound.sound import Samples
+from edgechat.engine.backends.adapters import AdapterSet
 from edgechat.engine.backends.checkpoint import Checkpoint
 from edgechat.engine.backends.logits import Embeddings, Logits
 from edgechat.engine.types import Sampling
+from edgechat.models.adapters.use import AdapterUse
 from edgechat.native.buffers import Buffer
 
 
@@ -173,6 +175,19 @@ class MediaEncoder(Protocol):
         """Free what `encode` needs of it. Any thread."""
 
 
+class Adapters(Protocol):
+    """LoRA adapters of a model, loaded when they are first used."""
+
+    def resolve(self, wanted: Seq[AdapterUse]) -> AdapterSet:
+        """Return what a request is computed with, all of which fits the model. Any thread.
+
+        Raises NotAnAdapter, ModelFileError or DiskError.
+        """
+
+    def use(self, adapters: AdapterSet) -> None:
+        """Compute the calls that follow with these. Raises DecodeFailed; they are then without adapters."""
+
+
 class DraftHead(Protocol):
     """Layers that draft from the hidden states that a model's calls leave: its own (MTP), or EAGLE-3's."""
 
@@ -204,6 +219,8 @@ class Backend(Protocol):
     """None: calls cannot be ended early."""
     media_encoder: MediaEncoder | None
     """None: the model neither sees nor hears."""
+    adapters: Adapters | None
+    """None: it takes no LoRA adapters."""
     no_vision: str
     """Why its projector is not loaded; '' if it is, or if there is none."""
     head: DraftHead | None

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from edgechat.base.errors import BackendMissing, DecodeFailed, LoadFailed
 from edgechat.engine.backends.base import (
+    Adapters,
     BatchPart,
     CacheFull,
     Capabilities,
@@ -31,6 +32,7 @@ from edgechat.engine.backends.base import (
     Vocabulary,
 )
 from edgechat.engine.backends.checkpoint import Checkpoint
+from edgechat.engine.backends.llama_cpp_adapters import LlamaCppAdapters
 from edgechat.engine.backends.llama_cpp_head import LlamaCppHead, open_head
 from edgechat.engine.backends.logits import Logits
 from edgechat.engine.backends.media import Places, media_runs
@@ -111,6 +113,7 @@ class LlamaCppBackend(LlamaCppModel):
         self.capabilities = Capabilities(mixes=True, cuts=cuts, shifts=shifts, saves=True)
         attention = "flash" if plan.flash_attention else "plain"
         self.state_format = f"llama.cpp {build()} {plan.cache_type} {attention}"
+        self.adapters: Adapters | None = LlamaCppAdapters(self._model, self._context, plan.model_path)
         self.media_encoder: MediaEncoder | None = None
         self.no_vision = ""
         self._head: LlamaCppHead | None = None

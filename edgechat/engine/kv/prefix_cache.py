@@ -3,6 +3,7 @@
 A radix tree over token ids whose nodes are runs of cells. A slot (a sequence of the backend) ends at a node
 and holds every cell on the way to it, so what two slots share is one node, and the sizes of the nodes are
 what the cache really takes. Slots without a running request are reused or evicted, least recently used first.
+What is computed with LoRA adapters has a root of its own for each set of them, so that nothing is shared.
 
 A model whose state cannot be cut can continue only from the end of a slot, or from a checkpoint: what cutting
 cannot bring back, copied where a later prompt may diverge. Checkpoints lie at positions of the tree, so every
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from edgechat.engine.backends.adapters import AdapterSet
 from edgechat.engine.backends.base import Backend
 from edgechat.engine.backends.checkpoint import Checkpoint
 from edgechat.engine.kv.slots import Node, Slot
@@ -30,8 +32,8 @@ class PrefixCache:
         self.cells_used = 0
         """Cells that some slot holds."""
         self._backend = backend
-        self._root = Node(0, [], None, 0)
-        self.slots = [Slot(number, self._root) for number in range(backend.n_seq_max)]
+        root = Node(0, [], None, 0)
+        self.slots = [Slot(number, root) for number in range(backend.n_seq_max)]
         self._clock = 0
 
     @property
@@ -51,24 +53,24 @@ class PrefixCache:
 
     # Looking up.
 
-    def best(self, tokens: Sequence[int], limit: int) -> tuple[Slot | None, int]:
+    def best(self, tokens: Sequence[int], limit: int, adapters: AdapterSet = ()) -> tuple[Slot | None, int]:
         """Return the slot that the most of the first `limit` tokens can be reused from, and how many.
 
         Among equals, one that is free and ends there, so that it can be taken over. (None, 0) if none.
         """
         best: tuple[int, bool, bool, int] = (0, False, False, 0)
         source: Slot | None = None
-        for slot, shared in self._shared(tokens):
+        for slot, shared in self._shared(tokens, adapters):
             n = self._usable(slot, min(shared, limit))
             key = (n, not slot.busy, n == slot.length, slot.last_used)
             if n and key > best:
                 best, source = key, slot
         return source, best[0]
 
-    def _shared(self, tokens: Sequence[int]) -> Iterator[tuple[Slot, int]]:
+    def _shared(self, tokens: Sequence[int], adapters: AdapterSet) -> Iterator[tuple[Slot, int]]:
         """Yield the slots that begin like `tokens`, with the number of shared tokens."""
         reached: dict[int, int] = {}
-        ahead = list(self._root.children)
+        ahead = list(self._root(adapters).children)
         while ahead:
             node = ahead.pop()
             shared = common_prefix(tokens[node.start : node.end], node.tokens)
@@ -98,7 +100,12 @@ class PrefixCache:
     # Filling and emptying slots.
 
     def seat(
-        self, tokens: Sequence[int], *, whole: bool = False, spent: Slot | None = None
+        self,
+        tokens: Sequence[int],
+        adapters: AdapterSet = (),
+        *,
+        whole: bool = False,
+        spent: Slot | None = None,
     ) -> tuple[Slot, int]:
         """Return a slot for a sequence, busy from now on, and how many of its tokens are cached.
 
@@ -106,8 +113,8 @@ class PrefixCache:
         is useful only for what it shares with this sequence. There must be a free slot.
         """
         spent = None if spent is None or spent.busy else spent
-        source, n = self.best(tokens, len(tokens) - (not whole))
-        slot, n = self._reuse(source, n, spent) if source else (self._empty_slot(spent=spent), 0)
+        source, n = self.best(tokens, len(tokens) - (not whole), adapters)
+        slot, n = self._reuse(source, n, spent) if source else (self._empty_slot(adapters, spent), 0)
         slot.busy = True
         self.stats.hits += n > 0
         self.stats.misses += n == 0
@@ -141,10 +148,11 @@ class PrefixCache:
         self.stats.evictions += slot.length > 0 and slot is not spent
         self.clear(slot)
 
-    def _empty_slot(self, spent: Slot | None = None) -> Slot:
+    def _empty_slot(self, adapters: AdapterSet, spent: Slot | None = None) -> Slot:
         slot = self._least_needed(spent=spent)
         assert slot is not None, "there must be a free slot"
         self._vacate(slot, spent)
+        slot.tip = self._root(adapters)
         return slot
 
     def _copy(self, source: Slot, target: Slot, n: int) -> None:
@@ -194,7 +202,7 @@ class PrefixCache:
             if checkpoint is None:
                 return False
             cut = self._backend.rewind(slot.id, checkpoint)
-        tip = self._node_ending(slot, length) if cut else self._root
+        tip = self._node_ending(slot, length) if cut else slot.root
         self._detach(slot, tip)
         slot.tip = tip
         return cut
@@ -268,13 +276,15 @@ class PrefixCache:
 
     # A sliding window.
 
-    def shift(self, tokens: Sequence[int], *, least: int) -> tuple[Slot, int] | None:
+    def shift(
+        self, tokens: Sequence[int], adapters: AdapterSet = (), *, least: int
+    ) -> tuple[Slot, int] | None:
         """Remove from the middle of a slot what `tokens` leaves out, if that reuses at least `least` tokens.
 
         Returns the slot, busy from now on, and where the gap was: the cells after it have moved, so they are
         approximate and never shared. None: nothing was done.
         """
-        slot, start = self.best(tokens, len(tokens) - 1)
+        slot, start = self.best(tokens, len(tokens) - 1, adapters)
         if slot is None or slot.busy or not 0 < start < slot.length:
             return None
         cached = slot.tokens
@@ -297,14 +307,20 @@ class PrefixCache:
 
     # A state from elsewhere.
 
-    def restore(self, tokens: Sequence[int], state: object, checkpoint: Checkpoint | None = None) -> bool:
+    def restore(
+        self,
+        tokens: Sequence[int],
+        state: object,
+        checkpoint: Checkpoint | None = None,
+        adapters: AdapterSet = (),
+    ) -> bool:
         """Fill a free slot with a saved state of `tokens`; False if the backend refuses it.
 
         checkpoint: of some of the tokens.
         """
         if not self.has_free_slot:
             return False
-        slot = self._empty_slot()
+        slot = self._empty_slot(adapters)
         if not self._backend.restore(slot.id, state, tokens):  # type: ignore[arg-type]
             return False
         self.extend(slot, tokens)
@@ -314,6 +330,12 @@ class PrefixCache:
         return True
 
     # The tree.
+
+    def _root(self, adapters: AdapterSet) -> Node:
+        """Return the root of what was computed with these adapters; a new one if there is nothing."""
+        roots = (slot.root for slot in self.slots)
+        found = next((root for root in roots if root.adapters == adapters), None)
+        return found or Node(0, [], None, 0, adapters)
 
     def _node_ending(self, slot: Slot, length: int) -> Node:
         """Return the node on a slot's path that ends at `length`, splitting one if need be."""
@@ -325,7 +347,7 @@ class PrefixCache:
     def _split(self, node: Node, at: int) -> Node:
         """Split a node at a position, and return the upper half."""
         assert node.parent is not None
-        upper = Node(node.start, node.tokens[: at - node.start], node.parent, node.n_slots, [node])
+        upper = Node(node.start, node.tokens[: at - node.start], node.parent, node.n_slots, children=[node])
         upper.checkpoints = [one for one in node.checkpoints if one.length <= at]
         node.checkpoints = [one for one in node.checkpoints if one.length > at]
         if node in node.parent.children:  # an approximate node is not, nor is its upper half

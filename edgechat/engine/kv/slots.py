@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from edgechat.engine.backends.adapters import AdapterSet
 from edgechat.engine.backends.checkpoint import Checkpoint
 
 
@@ -16,6 +17,8 @@ class Node:
     tokens: list[int]
     parent: Node | None
     n_slots: int
+    adapters: AdapterSet = ()
+    """Of a root: the LoRA adapters that all below it was computed with."""
     children: list[Node] = field(default_factory=list)
     """Two may begin alike: the same text, computed twice at the same time."""
     checkpoints: list[Checkpoint] = field(default_factory=list)
@@ -40,6 +43,14 @@ class Slot:
     approximate: bool = False
     """Whether cells were moved by `shift`: they were computed with tokens that are gone."""
     last_used: int = 0
+
+    @property
+    def root(self) -> Node:
+        """The node above all of its tokens."""
+        node = self.tip
+        while node.parent is not None:
+            node = node.parent
+        return node
 
     @property
     def length(self) -> int:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -107,18 +107,28 @@ class KVStateStore:
         return self._read_bytes / self._read_seconds
 
     def save(
-        self, chat: str, tokens: Sequence[int], state: npt.NDArray[np.uint8], cut: Cut | None = None
+        self,
+        chat: str,
+        tokens: Sequence[int],
+        state: npt.NDArray[np.uint8],
+        cut: Cut | None = None,
+        *,
+        mark: Sequence[int] = (),
     ) -> Future[bool]:
         """Write the state of a chat in place of an earlier one; False if it was not written.
 
         That happens if it is larger than the limit, if a later `save`, `forget` or `close` comes first, or if
         the disk is full. The least recently used states make room for it. The array must not be used
-        afterwards. Tokens are below 2**32.
+        afterwards. Tokens are below 2**32. mark: numbers that are no tokens; only a call with the same mark
+        finds and loads the state.
         """
         import numpy as np
 
         state_folder.check_id(chat)
-        write = _Write(chat, np.array(tokens, np.uint32), np.ascontiguousarray(state).reshape(-1), cut)
+        if cut is not None:
+            cut = replace(cut, length=len(mark) + cut.length)
+        marked = np.array([*mark, *tokens], np.uint32)
+        write = _Write(chat, marked, np.ascontiguousarray(state).reshape(-1), cut)
         with self._lock:
             self._drop(self._queued.get(chat))
             self._queued[chat] = write
@@ -126,15 +136,15 @@ class KVStateStore:
         done.add_done_callback(lambda _: self._cancel(write))  # it may have been cancelled
         return done
 
-    def load(self, chat: str) -> Future[SavedState | None]:
-        """Read and verify the state of a chat; None if there is no usable one.
+    def load(self, chat: str, *, mark: Sequence[int] = ()) -> Future[SavedState | None]:
+        """Read and verify the state of a chat; None if there is no usable one with this mark.
 
         A damaged file is removed, one of another model is not.
         """
         state_folder.check_id(chat)
-        return self._submit(lambda: self._load(chat), None)
+        return self._submit(lambda: _unmarked(self._load(chat), list(mark)), None)
 
-    def find(self, tokens: Sequence[int], *, whole: bool) -> FoundState | None:
+    def find(self, tokens: Sequence[int], *, whole: bool, mark: Sequence[int] = ()) -> FoundState | None:
         """Return the state, of any chat, that has the most of a prompt's beginning; None if none has.
 
         whole: only states all of which the prompt begins with, or all up to their checkpoint. A state that is
@@ -154,9 +164,11 @@ class KVStateStore:
         except OSError:
             saved = []
         replaced = {state.chat for state in pending}
-        return best_of(
-            [*pending, *(state for state in saved if state.chat not in replaced)], tokens, whole=whole
-        )
+        known = [*pending, *(state for state in saved if state.chat not in replaced)]
+        found, n = best_of(known, [*mark, *tokens], whole=whole), len(mark)
+        if found is None or found.shared <= n:
+            return None
+        return replace(found, shared=found.shared - n, tokens=found.tokens - n)
 
     def forget(self, chat: str) -> None:
         """Remove the state of a chat, also one that is being written."""
@@ -286,6 +298,14 @@ class KVStateStore:
         with contextlib.suppress(OSError):
             os.utime(path)
         return saved
+
+
+def _unmarked(saved: SavedState | None, mark: list[int]) -> SavedState | None:
+    n = len(mark)
+    if saved is None or saved.tokens[:n] != mark:
+        return None
+    cut = saved.cut and replace(saved.cut, length=saved.cut.length - n)
+    return replace(saved, tokens=saved.tokens[n:], cut=cut)
 
 
 def _log_problem(chat: str, what: str, error: Exception) -> None:

@@ -18,6 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from edgechat.device.load import on_battery
+from edgechat.engine.backends.adapters import AdapterSet, mark_of
 from edgechat.engine.backends.base import Backend
 from edgechat.engine.backends.checkpoint import Checkpoint
 from edgechat.engine.backends.media import media_runs
@@ -58,6 +59,7 @@ class CachedChat:
     tip: Node | None
     """... and where that ended; if the slot has another tip, its content has changed."""
     to_prewarm: bool
+    adapters: AdapterSet = ()
     next_prompt: Future[list[int]] | None = None
     """What every next turn begins with, once it was asked for; [] if that is not known."""
 
@@ -167,14 +169,16 @@ class ChatCache:
                 return reading.sequence
         return None
 
-    def end(self, request: ChatRequest, reply: Message, slot: Slot | None) -> None:
+    def end(self, request: ChatRequest, reply: Message, slot: Slot | None, adapters: AdapterSet = ()) -> None:
         """Remember a turn that has ended in this slot; its chat is prewarmed in idle time."""
         chat = request.chat
         if chat is None or request.priority == "background" or not (reply.content or reply.calls):
             return
         old = self._chats.pop(chat, None)
-        saved, tip = old.saved if old else [], slot.tip if slot else None
-        self._chats[chat] = CachedChat(request, reply, saved, slot, tip, to_prewarm=self._cache_policy.settle)
+        saved, tip = old.saved if old and old.adapters == adapters else [], slot.tip if slot else None
+        self._chats[chat] = CachedChat(
+            request, reply, saved, slot, tip, to_prewarm=self._cache_policy.settle, adapters=adapters
+        )
         if len(self._chats) > _CHATS:
             self._save(oldest := next(iter(self._chats)), LEAVE_SECONDS)
             del self._chats[oldest]
@@ -284,7 +288,7 @@ class ChatCache:
     def _write(self, saving: _Saving, tokens: list[int]) -> Future[bool] | None:
         """Begin to write a state; None if that is not worth it or not possible."""
         chat, cached = saving.chat, saving.cached
-        slot, n = self._scheduler.cache.best(tokens, len(tokens))
+        slot, n = self._scheduler.cache.best(tokens, len(tokens), cached.adapters)
         if self._states is None or slot is None or slot.busy:
             return None
         if n < slot.length and slot is not cached.spent:
@@ -302,7 +306,7 @@ class ChatCache:
         if not self._is_faster_read(len(state), n):
             return None
         cached.saved = tokens[:n]
-        return self._states.save(chat, cached.saved, state, cut)
+        return self._states.save(chat, cached.saved, state, cut, mark=mark_of(cached.adapters))
 
     def _first_cut(self, slot: Slot) -> Cut | None:
         """Return the first checkpoint worth going back to: other chats share system prompt and tools."""
@@ -315,17 +319,19 @@ class ChatCache:
         """Begin to read the state that has the most of a prompt, if that is faster than to compute it."""
         if self._states is None:
             return None
-        _, here = self._scheduler.cache.best(sequence.tokens, len(sequence.tokens) - 1)
+        limit = len(sequence.tokens) - 1
+        _, here = self._scheduler.cache.best(sequence.tokens, limit, sequence.adapters)
         if len(sequence.tokens) < here + WORTH_READING:
             return None
-        found = self._states.find(sequence.tokens, whole=not self._backend.capabilities.cuts)
+        mark = mark_of(sequence.adapters)
+        found = self._states.find(sequence.tokens, whole=not self._backend.capabilities.cuts, mark=mark)
         if found is None or found.shared < here + WORTH_READING:
             return None
         # All of it must be read, which was found to be worth it when it was saved.
         spared = found.shared - here
         if 2 * spared < found.tokens and not self._is_faster_read(found.size, spared):
             return None
-        return _Reading(sequence, found.chat, self._states.load(found.chat))
+        return _Reading(sequence, found.chat, self._states.load(found.chat, mark=mark))
 
     def _is_faster_read(self, size: int, tokens: int) -> bool:
         """Say whether to read a state of so many bytes takes less time than to compute so many tokens."""
@@ -350,7 +356,8 @@ class ChatCache:
             shared = cut.length
         elif shared < len(saved.tokens) and not self._backend.capabilities.cuts:
             return
-        _, here = self._scheduler.cache.best(sequence.tokens, len(sequence.tokens) - 1)
+        limit = len(sequence.tokens) - 1
+        _, here = self._scheduler.cache.best(sequence.tokens, limit, sequence.adapters)
         if shared < here + WORTH_READING:
             return
         cache = self._scheduler.cache
@@ -359,7 +366,7 @@ class ChatCache:
         while cache.cells_used + len(saved.tokens) > self._scheduler.cells and cache.evict():
             pass
         checkpoint = None if cut is None else Checkpoint(cut.length, cut.state.nbytes, cut.state)
-        cache.restore(saved.tokens, saved.state, checkpoint)
+        cache.restore(saved.tokens, saved.state, checkpoint, sequence.adapters)
 
     def close(self) -> None:
         """Finish writing states."""
@@ -377,6 +384,7 @@ def _prewarming(cached: CachedChat, tokens: list[int]) -> Sequence:
         media=tuple(media_runs(tokens)),
         sampler=Sampler(greedy),
         arrived=0.0,
+        adapters=cached.adapters,
         spent=cached.spent,
     )
 

@@ -2,7 +2,7 @@
 
 There is no tensor here. A batch takes one pending token of every running sequence first, so that no stream
 waits, and fills up with chunks of prompts as far as the cost of a call allows. Background sequences are
-computed while nothing else waits.
+computed while nothing else waits. Sequences with different LoRA adapters take turns: a call has one set.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence as Seq
 from itertools import pairwise
 
 from edgechat.base.errors import DecodeFailed
+from edgechat.engine.backends.adapters import AdapterSet
 from edgechat.engine.backends.base import Backend, BatchPart, Interruption
 from edgechat.engine.backends.media import MediaRun, is_media
 from edgechat.engine.kv.prefix_cache import PrefixCache, common_prefix
@@ -26,6 +27,11 @@ _WORTH_WAITING = 64
 """Shared tokens for which a sequence waits until another one has computed them."""
 _LEAST_APART = 32
 """Tokens that may always lie between a checkpoint and a boundary: they cost about what a call does."""
+TURN = 4
+"""Calls in which sequences with the same adapters are computed before those with others have their turn.
+
+To change adapters llama.cpp plans its buffers anew.
+"""
 SHIFT_SECONDS = 1.0
 """Seconds of prefill that a shift must save: what it gives is approximate."""
 _LEAST_SHIFTED = 64
@@ -50,6 +56,12 @@ class Scheduler:
         self.is_encoded: Callable[[Sequence, MediaRun], bool] = lambda _sequence, _run: True
         """Whether media of a sequence can be computed; until then the sequence waits."""
         self._prompts_turn = self._media_turn = False
+        self._turns: list[AdapterSet] = []
+        """The sets of adapters that running sequences have: the first one's turn it is ..."""
+        self._turn_left = TURN
+        """... for so many more calls."""
+        self._n_streams = 0
+        """Streams that go on after the next call, whether they are part of it or not."""
         self._crowded = False
         """The backend had no room for all running sequences: none joins before one has ended."""
 
@@ -85,12 +97,30 @@ class Scheduler:
         self._media_turn = bool(shown) and (not active or not self._media_turn)
         if self._media_turn:  # what is no token has a call of its own
             return self._within_cache([self._part(shown[0], 1)])
+        self._n_streams = sum(seq.n_pending == 1 for seq in active)
+        active = self._with_equal_adapters(active)
         streams = [seq for seq in active if seq.n_pending == 1]
         prompts = [seq for seq in active if seq.n_pending > 1]
         if not self._backend.capabilities.mixes:
             streams, prompts = self._take_turns(streams, prompts)
         planned = [self._part(sequence, 1) for sequence in streams]
         return self._within_cache(planned + self._chunks(prompts, len(streams)))
+
+    def _with_equal_adapters(self, sequences: list[Sequence]) -> list[Sequence]:
+        """Return those that share a call now: a set of adapters after the other has a turn of some calls."""
+        sets = list(dict.fromkeys(seq.adapters for seq in sequences))
+        if len(sets) <= 1:
+            return sequences
+        before = self._turns[:1]
+        self._turns = [one for one in self._turns if one in sets]
+        self._turns += [one for one in sets if one not in self._turns]
+        if self._turns[:1] != before:
+            self._turn_left = TURN
+        elif not self._turn_left:
+            self._turns.append(self._turns.pop(0))
+            self._turn_left = TURN
+        self._turn_left -= 1
+        return [seq for seq in sequences if seq.adapters == self._turns[0]]
 
     def _waits_for_media(self, sequence: Sequence) -> bool:
         run = sequence.next_media if sequence.is_at_media else None
@@ -113,8 +143,8 @@ class Scheduler:
         """
         if not prompts:
             return []
-        lone = self._can_interrupt(n_streams)
-        wanted = self.cost.lone_tokens() if lone else self.cost.prompt_tokens(n_streams)
+        lone = self._can_interrupt()
+        wanted = self.cost.lone_tokens() if lone else self.cost.prompt_tokens(self._n_streams)
         left = max(min(wanted, self._backend.n_batch - n_streams), 1)
         planned: Planned = []
         if (shortest := min(prompts, key=lambda seq: seq.n_pending)) is not prompts[0]:
@@ -128,13 +158,13 @@ class Scheduler:
             left -= len(planned[-1][1].tokens)
         return planned
 
-    def _can_interrupt(self, n_streams: int) -> bool:
-        return not n_streams and self._backend.interruption is not None and self.cost.may_interrupt
+    def _can_interrupt(self) -> bool:
+        return not self._n_streams and self._backend.interruption is not None and self.cost.may_interrupt
 
     def interruptible(self, planned: Planned) -> Interruption | None:
         """Return the interruption to decode a batch with; None if it may not end early."""
-        n_streams = sum(sequence.n_pending == 1 for sequence, _ in planned)
-        return self._backend.interruption if self._can_interrupt(n_streams) else None
+        streams = any(sequence.n_pending == 1 for sequence, _ in planned)
+        return self._backend.interruption if not streams and self._can_interrupt() else None
 
     def _admit(self) -> None:
         held_back: list[Sequence] = []
@@ -163,7 +193,7 @@ class Scheduler:
 
     def _has_room(self, sequence: Sequence) -> bool:
         """Say whether the sequence's tokens fit beside the running ones (idle slots are evicted)."""
-        source, n = self.cache.best(sequence.tokens, len(sequence.tokens) - 1)
+        source, n = self.cache.best(sequence.tokens, len(sequence.tokens) - 1, sequence.adapters)
         shared = n if source is not None and source.busy else 0
         growing = sum(seq.n_pending + _HEADROOM for seq in self.running)
         wanted = self.cache.cells_of_busy() + growing + len(sequence.tokens) - shared + _HEADROOM
@@ -171,11 +201,13 @@ class Scheduler:
 
     def _comes_soon(self, sequence: Sequence) -> bool:
         """Say whether a running prompt is about to compute what this sequence begins with."""
-        _, n = self.cache.best(sequence.tokens, len(sequence.tokens) - 1)
+        _, n = self.cache.best(sequence.tokens, len(sequence.tokens) - 1, sequence.adapters)
         return any(
             self._n_shared(seq, sequence) >= n + _WORTH_WAITING
             for seq in self.running
-            if seq.n_pending > 1 and seq.in_background <= sequence.in_background
+            if seq.n_pending > 1
+            and seq.in_background <= sequence.in_background
+            and seq.adapters == sequence.adapters
         )
 
     def _n_shared(self, ahead: Sequence, sequence: Sequence) -> int:
@@ -188,7 +220,7 @@ class Scheduler:
     def _seat(self, sequence: Sequence) -> None:
         """Give the sequence a slot that holds as many of its tokens as possible."""
         slot, n = self._shifted(sequence) or self.cache.seat(
-            sequence.tokens, whole=not sequence.generates, spent=sequence.spent
+            sequence.tokens, sequence.adapters, whole=not sequence.generates, spent=sequence.spent
         )
         sequence.slot = slot
         slot.chat = sequence.request.chat
@@ -204,7 +236,7 @@ class Scheduler:
             return None
         seconds = self.cost.token_seconds
         least = int(SHIFT_SECONDS / seconds) if seconds else _LEAST_SHIFTED
-        shifted = self.cache.shift(sequence.tokens, least=max(least, 1))
+        shifted = self.cache.shift(sequence.tokens, sequence.adapters, least=max(least, 1))
         if shifted is None:
             return None
         slot, start = shifted

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from edgechat.engine.backends.adapters import AdapterSet
 from edgechat.engine.backends.media import MediaRun
 from edgechat.engine.kv.slots import Slot
 from edgechat.engine.sampling import Sampler
@@ -28,6 +29,8 @@ class Sequence:
     n_prompt: int
     sampler: Sampler
     arrived: float
+    adapters: AdapterSet = ()
+    """The LoRA adapters that it is computed with."""
     boundaries: tuple[int, ...] = ()
     """Where later prompts may diverge: numbers of tokens, those before the generation prompt last."""
     media: tuple[MediaRun, ...] = ()

@@ -178,9 +178,9 @@ def _require_language_model(header: ModelHeader) -> None:
     kind = header.text("general.type")
     if kind in _NOT_LANGUAGE_MODELS or header.architecture == "clip":
         what = _NOT_LANGUAGE_MODELS.get(kind or "", "a vision projector")
-        raise ModelFileError(
-            f"{header.path} is {what}, not a model.", hint="Use the model that it belongs to."
-        )
+        hint = "Use the model that it belongs to"
+        hint += ", and this file behind --lora." if kind == "adapter" else "."
+        raise ModelFileError(f"{header.path} is {what}, not a model.", hint=hint)
     if not header.tensors:
         raise ModelFileError(
             f"{header.path} contains no weights, only a tokenizer.", hint="Use a complete model."

@@ -12,7 +12,7 @@ import os
 import struct
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,14 +40,21 @@ def skeleton(header: ModelHeader) -> bytes:
 
     The shards of a split model become one. Raises ModelFileError if it is implausibly large.
     """
-    entries = [_entry(key, value, header.path) for key, value in _shape_entries(header)]
     tensors, _ = _tensor_table(header)
-    head = b"GGUF" + struct.pack("<IQQ", _VERSION, len(tensors), len(entries))
-    data = head + b"".join(entries) + b"".join(_tensor_info(tensor) for tensor in tensors)
-    data += bytes(-len(data) % header.alignment)
+    data = encoded_header(dict(_shape_entries(header)), tensors, header.alignment, header.path)
     if len(data) > MAX_BYTES:
         raise _refused(header.path, f"its shape takes {len(data)} bytes")
     return data
+
+
+def encoded_header(
+    metadata: Mapping[str, Value], tensors: Sequence[ModelTensor], alignment: int, name: str
+) -> bytes:
+    """Return a GGUF header up to where the data of its tensors begins. Raises ModelFileError."""
+    entries = [_entry(key, value, name) for key, value in metadata.items()]
+    data = b"GGUF" + struct.pack("<IQQ", _VERSION, len(tensors), len(entries))
+    data += b"".join(entries) + b"".join(_tensor_info(tensor) for tensor in tensors)
+    return data + bytes(-len(data) % alignment)
 
 
 def write_skeleton(header: ModelHeader, path: Path) -> None:

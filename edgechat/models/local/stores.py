@@ -20,6 +20,7 @@ from pathlib import Path
 
 from edgechat.base import paths
 from edgechat.base.errors import FolderError, ModelFileError
+from edgechat.models.adapters.use import CONFIG, WEIGHTS
 from edgechat.models.choices import ModelChoice, RemoteFile, model_choices
 from edgechat.models.formats.header import Format
 from edgechat.models.formats.limits import MAX_PARTS
@@ -210,6 +211,28 @@ def _snapshots(folder: Path, skipped: Skipped) -> Iterator[Path]:
             skipped.note(error, path)
     for _, path in sorted(dated, reverse=True):
         yield path
+
+
+def peft_folders(skipped: Skipped) -> Iterator[tuple[str, Path, int, Place]]:
+    """Yield the adapters that PEFT has saved: name, folder, bytes, and place."""
+    with contextlib.suppress(FolderError):
+        own = locations.own_folder()
+        for name in list_names(own, skipped)[:MAX_FOLDERS]:
+            if size := _peft_bytes([file_at(own / name / file) for file in (CONFIG, WEIGHTS)]):
+                yield name, own / name, size, Place.OWN
+    root = locations.hub_cache()
+    for name in list_names(root, skipped)[:MAX_FOLDERS]:
+        repo, blobs = name.removeprefix(_REPO).replace("--", "/", 1), str(root / name / "blobs")
+        snapshot = next(_snapshots(root / name, skipped), None) if valid_repo(repo) else None
+        if snapshot is not None and name.startswith(_REPO):
+            files = [_snapshot_file(snapshot / file, os.path.normpath(blobs)) for file in (CONFIG, WEIGHTS)]
+            if size := _peft_bytes(files):
+                yield repo, snapshot, size, Place.HUB
+
+
+def _peft_bytes(files: Sequence[ModelPartFile | None]) -> int:
+    """Return the size of a PEFT folder's files; 0 if one is missing."""
+    return sum(file.size for file in files if file is not None) if all(files) else 0
 
 
 def _main_commit(folder: Path) -> str | None:

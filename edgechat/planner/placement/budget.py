@@ -37,12 +37,14 @@ class Needs:
     checkpoints: int = 0
     projector: int = 0
     """Everything that makes pictures and sound readable."""
+    adapters: int = 0
+    """Of LoRA adapters."""
 
     @property
     def total(self) -> int:
         """Everything together."""
         model = self.weights + self.cache + self.compute
-        return model + self.program + self.checkpoints + self.projector
+        return model + self.program + self.checkpoints + self.projector + self.adapters
 
     def __add__(self, other: Needs) -> Needs:
         return Needs(
@@ -52,6 +54,7 @@ class Needs:
             self.program + other.program,
             self.checkpoints + other.checkpoints,
             self.projector + other.projector,
+            self.adapters + other.adapters,
         )
 
 

@@ -101,7 +101,13 @@ def reduce_to_fit(
 ) -> tuple[LoadPlan, tuple[str, ...]]:
     """Return the first step from the plan downwards that fits this machine; see `refit`."""
     model = model_on_machine(
-        plan.model_name, header, profile, measure, Calibration.read(), threads=plan.threads
+        plan.model_name,
+        header,
+        profile,
+        measure,
+        Calibration.read(),
+        threads=plan.threads,
+        adapters=plan.adapters,
     )
     changes: list[str] = []
     while failed or not model.budget.fits(_needs(plan)):
@@ -193,6 +199,7 @@ def _needs(plan: LoadPlan) -> dict[str, Needs]:
             memory.program_bytes,
             memory.checkpoint_bytes,
             memory.projector_bytes,
+            memory.adapter_bytes,
         )
         for memory in plan.memory
     }

@@ -29,8 +29,8 @@ def without_loads(profile: DeviceProfile, leaving: Iterable[LoadPlan]) -> Device
     memory, cards = profile.memory, profile.accelerators
     for plan in leaving:
         for part in plan.memory:
-            # Checkpoints may not have been taken yet, nor memory for pictures.
-            unused = part.checkpoint_bytes
+            # Checkpoints may not have been taken yet, nor memory for pictures and adapters.
+            unused = part.checkpoint_bytes + part.adapter_bytes
             unused += plan.projector.unused_bytes(part.name) if plan.projector is not None else 0
             if part.name == RAM:
                 memory = _less(memory, mapped_bytes(plan) + unused - part.total_bytes)

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
 
+from msgspec.structs import replace
+
 from edgechat.base.errors import EngineError, PromptTooLong
 from edgechat.engine.types import ChatRequest, Finished, RequestEvent
 from edgechat.server.conversations import with_conversation
@@ -20,6 +22,7 @@ from edgechat.server.http.refusal import BROKEN_OFF
 from edgechat.server.media.request_media import RequestMedia
 from edgechat.server.pool.models import ModelPool, ServedModel
 from edgechat.server.protocol.answers import Answers
+from edgechat.server.protocol.lora import requested_adapters
 
 KEEP_ALIVE = 10.0
 """Seconds of silence after which something is sent, so that no proxy or client gives up."""
@@ -59,8 +62,8 @@ async def _compute(
     """Compute all answers at once; cancelling this stops them within a step."""
     try:
         async with models.serve(answers.requested_model, answers.n_choices, answers.priority) as served:
-            answers.model = served.name
-            exchange.record_model(answers.model)
+            answers.model = "+".join((served.name, *served.adapters))
+            exchange.record_model(served.name)
             placed = partial(media.placed, served=served, models=models)
             await _compute_with(served, placed, answers, on_event)
     except PromptTooLong as error:
@@ -68,10 +71,14 @@ async def _compute(
 
 
 async def _compute_with(served: ServedModel, placed: Placed, answers: Answers, on_event: OnEvent) -> None:
+    adapters = tuple(adapter.use for adapter in served.plan.adapters)
+    if served.adapters or answers.lora is not None:
+        wanted = served.adapters, answers.lora, served.plan
+        adapters = await asyncio.to_thread(requested_adapters, *wanted)
     try:
         async with asyncio.TaskGroup() as group:
             for choice in range(answers.n_choices):
-                request = answers.request(served, choice)
+                request = replace(answers.request(served, choice), adapters=adapters)
                 group.create_task(_follow(served, placed, request, choice, on_event))
     except BaseExceptionGroup as several:
         error: BaseException = several

@@ -26,6 +26,8 @@ class ServedModel(Protocol):
 
     name: str
     """What clients call it."""
+    adapters: tuple[str, ...]
+    """Those that the request names with the model: NAME+ADAPTER."""
 
     @property
     def plan(self) -> LoadPlan:

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from edgechat.base.errors import Draining, EngineError, EngineGone
+from edgechat.base.errors import Draining, EngineError, EngineGone, ModelNotFound
 from edgechat.engine.protocol import Engine
 from edgechat.engine.types import (
     ChatRequest,
@@ -71,8 +71,10 @@ class PooledModel:
         metrics: Metrics,
         arrived: float,
         load_again: Callable[[ModelSlot], Awaitable[None]],
+        adapters: tuple[str, ...] = (),
     ) -> None:
         self.name = slot.id
+        self.adapters = adapters
         self._slot, self._engine = slot, engine
         self._metrics, self._arrived = metrics, arrived
         self._load_again = load_again
@@ -167,8 +169,8 @@ class Pool:
         self._available = available
         self._most_waiting = most_waiting
         self._slots: dict[str, ModelSlot] = {}
-        self._by_requested_name: dict[str, ModelSlot] = {}
-        """The same by what clients call them, so that the disk is not searched for a model that is loaded."""
+        self._by_requested_name: dict[str, tuple[ModelSlot, tuple[str, ...]]] = {}
+        """The same, with adapters, by what clients call them: the disk is not searched for a loaded model."""
         self._residency = ResidencyManager(
             self._slots, available.default, self.metrics, engines, prepare, patience=patience, on_note=on_note
         )
@@ -239,7 +241,7 @@ class Pool:
         ModelNotFound, ModelFileError, DoesNotFit, LoadFailed, EngineCrashed or Draining.
         """
         arrived = time.perf_counter()
-        slot = await self._slot(model)
+        slot, adapters = await self._slot(model)
         self._refuse_if_draining()
         with slot.admitted(places, self._most_waiting, priority):
             while not slot.is_ready or slot.claimed:
@@ -249,7 +251,7 @@ class Pool:
             slot.held += 1
             try:
                 with engine.holding():
-                    yield PooledModel(slot, engine, self.metrics, arrived, self._load_again)
+                    yield PooledModel(slot, engine, self.metrics, arrived, self._load_again, adapters)
             finally:
                 slot.held -= 1
                 self._residency.request_left()
@@ -276,21 +278,35 @@ class Pool:
                 slot.loading.cancel()
         await asyncio.gather(*map(_end, self._slots.values()))
 
-    async def _slot(self, model: str) -> ModelSlot:
-        """Return the slot of a model; of one that nobody has asked for, a new one. Raises ModelNotFound."""
+    async def _slot(self, model: str) -> tuple[ModelSlot, tuple[str, ...]]:
+        """Return the slot of a model, a new one if nobody has asked for it, and the adapters that are named.
+
+        Raises ModelNotFound.
+        """
         name = model.strip().casefold()
-        slot = self._by_requested_name.get(name)
+        slot, adapters = self._by_requested_name.get(name, (None, ()))
         if slot is not None and slot.is_ready:
-            return slot
-        default = name in DEFAULT_NAMES
-        known = self._available.default if default else await asyncio.to_thread(self._available.find, model)
+            return slot, adapters
+        known, adapters = self._available.default, ()
+        if name not in DEFAULT_NAMES:
+            known, adapters = await asyncio.to_thread(self._find, model)
         slot = next((one for one in self._slots.values() if one.file == known.path), None)
         if slot is None:
             slot = self._slots.setdefault(known.id, ModelSlot(known))
-        self._by_requested_name[name] = slot
+        self._by_requested_name[name] = slot, adapters
         if len(self._by_requested_name) > _NAMES_KEPT:
             del self._by_requested_name[next(iter(self._by_requested_name))]
-        return slot
+        return slot, adapters
+
+    def _find(self, name: str) -> tuple[AvailableModel, tuple[str, ...]]:
+        """Return the model and the adapters of NAME or NAME+ADAPTER. Raises ModelNotFound."""
+        try:
+            return self._available.find(name), ()
+        except ModelNotFound:
+            model, *adapters = name.split("+")
+            if not all((model, *adapters)) or not adapters:
+                raise
+            return self._available.find(model), tuple(adapter.strip() for adapter in adapters)
 
     def _refuse_if_draining(self) -> None:
         if self._draining:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from edgechat.engine.types import ChatRequest, Dropped, Finished, Prefill, Priority, RequestEvent
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
+from edgechat.server.protocol.lora import LoraBody
 
 Told = TypeVar("Told")
 LONGER = "to use a longer context, start the server with `edgechat serve --ctx`."
@@ -21,7 +22,13 @@ class Answers(ABC):
     """The media type of a stream."""
 
     def __init__(
-        self, *, model: str | None, streams: bool | None, priority: Priority | None, n_choices: int = 1
+        self,
+        *,
+        model: str | None,
+        streams: bool | None,
+        priority: Priority | None,
+        n_choices: int = 1,
+        lora: Sequence[LoraBody] | None = None,
     ) -> None:
         self.requested_model = model or ""
         """The name that the request gives."""
@@ -30,6 +37,8 @@ class Answers(ABC):
         self.streams = bool(streams)
         self.priority: Priority = priority or "interactive"
         self.n_choices = n_choices
+        self.lora = lora
+        """The adapters that the request lists; None: it does not."""
         self._ends: list[Finished | None] = [None] * n_choices
         self._has_begun = False
         self._prompt_tokens = 0

@@ -101,6 +101,8 @@ def arguments(controller: ChatController, name: str) -> Sequence[tuple[str, str]
             return [("on", "always"), ("off", "never"), ("auto", "the model's default")]
         case "tools":
             return [("off", "none")]
+        case "lora":
+            return [("off", "none"), ("auto", "those of the settings")]
         case "preset":
             presets = controller.session.settings.presets
             return [

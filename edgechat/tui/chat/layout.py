@@ -187,6 +187,7 @@ class ChatLayout(AppScreen[None]):
         bar = self.status
         bar.used, bar.speed, bar.speedup, bar.think = status.used, status.speed, status.speedup, status.think
         bar.has_tools = bool(status.tools)
+        bar.adapters = tuple(status.adapters)
         bar.context = status.context or bar.context
 
     def show_model(self, plan: LoadPlan) -> None:

@@ -174,6 +174,10 @@ class OpenConversation:
         return self._session.chosen_tools(self.settings)
 
     @property
+    def adapters(self) -> Sequence[str]:
+        return self._session.chosen_adapters(self.settings)
+
+    @property
     def context(self) -> int:
         engine = self._session.loaded
         return engine.model.context if engine is not None and engine.model is not None else 0

@@ -103,11 +103,13 @@ class ChatScreen(ChatLayout):
         draft: str | None,
         backend: Backend | None,
         vision: bool,
+        adapters: tuple[str, ...] | None,
     ) -> None:
         super().__init__()
         self._continues_last = last
         self._backend = backend
         self._vision = vision
+        self._adapters = adapters
         self._anyway = anyway
         self._draft_option = draft
         self._services = services
@@ -133,6 +135,7 @@ class ChatScreen(ChatLayout):
         """What the screen shows, and what its keys do."""
         if self._controller is None:
             # This imports SQLite and the engine: 40 ms that the first frame does not wait for.
+            from edgechat.chat.generation_options import CommandLineOptions
             from edgechat.chat.session import ChatSession, SessionServices
             from edgechat.tui.chat.controller import ChatController
             from edgechat.tui.models.library import ModelLibrary
@@ -145,8 +148,10 @@ class ChatScreen(ChatLayout):
                     draft=self._draft_option,
                     backend=self._backend,
                     vision=self._vision,
+                    adapters=self._adapters,
                 )
-            session = ChatSession(services, self._wanted_model)
+            options = CommandLineOptions(adapters=self._adapters)
+            session = ChatSession(services, self._wanted_model, options=options)
             self._controller = ChatController(self, session, library, draft=self._draft_option)
         return self._controller
 

@@ -146,6 +146,10 @@ class Status(Protocol):
         """What the model may call."""
 
     @property
+    def adapters(self) -> Sequence[str]:
+        """The LoRA adapters that are applied."""
+
+    @property
     def context(self) -> int:
         """The context length of the loaded model, in tokens; 0 if none is loaded."""
 

@@ -78,6 +78,9 @@ class MemorySection(Section):
         projector = plan.projector if plan is not None else None
         if projector is not None:
             lines.append(row("projector", mebibytes(projector.total_bytes), (" planned", ".faint")))
+        adapters = sum(device.adapter_bytes for device in plan.memory) if plan else 0
+        if adapters:
+            lines.append(row("adapters", mebibytes(adapters), (" planned", ".faint")))
         program = sum(device.program_bytes for device in plan.memory) if plan else 0
         if program:
             lines.append(row("program", mebibytes(program), (" planned", ".faint")))

@@ -133,6 +133,8 @@ class ParametersScreen(AppDialog[None]):
         if preset is None:
             return
         # What the preset does not set stays as it is.
+        if preset.adapters is not None:
+            self._settings = msgspec.structs.replace(self._settings, adapters=preset.adapters)
         if preset.system is not None:
             self.query_one("#system", Area).text = preset.system
         if self._can_think and preset.think is not None:

@@ -177,6 +177,8 @@ def _facts(plan: LoadPlan) -> Iterator[tuple[str, str]]:
     if plan.predicted is not None:
         yield "speed", f"about {figure(plan.predicted.decode_tps)} tokens/s"
     yield "drafts", _drafts(plan)
+    if plan.adapters:
+        yield "adapters", ", ".join(one_line(adapter.name, 40) for adapter in plan.adapters)
     for note in plan.notes:
         yield "note", note
     if plan.reasons:

@@ -31,13 +31,15 @@ class StatusBar(Widget):
     """Whether thinking is switched on or off; None if neither."""
     has_tools = reactive(False)
     """Whether the model may call tools."""
+    adapters: reactive[tuple[str, ...]] = reactive(())
+    """The LoRA adapters that are applied."""
     pulling = reactive("")
     """The downloads in progress."""
 
     def render(self) -> RenderResult:
         width = self.size.width
         right = self._right(wide=width >= 70)
-        model = one_line(self.model, max(10, width - len(right) - 2))
+        model = one_line(" + ".join((self.model, *self.adapters)), max(10, width - len(right) - 2))
         left = Content.assemble((model, "bold"))
         if self.pulling:
             room = width - len(model) - len(right) - 7

@@ -528,7 +528,7 @@ def test_nothing_is_looked_for_while_a_state_is_being_read(
     engine.submit(ChatRequest(id="b", chat="beef0000", messages=(user("Another chat"),)))
     while not any(isinstance(event, Finished) for event in engine.step()):
         pass
-    monkeypatch.setattr(KVStateStore, "load", lambda self, chat: Future())
+    monkeypatch.setattr(KVStateStore, "load", lambda self, chat, *, mark: Future())
     engine.submit(ChatRequest(id="c", chat=CHAT, messages=(user("What? " * 20),)))
     assert engine.step() == []
     assert engine.is_waiting

@@ -25,6 +25,7 @@ from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from edgechat.base.errors import DecodeFailed, EdgechatError
 from edgechat.engine.backends.base import (
+    Adapters,
     BatchPart,
     CacheFull,
     Capabilities,
@@ -129,6 +130,7 @@ class MlxBackend:
         self.head: DraftHead | None = None
         self.no_head = ""
         self.state_format = f"mlx {version('mlx')} mlx-lm {version('mlx-lm')} {plan.cache_type}"
+        self.adapters: Adapters | None = None
         self.media_encoder: MediaEncoder | None = None
         if isinstance(self._model, VlmModel):
             self.state_format += f" mlx-vlm {version('mlx-vlm')}"

@@ -154,7 +154,7 @@ class MessagesAnswers(OneAnswer[dict[str, Any]]):
 
     def __init__(self, body: MessagesBody, think: bool | None) -> None:
         """think: what the settings say for models that can switch it. Raises Refusal."""
-        super().__init__(model=body.model, streams=body.stream, priority=body.priority)
+        super().__init__(model=body.model, streams=body.stream, priority=body.priority, lora=body.lora)
         self._body = body
         self._think = think
         self._request = body.asked()

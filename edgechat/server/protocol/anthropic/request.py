@@ -17,6 +17,7 @@ from edgechat.server.protocol.anthropic.blocks import (
     ignored_blocks,
     messages_of,
 )
+from edgechat.server.protocol.lora import Lora
 from edgechat.server.protocol.openai.generation import Model, Stop, Tokens, limit
 from edgechat.server.protocol.schemas import SchemaText, answer_schema, errors_about, tool_of
 from edgechat.server.protocol.strictness import Echoed, no_effect
@@ -153,6 +154,7 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
         Priority | None,
         Meta(description="Extension: background requests run only while nothing else is waiting."),
     ] = None
+    lora: Lora = None
     metadata: Annotated[dict[str, Any] | None, no_effect("Ignored: nothing is stored.")] = None
     service_tier: Annotated[str | None, no_effect("Ignored: there is one tier.", "auto", "standard_only")] = (
         None

@@ -45,6 +45,7 @@ class ChoiceAnswers(Answers, Generic[Part]):
             streams=body.stream,
             priority=body.priority,
             n_choices=body.n_choices * prompts,
+            lora=body.lora,
         )
         self._id = f"{self.kind}-{secrets.token_hex(12)}"
         self._created = int(time.time())

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from edgechat.engine.types import Priority, Sampling
 from edgechat.server.http.refusal import Refusal
+from edgechat.server.protocol.lora import Lora
 from edgechat.server.protocol.strictness import no_effect
 from edgechat.settings import SamplingDefaults
 
@@ -123,6 +124,7 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
         Priority | None,
         Meta(description="Extension: background requests run only while nothing else is waiting."),
     ] = None
+    lora: Lora = None
 
     @property
     def n_choices(self) -> int:

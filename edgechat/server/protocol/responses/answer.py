@@ -219,7 +219,7 @@ class ResponseAnswers(OneAnswer[Told]):
 
         keep: stores the response; None if it is not to be stored. Raises Refusal.
         """
-        super().__init__(model=body.model, streams=body.stream, priority=body.priority)
+        super().__init__(model=body.model, streams=body.stream, priority=body.priority, lora=body.lora)
         self._body = body
         self._think = think
         self._tools: Toolbox = toolbox_of(body.tools or ())

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from edgechat.engine.tool_calls.tools import check_choice
 from edgechat.engine.types import ChatRequest, Priority, Sampling, Tool
 from edgechat.server.http.refusal import Refusal
+from edgechat.server.protocol.lora import Lora
 from edgechat.server.protocol.openai.generation import Labels, Model, Seed, Tokens, seed_of
 from edgechat.server.protocol.responses.items import NOTHING, Earlier, ignored_items, messages_of
 from edgechat.server.protocol.responses.tools import Toolbox, ToolName, ignored_tools
@@ -201,6 +202,7 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
         Priority | None,
         Meta(description="Extension: background requests run only while nothing else is waiting."),
     ] = None
+    lora: Lora = None
     background: Annotated[
         Literal[False] | None, Meta(description="Only false is accepted: the client waits for the response.")
     ] = None

@@ -1,0 +1,120 @@
+"""The adapters on this machine: GGUF files among the models, and folders that PEFT has saved."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgechat.base.errors import ModelFileError, NotAnAdapter
+from edgechat.base.text import one_line
+from edgechat.models.adapters.peft import read_config
+from edgechat.models.adapters.reading import KIND, MAX_BYTES
+from edgechat.models.adapters.use import CONFIG, WEIGHTS, AdapterUse, parse_scaled
+from edgechat.models.formats.gguf import read_header
+from edgechat.models.local.inventory import inventory
+from edgechat.models.local.locations import Place
+from edgechat.models.local.scan import Skipped
+from edgechat.models.local.stores import peft_folders
+
+_START = 1 << 16
+"""Bytes of a file in which its type is stated, among the first entries."""
+_STATED = b"general.type" + struct.pack("<IQ", 8, len(KIND)) + KIND.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterDetails:
+    """What an adapter's files say of it; empty where they do not."""
+
+    base: str = ""
+    """The name of the model that it was trained for."""
+    architecture: str = ""
+    rank: int = 0
+    damage: str = ""
+    """Why it cannot be read; a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalAdapter:
+    """An adapter on this machine."""
+
+    name: str
+    path: Path
+    size: int
+    place: Place
+    other_names: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> set[str]:
+        """All that it may be called, in lower case."""
+        return {name.casefold() for name in (self.name, *self.other_names)}
+
+    def details(self) -> AdapterDetails:
+        """Read what its files say of it."""
+        try:
+            if self.path.is_dir():
+                config = read_config(self.path)
+                return AdapterDetails(config.base_model_name_or_path or "", "", config.r)
+            header = read_header(self.path)
+        except (ModelFileError, NotAnAdapter) as error:
+            return AdapterDetails(damage=error.message)
+        bases = map(header.text, ("general.base_model.0.repo_url", "general.base_model.0.name"))
+        base = next(filter(None, bases), "").removeprefix("https://huggingface.co/")
+        ranks = [tensor.shape[0] for tensor in header.tensors if tensor.name.endswith(".lora_b")]
+        return AdapterDetails(base, header.text("general.architecture") or "", max(ranks, default=0))
+
+
+def states_adapter(path: Path) -> bool:
+    """Say whether a file is a GGUF that says that it is an adapter, without reading its header."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(_START)
+    except OSError:
+        return False
+    return start.startswith(b"GGUF") and _STATED in start
+
+
+def local_adapters() -> list[LocalAdapter]:
+    """Return the adapters in the places where models are, by name. Raises SettingsError."""
+    found = [
+        LocalAdapter(
+            one.name, one.path, one.size, one.place, tuple(filter(None, (one.full_name, one.found.repo)))
+        )
+        for one in inventory().models
+        if one.found.format == "gguf" and one.size <= MAX_BYTES and states_adapter(one.path)
+    ]
+    found += (LocalAdapter(*one) for one in peft_folders(Skipped()))
+    return sorted(found, key=lambda one: one.name.casefold())
+
+
+def find_adapter(name: str) -> LocalAdapter:
+    """Return the adapter that a name or path means. Raises NotAnAdapter."""
+    path = Path(os.path.abspath(os.path.expanduser(name)))
+    if name.strip() and os.path.exists(path):  # False for names that no file can have
+        files = [path / file for file in (CONFIG, WEIGHTS)] if path.is_dir() else [path]
+        size = sum(file.stat().st_size for file in files if file.exists())
+        return LocalAdapter(path.name.removesuffix(".gguf"), path, size, Place.ELSEWHERE)
+    known = local_adapters()
+    wanted = name.strip().casefold().removesuffix(".gguf")
+    for adapter in known:
+        if wanted in adapter.names:
+            return adapter
+    near = difflib.get_close_matches(wanted, [one.name for one in known], n=2)
+    raise NotAnAdapter(
+        f"There is no adapter {one_line(name, 80)!r}: neither a file or folder, nor one of `edgechat list`.",
+        hint=f"Did you mean {' or '.join(near)}?" if near else "To download one: edgechat pull OWNER/NAME",
+    )
+
+
+def adapter_uses(texts: Sequence[str]) -> tuple[AdapterUse, ...]:
+    """Return what texts like FILE or NAME:SCALE mean. Raises NotAnAdapter."""
+    return tuple(_uses(texts))
+
+
+def _uses(texts: Sequence[str]) -> Iterator[AdapterUse]:
+    for text in texts:
+        name, scale = parse_scaled(text)
+        yield AdapterUse(str(find_adapter(name).path), scale)

@@ -1,0 +1,67 @@
+"""Adapter repositories on the hub: what is to be downloaded of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgechat.models.adapters.reading import is_adapter
+from edgechat.models.adapters.use import CONFIG, WEIGHTS
+from edgechat.models.choices import RemoteFile, RepoListing, quant_label
+from edgechat.models.formats.quants import canonical
+from edgechat.models.hub.cache_layout import HubStore
+from edgechat.models.hub.listing import RemoteModel, list_repo
+from edgechat.models.hub.names import HubName
+
+_BEST = ("F16", "BF16", "Q8_0", "F32")
+"""Of several files the first of these is taken: an adapter is small, and F32 is seldom more exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteAdapter:
+    """An adapter on the hub."""
+
+    listing: RepoListing
+    files: tuple[RemoteFile, ...]
+
+    @property
+    def store(self) -> HubStore:
+        """The folder of its repository in the cache."""
+        return HubStore(self.listing)
+
+    @property
+    def missing(self) -> tuple[RemoteFile, ...]:
+        """Those of its files that are not on this machine."""
+        return tuple(file for file in self.files if not self.store.is_here(file))
+
+    @property
+    def path(self) -> Path:
+        """Where it is, or will be: a GGUF file, or a folder of PEFT's."""
+        first = self.store.path(self.files[0])
+        return first if len(self.files) == 1 else first.parent
+
+
+def remote_adapter(name: HubName, quant: str | None = None) -> RemoteAdapter | None:
+    """Return the adapter of a repository, if it is one of adapters. Asks the hub; raises HubError.
+
+    quant: of a GGUF file, as its name says.
+    """
+    listing = list_repo(name.repo, name.revision)
+    by_name = {file.name: file for file in listing.files}
+    ggufs = [file for file in listing.files if file.name.lower().endswith(".gguf") and file.size > 0]
+    if name.file is not None:
+        ggufs = [file for file in ggufs if file.name == name.file]
+    if quant is not None:
+        ggufs = [file for file in ggufs if quant_label(file.name) == canonical(quant)]
+    if ggufs:
+        best = min(ggufs, key=lambda file: (_rank(file), file.name))
+        header = RemoteModel(listing, ()).companion(best)
+        return RemoteAdapter(listing, (best,)) if is_adapter(header) else None
+    if CONFIG in by_name and WEIGHTS in by_name:
+        return RemoteAdapter(listing, (by_name[CONFIG], by_name[WEIGHTS]))
+    return None
+
+
+def _rank(file: RemoteFile) -> int:
+    label = quant_label(file.name)
+    return _BEST.index(label) if label in _BEST else len(_BEST)

@@ -1,0 +1,171 @@
+"""Reading an adapter and checking it against its model, before native code does.
+
+llama.cpp asserts much of what it reads, which ends the process, and lets shapes pass that fail later, inside
+a graph. So every tensor is compared here with the one that it changes:
+
+    W [n_in, n_out]      lora_a [n_in, rank], lora_b [rank, n_out]       in ggml's order
+    token_embd.weight    lora_a [rank, n_vocab], lora_b [rank, n_embd]   its rows are looked up
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgechat.base.errors import NotAnAdapter
+from edgechat.models.formats.header import ModelHeader, ModelTensor
+from edgechat.models.formats.limits import show
+from edgechat.models.formats.quants import GgmlType
+
+KIND = "adapter"
+"""What `general.type` of the metadata says."""
+EMBEDDING = "token_embd.weight"
+INVOCATION = "adapter.alora.invocation_tokens"
+MAX_BYTES = 8 << 30
+MAX_ALPHA = 1e6
+_TYPES = (GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.Q8_0)
+_LAYER = re.compile(r"blk\.(\d+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter that fits a model."""
+
+    path: Path
+    """The GGUF file; of a PEFT folder what it was converted to."""
+    header: ModelHeader
+    pairs: dict[str, tuple[ModelTensor, ModelTensor]]
+    """lora_a and lora_b, by the name of the tensor that they change."""
+
+    @property
+    def rank(self) -> int:
+        """The largest of its ranks."""
+        return max(map(_rank, self.pairs.values()))
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that it takes in memory."""
+        return sum(n for _, _, n in self.parts())
+
+    @property
+    def widest(self) -> int:
+        """Values that a token has behind the widest of the tensors that it changes."""
+        return max(b.shape[1] for _, b in self.pairs.values())
+
+    def parts(self) -> list[tuple[str, int | None, int]]:
+        """Return each changed tensor, its layer (None: of none), and the bytes that change it."""
+        layers = {name: _LAYER.match(name) for name in self.pairs}
+        return [
+            (name, int(match[1]) if (match := layers[name]) else None, a.n_bytes + b.n_bytes)
+            for name, (a, b) in self.pairs.items()
+        ]
+
+
+def is_adapter(header: ModelHeader) -> bool:
+    """Say whether a GGUF file says that it is an adapter."""
+    return header.text("general.type") == KIND
+
+
+def checked_pairs(header: ModelHeader, model: ModelHeader) -> dict[str, tuple[ModelTensor, ModelTensor]]:
+    """Return the pairs of an adapter's header, all of which fit the model. Raises NotAnAdapter."""
+    _check_metadata(header, model)
+    pairs = _pairs(header)
+    tensors = {tensor.name: tensor for tensor in model.tensors}
+    for name, pair in pairs.items():
+        if name not in tensors:
+            raise _unfit(header, model, f"it changes {show(name)}, which that does not have")
+        _check_shapes(header, model, name, pair, tensors[name])
+    return pairs
+
+
+def _check_metadata(header: ModelHeader, model: ModelHeader) -> None:
+    if model.format != "gguf":
+        raise NotAnAdapter(
+            f"{model.path} is an MLX model, which takes no LoRA adapters.",
+            hint="Use the model as a GGUF file.",
+        )
+    if model.makes_embeddings:
+        raise NotAnAdapter(f"{model.path} makes embeddings: such models take no LoRA adapters here.")
+    if not is_adapter(header):
+        raise NotAnAdapter(
+            f"{header.path} is not a LoRA adapter.",
+            hint="To chat with a model, name it instead of the adapter.",
+        )
+    if header.text("adapter.type") != "lora":
+        raise NotAnAdapter(f"{header.path} is an adapter of another kind than LoRA.")
+    if INVOCATION in header.metadata:
+        raise NotAnAdapter(
+            f"{header.path} is an activated adapter (aLoRA), which applies to a part of the prompt only; "
+            "edgechat supports plain LoRA adapters.",
+        )
+    if header.text("general.architecture") != model.architecture:
+        theirs = show(str(header.metadata.get("general.architecture")))
+        raise _unfit(header, model, f"it is for the architecture {theirs}, not {show(model.architecture)}")
+    alpha = header.metadata.get("adapter.lora.alpha", 0.0)
+    is_float = header.types.get("adapter.lora.alpha", "float32") == "float32"
+    if not is_float or not isinstance(alpha, float) or not abs(alpha) <= MAX_ALPHA:
+        raise _damaged(header, "its alpha is not a number in a sensible range")
+
+
+def _pairs(header: ModelHeader) -> dict[str, tuple[ModelTensor, ModelTensor]]:
+    if header.file_size > MAX_BYTES:
+        raise _damaged(header, f"it has {header.file_size} bytes; the limit is {MAX_BYTES}")
+    halves: tuple[dict[str, ModelTensor], dict[str, ModelTensor]] = ({}, {})
+    for tensor in header.tensors:
+        base, _, suffix = tensor.name.rpartition(".")
+        if suffix in ("lora_a", "lora_b"):
+            halves[suffix == "lora_b"][base] = tensor
+        elif not tensor.name.endswith("_norm.weight"):  # which llama.cpp does not apply
+            raise _damaged(header, f"its tensor {show(tensor.name)} is no part of a LoRA adapter")
+    first, second = halves
+    if lone := first.keys() ^ second.keys():
+        raise _damaged(header, f"of {show(min(lone))} it has only one of lora_a and lora_b")
+    if not first:
+        raise _damaged(header, "it changes nothing")
+    return {name: (a, second[name]) for name, a in first.items()}
+
+
+def _check_shapes(
+    header: ModelHeader,
+    model: ModelHeader,
+    name: str,
+    pair: tuple[ModelTensor, ModelTensor],
+    weight: ModelTensor,
+) -> None:
+    (n_in, n_out, *more), rank = _padded(weight.shape), _rank(pair)
+    a, b = (_padded(tensor.shape) for tensor in pair)
+    fitting = (n_in, rank, *more), (rank, n_out, *more)
+    if name == EMBEDDING:
+        fitting = (rank, n_out, *more), (rank, n_in, *more)
+    if (a, b) != fitting or len(weight.shape) < 2:
+        raise _unfit(
+            header,
+            model,
+            f"its shapes {list(pair[0].shape)} and {list(pair[1].shape)} do not fit {show(name)} "
+            f"{list(weight.shape)}",
+        )
+    if not 0 < rank <= max(n_in, n_out):
+        raise _damaged(header, f"its rank of {rank} for {show(name)} is not possible")
+    for tensor in pair:
+        if tensor.type not in _TYPES:
+            raise _damaged(header, f"its tensor {show(tensor.name)} is in {tensor.type.name}")
+
+
+def _rank(pair: tuple[ModelTensor, ModelTensor]) -> int:
+    return _padded(pair[1].shape)[0]
+
+
+def _padded(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape, 1, 1, 1, 1)[:4]
+
+
+def _unfit(header: ModelHeader, model: ModelHeader, why: str) -> NotAnAdapter:
+    return NotAnAdapter(
+        f"The adapter {header.path} does not fit {model.path}: {why}.",
+        hint="Use it with the model that it was trained for.",
+    )
+
+
+def _damaged(header: ModelHeader, why: str) -> NotAnAdapter:
+    return NotAnAdapter(f"{header.path} is not a valid LoRA adapter: {why}.", hint="Use another copy of it.")
