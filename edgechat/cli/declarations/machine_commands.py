@@ -254,7 +254,7 @@ def bench(
         from edgechat.cli.bench.quality.measuring import QualityRequest
         from edgechat.cli.output.quantities import cache_types
 
-        for option, given in (("--against", against), ("--text", text)):
+        for option, given in (("--against", against), ("--text", text), ("--save-base", save_base)):
             if base_file is not None and given is not None:
                 raise typer.BadParameter("cannot be used together with --base-file", param_hint=option)
         wish = QualityRequest(

@@ -7,6 +7,7 @@ for each chunk, rows of 16-bit numbers for the tokens that are scored: see `dive
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from edgechat.base.errors import BadRequest, DiskError
 from edgechat.base.paths import UNFINISHED
+from edgechat.base.text import mebibytes
 from edgechat.cli.bench.quality.divergence import Codes, row_codes
 
 _MAGIC = b"_logits_"
@@ -69,12 +71,24 @@ class BaseFileWriter:
         """Begin. tokens: [n_chunks, n_ctx]. Raises DiskError."""
         self._path, self._part = path, path.with_name(f"{UNFINISHED}{path.name}")
         n_chunks, n_ctx = tokens.shape
+        self._check_disk(file_bytes(n_ctx, n_vocab, n_chunks))
         header = np.array([n_ctx, n_vocab, n_chunks], "<i4").tobytes()
         try:
             self._file = self._part.open("wb")
             self._file.write(_MAGIC + header + tokens.astype("<i4").tobytes())
         except OSError as error:
             raise self._error(error) from error
+
+    def _check_disk(self, size: int) -> None:
+        try:
+            free = shutil.disk_usage(self._path.absolute().parent).free
+        except OSError as error:
+            raise self._error(error) from error
+        if size > free:
+            raise DiskError(
+                f"{self._path.name} would take {mebibytes(size)}, and {mebibytes(free)} are free.",
+                hint="Score fewer chunks, for example --chunks 16.",
+            )
 
     def write(self, rows: Codes) -> None:
         """Append rows. Raises DiskError."""

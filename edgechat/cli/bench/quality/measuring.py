@@ -63,6 +63,8 @@ class MeasuredModel:
 class QualityReport:
     """Everything that was measured: the base first, then from large to small."""
 
+    title: str
+    """What the models have in common."""
     models: tuple[MeasuredModel, ...]
     n_ctx: int
     n_chunks: int
@@ -141,6 +143,7 @@ def _measure(request: QualityRequest, tell: Callable[[str], None]) -> QualityRep
         _correct_plans(base, measured_models)
     chosen = _chosen(request)
     return QualityReport(
+        title=", ".join(dict.fromkeys(one.title for one in selection.others)),
         models=tuple(
             replace(one, is_chosen=chosen == (one.model.plan.model_path, one.model.plan.cache_type))
             for one in measured_models

@@ -67,7 +67,7 @@ def check(path: Path) -> None:
 def draw(report: QualityReport, path: Path) -> None:
     """Write a picture of the kind that the name ends with. Raises NotDrawn."""
     whole = figure_of()
-    whole.suptitle(_title(report))
+    whole.suptitle(report.title)
     for axes, (_, label, value, sign) in zip(whole.subplots(1, 2, sharey=True), AXES, strict=True):
         on_front = front(report.models, value, sign)
         axes.plot(
@@ -129,8 +129,3 @@ def _ordinate(report: QualityReport) -> str:
     if report.base is None:
         return "Perplexity"
     return f"Divergence from {report.base} in nats"
-
-
-def _title(report: QualityReport) -> str:
-    model = report.models[0].model.model
-    return model.entry.name if model.entry else model.name

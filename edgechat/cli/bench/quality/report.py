@@ -12,14 +12,16 @@ With --json, one object is printed:
 
 from __future__ import annotations
 
+import math
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from edgechat.base.text import figure, flat, mebibytes
+from edgechat.base.text import figure, flat, mebibytes, printable
 from edgechat.cli.bench.quality import plot
 from edgechat.cli.bench.quality.divergence import Estimate
 from edgechat.cli.bench.quality.measuring import (
@@ -28,7 +30,7 @@ from edgechat.cli.bench.quality.measuring import (
     QualityRequest,
     measure_quality,
 )
-from edgechat.cli.output.layout import sheet, styled, table
+from edgechat.cli.output.layout import WIDTH, sheet, styled, table
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import note, print_json
 
@@ -48,7 +50,7 @@ def run(request: QualityRequest, *, plot_file: Path | None, json: bool) -> None:
     if json:
         print_json(_object(report))
     else:
-        print(sheet(_rows(report), bold=styled(sys.stdout), width=10))
+        print(_sheet(report))
     if plot_file == _TERMINAL and not json:
         print(f"\n{plot.text(report)}")
     elif plot_file is not None:
@@ -57,30 +59,28 @@ def run(request: QualityRequest, *, plot_file: Path | None, json: bool) -> None:
             print(f"\nPlot written to {flat(str(plot_file))}")
 
 
-def _rows(report: QualityReport) -> Iterator[tuple[str, str]]:
-    first = report.models[0]
-    yield "Model", first.model.model.entry.name if first.model.model.entry else first.model.model.name
-    n_tokens = f"{first.figures.n_tokens:,} tokens in {report.n_chunks} chunks of {report.n_ctx}"
-    yield "Text", f"{n_tokens}, the second half of each scored"
-    if report.base is not None:
-        yield "Base", report.base
-    yield "", ""
-    yield "Quality", "\n".join(f"  {line}" for line in table(_table(report)).splitlines())
-    yield "", ""
+def _sheet(report: QualityReport) -> str:
+    head = sheet(_head(report), bold=styled(sys.stdout), width=7)
+    notes = "\n".join(line for text in _notes(report) for line in textwrap.wrap(text, WIDTH))
+    return f"{head}\n\n{printable(table(_table(report)))}\n\n{notes}"
+
+
+def _head(report: QualityReport) -> Iterator[tuple[str, str]]:
+    yield "Model", report.title
+    n_tokens = f"{report.models[0].figures.n_tokens:,}"
+    yield "Text", f"{report.n_chunks} chunks of {report.n_ctx} tokens; {n_tokens}, of second halves, scored"
+
+
+def _notes(report: QualityReport) -> Iterator[str]:
     if report.base is None:
-        yield (
-            "",
-            (
-                "Nothing was compared: what a quantization loses shows beside a more exact file of the "
-                "same model. Download one (edgechat pull MODEL:Q8_0), or name one with --against."
-            ),
-        )
+        yield "Nothing was compared: what a quantization loses shows beside a more exact file of the same model. "
+        yield "Download one (edgechat pull MODEL:Q8_0), or name one with --against."
         return
-    yield "", "Divergence: how far predictions are from the base's, in nats per token; 0 is no loss."
+    yield f"Divergence: how far predictions are from {report.base}'s, in nats per token; 0 is no loss."
     if any(one.is_chosen for one in report.models):
-        yield "", "* is what this machine would run."
+        yield "*: what this machine would run."
     if len(report.models) > 2:
-        yield "", "Front: nothing that loses less is as small (size), or as fast (speed)."
+        yield "Front: no other one that is as small (size), or as fast (speed), loses less."
 
 
 def _table(report: QualityReport) -> list[tuple[str, ...]]:
@@ -113,12 +113,11 @@ def _table(report: QualityReport) -> list[tuple[str, ...]]:
 
 
 def with_error(estimate: Estimate) -> str:
-    """Return a figure with its error to two digits: '0.0312 ± 0.0004'."""
+    """Return a figure with its error to two digits: '0.03124 ± 0.00041'."""
     if not estimate.error > 0:
         return figure(estimate.value)
-    text = f"{estimate.error:.1g}"
-    digits = len(f"{float(text):.10f}".rstrip("0").partition(".")[2])
-    return f"{estimate.value:.{digits}f} ± {float(text):.{digits}f}"
+    digits = max(0, 1 - math.floor(math.log10(estimate.error)))
+    return f"{estimate.value:.{digits}f} ± {estimate.error:.{digits}f}"
 
 
 def report_fronts(report: QualityReport) -> dict[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,14 @@ class Candidate:
     """What tells its file from the others': 'Q4_K_M'."""
 
     @property
+    def title(self) -> str:
+        """What to call the model, whatever its quantization."""
+        if self.model.entry is not None:
+            return self.model.entry.name
+        quant = re.escape(self.model.quant or "")
+        return re.sub(f"[-_.:]{quant}$", "", self.model.name, flags=re.IGNORECASE) or self.model.name
+
+    @property
     def label(self) -> str:
         """What to call it: 'Q4_K_M', 'Q4_K_M, KV in q8_0'."""
         cache = self.plan.cache_type
@@ -67,7 +76,7 @@ def select(
 ) -> Selection:
     """Return the models that the names mean, the base chosen by `against`, else the most exact one.
 
-    Raises ModelNotFound and what `prepare` raises.
+    Raises ModelNotFound, BadRequest, and what `prepare` raises.
     """
     models = _models(names, request)
     base = None
@@ -76,7 +85,8 @@ def select(
     if against is None and base is not None and [base] == models and not cache_types:
         base = None  # there is nothing to compare it with
 
-    quants = Counter(model.quant for model in {*models, *filter(None, [base])})
+    files = {model.path: model.quant for model in (*models, *filter(None, [base]))}
+    quants = Counter(files.values())
 
     def planned(model: LocalModel, cache: CacheType) -> Candidate:
         name = model.quant if model.quant and quants[model.quant] == 1 else model.name
@@ -88,6 +98,10 @@ def select(
         for model in models
         if cache != "f16" or base is None or model.path != base.path
     ]
+    if not others:
+        raise BadRequest(
+            f"{models[0].name} is to be compared with itself.", hint="Name another file with --against."
+        )
     return Selection(planned(base, "f16") if base is not None else None, tuple(others))
 
 
@@ -193,7 +207,7 @@ def groups(selection: Selection, *, anyway: bool) -> list[list[Candidate]]:
                 "--base-file FILE. Or force it: --load-anyway.",
             )
         together.append([*base, one])
-    return together or [base]
+    return together
 
 
 def _excess(models: Sequence[Candidate]) -> int:
