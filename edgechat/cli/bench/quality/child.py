@@ -7,6 +7,7 @@ is computed in calls of up to n_batch tokens, so that no more logits are in memo
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -129,6 +130,7 @@ class _Scoring:
             if not one.file.tokens_per_second:
                 tell(f"measuring the speed of {one.model.label}")
                 one.file.begin(_decode_speed(one.backend, self._chunks[0]))
+        tell("scoring")
         began = time.perf_counter()
         todo = [at for at in range(len(self._chunks)) if self._missing(at)]
         for n_done, at in enumerate(todo, 1):
@@ -167,7 +169,7 @@ class _Scoring:
                 if n_scored <= 0:
                     continue
                 if at == 0 and self._writer is not None:
-                    self._writer.write(coded(rows))
+                    self._writer.write(coded(rows, self._pool))
                 rows = rows[:, : self._width]
                 parts[at].append(token_scores(rows, targets, base, self._pool))
                 if self._task.has_base and at == 0:
@@ -211,7 +213,7 @@ def _decode_speed(backend: Backend, tokens: Tokens) -> float:
         return time.perf_counter() - began
 
     decode(depth)  # the first single token may allocate
-    return count / sum(decode(depth + 1 + at) for at in range(count))
+    return 1 / statistics.median(decode(depth + 1 + at) for at in range(count))
 
 
 def main() -> None:

@@ -1,14 +1,4 @@
-"""`edgechat bench --quality`: what quantizations lose, as a table, a plot and JSON.
-
-With --json, one object is printed:
-
-    context, chunks, tokens      tokens of a chunk, their number, and the scored tokens of all
-    base                         what was compared with, or null
-    models            a list: model, path, quant, cache_type, backend, bytes, tokens_per_second, is_base,
-                      is_chosen, on_front (of "size" and "speed"), perplexity, and divergence or null:
-                      mean, median, tail (99.9 %), same_top, log_ratio, base_perplexity.
-                      Figures have a value and an error; divergences are in nats.
-"""
+"""What quantizations lose, as a table, a plot and JSON; edgechat.cli.commands.bench describes the JSON."""
 
 from __future__ import annotations
 
@@ -73,8 +63,10 @@ def _head(report: QualityReport) -> Iterator[tuple[str, str]]:
 
 def _notes(report: QualityReport) -> Iterator[str]:
     if report.base is None:
-        yield "Nothing was compared: what a quantization loses shows beside a more exact file of the same model. "
-        yield "Download one (edgechat pull MODEL:Q8_0), or name one with --against."
+        yield (
+            "Nothing was compared: what a quantization loses shows beside a more exact file of the same "
+            "model. Download one (edgechat pull MODEL:Q8_0), or name one with --against."
+        )
         return
     yield f"Divergence: how far predictions are from {report.base}'s, in nats per token; 0 is no loss."
     if any(one.is_chosen for one in report.models):

@@ -23,6 +23,7 @@ from edgechat.cli.bench.quality.divergence import (
 )
 
 N, N_VOCAB = 37, 1501
+POOL = ThreadPoolExecutor(2)
 
 
 @pytest.fixture(params=[0.02, 0.3, 3.0], ids=["near", "like Q4", "far"])
@@ -87,7 +88,7 @@ def coded_by_loops(row: Floats) -> list[int]:
 
 def test_a_base_file_has_the_rows_of_llama_cpp(pair: tuple[Floats, Floats]) -> None:
     logits = pair[0][:3]
-    rows = coded(logits)
+    rows = coded(logits, POOL)
     assert rows.shape == (3, HEAD + N_VOCAB + 1)  # made even
     for row, own in zip(logits, rows[:, : HEAD + N_VOCAB], strict=True):
         assert np.abs(np.array(coded_by_loops(row)[HEAD:]) - own[HEAD:].astype(int)).max() <= 1
@@ -99,7 +100,7 @@ def test_a_base_file_has_the_rows_of_llama_cpp(pair: tuple[Floats, Floats]) -> N
 
 
 def test_equal_logits_are_coded_without_dividing_by_nothing() -> None:
-    rows = coded(np.full((2, 10), 3.5, np.float32))
+    rows = coded(np.full((2, 10), 3.5, np.float32), POOL)
     np.testing.assert_allclose(decoded(rows, 10), np.log(0.1), rtol=1e-6)
 
 
@@ -115,7 +116,7 @@ def kld_by_loops(row: Floats, logits: Floats) -> float:
 
 def test_scores_against_a_base_file_are_llama_cpps(pair: tuple[Floats, Floats]) -> None:
     base, logits = pair
-    rows = coded(base)
+    rows = coded(base, POOL)
     logs = decoded(rows, N_VOCAB)
     with ThreadPoolExecutor(1) as pool:
         scores = token_scores(logits, targets(), rows, pool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from edgechat.cli.bench.quality.score_file import ScoreFile, drop_oldest, score_
 from edgechat.cli.bench.quality.text import read_text, shipped_text
 
 N_CTX, N_VOCAB, N_CHUNKS = 16, 33, 3
+POOL = ThreadPoolExecutor(1)
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def base(tmp_path: Path) -> Path:
     tokens = random.integers(0, N_VOCAB, (N_CHUNKS, N_CTX)).astype(np.int32)
     writer = BaseFileWriter(tmp_path / "base", tokens, N_VOCAB)
     for _ in range(N_CHUNKS):
-        writer.write(coded(random.normal(0, 3, (scored(N_CTX), N_VOCAB)).astype(np.float32)))
+        writer.write(coded(random.normal(0, 3, (scored(N_CTX), N_VOCAB)).astype(np.float32), POOL))
     assert not (tmp_path / "base").exists()
     writer.finish()
     return tmp_path / "base"
@@ -36,7 +38,7 @@ def test_a_base_file_is_read_as_it_was_written(base: Path) -> None:
     random = np.random.default_rng(1)
     assert (found.tokens == random.integers(0, N_VOCAB, (N_CHUNKS, N_CTX))).all()
     for chunk in range(N_CHUNKS):
-        rows = coded(random.normal(0, 3, (scored(N_CTX), N_VOCAB)).astype(np.float32))
+        rows = coded(random.normal(0, 3, (scored(N_CTX), N_VOCAB)).astype(np.float32), POOL)
         assert (found.rows(chunk, 0, scored(N_CTX)) == rows).all()
         assert (found.rows(chunk, 2, 3) == rows[2:5]).all()
 
