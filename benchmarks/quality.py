@@ -4,8 +4,8 @@
 
 Both score the same chunks of the text that ships with the same threads: first the perplexity of MODEL, then
 its divergence from BASE by a base file that llama-perplexity has written. Seconds are those from the first
-chunk to the last result, without loading. LLAMA_BIN is a folder with llama-perplexity. The figures of both
-are compared, too.
+chunk to the last result, without loading; those of the processors, too, which say more on a busy machine.
+LLAMA_BIN is a folder with llama-perplexity. The figures of both are compared as well.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import statistics
 import subprocess
 import tempfile
 import time
 from pathlib import Path
+
+import psutil
 
 from edgechat.cli.bench.asking import ask
 from edgechat.cli.bench.quality.base_file import scored
@@ -30,12 +33,33 @@ from edgechat.planner.plan import LoadPlan
 THREADS = os.cpu_count() or 1
 
 
+class Stopwatch:
+    """The time that a child process takes from `start` until it has been waited for."""
+
+    def __init__(self) -> None:
+        self._others = _children_cpu()
+        self._began = self._cpu = 0.0
+
+    def start(self) -> None:
+        (child,) = psutil.Process().children()
+        self._began, self._cpu = time.perf_counter(), sum(child.cpu_times()[:2])
+
+    def stop(self) -> tuple[float, float]:
+        """Return the seconds, and those of the processors."""
+        return time.perf_counter() - self._began, _children_cpu() - self._others - self._cpu
+
+
+def _children_cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def theirs(
     program: Path, model: Path, text: Path, n_ctx: int, n_chunks: int, *more: str
-) -> tuple[float, str]:
-    """Return the seconds that llama-perplexity takes from the first chunk on, and what it says."""
+) -> tuple[tuple[float, float], str]:
+    """Return the time that llama-perplexity takes from the first chunk on, and what it says."""
     command = [program, "-m", model, "-f", text, "-c", n_ctx, "--chunks", n_chunks, "-t", THREADS, *more]
-    said, began, ended = "", 0.0, 0.0
+    said, watch = "", Stopwatch()
     with subprocess.Popen(
         [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as process:
@@ -43,17 +67,15 @@ def theirs(
         for line in process.stdout:
             said += line
             if "n_seq=" in line:
-                began = time.perf_counter()
-            if began and not ended and ("Final estimate" in line or "Same top p" in line):
-                ended = time.perf_counter()
+                watch.start()
     assert process.returncode == 0, said
-    return (ended or time.perf_counter()) - began, said
+    return watch.stop(), said
 
 
 def ours(
     model: Path, folder: Path, n_ctx: int, n_chunks: int, base_file: str = ""
-) -> tuple[float, ScoreFile]:
-    """Return the seconds that edgechat takes from the first chunk on, and the scores."""
+) -> tuple[tuple[float, float], ScoreFile]:
+    """Return the time that edgechat takes from the first chunk on, and the scores."""
     n_batch = min(n_ctx, 512)
     plan = LoadPlan(
         model_path=str(model),
@@ -75,15 +97,14 @@ def ours(
         models=(ScoredModel(model.stem, plan, str(path)),),
         base_file=base_file,
     )
-    began = 0.0
+    watch = Stopwatch()
 
     def tell(said: str) -> None:
-        nonlocal began
         if said == "scoring":
-            began = time.perf_counter()
+            watch.start()
 
     ask("quality", task, ScoringAnswer, tell, "")
-    return time.perf_counter() - began, file
+    return watch.stop(), file
 
 
 def _number(said: str, label: str) -> float:
@@ -123,15 +144,16 @@ def main() -> None:
                         runs[who], file = ours(
                             options.model, folder, n_ctx, n_chunks, str(base) if more else ""
                         )
-                ratios.append(runs["theirs"] / runs["ours"])
-                print(
-                    f"{kind}: edgechat {runs['ours']:.2f} s, llama-perplexity {runs['theirs']:.2f} s",
-                    flush=True,
-                )
+                (own, own_cpu), (their, their_cpu) = runs["ours"], runs["theirs"]
+                ratios.append((their / own, their_cpu / own_cpu))
+                both = f"edgechat {own:.2f} s ({own_cpu:.2f} of processors)"
+                print(f"{kind}: {both}, llama-perplexity {their:.2f} s ({their_cpu:.2f})", flush=True)
             figures = summary(file.scores(), compared=bool(more))
-            every = ", ".join(f"{ratio:.3f}" for ratio in sorted(ratios))
-            median = statistics.median(ratios)
-            print(f"{kind} per second, of llama-perplexity's: {median:.3f} (median; {every})")
+            for what, found in zip(
+                ("second", "second of processors"), zip(*ratios, strict=True), strict=True
+            ):
+                every = ", ".join(f"{ratio:.3f}" for ratio in sorted(found))
+                print(f"{kind} per {what}, of llama-perplexity's: {statistics.median(found):.3f} ({every})")
             if figures.divergence is None:
                 pairs = {"perplexity": (figures.perplexity.value, _number(said, "PPL"))}
             else:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from edgechat import settings
 from edgechat.base import paths
-from edgechat.base.errors import BadRequest, EdgechatError
+from edgechat.base.errors import BadRequest
 from edgechat.cli.bench.asking import ask
 from edgechat.cli.bench.quality.base_file import BaseFile, scored
 from edgechat.cli.bench.quality.divergence import TextFigures, summary
@@ -22,9 +23,13 @@ from edgechat.models import measured
 from edgechat.models.local.fingerprint import fingerprint_of
 from edgechat.models.quality import QualityClass, quality_class
 from edgechat.native.params import CacheType
-from edgechat.planner.estimate.calibration import build
-from edgechat.planner.prepare import prepare
-from edgechat.planner.request import PlanRequest
+from edgechat.planner.estimate.calibration import Calibration, build
+from edgechat.planner.estimate.dry_run import DryRun
+from edgechat.planner.machine import Machine, current_profile
+from edgechat.planner.placement.backends import runnable
+from edgechat.planner.ranking.candidates import of_local
+from edgechat.planner.ranking.ranking import choose, rate
+from edgechat.planner.request import PlanRequest, with_settings
 
 _CORRECTS = 1000
 """Scored tokens from which a measurement corrects what plans say."""
@@ -141,7 +146,7 @@ def _measure(request: QualityRequest, tell: Callable[[str], None]) -> QualityRep
         )
     if base is not None:
         _correct_plans(base, measured_models)
-    chosen = _chosen(request)
+    chosen = _chosen([one.model for one in measured_models], request.plan)
     return QualityReport(
         title=", ".join(dict.fromkeys(one.title for one in selection.others)),
         models=tuple(
@@ -189,12 +194,15 @@ def _correct_plans(base: Candidate, models: Sequence[MeasuredModel]) -> None:
             measured.keep(Path(plan.model_path), loss.mean.value, loss.mean.error, base.name, n_tokens)
 
 
-def _chosen(request: QualityRequest) -> tuple[str, str] | None:
-    """Return the file and the cache type that this machine would run; None where nothing fits."""
-    if len(request.names) > 1:
+def _chosen(models: Sequence[Candidate], request: PlanRequest) -> tuple[str, str] | None:
+    """Return the file and the cache type that this machine would run, where there is a choice that fits."""
+    files = [of_local(one.model) for one in models if one.plan.cache_type == "f16"]
+    if len(files) < 2:
         return None
-    try:
-        plan = prepare(request.names[0], request.plan)
-    except EdgechatError:
-        return None
-    return plan.model_path, plan.cache_type
+    request = with_settings(request, settings.load())
+    with DryRun() as dry:
+        machine = Machine(current_profile(dry), history=Calibration.read(), dry=dry)
+        files = runnable(files, machine.profile, request)
+        machine = machine.timed_for(file.header() for file in files)
+        first = choose((rate(file, machine, request) for file in files), request)
+    return (first.plan.model_path, first.plan.cache_type) if first is not None and first.plan else None
