@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -159,14 +159,14 @@ class _Scoring:
         for start, stop in self._calls():
             first_row = max(start, n_ctx // 2)
             n_scored = min(stop, n_ctx - 1) - first_row
-            targets = tokens[first_row + 1 : first_row + 1 + n_scored]
+            targets = tokens[first_row + 1 : first_row + 1 + max(0, n_scored)]
             base: Floats | Codes | None = None
-            if self._base_file is not None and n_scored > 0:
+            if self._base_file is not None and len(targets):
                 base = self._base_file.rows(chunk, first_row - n_ctx // 2, n_scored)
+            part = BatchPart(_SEQUENCE, start, fed[start:stop].tolist(), max(0, stop - first_row))
             for at, one in enumerate(models):
-                part = BatchPart(_SEQUENCE, start, fed[start:stop].tolist(), max(0, stop - first_row))
-                rows = one.backend.decode([part])[:n_scored] if n_scored > 0 else one.backend.decode([part])
-                if n_scored <= 0:
+                rows = one.backend.decode([part])[: len(targets)]
+                if not len(targets):  # before the middle, or the last token alone
                     continue
                 if at == 0 and self._writer is not None:
                     self._writer.write(coded(rows, self._pool))
@@ -218,5 +218,4 @@ def _decode_speed(backend: Backend, tokens: Tokens) -> float:
 
 def main() -> None:
     """Answer one QualityTask; end when the parent is gone."""
-    work: Callable[[QualityTask, Tell], Scored] = score
-    answer(QualityTask, work)
+    answer(QualityTask, score)

@@ -128,7 +128,9 @@ def _measure(request: QualityRequest, tell: Callable[[str], None]) -> QualityRep
             base_file=str(request.base_file or ""),
             save_base=str(request.save_base) if saves else "",
         )
-        answer: Scored = ask("quality", task, ScoringAnswer, tell, "Try --load-anyway with fewer models.")
+        answer: Scored = ask(
+            "quality", task, ScoringAnswer, tell, "Measure fewer models at once, or give a smaller --ctx."
+        )
         n_chunks = answer.n_chunks
     drop_oldest()
     compared = base is not None or base_file is not None

@@ -13,6 +13,7 @@ import msgspec
 
 from edgechat.base.errors import BadRequest, DoesNotFit, ModelNotFound
 from edgechat.base.text import mebibytes
+from edgechat.device import mlx
 from edgechat.models.formats.quants import canonical
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
@@ -108,19 +109,26 @@ def select(
 def _models(names: Sequence[str], request: PlanRequest) -> list[LocalModel]:
     wanted = FORMATS[request.backend] if request.backend else None
     found = {model.path: model for name in names for model in find_models(name)}
-    models = [model for model in found.values() if wanted in (None, model.found.format)]
+    models = [model for model in _usable(found.values()) if wanted in (None, model.found.format)]
     if not models:
         raise ModelNotFound(f"{names[0]} is not on this machine for {request.backend}.")
     return sorted(models, key=lambda model: -model.size)
+
+
+def _usable(models: Iterable[LocalModel]) -> list[LocalModel]:
+    """Leave out MLX models where MLX is missing, unless there is nothing else: then that is said."""
+    found = list(models)
+    usable = [model for model in found if model.found.format != "mlx" or not mlx.missing()]
+    return usable or found
 
 
 def _siblings(model: LocalModel) -> list[LocalModel]:
     """Return the files of the same model on this machine, as far as their names tell."""
     here = inventory()
     if model.entry is not None:
-        return here.of(model.entry)
+        return _usable(here.of(model.entry))
     if model.found.repo is not None:
-        return [other for other in here.models if other.found.repo == model.found.repo]
+        return _usable(other for other in here.models if other.found.repo == model.found.repo)
     if model.found.format == "mlx" or model.place is Place.OLLAMA:
         return []
     beside = (found_at(path) for path in sorted(model.path.parent.glob("*.gguf"))[:_CALL])

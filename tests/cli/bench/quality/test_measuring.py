@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import llama_cpp.llama_cpp as lib
@@ -24,13 +24,13 @@ from edgechat.cli.bench.asking import ask
 from edgechat.cli.bench.quality import measuring, plot, selection
 from edgechat.cli.bench.quality.base_file import BaseFile, file_bytes
 from edgechat.cli.bench.quality.child import score
-from edgechat.cli.bench.quality.divergence import KLD, TextFigures, summary, token_scores
+from edgechat.cli.bench.quality.divergence import KLD, TextFigures, summary
 from edgechat.cli.bench.quality.measuring import QualityReport, QualityRequest, measure_quality
 from edgechat.cli.bench.quality.score_file import ScoreFile
 from edgechat.cli.bench.quality.task import QualityTask, Scored, ScoredModel, ScoringAnswer
-from edgechat.cli.bench.quality.text import shipped_text
 from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.worker.worker import open_backend
+from edgechat.models.local.resolve import find_models
 from edgechat.models.quality import kl_divergence, loss_of_file
 from edgechat.native.params import CacheType
 from edgechat.planner.plan import LoadPlan
@@ -350,6 +350,16 @@ def test_a_lossy_base_corrects_nothing(folder: Path, text: Path) -> None:
     assert not loss_of_file("Q4_0", small).measured  # type: ignore[union-attr]
 
 
+def test_mlx_models_are_left_out_where_mlx_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here,) = find_models(str(folder / "small-Q4_0.gguf"))
+    other = replace(here, found=replace(here.found, format="mlx"))
+    monkeypatch.setattr(selection.mlx, "missing", lambda: "mlx")
+    assert selection._usable([here, other]) == [here]
+    assert selection._usable([other]) == [other]
+    monkeypatch.setattr(selection.mlx, "missing", lambda: "")
+    assert selection._usable([here, other]) == [here, other]
+
+
 def test_models_are_loaded_in_groups_that_fit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     request = PlanRequest(vision=False)
     names = [str(folder / f"small-{weights}.gguf") for weights in ("F32", "Q8_0", "Q4_0")]
@@ -479,16 +489,3 @@ def test_llama_perplexity_finds_the_same(kind: str, text: Path, tmp_path: Path) 
     # And llama.cpp reads what edgechat writes.
     theirs = by_llama_cpp("-m", small, *options, "--kl-divergence-base", own_file, "--kl-divergence")
     assert printed(theirs, "Mean    KLD")[0] == pytest.approx(loss.mean.value, rel=1e-3, abs=2e-6)
-
-
-def test_pools_of_threads_find_the_same() -> None:
-    rows = np.random.default_rng(4).normal(0, 3, (64, 5000)).astype(np.float32)
-    targets = np.arange(64, dtype=np.int32)
-    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(4) as four:
-        assert (
-            token_scores(rows, targets, rows[::-1], one) == token_scores(rows, targets, rows[::-1], four)
-        ).all()
-
-
-def test_the_shipped_text_is_there() -> None:
-    assert shipped_text().is_file()
