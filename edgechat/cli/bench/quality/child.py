@@ -136,7 +136,7 @@ class _Scoring:
         for n_done, at in enumerate(todo, 1):
             self._score_chunk(at)
             left = (time.perf_counter() - began) / n_done * (len(todo) - n_done)
-            tell(f"{self._figures()}: chunk {at + 1} of {len(self._chunks)}, {rough_seconds(left)} left")
+            tell(f"chunk {at + 1} of {len(self._chunks)}, {rough_seconds(left)} left: {self._figures()}")
         if self._writer is not None:
             self._writer.finish()
 

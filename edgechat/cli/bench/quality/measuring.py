@@ -101,37 +101,25 @@ def _measure(request: QualityRequest, tell: Callable[[str], None]) -> QualityRep
         has_base_file=base_file is not None,
     )
     base = selection.base
-    text = request.text or shipped_text()
-    depends: list[bytes | str] = [
-        str(n_ctx),
-        _file_hash(request.base_file) if request.base_file else _text_hash(text),
-    ]
+    text = (
+        _text_hash(request.text or shipped_text())
+        if request.base_file is None
+        else _file_hash(request.base_file)
+    )
+    depends = [str(n_ctx).encode(), text]
     of_base = [_identity(base)] if base is not None else []
 
     def scored_model(one: Candidate) -> ScoredModel:
         of = of_base if one is not base else []
         return ScoredModel(one.label, one.plan, str(score_path(*depends, _identity(one), *of)))
 
-    n_chunks = 0
-    for group in groups(selection, anyway=request.plan.anyway):
-        models = tuple(map(scored_model, group))
-        saves = request.save_base is not None and not n_chunks
-        if not saves and request.n_chunks and _is_kept(models, n_ctx, request.n_chunks):
-            n_chunks = request.n_chunks
-            continue
-        task = QualityTask(
-            text=str(text),
-            n_ctx=n_ctx,
-            n_chunks=request.n_chunks,
-            models=models,
-            has_base=base is not None,
-            base_file=str(request.base_file or ""),
-            save_base=str(request.save_base) if saves else "",
-        )
-        answer: Scored = ask(
-            "quality", task, ScoringAnswer, tell, "Measure fewer models at once, or give a smaller --ctx."
-        )
-        n_chunks = answer.n_chunks
+    n_chunks = _score_missing(
+        request,
+        n_ctx,
+        [[*map(scored_model, group)] for group in groups(selection, anyway=request.plan.anyway)],
+        has_base=base is not None,
+        tell=tell,
+    )
     drop_oldest()
     compared = base is not None or base_file is not None
     measured_models = []
@@ -161,7 +149,37 @@ def _measure(request: QualityRequest, tell: Callable[[str], None]) -> QualityRep
     )
 
 
-def _is_kept(models: Sequence[ScoredModel], n_ctx: int, n_chunks: int) -> bool:
+def _score_missing(
+    request: QualityRequest,
+    n_ctx: int,
+    together: Sequence[Sequence[ScoredModel]],
+    *,
+    has_base: bool,
+    tell: Callable[[str], None],
+) -> int:
+    """Score what is not kept, one group of models after the other; return the number of chunks."""
+    n_chunks = 0
+    for models in together:
+        saves = request.save_base is not None and not n_chunks
+        if not saves and request.n_chunks and _are_kept(models, n_ctx, request.n_chunks):
+            n_chunks = request.n_chunks
+            continue
+        task = QualityTask(
+            text=str(request.text or shipped_text()),
+            n_ctx=n_ctx,
+            n_chunks=request.n_chunks,
+            models=tuple(models),
+            has_base=has_base,
+            base_file=str(request.base_file or ""),
+            save_base=str(request.save_base) if saves else "",
+        )
+        hint = "Measure fewer models at once, or give a smaller --ctx."
+        answer: Scored = ask("quality", task, ScoringAnswer, tell, hint)
+        n_chunks = answer.n_chunks
+    return n_chunks
+
+
+def _are_kept(models: Sequence[ScoredModel], n_ctx: int, n_chunks: int) -> bool:
     return all(ScoreFile(Path(one.scores), scored(n_ctx)).n_chunks >= n_chunks for one in models)
 
 

@@ -82,12 +82,11 @@ class ScoreFile:
         return DiskError(f"The scores so far cannot be stored: {error.strerror or error}.")
 
 
-def score_path(*parts: bytes | str) -> Path:
+def score_path(*parts: bytes) -> Path:
     """Return where the scores belong that depend on `parts`. Raises FolderError or DiskError."""
     digest = blake2b(digest_size=16)
     for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        digest.update(len(data).to_bytes(8, "little") + data)
+        digest.update(len(part).to_bytes(8, "little") + part)
     folder = paths.cache_dir() / "quality"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -106,13 +106,13 @@ def test_what_was_not_written_to_its_end_is_written_again(tmp_path: Path, lost: 
 
 
 def test_names_tell_everything_apart_that_scores_depend_on() -> None:
-    assert score_path("ab", "c") != score_path("a", "bc")
-    assert score_path("a") == score_path(b"a")
+    assert score_path(b"ab", b"c") != score_path(b"a", b"bc")
+    assert score_path(b"a") == score_path(b"a")
 
 
 def test_the_oldest_scores_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(score_file, "_MOST_FILES", 2)
-    files = [score_path(str(at)) for at in range(4)]
+    files = [score_path(bytes([at])) for at in range(4)]
     for at, path in enumerate(files):
         ScoreFile(path, 5).begin(1.0)
         os.utime(path, (at, at))
