@@ -1,18 +1,21 @@
-"""What a quantization costs in quality, by published figures that carry their source.
+"""What a quantization costs in quality, by figures that carry their source: published, or measured here.
 
 Kullback-Leibler divergence of the next token's distribution from the unquantized model's, in nats: 0 is no
 loss. It was measured for one model. Larger ones lose less and newer, denser ones more, so it ranks the
 quantizations of any model and is the measure of none; among the nearly lossless ones it does not even rank
-(arXiv 2606.19558).
+(arXiv 2606.19558). What was measured of a file itself takes its place, but not in classes, whose limits are
+those of the published figures: small models lose more by the same quantization.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.quants import canonical, is_mlx_bits
+from edgechat.models.measured import measured_loss
 
 LARGE = 30_000_000_000
 """Number of weights from which a poor quantization is acceptable: Q2_K costs 70B what Q3_K_M costs 8B."""
@@ -26,6 +29,8 @@ class Figure:
 
     value: float
     source: str
+    measured: bool = False
+    """On this machine, of the file itself."""
 
 
 class QualityClass(IntEnum):
@@ -93,8 +98,20 @@ _LIMITS = (
 """Our cuts, where the figures leave gaps. Perplexity at 8B grows by 0.4 %, 2 %, 4 % and 12 % at them."""
 
 
+def loss_of_file(quant: str | None, path: Path | None) -> Figure | None:
+    """Return the divergence of a file in nats: as it was measured here, else that of its quantization.
+
+    path: where the file is on this machine.
+    """
+    loss = measured_loss(path) if path is not None else None
+    if loss is None:
+        return kl_divergence(quant)
+    source = f"measured on this machine against {loss.base}, ± {loss.error:.2g}, over {loss.n_tokens} tokens"
+    return Figure(loss.value, source, measured=True)
+
+
 def kl_divergence(quant: str | None) -> Figure | None:
-    """Return the divergence of a quantization in nats, or None where no figure was found.
+    """Return the published divergence of a quantization in nats, or None where no figure was found.
 
     MXFP4 is that of gpt-oss, which was trained in it; other models' files of that name lose something. An
     uploader's own mixture counts as the plain one that it is most like.

@@ -53,6 +53,8 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
     value: float
     source: str
+    measured: bool = False
+    """On this machine, of the file itself (`edgechat bench --quality`)."""
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True):

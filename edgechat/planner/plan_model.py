@@ -19,7 +19,7 @@ from edgechat.device.profile import DeviceProfile
 from edgechat.device.speed import best_threads
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.mtp import HeadFile, can_draft
-from edgechat.models.quality import kl_divergence
+from edgechat.models.quality import loss_of_file
 from edgechat.native.params import CacheType
 from edgechat.planner import reasons
 from edgechat.planner.drafting import AUTO, MTP, drafting, drafting_with_head
@@ -230,12 +230,14 @@ def plan_variant(
     if no_head:
         planned = msgspec.structs.replace(planned, notes=(*planned.notes, no_head))
     quant = variant.quant or planned.quant
-    figure = kl_divergence(quant)
+    figure = loss_of_file(quant, variant.path)
     return msgspec.structs.replace(
         planned,
         quant=quant,
         file_bytes=header.file_size or variant.size,
-        kl_divergence=Divergence(value=figure.value, source=figure.source) if figure else None,
+        kl_divergence=Divergence(value=figure.value, source=figure.source, measured=figure.measured)
+        if figure
+        else None,
     )
 
 

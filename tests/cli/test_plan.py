@@ -459,7 +459,7 @@ SCHEMA: dict[str, Any] = {
     "ngrams": bool,
     "no_draft": (str, type(None)),
     "predicted": {"decode_tps": NUMBER, "prompt_tps": NUMBER, "ttft_ms": NUMBER, "basis": str},
-    "kl_divergence": {"value": NUMBER, "source": str},
+    "kl_divergence": {"value": NUMBER, "source": str, "measured": bool},
     "notes": [str],
     "reasons": [str],
     "alternatives": [
@@ -514,7 +514,13 @@ def test_the_list(plan: Plan) -> None:
         if one["verdict"] == "too large":
             assert set(one) == {"model", "backend", "quant", "file_bytes", "verdict", "why_not"}
         else:
-            conform({**one, "kl_divergence": one["kl_divergence"] or {"value": 0, "source": ""}}, SCHEMA)
+            conform(
+                {
+                    **one,
+                    "kl_divergence": one["kl_divergence"] or {"value": 0, "source": "", "measured": False},
+                },
+                SCHEMA,
+            )
     assert [one["exact"] for one in found if "exact" in one][:6] == [True] * 5 + [False]
     order = [("fits", "slow", "too lossy", "short", "too large").index(one["verdict"]) for one in found]
     assert order == sorted(order)

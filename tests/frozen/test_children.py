@@ -32,6 +32,7 @@ def test_a_child_whose_parent_is_gone_ends_quietly(program: Program, role: str) 
 COMMANDS = {
     ("engine", "template"): ("run", "MODEL", "Hi", "--temperature", "0"),
     ("bench",): ("bench", "guide"),
+    ("quality",): ("bench", "guide", "--quality", "--chunks", "0"),
     ("dryrun",): ("plan", "--offline"),
     ("speed",): ("device", "--refresh"),
 }

@@ -12,7 +12,7 @@ from edgechat.cli.bench.figures import CEILING, PLAIN, BenchReport
 
 def draw(report: BenchReport, title: str, path: Path) -> None:
     """Write a PNG. Raises NotDrawn."""
-    figure = _figure()
+    figure = figure_of()
     figure.suptitle(title)
     left, right = figure.subplots(1, 2)
     left.plot(list(report.curve_ms), list(report.curve_ms.values()), marker="o")
@@ -37,12 +37,13 @@ def draw(report: BenchReport, title: str, path: Path) -> None:
 
 def check(path: Path) -> None:
     """Check, before anything is measured, that a plot can be drawn. Raises NotDrawn."""
-    _figure()
+    figure_of()
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise NotDrawn(f"{path} cannot be written: it is a folder, or its folder does not exist.")
 
 
-def _figure() -> Any:
+def figure_of() -> Any:
+    """Return an empty figure. Raises NotDrawn where matplotlib is missing."""
     try:
         from matplotlib.figure import Figure  # half a second, and not everybody has it
     except ImportError as error:

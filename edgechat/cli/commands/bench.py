@@ -9,6 +9,15 @@ With --json, one object is printed:
     cost              depth, ms (time of a call with n tokens, by n), draft_ms (time to draft one token)
     drafters, no_draft
     ways              a list: task, name, tps, of_plain, rounds (tokens per second), drafted, accepted
+
+With --quality too, another one. Figures have a value and an error; divergences are in nats:
+
+    context, chunks   tokens of a chunk, and how many chunks there were
+    tokens            how many of them were scored
+    base              what was compared with, or null
+    models            a list: model, path, quant, cache_type, backend, bytes, tokens_per_second, is_base,
+                      is_chosen, on_front ("size", "speed"), perplexity, and divergence, which is null or
+                      has mean, median, tail (99.9 %), same_top, log_ratio and base_perplexity
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ With --json, one object is printed for one MODEL; for several or none, a list of
     ngrams        whether n-grams of the conversation are used for drafting
     no_draft      why there is no drafter, or no draft model; or null
     predicted     decode_tps, prompt_tps, ttft_ms (both for 1,000 tokens), basis
-    kl_divergence value, source; or null
+    kl_divergence value, source, measured (of this file, on this machine); or null
     notes, reasons
     alternatives  a list: model, backend, quant, context, decode_tps (both 0 if it does not fit), why_not
     verdict       "fits"; "slow" (slower than reading speed, or than --min-tps); "too lossy" (noticeably so,

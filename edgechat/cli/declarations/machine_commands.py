@@ -15,7 +15,6 @@ from edgechat.cli.options import (
     DebugOption,
     DraftOption,
     LoraOption,
-    ModelArgument,
     NoVisionOption,
     OfflineOption,
     adapters_of,
@@ -170,18 +169,80 @@ def pull(
 
 
 def bench(
-    model: ModelArgument,
-    ctx: Annotated[int | None, typer.Option(min=512, max=MOST, help="Context length, in tokens.")] = None,
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL",
+            help="A GGUF file, an MLX folder, or a name shown by `edgechat list`; several with --quality.",
+            autocompletion=completion.local_models,
+        ),
+    ],
+    ctx: Annotated[
+        int | None,
+        typer.Option(
+            min=512, max=MOST, help="Context length, in tokens; with --quality, the tokens of a chunk (512)."
+        ),
+    ] = None,
     draft: DraftOption = None,
     backend: BackendOption = None,
     rounds: Annotated[
         int, typer.Option(min=1, max=100, help="How many times each way of decoding is measured.")
     ] = 5,
     tokens: Annotated[int, typer.Option(min=8, max=1024, help="Tokens generated in each round.")] = 48,
+    quality: Annotated[
+        bool,
+        typer.Option(
+            "--quality",
+            help="Measure what quantizations lose instead: perplexity, and the divergence from the most "
+            "exact file of the same model.",
+        ),
+    ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUANT|MODEL",
+            help="With --quality: what to compare with.",
+            autocompletion=completion.local_models,
+        ),
+    ] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --quality: the text to predict. Default: one in many languages, with code and chats.",
+            autocompletion=completion.paths,
+        ),
+    ] = None,
+    chunks: Annotated[
+        int | None,
+        typer.Option(min=0, max=MOST, help="With --quality: how much of the text; 0 for all. Default: 64."),
+    ] = None,
+    cache_type: Annotated[
+        str | None,
+        typer.Option(metavar="q8_0,q4_0", help="With --quality: types of KV cache to measure beside f16."),
+    ] = None,
+    base_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --quality: compare with predictions in a file, by --save-base or llama-perplexity.",
+            autocompletion=completion.paths,
+        ),
+    ] = None,
+    save_base: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --quality: store the predictions of the base, or of the only model, in a file.",
+            autocompletion=completion.paths,
+        ),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Also draw the results as a PNG file.", autocompletion=completion.paths
+            metavar="FILE",
+            help="Also draw the results as a PNG file; with --quality SVG too, or - for the terminal.",
+            autocompletion=completion.paths,
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -189,13 +250,51 @@ def bench(
     offline: OfflineOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Measure a model on this machine: speed, memory, and drafts, compared with a bare llama.cpp loop."""
-    from edgechat.cli.commands import bench as command
+    """Measure a model on this machine: speed, memory and drafts, or what its quantizations lose."""
     from edgechat.planner.request import PlanRequest
 
     # Only text is measured, so nothing else is loaded.
-    request = PlanRequest(context=ctx, draft=draft, backend=backend, vision=False, anyway=load_anyway)
-    command.run(model, request, rounds=rounds, tokens=tokens, plot_file=plot, json=json)
+    request = PlanRequest(draft=draft, backend=backend, vision=False, anyway=load_anyway)
+    if quality:
+        from edgechat.cli.bench.quality import report
+        from edgechat.cli.bench.quality.measuring import QualityRequest
+        from edgechat.cli.output.quantities import cache_types
+
+        for option, given in (("--against", against), ("--text", text), ("--save-base", save_base)):
+            if base_file is not None and given is not None:
+                raise typer.BadParameter("cannot be used together with --base-file", param_hint=option)
+        wish = QualityRequest(
+            names=tuple(models),
+            plan=request,
+            n_ctx=512 if ctx is None else ctx,
+            n_chunks=64 if chunks is None else chunks,
+            against=against,
+            text=text,
+            cache_types=cache_types(cache_type),
+            base_file=base_file,
+            save_base=save_base,
+        )
+        report.run(wish, plot_file=plot, json=json)
+        return
+    needing = {
+        "--against": against,
+        "--text": text,
+        "--chunks": chunks,
+        "--cache-type": cache_type,
+        "--base-file": base_file,
+        "--save-base": save_base,
+    }
+    for option, value in needing.items():
+        if value is not None:
+            raise typer.BadParameter("is of use only with --quality", param_hint=option)
+    if len(models) > 1:
+        raise typer.BadParameter("one at a time; several with --quality", param_hint="MODEL")
+    import msgspec
+
+    from edgechat.cli.commands import bench as command
+
+    request = msgspec.structs.replace(request, context=ctx)
+    command.run(models[0], request, rounds=rounds, tokens=tokens, plot_file=plot, json=json)
 
 
 def doctor(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import cast, get_args
 
 import typer
 
 from edgechat.models.quality import QualityClass
+from edgechat.native.params import CacheType
 
 _AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -43,6 +45,16 @@ def quality_class(text: str | None) -> QualityClass | None:
     if quality is None:
         raise typer.BadParameter(f"{text!r} is not one of {', '.join(classes)}", param_hint="--quality")
     return quality
+
+
+def cache_types(text: str | None) -> tuple[CacheType, ...]:
+    """Return the types of KV cache in a list with commas."""
+    names = [name.strip().lower() for name in (text or "").split(",") if name.strip()]
+    for name in names:
+        if name not in get_args(CacheType):
+            known = ", ".join(get_args(CacheType))
+            raise typer.BadParameter(f"{name!r} is not one of {known}", param_hint="--cache-type")
+    return tuple(cast(list[CacheType], names))
 
 
 def _number(option: str, text: str, base: int, expected: str) -> int:

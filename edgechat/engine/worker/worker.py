@@ -26,7 +26,6 @@ from edgechat.base.process import frames, spawn
 from edgechat.device import mlx
 from edgechat.engine.backends.base import Backend, Interruption
 from edgechat.engine.engine import EngineCore
-from edgechat.engine.kv.fingerprint import fingerprint_of
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
 from edgechat.engine.scheduling.preparation import fault
@@ -49,6 +48,7 @@ from edgechat.engine.worker.inspection import Inspector
 from edgechat.engine.worker.kinds import cannot_embed
 from edgechat.engine.worker.load_report import LoadReport, anonymous_memory
 from edgechat.engine.worker.messages import Cancel, Command, Generate, Inspected, Loaded, WorkerEvent
+from edgechat.models.local.fingerprint import fingerprint_of
 from edgechat.models.local.usage import note_use
 from edgechat.planner.plan import LoadPlan
 

@@ -115,7 +115,9 @@ def _unfit(option: RankedFile, plan: LoadPlan, request: PlanRequest) -> str:
             return f"Its quality is {known.label}, not {request.quality.label} as requested."
         if known is not None and known >= QualityClass.GOOD:
             return "It is hardly smaller than Q4_K_M, which loses less quality."
-        return f"It loses much of the model's quality ({loss_of(option.quant):.2g} nats)."
+        return (
+            f"It loses much of the model's quality ({loss_of(option.quant, option.variant.path):.2g} nats)."
+        )
     speed = f"{figure(option.predicted.decode_tps)} tokens/s"
     if request.min_tps is not None:
         return f"It would generate {speed}, not {figure(request.min_tps)} as requested."
@@ -145,7 +147,8 @@ def _differences(option: RankedFile, first: RankedFile) -> Iterator[tuple[str, b
         faster = new.decode_tps > old.decode_tps
         speeds = f"{figure(new.decode_tps)} tokens/s, not {figure(old.decode_tps)}"
         yield f"it is {'faster' if faster else 'slower'} ({speeds})", faster
-    lost, less = loss_of(option.quant), loss_of(first.quant)
+    lost = loss_of(option.quant, option.variant.path)
+    less = loss_of(first.quant, first.variant.path)
     if abs(lost - less) > _SEEN:
         how = "less" if lost < less else "more"
         yield f"its quantization loses {how} ({lost:.2g} nats, not {less:.2g})", lost < less

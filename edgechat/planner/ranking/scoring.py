@@ -1,18 +1,19 @@
 """What a file is worth on this machine: a verdict, and within a verdict one number.
 
-The number is in nats: the loss of the quantization (its published Kullback-Leibler divergence), and the cost
-of slow answers and short contexts in the same unit. Between models, a class of published quality counts more
-than the quantization.
+The number is in nats: the loss of the quantization (its Kullback-Leibler divergence, published or measured on
+this machine), and the cost of slow answers and short contexts in the same unit. Between models, a class of
+published quality counts more than the quantization.
 """
 
 from __future__ import annotations
 
 import math
 from enum import IntEnum
+from pathlib import Path
 
 from edgechat.models.catalogue import catalogue
 from edgechat.models.formats.header import ModelHeader
-from edgechat.models.quality import QualityClass, kl_divergence, quality_class, worth_offering
+from edgechat.models.quality import QualityClass, loss_of_file, quality_class, worth_offering
 from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.ranking.candidates import Variant
 from edgechat.planner.request import ENOUGH, READABLE, PlanRequest
@@ -78,7 +79,7 @@ def worth_of(
 ) -> float:
     """Return the worth of a file that fits, in nats; the greater the better."""
     fluent = FLUENT * _waiting(variant)
-    worth = -loss_of(quant)
+    worth = -loss_of(quant, variant.path)
     worth -= _PER_HALVING * max(0.0, math.log2(fluent / predicted.decode_tps))
     worth -= _PER_DOUBLING * max(0.0, math.log2(predicted.ttft_ms / PROMPT_PATIENCE))
     worth -= _PER_SHORTENING * max(0.0, math.log2(ENOUGH / context))
@@ -96,9 +97,9 @@ def score(variant: Variant) -> float:
     return entry.quality + _IN_CLASS * (1 - place / max(1, len(equals)))
 
 
-def loss_of(quant: str | None) -> float:
-    """Return the loss of a quantization in nats; an assumption if it was never measured."""
-    figure = kl_divergence(quant)
+def loss_of(quant: str | None, path: Path | None = None) -> float:
+    """Return the loss of a quantization in nats, or of the file at `path`; an assumption if it is unknown."""
+    figure = loss_of_file(quant, path)
     return figure.value if figure else _UNKNOWN
 
 

@@ -96,7 +96,9 @@ def _plan_facts(item: ModelItem, plan: LoadPlan) -> Iterator[Content]:
     yield _fact("Context", f"{plan.context:,} tokens{cache}")
     quality = quality_class(plan.quant)
     if quality is not None:
-        yield _fact("Quality", quality.label)
+        loss = plan.kl_divergence
+        lost = f", loses {figure(loss.value, 2)} nats, measured" if loss is not None and loss.measured else ""
+        yield _fact("Quality", quality.label + lost)
     if plan.head is not None:
         yield _fact("Draft", f"{OWN_LAYERS}, {mebibytes(plan.head.total_bytes)}")
     elif plan.draft is not None:

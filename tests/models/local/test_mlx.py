@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from edgechat.engine.kv.fingerprint import fingerprint_of
 
 from edgechat.base.errors import ModelFileError, ModelNotFound, NotImported, NotRemovable
-from edgechat.engine.kv.fingerprint import fingerprint_of
 from edgechat.models.catalogue import catalogue
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.local import locations

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from edgechat.models.local.locations import Place
-from edgechat.planner.plan import HeadPlan
-from edgechat.tui.models.descriptions import describe
+from edgechat.planner.plan import Divergence, HeadPlan
+from edgechat.tui.models.descriptions import describe, explain
 from edgechat.tui.models.items import ModelGroup, ModelItem
 from tests.planner.headers import projector_file
 from tests.tui import libraries
@@ -37,6 +37,17 @@ def test_models_that_draft_with_layers_of_their_own() -> None:
     plan = msgspec.structs.replace(base, mtp=True, head=HeadPlan(total_bytes=600 * 2**20, gain=1.5))
     option = replace(libraries.option("some"), plan=plan)
     assert "Draft    its own layers (MTP), 600 MiB" in said(replace(here, option=option))
+
+
+def test_a_loss_that_was_measured_is_told_from_a_published_one() -> None:
+    base = libraries.plan("some", "Q4_K_M", 4 * libraries.GIB, 20.0)
+    item = ModelItem("here:some", ModelGroup.HERE, "some", option=libraries.option("some"))
+    assert "Quality  good\n" in said(item)
+    loss = Divergence(value=0.0432, source="measured on this machine against F16", measured=True)
+    plan = msgspec.structs.replace(base, kl_divergence=loss)
+    measured = replace(item, option=replace(libraries.option("some"), plan=plan))
+    assert "Quality  good, loses 0.043 nats, measured\n" in said(measured)
+    assert "measured on this machine against F16" in explain(measured).plain
 
 
 def test_a_projector_that_cannot_be_used_is_named() -> None:

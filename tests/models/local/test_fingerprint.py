@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.engine.kv.fingerprint import fingerprint_of
+from edgechat.models.local.fingerprint import fingerprint_of
 
 SIZE = 8 << 20
 

@@ -1,0 +1,200 @@
+"""How well logits predict a text, and how far they are from those of another model: numpy only.
+
+Perplexity and Kullback-Leibler divergence as llama.cpp's tools/perplexity computes them, their errors
+included: these take tokens as independent, which those of a text are not quite.
+"""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import Executor
+from typing import cast
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+Codes = npt.NDArray[np.uint16]
+
+NLL, BASE_NLL, KLD, SAME_TOP = range(4)
+"""Rows of what `token_scores` returns."""
+HEAD = 4
+"""Numbers of 16 bits before the codes of a row: the scale and the least logarithm, as 32-bit floats."""
+_BLOCK = 1 << 20
+"""Bytes of logits that a thread works on at a time, so that they stay in its cache."""
+_DEEPEST = 16.0
+"""Nats below the most likely token at which the codes of a row end; what is less likely counts as that."""
+_ENOUGH = 10
+"""Tokens from which llama.cpp estimates an error."""
+_TAIL = 0.999
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A figure and its standard error."""
+
+    value: float
+    error: float
+
+
+class Divergences(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a model's predictions are from the base's; in nats."""
+
+    mean: Estimate
+    median: Estimate
+    tail: Estimate
+    """What one token in a thousand exceeds."""
+    same_top: Estimate
+    """The share of tokens at which both find the same token the most likely."""
+    log_ratio: Estimate
+    """The logarithm of the perplexity over the base's."""
+    base_perplexity: Estimate
+
+
+class TextFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What the scores of a text's tokens come to."""
+
+    n_tokens: int
+    perplexity: Estimate
+    divergence: Divergences | None = None
+    """None: nothing was compared."""
+
+
+def token_scores(
+    logits: Floats, targets: npt.NDArray[np.int32], base: Floats | Codes | None, pool: Executor
+) -> Floats:
+    """Return the scores [4, n] of the tokens that follow: see NLL, BASE_NLL, KLD and SAME_TOP; in nats.
+
+    logits: [n, n_vocab]. base: the base's logits of the same tokens, or rows of its base file; None: the
+    model is compared with itself.
+    """
+    scores = np.empty((4, len(targets)), np.float32)
+    n_rows = max(1, _BLOCK // logits[:1].nbytes)
+
+    def block(start: int) -> None:
+        part = slice(start, start + n_rows)
+        scores[:, part] = _block(logits[part], targets[part], None if base is None else base[part])
+
+    list(pool.map(block, range(0, len(targets), n_rows)))
+    return scores
+
+
+def _block(
+    logits: Floats, targets: npt.NDArray[np.int32], base: Floats | Codes | None
+) -> npt.NDArray[np.float64]:
+    places = np.arange(len(targets))
+    top, weights, total, log_total = _softmax(logits)
+    nll = log_total - logits[places, targets]
+    if base is None:
+        return np.stack([nll, nll, np.zeros_like(nll), np.ones_like(nll)])
+    if base.dtype == np.uint16:
+        codes = cast(Codes, base)
+        base_top = codes[:, HEAD : HEAD + logits.shape[1]].argmax(1)
+        logs = decoded(codes, logits.shape[1])
+        base_nll = -logs[places, targets].astype(np.float64)
+        np.exp(logs, out=weights)
+        weights *= logs > -_DEEPEST  # llama.cpp leaves the others out; a product is faster than an assignment
+        mass = weights.sum(1).astype(np.float64)
+        # Both in terms of probabilities, before they are subtracted: what cancels costs no digits.
+        shift = log_total.astype(np.float32)
+        logs -= logits
+        logs += shift[:, None]
+        differences, rest = logs, mass * (log_total - shift)
+    else:
+        base_top, weights, total, base_log_total = _softmax(cast(Floats, base), out=weights)
+        base_nll = base_log_total - base[places, targets]
+        weights /= total[:, None]
+        differences, rest = base - logits, log_total - base_log_total
+    differences *= weights
+    kld = differences.sum(1).astype(np.float64) + rest
+    return np.stack([nll, base_nll, kld, top == base_top])
+
+
+def _softmax(
+    logits: Floats, out: Floats | None = None
+) -> tuple[npt.NDArray[np.intp], Floats, Floats, npt.NDArray[np.float64]]:
+    """Return the most likely tokens, exp(logits - their maximum), the sums of that, and log sum exp."""
+    top = logits.argmax(1)
+    highest = logits[np.arange(len(top)), top]
+    weights = np.subtract(logits, highest[:, None], out=out)
+    np.exp(weights, out=weights)
+    total = weights.sum(1)
+    return top, weights, total, highest + np.log(total.astype(np.float64))
+
+
+def coded(logits: Floats, pool: Executor) -> Codes:
+    """Return rows of a base file [n, HEAD + n_vocab, made even]: logarithms of probabilities in 16 bits."""
+    n, n_vocab = logits.shape
+    rows = np.zeros((n, row_codes(n_vocab)), np.uint16)
+    n_rows = max(1, _BLOCK // logits[:1].nbytes)
+
+    def block(start: int) -> None:
+        part = slice(start, start + n_rows)
+        _, steps, _, log_total = _softmax(logits[part])
+        highest, least = logits[part].max(1), logits[part].min(1)
+        least = np.maximum(least, highest - np.float32(_DEEPEST))
+        scale = (highest - least) / np.float32(65535)
+        head = np.stack([scale, (least - log_total).astype(np.float32)], axis=1)
+        rows[part, :HEAD] = head.view(np.uint16)
+        np.subtract(logits[part], least[:, None], out=steps)
+        steps *= np.divide(np.float32(1), scale, where=scale > 0, out=np.zeros_like(scale))[:, None]
+        np.clip(np.rint(steps, out=steps), 0, 65535, out=steps)
+        rows[part, HEAD : HEAD + n_vocab] = steps
+
+    list(pool.map(block, range(0, n, n_rows)))
+    return rows
+
+
+def decoded(rows: Codes, n_vocab: int) -> Floats:
+    """Return the logarithms of probabilities [n, n_vocab] of rows of a base file."""
+    head = np.ascontiguousarray(rows[:, :HEAD]).view(np.float32)
+    logs = rows[:, HEAD : HEAD + n_vocab].astype(np.float32)
+    logs *= head[:, :1]
+    logs += head[:, 1:]
+    return logs
+
+
+def row_codes(n_vocab: int) -> int:
+    """Return the numbers of 16 bits in a row of a base file."""
+    return HEAD + n_vocab + n_vocab % 2
+
+
+def summary(scores: Floats, *, compared: bool) -> TextFigures:
+    """Return what the scores [4, n] of a text come to. compared: whether there was a base."""
+    nll, base_nll, kld, same = scores.astype(np.float64)
+    log_perplexity = _mean(nll)
+    perplexity = _exp(log_perplexity)
+    if not compared:
+        return TextFigures(n_tokens=len(nll), perplexity=perplexity)
+    share = float(same.mean())
+    return TextFigures(
+        n_tokens=len(nll),
+        perplexity=perplexity,
+        divergence=Divergences(
+            mean=_mean(kld),
+            median=_quantile(kld, 0.5),
+            tail=_quantile(kld, _TAIL),
+            same_top=Estimate(share, math.sqrt(share * (1 - share) / max(1, len(same) - 1))),
+            log_ratio=_mean(nll - base_nll),  # the error of a difference has the covariance in it
+            base_perplexity=_exp(_mean(base_nll)),
+        ),
+    )
+
+
+def _mean(values: npt.NDArray[np.float64]) -> Estimate:
+    n = len(values)
+    error = math.sqrt(float(values.var()) / (n - 1)) if n > _ENOUGH else 0.0
+    return Estimate(float(values.mean()), error)
+
+
+def _exp(estimate: Estimate) -> Estimate:
+    value = math.exp(min(estimate.value, 700.0))
+    return Estimate(value, value * estimate.error)
+
+
+def _quantile(values: npt.NDArray[np.float64], share: float) -> Estimate:
+    """The error is half the distance between the order statistics one standard error of the rank away."""
+    spread = math.sqrt(share * (1 - share) / len(values))
+    around = [max(0.0, share - spread), share, min(1.0, share + spread)]
+    below, value, above = np.quantile(values, around)
+    return Estimate(float(value), float(above - below) / 2)
