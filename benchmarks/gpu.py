@@ -27,6 +27,7 @@ from typing import Any
 
 import pynvml
 
+from benchmarks import batching
 from benchmarks.streaming import Bare
 from edgechat.engine.types import ChatRequest, Finished, Message, ModelInfo, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
@@ -215,8 +216,11 @@ async def decode(rounds: int) -> None:
             seconds = time.perf_counter() - began
             total = sum(end.usage.completion_tokens for end in ends)
             each = statistics.median(end.timings.decode_tps for end in ends)
+            batched = await asyncio.to_thread(_batched, plan, n)
             print(
-                f"{n} streams: {total / seconds:.1f} tokens/s with their prompts, {each:.1f} each", flush=True
+                f"{n} streams: {total / seconds:.1f} tokens/s with their prompts, {each:.1f} each; "
+                f"a bare batched loop {batched:.1f}, {batched / n:.1f} each",
+                flush=True,
             )
         end = await answer(engine, 7, prompt=6000, tokens=16)
         print(
@@ -224,6 +228,15 @@ async def decode(rounds: int) -> None:
             f"{plan.predicted.prompt_tps if plan.predicted else 0:.0f} predicted before the first load",
             flush=True,
         )
+
+
+def _batched(plan: LoadPlan, n: int) -> float:
+    bare = batching.Bare(plan, n, 224)
+    try:
+        bare.run(16)
+        return bare.run(96)
+    finally:
+        bare.close()
 
 
 async def drafts(rounds: int) -> None:
