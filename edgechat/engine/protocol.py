@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from edgechat.engine.snapshot import Snapshot
+from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, RequestEvent, Translatable, Translated
 from edgechat.planner.plan import LoadPlan
 

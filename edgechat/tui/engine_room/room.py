@@ -15,8 +15,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 
 from edgechat.base.text import one_line
+from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.protocol import Engine
-from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import Finished, ModelInfo
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.engine_room.cache import CacheSection
