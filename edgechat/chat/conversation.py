@@ -333,6 +333,7 @@ class Conversation:
         request = ChatRequest(
             id=uuid.uuid4().hex if last.is_cut else reply.id,
             sampling=options.sampling,
+            sampling_set=options.sampling_set,
             max_tokens=options.max_tokens,
             stop=options.stop,
             think=options.think,

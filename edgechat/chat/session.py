@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from edgechat import settings
 from edgechat.base.errors import CannotSee, EdgechatError, EngineClosed, FolderError, StoreUnwritable
 from edgechat.base.text import one_line
@@ -89,9 +91,16 @@ class SessionServices:
         """Return edgechat's own, which import planner and engine when called. See `PlanRequest`."""
 
         def plan_model(model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
+            from edgechat.engine.remote.choice import remote_plan
             from edgechat.planner.prepare import prepare
             from edgechat.planner.request import PlanRequest
 
+            remote = remote_plan(model, settings.load(), context)
+            if remote is not None:
+                given = {"--draft": draft, "--backend": backend}
+                ignored = [option for option, value in given.items() if value is not None]
+                notes = tuple(f"{option} has no effect on a model of another server." for option in ignored)
+                return msgspec.structs.replace(remote, notes=notes)
             request = PlanRequest(context=context, anyway=anyway, draft=draft, backend=backend, vision=vision)
             return prepare(model, request, leaving=leaving)
 
@@ -168,17 +177,19 @@ class ChatSession:
     def sees(self) -> bool | None:
         """Whether the model takes images: as it says, or before it is loaded as its plan does.
 
-        None before it is known which model answers.
+        None before it is known which model answers, or what one of another server can do.
         """
         if self._engine is not None and self._engine.model is not None:
             return self._engine.model.sees
-        if self.plan is None:
+        if self.plan is None or self.plan.remote is not None:
             return None
         return self.plan.projector is not None and self.plan.projector.vision
 
     async def check_sees(self) -> None:
         """Raise CannotSee if the model takes no images; also the errors of `engine`."""
-        await self.engine()
+        engine = await self.engine()
+        if self.sees is None:
+            await engine.start()
         if not self.sees:
             assert self.plan is not None
             name = one_line(self.plan.model_name, 60)
@@ -364,6 +375,10 @@ def _engine(
     replan: Callable[[], LoadPlan],
     on_note: Callable[[str], None],
 ) -> Engine:
+    if plan.remote is not None:
+        from edgechat.engine.remote.choice import remote_engine
+
+        return remote_engine(plan, settings.load(), idle_seconds=idle_seconds, on_note=on_note)
     from edgechat.engine.worker.supervisor import EngineSupervisor
 
     return EngineSupervisor(

@@ -99,6 +99,9 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int | None = None
     """Report the logprob of each token of the answer, and of so many of the likeliest; None: neither."""
     sampling: Sampling = Sampling()
+    sampling_set: tuple[str, ...] | None = None
+    """The fields of `sampling` that someone has set: a remote engine is sent these, and has its own defaults
+    for the others. None: those that differ from ours."""
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     think: bool | None = None

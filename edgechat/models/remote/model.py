@@ -1,0 +1,47 @@
+"""A model of a remote engine, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from edgechat.settings import RemoteKind
+
+KINDS: Mapping[RemoteKind, str] = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "llama-server": "llama-server",
+    "ollama": "Ollama",
+    "lmstudio": "LM Studio",
+    "tgi": "TGI",
+    "edgechat": "edgechat",
+    "openai": "OpenAI's protocol",
+}
+"""What people call them."""
+
+
+class HostedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model of a server, as far as the server tells."""
+
+    server: str
+    """What users call the server."""
+    id: str
+    kind: RemoteKind
+    url: str
+    """Of the server."""
+    context: int = 0
+    """Tokens; 0: it does not tell."""
+    n_params: int = 0
+    sees: bool = False
+    hears: bool = False
+    chats: bool = True
+    """Whether it is more than a maker of embeddings."""
+    can_switch_thinking: bool = False
+    has_tools: bool = True
+    """Whether it knows tools by itself; servers of which that is not known are believed to."""
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        return f"{self.server}/{self.id}"
