@@ -171,7 +171,7 @@ class RemoteEngine:
         reply = RemoteReply(request, client)
         async with contextlib.aclosing(client.lines(_COMPLETIONS, body)) as pieces:
             while not reply.is_over:
-                lines = await _unless(stop, anext(pieces, ()))
+                lines = await _unless(stop, _next(pieces))
                 if lines is None:
                     yield reply.cancelled()
                     return
@@ -392,6 +392,14 @@ async def _unless(stop: asyncio.Future[None], work: Coroutine[Any, Any, T]) -> T
             await asyncio.wait([task])
         elif not task.cancelled():
             task.exception()  # of one that was stopped, nobody asks
+
+
+async def _next(pieces: AsyncGenerator[list[bytes], None]) -> list[bytes]:
+    """Return the next lines; none at the end."""
+    try:
+        return await anext(pieces)
+    except StopAsyncIteration:
+        return []
 
 
 def _end(stop: asyncio.Future[None]) -> None:

@@ -6,12 +6,14 @@ Most servers sign their list of models (`owned_by`); the others are told by an e
 from __future__ import annotations
 
 import asyncio
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from edgechat.base.errors import EdgechatError, ModelNotFound, RemoteUnreachable
+from edgechat.base.text import one_line
 from edgechat.models.remote.client import RemoteClient
 from edgechat.models.remote.model import HostedModel
 from edgechat.settings import RemoteKind
@@ -59,9 +61,11 @@ async def described(client: RemoteClient, model: str) -> HostedModel:
     if found is None and kind == "ollama":  # a tag is often left away
         found = next((one for one in models if one.id == f"{model}:latest"), None)
     if found is None:
+        near = difflib.get_close_matches(model, [one.id for one in models], n=1, cutoff=0.5)
         names = ", ".join(one.id for one in models[:5]) or "none"
         more = f" and {len(models) - 5} more" if len(models) > 5 else ""
-        raise ModelNotFound(f"{client.name} has no model {model}.", hint=f"Its models: {names}{more}")
+        hint = f"Did you mean {client.name}/{near[0]}?" if near else f"Its models: {names}{more}"
+        raise ModelNotFound(f"{client.name} has no model {one_line(model, 100)}.", hint=hint)
     try:
         match kind:
             case "llama-server":
