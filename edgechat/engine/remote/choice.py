@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from edgechat.base.errors import RemoteDenied
 from edgechat.engine.remote.engine import RemoteEngine, RunningHost
-from edgechat.models.remote.client import root_of
 from edgechat.models.remote.measured import measured_speeds
-from edgechat.models.remote.model import HostedModel
+from edgechat.models.remote.model import HostedModel, root_of
 from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Settings

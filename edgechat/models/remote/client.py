@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -27,6 +25,7 @@ from edgechat.base.errors import (
 )
 from edgechat.base.network.offline import offline_by
 from edgechat.base.text import mebibytes, one_line
+from edgechat.models.remote.model import is_loopback, root_of
 from edgechat.settings import RemoteServer
 
 if TYPE_CHECKING:
@@ -42,19 +41,6 @@ _TOO_LONG = re.compile(
     r"context.{0,40}(length|size|window)|too many tokens|(prompt|input).{0,40}too long", re.I
 )
 _MOST_WAIT = 3600
-
-
-def is_loopback(url: str) -> bool:
-    """Return whether a URL is of this machine, as its host says without being looked up."""
-    host = urlsplit(url).hostname or ""
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
-
-
-def root_of(url: str) -> str:
-    """Return a server's URL without what OpenAI's protocol adds to it."""
-    return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 class RemoteClient:

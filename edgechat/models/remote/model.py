@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -45,3 +48,16 @@ class HostedModel(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """What users call it."""
         return f"{self.server}/{self.id}"
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether a URL is of this machine, as its host says without being looked up."""
+    host = urlsplit(url).hostname or ""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def root_of(url: str) -> str:
+    """Return a server's URL without what OpenAI's protocol adds to it."""
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")

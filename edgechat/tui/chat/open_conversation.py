@@ -86,6 +86,9 @@ class ConversationListener(Protocol):
     def question_not_sent(self, opened: OpenConversation, prompt: UnsentPrompt) -> None:
         """A question was not sent, and is given back."""
 
+    def model_failed(self, error: EdgechatError) -> None:
+        """The model has not answered."""
+
     def cannot_see(self, opened: OpenConversation) -> None:
         """A question with images was not sent, since the model takes none."""
 
@@ -332,6 +335,7 @@ class OpenConversation:
             self._mark_left_out()
         except EdgechatError as exc:
             self.transcript.add_problem(exc)
+            self._listener.model_failed(exc)
         finally:
             if self.conversation is not None:
                 # The reply that was to be regenerated is shown again if the new one has not begun.

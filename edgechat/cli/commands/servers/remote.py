@@ -19,10 +19,10 @@ from edgechat.cli.output.layout import table
 from edgechat.cli.terminal_io import complain, confirm, note, print_json
 from edgechat.engine.remote.choice import remote_engine, remote_plan
 from edgechat.engine.types import ChatRequest, Finished, Message, Timings
-from edgechat.models.remote.client import ASK_SECONDS, is_loopback
+from edgechat.models.remote.client import ASK_SECONDS
 from edgechat.models.remote.listing import RemoteListing, listing_of, rows_of
 from edgechat.models.remote.measured import forget_speeds
-from edgechat.models.remote.model import KINDS
+from edgechat.models.remote.model import KINDS, is_loopback
 from edgechat.settings import RemoteKind, RemoteServer
 from edgechat.settings.reading import remote_fault
 
