@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from pathlib import Path
@@ -26,7 +27,6 @@ from edgechat.base.errors import (
     LoadFailed,
     RemoteUnreachable,
 )
-from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.kv.state_folder import check_id
 from edgechat.engine.protocol import EngineState
 from edgechat.engine.remote.reply import RemoteReply
@@ -45,6 +45,7 @@ from edgechat.engine.worker.kinds import cannot_chat, cannot_embed
 from edgechat.models.remote.client import RemoteClient
 from edgechat.models.remote.discovery import described
 from edgechat.models.remote.measured import note_speed
+from edgechat.models.remote.metrics import ServerLoad, load_of
 from edgechat.models.remote.model import KINDS, HostedModel
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import RemoteServer
@@ -52,6 +53,8 @@ from edgechat.settings import RemoteServer
 T = TypeVar("T")
 
 _COMPLETIONS = "/v1/chat/completions"
+_LOOK_SECONDS, _NO_LOOK_SECONDS = 2.0, 60.0
+"""Between two looks at a server's metrics, and at those that were not there."""
 _TOKENIZERS = ("llama-server", "vllm", "edgechat")
 """Servers with /tokenize and /detokenize."""
 
@@ -127,6 +130,8 @@ class RemoteEngine:
         self._closed = False
         self._stops: dict[object, asyncio.Future[None]] = {}
         """What ends requests, by their ids, and starts."""
+        self._seen: ServerLoad | None = None
+        self._next_look = 0.0
         self._users = 0
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_stop: asyncio.Task[None] | None = None
@@ -248,9 +253,16 @@ class RemoteEngine:
     def forget(self, chat: str) -> None:
         check_id(chat)
 
-    async def inspect(self, chat: str | None = None) -> Snapshot | None:
-        """Return None: no server tells what is in its cache."""
-        return None
+    async def inspect(self, chat: str | None = None) -> ServerLoad | None:
+        """Return how busy the server is, as of the last seconds: no server tells what is in its cache."""
+        client, now = self._client, time.monotonic()
+        if client is None or self.state is not EngineState.READY:
+            return None
+        if now >= self._next_look:
+            self._next_look = math.inf
+            self._seen = await load_of(client, self._remote.kind)
+            self._next_look = now + (_LOOK_SECONDS if self._seen is not None else _NO_LOOK_SECONDS)
+        return self._seen
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
@@ -368,6 +380,7 @@ class RemoteEngine:
 
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
+        self._seen, self._next_look = None, 0.0
         if client is not None:
             await client.close()
         self._set_state(EngineState.STOPPED)

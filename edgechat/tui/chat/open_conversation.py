@@ -327,7 +327,9 @@ class OpenConversation:
             conversation = await self._stored()
             turn = conversation.turns[-1]
             permission = await self._session.tools.asking(conversation.chat.id, self._ask_consent)
-            await ReplyEvents(self, self._view, conversation).run(self._session, permission)
+            problem = await ReplyEvents(self, self._view, conversation).run(self._session, permission)
+            if problem is not None:
+                self._listener.model_failed(problem)
             if self.turn(turn.id) is None:  # the question was too long
                 self._show_turns(keep_problems=True)
                 question = question or UnsentPrompt(turn.content, list(turn.attachments), list(turn.images))
@@ -335,7 +337,6 @@ class OpenConversation:
             self._mark_left_out()
         except EdgechatError as exc:
             self.transcript.add_problem(exc)
-            self._listener.model_failed(exc)
         finally:
             if self.conversation is not None:
                 # The reply that was to be regenerated is shown again if the new one has not begun.

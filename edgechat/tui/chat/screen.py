@@ -584,7 +584,8 @@ class ChatScreen(ChatLayout):
 
         shown, session = self.controller.shown, self.session
         model = session.loaded.model if session.loaded is not None else None
-        defaults = session.generation_options(ChatSettings(think=shown.settings.think)).sampling
+        options = session.generation_options(ChatSettings(think=shown.settings.think))
+        is_remote = session.plan is not None and session.plan.remote is not None
 
         async def save(chosen: Parameters) -> None:
             if chosen.system != shown.system:
@@ -596,7 +597,15 @@ class ChatScreen(ChatLayout):
         can_think = model is not None and model.can_switch_thinking
         presets = session.settings.presets
         await self.app.push_screen_wait(
-            ParametersScreen(shown.system, shown.settings, presets, defaults, can_think=can_think, save=save)
+            ParametersScreen(
+                shown.system,
+                shown.settings,
+                presets,
+                options.sampling,
+                can_think=can_think,
+                save=save,
+                known=options.sampling_set if is_remote else None,
+            )
         )
 
     # Messages of the sidebar; its class is not imported for them.
