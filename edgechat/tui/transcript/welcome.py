@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.message import Message
 
 from edgechat.base.text import figure, one_line, printable
-from edgechat.models.remote.model import KINDS, is_loopback
+from edgechat.models.remote.model import KINDS
 from edgechat.tui.markdown.blocks import EMPTY, RenderedLine
 from edgechat.tui.transcript.pieces import Piece, PieceSheet, wrap
 from edgechat.tui.transcript.sheet import Sheet
@@ -122,7 +122,7 @@ class WelcomePiece(Piece):
     def _whereto(self) -> str:
         """Where what users write goes."""
         remote = self._plan.remote if self._plan is not None else None
-        if remote is None or is_loopback(remote.url):
+        if remote is None or not remote.url:  # a server without one is edgechat's own child
             return "What you write stays on this machine."
         return f"What you write is sent to {remote.server}, {one_line(remote.url, 60)}."
 
