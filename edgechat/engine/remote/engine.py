@@ -25,14 +25,16 @@ from edgechat.base.errors import (
     EngineError,
     EngineGone,
     LoadFailed,
+    PromptTooLong,
     RemoteUnreachable,
 )
 from edgechat.engine.kv.state_folder import check_id
 from edgechat.engine.protocol import EngineState
 from edgechat.engine.remote.reply import RemoteReply
-from edgechat.engine.remote.request import body_of, unsupported
+from edgechat.engine.remote.request import body_of, unsupported, without_oldest
 from edgechat.engine.types import (
     ChatRequest,
+    Dropped,
     Embedded,
     Finished,
     ModelInfo,
@@ -168,12 +170,31 @@ class RemoteEngine:
     async def _answer(
         self, request: ChatRequest, client: RemoteClient, stop: asyncio.Future[None]
     ) -> AsyncGenerator[RequestEvent, None]:
-        remote = self._remote
-        if not remote.chats:
-            raise cannot_chat(remote.name)
+        """Ask, with fewer turns each time that the server finds the conversation too long."""
+        if not self._remote.chats:
+            raise cannot_chat(self._remote.name)
         self._note_unsupported(request)
+        dropped = 0
+        while True:
+            try:
+                async with contextlib.aclosing(self._once(request, client, stop, dropped)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except PromptTooLong:  # nothing has come yet
+                n_dropped, messages = without_oldest(request.messages)
+                if request.overflow == "error" or not n_dropped:
+                    raise
+            dropped += n_dropped
+            request = msgspec.structs.replace(request, messages=messages)
+            yield Dropped(request.id, dropped)
+
+    async def _once(
+        self, request: ChatRequest, client: RemoteClient, stop: asyncio.Future[None], dropped: int
+    ) -> AsyncGenerator[RequestEvent, None]:
+        remote = self._remote
         body = await asyncio.to_thread(body_of, request, remote)
-        reply = RemoteReply(request, client)
+        reply = RemoteReply(request, client, dropped)
         async with contextlib.aclosing(client.lines(_COMPLETIONS, body)) as pieces:
             while not reply.is_over:
                 lines = await _unless(stop, _next(pieces))
