@@ -114,7 +114,7 @@ class RemoteEngine:
     ) -> None:
         """`plan`: of `engine.remote.choice.remote_plan`; its `remote` says which model of which server.
 
-        idle_seconds: of no use, the server keeps its model; 0 stays connected. `on_note` is told what the
+        idle_seconds: after which the host is closed if nothing is asked; 0: never. `on_note` is told what the
         server has no field for.
         """
         assert plan.remote is not None
@@ -128,6 +128,8 @@ class RemoteEngine:
         self._on_note = on_note
         self._noted: set[str] = set()
         self._client: RemoteClient | None = None
+        self._retired: list[RemoteClient] = []
+        """Connections that other requests may still use."""
         self._lock = asyncio.Lock()
         self._closed = False
         self._stops: dict[object, asyncio.Future[None]] = {}
@@ -161,10 +163,10 @@ class RemoteEngine:
                 async with contextlib.aclosing(self._answer(request, client, stop)) as events:
                     async for event in events:
                         yield event
-        except EngineCrashed as error:
+        except (EngineCrashed, RemoteUnreachable) as error:
             if not isinstance(error, EngineGone):
-                await self._disconnect()
-                self.has_crashed = True
+                await self._retire()
+                self.has_crashed = isinstance(error, EngineCrashed)
             raise
 
     async def _answer(
@@ -350,7 +352,7 @@ class RemoteEngine:
             try:
                 client = await self._connected(on_progress or (lambda _share: None))
             except BaseException:
-                await self._disconnect()
+                await self._retire()
                 raise
             self.has_crashed = False
             self._set_state(EngineState.READY)
@@ -399,10 +401,20 @@ class RemoteEngine:
         finally:
             del self._stops[key]
 
+    async def _retire(self) -> None:
+        """Connect anew for the next request, after one has failed; the others keep their connections."""
+        if self._client is not None:
+            self._retired.append(self._client)
+        self._client, self._seen, self._next_look = None, None, 0.0
+        self._set_state(EngineState.STOPPED)
+        if not self._users:
+            await self._disconnect()
+
     async def _disconnect(self) -> None:
-        client, self._client = self._client, None
-        self._seen, self._next_look = None, 0.0
-        if client is not None:
+        clients = [*self._retired, *filter(None, [self._client])]
+        self._retired.clear()
+        self._client, self._seen, self._next_look = None, None, 0.0
+        for client in clients:
             await client.close()
         self._set_state(EngineState.STOPPED)
 

@@ -154,6 +154,27 @@ async def test_it_closes_in_the_middle(raw: RawServer, engine: RemoteEngine) -> 
     assert not engine.has_crashed
 
 
+async def test_one_that_fails_leaves_the_others_alone(raw: RawServer, engine: RemoteEngine) -> None:
+    more = asyncio.Event()
+
+    async def slow(write: Write) -> None:
+        if raw.body["messages"][0]["content"] == "slow":
+            await write(STREAM + b'data: {"choices": [{"delta": {"content": "One "}}]}\n\n')
+            await more.wait()
+            await write(b'data: {"choices": [{"delta": {"content": "two"}, "finish_reason": "stop"}]}\n\n')
+        else:
+            await write(STREAM + b'data: {"error": {"message": "no more memory"}}\n\n')
+
+    raw.answers["/v1/chat/completions"] = slow
+    request = ChatRequest(id="s", messages=(Message("user", "slow"),))
+    other = asyncio.create_task(events_of(engine, request))
+    while sum(one.path.endswith("completions") for one in raw.asked) < 1:
+        await asyncio.sleep(0.01)
+    assert "no more memory" in (await failure_of(engine)).message
+    more.set()
+    assert "".join(event.text for event in await other if isinstance(event, Delta)) == "One two"
+
+
 async def test_a_chunked_answer_that_is_cut(raw: RawServer, engine: RemoteEngine) -> None:
     async def answer(write: Write) -> None:
         await write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\ndata:\r\n")
