@@ -82,12 +82,12 @@ async def by_curl(url: str, key: str | None, model: str, tokens: int) -> Stream:
 
 
 @contextlib.asynccontextmanager
-async def served(program: str, model: str, parallel: int = 4) -> AsyncIterator[str]:
-    """Run llama-server; yield its URL once it answers."""
+async def served(program: str, model: str, *options: str) -> AsyncIterator[str]:
+    """Run llama-server for four at once; yield its URL once it answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = ["-m", model, "--port", str(port), "--host", "127.0.0.1", "-np", str(parallel), "-c", "8192"]
+    words = ["-m", model, "--port", str(port), "--host", "127.0.0.1", "-np", "4", "-c", "8192", *options]
     process = await asyncio.create_subprocess_exec(
         program, *words, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
     )
