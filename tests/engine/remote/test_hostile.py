@@ -256,6 +256,21 @@ async def test_what_is_no_list_of_models(raw: RawServer, engine: RemoteEngine, t
         await engine.start()
 
 
+@pytest.mark.parametrize("told", [[], "x", 7, None, {"capabilities": 7, "model_info": [], "modalities": 1}])
+@pytest.mark.parametrize("owner", ["llamacpp", "library", "organization_owner", 7, ["vllm"], {}])
+async def test_nonsense_about_a_model(
+    raw: RawServer, engine: RemoteEngine, told: object, owner: object
+) -> None:
+    sizes = {"meta": 7, "architecture": [], "max_model_len": "8k", "context": -1, "kind": {}, "type": []}
+    raw.models({"id": "m", "owned_by": owner, **sizes})
+    for path in ("/props", "/api/show", "/api/ps", "/api/version", "/api/v0/models", "/info", "/metrics"):
+        raw.answers[path] = said(told)
+    model = await engine.start()
+    assert model.context == 1000  # what was assumed
+    await events_of(engine)
+    assert await engine.inspect() is None
+
+
 @pytest.mark.parametrize("count", [-5, 10**30, True, "9", 1.5, None, {}, 2**31 - 1])
 async def test_lies_about_usage(raw: RawServer, engine: RemoteEngine, count: object) -> None:
     usage = {
