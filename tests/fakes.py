@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from edgechat.base.errors import EdgechatError, EngineClosed, EngineCrashed, EngineGone
+from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.kv.state_folder import check_id
 from edgechat.engine.protocol import EngineState
-from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import (
     ChatRequest,
     Delta,

@@ -244,6 +244,18 @@ class ServerRefused(LoadFailed):
     """An RPC server is on another machine, does not respond, or is busy with another program."""
 
 
+class RemoteUnreachable(LoadFailed):
+    """A remote engine does not answer as it should: it is off, or something else, or edgechat is offline."""
+
+
+class RemoteDenied(LoadFailed):
+    """A remote engine wants a key, or another one."""
+
+
+class RemoteFailed(EngineError):
+    """A remote engine failed in a request, or its answer is not valid or has no end."""
+
+
 class DecodeFailed(EngineError):
     """A decode call failed, or produced NaN or infinite logits."""
 

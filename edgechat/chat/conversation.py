@@ -334,6 +334,7 @@ class Conversation:
             id=uuid.uuid4().hex if last.is_cut else reply.id,
             sampling=options.sampling,
             adapters=options.adapters,
+            sampling_set=options.sampling_set,
             max_tokens=options.max_tokens,
             stop=options.stop,
             think=options.think,

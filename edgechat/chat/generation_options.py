@@ -15,6 +15,7 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a reply is to be generated; the fields of a ChatRequest."""
 
     sampling: Sampling = Sampling()
+    sampling_set: tuple[str, ...] | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     think: bool | None = None
@@ -53,8 +54,10 @@ def resolve_options(
     if think is None and (model is None or model.can_switch_thinking):
         think = settings.think
     defaults = plan.sampling_for(think) if plan is not None else settings.sampling
+    given = options.sampling.over(chat.sampling.over(defaults)).given()
     return GenerationOptions(
-        sampling=Sampling(**options.sampling.over(chat.sampling.over(defaults)).given(), seed=options.seed),
+        sampling=Sampling(**given, seed=options.seed),
+        sampling_set=tuple(given),
         max_tokens=options.max_tokens,
         stop=options.stop,
         think=think,

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from msgspec.structs import replace
+import msgspec
 
 from edgechat import settings
 from edgechat.base.errors import CannotSee, EdgechatError, EngineClosed, FolderError, StoreUnwritable
@@ -97,9 +97,24 @@ class SessionServices:
         planned: list[str] = []
 
         def plan_model(model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
+            from edgechat.engine.remote.choice import remote_plan
             from edgechat.planner.prepare import prepare
             from edgechat.planner.request import PlanRequest
 
+            remote = remote_plan(model, settings.load(), context)
+            if remote is not None:
+                given = {
+                    "--draft": draft,
+                    "--backend": backend,
+                    "--load-anyway": anyway,
+                    "--no-vision": not vision,
+                    "--lora": bool(adapters),
+                }
+                ignored = [option for option, value in given.items() if value]
+                notes = [f"{option} has no effect on a model of another server." for option in ignored]
+                if context is not None:
+                    notes.append("--ctx holds where the server does not tell its own.")
+                return msgspec.structs.replace(remote, notes=tuple(notes))
             is_first = not planned or planned == [model] or not adapters
             request = PlanRequest(
                 context=context,
@@ -187,17 +202,19 @@ class ChatSession:
     def sees(self) -> bool | None:
         """Whether the model takes images: as it says, or before it is loaded as its plan does.
 
-        None before it is known which model answers.
+        None before it is known which model answers, or what one of another server can do.
         """
         if self._engine is not None and self._engine.model is not None:
             return self._engine.model.sees
-        if self.plan is None:
+        if self.plan is None or self.plan.remote is not None:
             return None
         return self.plan.projector is not None and self.plan.projector.vision
 
     async def check_sees(self) -> None:
         """Raise CannotSee if the model takes no images; also the errors of `engine`."""
-        await self.engine()
+        engine = await self.engine()
+        if self.sees is None:
+            await engine.start()
         if not self.sees:
             assert self.plan is not None
             name = one_line(self.plan.model_name, 60)
@@ -285,7 +302,7 @@ class ChatSession:
         if engine.model is None and (has_images or self.settings.think is not None):
             await engine.start(on_progress)  # to know whether the model sees, and can switch its thinking
         options = self.generation_options(conversation.chat.settings)
-        options = replace(options, adapters=await self.adapters(conversation.chat.settings))
+        options = msgspec.structs.replace(options, adapters=await self.adapters(conversation.chat.settings))
         access = await self._tool_access(conversation, permission or NamedPermission(()))
         reply = conversation.answer(engine, options, access=access, on_progress=on_progress)
         async with aclosing(reply) as events:
@@ -399,6 +416,10 @@ def _engine(
     replan: Callable[[], LoadPlan],
     on_note: Callable[[str], None],
 ) -> Engine:
+    if plan.remote is not None:
+        from edgechat.engine.remote.choice import remote_engine
+
+        return remote_engine(plan, settings.load(), idle_seconds=idle_seconds, on_note=on_note)
     from edgechat.engine.worker.supervisor import EngineSupervisor
 
     return EngineSupervisor(

@@ -103,7 +103,26 @@ def _tool_servers() -> Iterator[tuple[str, str]]:
         yield name, server.shown
 
 
-local_models = _completer(_local_models, _files)
+def _remotes() -> Iterator[tuple[str, str]]:
+    from edgechat import settings
+
+    for name, server in settings.load().remotes.items():
+        yield name, server.url
+
+
+def _remote_models() -> Iterator[tuple[str, str]]:
+    """Yield the models of other servers that have answered before: nobody is asked now."""
+    from edgechat import settings
+    from edgechat.models.remote.measured import measured_speeds
+
+    remotes = settings.load().remotes
+    for name in measured_speeds():
+        if name.partition("/")[0] in remotes:
+            yield name, "on another server"
+
+
+local_models = _completer(_local_models, _files, _remote_models)
+remotes = _completer(_remotes)
 tool_servers = _completer(_tool_servers)
 agents = _completer(_agents)
 catalogue_models = _completer(_catalogue)

@@ -23,6 +23,7 @@ from edgechat.cli.declarations import (
     chat_commands,
     machine_commands,
     model_commands,
+    remote_commands,
     server_commands,
     tool_commands,
 )
@@ -169,6 +170,7 @@ server_commands.add_to(app)
 machine_commands.add_to(app)
 model_commands.add_to(app)
 tool_commands.add_to(app)
+remote_commands.add_to(app)
 
 
 def run_cli() -> int:

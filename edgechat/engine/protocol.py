@@ -12,8 +12,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from edgechat.engine.snapshot import Snapshot
+from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.types import ChatRequest, Embedded, ModelInfo, RequestEvent, Translatable, Translated
+from edgechat.models.remote.metrics import ServerLoad
 from edgechat.planner.plan import LoadPlan
 
 
@@ -105,10 +106,11 @@ class Engine(Protocol):
         """Delete what is kept of a chat. Unknown chats are ignored; raises ValueError for a malformed id."""
         ...
 
-    async def inspect(self, chat: str | None = None) -> Snapshot | None:
+    async def inspect(self, chat: str | None = None) -> Snapshot | ServerLoad | None:
         """Return what the engine does, with the cache of a chat (None: of the one that was answered last).
 
-        None if no model is loaded, or there is no answer in time.
+        Of an engine on another server, what that tells. None if no model is loaded, or there is no answer in
+        time.
         """
         ...
 

@@ -102,6 +102,9 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling = Sampling()
     adapters: tuple[AdapterUse, ...] = ()
     """LoRA adapters, applied together."""
+    sampling_set: tuple[str, ...] | None = None
+    """The fields of `sampling` that someone has set: a remote engine is sent these, and has its own defaults
+    for the others. None: those that differ from ours."""
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     think: bool | None = None

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from edgechat.models.remote.model import HostedModel
 from edgechat.native.buffers import Buffer
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.calibration import RunConditions
@@ -18,6 +19,12 @@ LABELS: dict[Backend, str] = {"llama.cpp": "llama.cpp", "mlx": "MLX"}
 """What people call it."""
 OWN_LAYERS, NGRAMS = "its own layers (MTP)", "n-grams"
 """What people call the drafters that are no model."""
+
+
+_NOT_OF_REMOTES = (
+    *("backend", "file_bytes", "cache_type", "threads", "gpu_layers", "n_layers", "n_batch", "n_ubatch"),
+    *("n_seq_max", "n_outputs_max", "n_rs_seq", "flash_attention", "exact", "experts_in_ram", "ngrams"),
+)
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +154,8 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     alternatives: tuple[Alternative, ...] = ()
     anyway: bool = False
     """Load it although it does not seem to fit."""
+    remote: HostedModel | None = None
+    """Of another server's model: which one; nothing but its context is planned. None: it runs here."""
 
     def for_draft(self) -> LoadPlan | None:
         """Return how the draft model is loaded; None if there is none."""
@@ -201,7 +210,7 @@ def params_of(other: LoadParams) -> dict[str, Any]:
 
 def as_json(plan: LoadPlan) -> dict[str, Any]:
     """Return a plan as JSON for programs; sizes are bytes, times milliseconds, unknown values null."""
-    return {
+    values = {
         "model": plan.model_name,
         "path": plan.model_path or None,
         "backend": plan.backend,
@@ -261,4 +270,8 @@ def as_json(plan: LoadPlan) -> dict[str, Any]:
         "notes": list(plan.notes),
         "reasons": list(plan.reasons),
         "alternatives": msgspec.to_builtins(plan.alternatives),
+        "remote": msgspec.to_builtins(plan.remote),
     }
+    if plan.remote is not None:  # which its server decides
+        values |= dict.fromkeys(_NOT_OF_REMOTES)
+    return values

@@ -22,7 +22,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from edgechat.engine.snapshot import Snapshot
+from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.types import Delta, Embedded, Finished, RequestEvent, ToolCallArguments, ToolCallBegun
 from edgechat.planner.plan import LoadPlan
 

@@ -11,9 +11,10 @@ from typing import Any, Literal, Union
 import msgspec
 from msgspec import Meta
 
-from edgechat.settings.fields import AppliesFrom, Group, Preset, SamplingDefaults, Settings
+from edgechat.settings.fields import AppliesFrom, Group, Preset, RemoteServer, SamplingDefaults, Settings
 from edgechat.settings.reading import stripped
 
+_TABLES = {Preset: "presets", RemoteServer: "remotes"}
 _HUGE = 10**6
 """Limits from this value on are not shown."""
 
@@ -94,8 +95,8 @@ def describe_type(kind: Any) -> str:
         return ", ".join(map(str, parts[:-1])) + f" or {parts[-1]}"
     if origin is tuple:
         return "a list of strings"
-    if origin is dict and parts[1] is Preset:
-        return "tables [presets.NAME]"
+    if origin is dict and parts[1] in _TABLES:
+        return f"tables [{_TABLES[parts[1]]}.NAME]"
     if origin is dict:
         return "a table of texts"
     if plain is bool:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-Group = Literal["Model", "Conversation", "Sampling", "Appearance", "Machine", "Presets", "Prompts"]
+Group = Literal["Model", "Conversation", "Sampling", "Appearance", "Machine", "Presets", "Prompts", "Remotes"]
 AppliesFrom = Literal["now", "new chat", "load", "start"]
 """When a change takes effect: at once, for new chats, with the next load of a model, with the next start."""
 Theme = Literal["terminal", "dark", "light", "high-contrast"]
@@ -15,6 +15,8 @@ PictureMode = Literal["auto", "kitty", "blocks"]
 """How images are drawn: as the terminal can, by Kitty's graphics protocol, by half blocks."""
 Backend = Literal["llama.cpp", "mlx"]
 """The backend that runs a model."""
+RemoteKind = Literal["vllm", "sglang", "llama-server", "ollama", "lmstudio", "tgi", "edgechat", "openai"]
+"""The program that a remote engine is; openai: any other one that speaks OpenAI's protocol."""
 
 SYSTEM_LENGTH = 100_000
 """Maximum length of a system prompt, in characters."""
@@ -104,6 +106,23 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     think: bool | None = None
     sampling: SamplingDefaults = SamplingDefaults()
     adapters: tuple[_Name, ...] | None = None
+
+
+class RemoteServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A server whose models answer beside the local ones: a table [remotes.NAME]."""
+
+    url: Annotated[str, Meta(min_length=1, max_length=2048)]
+    """Where it is, with or without the /v1 at its end."""
+    key: str | None = None
+    """What it wants to be sent as a bearer token."""
+    key_env: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    """The environment variable that has the key, instead."""
+    kind: RemoteKind | None = None
+    """None: found out by asking it."""
+
+    def __repr__(self) -> str:
+        """Leave out the key, which must be in no log."""
+        return f"RemoteServer({self.url!r})"
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -277,6 +296,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             "Saved prompts for /prompt NAME. What is in braces, as {language}, is filled in before sending.",
             "Prompts",
             "now",
+        ),
+    ] = {}
+    remotes: Annotated[
+        dict[str, RemoteServer],
+        _about(
+            "Servers whose models answer beside the local ones, as NAME/MODEL: url, key or key_env (the "
+            "environment variable that has it), and kind, if it is not to be found out.",
+            "Remotes",
+            "load",
         ),
     ] = {}
 

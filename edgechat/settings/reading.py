@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 import tomllib
 import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -16,10 +18,11 @@ from edgechat.base import paths
 from edgechat.base.errors import SettingsError
 from edgechat.base.network import loopback
 from edgechat.base.text import one_line
-from edgechat.settings.fields import NAME_LENGTH, Preset, Settings
+from edgechat.settings.fields import NAME_LENGTH, RemoteServer, Settings
 
 S = TypeVar("S", bound=msgspec.Struct)
 
+_REMOTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 MAX_BYTES = 1 << 20
 """Maximum size of a TOML file: twenty times the size of the catalogue."""
 
@@ -45,6 +48,9 @@ def settings_of(table: dict[str, Any], where: str) -> Settings:
                 raise SettingsError(
                     f"{where}: {shown} is not a valid {kind} name. {fault}", hint=f"Rename the {kind}."
                 )
+    for name, remote in settings.remotes.items():
+        if fault := remote_fault(name, remote):
+            raise SettingsError(f"{where}: remotes.{one_line(name, 60)}: {fault}", hint="Correct the file.")
     for server in settings.rpc:
         if loopback.address(server) is None:
             raise SettingsError(f"{where}: rpc: {loopback.refusal(server)}", hint=loopback.HINT)
@@ -57,6 +63,30 @@ def name_fault(name: str) -> str | None:
     if 0 < len(name) <= NAME_LENGTH and name.isprintable() and name == name.strip():
         return None
     return f"A name has 1 to {NAME_LENGTH} visible characters, and no spaces at its ends."
+
+
+def remote_fault(name: str, remote: RemoteServer) -> str | None:
+    """Return what is wrong with a remote, or None."""
+    try:
+        url = urlsplit(remote.url)
+        is_valid = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        return "its url is not valid."
+    if _REMOTE_NAME.fullmatch(name) is None:
+        return "A name has up to 40 letters, digits, dots, dashes and underscores."
+    if not is_valid or not remote.url.isprintable() or " " in remote.url:
+        return "its url does not begin with http:// or https:// and a host."
+    if url.username is not None or url.query or url.fragment:
+        return "its url has a password, a query or a fragment; a key belongs into key or key_env."
+    if remote.key is not None and remote.key_env is not None:
+        return "it has both key and key_env."
+    if remote.key is not None and not (0 < len(remote.key) <= 8192 and _is_header(remote.key)):
+        return "its key is empty or too long, or has other characters than a key can have."
+    return None
+
+
+def _is_header(text: str) -> bool:
+    return text.isascii() and text.isprintable() and text == text.strip()
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -126,15 +156,17 @@ def _value(value: Any, kind: Any, where: str, name: str) -> Any:
     if isinstance(value, dict):
         if isinstance(plain, type) and issubclass(plain, msgspec.Struct):
             return checked(value, plain, where, f"{name}.")
-        if typing.get_origin(plain) is dict and Preset in typing.get_args(plain):
-            return {key: _value(item, Preset, where, f"{name}.{key}") for key, item in value.items()}
+        inner = typing.get_args(plain)[1] if typing.get_origin(plain) is dict else None
+        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            return {key: _value(item, inner, where, f"{name}.{key}") for key, item in value.items()}
     try:
         return checked_value(value, kind)
     except ValueError as error:
         end = "" if str(error).endswith("?") else "."
         field = one_line(name, 80)
+        shown = "…" if field.startswith("remotes.") else _shown(value)  # it may be, or have, a key
         raise SettingsError(
-            f"{where}: {field} = {_shown(value)} is not valid. {error}{end}",
+            f"{where}: {field} = {shown} is not valid. {error}{end}",
             hint=f"Change {field} in {where}, or remove the line.",
         ) from error
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
 from typing import Protocol
 
 import pytest
 
 from edgechat.base.errors import EngineClosed, EngineCrashed, EngineGone, LoadFailed, PromptTooLong, WrongKind
 from edgechat.engine.protocol import Engine, EngineState
+from edgechat.engine.remote.engine import RemoteEngine
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, RequestEvent, Translated
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from tests.engine.conftest import MakePlan
+from tests.engine.remote.served import served_model
 from tests.fakes import FakeEngine, Step, words
 
 HELLO = "Hello!"
@@ -44,27 +47,38 @@ def fake(*texts: str, load_seconds: float = 0.0, load_error: str = "") -> FakeEn
     return engine
 
 
-@pytest.fixture(params=["worker", "fake"])
-async def make(request: pytest.FixtureRequest, scripted: MakePlan) -> AsyncIterator[Make]:
+RULES = [
+    {"when": "slow", "reply": ENDLESS},
+    {"when": "die", "reply": "I was about to", "crash_after": 9},
+]
+
+
+@pytest.fixture(params=["worker", "fake", "remote"])
+async def make(request: pytest.FixtureRequest, scripted: MakePlan, tmp_path: Path) -> AsyncIterator[Make]:
     made: list[Engine] = []
+    servers = AsyncExitStack()
+    if request.param == "remote":
+        script = {"reply": HELLO, "rules": RULES, "token_ms": 20}
+        served = await servers.enter_async_context(served_model(tmp_path / "served", **script))
+
+    def remote(*texts: str, load_seconds: float = 0.0, load_error: str = "") -> RemoteEngine:
+        served.delay, served.error = load_seconds, load_error
+        return served.engine()
 
     def worker(*texts: str, load_seconds: float = 0.0, load_error: str = "") -> EngineSupervisor:
-        rules = [
-            {"when": "slow", "reply": ENDLESS},
-            {"when": "die", "reply": "I was about to", "crash_after": 9},
-        ]
         failing = {"load_error": load_error} if load_error else {}
-        script = {"reply": HELLO, "rules": rules, "token_ms": 20, "load_ms": 1000 * load_seconds} | failing
+        script = {"reply": HELLO, "rules": RULES, "token_ms": 20, "load_ms": 1000 * load_seconds} | failing
         return EngineSupervisor(scripted(n_seq_max=2, **script))
 
     def any_of_them(*texts: str, load_seconds: float = 0.0, load_error: str = "") -> Engine:
-        of_kind = fake if request.param == "fake" else worker
+        of_kind = {"fake": fake, "worker": worker, "remote": remote}[request.param]
         made.append(of_kind(*texts, load_seconds=load_seconds, load_error=load_error))
         return made[-1]
 
     yield any_of_them
     for engine in made:
         await engine.close()
+    await servers.aclose()
 
 
 def asked(text: str, id: str = "r") -> ChatRequest:

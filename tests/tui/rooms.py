@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from textual.app import App, ComposeResult
 
-from edgechat.engine.snapshot import (
+from edgechat.engine.kv.snapshot import (
     CacheMap,
     CacheStats,
     DraftCache,

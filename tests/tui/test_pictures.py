@@ -29,6 +29,8 @@ from edgechat.chat.records import Attachment
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Dropped
 from edgechat.models.hub.progress import ProgressSample
+from edgechat.models.remote.model import HostedModel
+from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Preset, SamplingDefaults, Settings
 from edgechat.tools.consent import Question
 from edgechat.tools.tool import ToolSpec, shown_arguments
@@ -43,8 +45,8 @@ from tests.chat.offering import call
 from tests.fakes import MODEL, FakeEngine, thought
 from tests.tui import rooms
 from tests.tui.chat.test_seeing import world as seeing_world
-from tests.tui.driving import app_with, ask, say, text_of, until
-from tests.tui.libraries import GIB, Fake
+from tests.tui.driving import app_with, ask, plan, say, text_of, until
+from tests.tui.libraries import GIB, Fake, row
 from tests.tui.models.test_screen import world
 
 pytestmark = pytest.mark.slow
@@ -195,6 +197,18 @@ async def blind(pilot: Pilot[None]) -> None:
     await say(pilot, "What is on this photo?")
     await until(pilot, lambda: "F8" in text_of(pilot))
     await until(pilot, lambda: "see images ─╯" in text_of(pilot))
+
+
+async def server_gone(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    await say(pilot, "Why is the sky blue?")
+    await until(pilot, lambda: "F8" in text_of(pilot))
+
+
+async def server_room(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    await pilot.press("ctrl+g")
+    await until(pilot, lambda: "It tells no metrics." in text_of(pilot))
 
 
 async def commands(pilot: Pilot[None]) -> None:
@@ -350,7 +364,7 @@ SCENES: tuple[Scene, ...] = (
     *(empty, chat, markdown, turns, stopped, versions, found, attached, images, blind),
     *(commands, crash, window, parameters),
     *(palette, help_, settings, conversations, trash, search, engine_room, first_run, waiting, switcher),
-    *(models, calls, consent, tools),
+    *(models, calls, consent, tools, server_gone, server_room),
 )
 
 
@@ -387,6 +401,9 @@ def engine_for(scene: Scene) -> FakeEngine:
     if scene is calls:
         sum_of, day = call("calculate", expression="12 * 17.50"), call("current_date")
         return FakeEngine([thought("A sum."), "Let me see.", sum_of, day], ["It is **210 €** in a year."])
+    if scene is server_gone:
+        closed = EngineCrashed("desk closed the connection in the middle of its answer.")
+        return FakeEngine(["Sunlight is", closed])
     if scene is markdown:
         return FakeEngine([MARKDOWN])
     engine = FakeEngine(*SCRIPTS)
@@ -413,7 +430,18 @@ async def test_a_screen_looks_as_it_did(
         library = seeing_world(Path("/models"), is_here=True).library()
     presets = {"poet": Preset(system="You write haiku.", sampling=SamplingDefaults(temperature=1.2))}
     model = "guide" if scene is blind else None  # else the first run would be offered
-    app = app_with(engine_for(scene), path, model=model, settings=Settings(presets=presets), library=library)
+    prepare = plan
+    if scene in (server_gone, server_room):
+        model, prepare = "desk/qwen3-32b", plan_of_server
+        library = Fake(rows=[row("qwen3-4b", Path("/models/qwen.gguf"))]).library()
+    app = app_with(
+        engine_for(scene),
+        path,
+        model=model,
+        prepare=prepare,
+        settings=Settings(presets=presets),
+        library=library,
+    )
     async with app.run_test(size=(width, 36)) as pilot:
         app.chat.prompt.cursor_blink = False
         await scene(pilot)
@@ -428,6 +456,13 @@ async def test_a_screen_looks_as_it_did(
         other = tmp_path / kept.name
         other.write_text(seen)
         raise AssertionError(f"{kept.name} looks otherwise now: {other}\nSee the top of {__file__}.")
+
+
+def plan_of_server(model: str) -> LoadPlan:
+    remote = HostedModel(
+        server="desk", id="qwen3-32b", kind="vllm", url="http://desk.local:8000", context=32768
+    )
+    return msgspec.structs.replace(plan(model), remote=remote, context=32768)
 
 
 def library_of(tmp_path: Path):  # type: ignore[no-untyped-def]

@@ -9,7 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from edgechat.base.errors import AttachmentError, CannotSee, EdgechatError
+from edgechat.base.errors import (
+    AttachmentError,
+    CannotSee,
+    EdgechatError,
+    LoadFailed,
+    RemoteDenied,
+    RemoteUnreachable,
+)
 from edgechat.base.text import one_line
 from edgechat.chat.attachments.images import keep_image, read_image
 from edgechat.chat.attachments.reading import MOST
@@ -162,11 +169,19 @@ class ChatLoop:
     # A conversation, line by line.
 
     def _run_interactively(self) -> None:
-        self._load()
+        try:
+            self._load()
+        except (
+            RemoteUnreachable,
+            RemoteDenied,
+        ) as error:  # which /model can change
+            self.status.clear()
+            complain(error.message, error.hint)
         hint = "/help lists commands, Ctrl+C stops an answer, Ctrl+D ends."
         name = one_line(self.engine.plan.model_name)
         if self.spoken:
-            self.status.say(f"{name} is ready. Type a question and press Enter. {hint}")
+            state = "is ready" if self.engine.model is not None else "does not answer yet"
+            self.status.say(f"{name} {state}. Type a question and press Enter. {hint}")
         else:
             print(f"{name}: {hint}", file=sys.stderr)
         if self.conversation.n_messages:
@@ -243,7 +258,10 @@ class ChatLoop:
         start = self.background.begin(self.engine.start(self._show_load))
         if self._renders:
             import edgechat.cli.chat.rendered  # noqa: F401  (0.3 s, which pass while the model loads)
-        model = start.result()
+        try:
+            model = start.result()
+        except LoadFailed as error:
+            raise self._with_local_hint(error) from error
         self.status.clear()
         if is_first_load:
             if model.template == "chatml":
@@ -252,6 +270,15 @@ class ChatLoop:
             if asks_for_drafts(self.options.draft) and model.no_draft not in ("", self.engine.plan.no_draft):
                 self._note(model.no_draft)
         return model
+
+    def _with_local_hint(self, error: LoadFailed) -> LoadFailed:
+        """Return an error of another server with a hint at a model of this machine."""
+        if self.engine.plan.remote is not None:
+            from edgechat.cli.chat.seeing import local_hint  # it imports the planner
+
+            hint = local_hint(in_conversation=self.options.prompt is None)
+            error = type(error)(error.message, hint="\n  ".join(filter(None, (error.hint, hint))) or None)
+        return error
 
     def _note_plan(self) -> None:
         """Print what users may want to know about the plan."""

@@ -1,4 +1,4 @@
-"""A hint at a model that sees, where the one that is to answer does not."""
+"""Hints at a model that could answer instead: one that sees, or one of this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from edgechat import settings
 from edgechat.base.errors import EdgechatError
 from edgechat.planner.listing import ModelRow, rows
-from edgechat.planner.ranking.seeing import seeing_model
+from edgechat.planner.ranking.seeing import local_model, seeing_model
 from edgechat.planner.ranking.survey import SurveyOverview, overview
 from edgechat.planner.request import PlanRequest, with_settings
 from edgechat.settings import Backend
@@ -28,4 +28,14 @@ def seeing_hint(backend: Backend | None, *, in_conversation: bool) -> str | None
             name = shlex.quote(seeing.name)
             use = f"/model {seeing.name}" if in_conversation else f"edgechat run {name} …"
             return f"{seeing.sentence} {use if seeing.is_here else f'edgechat pull {name}'}"
+    return None
+
+
+def local_hint(*, in_conversation: bool) -> str | None:
+    """Return how to go on with a model of this machine that fits; None if there is none."""
+    with suppress(EdgechatError):
+        found = local_model(rows())
+        if found is not None:
+            use = f"/model {found.name}" if in_conversation else f"edgechat run {shlex.quote(found.name)} …"
+            return f"{found.sentence} {use}"
     return None

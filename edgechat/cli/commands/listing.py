@@ -1,4 +1,4 @@
-"""`edgechat list`: the models on this machine, as text or as JSON.
+"""`edgechat list`: the models on this machine and of remote engines, as text or as JSON.
 
 With --json, a list of objects is printed, most recently used first:
 
@@ -18,24 +18,37 @@ With --json, a list of objects is printed, most recently used first:
     projector        the path of that file, or null; no_vision: why it cannot be used, or null
     mtp              whether it can draft with layers of its own (MTP)
     damage           why it cannot be loaded, or null
+    remote           null; of a model of another server {"server", "kind", "url", "ttft_ms", "decode_tps"},
+                     the last two as measured here, or null. Such a model comes after the local ones, and
+                     has null, false or an empty list where only a file would have a value
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
-from typing import Any
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
-from edgechat.base.text import ago, flat, mebibytes
+from edgechat import settings
+from edgechat.base.text import ago, figure, flat, mebibytes
 from edgechat.cli.output.adapters import HEADINGS, as_object, cells
 from edgechat.cli.output.layout import table
 from edgechat.cli.output.status import StatusLine
-from edgechat.cli.terminal_io import print_json
-from edgechat.models.adapters.local import local_adapters
+from edgechat.cli.terminal_io import note, print_json
+from edgechat.models.adapters.local import AdapterDetails, LocalAdapter, local_adapters
 from edgechat.models.formats.modalities import Modality
+from edgechat.models.remote.model import KINDS
 from edgechat.planner.listing import ModelRow, rows
+from edgechat.settings import RemoteServer
+
+if TYPE_CHECKING:
+    from edgechat.models.remote.listing import RemoteRow
 
 _HEADINGS = ("NAME", "QUANT", "SIZE", "CONTEXT", "LAST USED", "FITS NOW", "WHERE")
+_REMOTE_HEADINGS = ("REMOTE", "SERVER", "CONTEXT", "FIRST TOKEN", "SPEED", "LAST USED")
 _INPUT, _DRAFTS = "INPUT", "DRAFTS"
 """The last columns: where any model takes more than text, and where any drafts with layers of its own."""
 _INPUTS: dict[Modality, str] = {"vision": "images", "audio": "sound"}
@@ -43,12 +56,24 @@ _INPUTS: dict[Modality, str] = {"vision": "images", "audio": "sound"}
 
 def run(*, json: bool) -> None:
     """Run the command."""
-    with StatusLine(sys.stderr) as status:
+    remotes = settings.load().remotes
+    with StatusLine(sys.stderr) as status, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(_remote_rows, remotes)  # meanwhile
         models = rows(lambda name: status.show(f"reading the header of {name}"))
         adapters = [(adapter, adapter.details()) for adapter in local_adapters()]
+        remote_models, problems = asked.result()
     if json:
-        print_json([*map(_object, models), *(as_object(*one) for one in adapters)])
-        return
+        here = [*map(_object, models), *(as_object(*one) for one in adapters)]
+        print_json([*here, *map(_remote_object, remote_models)])
+    else:
+        _print_local(models, adapters)
+        if remote_models:
+            print("\n" + table([_REMOTE_HEADINGS, *map(_remote_cells, remote_models)]))
+    for problem in problems:
+        note(problem)
+
+
+def _print_local(models: Sequence[ModelRow], adapters: Sequence[tuple[LocalAdapter, AdapterDetails]]) -> None:
     lines = [_HEADINGS, *(tuple(map(flat, _cells(row))) for row in models)]
     if any(row.glance.modalities for row in models):
         lines = [(*line, cell) for line, cell in zip(lines, [_INPUT, *map(_input, models)], strict=True)]
@@ -74,6 +99,29 @@ def _cells(row: ModelRow) -> tuple[str, ...]:
         used,
         fits,
         row.model.place.value,
+    )
+
+
+def _remote_rows(remotes: Mapping[str, RemoteServer]) -> tuple[Sequence[RemoteRow], Sequence[str]]:
+    """Return the models of all servers, and why some have told none."""
+    if not remotes:
+        return (), ()
+    from edgechat.models.remote.listing import listings, rows_of  # 50 ms, for who has any
+
+    listed = asyncio.run(listings(remotes))
+    problems = [one.error for one in listed if one.error is not None]
+    return rows_of(listed), [f"{error.message} {error.hint or ''}" for error in problems]
+
+
+def _remote_cells(row: RemoteRow) -> tuple[str, ...]:
+    model, speed = row.model, row.speed
+    return (
+        flat(model.name),
+        KINDS[model.kind],
+        str(model.context or "?"),
+        f"{speed.ttft_ms:.0f} ms" if speed else "",
+        f"{figure(speed.decode_tps)} tok/s" if speed else "",
+        ago(time.time() - speed.when) if speed else "",
     )
 
 
@@ -107,4 +155,32 @@ def _object(row: ModelRow) -> dict[str, Any]:
         "no_vision": glance.no_vision or None,
         "mtp": glance.mtp,
         "damage": glance.damage or None,
+        "remote": None,
+    }
+
+
+def _remote_object(row: RemoteRow) -> dict[str, Any]:
+    model, speed = row.model, row.speed
+    unknown = ("model", "format", "quant", "architecture", "size", "path", "projector", "no_vision", "damage")
+    return dict.fromkeys(unknown) | {
+        "name": model.name,
+        "full_name": model.name,
+        "parameters": model.n_params or None,
+        "context": model.context or None,
+        "last_used": speed.when if speed else None,
+        "loaded": False,
+        "fits": True,
+        "fits_context": model.context,
+        "place": "remote",
+        "files": [],
+        "vision": model.sees,
+        "audio": model.hears,
+        "mtp": False,
+        "remote": {
+            "server": model.server,
+            "kind": model.kind,
+            "url": model.url,
+            "ttft_ms": speed.ttft_ms if speed else None,
+            "decode_tps": speed.decode_tps if speed else None,
+        },
     }

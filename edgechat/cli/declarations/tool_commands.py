@@ -63,7 +63,7 @@ def add(
     debug: DebugOption = False,
 ) -> None:
     """Add a tool server to mcp.json; nothing is started."""
-    from edgechat.cli.commands import mcp as command
+    from edgechat.cli.commands.servers import mcp as command
 
     command.add(
         as_text(name),
@@ -75,7 +75,7 @@ def add(
 
 def list_servers(json: JsonOption = False, debug: DebugOption = False) -> None:
     """List the tool servers, and what you have answered about their tools; nothing is started."""
-    from edgechat.cli.commands import mcp as command
+    from edgechat.cli.commands.servers import mcp as command
 
     command.list_servers(json=json)
 
@@ -84,7 +84,7 @@ def try_server(
     name: _Name, json: JsonOption = False, offline: OfflineOption = False, debug: DebugOption = False
 ) -> None:
     """Start a tool server, list its tools, and end it; no tool is called."""
-    from edgechat.cli.commands import mcp as command
+    from edgechat.cli.commands.servers import mcp as command
 
     raise typer.Exit(command.test(as_text(name), json=json))
 
@@ -94,14 +94,14 @@ def forget(
     debug: DebugOption = False,
 ) -> None:
     """Forget what you have answered about tools, so that they are asked for again."""
-    from edgechat.cli.commands import mcp as command
+    from edgechat.cli.commands.servers import mcp as command
 
     command.forget(as_text(name))
 
 
 def rm(name: _Name, yes: _Yes = False, debug: DebugOption = False) -> None:
     """Remove a tool server from mcp.json, and forget what you have answered about its tools."""
-    from edgechat.cli.commands import mcp as command
+    from edgechat.cli.commands.servers import mcp as command
 
     command.remove(as_text(name), yes=yes)
 
@@ -118,7 +118,7 @@ def import_servers(
     debug: DebugOption = False,
 ) -> None:
     """Copy tool servers from Claude Desktop, Cursor or LM Studio, after showing them."""
-    from edgechat.cli.commands import mcp as command
+    from edgechat.cli.commands.servers import mcp as command
 
     command.import_servers(source, file, yes=yes)
 

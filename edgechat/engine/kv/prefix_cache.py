@@ -18,7 +18,7 @@ from edgechat.engine.backends.adapters import AdapterSet
 from edgechat.engine.backends.base import Backend
 from edgechat.engine.backends.checkpoint import Checkpoint
 from edgechat.engine.kv.slots import Node, Slot
-from edgechat.engine.snapshot import CacheStats
+from edgechat.engine.kv.snapshot import CacheStats
 
 _PATTERN = 32
 """Tokens that must match for a run to be found again after a cut."""

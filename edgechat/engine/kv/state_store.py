@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, TypeVar
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import one_line
 from edgechat.engine.kv import state_file, state_folder
+from edgechat.engine.kv.snapshot import StatesOnDisk
 from edgechat.engine.kv.state_file import Cut, SavedState, StateHeader, StateRefused, WriteStopped
 from edgechat.engine.kv.state_folder import folder, forget, prune
 from edgechat.engine.kv.state_index import FoundState, KnownState, StateIndex, best_of
-from edgechat.engine.snapshot import StatesOnDisk
 
 if TYPE_CHECKING:
     import numpy as np

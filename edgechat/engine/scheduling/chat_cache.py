@@ -24,6 +24,7 @@ from edgechat.engine.backends.checkpoint import Checkpoint
 from edgechat.engine.backends.media import media_runs
 from edgechat.engine.kv.prefix_cache import common_prefix
 from edgechat.engine.kv.slots import Node, Slot
+from edgechat.engine.kv.snapshot import StatesOnDisk
 from edgechat.engine.kv.state_file import Cut, SavedState
 from edgechat.engine.kv.state_folder import check_id
 from edgechat.engine.kv.state_store import KVStateStore, worth_saving
@@ -31,7 +32,6 @@ from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.preparation import Preparation, fault
 from edgechat.engine.scheduling.scheduler import Scheduler
 from edgechat.engine.scheduling.sequence import Sequence
-from edgechat.engine.snapshot import StatesOnDisk
 from edgechat.engine.types import CachePolicy, ChatRequest, Event, Message, Persisted, Prewarmed, Sampling
 
 _LOG = logging.getLogger(__name__)

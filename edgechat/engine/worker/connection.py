@@ -23,7 +23,7 @@ from edgechat.base.process import frames, spawn
 from edgechat.base.text import printable
 from edgechat.device.memory import oom_kills
 from edgechat.engine import types
-from edgechat.engine.snapshot import Snapshot
+from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.worker import messages
 from edgechat.engine.worker.messages import Cancel, Inspected, Loaded, Loading, WorkerEvent
 from edgechat.planner.plan import LoadPlan

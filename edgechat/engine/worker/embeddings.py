@@ -16,10 +16,10 @@ import psutil
 
 from edgechat.base.errors import EdgechatError, NotEmbeddable, PromptTooLong
 from edgechat.engine import types
+from edgechat.engine.kv.snapshot import CacheMap, CacheStats, DraftingState, SchedulerState, Snapshot
 from edgechat.engine.prompt.token_estimate import at_least
 from edgechat.engine.prompt.translation import translate
 from edgechat.engine.scheduling.preparation import fault
-from edgechat.engine.snapshot import CacheMap, CacheStats, DraftingState, SchedulerState, Snapshot
 from edgechat.engine.types import Embed, ErrorInfo, Event, Failed
 from edgechat.engine.worker import messages
 from edgechat.engine.worker.kinds import cannot_chat

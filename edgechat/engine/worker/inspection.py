@@ -11,8 +11,8 @@ from typing import Protocol
 import msgspec
 import psutil
 
-from edgechat.engine import snapshot
 from edgechat.engine.backends.base import Backend, Vocabulary
+from edgechat.engine.kv import snapshot
 from edgechat.engine.kv.prefix_cache import PrefixCache
 from edgechat.engine.kv.slots import Slot
 from edgechat.engine.kv.window import turns_of

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import msgspec
 
-from edgechat.engine.snapshot import Snapshot
+from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.types import CachePolicy, ChatRequest, Embed, Event, ModelInfo, Translate
 from edgechat.planner.plan import LoadPlan
 

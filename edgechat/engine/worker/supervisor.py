@@ -18,9 +18,9 @@ from pathlib import Path
 import msgspec
 
 from edgechat.base.errors import EngineCrashed, EngineError, EngineGone, OutOfMemory, RequestRefused
+from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.kv.state_folder import check_id
 from edgechat.engine.protocol import EngineState
-from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,

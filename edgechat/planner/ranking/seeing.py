@@ -1,4 +1,4 @@
-"""A model that sees images, for a user whose model does not."""
+"""A model to go on with: one that sees images, where the present one does not, or one that is here."""
 
 from __future__ import annotations
 
@@ -6,29 +6,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edgechat.base.text import one_line
+from edgechat.models.local.locations import Place
 from edgechat.planner.listing import ModelRow
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.planner.ranking.survey import SurveyOverview
 
 
 @dataclass(frozen=True, slots=True)
-class SeeingModel:
-    """A model that sees and fits."""
+class StandIn:
+    """A model that fits, and can answer instead."""
 
     name: str
     is_here: bool
     """Whether it is on this machine; if not, it would be downloaded."""
+    what: str = "sees images"
+    """What speaks for it."""
 
     @property
     def sentence(self) -> str:
         """What to tell about it."""
         where = "and is on this machine" if self.is_here else "and can be downloaded"
-        return f"{one_line(self.name, 60)} sees images, {where}."
+        return f"{one_line(self.name, 60)} {self.what}, {where}."
 
 
 def seeing_model(
     inventory: Callable[[], Sequence[ModelRow]], overview: Callable[[Sequence[ModelRow]], SurveyOverview]
-) -> SeeingModel | None:
+) -> StandIn | None:
     """Return the local model that was used last, or else the best of the catalogue; None if none fits.
 
     inventory, overview: see `edgechat.tui.models.library`; the second one, which may take seconds, is called
@@ -38,14 +41,24 @@ def seeing_model(
     seeing = [row for row in rows if "vision" in row.glance.modalities and not row.glance.damage]
     for row in seeing:
         if row.fits:
-            return SeeingModel(row.model.chat_name, is_here=True)
+            return StandIn(row.model.chat_name, is_here=True)
     rated = overview(rows)
     for row in seeing:  # perhaps it fits on a GPU
         option = rated.local.get(row.model.path)
         if option is not None and option.verdict is not Verdict.TOO_LARGE:
-            return SeeingModel(row.model.chat_name, is_here=True)
+            return StandIn(row.model.chat_name, is_here=True)
     for option in rated.found.options:
         entry = option.variant.entry
         if entry is not None and entry.vision and option.verdict is not Verdict.TOO_LARGE:
-            return SeeingModel(entry.name, is_here=False)
+            return StandIn(entry.name, is_here=False)
     return None
+
+
+def local_model(rows: Sequence[ModelRow]) -> StandIn | None:
+    """Return the local model that was used last and fits, the guide only where there is no other; or None.
+
+    rows: of this machine, most recently used first.
+    """
+    fitting = [row.model for row in rows if row.fits and not row.glance.damage and not row.glance.embeds]
+    fitting.sort(key=lambda model: model.place is Place.SHIPPED)
+    return StandIn(fitting[0].chat_name, is_here=True, what="fits") if fitting else None

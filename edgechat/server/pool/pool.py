@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from edgechat.base.errors import Draining, EngineError, EngineGone, ModelNotFound
+from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.protocol import Engine
 from edgechat.engine.types import (
     ChatRequest,
@@ -344,4 +345,5 @@ async def _look(slot: ModelSlot) -> ModelGauges:
     if slot.is_ready:
         with contextlib.suppress(TimeoutError):
             snapshot = await asyncio.wait_for(slot.engine.inspect(), INSPECT_SECONDS)
-    return ModelGauges(slot.id, slot.engine.plan, slot.is_ready, slot.taken, snapshot)
+    seen = snapshot if isinstance(snapshot, Snapshot) else None
+    return ModelGauges(slot.id, slot.engine.plan, slot.is_ready, slot.taken, seen)

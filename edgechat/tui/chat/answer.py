@@ -64,8 +64,8 @@ class ReplyEvents:
         """When the first token came; None before it, and once the engine has reported its own figures."""
         self._warned_unsaved = False
 
-    async def run(self, session: ChatSession, permission: Permission) -> None:
-        """Stream the reply to its end, which the transcript shows, errors included.
+    async def run(self, session: ChatSession, permission: Permission) -> EdgechatError | None:
+        """Stream the reply to its end, which the transcript shows, errors included; return the error.
 
         permission: decides about calls.
         """
@@ -90,6 +90,7 @@ class ReplyEvents:
                 await painting
             has_reply = self._resumes or len(conversation.turns) > before
             self._end(conversation.turns[-1] if has_reply else None, problem)
+        return problem
 
     def _handle(self, event: ReplyEvent, dropped: int) -> None:
         observer = self._observer

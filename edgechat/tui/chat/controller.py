@@ -19,6 +19,8 @@ from edgechat.base.errors import (
     CommandError,
     EdgechatError,
     EngineClosed,
+    EngineError,
+    ModelNotFound,
     StoreError,
 )
 from edgechat.base.text import one_line
@@ -106,6 +108,8 @@ class ChatController:
                 view.show_first_run()
             self._show_load(0.0)
             info = await engine.start(self._show_load)
+            if engine.plan.remote is not None:  # now it is known what it can do
+                self._show_plan(engine.plan)
             view.show_loaded()
             if info.no_draft and asks_for_drafts(self._draft_option):
                 self.add_note(info.no_draft)
@@ -117,6 +121,8 @@ class ChatController:
             self._started(error)
 
     def _started(self, error: EdgechatError | None = None) -> None:
+        if error is not None:
+            self.model_failed(error)
         # While a question waits for the model, its reply shows the error.
         if not self.shown.is_answering:
             if error is not None:
@@ -263,8 +269,8 @@ class ChatController:
 
     def question_saved(self, opened: OpenConversation) -> None:
         """Update the stored prompts: one of them has become a question."""
-        if self.offers_seeing:
-            self.downloads.seeing = None
+        if self.offers_stand_in:
+            self.downloads.stand_in = None
             self.model_offered()
         self._store_unsent(opened.stored_id, opened.all_unsent)
         self._store_unsent(None, self._new_unsent)
@@ -294,19 +300,25 @@ class ChatController:
             return ""
         return opened.conversation.chat.title
 
-    async def use_seeing(self) -> None:
-        """Switch to the offered model that sees, or download it. Raises EdgechatError."""
-        seeing, self.downloads.seeing = self.downloads.seeing, None
+    def model_failed(self, error: EdgechatError) -> None:
+        """Offer a model of this machine, if one of another server does not answer."""
+        plan = self.session.plan
+        if plan is not None and plan.remote is not None and isinstance(error, EngineError | ModelNotFound):
+            self.view.run_in_background(self.downloads.find_local(), ignore_errors=True)
+
+    async def use_stand_in(self) -> None:
+        """Switch to the model that is offered instead, or download it. Raises EdgechatError."""
+        stand_in, self.downloads.stand_in = self.downloads.stand_in, None
         self.model_offered()
-        if seeing is not None and seeing.is_here:
-            await self.switch_model(seeing.name)
-        elif seeing is not None:
-            self.downloads.pulls.start(seeing.name)
+        if stand_in is not None and stand_in.is_here:
+            await self.switch_model(stand_in.name)
+        elif stand_in is not None:
+            self.downloads.pulls.start(stand_in.name)
 
     @property
-    def offers_seeing(self) -> bool:
-        """Whether a model is offered that sees."""
-        return "downloads" in self.__dict__ and self.downloads.seeing is not None
+    def offers_stand_in(self) -> bool:
+        """Whether a model is offered that could answer instead."""
+        return "downloads" in self.__dict__ and self.downloads.stand_in is not None
 
     def add_note(self, note: str) -> None:
         """Show a warning: at the top of a new conversation, beside others."""
@@ -560,11 +572,14 @@ class ChatController:
             self._show_plan(plan)
             engine = await session.engine()
             await engine.start(self._show_load)
+            if engine.plan.remote is not None:
+                self._show_plan(engine.plan)
             await session.remember_model()
         except EngineClosed:  # another one was chosen meanwhile
             return
-        except EdgechatError:
+        except EdgechatError as error:
             self._show_switched()
+            self.model_failed(error)
             raise
         self._show_switched()
         self.view.show_message(f"Switched to {one_line(plan.model_name, 60)}.", seconds=4)
@@ -645,7 +660,7 @@ class ChatController:
     def _ask_waiting(self, name: str) -> None:
         """Ask the questions that waited for a model, now that one was switched to."""
         if "downloads" in self.__dict__:
-            self.downloads.awaited = self.downloads.seeing = None
+            self.downloads.awaited = self.downloads.stand_in = None
             self.downloads.withdraw_offer(name)
         for opened in self._all:
             self._ask_next(opened)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from edgechat.base.text import mebibytes, one_line, rough_seconds
-from edgechat.planner.ranking.seeing import SeeingModel, seeing_model
+from edgechat.base.text import figure, mebibytes, one_line, rough_seconds
+from edgechat.models.remote.model import KINDS
+from edgechat.planner.ranking.seeing import StandIn, local_model, seeing_model
 from edgechat.tui.chat.views import ChatView
 from edgechat.tui.models.library import ModelLibrary
 from edgechat.tui.models.pull import Pull, PullState
 from edgechat.tui.models.pulls import Pulls
+
+if TYPE_CHECKING:
+    from edgechat.models.remote.listing import RemoteRow
+
+
+_HOSTED_SECONDS = 0.7
+"""How long the first list of models waits for those of other servers."""
 
 
 class DownloadListener(Protocol):
@@ -42,8 +50,10 @@ class ModelDownloads:
         """The download of a better model, after the one that is awaited."""
         self.offered = ""
         """The model that was downloaded last and could be switched to; empty: none."""
-        self.seeing: SeeingModel | None = None
-        """A model for the images that the present one does not see."""
+        self.stand_in: StandIn | None = None
+        """A model for the images that the present one does not see, or for one that does not answer."""
+        self._hosted: list[tuple[str, str]] = []
+        """The models of other servers, as they were when these were last asked."""
         self._view = view
         self._listener = listener
         self._names: dict[bool, list[tuple[str, str]]] = {}
@@ -56,6 +66,8 @@ class ModelDownloads:
         if remote not in self._names:
             self._names[remote] = []
             self._view.run_in_background(self.find_names(remote=remote), ignore_errors=True)
+            if not remote:
+                self._view.run_in_background(self._ask_servers(), ignore_errors=True)
         return self._names[remote]
 
     async def find_names(self, *, remote: bool) -> Sequence[tuple[str, str]]:
@@ -71,13 +83,27 @@ class ModelDownloads:
     def _local_names(self) -> list[tuple[str, str]]:
         rows = self.library.inventory(self._listener.current_model)
         usable = (row.model for row in rows if not row.glance.damage)
-        return [(model.chat_name, f"{mebibytes(model.size)}, {model.place.value}") for model in usable]
+        local = [(model.chat_name, f"{mebibytes(model.size)}, {model.place.value}") for model in usable]
+        return [*local, *self._hosted]
+
+    async def _ask_servers(self) -> None:
+        """Ask other servers for their models, so that these can be named. Raises SettingsError."""
+        listed = await asyncio.to_thread(self.library.hosted)
+        if listed:
+            from edgechat.models.remote.listing import rows_of
+
+            self._hosted = [(row.model.name, _about_hosted(row)) for row in rows_of(listed)]
+            await self.find_names(remote=False)
 
     async def switchable(self) -> list[tuple[str, str, bool]]:
         """Return models to switch to, each with a few words, and whether it is on this machine.
 
         What is offered comes first, then the local ones, then those of the catalogue. Raises SettingsError.
         """
+        asking = asyncio.create_task(self._ask_servers())
+        self._view.run_in_background(_end_of(asking), ignore_errors=True)
+        if not self._hosted:  # else they are shown as they were, and the answer is for the next time
+            await asyncio.wait([asking], timeout=_HOSTED_SECONDS)
         local = await self.find_names(remote=False)
         offered = [(self.offered, "just downloaded")] if self.offered else []
         known = {name.partition(":")[0] for name, _ in (*offered, *local)}
@@ -93,7 +119,12 @@ class ModelDownloads:
         library, current = self.library, self._listener.current_model
         seeing = await asyncio.to_thread(seeing_model, lambda: library.inventory(current), library.overview)
         offline = await asyncio.to_thread(library.offline)
-        self.seeing = None if seeing is None or (offline and not seeing.is_here) else seeing
+        self.stand_in = None if seeing is None or (offline and not seeing.is_here) else seeing
+        self._listener.model_offered()
+
+    async def find_local(self) -> None:
+        """Offer a model of this machine that fits. Raises EdgechatError."""
+        self.stand_in = local_model(await asyncio.to_thread(self.library.inventory, None))
         self._listener.model_offered()
 
     def _changed(self, pull: Pull) -> None:
@@ -132,10 +163,20 @@ class ModelDownloads:
             if waits:
                 return f"Your question is answered as soon as {name} is here{time}. {guide}"
             return f"{name} is on its way{time}: what you ask is answered once it is here. {guide}"
-        if self.seeing is not None:
-            return f"{self.seeing.sentence} F8 {'switches to' if self.seeing.is_here else 'downloads'} it."
+        if self.stand_in is not None:
+            how = "switches to" if self.stand_in.is_here else "downloads"
+            return f"{self.stand_in.sentence} F8 {how} it."
         if self.offered:
             is_better = self.follower is not None and self.follower.model == self.offered
             what = "A better model is ready" if is_better else "A model is ready"
             return f"{what}: {one_line(self.offered, 60)}. F5 switches to it."
         return ""
+
+
+async def _end_of(task: asyncio.Task[None]) -> None:
+    await task
+
+
+def _about_hosted(row: RemoteRow) -> str:
+    speed = f", {figure(row.speed.decode_tps)} tokens/s" if row.speed is not None else ""
+    return f"{KINDS[row.model.kind]}{speed}"

@@ -86,6 +86,9 @@ class ConversationListener(Protocol):
     def question_not_sent(self, opened: OpenConversation, prompt: UnsentPrompt) -> None:
         """A question was not sent, and is given back."""
 
+    def model_failed(self, error: EdgechatError) -> None:
+        """The model has not answered."""
+
     def cannot_see(self, opened: OpenConversation) -> None:
         """A question with images was not sent, since the model takes none."""
 
@@ -328,7 +331,9 @@ class OpenConversation:
             conversation = await self._stored()
             turn = conversation.turns[-1]
             permission = await self._session.tools.asking(conversation.chat.id, self._ask_consent)
-            await ReplyEvents(self, self._view, conversation).run(self._session, permission)
+            problem = await ReplyEvents(self, self._view, conversation).run(self._session, permission)
+            if problem is not None:
+                self._listener.model_failed(problem)
             if self.turn(turn.id) is None:  # the question was too long
                 self._show_turns(keep_problems=True)
                 question = question or UnsentPrompt(turn.content, list(turn.attachments), list(turn.images))

@@ -81,7 +81,7 @@ class ChatScreen(ChatLayout):
         Binding("ctrl+t", "thoughts", "Thinking"),
         Binding("f3", "switch_thinking", "Think on or off", show=False),
         Binding("f5", "switch_model", "Switch the model", show=False),
-        Binding("f8", "use_seeing", "Let it see"),
+        Binding("f8", "use_stand_in", "Use it"),
         Binding("f4", "parameters", "System prompt and parameters", show=False),
         Binding("f9", "tools", "Tools", show=False),
         Binding("ctrl+up", "turns", "To the turns", show=False, priority=True),
@@ -556,9 +556,9 @@ class ChatScreen(ChatLayout):
                 await self.controller.switch_model(chosen.model)
             self.controller.await_model(chosen.pull, chosen.follower)
 
-    def action_use_seeing(self) -> None:
-        """Let the model answer that is offered for images."""
-        self.run_in_background(self.controller.use_seeing())
+    def action_use_stand_in(self) -> None:
+        """Let the model answer that is offered instead."""
+        self.run_in_background(self.controller.use_stand_in())
 
     def action_tools(self) -> None:
         self.run_in_background(self._choose_tools())
@@ -589,7 +589,8 @@ class ChatScreen(ChatLayout):
 
         shown, session = self.controller.shown, self.session
         model = session.loaded.model if session.loaded is not None else None
-        defaults = session.generation_options(ChatSettings(think=shown.settings.think)).sampling
+        options = session.generation_options(ChatSettings(think=shown.settings.think))
+        is_remote = session.plan is not None and session.plan.remote is not None
 
         async def save(chosen: Parameters) -> None:
             if chosen.system != shown.system:
@@ -601,7 +602,15 @@ class ChatScreen(ChatLayout):
         can_think = model is not None and model.can_switch_thinking
         presets = session.settings.presets
         await self.app.push_screen_wait(
-            ParametersScreen(shown.system, shown.settings, presets, defaults, can_think=can_think, save=save)
+            ParametersScreen(
+                shown.system,
+                shown.settings,
+                presets,
+                options.sampling,
+                can_think=can_think,
+                save=save,
+                known=options.sampling_set if is_remote else None,
+            )
         )
 
     # Messages of the sidebar; its class is not imported for them.
@@ -669,8 +678,8 @@ class ChatScreen(ChatLayout):
                 return (
                     controller is not None and controller.is_awaiting_model and bool(controller.shown.waiting)
                 )
-            case "use_seeing":
-                return controller is not None and controller.offers_seeing
+            case "use_stand_in":
+                return controller is not None and controller.offers_stand_in
             case "clear_toasts":
                 return bool(self.app._notifications)
             case "turn":

@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual.content import Content
 
 from edgechat.base.text import mebibytes, one_line
-from edgechat.engine.snapshot import CacheMap, SlotState, Snapshot
+from edgechat.engine.kv.snapshot import CacheMap, SlotState, Snapshot
 from edgechat.tui.engine_room.cells import MARKS, draw_map
 from edgechat.tui.engine_room.section import NO_MODEL, Section, fitting, row, wrapped
 

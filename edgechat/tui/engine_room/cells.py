@@ -8,7 +8,7 @@ from itertools import groupby
 
 from textual.content import Content
 
-from edgechat.engine.snapshot import KINDS, CacheMap, Kind, Run
+from edgechat.engine.kv.snapshot import KINDS, CacheMap, Kind, Run
 
 MARKS: dict[Kind | None, tuple[str, str]] = {
     "pinned": ("█", ".pinned"),

@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual.content import Content
 
 from edgechat.base.text import one_line
-from edgechat.engine.snapshot import DraftingState, Snapshot
+from edgechat.engine.kv.snapshot import DraftingState, Snapshot
 from edgechat.engine.types import Finished, ModelInfo, SpeculationStats
 from edgechat.tui.engine_room.section import LABEL, NO_MODEL, Section, row, table, wrapped
 

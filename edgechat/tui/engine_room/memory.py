@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 from textual.content import Content
 
 from edgechat.base.text import mebibytes, one_line
-from edgechat.engine.snapshot import Snapshot
+from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.types import ModelInfo
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan

@@ -15,14 +15,16 @@ from textual.content import Content
 from textual.screen import ModalScreen
 
 from edgechat.base.text import one_line
+from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.protocol import Engine
-from edgechat.engine.snapshot import Snapshot
 from edgechat.engine.types import Finished, ModelInfo
+from edgechat.models.remote.metrics import ServerLoad
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.engine_room.cache import CacheSection
 from edgechat.tui.engine_room.drafts import DraftsSection
 from edgechat.tui.engine_room.memory import MemorySection
 from edgechat.tui.engine_room.section import Section, wrapped
+from edgechat.tui.engine_room.server import ServerSection
 from edgechat.tui.engine_room.speed import SpeedSection
 
 _TWO_COLUMNS = 96
@@ -84,6 +86,8 @@ class EngineRoom(VerticalScroll):
         self.drafts = DraftsSection()
         self.cache = CacheSection()
         self.memory = MemorySection()
+        self.server = ServerSection()
+        self.server.display = False
         self.log_lines = LogSection()
         self.poll_interval = 0.5
         """Seconds between two snapshots of the engine."""
@@ -99,12 +103,13 @@ class EngineRoom(VerticalScroll):
             with Vertical(id="second", classes="column"):
                 yield self.drafts
                 yield self.memory
+                yield self.server
                 yield self.log_lines
 
     @property
     def sections(self) -> tuple[Section, ...]:
         """All sections, in their order."""
-        return self.speed, self.cache, self.drafts, self.memory, self.log_lines
+        return self.speed, self.cache, self.drafts, self.memory, self.server, self.log_lines
 
     # What it shows.
 
@@ -112,11 +117,22 @@ class EngineRoom(VerticalScroll):
         """Show another model. info: None until it is loaded."""
         self.drafts.show_model(info)
         self.memory.show_model(plan, info)
+        remote = plan.remote if plan is not None else None
+        self.server.show_model(remote)
+        for section in (self.drafts, self.cache, self.memory):  # what a server does not tell
+            section.display = remote is None
+        self.server.display = remote is not None
+        self.log_lines.display = remote is None
 
     def show_snapshot(self, snapshot: Snapshot | None) -> None:
         """Show what the engine does; None if no model is loaded."""
         for section in (self.speed, self.drafts, self.cache, self.memory):
             section.show(snapshot)
+
+    def show_server(self, load: ServerLoad | None) -> None:
+        """Show what another server tells."""
+        self.server.show(load)
+        self.speed.changed()
 
     def show_reply(self, finished: Finished) -> None:
         """Show the timings of a reply, and what drafts did for it."""
@@ -131,7 +147,9 @@ class EngineRoom(VerticalScroll):
             self.speed.changed()
 
     def show_log(self, log: str) -> None:
-        """Show the end of the worker's log."""
+        """Show the end of the worker's log, or of that of a server which edgechat has started."""
+        if log:
+            self.log_lines.display = True
         self.log_lines.show(log)
 
     # Following an engine.
@@ -182,7 +200,10 @@ class EngineRoom(VerticalScroll):
                 else:
                     snapshot = await engine.inspect(self._chat())
                     log = await asyncio.to_thread(engine.log_tail, _LOG_BYTES)  # a disk may be slow
-                    self.show_snapshot(snapshot)
+                    if engine.plan.remote is not None:
+                        self.show_server(snapshot if isinstance(snapshot, ServerLoad) else None)
+                    else:
+                        self.show_snapshot(snapshot if isinstance(snapshot, Snapshot) else None)
                     self.show_log(log)
             await asyncio.sleep(self.poll_interval)
 

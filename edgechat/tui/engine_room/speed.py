@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from textual.content import Content
 
-from edgechat.engine.snapshot import SchedulerState, Snapshot
+from edgechat.engine.kv.snapshot import SchedulerState, Snapshot
 from edgechat.engine.types import Finished, Timings
 from edgechat.tui.engine_room.section import LABEL, Section, row, table
 

@@ -8,6 +8,8 @@ from textual.content import Content
 
 from edgechat.base.text import figure, mebibytes, one_line, printable, rough_seconds, seconds
 from edgechat.models.quality import quality_class
+from edgechat.models.remote.listing import RemoteRow
+from edgechat.models.remote.model import KINDS, is_loopback
 from edgechat.planner.plan import OWN_LAYERS, DeviceMemory, LoadPlan
 from edgechat.planner.ranking.first_models import ASSUMED_RATE, FirstModel
 from edgechat.tui.models.items import BEST, ModelGroup, ModelItem, speed
@@ -38,6 +40,8 @@ def describe(item: ModelItem, width: int, offline: str) -> Content:
             Content.styled(f"{BEST} Recommended: the best that soon answers on this machine.", "$accent")
         )
     lines += _state(item, offline)
+    if item.hosted is not None:
+        lines += [Content(""), *_hosted_facts(item.hosted)]
     plan = item.plan
     if plan is not None:
         lines.append(Content(""))
@@ -73,6 +77,8 @@ def _state(item: ModelItem, offline: str) -> Iterator[Content]:
         yield Content(printable(pull.line))
         if pull.error is not None and pull.error.hint:
             yield Content.styled(printable(pull.error.hint), "dim")
+    elif item.gone:
+        yield Content.styled(printable(item.gone), "$warning")
     elif item.damage:
         yield Content.styled(f"Damaged: {printable(item.damage)}", "$error")
     elif item.is_too_large and item.option is not None:
@@ -112,6 +118,19 @@ def _plan_facts(item: ModelItem, plan: LoadPlan) -> Iterator[Content]:
     if plan.gpu_layers:
         layers = zip(plan.split, plan.devices, strict=True)
         yield _fact("Layers", ", ".join(f"{n} on {name}" for n, name in layers))
+
+
+def _hosted_facts(row: RemoteRow) -> Iterator[Content]:
+    model, speed = row.model, row.speed
+    yield _fact("Server", f"{KINDS[model.kind]} at {one_line(model.url, 80)}")
+    yield _fact("Context", f"{model.context:,} tokens" if model.context else "the server does not tell")
+    if speed is not None:
+        first = seconds(speed.ttft_ms / 1000)
+        yield _fact("Speed", f"{figure(speed.decode_tps)} tokens/s measured, the first after {first}")
+    else:
+        yield _fact("Speed", "not measured yet")
+    if not is_loopback(model.url):
+        yield Content.styled("What you write to it leaves this machine.", "$warning")
 
 
 def _fact(label: str, text: str) -> Content:

@@ -12,6 +12,7 @@ from edgechat.planner.ranking.scoring import Verdict
 
 if TYPE_CHECKING:
     from edgechat.models.catalogue import CatalogueEntry
+    from edgechat.models.remote.listing import RemoteRow
     from edgechat.planner.listing import ModelRow
     from edgechat.planner.plan import LoadPlan
     from edgechat.planner.ranking.ranked_file import RankedFile
@@ -28,6 +29,7 @@ class ModelGroup(Enum):
     DOWNLOADING = "Downloading"
     NOT_DOWNLOADED = "Not downloaded"
     HERE = "On this machine"
+    HOSTED = "On other servers"
     REMOTE = "For download"
     HUB = "On the hub"
 
@@ -55,6 +57,10 @@ class ModelItem:
     is_best: bool = False
     """Whether it is recommended."""
     pull: Pull | None = None
+    hosted: RemoteRow | None = None
+    """Of a model of another server."""
+    gone: str = ""
+    """Why a server, which the name then is, tells no models."""
 
     @property
     def damage(self) -> str:
@@ -66,6 +72,8 @@ class ModelItem:
         """One or two words on how it fits; empty while unknown."""
         if self.damage:
             return "damaged"
+        if self.group is ModelGroup.HOSTED:
+            return "no answer" if self.gone else "ready"
         if self.is_loaded:
             return "in use"
         if self.option is not None:
@@ -87,12 +95,16 @@ class ModelItem:
     @property
     def speed(self) -> float | None:
         """Tokens per second."""
+        if self.hosted is not None:
+            return self.hosted.speed.decode_tps if self.hosted.speed is not None else None
         plan = self.plan
         return plan.predicted.decode_tps if plan is not None and plan.predicted is not None else None
 
     @property
     def senses(self) -> str:
         """What it does besides reading text, 'sees and hears'; of a local one with what is beside it."""
+        if self.hosted is not None:
+            return "sees" if self.hosted.model.sees else ""
         if self.row is not None:
             return senses(self.row.glance.modalities)
         return senses(self.entry.modalities) if self.entry is not None else ""

@@ -19,6 +19,7 @@ from edgechat.tui.models.pull import Pull, PullState
 
 if TYPE_CHECKING:
     from edgechat.models.catalogue import CatalogueEntry
+    from edgechat.models.remote.listing import RemoteListing
     from edgechat.planner.listing import ModelRow
     from edgechat.planner.ranking.ranked_file import RankedFile
     from edgechat.planner.ranking.survey import SurveyFindings, SurveyOverview
@@ -35,6 +36,7 @@ class KnownModels:
     def __init__(self, library: ModelLibrary, pulls: Pulls, current: str | None = None) -> None:
         """current: the name of the model of the chat, which may be outside the known places."""
         self.rows: Sequence[ModelRow] = ()
+        self.hosted: Sequence[RemoteListing] = ()
         self.overview: SurveyOverview | None = None
         self.offline = ""
         """What keeps edgechat off the network."""
@@ -62,6 +64,7 @@ class KnownModels:
         self.problem, self.is_loading, self.unreachable = None, True, ""
         try:
             self.offline = await asyncio.to_thread(self._library.offline)
+            hosting = asyncio.create_task(self._host(on_progress))
             probing = asyncio.create_task(self._probe()) if probe and not self.offline else None
             entries = await asyncio.to_thread(self._library.catalogue)
             done = [pull for pull in self._pulls.all if pull.state is PullState.DONE]
@@ -69,6 +72,7 @@ class KnownModels:
             self._listed_pulls, self.rows, self._entries = done, rows, entries
             on_progress()
             overview = await _in_thread(self._library.overview, rows)
+            await hosting
             if probing is not None:  # the choice of models depends on it
                 await probing
             self.first = first_models(overview.found.options, self.rate or ASSUMED_RATE)
@@ -77,6 +81,11 @@ class KnownModels:
             self.problem = error
         self.is_loading = False
         on_progress()
+
+    async def _host(self, on_progress: Callable[[], None]) -> None:
+        with contextlib.suppress(EdgechatError):  # of the settings, which others tell
+            self.hosted = await _in_thread(self._library.hosted)
+            on_progress()
 
     async def _probe(self) -> None:
         with contextlib.suppress(EdgechatError):  # told when something is downloaded
@@ -127,7 +136,7 @@ class KnownModels:
         """Return the models in their order, by key; only those in which every word of the query occurs."""
         pulls = [pull for pull in self._pulls.all if pull not in self._listed_pulls]
         pulled = sorted(map(_pulled, pulls), key=lambda item: item.group is ModelGroup.NOT_DOWNLOADED)
-        items = [*pulled, *self._local(), *self._remote({pull.name for pull in pulls})]
+        items = [*pulled, *self._local(), *self._hosted(), *self._remote({pull.name for pull in pulls})]
         words = query.casefold().split()
         matching = [item for item in items if all(word in item.searchable_text for word in words)]
         name = query.strip()
@@ -153,6 +162,20 @@ class KnownModels:
                 is_measured=bool(overview and option and row.use and overview.has_measured(option)),
                 is_best=self._is_best(option),
             )
+
+    def _hosted(self) -> Iterator[ModelItem]:
+        """Yield the models of other servers, and the servers that tell none."""
+        if not self.hosted:
+            return
+        from edgechat.models.remote.listing import rows_of
+
+        for row in rows_of(self.hosted):
+            name = row.model.name
+            yield ModelItem(f"at:{name}", ModelGroup.HOSTED, name, hosted=row, is_measured=True)
+        for listing in self.hosted:
+            if listing.error is not None:
+                gone = f"{listing.error.message} {listing.error.hint or ''}".strip()
+                yield ModelItem(f"at:{listing.server}", ModelGroup.HOSTED, listing.server, gone=gone)
 
     def _remote(self, pulled: set[str]) -> Iterator[ModelItem]:
         """Yield the other models of the catalogue: best first, those that are too large last."""

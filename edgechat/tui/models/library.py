@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from edgechat.models.hub.http.probing import HubReach
     from edgechat.models.local.inventory import LocalModel
     from edgechat.models.local.removal import Removal
+    from edgechat.models.remote.listing import RemoteListing
     from edgechat.planner.listing import ModelRow
     from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision
     from edgechat.planner.ranking.survey import SurveyFindings, SurveyOverview
@@ -44,6 +45,8 @@ class ModelLibrary:
     """What keeps edgechat off the network, for users; empty if nothing does."""
     probe: Callable[[], HubReach]
     """Whether the hub can be reached, and how fast it sends."""
+    hosted: Callable[[], Sequence[RemoteListing]] = tuple
+    """The models of remote engines, which are waited for for two seconds."""
 
     @classmethod
     def real(cls, backend: Backend | None = None) -> ModelLibrary:
@@ -61,6 +64,7 @@ class ModelLibrary:
             removal=_removal,
             offline=_offline,
             probe=_probe,
+            hosted=_hosted,
         )
 
 
@@ -134,3 +138,16 @@ def _probe() -> HubReach:
 
     entry = next((entry for entry in catalogue() if entry.repo is not None), None)
     return probe_hub(entry) if entry is not None else HubReach()
+
+
+def _hosted() -> Sequence[RemoteListing]:
+    from edgechat import settings
+
+    remotes = settings.load().remotes
+    if not remotes:
+        return ()
+    import asyncio
+
+    from edgechat.models.remote.listing import listings
+
+    return asyncio.run(listings(remotes))

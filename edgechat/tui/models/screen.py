@@ -16,6 +16,7 @@ from edgechat.base.text import mebibytes, one_line, printable
 from edgechat.tui.models.browser import ModelBrowser
 from edgechat.tui.models.descriptions import explain
 from edgechat.tui.models.dialogs import ConfirmDialog, TextDialog
+from edgechat.tui.models.items import ModelGroup
 from edgechat.tui.models.known_models import KnownModels
 from edgechat.tui.models.pull import Pull, PullState
 from edgechat.tui.terminal.screens import AppScreen, error_text
@@ -152,6 +153,8 @@ class ModelsScreen(AppScreen[str | None]):
             self._warn(row.glance.damage)
         elif row is not None:
             self.dismiss(row.model.chat_name)
+        elif (item := self._browser.item) is not None and item.hosted is not None:
+            self.dismiss(item.name)
 
     # Pulling.
 
@@ -264,11 +267,14 @@ class ModelsScreen(AppScreen[str | None]):
             return action in ("focus_list", "back")
         item, is_local = browser.item, browser.row is not None
         pull = item.pull if item is not None else None
+        is_hosted = item is not None and item.group is ModelGroup.HOSTED
         match action:
-            case "chat" | "delete":
+            case "chat":
+                return is_local or (item is not None and item.hosted is not None)
+            case "delete":
                 return is_local
             case "pull":
-                return item is not None and pull is None and not is_local
+                return item is not None and pull is None and not is_local and not is_hosted
             case "retry":
                 return pull is not None and pull.state is PullState.FAILED
             case "resume":

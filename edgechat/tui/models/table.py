@@ -11,10 +11,12 @@ from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
 from edgechat.base.text import ago, figure, mebibytes, one_line
+from edgechat.models.remote.model import KINDS
 from edgechat.planner.ranking.ranked_file import RankedFile
 from edgechat.tui.models.items import BEST, ModelGroup, ModelItem, speed
 from edgechat.tui.models.pull import Pull, PullState
 
+_WITHOUT_QUANT = (ModelGroup.HUB, ModelGroup.HOSTED)
 NOW, BROKEN = "●", "!"
 _NAME = 16
 """The least width of a name, in cells."""
@@ -22,6 +24,8 @@ _BAR = 12
 
 _COLORS = {
     "fits": "$success",
+    "ready": "$success",
+    "no answer": "$warning",
     "in use": "$success",
     "slow": "$warning",
     "too lossy": "$warning",
@@ -85,6 +89,8 @@ class ColumnLayout:
         return line.stylize("dim") if item.is_too_large else line
 
     def _mark(self, item: ModelItem) -> Content:
+        if item.hosted is not None and self.current == item.name:
+            return Content.styled(f"{NOW} ", "$primary")
         if item.row is not None and self.current in (item.name, item.row.model.full_name):
             return Content.styled(f"{NOW} ", "$primary")
         if item.damage or (item.pull is not None and item.pull.state is PullState.FAILED):
@@ -94,7 +100,7 @@ class ColumnLayout:
     def _text(self, item: ModelItem, column: Column) -> str:
         match column.title:
             case "QUANT":
-                return item.quant or "?" if item.group is not ModelGroup.HUB else ""
+                return item.quant or "" if item.group in _WITHOUT_QUANT else item.quant or "?"
             case "SIZE":
                 return mebibytes(item.size) if item.size else ""
             case "VERDICT":
@@ -139,6 +145,8 @@ def quant_lines(options: Sequence[RankedFile], width: int, best: str | None) -> 
 
 
 def _where(item: ModelItem) -> str:
+    if item.hosted is not None:
+        return KINDS[item.hosted.model.kind]
     row = item.row
     if row is None:
         return ""

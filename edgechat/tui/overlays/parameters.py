@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -80,16 +80,18 @@ class ParametersScreen(AppDialog[None]):
         *,
         can_think: bool,
         save: Callable[[Parameters], Awaitable[None]],
+        known: Collection[str] | None = None,
     ) -> None:
         """defaults: what applies where a field is empty. can_think: whether the model has a switch for it.
 
-        save: takes what was chosen. Raises EdgechatError.
+        save: takes what was chosen. Raises EdgechatError. known: of a model of another server, the fields
+        whose default is known here.
         """
         super().__init__()
         self._system = system
         self._settings = settings
         self._presets = presets
-        self._defaults = defaults
+        self._defaults, self._known = defaults, known
         self._can_think = can_think
         self._save = save
 
@@ -119,7 +121,9 @@ class ParametersScreen(AppDialog[None]):
                 with Horizontal(classes="row"):
                     yield Label(name.replace("_", " "))
                     yield LineField(_text(values.get(name)), id=name)
-                    yield Static(f"default {_text(defaults[name])}")
+                    is_known = self._known is None or name in self._known
+                    default = _text(defaults[name]) if is_known else "of the server"
+                    yield Static(f"default {default}")
             with Horizontal(classes="row", id="save"):
                 yield Label("Save as preset")
                 yield LineField(placeholder="a name (optional)", id="save-as", max_length=40)

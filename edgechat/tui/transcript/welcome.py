@@ -12,6 +12,7 @@ from textual.content import Content
 from textual.message import Message
 
 from edgechat.base.text import figure, one_line, printable
+from edgechat.models.remote.model import KINDS
 from edgechat.tui.markdown.blocks import EMPTY, RenderedLine
 from edgechat.tui.transcript.pieces import Piece, PieceSheet, wrap
 from edgechat.tui.transcript.sheet import Sheet
@@ -115,7 +116,15 @@ class WelcomePiece(Piece):
         else:
             rows = (Content.assemble((edge, ".marker"), (chat, ".current")) for edge, chat in _WORDMARK)
             lines = [RenderedLine(row, len(row)) for row in rows]
-        return [*lines, *wrap("What you write stays on this machine.", width, ".faint")]
+        return [*lines, *wrap(self._whereto, width, ".faint")]
+
+    @property
+    def _whereto(self) -> str:
+        """Where what users write goes."""
+        remote = self._plan.remote if self._plan is not None else None
+        if remote is None or not remote.url:  # a server without one is edgechat's own child
+            return "What you write stays on this machine."
+        return f"What you write is sent to {remote.server}, {one_line(remote.url, 60)}."
 
     def _lay_out_questions(self, width: int, at: int) -> Iterator[RenderedLine]:
         """Yield the lines of the questions, the first of which is the line `at`; remember where they are."""
@@ -172,11 +181,13 @@ def _card(plan: LoadPlan, width: int) -> Iterator[RenderedLine]:
 
 
 def _facts(plan: LoadPlan) -> Iterator[tuple[str, str]]:
-    yield "context", f"{plan.context:,} tokens"
+    if plan.remote is None or plan.remote.context:
+        yield "context", f"{plan.context:,} tokens"
     yield "runs on", _where(plan)
     if plan.predicted is not None:
         yield "speed", f"about {figure(plan.predicted.decode_tps)} tokens/s"
-    yield "drafts", _drafts(plan)
+    if plan.remote is None:
+        yield "drafts", _drafts(plan)
     if plan.adapters:
         yield "adapters", ", ".join(one_line(adapter.name, 40) for adapter in plan.adapters)
     for note in plan.notes:
@@ -186,6 +197,9 @@ def _facts(plan: LoadPlan) -> Iterator[tuple[str, str]]:
 
 
 def _where(plan: LoadPlan) -> str:
+    if plan.remote is not None:
+        kind = f"{KINDS[plan.remote.kind]} at " if plan.remote.kind != "openai" else ""
+        return f"another server: {kind}{one_line(plan.remote.url, 60)}"
     threads = f"{plan.threads} thread{'s' * (plan.threads != 1)}"
     if not plan.gpu_layers:
         return f"CPU, {threads}"

@@ -12,9 +12,9 @@ import pytest
 from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.prefix_cache import PrefixCache
+from edgechat.engine.kv.snapshot import KINDS, MOST_RUNS, CacheMap, Run, Snapshot
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate
-from edgechat.engine.snapshot import KINDS, MOST_RUNS, CacheMap, Run, Snapshot
 from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Event, Message
 from edgechat.engine.worker.inspection import Inspector, merge_small_runs, pinned_end

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgechat.planner.listing import ModelRow
 from edgechat.planner.ranking.scoring import Verdict
-from edgechat.planner.ranking.seeing import SeeingModel, seeing_model
+from edgechat.planner.ranking.seeing import StandIn, seeing_model
 from edgechat.planner.ranking.survey import SurveyOverview
 from tests.tui.libraries import Fake, entry, option, row
 
@@ -21,7 +21,7 @@ def large(listed: ModelRow) -> ModelRow:
     return replace(listed, available=0)
 
 
-def found(rows: Sequence[ModelRow], fake: Fake) -> tuple[SeeingModel | None, bool]:
+def found(rows: Sequence[ModelRow], fake: Fake) -> tuple[StandIn | None, bool]:
     """Return what is offered, and whether models had to be rated for that."""
     rated: list[bool] = []
 
@@ -41,16 +41,16 @@ def test_the_local_one_that_was_used_last_without_rating_any() -> None:
         row("mine", PATH, modalities=("vision",)),
         row("other", Path("/models/other.gguf"), modalities=("vision",)),
     ]
-    assert found(rows, Fake()) == (SeeingModel("mine", is_here=True), False)
+    assert found(rows, Fake()) == (StandIn("mine", is_here=True), False)
 
 
 def test_one_that_fits_on_a_gpu() -> None:
     rows = [large(row("mine", PATH, modalities=("vision",)))]
     best = [option("eyes-4b", of=SEEING)]
     fits = Fake(best=best, local={PATH: option("mine", path=PATH)})
-    assert found(rows, fits) == (SeeingModel("mine", is_here=True), True)
+    assert found(rows, fits) == (StandIn("mine", is_here=True), True)
     too_large = Fake(best=best, local={PATH: option("mine", path=PATH, verdict=Verdict.TOO_LARGE)})
-    assert found(rows, too_large) == (SeeingModel("eyes-4b", is_here=False), True)
+    assert found(rows, too_large) == (StandIn("eyes-4b", is_here=False), True)
 
 
 def test_none_fits() -> None:

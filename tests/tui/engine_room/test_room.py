@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from textual.pilot import Pilot
 from textual.screen import ModalScreen, Screen
 
-from edgechat.engine.snapshot import KINDS, CacheMap, CacheStats, Kind, Run, SourceState
+from edgechat.engine.kv.snapshot import KINDS, CacheMap, CacheStats, Kind, Run, SourceState
 from edgechat.engine.types import ChatRequest, Finished, Message
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native.buffers import Buffer

@@ -1,0 +1,190 @@
+"""`edgechat remote`: the servers of [remotes] in settings.toml. docs/remotes.md says what --json prints."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import re
+from contextlib import aclosing
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from edgechat import settings
+from edgechat.base.errors import EdgechatError, SettingsError
+from edgechat.base.text import figure, flat, one_line
+from edgechat.cli.output.layout import table
+from edgechat.cli.terminal_io import complain, confirm, note, print_json
+from edgechat.engine.remote.choice import remote_engine, remote_plan
+from edgechat.engine.types import ChatRequest, Finished, Message, Timings
+from edgechat.models.remote.client import ASK_SECONDS
+from edgechat.models.remote.listing import RemoteListing, listing_of, rows_of
+from edgechat.models.remote.measured import forget_speeds
+from edgechat.models.remote.model import KINDS, is_loopback
+from edgechat.settings import RemoteKind, RemoteServer
+from edgechat.settings.reading import remote_fault
+
+_TRIAL = "Count from one to forty, in words."
+_TRIAL_TOKENS = 64
+
+
+def add(url: str, *, name: str | None, key_env: str | None, kind: RemoteKind | None) -> None:
+    """Add a server, and ask it what it is. Raises SettingsError."""
+    if "://" not in url:
+        url = f"http://{url}"
+    remotes = settings.load().remotes
+    server = RemoteServer(url=url, key_env=key_env, kind=kind)
+    if name is None:
+        name = _free_name(url, remotes)
+    elif name in remotes:
+        hint = f"To remove it: edgechat remote rm {one_line(name, 60)}"
+        raise SettingsError(f"There is a remote {one_line(name, 60)} already.", hint=hint)
+    if fault := remote_fault(name, server):
+        raise SettingsError(f"This cannot be a remote: {fault}")
+    settings.change(("remotes", name), server)
+    print(flat(f"Added {name} to {settings.settings_file()}."))
+    if key_env is not None and url.startswith("http://") and not is_loopback(url):
+        note("the key and your chats go over the network unencrypted: its address begins with http://")
+    listing = asyncio.run(listing_of(name, server, ASK_SECONDS))
+    if listing.error is not None:
+        note(f"it cannot be used yet. {listing.error.message} {listing.error.hint or ''}")
+        print(flat(f"To try again: edgechat remote test {name}"))
+        return
+    _print_models(listing)
+    if listing.models:
+        print(flat(f"Chat with one: edgechat run {listing.models[0].name}"))
+
+
+def list_servers(*, json: bool) -> None:
+    """Print the servers; none is asked. Raises SettingsError."""
+    remotes = settings.load().remotes
+    if json:
+        print_json([_as_json(name, server) for name, server in remotes.items()])
+    elif not remotes:
+        print("There is no remote yet. To add one: edgechat remote add URL")
+    else:
+        print(table([(flat(name), server.url, _key(server)) for name, server in remotes.items()]))
+
+
+def test(name: str, *, json: bool) -> int:
+    """Ask a server for its models, or a model for a short answer; return 1 if it cannot be used.
+
+    Raises SettingsError.
+    """
+    server_name, _, model = name.partition("/")
+    server = _server(server_name)
+    if model:
+        return _try_model(name, json=json)
+    listing = asyncio.run(listing_of(server_name, server, ASK_SECONDS))
+    if json:
+        error = listing.error.message if listing.error is not None else None
+        models = [_model_as_json(model) for model in listing.models]
+        print_json({**_as_json(server_name, server), "kind": listing.kind, "error": error, "models": models})
+    elif listing.error is not None:
+        complain(listing.error.message, listing.error.hint)
+    else:
+        _print_models(listing)
+    return int(listing.error is not None)
+
+
+def remove(name: str, *, yes: bool) -> None:
+    """Remove a server, after asking. Raises SettingsError."""
+    server = _server(name)
+    print(f"{flat(name)}  {flat(server.url)}")
+    if not yes:
+        confirm("Remove it?", "Nothing was removed", "Add --yes to remove it.")
+    settings.change(("remotes", name), None)
+    forget_speeds(name)
+    print(flat(f"Removed {name} from {settings.settings_file()}."))
+
+
+def _try_model(name: str, *, json: bool) -> int:
+    try:
+        timings = asyncio.run(_answered(name))
+    except EdgechatError as error:
+        if json:
+            print_json({"name": name, "error": error.message, "ttft_ms": None, "decode_tps": None})
+        else:
+            complain(error.message, error.hint)
+        return 1
+    if json:
+        speeds = {"ttft_ms": round(timings.ttft_ms, 1), "decode_tps": round(timings.decode_tps, 2)}
+        print_json({"name": name, "error": None, **speeds})
+    else:
+        rate = figure(timings.decode_tps)
+        print(flat(f"{name} answers: first token after {timings.ttft_ms:.0f} ms, {rate} tokens/s."))
+    return 0
+
+
+async def _answered(name: str) -> Timings:
+    """Let a model write a little; return how fast. Raises EdgechatError."""
+    config = settings.load()
+    plan = remote_plan(name, config)
+    assert plan is not None
+    engine = remote_engine(plan, config, idle_seconds=0, on_note=note)
+    request = ChatRequest(id="trial", messages=(Message("user", _TRIAL),), max_tokens=_TRIAL_TOKENS)
+    finished: Finished | None = None
+    try:
+        async with aclosing(engine.stream(request)) as events:
+            async for event in events:
+                finished = event if isinstance(event, Finished) else finished
+    finally:
+        await engine.close()
+    assert finished is not None
+    return finished.timings
+
+
+def _print_models(listing: RemoteListing) -> None:
+    assert listing.kind is not None
+    n_models = len(listing.models)
+    models = f"{n_models} model{'s' * (n_models != 1)}"
+    print(f"{flat(listing.server)} works: {KINDS[listing.kind]}, {models}.")
+    for row in rows_of([listing]):
+        facts = [f"{row.model.context:,} tokens of context"] if row.model.context else []
+        facts += ["sees images"] if row.model.sees else []
+        if row.speed is not None:
+            facts.append(f"{row.speed.ttft_ms:.0f} ms to the first token")
+            facts.append(f"{figure(row.speed.decode_tps)} tokens/s")
+        print(f"  {flat(row.model.name)}{': ' * bool(facts)}{', '.join(facts)}")
+
+
+def _free_name(url: str, remotes: dict[str, RemoteServer]) -> str:
+    """Return a name for a server: the beginning of its host, or that of this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        ipaddress.ip_address(host)
+        host = "here" if is_loopback(url) else "remote"
+    except ValueError:
+        host = "here" if host == "localhost" else host.removeprefix("api.").partition(".")[0]
+    base = re.sub(r"[^A-Za-z0-9_-]", "", host)[:30].strip("-_") or "remote"
+    names = [base, *(f"{base}-{number}" for number in range(2, len(remotes) + 3))]
+    return next(name for name in names if name not in remotes)
+
+
+def _server(name: str) -> RemoteServer:
+    remotes = settings.load().remotes
+    if name not in remotes:
+        raise SettingsError(
+            f"There is no remote {one_line(name, 60)!r}.", hint="To list them: edgechat remote list"
+        )
+    return remotes[name]
+
+
+def _key(server: RemoteServer) -> str:
+    if server.key_env is not None:
+        missing = "" if os.environ.get(server.key_env) else ", which is not set"
+        return f"key in ${flat(server.key_env)}{missing}"
+    return "key in settings.toml" if server.key is not None else "no key"
+
+
+def _as_json(name: str, server: RemoteServer) -> dict[str, Any]:
+    keys = {"key_env": server.key_env, "has_key": server.key is not None}
+    return {"name": name, "url": server.url, "kind": server.kind, **keys}
+
+
+def _model_as_json(model: msgspec.Struct) -> dict[str, Any]:
+    told: dict[str, Any] = msgspec.to_builtins(model)
+    del told["server"], told["url"], told["kind"], told["chats"]
+    return told

@@ -1,0 +1,56 @@
+"""NAME/MODEL: which remote engine is meant, its plan, and the engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from edgechat.base.errors import RemoteDenied
+from edgechat.engine.remote.engine import RemoteEngine, RunningHost
+from edgechat.models.remote.measured import measured_speeds
+from edgechat.models.remote.model import HostedModel, root_of
+from edgechat.planner.estimate.speed import Prediction
+from edgechat.planner.plan import LoadPlan
+from edgechat.settings import Settings
+
+ASSUMED_CONTEXT = 8192
+"""Tokens, of a server that does not tell how long its context is."""
+
+
+def remote_plan(model: str, settings: Settings, context: int | None = None) -> LoadPlan | None:
+    """Return the plan of a model NAME/MODEL; None if it is a file, or NAME no remote. Nothing is asked.
+
+    context: what is assumed where the server does not tell; None: as settings.toml says, else 8192.
+    """
+    name, slash, id = model.partition("/")
+    server = settings.remotes.get(name)
+    if server is None or not slash or not id or os.path.isfile(model):
+        return None
+    remote = HostedModel(server=name, id=id, kind=server.kind or "openai", url=root_of(server.url))
+    speed = measured_speeds().get(remote.name)
+    return LoadPlan(
+        model_path="",
+        model_name=remote.name,
+        context=context or settings.context or ASSUMED_CONTEXT,
+        sampling=settings.sampling,
+        predicted=None
+        if speed is None
+        else Prediction(
+            decode_tps=speed.decode_tps,
+            prompt_tps=0.0,
+            ttft_ms=speed.ttft_ms,
+            basis="measured in earlier answers",
+        ),
+        remote=remote,
+    )
+
+
+def remote_engine(
+    plan: LoadPlan, settings: Settings, *, idle_seconds: float, on_note: Callable[[str], None]
+) -> RemoteEngine:
+    """Return the engine of such a plan, not yet connected. Raises RemoteDenied if its remote was removed."""
+    assert plan.remote is not None
+    server = settings.remotes.get(plan.remote.server)
+    if server is None:
+        raise RemoteDenied(f"{plan.remote.server} was removed from settings.toml.")
+    return RemoteEngine(plan, RunningHost(server), idle_seconds=idle_seconds, on_note=on_note)

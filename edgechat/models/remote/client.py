@@ -1,0 +1,271 @@
+"""HTTP with a remote engine: bounded in time and size, its errors as ours, the key for this server alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from edgechat import __version__, settings
+from edgechat.base.errors import (
+    BadRequest,
+    EdgechatError,
+    EngineCrashed,
+    ModelNotFound,
+    PromptTooLong,
+    QueueFull,
+    RemoteDenied,
+    RemoteFailed,
+    RemoteUnreachable,
+)
+from edgechat.base.network.offline import offline_by
+from edgechat.base.text import mebibytes, one_line
+from edgechat.models.remote.model import is_loopback, root_of
+from edgechat.settings import RemoteServer
+
+if TYPE_CHECKING:
+    import httpx2
+
+CONNECT_SECONDS, ASK_SECONDS, SILENT_SECONDS = 5.0, 10.0, 600.0
+"""For a connection; for a question about the server; between two pieces of an answer: models are loaded, and
+long prompts read, in silence."""
+MOST_JSON, MOST_LINE, MOST_ANSWER = 8 * 2**20, 2**20, 256 * 2**20
+"""Bytes of the answer to a question about the server; of a line of a stream, and of all its lines."""
+_MOST_ERROR = 2**16
+_TOO_LONG = re.compile(
+    r"context.{0,40}(length|size|window)|too many tokens|(prompt|input).{0,40}too long", re.I
+)
+_MOST_WAIT = 3600
+
+
+class RemoteClient:
+    """The connections to one server. Belongs to one event loop; close it.
+
+    Redirects are never followed: they could lead the key, and the chat, elsewhere.
+    """
+
+    def __init__(self, name: str, server: RemoteServer, *, silent_seconds: float = SILENT_SECONDS) -> None:
+        """`name`: what users call it."""
+        self.name = name
+        self.server = server
+        self.root = root_of(server.url)
+        self._silent_seconds = silent_seconds
+        self._http: httpx2.AsyncClient | None = None
+        self._secret: str | None = None
+
+    async def get(self, path: str, *, seconds: float = ASK_SECONDS) -> Any:
+        """Return the JSON at a path below the root. Raises EdgechatError."""
+        return await self._ask("GET", path, None, seconds)
+
+    async def post(self, path: str, body: Mapping[str, Any], *, seconds: float = ASK_SECONDS) -> Any:
+        """Return the JSON that a path answers. Raises EdgechatError."""
+        return await self._ask("POST", path, body, seconds)
+
+    async def text(self, path: str, *, seconds: float = ASK_SECONDS) -> str:
+        """Return the text at a path. Raises EdgechatError."""
+        return (await self._bytes("GET", path, None, seconds)).decode("utf-8", "replace")
+
+    async def lines(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[list[bytes], None]:
+        """Yield the lines of an answer, those together that come together. Raises EdgechatError."""
+        async with self._response("POST", path, body, self._silent_seconds) as response:
+            rest, n_bytes = b"", 0
+            async for piece in response.aiter_raw():
+                n_bytes += len(piece)
+                *lines, rest = (rest + piece).split(b"\n")
+                if lines:
+                    yield lines
+                if len(rest) > MOST_LINE:
+                    raise self.failed(f"sends a line of more than {mebibytes(MOST_LINE)}")
+                if n_bytes > MOST_ANSWER:
+                    raise self.failed(f"sends an answer of more than {mebibytes(MOST_ANSWER)}")
+            if rest:
+                yield [rest]
+
+    async def close(self) -> None:
+        """Close all connections."""
+        http, self._http = self._http, None
+        if http is not None:
+            await http.aclose()
+
+    def failed(self, what: str) -> RemoteFailed:
+        """Return the error of an answer that cannot be used."""
+        return RemoteFailed(
+            f"{self.name} {what}.", hint=f"To see what it is: edgechat remote test {self.name}"
+        )
+
+    def said(self, text: str, limit: int = 300) -> str:
+        """Return a text of the server for users: one line without the key, wherever it got that from."""
+        if self._secret:
+            text = text.replace(self._secret, "…")
+        return one_line(text, limit)
+
+    def refusal(self, status: int, body: bytes, retry_after: str = "") -> EdgechatError:
+        """Return the error for an answer that is none."""
+        message, code = _message(body)
+        message = self.said(message or f"status {status}")
+        if status in (401, 403):
+            return RemoteDenied(f"{self.name} refuses the key: {message}", hint=self._key_hint)
+        if status == 404:
+            return ModelNotFound(
+                f"{self.name} does not have what was asked for: {message}",
+                hint=f"To list its models: edgechat remote test {self.name}",
+            )
+        if status == 429:
+            seconds = min(int(retry_after), _MOST_WAIT) if retry_after.isdecimal() else 1
+            return QueueFull(f"{self.name} has too much to do: {message}", seconds=seconds)
+        if status in (400, 413, 422):
+            if code in ("context_length_exceeded", "exceed_context_size_error") or _TOO_LONG.search(message):
+                return PromptTooLong(f"{self.name} says: {message}")
+            return BadRequest(f"{self.name} refuses the request: {message}")
+        if 300 <= status < 400:
+            return self.failed("redirects to another address, where edgechat does not follow it")
+        return self.failed(f"has failed: {message}")
+
+    @property
+    def _key_hint(self) -> str:
+        where = f"[remotes.{self.name}] in {settings.settings_file()}"
+        if self.server.key_env is not None:
+            return f"It is sent what the environment variable {one_line(self.server.key_env, 80)} has."
+        return f"{'Correct' if self.server.key else 'Add'} key or key_env: {where}"
+
+    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> Any:
+        data = await self._bytes(method, path, body, seconds)
+        try:
+            return msgspec.json.decode(data)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            raise RemoteUnreachable(
+                f"{self.name} does not answer as a server of models does.", hint=self._hint
+            ) from error
+
+    async def _bytes(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> bytes:
+        try:
+            async with asyncio.timeout(seconds), self._response(method, path, body, seconds) as response:
+                data = bytearray()
+                async for piece in response.aiter_raw():
+                    data += piece
+                    if len(data) > MOST_JSON:
+                        raise self.failed(f"says more than {mebibytes(MOST_JSON)} of itself")
+                return bytes(data)
+        except TimeoutError as error:
+            raise self._unreachable(f"it did not answer within {seconds:.0f} s") from error
+
+    @contextlib.asynccontextmanager
+    async def _response(
+        self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float
+    ) -> AsyncIterator[httpx2.Response]:
+        """Yield a response that is not an error; leaving closes its connection."""
+        import httpx2
+
+        http = self._client()
+        begun = False
+        try:
+            timeout = httpx2.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS))
+            data = None if body is None else msgspec.json.encode(body)
+            async with http.stream(method, self.root + path, content=data, timeout=timeout) as response:
+                begun = response.status_code == 200
+                if not begun:
+                    raise self.refusal(
+                        response.status_code,
+                        await _beginning(response),
+                        response.headers.get("retry-after", ""),
+                    )
+                if response.headers.get("content-encoding", "identity").lower() != "identity":
+                    raise self.failed("sends a compressed answer, which was not asked for")
+                yield response
+        except httpx2.ConnectError as error:
+            raise self._unreachable("there is no connection") from error
+        except httpx2.TimeoutException as error:
+            if begun:
+                raise self.broken(f"said nothing for {seconds:.0f} s") from error
+            raise self._unreachable("it did not answer in time") from error
+        except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, ValueError) as error:
+            if begun:
+                raise self.broken("closed the connection in the middle of its answer") from error
+            raise self._unreachable(self.said(str(error), 120) or type(error).__name__) from error
+
+    def _client(self) -> httpx2.AsyncClient:
+        """Return the client. Raises RemoteUnreachable if edgechat is offline, RemoteDenied without a key."""
+        if self._http is None:
+            import httpx2
+
+            is_here = is_loopback(self.root)
+            if not is_here and (switch := _offline()) is not None:
+                raise RemoteUnreachable(
+                    f"{self.name} is not on this machine, and {switch} keeps edgechat offline.",
+                    hint="Choose a model of this machine: edgechat list",
+                )
+            self._secret = self._key()
+            headers = {
+                "User-Agent": f"edgechat/{__version__}",
+                "Accept-Encoding": "identity",
+                "Content-Type": "application/json",
+            }
+            if self._secret is not None:
+                headers["Authorization"] = f"Bearer {self._secret}"
+            self._http = httpx2.AsyncClient(
+                headers=headers,
+                follow_redirects=False,
+                trust_env=not is_here,  # nothing of this machine is reached through a proxy
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=4),
+            )
+        return self._http
+
+    def _key(self) -> str | None:
+        variable = self.server.key_env
+        if variable is None:
+            return self.server.key
+        key = os.environ.get(variable, "").strip()
+        if not key or not key.isascii() or not key.isprintable():
+            raise RemoteDenied(
+                f"{self.name} needs a key, and the environment variable {one_line(variable, 80)} has none.",
+                hint=f"Set it, or change key_env of [remotes.{self.name}] in {settings.settings_file()}.",
+            )
+        return key
+
+    def _unreachable(self, why: str) -> RemoteUnreachable:
+        return RemoteUnreachable(f"{self.name} cannot be reached: {why}.", hint=self._hint)
+
+    @property
+    def _hint(self) -> str:
+        return f"Is it running? Its address: {one_line(self.root, 200)}"
+
+    def broken(self, what: str) -> EngineCrashed:
+        """Return the error of an answer that ended before its end."""
+        return EngineCrashed(f"{self.name} {what}.", hint="Ask again; the partial answer is kept.")
+
+
+async def _beginning(response: httpx2.Response) -> bytes:
+    """Return the beginning of an answer, which may have no end."""
+    data = bytearray()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ASK_SECONDS):
+            async for piece in response.aiter_raw():
+                data += piece
+                if len(data) >= _MOST_ERROR:
+                    break
+    return bytes(data[:_MOST_ERROR])
+
+
+def _message(body: bytes) -> tuple[str, str]:
+    """Return the text and the code of an error, as the servers that we know write it; '' for unknown ones."""
+    try:
+        said = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return "", ""
+    error = said.get("error", said) if isinstance(said, dict) else said
+    if isinstance(error, dict):
+        texts = [error.get(name) for name in ("message", "detail")]
+        codes = [error.get(name) for name in ("code", "type")]
+        code = next((code for code in codes if isinstance(code, str)), "")
+        return next((text for text in texts if isinstance(text, str)), ""), code
+    return (error, "") if isinstance(error, str) else ("", "")
+
+
+def _offline() -> str | None:
+    """Return what keeps edgechat off the network, or None. Raises SettingsError."""
+    return offline_by() or ("offline in settings.toml" if settings.load().offline else None)

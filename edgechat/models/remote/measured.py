@@ -1,0 +1,60 @@
+"""How fast the models of remote engines were: the last answers of each, in one file of the cache folder.
+
+Whatever is wrong with the file, it is as if nothing had been measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+import msgspec
+
+from edgechat.base import paths
+from edgechat.base.errors import FolderError
+
+MOST_REMEMBERED = 512
+_MOST_BYTES = 2**18
+_SHARE = 0.3
+"""Of a new answer in what is remembered."""
+
+
+class MeasuredSpeed(msgspec.Struct, frozen=True):
+    """A moving average over answers."""
+
+    ttft_ms: float
+    decode_tps: float
+    when: float
+    """Of the last answer, in seconds since 1970."""
+
+
+def measured_speeds() -> dict[str, MeasuredSpeed]:
+    """Return what is remembered, by the names of the models: 'desk/qwen3-32b'."""
+    try:
+        return msgspec.json.decode(paths.read_bytes(_file(), _MOST_BYTES), type=dict[str, MeasuredSpeed])
+    except (OSError, msgspec.MsgspecError, RecursionError, ValueError, FolderError):
+        return {}
+
+
+def note_speed(name: str, ttft_ms: float, decode_tps: float) -> None:
+    """Remember an answer. Errors are ignored."""
+    known = measured_speeds()
+    if (before := known.get(name)) is not None:
+        ttft_ms = before.ttft_ms + _SHARE * (ttft_ms - before.ttft_ms)
+        decode_tps = before.decode_tps + _SHARE * (decode_tps - before.decode_tps)
+    known[name] = MeasuredSpeed(round(ttft_ms, 1), round(decode_tps, 2), time.time())
+    latest = sorted(known.items(), key=lambda item: -item[1].when)[:MOST_REMEMBERED]
+    with contextlib.suppress(OSError, FolderError):
+        paths.replace(_file(), msgspec.json.encode(dict(latest)))
+
+
+def forget_speeds(server: str) -> None:
+    """Forget the models of a server. Errors are ignored."""
+    kept = {name: speed for name, speed in measured_speeds().items() if not name.startswith(f"{server}/")}
+    with contextlib.suppress(OSError, FolderError):
+        paths.replace(_file(), msgspec.json.encode(kept))
+
+
+def _file() -> Path:
+    return paths.cache_dir() / "remote-speeds.json"

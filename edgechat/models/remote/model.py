@@ -1,0 +1,64 @@
+"""A model of a remote engine, as plain values."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import msgspec
+
+from edgechat.settings import RemoteKind
+
+KINDS: Mapping[RemoteKind, str] = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "llama-server": "llama-server",
+    "ollama": "Ollama",
+    "lmstudio": "LM Studio",
+    "tgi": "TGI",
+    "edgechat": "edgechat",
+    "openai": "OpenAI's protocol",
+}
+"""What people call them."""
+
+
+class HostedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model of a server, as far as the server tells."""
+
+    server: str
+    """What users call the server."""
+    id: str
+    kind: RemoteKind
+    url: str
+    """Of the server."""
+    context: int = 0
+    """Tokens; 0: it does not tell."""
+    n_params: int = 0
+    sees: bool = False
+    hears: bool = False
+    chats: bool = True
+    """Whether it is more than a maker of embeddings."""
+    can_switch_thinking: bool = False
+    has_tools: bool = True
+    """Whether it knows tools by itself; servers of which that is not known are believed to."""
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        return f"{self.server}/{self.id}"
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether a URL is of this machine, as its host says without being looked up."""
+    import ipaddress  # 3 ms, which a start without remotes need not pay
+
+    host = urlsplit(url).hostname or ""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def root_of(url: str) -> str:
+    """Return a server's URL without what OpenAI's protocol adds to it."""
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")

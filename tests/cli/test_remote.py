@@ -1,0 +1,153 @@
+"""`edgechat remote`, and the models of remotes in `list` and `run`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgechat import settings
+from edgechat.models.remote.measured import measured_speeds, note_speed
+from tests.cli.running import Run, edgechat
+from tests.engine.remote.raw import KEY, RawServer, raw_server, said, text
+
+
+@pytest.fixture
+async def raw() -> AsyncIterator[RawServer]:
+    async with raw_server() as server:
+        server.models(
+            {"id": "m", "owned_by": "vllm", "max_model_len": 4096},
+            {"id": "b/\u202ebad\x1b[2J", "owned_by": "vllm"},
+        )
+        yield server
+
+
+async def run(*words: str, **environment: str) -> Run:
+    """Run a command while the server of this process goes on."""
+    return await asyncio.to_thread(edgechat, *words, **environment)
+
+
+async def remote(*words: str, **environment: str) -> Run:
+    return await run("remote", *words, **environment)
+
+
+async def test_a_server_is_added_used_and_removed(raw: RawServer) -> None:
+    done = await remote("add", raw.url, "--name", "desk", "--key-env", "DESK_KEY", DESK_KEY=KEY)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "desk works: vLLM, 1 model.\n  desk/m: 4,096 tokens of context\n" in done.stdout
+    assert "edgechat run desk/m" in done.stdout
+    assert KEY not in settings.settings_file().read_text(encoding="utf-8")
+    listed = await remote("list")
+    assert listed.stdout == f"desk  {raw.url}  key in $DESK_KEY, which is not set\n"
+    (entry,) = json.loads((await remote("list", "--json")).stdout)
+    assert entry == {"name": "desk", "url": raw.url, "kind": None, "key_env": "DESK_KEY", "has_key": False}
+
+    raw.chat(*(text(word) for word in ("It ", "\x1b[31mis ", "me.")), text("", "stop"))
+    answered = await run("run", "desk/m", "Who are you?", DESK_KEY=KEY)
+    assert answered.stdout == "It [31mis me.\n"
+    assert raw.body["messages"] == [{"role": "user", "content": "Who are you?"}]
+    told = json.loads((await run("run", "desk/m", "Hi", "--json", DESK_KEY=KEY)).stdout)
+    assert (told["plan"]["remote"]["id"], told["plan"]["threads"]) == ("m", None)
+    assert KEY not in json.dumps(told)
+
+    note_speed("desk/m", 123.0, 45.6)
+    removed = await remote("rm", "desk", "--yes")
+    assert removed.returncode == 0
+    assert settings.load().remotes == {}
+    assert measured_speeds() == {}
+
+
+async def test_a_name_is_made_of_the_host(raw: RawServer) -> None:
+    for name in ("here", "here-2"):
+        assert f"Added {name} to" in (await remote("add", raw.url)).stdout
+    assert "Added desk to" in (await remote("add", "desk.invalid:8000", "--kind", "vllm", "--offline")).stdout
+    assert settings.load().remotes["desk"].url == "http://desk.invalid:8000"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["add", "ftp://desk"], "does not begin with http:// or https://"),
+        (["add", "http://me:secret@desk"], "a key belongs into key or key_env"),
+        (["add", "http://desk", "--name", "a/b"], "A name has up to 40 letters"),
+        (["add", "http://desk", "--kind", "nonsense"], "nonsense"),
+        (["test", "nobody"], "There is no remote 'nobody'"),
+        (["rm", "nobody"], "There is no remote 'nobody'"),
+    ],
+)
+async def test_what_cannot_be(words: list[str], why: str) -> None:
+    done = await remote(*words)
+    assert done.returncode != 0
+    assert why in done.stderr
+    assert "secret" not in done.stderr
+
+
+async def test_a_server_that_is_off_is_kept(raw: RawServer) -> None:
+    done = await remote("add", "http://127.0.0.1:1", "--name", "desk")
+    assert done.returncode == 0
+    assert "there is no connection" in done.stderr
+    assert (await remote("test", "desk")).returncode == 1
+    told = json.loads((await remote("test", "desk", "--json")).stdout)
+    assert (told["models"], "no connection" in told["error"]) == ([], True)
+    asked = await run("run", "desk/m", "Hi")
+    assert asked.returncode == 1
+    assert "guide fits, and is on this machine. edgechat run guide" in asked.stderr
+
+
+async def test_models_are_listed_beside_local_ones(raw: RawServer) -> None:
+    await remote("add", raw.url, "--name", "desk")
+    await remote("add", "http://127.0.0.1:1", "--name", "off")
+    note_speed("desk/m", 123.0, 45.6)
+    listed = await run("list")
+    assert "desk/m  vLLM    4096     123 ms       45.6 tok/s  just now" in listed.stdout
+    assert "note: off cannot be reached" in listed.stderr
+    objects: list[dict[str, Any]] = json.loads((await run("list", "--json")).stdout)
+    local, hosted = objects[0], objects[-1]
+    assert set(hosted) == set(local)
+    assert (local["remote"], hosted["name"], hosted["remote"]["decode_tps"]) == (None, "desk/m", 45.6)
+
+
+async def test_a_server_that_never_answers_does_not_hold_the_list(raw: RawServer) -> None:
+    async def silent(_: object) -> None:
+        await asyncio.sleep(60)
+
+    await remote("add", raw.url, "--name", "desk")
+    raw.answers["/v1/models"] = silent
+    listed = await asyncio.wait_for(run("list"), 30)
+    assert "guide" in listed.stdout
+    assert "desk does not answer." in listed.stderr
+
+
+async def test_a_model_is_tried(raw: RawServer) -> None:
+    await remote("add", raw.url, "--name", "desk")
+    tried = await remote("test", "desk/m")
+    assert "desk/m answers: first token after" in tried.stdout
+    assert raw.body["max_tokens"] == 64
+    raw.answers["/v1/chat/completions"] = said({"error": {"message": "out of memory"}}, 500)
+    told = json.loads((await remote("test", "desk/m", "--json")).stdout)
+    assert told == {
+        "name": "desk/m",
+        "error": "desk has failed: out of memory.",
+        "ttft_ms": None,
+        "decode_tps": None,
+    }
+
+
+async def test_a_wrong_key_in_the_file_is_not_told(home: Path) -> None:
+    settings.settings_file().write_text('[remotes.desk]\nurl = "http://x"\nkey = ["sk-secret"]\n')
+    done = await remote("list")
+    assert done.returncode == 1
+    assert "remotes.desk.key = … is not valid" in done.stderr
+    assert "sk-secret" not in done.stderr + done.stdout
+
+
+async def test_options_that_a_server_does_not_obey_are_told(raw: RawServer) -> None:
+    await remote("add", raw.url, "--name", "desk")
+    asked = await run("run", "desk/m", "Hi", "--draft", "none", "--ctx", "2048", "--no-vision")
+    assert asked.stdout == "Hi\n"
+    for option in ("--draft has no effect", "--no-vision has no effect", "--ctx holds where"):
+        assert option in asked.stderr
