@@ -85,6 +85,7 @@ class SessionServices:
         draft: str | None = None,
         backend: Backend | None = None,
         vision: bool = True,
+        workers: tuple[str, ...] | None = None,
     ) -> SessionServices:
         """Return edgechat's own, which import planner and engine when called. See `PlanRequest`."""
 
@@ -92,7 +93,14 @@ class SessionServices:
             from edgechat.planner.prepare import prepare
             from edgechat.planner.request import PlanRequest
 
-            request = PlanRequest(context=context, anyway=anyway, draft=draft, backend=backend, vision=vision)
+            request = PlanRequest(
+                context=context,
+                anyway=anyway,
+                draft=draft,
+                backend=backend,
+                vision=vision,
+                workers=workers,
+            )
             return prepare(model, request, leaving=leaving)
 
         return cls(store_path, plan_model, _engine, settings.load)

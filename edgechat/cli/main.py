@@ -36,6 +36,8 @@ from edgechat.cli.options import (
     NoVisionOption,
     OfflineOption,
     ScreenReaderOption,
+    WorkersOption,
+    workers_of,
 )
 from edgechat.cli.terminal_io import USAGE_ERROR, complain, is_interactive
 
@@ -78,6 +80,7 @@ def chat(
     draft: DraftOption = None,
     backend: BackendOption = None,
     no_vision: NoVisionOption = False,
+    workers: WorkersOption = None,
     load_anyway: AnywayOption = False,
     screen_reader: ScreenReaderOption = False,
     offline: OfflineOption = False,
@@ -95,8 +98,8 @@ def chat(
             raise typer.BadParameter(
                 f"applies only to the app; use `edgechat {context.invoked_subcommand} MODEL`"
             )
-        for option, given in (("--draft", draft), ("--backend", backend)):
-            if given is not None:
+        for option, given in (("--draft", draft), ("--backend", backend), ("--with", workers)):
+            if given:
                 raise typer.BadParameter("must follow the command", param_hint=option)
         if last:
             where = "applies to the app, or to run: edgechat run MODEL --continue"
@@ -117,6 +120,7 @@ def chat(
             draft=draft,
             backend=backend,
             vision=not no_vision,
+            workers=workers_of(workers),
             anyway=load_anyway,
             screen_reader=True,
             interactive=True,
@@ -137,9 +141,16 @@ def chat(
         raise typer.Exit(USAGE_ERROR)
     from edgechat.tui.app import run_app
 
-    vision = not no_vision
     raise typer.Exit(
-        run_app(model, last=last, anyway=load_anyway, draft=draft, backend=backend, vision=vision)
+        run_app(
+            model,
+            last=last,
+            anyway=load_anyway,
+            draft=draft,
+            backend=backend,
+            vision=not no_vision,
+            workers=workers_of(workers),
+        )
     )
 
 

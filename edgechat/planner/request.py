@@ -38,6 +38,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is to compute the model: nothing else may."""
     vision: bool = True
     """Whether the model's projector is downloaded and loaded with it, so that it can see or hear."""
+    workers: tuple[str, ...] | None = None
+    """Addresses of machines that lend their memory (`ssh://host`)."""
     prefers: Backend | None = None
     """The same where there is a choice: what settings.toml says."""
 
@@ -52,5 +54,6 @@ def with_settings(request: PlanRequest, config: Settings) -> PlanRequest:
         context=config.context if request.context is None else request.context,
         threads=config.threads if request.threads is None else request.threads,
         draft=config.draft if request.draft is None else request.draft,
+        workers=config.workers if request.workers is None else request.workers,
         prefers=config.backend if request.prefers is None else request.prefers,
     )

@@ -97,6 +97,7 @@ class EdgechatApp(App[None]):
         draft: str | None = None,
         backend: Backend | None = None,
         vision: bool = True,
+        workers: tuple[str, ...] | None = None,
         services: SessionServices | None = None,
         library: ModelLibrary | None = None,
         theme: str = "terminal",
@@ -104,7 +105,7 @@ class EdgechatApp(App[None]):
     ) -> None:
         """last: open the last conversation. anyway: load the model although it does not seem to fit.
 
-        draft, backend, vision: see `planner.request`. theme, pictures: see `settings.fields`.
+        draft, backend, vision, workers: see `planner.request`. theme, pictures: see `settings.fields`.
         """
         # Set here: Textual chooses its filters, also for NO_COLOR, before the theme is known.
         super().__init__(ansi_color=True)
@@ -126,6 +127,7 @@ class EdgechatApp(App[None]):
             draft=draft,
             backend=backend,
             vision=vision,
+            workers=workers,
         )
         apply(self, theme)
         # Animated scrolling takes CPU time from the model, and conflicts with text that is added.
@@ -349,6 +351,7 @@ def run_app(
     draft: str | None = None,
     backend: Backend | None = None,
     vision: bool = True,
+    workers: tuple[str, ...] | None = None,
 ) -> int:
     """Open the chat with a model (a path, a name; None takes the last one), and return the exit code.
 
@@ -367,6 +370,7 @@ def run_app(
         draft=draft,
         backend=backend,
         vision=vision,
+        workers=workers,
         theme=loaded.theme,
         pictures=loaded.pictures,
     )

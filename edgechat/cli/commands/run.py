@@ -84,6 +84,7 @@ def _session(options: RunOptions) -> ChatSession:
         draft=options.draft,
         backend=options.backend,
         vision=options.vision,
+        workers=options.workers,
     )
     session = ChatSession(
         services,

@@ -20,6 +20,8 @@ from edgechat.cli.options import (
     NoVisionOption,
     OfflineOption,
     ScreenReaderOption,
+    WorkersOption,
+    workers_of,
 )
 from edgechat.cli.terminal_io import as_text
 
@@ -150,6 +152,7 @@ def run(
     draft: DraftOption = None,
     backend: BackendOption = None,
     no_vision: NoVisionOption = False,
+    workers: WorkersOption = None,
     load_anyway: AnywayOption = False,
     offline: OfflineOption = False,
     debug: DebugOption = False,
@@ -201,6 +204,7 @@ def run(
         draft=draft,
         backend=backend,
         vision=not no_vision,
+        workers=workers_of(workers),
         anyway=load_anyway,
         screen_reader=screen_reader,
     )

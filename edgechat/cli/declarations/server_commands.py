@@ -15,6 +15,8 @@ from edgechat.cli.options import (
     DraftOption,
     NoVisionOption,
     OfflineOption,
+    WorkersOption,
+    workers_of,
 )
 from edgechat.cli.terminal_io import as_text
 
@@ -97,6 +99,7 @@ def serve(
     draft: DraftOption = None,
     backend: BackendOption = None,
     no_vision: NoVisionOption = False,
+    workers: WorkersOption = None,
     load_anyway: AnywayOption = False,
     grace: Annotated[
         float,
@@ -141,7 +144,12 @@ def serve(
     options = command.ServeOptions(
         model=None if model is None else as_text(model),
         request=PlanRequest(
-            context=ctx, draft=draft, backend=backend, vision=not no_vision, anyway=load_anyway
+            context=ctx,
+            draft=draft,
+            backend=backend,
+            vision=not no_vision,
+            workers=workers_of(workers),
+            anyway=load_anyway,
         ),
         host=host,
         port=port if port is not None else 11434 if ollama else 8484,

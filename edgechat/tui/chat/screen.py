@@ -103,11 +103,13 @@ class ChatScreen(ChatLayout):
         draft: str | None,
         backend: Backend | None,
         vision: bool,
+        workers: tuple[str, ...] | None,
     ) -> None:
         super().__init__()
         self._continues_last = last
         self._backend = backend
         self._vision = vision
+        self._workers = workers
         self._anyway = anyway
         self._draft_option = draft
         self._services = services
@@ -139,12 +141,13 @@ class ChatScreen(ChatLayout):
 
             services, library = self._services, self._library
             if services is None:
-                library = ModelLibrary.real(self._backend)
+                library = ModelLibrary.real(self._backend, self._workers)
                 services = SessionServices.real(
                     anyway=self._anyway,
                     draft=self._draft_option,
                     backend=self._backend,
                     vision=self._vision,
+                    workers=self._workers,
                 )
             session = ChatSession(services, self._wanted_model)
             self._controller = ChatController(self, session, library, draft=self._draft_option)
