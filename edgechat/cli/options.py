@@ -114,8 +114,8 @@ WorkersOption = Annotated[
         "--with",
         metavar="ssh://[USER@]HOST",
         callback=checked_workers,
-        help="Let a machine that ssh reaches lend its memory, where the model fits only so, or is faster; can "
-        "be repeated. edgechat must be installed there.",
+        help="Let a machine that ssh reaches lend its memory, where that lets the model fit, or run "
+        "faster; can be repeated. edgechat must be installed there.",
         show_default=False,
     ),
 ]

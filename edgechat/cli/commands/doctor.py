@@ -4,9 +4,9 @@ With --json one object is printed: `wrong` (a number: the exit code is 1 if ther
 list of weight ("broken", "slow", "tight" or "note"), what, why and fix. Each layer judges its own files:
 this only collects what they report.
 
-`edgechat doctor --with ssh://HOST` looks at workers instead; with --json it prints a list of worker, error and
-hint (null for one that can be used), edgechat, llama_cpp, ggml, cpu, sandbox, link (up and down in bytes a
-second, round_trip in seconds), devices (name, description, total, free, bandwidth in bytes a second or null).
+`edgechat doctor --with ssh://HOST` looks at workers instead; with --json it prints a list of worker, error
+and hint (null for one that can be used), edgechat, llama_cpp, ggml, cpu, sandbox, link (up and down in bytes
+a second, round_trip in seconds), devices (name, description, total, free, bandwidth or null).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
 from edgechat.device.profile import disk_free
+from edgechat.device.remote.tunnel import Tunnel
 from edgechat.device.remote.workers import LostWorker, connect
 from edgechat.device.survey import survey
 from edgechat.models.catalogue import catalogue
@@ -83,13 +84,7 @@ def _worker(address: str) -> dict[str, Any]:
             raise WorkerRefused(tunnel.why)
     except WorkerRefused as error:
         return {"worker": address, "error": error.message, "hint": error.hint}
-    error, hint = None, None
-    try:
-        check_build(tunnel, read_inventory().build)
-    except WorkerRefused as refused:
-        error, hint = refused.message, refused.hint
-    except ChildFailed as failed:
-        error, hint = f"llama.cpp does not work here: its process {failed}.", "edgechat doctor"
+    wrong, hint = _unequal(tunnel)
     offer = tunnel.offer
     devices = [
         {
@@ -103,7 +98,18 @@ def _worker(address: str) -> dict[str, Any]:
     ]
     about = {name: getattr(offer, name) for name in ("edgechat", "llama_cpp", "ggml", "cpu", "sandbox")}
     link = msgspec.to_builtins(tunnel.link)
-    return {"worker": address, "error": error, "hint": hint, **about, "link": link, "devices": devices}
+    return {"worker": address, "error": wrong, "hint": hint, **about, "link": link, "devices": devices}
+
+
+def _unequal(tunnel: Tunnel) -> tuple[str | None, str | None]:
+    """Return why a worker cannot be used with the llama.cpp of this machine, and what to do; or None twice."""
+    try:
+        check_build(tunnel, read_inventory().build)
+    except WorkerRefused as error:
+        return error.message, error.hint
+    except ChildFailed as error:
+        return f"llama.cpp does not work here: its process {error}.", "Run: edgechat doctor"
+    return None, None
 
 
 def _worker_rows(report: dict[str, Any]) -> Iterator[tuple[str, str]]:

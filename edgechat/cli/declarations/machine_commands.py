@@ -216,8 +216,8 @@ def doctor(
             "--with",
             metavar="ssh://[USER@]HOST",
             callback=checked_workers,
-            help="Look at this worker instead: whether it can be used, and how fast it and its link are; can be "
-            "repeated.",
+            help="Look at this worker instead: whether it can be used, and how fast it and its link "
+            "are; can be repeated.",
             show_default=False,
         ),
     ] = None,

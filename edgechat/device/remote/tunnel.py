@@ -104,16 +104,7 @@ class Tunnel:
         except OSError as error:
             why = f"ssh cannot be started: {error.strerror or error}"
             raise WorkerRefused(f"{why}.", hint="Install OpenSSH's client.") from error
-        timer = threading.Timer(_START_SECONDS, self._process.kill)
-        timer.start()
-        try:
-            line = self._process.stdout.readline(MOST_BYTES)
-            message = msgspec.json.decode(line, type=FromWorker) if line else None
-        except msgspec.DecodeError as error:
-            self.close()
-            raise self._refused("answers with something else than `edgechat worker`") from error
-        finally:
-            timer.cancel()
+        message = self._first()
         if isinstance(message, Offer):
             self.offer = _checked(message)
             self.free = tuple(device.free for device in self.offer.devices)
@@ -128,6 +119,19 @@ class Tunnel:
             text = one_line(message.message, 300)
             raise WorkerRefused(f"{self.host.address}: {text}", hint=one_line(message.hint, 300) or None)
         raise self._not_started()
+
+    def _first(self) -> FromWorker | None:
+        """Return what the worker says first; None if it, or ssh, ends instead."""
+        timer = threading.Timer(_START_SECONDS, self._process.kill)
+        timer.start()
+        try:
+            line = self._process.stdout.readline(MOST_BYTES)
+            return msgspec.json.decode(line, type=FromWorker) if line else None
+        except msgspec.DecodeError as error:
+            self.close()
+            raise self._refused("answers with something else than `edgechat worker`") from error
+        finally:
+            timer.cancel()
 
     def _not_started(self) -> WorkerRefused:
         """Return the error for ssh that ended before the worker said anything."""
