@@ -26,7 +26,7 @@ from edgechat.planner.estimate.kernel_probe import measure_speed
 
 _NEEDED = 1 << 30
 """Bytes of free memory with which a device is measured."""
-_KEY = "lent by RPC: "
+KEY = "lent by RPC: "
 """What the speeds are stored by: llama.cpp's server computes with other kernels than a load of our own."""
 
 
@@ -107,7 +107,7 @@ def _with_speeds(plain: Offer, profile: DeviceProfile) -> tuple[LentDevice, ...]
 
 
 def _stored(device: LentDevice, profile: DeviceProfile) -> DeviceSpeed | None:
-    return cached_speed(profile.cpu, _KEY + device.description)
+    return cached_speed(profile.cpu, KEY + device.description)
 
 
 def _measured(
@@ -132,7 +132,7 @@ def _measured(
                             profile.memory,
                             device=f"RPC{number}",
                             is_processor=device.name == CPU,
-                            key=_KEY + device.description,
+                            key=KEY + device.description,
                             rpc=(f"127.0.0.1:{ready.port}",),
                         )
         except (OSError, msgspec.DecodeError) as error:

@@ -73,14 +73,18 @@ class Sshd:
         self._script(self.programs / "ssh", f'exec {real} -F {folder}/client "$@"')
         self._process = subprocess.Popen([_SSHD, "-D", "-e", "-f", str(folder / "config")])
 
-    def worker(self, name: str, *, memory: int | None = None, port: int | None = None, home: str = "") -> str:
-        """Return the address of a worker with so much memory; port: of something before sshd."""
-        folder = self.folder / (home or f"home-{name}")
+    def home(self, name: str) -> Path:
+        """Return the folder of a worker's own files."""
+        folder = self.folder / f"home-{name}"
         folder.mkdir(exist_ok=True)
+        return folder
+
+    def worker(self, name: str, *, memory: int | None = None, port: int | None = None) -> str:
+        """Return the address of a worker with so much memory; port: of something before sshd."""
         lent = "" if memory is None else f" --memory {memory // 2**20}MiB"
         program = self.folder / name
         python = f"{sys.executable} -P -m edgechat"
-        self._script(program, f'EDGECHAT_HOME={folder} exec {python} "$@"{lent}')
+        self._script(program, f'EDGECHAT_HOME={self.home(name)} exec {python} "$@"{lent}')
         return f"ssh://127.0.0.1:{port or self.port}{program}"
 
     @staticmethod

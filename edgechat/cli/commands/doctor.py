@@ -102,7 +102,7 @@ def _worker(address: str) -> dict[str, Any]:
 
 
 def _unequal(tunnel: Tunnel) -> tuple[str | None, str | None]:
-    """Return why a worker cannot be used with the llama.cpp of this machine, and what to do; or None twice."""
+    """Return why a worker cannot be used with this machine's llama.cpp, and what to do; or None twice."""
     try:
         check_build(tunnel, read_inventory().build)
     except WorkerRefused as error:

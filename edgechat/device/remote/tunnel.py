@@ -46,6 +46,7 @@ _PORTS, _TRIES = range(20_000, 30_000), 4
 _PINGS = 9
 _FIRST_TRANSFER, _LAST_TRANSFER, _LONG_ENOUGH = 1 << 18, 1 << 25, 0.25
 """Bytes, bytes, seconds: transfers grow fourfold until one takes so long."""
+_EXIT_SECONDS = 5.0
 _MOST_DEVICES = 16
 _NOT_FOUND, _SSH_FAILED = 127, 255
 """Exit codes: of a shell that does not find the command, of ssh itself."""
@@ -112,6 +113,9 @@ class Tunnel:
                 "%s lends %d devices, confined by: %s", self.host.address, len(self.free), message.sandbox
             )
             return None
+        if message is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # its exit code says why
+                self._process.wait(_EXIT_SECONDS)
         self.close()
         if isinstance(message, Refusal):
             if message.is_port and not last:

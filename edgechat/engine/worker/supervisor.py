@@ -24,6 +24,7 @@ from edgechat.base.errors import (
     OutOfMemory,
     RemoteWorkerLost,
     RequestRefused,
+    ServerRefused,
 )
 from edgechat.device.remote.workers import why_lost
 from edgechat.engine.kv.state_folder import check_id
@@ -313,7 +314,9 @@ class EngineSupervisor:
             raise closed()
         try:
             self.model = await self._worker.load(self.plan, self._cache_policy, on_progress)
-        except RemoteWorkerLost:
+        except (RemoteWorkerLost, ServerRefused):
+            if not await asyncio.to_thread(why_lost, plan.rpc, wait=True):
+                raise
             return False
         except (OutOfMemory, EngineCrashed) as error:
             if self.plan.anyway or not (isinstance(error, OutOfMemory) or self._worker.lost_its_memory):
