@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from edgechat.base.text import figure, mebibytes, one_line, seconds
+from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import senses
 from edgechat.planner.estimate.memory import recurrent_bytes
-from edgechat.planner.estimate.speed import PROMPT, on_links
-from edgechat.planner.model_on_machine import ModelOnMachine
+from edgechat.planner.estimate.shape import ModelShape
+from edgechat.planner.estimate.speed import PROMPT, Forecast, on_links
 from edgechat.planner.placement.budget import RAM, Budget
 from edgechat.planner.placement.embedding import LONGEST_TEXT
 from edgechat.planner.placement.load_config import LoadConfig
@@ -70,10 +71,15 @@ def split(header: ModelHeader, budget: Budget, load: LoadConfig) -> Iterator[str
     yield f"Of {parts} layers (counting the output as one), {where}{rest}{experts}."
 
 
-def workers(model: ModelOnMachine, load: LoadConfig) -> Iterator[str]:
+def workers(
+    budget: Budget,
+    load: LoadConfig,
+    rates: Mapping[str | None, DeviceSpeed],
+    with_layers_on: Callable[[Collection[str], LoadConfig], Forecast | None],
+) -> Iterator[str]:
     """Yield what each worker is for, or why it is not used."""
-    for address, cards in _by_worker(model.budget).items():
-        link = model.rates[cards[0]].link
+    for address, cards in _by_worker(budget).items():
+        link = rates[cards[0]].link
         assert link is not None
         what = (
             f"{mebibytes(int(link.up))}/s there and {mebibytes(int(link.down))}/s back, with a round trip of "
@@ -82,7 +88,7 @@ def workers(model: ModelOnMachine, load: LoadConfig) -> Iterator[str]:
         if any(name in load.layout.devices for name in cards):
             yield f"The link to {address} carries {what}."
             continue
-        there = model.with_layers_on(cards, load)
+        there = with_layers_on(cards, load)
         why = "no layer fits there" if not load.layout.n else "all layers fit elsewhere"
         if there is not None:
             slower, now = (1 / one.decoding(PROMPT) for one in (there, load.forecast))
@@ -90,9 +96,9 @@ def workers(model: ModelOnMachine, load: LoadConfig) -> Iterator[str]:
         yield f"{address} is not used: {why} (its link carries {what})."
 
 
-def link(model: ModelOnMachine, load: LoadConfig) -> str:
+def links(shape: ModelShape, load: LoadConfig, rates: Mapping[str | None, DeviceSpeed]) -> str:
     """Return what the links to workers cost; '' without any."""
-    seconds = on_links(model.shape, load.layout.placed(model.shape), model.rates, 1)
+    seconds = on_links(shape, load.layout.placed(shape), rates, 1)
     return f"Of each token, {figure(1000 * seconds)} ms pass on links to other machines." if seconds else ""
 
 

@@ -251,6 +251,16 @@ def test_what_cannot_be_reached_is_told_with_the_next_command(dense: Path, sshd:
     assert any("Connection refused" in note for note in plan.notes)
 
 
+def test_offline_no_other_machine_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGECHAT_OFFLINE", "1")
+    with pytest.raises(WorkerRefused, match=r"offline \(EDGECHAT_OFFLINE\)"):
+        workers.connect("ssh://gpu-box.invalid")
+    monkeypatch.delenv("EDGECHAT_OFFLINE")
+    settings.settings_file().write_text("offline = true\n")
+    with pytest.raises(WorkerRefused, match=r"offline \(settings.toml\)"):
+        workers.connect("ssh://gpu-box.invalid")
+
+
 def test_doctor_looks_at_a_worker(sshd: Sshd) -> None:
     command = [
         sys.executable,

@@ -244,6 +244,6 @@ def worker(
 ) -> None:
     """Lend this machine's memory to another one: `edgechat run MODEL --with ssh://HOST` there starts this."""
     from edgechat.cli.output.quantities import amount
-    from edgechat.planner import lending
+    from edgechat.planner.placement import lending
 
     lending.run(port=port, memory=amount("--memory", memory))

@@ -31,9 +31,9 @@ from edgechat.device.remote.messages import (
     Offer,
     Ping,
     Pong,
-    Refusal,
     ToWorker,
     Transfer,
+    WorkerRefusal,
 )
 from edgechat.native import ggml
 from edgechat.native.accelerators import rpc_server
@@ -58,7 +58,7 @@ def serve(offer: Offer, pipes: tuple[BinaryIO, BinaryIO], *, cached: bool = True
     try:
         port = _free_port(offer.port)
     except OSError as error:
-        send(outgoing, Refusal(f"Port {offer.port} cannot be used: {error.strerror}.", is_port=True))
+        send(outgoing, WorkerRefusal(f"Port {offer.port} cannot be used: {error.strerror}.", is_port=True))
         raise SystemExit(1) from error
     ggml.start()  # drivers are loaded before anything is forbidden
     confined = "" if cache is None else sandbox.confine(cache, port)
@@ -77,7 +77,7 @@ def main() -> None:
     serve(offer, (incoming, outgoing), cached=False)
 
 
-def send(outgoing: BinaryIO, message: Offer | Refusal | Pong) -> None:
+def send(outgoing: BinaryIO, message: Offer | WorkerRefusal | Pong) -> None:
     """Write one line."""
     outgoing.write(msgspec.json.encode(message) + b"\n")
     outgoing.flush()

@@ -1,7 +1,7 @@
 """What a worker and its user send each other over ssh: JSON objects, one a line.
 
-The worker's first line is an Offer or a Refusal. It answers each Ping with a Pong, and a Transfer with a Pong
-and as many bytes as were asked for. Anything else ends the connection.
+The worker's first line is an Offer or a WorkerRefusal. It answers each Ping with a Pong, and a Transfer with
+a Pong and as many bytes as were asked for. Anything else ends the connection.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):
     """What the system confines the server with, as text; empty: nothing."""
 
 
-class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+class WorkerRefusal(msgspec.Struct, frozen=True, tag="refusal"):
     """Why a worker lends nothing."""
 
     message: str
@@ -84,5 +84,5 @@ class Transfer(msgspec.Struct, frozen=True, tag="transfer"):
     """Bytes that are to follow the answer."""
 
 
-FromWorker = Offer | Refusal | Pong
+FromWorker = Offer | WorkerRefusal | Pong
 ToWorker = Ping | Transfer

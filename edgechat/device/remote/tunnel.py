@@ -28,9 +28,9 @@ from edgechat.device.remote.messages import (
     Offer,
     Ping,
     Pong,
-    Refusal,
     ToWorker,
     Transfer,
+    WorkerRefusal,
 )
 from edgechat.device.speed import Link
 
@@ -93,7 +93,7 @@ class Tunnel:
         self._process.kill()
         self._process.wait()
 
-    def _start(self, *, last: bool) -> Refusal | None:
+    def _start(self, *, last: bool) -> WorkerRefusal | None:
         """Start ssh and read the offer; return a refusal that another port may be the remedy for."""
         import subprocess  # 18 ms, which `edgechat --version` need not pay
 
@@ -117,7 +117,7 @@ class Tunnel:
             with contextlib.suppress(subprocess.TimeoutExpired):  # its exit code says why
                 self._process.wait(_EXIT_SECONDS)
         self.close()
-        if isinstance(message, Refusal):
+        if isinstance(message, WorkerRefusal):
             if message.is_port and not last:
                 return message
             text = one_line(message.message, 300)

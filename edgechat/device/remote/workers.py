@@ -9,7 +9,9 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from edgechat import settings
 from edgechat.base.errors import WorkerRefused
+from edgechat.base.network.offline import offline_by
 from edgechat.base.network.ssh import HINT, SshHost, refusal, ssh_host
 from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.remote.tunnel import Tunnel
@@ -48,6 +50,12 @@ class LostWorker:
 def connect(address: str) -> Tunnel | LostWorker:
     """Return the worker, connected now unless it was before. Raises WorkerRefused; takes seconds."""
     host = parsed(address)
+    if not host.is_loopback and (reason := offline_by() or settings.load().offline):
+        by = reason if isinstance(reason, str) else "settings.toml"
+        raise WorkerRefused(
+            f"{address} is on the network, and edgechat is offline ({by}).",
+            hint="Omit --with, or go online again.",
+        )
     with _lock:
         tunnel = _tunnels.get(address)
         if tunnel is not None and not tunnel.lost:

@@ -19,7 +19,7 @@ from edgechat.base.process import spawn
 from edgechat.base.process.ask import ChildFailed
 from edgechat.device.gpu.accelerators import Accelerator, merge, sightings_of
 from edgechat.device.profile import DeviceProfile, probe
-from edgechat.device.remote.messages import CPU, MOST_BYTES, LentDevice, Offer, Refusal
+from edgechat.device.remote.messages import CPU, MOST_BYTES, LentDevice, Offer, WorkerRefusal
 from edgechat.device.speed import DeviceSpeed, best_threads, cached_speed
 from edgechat.native.accelerators.devices import read_inventory
 from edgechat.planner.estimate.kernel_probe import measure_speed
@@ -41,11 +41,11 @@ def run(*, port: int, memory: int | None) -> NoReturn:
     try:
         lent = offer(port=port, memory=memory)
     except (EdgechatError, ChildFailed) as error:
-        refusal = Refusal(
+        refusal = WorkerRefusal(
             f"llama.cpp does not work there: its process {error}.", "Run there: edgechat doctor"
         )
         if isinstance(error, EdgechatError):
-            refusal = Refusal(error.message, error.hint or "")
+            refusal = WorkerRefusal(error.message, error.hint or "")
         lending.send(pipes[1], refusal)
         raise SystemExit(1) from error
     lending.serve(lent, pipes)
