@@ -26,9 +26,9 @@ _MICRO_BATCH = ROWS[-1]
 _STEP = 0.2e-3
 """Seconds of a token outside of llama.cpp: its sampling, and the way to the screen."""
 _FLOAT = 4
-_MASK = 4
+MASK = 4
 """Bytes for each token and cell."""
-_GRAPH = 12_000
+GRAPH = 12_000
 """Bytes of the description of a layer, as the RPC client sends it."""
 _TILE = 256
 """Cells that a large batch attends to at once, those behind its own tokens among them."""
@@ -117,7 +117,7 @@ def forecast(
         # More rows take no less, and no more than one after the other.
         calls.append(min(max(seconds, calls[-1]), rows * calls[0]) if calls else seconds)
     # Each device is sent which cells each token may attend to.
-    masks = sum(_MASK / link.up for link in _links(placed, rates).values())
+    masks = sum(MASK / link.up for link in _links(placed, rates).values())
     attending = [sum(n * rates[device].attention[row] for device, n in share.items()) for row in (0, -1)]
     reading = sum(n / rates[device].bandwidth for device, n in share.items())
     alone, together = (seconds * shape.attention for seconds in attending)
@@ -164,7 +164,7 @@ def on_links(
         seconds += links[before].round_trip + _FLOAT * shape.vocabulary * n_logits / links[before].down
     if rows == _MICRO_BATCH:  # each micro-batch has a graph of its own, which is sent again
         n_parts = Counter(part.device for part in placed)
-        seconds += sum(_GRAPH * n_parts[device] / link.up for device, link in links.items())
+        seconds += sum(GRAPH * n_parts[device] / link.up for device, link in links.items())
     return seconds
 
 
