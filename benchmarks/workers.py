@@ -1,9 +1,11 @@
 """Layers on other machines: the text, the memory there, and the speed over links, against what was planned.
 
-    python -m benchmarks.workers [MODEL.gguf] [split links] [--rounds 5] [--tokens 32]
+    python -m benchmarks.workers [MODEL.gguf] [split traffic links] [--rounds 5] [--tokens 32]
 
 split  two workers on this machine, of unequal memory, take all layers: the text is the local one, and each
        process grows by what was planned for it
+traffic  all layers are on one worker: the bytes of a token and of a prompt's tokens on the wire, ssh's own
+       included, and those that the forecast counts; they do not depend on how busy the machine is
 links  all layers are on one worker behind a link of 1 Gbit/s and 0.3 ms, of 100 Mbit/s and 2 ms (a round trip
        more), or behind none: tokens a second, predicted and measured, in turns
 
@@ -17,6 +19,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import shutil
 import statistics
 import tempfile
 from collections.abc import Iterator
@@ -24,15 +27,22 @@ from pathlib import Path
 
 import msgspec
 
+from edgechat.base import paths
 from edgechat.base.text import mebibytes
+from edgechat.device.cpu import read_cpu
 from edgechat.device.remote import workers
+from edgechat.device.speed import store_speed
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.models.formats.header_reading import read_model
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
+from edgechat.planner.estimate.rates import guessed
+from edgechat.planner.estimate.shape import shape_of
+from edgechat.planner.estimate.speed import GRAPH, MASK
 from edgechat.planner.machine import current_profile, with_speeds
 from edgechat.planner.model_on_machine import model_on_machine
+from edgechat.planner.placement.lending import KEY
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import completed
 from edgechat.planner.prepare import prepare
@@ -42,6 +52,7 @@ from tests.remote.link import SlowLink
 from tests.remote.sshd import Sshd
 
 LINKS = {"none": None, "1 Gbit/s, 0.3 ms": (125e6, 0.3e-3), "100 Mbit/s, 2 ms": (12.5e6, 2e-3)}
+MODES = ("split", "traffic", "links")
 REQUEST = PlanRequest(context=1024, draft="none")
 QUESTION = "Describe a day at the sea, from the first light to the last."
 
@@ -52,7 +63,7 @@ def placed(model: Path, *addresses: str, split: tuple[int, ...] = ()) -> LoadPla
     header = read_model(model)
     split = split or (header.n_layers + 1,)
     with DryRun() as dry:
-        profile = with_speeds(current_profile(dry, addresses))
+        profile = current_profile(dry, addresses)
         dry.show(header)
         here = model_on_machine(
             local.model_name, header, profile, dry.ask, Calibration(), threads=local.threads
@@ -62,11 +73,11 @@ def placed(model: Path, *addresses: str, split: tuple[int, ...] = ()) -> LoadPla
         return completed(plan, here, here.exactly(plan))
 
 
-async def reply(engine: EngineSupervisor, n: int) -> tuple[str, float]:
+async def reply(engine: EngineSupervisor, n: int, question: str = QUESTION) -> tuple[str, float]:
     """Return a greedy reply of at most n tokens, and its tokens a second."""
     request = ChatRequest(
         id="r",
-        messages=(Message("user", QUESTION),),
+        messages=(Message("user", question),),
         sampling=Sampling(temperature=0.0),
         max_tokens=n,
     )
@@ -80,11 +91,19 @@ async def reply(engine: EngineSupervisor, n: int) -> tuple[str, float]:
     return text, speed
 
 
+def unmeasured(sshd: Sshd, name: str, port: int | None = None) -> str:
+    """Return the address of a worker that need not measure its speed first."""
+    cpu = read_cpu()
+    store_speed(msgspec.structs.replace(guessed(1e11, 1e12), measured=1.0), cpu, KEY + cpu.name)
+    shutil.copytree(paths.cache_dir(), sshd.home(name) / "cache", dirs_exist_ok=True)
+    return sshd.worker(name, port=port)
+
+
 async def split(model: Path, sshd: Sshd, n: int) -> None:
     """Print whether the text is the local one, and what each worker took."""
     n_parts = read_model(model).n_layers + 1
     first = n_parts // 3
-    plan = placed(model, sshd.worker("small"), sshd.worker("large"), split=(first, n_parts - first))
+    plan = placed(model, unmeasured(sshd, "small"), unmeasured(sshd, "large"), split=(first, n_parts - first))
     names = ("small", "large")
     before = {name: sshd.workers(name)[0].memory_info().rss for name in names}
     engine = EngineSupervisor(plan)
@@ -104,6 +123,31 @@ async def split(model: Path, sshd: Sshd, n: int) -> None:
         )
 
 
+async def traffic(model: Path, sshd: Sshd, n: int) -> None:
+    """Print the bytes on the wire for each token, and what the forecast counts."""
+    with SlowLink(sshd.port, rate=1e9, delay=0.0) as wire:
+        plan = placed(model, unmeasured(sshd, "one", wire.port))
+        engine = EngineSupervisor(plan)
+        await reply(engine, 4)
+        counts: list[tuple[int, int]] = []
+        for length in (n, 2 * n):
+            before = list(wire.n_bytes)
+            await reply(engine, length)
+            counts.append((wire.n_bytes[0] - before[0], wire.n_bytes[1] - before[1]))
+        before = list(wire.n_bytes)
+        await reply(engine, 1, "So it goes. " * 200)
+        prompt = wire.n_bytes[0] - before[0]
+        await engine.close()
+    shape = shape_of(read_model(model))
+    up, down = ((later - first) / n for first, later in zip(*counts, strict=True))
+    depth = 40 + 1.5 * n
+    print(f"traffic of a token, up: {up:.0f} bytes, {4 * shape.width + MASK * depth:.0f} by the forecast")
+    print(f"  down: {down:.0f} bytes, {4 * shape.vocabulary} by the forecast")
+    print(f"  of a prompt of about 830 tokens, up: {prompt} bytes")
+    expected = 830 * (4 * shape.width + MASK * 415) + 2 * GRAPH * len(shape.parts)
+    print(f"  by the forecast {expected:.0f}")
+
+
 async def links(model: Path, sshd: Sshd, n_rounds: int, n: int) -> None:
     """Print predicted and measured tokens a second over each link."""
     ratios: dict[str, list[tuple[float, float]]] = {name: [] for name in LINKS}
@@ -115,6 +159,8 @@ async def links(model: Path, sshd: Sshd, n_rounds: int, n: int) -> None:
                     rate, round_trip = link
                     port = stack.enter_context(SlowLink(port, rate=rate, delay=round_trip / 2)).port
                 address = sshd.worker("one", port=port)
+                with DryRun() as dry:
+                    with_speeds(current_profile(dry))
                 plan = placed(model, address)
                 tunnel = workers.connect(address)
                 engine = EngineSupervisor(plan)
@@ -159,12 +205,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=32)
     options = parser.parse_args()
-    named = [word for word in options.words if word in ("split", "links")] or ["split", "links"]
+    named = [word for word in options.words if word in MODES] or list(MODES)
     files = [Path(word) for word in options.words if word not in named]
     model = files[0] if files else build(Spec(shape=TINYLLAMA, weights="Q4_0", n_vocab=32000))
     with homes() as sshd:
         if "split" in named:
             asyncio.run(split(model, sshd, options.tokens))
+        if "traffic" in named:
+            asyncio.run(traffic(model, sshd, options.tokens))
         if "links" in named:
             asyncio.run(links(model, sshd, options.rounds, options.tokens))
 

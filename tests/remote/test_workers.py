@@ -251,6 +251,24 @@ def test_what_cannot_be_reached_is_told_with_the_next_command(dense: Path, sshd:
     assert any("Connection refused" in note for note in plan.notes)
 
 
+def test_a_worker_is_connected_again_in_its_time(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at once; and then what was loaded by the old connection still counts as lost."""
+    address = sshd.worker("one")
+    first = connected(address)
+    assert workers.connect(address) is first
+    assert workers.why_lost((first.address, "127.0.0.1:1")) == ""
+    first.close()
+    first.lost = "ended"
+    lost = workers.connect(address)
+    assert isinstance(lost, workers.LostWorker)
+    assert lost.why == f"The worker {address} ended."
+    monkeypatch.setattr(workers, "_AGAIN", 0.0)
+    second = connected(address)
+    assert second is not first
+    assert address in workers.why_lost((first.address,))
+    assert workers.why_lost((second.address,)) == ""
+
+
 def test_offline_no_other_machine_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGECHAT_OFFLINE", "1")
     with pytest.raises(WorkerRefused, match=r"offline \(EDGECHAT_OFFLINE\)"):

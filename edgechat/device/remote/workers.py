@@ -22,7 +22,10 @@ _AGAIN = 300.0
 _NOTICED = 3.0
 """Seconds in which the loss of a worker is noticed that has ended an engine."""
 
+_connecting = threading.Lock()
+"""Held for seconds."""
 _lock = threading.Lock()
+"""Held for no time, for what follows: the front end's event loop asks too."""
 _tunnels: dict[str, Tunnel] = {}
 _lost: dict[str, tuple[float, str]] = {}
 """When workers were lost, and why, as sentences, by their address as the user writes it."""
@@ -56,18 +59,21 @@ def connect(address: str) -> Tunnel | LostWorker:
             f"{address} is on the network, and edgechat is offline ({by}).",
             hint="Omit --with, or go online again.",
         )
-    with _lock:
-        tunnel = _tunnels.get(address)
-        if tunnel is not None and not tunnel.lost:
-            return tunnel
-        if tunnel is not None:
-            _note_loss(tunnel)
-        at, why = _lost.get(address, (0.0, ""))
+    with _connecting:
+        with _lock:
+            tunnel = _tunnels.get(address)
+            if tunnel is not None and not tunnel.lost:
+                return tunnel
+            if tunnel is not None:
+                _note_loss(tunnel)
+            at, why = _lost.get(address, (0.0, ""))
         if why and time.monotonic() - at < _AGAIN:
             return LostWorker(address, why)
-        tunnel = _tunnels[address] = Tunnel(host)
-        _lost.pop(address, None)
-        _hosts[tunnel.address] = address
+        tunnel = Tunnel(host)
+        with _lock:
+            _tunnels[address] = tunnel
+            _lost.pop(address, None)
+            _hosts[tunnel.address] = address
         return tunnel
 
 
@@ -90,17 +96,23 @@ def why_lost(servers: Sequence[str], *, wait: bool = False) -> str:
     deadline = time.monotonic() + (_NOTICED if wait and any(server in _hosts for server in servers) else 0.0)
     while True:
         with _lock:
-            for server in servers:
-                address = _hosts.get(server, "")
-                tunnel = _tunnels.get(address)
-                if tunnel is not None and tunnel.address == server:
-                    if tunnel.lost:
-                        return f"The worker {address} {tunnel.lost}."
-                elif address in _lost:
-                    return _lost[address][1]
+            reasons = [_why_lost(server) for server in servers]
+        if found := next(filter(None, reasons), ""):
+            return found
         if time.monotonic() > deadline:
             return ""
         time.sleep(0.05)
+
+
+def _why_lost(server: str) -> str:
+    address = _hosts.get(server)
+    if address is None:
+        return ""
+    tunnel = _tunnels.get(address)
+    if tunnel is not None and tunnel.address == server:
+        return f"The worker {address} {tunnel.lost}." if tunnel.lost else ""
+    # It may have been connected again since, with another port.
+    return _lost.get(address, (0.0, f"The connection to {address} was lost."))[1]
 
 
 def accelerators(tunnel: Tunnel, first: int) -> list[Accelerator]:

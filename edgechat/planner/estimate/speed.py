@@ -28,8 +28,8 @@ _STEP = 0.2e-3
 _FLOAT = 4
 MASK = 4
 """Bytes for each token and cell."""
-GRAPH = 12_000
-"""Bytes of the description of a layer, as the RPC client sends it."""
+GRAPH = 20_000
+"""Bytes of the description of a layer, as the RPC client sends it: some 70 tensors of 296 bytes."""
 _TILE = 256
 """Cells that a large batch attends to at once, those behind its own tokens among them."""
 
