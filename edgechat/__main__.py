@@ -21,6 +21,7 @@ ROLES = {
     "devices": "edgechat.native.accelerators.devices",
     "projector": "edgechat.native.multimodal.probe",
     "gpu": "edgechat.device.gpu.sources",
+    "lend": "edgechat.device.remote.lending",
     "speed": "edgechat.planner.estimate.kernel_probe_child",
     "xet": "edgechat.models.hub.xet_child",
     "dryrun": "edgechat.planner.estimate.dry_run_child",

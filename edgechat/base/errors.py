@@ -244,6 +244,10 @@ class ServerRefused(LoadFailed):
     """An RPC server is on another machine, does not respond, or is busy with another program."""
 
 
+class WorkerRefused(ServerRefused):
+    """Another machine cannot be reached by ssh, or lends nothing, or has another llama.cpp."""
+
+
 class RemoteUnreachable(LoadFailed):
     """A remote engine does not answer as it should: it is off, or something else, or edgechat is offline."""
 
@@ -270,6 +274,10 @@ class EngineCrashed(EngineError):
 
 class EngineGone(EngineCrashed):
     """The worker ended before it received the request; nothing was computed."""
+
+
+class RemoteWorkerLost(EngineCrashed):
+    """Another machine that held layers of the model was lost, and with it the engine."""
 
 
 class EngineClosed(EngineError):

@@ -89,6 +89,7 @@ class SessionServices:
         backend: Backend | None = None,
         vision: bool = True,
         adapters: tuple[str, ...] | None = None,
+        workers: tuple[str, ...] | None = None,
     ) -> SessionServices:
         """Return edgechat's own, which import planner and engine when called. See `PlanRequest`.
 
@@ -109,6 +110,7 @@ class SessionServices:
                     "--load-anyway": anyway,
                     "--no-vision": not vision,
                     "--lora": bool(adapters),
+                    "--with": bool(workers),
                 }
                 ignored = [option for option, value in given.items() if value]
                 notes = [f"{option} has no effect on a model of another server." for option in ignored]
@@ -122,6 +124,7 @@ class SessionServices:
                 draft=draft,
                 backend=backend,
                 vision=vision,
+                workers=workers,
                 adapters=adapters if is_first else None,
                 usual_adapters=adapters or (),
             )

@@ -38,7 +38,9 @@ from edgechat.cli.options import (
     NoVisionOption,
     OfflineOption,
     ScreenReaderOption,
+    WorkersOption,
     adapters_of,
+    workers_of,
 )
 from edgechat.cli.terminal_io import USAGE_ERROR, complain, is_interactive
 
@@ -82,6 +84,7 @@ def chat(
     lora: LoraOption = None,
     backend: BackendOption = None,
     no_vision: NoVisionOption = False,
+    workers: WorkersOption = None,
     load_anyway: AnywayOption = False,
     screen_reader: ScreenReaderOption = False,
     offline: OfflineOption = False,
@@ -99,7 +102,8 @@ def chat(
             raise typer.BadParameter(
                 f"applies only to the app; use `edgechat {context.invoked_subcommand} MODEL`"
             )
-        for option, given in (("--draft", draft), ("--backend", backend), ("--lora", lora)):
+        for_app = (("--draft", draft), ("--backend", backend), ("--lora", lora), ("--with", workers))
+        for option, given in for_app:
             if given:
                 raise typer.BadParameter("must follow the command", param_hint=option)
         if last:
@@ -123,6 +127,7 @@ def chat(
             draft=draft,
             backend=backend,
             vision=not no_vision,
+            workers=workers_of(workers),
             anyway=load_anyway,
             screen_reader=True,
             interactive=True,
@@ -152,6 +157,7 @@ def chat(
             backend=backend,
             vision=not no_vision,
             adapters=adapters_of(lora),
+            workers=workers_of(workers),
         )
     )
 

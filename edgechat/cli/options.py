@@ -110,6 +110,34 @@ AnywayOption = Annotated[
     bool,
     typer.Option("--load-anyway", help="Load the model even if it does not seem to fit.", show_default=False),
 ]
+
+
+def checked_workers(given: list[str] | None) -> list[str] | None:
+    """Check the addresses of workers."""
+    from edgechat.base.network import ssh
+
+    for address in given or ():
+        if ssh.ssh_host(address) is None:
+            raise typer.BadParameter(f"{ssh.refusal(address)} {ssh.HINT}.")
+    return given
+
+
+def workers_of(given: list[str] | None) -> tuple[str, ...] | None:
+    """Return the addresses that --with names; None without the option."""
+    return tuple(given) if given else None
+
+
+WorkersOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--with",
+        metavar="ssh://[USER@]HOST",
+        callback=checked_workers,
+        help="Let a machine that ssh reaches lend its memory, where that lets the model fit, or run "
+        "faster; can be repeated. edgechat must be installed there.",
+        show_default=False,
+    ),
+]
 ScreenReaderOption = Annotated[
     bool,
     typer.Option(

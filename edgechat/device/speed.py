@@ -38,6 +38,17 @@ class ThreadTrial(msgspec.Struct, frozen=True, array_like=True):
         return math.sqrt(self.decode * self.prefill)
 
 
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """The way to a device of another machine."""
+
+    up: float
+    """Bytes a second to the device."""
+    down: float
+    """Bytes a second from it."""
+    round_trip: float
+    """Seconds."""
+
+
 class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """What a device takes for the parts of a call of so many tokens."""
 
@@ -56,6 +67,8 @@ class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of threads that were compared."""
     disturbed: bool = False
     """Other programs used much of the CPU during the measurement, so the machine is faster."""
+    link: Link | None = None
+    """None: it is in this machine."""
     measured: float = 0.0
     """When it was measured, in seconds since 1970; 0: never, it is a guess."""
 

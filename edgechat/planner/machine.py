@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from edgechat import settings
-from edgechat.base.errors import DryRunFailed
+from edgechat.base.errors import DryRunFailed, WorkerRefused
 from edgechat.base.process.ask import ChildFailed
 from edgechat.base.text import mebibytes
 from edgechat.device.gpu import amdgpu
@@ -20,9 +20,12 @@ from edgechat.device.gpu.mac import mac_sightings, metal
 from edgechat.device.load import Disturbance
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile, probe
+from edgechat.device.remote.tunnel import Tunnel
+from edgechat.device.remote.workers import LostWorker, accelerators, connect
 from edgechat.device.speed import DeviceSpeed, cached_speed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.quants import GgmlType
+from edgechat.native.accelerators.devices import Build
 from edgechat.native.buffers import Breakdown
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.calibration import Calibration
@@ -49,24 +52,31 @@ _SLOWED: dict[Disturbance, str] = {
 }
 
 
-def current_profile(dry: DryRun | None = None) -> DeviceProfile:
-    """Return this machine as it is now; `dry` lists the accelerators of llama.cpp, too."""
+def current_profile(dry: DryRun | None = None, workers: Sequence[str] = ()) -> DeviceProfile:
+    """Return this machine as it is now; `dry` lists the accelerators of llama.cpp, too.
+
+    workers: addresses of machines that lend theirs; connected if they are not. Raises WorkerRefused for one
+    that cannot be, unless settings.toml names it.
+    """
     profile = probe()
     # MLX's GPU is found without llama.cpp.
     alone = replace(profile, accelerators=merge(mac_sightings(), profile.memory))
     if dry is None:
         return alone
-    servers, refused = settings.load().rpc, ""
+    config = settings.load()
+    servers, refused = config.rpc, ""
     try:
         try:
-            devices = dry.inventory(servers).devices
+            found = dry.inventory(servers)
         except DryRunFailed as error:
             if not servers:
                 raise
             # The machine's own devices are there without the server.
-            devices, servers, refused = dry.inventory().devices, (), error.message
+            without = "The model is loaded without the RPC servers that settings.toml names."
+            found, servers, refused = dry.inventory(), (), f"{error.message} {without}"
     except DryRunFailed:  # then nothing can be loaded on them either
         return alone
+    devices = found.devices
     sightings = [*sightings_of(devices), *amdgpu.sightings(), *mac_sightings()]
     cards = merge(sightings, profile.memory)
     measured = {
@@ -74,7 +84,53 @@ def current_profile(dry: DryRun | None = None) -> DeviceProfile:
         for card in cards
         if card.usable and (speed := cached_speed(profile.cpu, _key(card))) is not None
     }
-    return replace(profile, accelerators=cards, card_speeds=measured, rpc=servers, refused=refused)
+    profile = replace(profile, accelerators=cards, card_speeds=measured, rpc=servers, refused=refused)
+    n_servers = sum(device.backend == "RPC" for device in devices)
+    return _with_workers(profile, found.build, workers, n_servers, may_miss=config.workers)
+
+
+def _with_workers(
+    profile: DeviceProfile, build: Build, addresses: Sequence[str], n: int, *, may_miss: Collection[str]
+) -> DeviceProfile:
+    """Return the profile with what workers lend; n: RPC devices before theirs. See `current_profile`."""
+    cards, speeds = list(profile.accelerators), dict(profile.card_speeds)
+    servers, refused = list(profile.rpc), [profile.refused]
+    for address in dict.fromkeys(addresses):
+        try:
+            tunnel = connect(address)
+            if isinstance(tunnel, LostWorker):
+                refused.append(f"{tunnel.why} The model is loaded without it.")
+                continue
+            check_build(tunnel, build)
+        except WorkerRefused as error:
+            if address not in may_miss:
+                raise
+            refused.append(f"{error.message} The model is loaded without this worker.")
+            continue
+        for card, lent in zip(accelerators(tunnel, n), tunnel.offer.devices, strict=True):
+            cards.append(card)
+            # One that was not measured is believed to be slow.
+            speeds[card.devices[0]] = msgspec.structs.replace(rate_of_processor(lent.speed), link=tunnel.link)
+        n += len(tunnel.offer.devices)
+        servers.append(tunnel.address)
+    return replace(
+        profile,
+        accelerators=tuple(cards),
+        card_speeds=speeds,
+        rpc=tuple(servers),
+        refused=" ".join(filter(None, refused)),
+    )
+
+
+def check_build(tunnel: Tunnel, build: Build) -> None:
+    """Raise WorkerRefused if a worker has another llama.cpp: RPC does not tell builds apart."""
+    there = tunnel.offer
+    if (there.llama_cpp, there.ggml) != (build.version, build.ggml):
+        raise WorkerRefused(
+            f"{tunnel.host.address} has another llama.cpp than this machine: llama-cpp-python "
+            f"{there.llama_cpp}, ggml {there.ggml}, instead of {build.version}, {build.ggml}.",
+            hint="Install the same edgechat on both: pip install --upgrade edgechat",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +236,12 @@ class Machine:
         return measure
 
 
-def machine_for(described: MachineDescription, dry: DryRun) -> Machine:
-    """Return this machine as it is now, changed as described; its speed is measured if it never was."""
-    profile = current_profile(dry)
+def machine_for(described: MachineDescription, dry: DryRun, workers: Sequence[str] = ()) -> Machine:
+    """Return this machine as it is now, changed as described; its speed is measured if it never was.
+
+    workers: see `current_profile`.
+    """
+    profile = current_profile(dry, workers)
     if described.bandwidth is None:
         with contextlib.suppress(ChildFailed):  # `edgechat doctor` says why; it is guessed then
             profile = with_speeds(profile)
@@ -201,7 +260,9 @@ def with_speeds(
     speed = None if refresh else profile.speed
     if speed is None or _missing(speed, types) or (speed.disturbed and time.time() - speed.measured > _AGAIN):
         speed = measure_speed(profile.cpu, profile.memory, types=types, before=speed)
-    cards = {} if refresh else dict(profile.card_speeds)
+    cards = {
+        name: known for name, known in profile.card_speeds.items() if not refresh or known.link is not None
+    }
     for card in profile.accelerators:
         if not card.usable or card.free < _CARD_NEEDS or card.devices[0].startswith("RPC"):
             continue  # of a server's card the network would be measured

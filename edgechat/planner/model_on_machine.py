@@ -6,7 +6,7 @@ The memory that a GGUF file takes comes from llama.cpp's dry run, that of an MLX
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import get_args
@@ -26,7 +26,7 @@ from edgechat.planner.estimate.footprint import Footprint, footprint_of, may_qua
 from edgechat.planner.estimate.memory import CELLS, padded, program_bytes, recurrent_bytes
 from edgechat.planner.estimate.rates import rate_of_processor
 from edgechat.planner.estimate.shape import ModelShape, shape_of
-from edgechat.planner.estimate.speed import Forecast, forecast
+from edgechat.planner.estimate.speed import PROMPT, Forecast, forecast
 from edgechat.planner.placement.adapters import AdapterPlan, adapter_needs
 from edgechat.planner.placement.budget import RAM, SPARE, Budget, Extras, Needs, needs_of, together
 from edgechat.planner.placement.embedding import for_embeddings
@@ -186,6 +186,17 @@ class ModelOnMachine:
         main = layers[: len(layers) - self.shape.n_head]
         return forecast(self.shape, [*main, output], self.rates, self._per_token[cache_type])
 
+    def with_layers_on(self, devices: Collection[str], load: LoadConfig) -> Forecast | None:
+        """Return the best forecast with layers on one of these devices; None if none fits there."""
+        extras = self._extras(load.params)
+        layouts = self.footprint.layouts(self._loaded(load.params.mtp), extras, self.budget)
+        forecasts = [
+            self._forecast(layout, load.params.cache_type)
+            for layout in layouts
+            if set(devices).intersection(layout.devices)
+        ]
+        return min(forecasts, key=lambda one: one.decoding(PROMPT), default=None)
+
     def _fitted(self, cells: int, cache_type: CacheType, layout: Layout, extras: Extras) -> LoadConfig:
         """Return the load with layers moved off or onto cards according to llama.cpp's dry run."""
         best: LoadConfig | None = None
@@ -302,7 +313,8 @@ class ModelOnMachine:
 
     def where_of(self, load: LoadConfig) -> RunConditions:
         """Return what the speed of a load depends on."""
-        kinds = {name.rstrip("0123456789") for name in load.layout.devices}
+        workers = {card.name: card.accelerator.worker for card in self.budget.cards}
+        kinds = {workers.get(name) or name.rstrip("0123456789") for name in load.layout.devices}
         if not kinds or load.layout.n < len(self.shape.parts) or load.layout.experts_in_ram:
             kinds.add("CPU")
         return self.conditions("+".join(sorted(kinds)))

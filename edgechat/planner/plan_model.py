@@ -123,8 +123,7 @@ def plan(
         no_draft = "" if both else f"The draft model {helper.name} does not fit in addition."
         load = both or load
     if profile.refused and header.format == "gguf":
-        without = "The model is loaded without the RPC servers that settings.toml names."
-        notes = (*notes, f"{profile.refused} {without}")
+        notes = (*notes, profile.refused)
     drafter, draft_plan = head if chosen.head is not None else draft, None
     if drafter is not None and load.draft is not None:
         draft_plan = DraftPlan(
@@ -161,6 +160,8 @@ def plan(
         why_context,
         *reasons.backend(header, model.budget, request),
         *reasons.split(header, model.budget, load),
+        *reasons.workers(model.budget, load, model.rates, model.with_layers_on),
+        reasons.links(model.shape, load, model.rates),
         reasons.memory(model.budget, complete, load.source),
         reasons.sequences(header, load),
         reasons.vision(complete, load.why_there),

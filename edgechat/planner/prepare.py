@@ -49,7 +49,7 @@ def prepare(
         for file in known:
             with contextlib.suppress(ModelFileError):  # it may not be chosen at all
                 file.header()
-        profile = without_loads(beside(current_profile(dry), staying), leaving)
+        profile = without_loads(beside(current_profile(dry, request.workers or ()), staying), leaving)
         machine = Machine(profile, history=Calibration.read(), dry=dry)
         files = runnable(known, machine.profile, request)
         for file in files:

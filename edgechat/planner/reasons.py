@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from edgechat.base.text import figure, mebibytes, one_line, seconds
+from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import senses
 from edgechat.planner.estimate.memory import recurrent_bytes
+from edgechat.planner.estimate.shape import ModelShape
+from edgechat.planner.estimate.speed import PROMPT, Forecast, on_links
 from edgechat.planner.placement.budget import RAM, Budget
 from edgechat.planner.placement.embedding import LONGEST_TEXT
 from edgechat.planner.placement.load_config import LoadConfig
@@ -58,10 +61,54 @@ def split(header: ModelHeader, budget: Budget, load: LoadConfig) -> Iterator[str
     if not layers.n:
         yield "All layers run on the CPU: none fits on an accelerator, or it would be slower there."
         return
-    where = ", ".join(f"{count} on {name}" for name, count in zip(layers.devices, layers.split, strict=True))
+    workers = {card.name: f" ({card.accelerator.worker})" for card in budget.cards if card.accelerator.worker}
+    where = ", ".join(
+        f"{count} on {name}{workers.get(name, '')}"
+        for name, count in zip(layers.devices, layers.split, strict=True)
+    )
     rest = f", {parts - layers.n} on the CPU" if layers.n < parts else ""
     experts = f"; the experts of {layers.experts_in_ram} stay in RAM" if layers.experts_in_ram else ""
     yield f"Of {parts} layers (counting the output as one), {where}{rest}{experts}."
+
+
+def workers(
+    budget: Budget,
+    load: LoadConfig,
+    rates: Mapping[str | None, DeviceSpeed],
+    with_layers_on: Callable[[Collection[str], LoadConfig], Forecast | None],
+) -> Iterator[str]:
+    """Yield what each worker is for, or why it is not used."""
+    for address, cards in _by_worker(budget).items():
+        link = rates[cards[0]].link
+        assert link is not None
+        what = (
+            f"{mebibytes(int(link.up))}/s there and {mebibytes(int(link.down))}/s back, with a round trip of "
+            f"{figure(1000 * link.round_trip)} ms"
+        )
+        if any(name in load.layout.devices for name in cards):
+            yield f"The link to {address} carries {what}."
+            continue
+        there = with_layers_on(cards, load)
+        why = "no layer fits there" if not load.layout.n else "all layers fit elsewhere"
+        if there is not None:
+            slower, now = (1 / one.decoding(PROMPT) for one in (there, load.forecast))
+            why = f"about {figure(slower)} tokens/s with layers there, {figure(now)} without"
+        yield f"{address} is not used: {why} (its link carries {what})."
+
+
+def links(shape: ModelShape, load: LoadConfig, rates: Mapping[str | None, DeviceSpeed]) -> str:
+    """Return what the links to workers cost; '' without any."""
+    seconds = on_links(shape, load.layout.placed(shape), rates, 1)
+    return f"Of each token, {figure(1000 * seconds)} ms pass on links to other machines." if seconds else ""
+
+
+def _by_worker(budget: Budget) -> dict[str, list[str]]:
+    """Return llama.cpp's names of the devices of each worker."""
+    names: dict[str, list[str]] = {}
+    for card in budget.cards:
+        if card.accelerator.worker:
+            names.setdefault(card.accelerator.worker, []).append(card.name)
+    return names
 
 
 def memory(budget: Budget, plan: LoadPlan, source: str) -> str:

@@ -42,6 +42,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """LoRA adapters, as FILE or NAME:SCALE; None: the usual ones."""
     usual_adapters: tuple[str, ...] = ()
     """Those that are applied to the models that they fit; (): settings.toml's."""
+    workers: tuple[str, ...] | None = None
+    """Addresses of machines that lend their memory (`ssh://host`)."""
     prefers: Backend | None = None
     """The same where there is a choice: what settings.toml says."""
 
@@ -56,6 +58,7 @@ def with_settings(request: PlanRequest, config: Settings) -> PlanRequest:
         context=config.context if request.context is None else request.context,
         threads=config.threads if request.threads is None else request.threads,
         draft=config.draft if request.draft is None else request.draft,
+        workers=config.workers if request.workers is None else request.workers,
         prefers=config.backend if request.prefers is None else request.prefers,
         usual_adapters=() if request.adapters is not None else request.usual_adapters or config.adapters,
     )

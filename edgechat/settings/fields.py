@@ -265,6 +265,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             "load",
         ),
     ] = ()
+    workers: Annotated[
+        tuple[str, ...],
+        _about(
+            'Machines that lend their memory to models ("ssh://user@gpu-box"): edgechat must be installed '
+            "there, and ssh must connect without asking for a password.",
+            "Machine",
+            "load",
+        ),
+    ] = ()
     idle_minutes: Annotated[
         _Minutes,
         _about(

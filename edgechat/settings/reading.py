@@ -16,7 +16,7 @@ import msgspec
 
 from edgechat.base import paths
 from edgechat.base.errors import SettingsError
-from edgechat.base.network import loopback
+from edgechat.base.network import loopback, ssh
 from edgechat.base.text import one_line
 from edgechat.settings.fields import NAME_LENGTH, RemoteServer, Settings
 
@@ -54,6 +54,9 @@ def settings_of(table: dict[str, Any], where: str) -> Settings:
     for server in settings.rpc:
         if loopback.address(server) is None:
             raise SettingsError(f"{where}: rpc: {loopback.refusal(server)}", hint=loopback.HINT)
+    for worker in settings.workers:
+        if ssh.ssh_host(worker) is None:
+            raise SettingsError(f"{where}: workers: {ssh.refusal(worker)}", hint=ssh.HINT)
     return settings
 
 

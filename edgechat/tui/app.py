@@ -98,6 +98,7 @@ class EdgechatApp(App[None]):
         backend: Backend | None = None,
         vision: bool = True,
         adapters: tuple[str, ...] | None = None,
+        workers: tuple[str, ...] | None = None,
         services: SessionServices | None = None,
         library: ModelLibrary | None = None,
         theme: str = "terminal",
@@ -105,7 +106,8 @@ class EdgechatApp(App[None]):
     ) -> None:
         """last: open the last conversation. anyway: load the model although it does not seem to fit.
 
-        draft, backend, vision, adapters: see `planner.request`. theme, pictures: see `settings.fields`.
+        draft, backend, vision, adapters, workers: see `planner.request`.
+        theme, pictures: see `settings.fields`.
         """
         # Set here: Textual chooses its filters, also for NO_COLOR, before the theme is known.
         super().__init__(ansi_color=True)
@@ -128,6 +130,7 @@ class EdgechatApp(App[None]):
             backend=backend,
             vision=vision,
             adapters=adapters,
+            workers=workers,
         )
         apply(self, theme)
         # Animated scrolling takes CPU time from the model, and conflicts with text that is added.
@@ -352,6 +355,7 @@ def run_app(
     backend: Backend | None = None,
     vision: bool = True,
     adapters: tuple[str, ...] | None = None,
+    workers: tuple[str, ...] | None = None,
 ) -> int:
     """Open the chat with a model (a path, a name; None takes the last one), and return the exit code.
 
@@ -371,6 +375,7 @@ def run_app(
         backend=backend,
         vision=vision,
         adapters=adapters,
+        workers=workers,
         theme=loaded.theme,
         pictures=loaded.pictures,
     )

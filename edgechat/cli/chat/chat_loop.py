@@ -67,6 +67,7 @@ class RunOptions:
     draft: str | None = None
     backend: Backend | None = None
     vision: bool = True
+    workers: tuple[str, ...] | None = None
     tools: str | None = None
     """What the model may call, as it is typed: see `chat_tools.choice`."""
     yes: Sequence[str] = ()

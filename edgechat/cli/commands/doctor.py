@@ -3,20 +3,28 @@
 With --json one object is printed: `wrong` (a number: the exit code is 1 if there are any) and `findings`, a
 list of weight ("broken", "slow", "tight" or "note"), what, why and fix. Each layer judges its own files:
 this only collects what they report.
+
+`edgechat doctor --with ssh://HOST` looks at workers instead; with --json it prints a list of worker, error
+and hint (null for one that can be used), edgechat, llama_cpp, ggml, cpu, sandbox, link (up and down in bytes
+a second, round_trip in seconds), devices (name, description, total, free, bandwidth or null).
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from edgechat import settings
 from edgechat.base import paths
-from edgechat.base.errors import EdgechatError, FolderError
-from edgechat.base.text import one_line
+from edgechat.base.errors import EdgechatError, FolderError, WorkerRefused
+from edgechat.base.process.ask import ChildFailed
+from edgechat.base.text import figure, mebibytes, one_line
 from edgechat.chat.storage.store import store_path
 from edgechat.cli.commands.chats import with_store
 from edgechat.cli.commands.device import models_folder
@@ -25,19 +33,25 @@ from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
 from edgechat.device.profile import disk_free
+from edgechat.device.remote.tunnel import Tunnel
+from edgechat.device.remote.workers import LostWorker, connect
 from edgechat.device.survey import survey
 from edgechat.models.catalogue import catalogue
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.local.inventory import inventory
 from edgechat.models.local.locations import hub_cache
 from edgechat.models.local.resolve import resolve
+from edgechat.native.accelerators.devices import read_inventory
+from edgechat.planner.machine import check_build
 
 _GUIDE = "guide"
 _MOST_NOTES = 8
 
 
-def run(*, json: bool) -> int:
+def run(workers: Sequence[str] = (), *, json: bool) -> int:
     """Run the command; return the exit code."""
+    if workers:
+        return _run_with(workers, json=json)
     with StatusLine(sys.stderr) as status:
         status.show("inspecting this machine")
         findings = sorted(_findings(), key=lambda finding: -finding.weight)
@@ -47,6 +61,76 @@ def run(*, json: bool) -> int:
     else:
         print(_as_text(findings, wrong))
     return int(wrong > 0)
+
+
+def _run_with(addresses: Sequence[str], *, json: bool) -> int:
+    """Look at workers; return 1 if one cannot be used."""
+    with StatusLine(sys.stderr) as status:
+        status.show("connecting")
+        reports = [_worker(address) for address in addresses]
+    if json:
+        print_json(reports)
+    else:
+        bold = styled(sys.stdout)
+        print("\n\n".join(sheet(_worker_rows(report), bold=bold) for report in reports))
+    return int(any(report["error"] for report in reports))
+
+
+def _worker(address: str) -> dict[str, Any]:
+    """Return what is printed about a worker as JSON."""
+    try:
+        tunnel = connect(address)
+        if isinstance(tunnel, LostWorker):
+            raise WorkerRefused(tunnel.why)
+    except WorkerRefused as error:
+        return {"worker": address, "error": error.message, "hint": error.hint}
+    wrong, hint = _unequal(tunnel)
+    offer = tunnel.offer
+    devices = [
+        {
+            "name": device.name,
+            "description": device.description,
+            "total": device.total,
+            "free": free,
+            "bandwidth": device.speed.bandwidth if device.speed is not None else None,
+        }
+        for device, free in zip(offer.devices, tunnel.free, strict=True)
+    ]
+    about = {name: getattr(offer, name) for name in ("edgechat", "llama_cpp", "ggml", "cpu", "sandbox")}
+    link = msgspec.to_builtins(tunnel.link)
+    return {"worker": address, "error": wrong, "hint": hint, **about, "link": link, "devices": devices}
+
+
+def _unequal(tunnel: Tunnel) -> tuple[str | None, str | None]:
+    """Return why a worker cannot be used with this machine's llama.cpp, and what to do; or None twice."""
+    try:
+        check_build(tunnel, read_inventory().build)
+    except WorkerRefused as error:
+        return error.message, error.hint
+    except ChildFailed as error:
+        return f"llama.cpp does not work here: its process {error}.", "Run: edgechat doctor"
+    return None, None
+
+
+def _worker_rows(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "Worker", report["worker"]
+    if report["error"]:
+        yield "wrong", report["error"]
+        yield "do", report["hint"] or ""
+    if "link" not in report:
+        return
+    yield "llama.cpp", f"llama-cpp-python {report['llama_cpp']}, ggml {report['ggml']}"
+    for device in report["devices"]:
+        speed = f", {device['bandwidth'] / 1e9:.0f} GB/s" if device["bandwidth"] else ", speed not measured"
+        memory = f"{mebibytes(device['total'])}, {mebibytes(device['free'])} free"
+        yield device["name"], f"{device['description']}: {memory}{speed}"
+    link = report["link"]
+    yield (
+        "Link",
+        f"{mebibytes(int(link['up']))}/s there, {mebibytes(int(link['down']))}/s back; a round trip of "
+        f"{figure(1000 * link['round_trip'])} ms",
+    )
+    yield "Sandbox", report["sandbox"] or "none: that system offers none"
 
 
 def _findings() -> Iterator[Finding]:

@@ -85,6 +85,7 @@ def _session(options: RunOptions) -> ChatSession:
         backend=options.backend,
         vision=options.vision,
         adapters=options.generation.adapters,
+        workers=options.workers,
     )
     session = ChatSession(
         services,

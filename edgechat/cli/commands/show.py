@@ -78,7 +78,7 @@ def run(name: str, *, json: bool) -> None:
         return
     with StatusLine(sys.stderr) as status, DryRun() as dry:
         status.show("reading the header")
-        machine = Machine(current_profile(dry), history=Calibration.read(), dry=dry)
+        machine = Machine(current_profile(dry, settings.load().workers), history=Calibration.read(), dry=dry)
         models = [_shown(model, machine) for model in find_models(name)]
     if json:
         objects = [_object(shown) for shown in models]

@@ -21,7 +21,9 @@ from edgechat.cli.options import (
     NoVisionOption,
     OfflineOption,
     ScreenReaderOption,
+    WorkersOption,
     adapters_of,
+    workers_of,
 )
 from edgechat.cli.terminal_io import as_text
 
@@ -153,6 +155,7 @@ def run(
     lora: LoraOption = None,
     backend: BackendOption = None,
     no_vision: NoVisionOption = False,
+    workers: WorkersOption = None,
     load_anyway: AnywayOption = False,
     offline: OfflineOption = False,
     debug: DebugOption = False,
@@ -205,6 +208,7 @@ def run(
         draft=draft,
         backend=backend,
         vision=not no_vision,
+        workers=workers_of(workers),
         anyway=load_anyway,
         screen_reader=screen_reader,
     )

@@ -17,7 +17,10 @@ from edgechat.cli.options import (
     LoraOption,
     NoVisionOption,
     OfflineOption,
+    WorkersOption,
     adapters_of,
+    checked_workers,
+    workers_of,
 )
 
 
@@ -28,11 +31,15 @@ def add_to(app: typer.Typer) -> None:
         "downloaded again."
     )
     doctor_epilog = "The exit code is 0 if no problems were found, 1 otherwise; notes do not count."
+    worker_epilog = (
+        "Prints one JSON object with the port and the devices, and serves until its standard input ends."
+    )
     app.command("device")(device)
     app.command("plan", epilog="The exit code is 1 if no model fits.")(plan)
     app.command("pull", epilog=pull_epilog)(pull)
     app.command("bench")(bench)
     app.command("doctor", epilog=doctor_epilog)(doctor)
+    app.command("worker", epilog=worker_epilog)(worker)
 
 
 def device(
@@ -81,6 +88,7 @@ def plan(
     lora: LoraOption = None,
     backend: BackendOption = None,
     no_vision: NoVisionOption = False,
+    workers: WorkersOption = None,
     offline: OfflineOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     debug: DebugOption = False,
@@ -109,6 +117,7 @@ def plan(
         backend=backend,
         vision=not no_vision,
         adapters=adapters_of(lora),
+        workers=workers_of(workers),
     )
     raise typer.Exit(command.run(models or (), request, described, json=json))
 
@@ -185,6 +194,7 @@ def bench(
     ] = None,
     draft: DraftOption = None,
     backend: BackendOption = None,
+    workers: WorkersOption = None,
     rounds: Annotated[
         int, typer.Option(min=1, max=100, help="How many times each way of decoding is measured.")
     ] = 5,
@@ -254,7 +264,9 @@ def bench(
     from edgechat.planner.request import PlanRequest
 
     # Only text is measured, so nothing else is loaded.
-    request = PlanRequest(draft=draft, backend=backend, vision=False, anyway=load_anyway)
+    request = PlanRequest(
+        draft=draft, backend=backend, vision=False, workers=workers_of(workers), anyway=load_anyway
+    )
     if quality:
         from edgechat.cli.bench.quality import report
         from edgechat.cli.bench.quality.measuring import QualityRequest
@@ -298,6 +310,17 @@ def bench(
 
 
 def doctor(
+    workers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="ssh://[USER@]HOST",
+            callback=checked_workers,
+            help="Look at this worker instead: whether it can be used, and how fast it and its link "
+            "are; can be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     offline: OfflineOption = False,
     debug: DebugOption = False,
@@ -305,4 +328,22 @@ def doctor(
     """Look for problems on this machine, and say how to fix them."""
     from edgechat.cli.commands import doctor as command
 
-    raise typer.Exit(command.run(json=json))
+    raise typer.Exit(command.run(workers_of(workers) or (), json=json))
+
+
+def worker(
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="The port to listen on, on this machine only; 0: a free one."),
+    ] = 0,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="The most memory to lend of each device: 8GiB. Default: all that is free."),
+    ] = None,
+    debug: DebugOption = False,
+) -> None:
+    """Lend this machine's memory to another one: `edgechat run MODEL --with ssh://HOST` there starts this."""
+    from edgechat.cli.output.quantities import amount
+    from edgechat.planner.placement import lending
+
+    lending.run(port=port, memory=amount("--memory", memory))

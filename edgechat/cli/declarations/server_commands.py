@@ -16,7 +16,9 @@ from edgechat.cli.options import (
     LoraOption,
     NoVisionOption,
     OfflineOption,
+    WorkersOption,
     adapters_of,
+    workers_of,
 )
 from edgechat.cli.terminal_io import as_text
 
@@ -100,6 +102,7 @@ def serve(
     lora: LoraOption = None,
     backend: BackendOption = None,
     no_vision: NoVisionOption = False,
+    workers: WorkersOption = None,
     load_anyway: AnywayOption = False,
     grace: Annotated[
         float,
@@ -149,6 +152,7 @@ def serve(
             backend=backend,
             vision=not no_vision,
             adapters=adapters_of(lora),
+            workers=workers_of(workers),
             anyway=load_anyway,
         ),
         host=host,

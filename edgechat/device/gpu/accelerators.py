@@ -73,6 +73,8 @@ class Accelerator:
     """Bytes of `free` that no RAM has to be given for: all of them, unless it shares the RAM."""
     pci: str | None
     sources: tuple[Source, ...]
+    worker: str = ""
+    """The address of the worker that lends it; empty: it is in this machine."""
 
     @property
     def usable(self) -> bool:

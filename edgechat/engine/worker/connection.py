@@ -18,10 +18,11 @@ import msgspec
 import psutil
 
 from edgechat.base import paths
-from edgechat.base.errors import EngineClosed, EngineCrashed, FolderError
+from edgechat.base.errors import EngineClosed, EngineCrashed, FolderError, RemoteWorkerLost
 from edgechat.base.process import frames, spawn
 from edgechat.base.text import printable
 from edgechat.device.memory import oom_kills
+from edgechat.device.remote.workers import why_lost
 from edgechat.engine import types
 from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.worker import messages
@@ -32,6 +33,9 @@ _LOG = logging.getLogger(__name__)
 _LOGS_KEPT = 10
 _LOG_TAIL = 4096
 _CLOSE_SECONDS = 2.0
+_ABORTED = (-6, 3)
+"""Exit codes of a process that aborts: by SIGABRT, and on Windows."""
+_WITHOUT = "The partial answer is kept; the next message loads the model without that worker."
 _SIGKILL = 9  # signal.SIGKILL, which Windows does not have
 _LAST_EVENTS = (types.Finished, types.Failed, types.Embedded, types.Translated)
 
@@ -63,6 +67,7 @@ class WorkerConnection:
         self._on_end = on_end
         self._closing = False
         self._garbled = False
+        self._servers: tuple[str, ...] = ()
         self._cancelled: set[str] = set()
         self.log = log
         """The log of the process's stderr; None if it cannot be written."""
@@ -100,6 +105,7 @@ class WorkerConnection:
         self, plan: LoadPlan, cache_policy: types.CachePolicy, on_progress: Callable[[float], None] | None
     ) -> types.ModelInfo:
         """Load the model and wait for it. Raises EngineClosed where `close` ends that."""
+        self._servers = plan.rpc
         self.send(messages.Load(plan, cache_policy))
         while True:
             match await self._loading.get():
@@ -240,6 +246,10 @@ class WorkerConnection:
         if self._garbled:
             reason = "it sent an invalid message, and was stopped"
         _LOG.error("engine process %d died %s (%s)", self._process.pid, when, reason)
+        # llama.cpp aborts where it loses a server.
+        lost = await asyncio.to_thread(why_lost, self._servers, wait=code in _ABORTED)
+        if lost:
+            return RemoteWorkerLost(f"The model stopped {when}. {lost}", hint=_WITHOUT)
         return EngineCrashed(
             f"The engine process ended unexpectedly {when} ({reason}).",
             hint=f"{hint} Its log: {self.log}" if self.log is not None else hint,

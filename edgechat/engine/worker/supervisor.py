@@ -17,7 +17,16 @@ from pathlib import Path
 
 import msgspec
 
-from edgechat.base.errors import EngineCrashed, EngineError, EngineGone, OutOfMemory, RequestRefused
+from edgechat.base.errors import (
+    EngineCrashed,
+    EngineError,
+    EngineGone,
+    OutOfMemory,
+    RemoteWorkerLost,
+    RequestRefused,
+    ServerRefused,
+)
+from edgechat.device.remote.workers import why_lost
 from edgechat.engine.kv.snapshot import Snapshot
 from edgechat.engine.kv.state_folder import check_id
 from edgechat.engine.protocol import EngineState
@@ -218,6 +227,8 @@ class EngineSupervisor:
             worker = await self._ready_for(request_id, on_progress, may_load)
             try:
                 yield worker
+            except RemoteWorkerLost:
+                raise
             except EngineCrashed:
                 if worker is not None and await self._is_to_blame(request_id, worker):
                     self._crashes[digest] += 1
@@ -251,7 +262,9 @@ class EngineSupervisor:
         async with self._lock:
             if self._closed:
                 raise closed()
-            if self._worker is not None and self._worker.alive and self.state is EngineState.READY:
+            is_ready = self._worker is not None and self._worker.alive and self.state is EngineState.READY
+            if is_ready and not why_lost(self._loaded_plan.rpc):
+                assert self._worker is not None
                 return self._worker
             if not may_load:
                 raise EngineGone(
@@ -266,7 +279,7 @@ class EngineSupervisor:
                 while not await self._load(*fitted, on_progress):
                     await self._end_worker()
                     self._set_state(EngineState.LOADING)
-                    fitted = await asyncio.to_thread(refit, self._loaded_plan, failed=True)
+                    fitted = await asyncio.to_thread(self._next_plan)
             except BaseException:
                 await self._end_worker()
                 raise
@@ -276,14 +289,22 @@ class EngineSupervisor:
 
     def _refitted_plan(self, *, killed: bool) -> tuple[LoadPlan, tuple[str, ...]]:
         """Return the requested plan as it fits into what is free now, and notes on what that changes."""
+        lost = why_lost(self._requested.rpc)
         if self._replan is not None:
             self._requested = replan_for_more(self._requested, self._replan)
-        return plan_reload(self._requested, self._loaded_plan, killed=killed)
+        plan, notes = plan_reload(self._requested, self._loaded_plan, killed=killed)
+        return plan, (f"{lost} The model is loaded without it.", *notes) if lost else notes
+
+    def _next_plan(self) -> tuple[LoadPlan, tuple[str, ...]]:
+        """Return what to load after a load that failed for lack of memory, or of a worker."""
+        if why_lost(self._loaded_plan.rpc):
+            return self._refitted_plan(killed=False)
+        return refit(self._loaded_plan, failed=True)
 
     async def _load(
         self, plan: LoadPlan, notes: tuple[str, ...], on_progress: Callable[[float], None] | None
     ) -> bool:
-        """Load by a plan; False if memory was not enough for it after all."""
+        """Load by a plan; False if memory was not enough for it after all, or a worker was lost."""
         self._plan = self._loaded_plan = plan
         for note in notes:
             self._on_note(note)
@@ -293,6 +314,10 @@ class EngineSupervisor:
             raise closed()
         try:
             self.model = await self._worker.load(self.plan, self._cache_policy, on_progress)
+        except (RemoteWorkerLost, ServerRefused):
+            if not await asyncio.to_thread(why_lost, plan.rpc, wait=True):
+                raise
+            return False
         except (OutOfMemory, EngineCrashed) as error:
             if self.plan.anyway or not (isinstance(error, OutOfMemory) or self._worker.lost_its_memory):
                 raise

@@ -42,6 +42,8 @@ class ProbeTask(msgspec.Struct, frozen=True, kw_only=True):
     """llama.cpp's name of an accelerator; none: the processor."""
     rpc: tuple[str, ...] = ()
     """Servers whose devices may be named."""
+    is_processor: bool = False
+    """Whether that device is a processor: many rows of large matrices would take it long."""
 
 
 def measure_speed(
@@ -51,6 +53,7 @@ def measure_speed(
     types: Collection[GgmlType] = COMMON,
     before: DeviceSpeed | None = None,
     device: str = "",
+    is_processor: bool = False,
     key: str = "",
     rpc: tuple[str, ...] = (),
     root: Path = Path("/"),
@@ -71,6 +74,7 @@ def measure_speed(
         before=before if extends else None,
         device=device,
         rpc=rpc,
+        is_processor=is_processor or not device,
     )
     try:
         answer = ask("speed", msgspec.msgpack.encode(task), limit=TIME_LIMIT)

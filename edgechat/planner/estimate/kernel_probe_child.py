@@ -248,8 +248,9 @@ class KernelProbe:
                 deeper = model.seconds(rows, _DEPTH) - model.seconds(rows)
                 attention.append(max(_LEAST, deeper / (_DEPTH * rows * _ATTENDING.attention)))
         call = max(0.0, one - layer)
-        kind = GgmlType.F16 if self.task.device else GgmlType.F32
-        shape = _LARGE if self.task.device else _SMALL.beyond(self.task.buffer, kind)
+        is_card = not self.task.is_processor
+        kind = GgmlType.F16 if is_card else GgmlType.F32
+        shape = _LARGE if is_card else _SMALL.beyond(self.task.buffer, kind)
         with self.model(shape, kind) as model:
             seconds = _without(model.seconds(1), call + shape.layers * layer)
         return DeviceSpeed(
@@ -266,7 +267,7 @@ class KernelProbe:
 
         In short ones reading the weights and computing with them take longer together than either alone.
         """
-        if self.task.device:
+        if not self.task.is_processor:
             return self._curve(_LARGE, kind, base, range(len(ROWS)))
         short, large = ROWS.index(_TILES), _SMALL.beyond(self.task.buffer, kind)
         return (

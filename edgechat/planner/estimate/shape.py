@@ -72,6 +72,10 @@ class ModelShape:
     """Tokens; 0 without such layers."""
     routed: float
     """The share of the experts that a token is routed to; 0 without any."""
+    width: int = 0
+    """Numbers of a token's hidden state."""
+    vocabulary: int = 0
+    """Numbers of its logits."""
     n_head: int = 0
     """The last of the layers, which only predict further tokens (MTP)."""
 
@@ -157,6 +161,8 @@ def shape_of(header: ModelHeader) -> ModelShape:
         windowed=_attention(header) * (attending - full),
         window=header.sliding_window,
         routed=_routed(header),
+        width=header.embedding_length,
+        vocabulary=header.vocab_size,
         n_head=n_head,
     )
 

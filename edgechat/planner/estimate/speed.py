@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from edgechat.device.speed import ROWS, DeviceSpeed, Seconds
+from edgechat.device.speed import ROWS, DeviceSpeed, Link, Seconds
 from edgechat.planner.estimate.calibration import Correction
 from edgechat.planner.estimate.shape import Matrices, ModelShape, PlacedPart
 
@@ -25,6 +25,11 @@ _BUS = 12e9
 _MICRO_BATCH = ROWS[-1]
 _STEP = 0.2e-3
 """Seconds of a token outside of llama.cpp: its sampling, and the way to the screen."""
+_FLOAT = 4
+MASK = 4
+"""Bytes for each token and cell."""
+GRAPH = 20_000
+"""Bytes of the description of a layer, as the RPC client sends it: some 70 tensors of 296 bytes."""
 _TILE = 256
 """Cells that a large batch attends to at once, those behind its own tokens among them."""
 
@@ -108,8 +113,11 @@ def forecast(
             own = None if experts_in_ram else device
             seconds += n * sum(_product(one, device, rates, at) for one in part.matrices)
             seconds += n * sum(_routed(one, own, rates, at, shape.routed) for one in part.experts_matrices)
+        seconds += on_links(shape, placed, rates, ROWS[row])
         # More rows take no less, and no more than one after the other.
         calls.append(min(max(seconds, calls[-1]), rows * calls[0]) if calls else seconds)
+    # Each device is sent which cells each token may attend to.
+    masks = sum(MASK / link.up for link in _links(placed, rates).values())
     attending = [sum(n * rates[device].attention[row] for device, n in share.items()) for row in (0, -1)]
     reading = sum(n / rates[device].bandwidth for device, n in share.items())
     alone, together = (seconds * shape.attention for seconds in attending)
@@ -119,11 +127,45 @@ def forecast(
     prefill = calls[-1] / _MICRO_BATCH + together * _TILE + windowed[1] * min(shape.window + _TILE, PROMPT)
     return Forecast(
         decode=decode,
-        decode_depth=max(cache_bytes_per_token * reading, alone),
+        decode_depth=max(cache_bytes_per_token * reading, alone) + masks,
         prefill=min(prefill, decode),
-        prefill_depth=min(together, max(cache_bytes_per_token * reading, alone)),
+        prefill_depth=min(together, max(cache_bytes_per_token * reading, alone)) + masks,
         calls=tuple(calls),
     )
+
+
+def _links(placed: Sequence[PlacedPart], rates: Mapping[str | None, DeviceSpeed]) -> dict[str | None, Link]:
+    """Return the links to devices of other machines that a load needs."""
+    used = {part.device: rates[part.device].link for part in placed}
+    return {device: link for device, link in used.items() if link is not None}
+
+
+def on_links(
+    shape: ModelShape, placed: Sequence[PlacedPart], rates: Mapping[str | None, DeviceSpeed], rows: int
+) -> float:
+    """Return the seconds that a call of so many tokens spends on links to other machines.
+
+    Hidden states travel wherever the next part is on another device, through this machine; the output's
+    logits come back. llama.cpp sends without waiting, and waits once for what it asks back.
+    """
+    seconds, before = 0.0, None
+    links = _links(placed, rates)
+    state = _FLOAT * shape.width * rows
+    for _, device, _ in placed:
+        if device == before:
+            continue
+        if before in links:
+            seconds += links[before].round_trip + state / links[before].down
+        if device in links:
+            seconds += state / links[device].up
+        before = device
+    if before in links:
+        n_logits = 1 if rows == _MICRO_BATCH else rows
+        seconds += links[before].round_trip + _FLOAT * shape.vocabulary * n_logits / links[before].down
+    if rows == _MICRO_BATCH:  # each micro-batch has a graph of its own, which is sent again
+        n_parts = Counter(part.device for part in placed)
+        seconds += sum(GRAPH * n_parts[device] / link.up for device, link in links.items())
+    return seconds
 
 
 def _product(

@@ -110,9 +110,15 @@ class Budget:
             card = profile.mlx_card
             return cls(profile.memory, (Card(MLX, card),) if card is not None else ())
         usable = [gpu for gpu in profile.accelerators if gpu.usable and gpu.free > 0]
-        # Own memory before shared, then the larger: the one filled first stands last.
-        usable.sort(key=lambda gpu: (not gpu.shares_ram, gpu.free))
+        # This machine's before others', own memory before shared, then the larger: the one filled first
+        # stands last.
+        usable.sort(key=lambda gpu: (not gpu.worker, not gpu.shares_ram, gpu.free))
         return cls(profile.memory, tuple(Card(gpu.devices[0], gpu) for gpu in usable))
+
+    @property
+    def without_workers(self) -> Budget:
+        """The memory of this machine alone."""
+        return replace(self, cards=tuple(card for card in self.cards if not card.accelerator.worker))
 
     @property
     def ram(self) -> int:

@@ -7,6 +7,7 @@ from the original plan again, so that a passing shortage of memory has no lastin
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import msgspec
 from edgechat.base.errors import DoesNotFit, EdgechatError
 from edgechat.base.text import mebibytes
 from edgechat.device.profile import DeviceProfile
+from edgechat.device.remote.workers import why_lost, worker_addresses
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.header_reading import read_model
 from edgechat.planner.drafting import AUTO, drafting
@@ -23,7 +25,7 @@ from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.footprint import footprint_of, may_quantize
 from edgechat.planner.estimate.memory import CELLS
 from edgechat.planner.machine import current_profile
-from edgechat.planner.model_on_machine import model_on_machine
+from edgechat.planner.model_on_machine import ModelOnMachine, model_on_machine
 from edgechat.planner.placement.budget import RAM, Budget, Needs
 from edgechat.planner.placement.embedding import for_embeddings
 from edgechat.planner.placement.load_config import Measure
@@ -57,8 +59,15 @@ def plan_reload(
 def replan_for_more(requested: LoadPlan, replan: Callable[[], LoadPlan]) -> LoadPlan:
     """Return the plan by `replan` if there is more memory than `requested` was made for, unless it is worse.
 
-    It must be for the same file: nobody wants another one in the middle of a conversation.
+    Or if a worker that it needs was lost. It must be for the same file: nobody wants another one in the
+    middle of a conversation.
     """
+    if why_lost(requested.rpc):
+        with contextlib.suppress(EdgechatError):  # the way down from the requested is longer
+            plan = replan()
+            if plan.model_path == requested.model_path:
+                return plan
+        return requested
     planned_for = next((memory.budget_bytes for memory in requested.memory if memory.name == RAM), 0)
     if not requested.memory or (
         not requested.devices and Budget.of(current_profile()).ram <= _MORE * planned_for
@@ -84,7 +93,8 @@ def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str,
 
     failed: it did not load, so at least one step is taken. Raises DoesNotFit where no step is left.
     """
-    if plan.anyway and not failed:
+    lost = why_lost(plan.rpc)
+    if plan.anyway and not (failed or lost):
         return plan, ()
     if plan.backend == "mlx":
         return reduce_to_fit(plan, read_model(Path(plan.model_path)), current_profile(), None, failed=failed)
@@ -93,22 +103,21 @@ def refit(plan: LoadPlan, *, failed: bool = False) -> tuple[LoadPlan, tuple[str,
     with DryRun() as dry:
         header = read_model(Path(plan.model_path))
         dry.show(header)
-        return reduce_to_fit(plan, header, current_profile(dry), dry.ask, failed=failed)
+        profile = current_profile(dry, () if lost else worker_addresses(plan.rpc))
+        if not lost:
+            return reduce_to_fit(plan, header, profile, dry.ask, failed=failed)
+        alone = msgspec.structs.replace(plan, devices=(), split=(), experts_in_ram=0, rpc=())
+        model = _model(plan, header, profile, dry.ask)
+        alone = completed(alone, model, model.exactly(alone, alone.projector))
+        fitted, changes = reduce_to_fit(alone, header, profile, dry.ask, failed=False)
+        return fitted, changes
 
 
 def reduce_to_fit(
     plan: LoadPlan, header: ModelHeader, profile: DeviceProfile, measure: Measure | None, *, failed: bool
 ) -> tuple[LoadPlan, tuple[str, ...]]:
     """Return the first step from the plan downwards that fits this machine; see `refit`."""
-    model = model_on_machine(
-        plan.model_name,
-        header,
-        profile,
-        measure,
-        Calibration.read(),
-        threads=plan.threads,
-        adapters=plan.adapters,
-    )
+    model = _model(plan, header, profile, measure)
     changes: list[str] = []
     while failed or not model.budget.fits(_needs(plan)):
         step = step_down(plan, header)
@@ -119,6 +128,20 @@ def reduce_to_fit(
         changes.append(change)
         failed = False
     return plan, tuple(changes)
+
+
+def _model(
+    plan: LoadPlan, header: ModelHeader, profile: DeviceProfile, measure: Measure | None
+) -> ModelOnMachine:
+    return model_on_machine(
+        plan.model_name,
+        header,
+        profile,
+        measure,
+        Calibration.read(),
+        threads=plan.threads,
+        adapters=plan.adapters,
+    )
 
 
 def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | None:

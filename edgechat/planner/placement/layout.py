@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from edgechat.planner.estimate.shape import ModelShape, PlacedPart
-from edgechat.planner.placement.budget import MLX, RAM, Budget, Extras, Needs
+from edgechat.planner.placement.budget import MLX, RAM, SPARE, Budget, Extras, Needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,13 @@ def layouts(shape: ModelShape, extras: Extras, budget: Budget) -> Iterator[Layou
     whole = _filled(shape, extras, budget, 0)
     if whole.n:
         yield whole
+    here = budget.without_workers
+    if len(here.cards) < len(budget.cards):
+        least = _with_least_workers(shape, extras, budget)
+        if least is not None:
+            yield least
+        yield from layouts(shape, extras, here)
+        return
     n = len(shape.layers)
     if budget.cards and shape.has_experts and whole.n < len(shape.parts):
         # The fewest layers whose experts have to stay in RAM.
@@ -90,6 +97,38 @@ def _filled(shape: ModelShape, extras: Extras, budget: Budget, experts_in_ram: i
     ordered = [card.name for card in budget.cards if card.name in counts]
     layout = Layout(tuple(ordered), tuple(counts[name] for name in ordered))
     return replace(layout, experts_in_ram=max(0, experts_in_ram - left) and experts_in_ram)
+
+
+def _with_least_workers(shape: ModelShape, extras: Extras, budget: Budget) -> Layout | None:
+    """Return the layout with as many layers in this machine as fit, and the rest on workers.
+
+    None if no worker is needed, or that is not enough.
+    """
+    here = _filled(shape, extras, budget.without_workers, 0)
+    sizes = part_bytes(shape, extras)
+    n_left = len(sizes) - here.n
+    alone = estimated(shape, extras, Layout())[RAM].total - sum(sizes)
+    room = int(budget.ram * (1 - SPARE)) - alone
+    n_ram = 0
+    while n_ram < n_left and sizes[n_ram] <= room:
+        room -= sizes[n_ram]
+        n_ram += 1
+    counts: dict[str, int] = {}
+    for card in reversed(budget.cards):
+        if not card.accelerator.worker:
+            continue
+        room = card.budget - extras.compute
+        begun = n_left
+        while n_left > n_ram and sizes[n_left - 1] <= room:
+            room -= sizes[n_left - 1]
+            n_left -= 1
+        if begun > n_left:
+            counts[card.name] = begun - n_left
+    if not counts or n_left > n_ram:
+        return None
+    counts |= dict(zip(here.devices, here.split, strict=True))
+    ordered = [card.name for card in budget.cards if card.name in counts]
+    return Layout(tuple(ordered), tuple(counts[name] for name in ordered))
 
 
 def estimated(shape: ModelShape, extras: Extras, layout: Layout) -> dict[str, Needs]:

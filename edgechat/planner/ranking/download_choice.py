@@ -92,7 +92,7 @@ def pick(
     Raises NotADraft, DoesNotFit, HubError, ModelFileError, BackendMissing, SettingsError.
     """
     with DryRun() as dry:
-        machine = machine_for(MachineDescription(), dry)
+        machine = machine_for(MachineDescription(), dry, request.workers or ())
         variants: list[Variant] = []
         origins: dict[int, tuple[RepoSource, ModelChoice]] = {}
         for source in sources:

@@ -61,7 +61,7 @@ def one_model(
     """
     with DryRun() as dry:  # starts while the files are looked for
         files = variants(name, offline=offline)
-        machine = machine_for(described, dry)
+        machine = machine_for(described, dry, request.workers or ())
         files = runnable(files, machine.profile, request)
         machine = machine.timed_for(_headers(files))
         options = rated(files, machine, request)
@@ -130,7 +130,7 @@ def _catalogue_on(
         models = everything(mlx=weighs_mlx(current_profile(), request))
         for files in models:  # read while the process starts
             next(samples(files), None)
-        machine = machine_for(described, dry)
+        machine = machine_for(described, dry, request.workers or ())
         yield runnable_models(models, machine.profile, request), machine
 
 

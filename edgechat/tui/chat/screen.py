@@ -104,12 +104,14 @@ class ChatScreen(ChatLayout):
         backend: Backend | None,
         vision: bool,
         adapters: tuple[str, ...] | None,
+        workers: tuple[str, ...] | None,
     ) -> None:
         super().__init__()
         self._continues_last = last
         self._backend = backend
         self._vision = vision
         self._adapters = adapters
+        self._workers = workers
         self._anyway = anyway
         self._draft_option = draft
         self._services = services
@@ -142,13 +144,14 @@ class ChatScreen(ChatLayout):
 
             services, library = self._services, self._library
             if services is None:
-                library = ModelLibrary.real(self._backend)
+                library = ModelLibrary.real(self._backend, self._workers)
                 services = SessionServices.real(
                     anyway=self._anyway,
                     draft=self._draft_option,
                     backend=self._backend,
                     vision=self._vision,
                     adapters=self._adapters,
+                    workers=self._workers,
                 )
             options = CommandLineOptions(adapters=self._adapters)
             session = ChatSession(services, self._wanted_model, options=options)

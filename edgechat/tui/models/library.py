@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from edgechat.settings import Backend
 
 Tell = Callable[[str], None]
+Workers = tuple[str, ...] | None
+"""Their addresses; None: those of settings.toml."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +51,16 @@ class ModelLibrary:
     """The models of remote engines, which are waited for for two seconds."""
 
     @classmethod
-    def real(cls, backend: Backend | None = None) -> ModelLibrary:
+    def real(cls, backend: Backend | None = None, workers: Workers = None) -> ModelLibrary:
         """Return edgechat's own functions, which import what they need when they are called.
 
-        backend: the requested one, for which models are rated and downloaded.
+        backend: the requested one, for which models are rated and downloaded. workers: see `planner.request`.
         """
         return cls(
             catalogue=_catalogue,
             inventory=_inventory,
-            overview=partial(_overview, backend),
-            survey=partial(_survey, backend),
+            overview=partial(_overview, backend, workers),
+            survey=partial(_survey, backend, workers),
             decide=partial(_decide, backend),
             download=_download,
             removal=_removal,
@@ -80,23 +82,23 @@ def _inventory(current: str | None) -> Sequence[ModelRow]:
     return rows(current=current)
 
 
-def _overview(backend: Backend | None, rows: Sequence[ModelRow]) -> SurveyOverview:
+def _overview(backend: Backend | None, workers: Workers, rows: Sequence[ModelRow]) -> SurveyOverview:
     from edgechat import settings
     from edgechat.planner.ranking.survey import overview
     from edgechat.planner.request import PlanRequest, with_settings
 
     sound = [row.model for row in rows if not row.glance.damage]
-    return overview(sound, with_settings(PlanRequest(backend=backend), settings.load()))
+    return overview(sound, with_settings(PlanRequest(backend=backend, workers=workers), settings.load()))
 
 
-def _survey(backend: Backend | None, name: str) -> SurveyFindings:
+def _survey(backend: Backend | None, workers: Workers, name: str) -> SurveyFindings:
     from edgechat import settings
     from edgechat.planner.machine import MachineDescription
     from edgechat.planner.ranking.survey import one_model
     from edgechat.planner.request import PlanRequest, with_settings
 
     # Looking at a list sends no request to the hub.
-    request = with_settings(PlanRequest(backend=backend), settings.load())
+    request = with_settings(PlanRequest(backend=backend, workers=workers), settings.load())
     return one_model(name, request, MachineDescription(), offline=True, insists=False)
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.device.speed import ROWS, DeviceSpeed
+from edgechat.device.speed import ROWS, DeviceSpeed, Link
 from edgechat.models.formats.quants import GgmlType, type_of
 from edgechat.planner.estimate.calibration import Correction
 from edgechat.planner.estimate.rates import FAMILIES, guessed, rate_of_card, rate_of_processor
 from edgechat.planner.estimate.shape import ModelShape, shape_of
-from edgechat.planner.estimate.speed import PROMPT, Forecast, forecast, predict
+from edgechat.planner.estimate.speed import GRAPH, MASK, PROMPT, Forecast, forecast, predict
 from edgechat.planner.placement.layout import Layout
 from tests.kit.published import published
 from tests.planner.golden import card
@@ -203,3 +204,39 @@ def test_cards_are_guessed_from_what_they_are() -> None:
 )
 def test_a_label_names_the_type_of_most_weights(label: str | None, kind: GgmlType | None) -> None:
     assert type_of(label) == kind
+
+
+def over(link: Link | None, shape: ModelShape, split: tuple[int, ...] = ()) -> Forecast:
+    """Return the forecast with all parts, or so many on each of two, on devices behind a link."""
+    split = split or (len(shape.parts),)
+    devices = tuple(f"RPC{number}" for number in range(len(split)))
+    speed = msgspec.structs.replace(guessed(50e9, 1e12), link=link)
+    rates: dict[str | None, DeviceSpeed] = {None: guessed(50e9, 1e12)} | dict.fromkeys(devices, speed)
+    return forecast(shape, Layout(devices, split).placed(shape), rates, PER_TOKEN)
+
+
+def test_a_link_costs_each_token_a_round_trip_a_state_and_its_logits() -> None:
+    shape = SHAPES["llama-3.1-8b"]
+    link = Link(up=10e6, down=20e6, round_trip=0.005)
+    more = over(link, shape).decoding(0) - over(None, shape).decoding(0)
+    assert more == pytest.approx(0.005 + 4 * 4096 / 10e6 + 4 * 128256 / 20e6)
+    # Through this machine to a second one, its state once there and once back.
+    twice = over(link, shape, (16, 17)).decoding(0) - over(link, shape).decoding(0)
+    assert twice == pytest.approx(0.005 + 4 * 4096 / 10e6 + 4 * 4096 / 20e6)
+
+
+def test_a_prompt_sends_all_its_states_and_one_row_of_logits() -> None:
+    shape = SHAPES["llama-3.1-8b"]
+    slow, none = over(Link(up=1e6, down=1e9, round_trip=0.0), shape), over(None, shape)
+    sent = 4 * 4096 + GRAPH * 33 / 512 + MASK * 500
+    assert (slow.prefilling(1000) - none.prefilling(1000)) / 1000 == pytest.approx(sent / 1e6, rel=0.01)
+
+
+@given(st.floats(1e5, 1e10), st.floats(1e5, 1e10), st.floats(0, 1), st.floats(1, 100))
+def test_a_better_link_is_never_slower(up: float, down: float, trip: float, more: float) -> None:
+    shape = SHAPES["qwen3-30b-a3b"]
+    worse = over(Link(up=up, down=down, round_trip=trip), shape)
+    better = over(Link(up=up * more, down=down * more, round_trip=trip / more), shape)
+    for depth in (0, 5000):
+        assert better.decoding(depth) <= worse.decoding(depth)
+        assert better.prefilling(1000, depth) <= worse.prefilling(1000, depth)

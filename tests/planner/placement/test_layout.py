@@ -17,7 +17,9 @@ from tests.planner.headers import GIB, LLAMA_8B, header, machine
 MIB = 2**20
 
 
-def card(name: str, free: float, *, shares_ram: bool = False, own: float | None = None) -> Accelerator:
+def card(
+    name: str, free: float, *, shares_ram: bool = False, own: float | None = None, worker: str = ""
+) -> Accelerator:
     n = int(free * GIB)
     return Accelerator(
         name=name,
@@ -29,6 +31,7 @@ def card(name: str, free: float, *, shares_ram: bool = False, own: float | None 
         own=(0 if shares_ram else n) if own is None else int(own * GIB),
         pci=None,
         sources=("ggml",),
+        worker=worker,
     )
 
 
@@ -120,3 +123,40 @@ def test_shared_memory_is_charged_once() -> None:
 def test_a_margin_is_left_on_a_card(free: float, margin: float) -> None:
     only = Budget.of(with_cards(10, card("A", free))).cards[0]
     assert only.budget == pytest.approx((free - margin) * GIB, abs=2)
+
+
+FAR = "ssh://far"
+
+
+def ways(ram: float, *cards: Accelerator) -> list[Layout]:
+    """Return the layouts of ten layers of a GiB."""
+    return list(layouts(uniform(10, int(GIB)), extras(10), Budget.of(with_cards(ram, *cards))))
+
+
+def test_workers_come_after_what_is_here() -> None:
+    """A card of this machine gets the last layers, and with them the output, however small it is."""
+    here, far = card("CUDA0", 4), card("RPC0", 40, worker=FAR)
+    filled, *_ = ways(64, far, here)
+    assert filled == Layout(("RPC0", "CUDA0"), (8, 3))
+
+
+def test_a_worker_may_take_what_does_not_fit_here_and_no_more() -> None:
+    far, near = card("RPC0", 40, worker=FAR), card("CUDA0", 4)
+    whole, least, *alone = ways(6, far, near)
+    assert whole == Layout(("RPC0", "CUDA0"), (8, 3))
+    # RAM has 5.4 GiB to give, one of them to what is looked up.
+    assert least == Layout(("RPC0", "CUDA0"), (4, 3))
+    assert alone == [Layout(("CUDA0",), (3,)), Layout()]
+
+
+def test_two_workers_share_what_does_not_fit_here() -> None:
+    layout = ways(6, card("RPC0", 3.5, worker=FAR), card("RPC1", 5, worker="ssh://other"))[1]
+    assert layout == Layout(("RPC0", "RPC1"), (3, 4))
+
+
+def test_no_worker_is_asked_in_vain() -> None:
+    """There is no such layout where nothing is too much for this machine, or too much for all."""
+    far = card("RPC0", 40, worker=FAR)
+    assert ways(64, far) == [Layout(("RPC0",), (11,)), Layout()]
+    little = card("RPC0", 2.5, worker=FAR)
+    assert ways(3, little) == [Layout(("RPC0",), (2,)), Layout()]

@@ -1,0 +1,85 @@
+"""Addresses of machines that lend their memory, `ssh://[user@]host[:port][/program]`, and ssh's command line.
+
+Addresses come from settings and command lines, and become arguments of ssh: a host that begins with a dash
+would be an option of it, and one with other characters could reach a shell.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+HINT = "Addresses look like this: ssh://user@gpu-box, ssh://gpu-box:2222, ssh://gpu-box/opt/edgechat/edgechat"
+_LENGTH = 300
+_ADDRESS = re.compile(
+    r"ssh://(?:(?P<user>\w[\w.-]{0,63})@)?"
+    r"(?P<host>[a-z0-9][\w.-]{0,252}|\[[0-9a-f:]{2,45}(?:%[a-z0-9]{1,15})?\])"
+    r"(?::(?P<port>\d{1,5}))?"
+    r"(?P<program>/[\w./+-]{1,255})?/?",
+    re.ASCII | re.IGNORECASE,
+)
+_OPTIONS = (
+    "BatchMode=yes",  # a password could be typed nowhere
+    "ExitOnForwardFailure=yes",
+    "ConnectTimeout=10",
+    "ServerAliveInterval=2",
+    "ServerAliveCountMax=3",
+    "ControlMaster=no",  # a shared connection would keep the tunnel open after us
+    "ControlPath=none",
+    "ForwardAgent=no",
+    "ForwardX11=no",
+    "PermitLocalCommand=no",
+    "Compression=no",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SshHost:
+    """A machine that ssh reaches."""
+
+    address: str
+    """As the user wrote it."""
+    host: str
+    """A name of DNS or of ~/.ssh/config, or an IP address."""
+    user: str | None = None
+    port: int | None = None
+    program: str = "edgechat"
+    """edgechat on that machine."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is this machine, which no network is needed to reach."""
+        return self.host in ("127.0.0.1", "localhost", "::1")
+
+    def command(self, local_port: int, remote_port: int) -> list[str]:
+        """Return the command that starts `edgechat worker` there, with a tunnel from port to port."""
+        options = [word for option in _OPTIONS for word in ("-o", option)]
+        tunnel = ["-L", f"127.0.0.1:{local_port}:127.0.0.1:{remote_port}"]
+        remote = f"{self.program} worker --port {remote_port}"
+        return ["ssh", "-T", *options, *tunnel, *self.destination, remote]
+
+    @property
+    def destination(self) -> list[str]:
+        """The arguments of ssh that name the machine."""
+        user = [] if self.user is None else ["-l", self.user]
+        port = [] if self.port is None else ["-p", str(self.port)]
+        return [*user, *port, "--", self.host]
+
+
+def ssh_host(address: str) -> SshHost | None:
+    """Return the machine that an address names; None if it is no such address."""
+    match = _ADDRESS.fullmatch(address) if len(address) <= _LENGTH else None
+    if match is None or (match["port"] and not 0 < int(match["port"]) < 2**16):
+        return None
+    return SshHost(
+        address=address,
+        host=match["host"].strip("[]"),
+        user=match["user"],
+        port=int(match["port"]) if match["port"] else None,
+        program=match["program"] or "edgechat",
+    )
+
+
+def refusal(address: str) -> str:
+    """Return the message why an address is refused."""
+    return f"{address[:80]!r} is not the address of a worker: edgechat reaches other machines only by ssh."

@@ -1,0 +1,198 @@
+"""The worker's side: an RPC server in a sandbox, and answers to heartbeats from the same process.
+
+The server computes in a thread; as the process answers itself, a heartbeat tells whether it runs. It ends
+when its standard input does, when its parent is gone, and when heartbeats stay away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+import msgspec
+import psutil
+
+from edgechat.base import paths
+from edgechat.base.errors import EdgechatError
+from edgechat.base.process import spawn
+from edgechat.device.memory import read_memory
+from edgechat.device.remote import sandbox
+from edgechat.device.remote.messages import (
+    CPU,
+    MOST_BYTES,
+    MOST_TRANSFER,
+    LentDevice,
+    Offer,
+    Ping,
+    Pong,
+    ToWorker,
+    Transfer,
+    WorkerRefusal,
+)
+from edgechat.native import ggml
+from edgechat.native.accelerators import rpc_server
+
+_LOG = logging.getLogger(__name__)
+_SILENCE = 60.0
+"""Seconds without a heartbeat, after the first one, that the user is believed to be gone: a cut network
+leaves sshd waiting for hours."""
+_START_SECONDS = 30.0
+_CACHE_BYTES, _CACHE_SHARE = 32 << 30, 0.2
+"""Of tensors on disk: at most so many bytes, and this share of the free disk."""
+_TRIM_SECONDS = 10.0
+
+
+def serve(offer: Offer, pipes: tuple[BinaryIO, BinaryIO], *, cached: bool = True) -> NoReturn:
+    """Serve what an offer names, and say so on the outgoing pipe, until the incoming one ends.
+
+    port 0 of the offer stands for a free one. cached: keep large tensors on disk, and confine the process.
+    """
+    incoming, outgoing = pipes
+    cache = _cache_folder() if cached else None
+    try:
+        port = _free_port(offer.port)
+    except OSError as error:
+        send(outgoing, WorkerRefusal(f"Port {offer.port} cannot be used: {error.strerror}.", is_port=True))
+        raise SystemExit(1) from error
+    ggml.start()  # drivers are loaded before anything is forbidden
+    confined = "" if cache is None else sandbox.confine(cache, port)
+    names = [device.name for device in offer.devices]
+    threading.Thread(target=_run, args=(port, names, offer.threads, cache), daemon=True, name="rpc").start()
+    _await(port)
+    send(outgoing, msgspec.structs.replace(offer, port=port, sandbox=confined))
+    _Answers(offer.devices, incoming, outgoing, cache).run()
+    os._exit(0)  # the server's thread never ends
+
+
+def main() -> None:
+    """Serve the offer that the first line is, in a child process: for measurements of this machine."""
+    incoming, outgoing = spawn.adopt_pipe()
+    offer = msgspec.json.decode(incoming.readline(MOST_BYTES), type=Offer)
+    serve(offer, (incoming, outgoing), cached=False)
+
+
+def send(outgoing: BinaryIO, message: Offer | WorkerRefusal | Pong) -> None:
+    """Write one line."""
+    outgoing.write(msgspec.json.encode(message) + b"\n")
+    outgoing.flush()
+
+
+def _run(port: int, devices: list[str], threads: int, cache: Path | None) -> None:
+    try:
+        rpc_server.serve(port, devices, threads, cache)
+    except EdgechatError as error:
+        _LOG.error("%s", error.message)
+    _LOG.error("llama.cpp's RPC server has ended")
+    os._exit(1)
+
+
+def _free_port(port: int) -> int:
+    with socket.create_server(("127.0.0.1", port)) as server:
+        return int(server.getsockname()[1])
+
+
+def _await(port: int) -> None:
+    """Wait until the server listens; it takes us for a client that has gone again."""
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=_START_SECONDS):
+                return
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+class _Answers:
+    """Answers the lines of the incoming pipe."""
+
+    def __init__(
+        self, devices: tuple[LentDevice, ...], incoming: BinaryIO, outgoing: BinaryIO, cache: Path | None
+    ) -> None:
+        self._devices = devices
+        self._incoming, self._outgoing = incoming, outgoing
+        self._cache = cache
+        self._heard = 0.0
+        self._before = _resident()
+        self._parent = os.getppid()
+        threading.Thread(target=self._watch, daemon=True, name="watch").start()
+
+    def run(self) -> None:
+        """Answer until the pipe ends or breaks."""
+        decoder = msgspec.json.Decoder(ToWorker)
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            while line := self._incoming.readline(MOST_BYTES):
+                self._answer(decoder.decode(line))
+                self._heard = time.monotonic()
+
+    def _answer(self, message: ToWorker) -> None:
+        match message:
+            case Ping(number):
+                send(self._outgoing, Pong(number, tuple(map(self._free, self._devices))))
+            case Transfer(number, up, down):
+                self._skip(min(up, MOST_TRANSFER))
+                down = min(down, MOST_TRANSFER)
+                send(self._outgoing, Pong(number, n_bytes=down))
+                block = memoryview(os.urandom(1 << 20))
+                while down > 0:
+                    down -= self._outgoing.write(block[:down])
+                self._outgoing.flush()
+
+    def _skip(self, n_bytes: int) -> None:
+        while n_bytes > 0 and (block := self._incoming.read(min(n_bytes, 1 << 20))):
+            n_bytes -= len(block)
+
+    def _free(self, device: LentDevice) -> int:
+        if device.name != CPU:
+            return min(device.total, rpc_server.free_bytes(device.name))
+        lent = max(0, _resident() - self._before)
+        return max(0, min(device.total - lent, read_memory().available))
+
+    def _watch(self) -> None:
+        """End the process when nobody is there any more, and keep the cache small."""
+        trimmed = time.monotonic()
+        while True:
+            time.sleep(1.0)
+            silent = self._heard and time.monotonic() - self._heard > _SILENCE
+            if silent or os.getppid() != self._parent:
+                os._exit(0)
+            if self._cache is not None and time.monotonic() - trimmed > _TRIM_SECONDS:
+                trim(self._cache)
+                trimmed = time.monotonic()
+
+
+def _resident() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+def _cache_folder() -> Path:
+    """Return the folder of tensors, trimmed. Raises FolderError."""
+    folder = paths.cache_dir() / "tensors"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    trim(folder)
+    return folder
+
+
+def trim(folder: Path, most: int | None = None) -> None:
+    """Delete the oldest tensors beyond `most` bytes; None: 32 GiB, or less where the disk is small."""
+    files: list[tuple[float, int, str]] = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            status = entry.stat()
+            files.append((status.st_mtime, status.st_size, entry.path))
+    total = sum(size for _, size, _ in files)
+    if most is None:
+        most = min(_CACHE_BYTES, int(_CACHE_SHARE * (total + psutil.disk_usage(str(folder)).free)))
+    for _, size, path in sorted(files):
+        if total <= most:
+            return
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+            total -= size
