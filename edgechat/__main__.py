@@ -11,6 +11,7 @@ from edgechat.base.process.spawn import ROLE_FLAG
 ROLES = {
     "engine": "edgechat.engine.worker.worker",
     "bench": "edgechat.cli.bench.child",
+    "quantize": "edgechat.cli.quantize.child",
     "template": "edgechat.engine.prompt.template_child",
     "grammar": "edgechat.engine.reply.grammar_child",
     "image": "edgechat.base.images.decoding_child",

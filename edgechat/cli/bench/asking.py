@@ -18,26 +18,34 @@ _LOG_TAIL = 2048
 
 
 def measure(task: BenchTask, tell: Callable[[str], None]) -> BenchReport:
-    """Return what was measured, reporting progress to `tell`. Raises EdgechatError.
+    """Return what was measured, reporting progress to `tell`. Raises EdgechatError."""
+    hint = "Try a shorter context (--ctx 2048), or `--draft none`."
+    report: BenchReport = ask("bench", task, Answer, tell, hint)
+    return report
 
-    The process is killed in the end, whatever happens.
+
+def ask(role: str, task: msgspec.Struct, kinds: Any, tell: Callable[[str], None], hint: str) -> Any:
+    """Return the answer to a task of a child process with that role, reporting progress to `tell`.
+
+    kinds: the union of its messages. hint: what to do if the process ends early. It is killed in the end,
+    whatever happens. Raises EdgechatError.
     """
     import subprocess  # 18 ms, which other commands need not pay
 
     with tempfile.TemporaryFile() as log:
-        process: Any = subprocess.Popen(spawn.command("bench"), **spawn.options(log))
+        process: Any = subprocess.Popen(spawn.command(role), **spawn.options(log))
         try:
             process.stdin.write(frames.pack(msgspec.msgpack.encode(task)))
             process.stdin.flush()
-            decoder = msgspec.msgpack.Decoder(Answer)
+            decoder = msgspec.msgpack.Decoder(kinds)
             while (payload := frames.read(process.stdout)) is not None:
                 match decoder.decode(payload):
                     case BenchProgress(text):
                         tell(text)
                     case BenchFailure(error):
                         raise error.error()
-                    case BenchReport() as report:
-                        return report
+                    case found:
+                        return found
         except (OSError, frames.BrokenFrame, msgspec.DecodeError):
             pass  # the process has ended; the end of its log says why
         finally:
@@ -48,7 +56,7 @@ def measure(task: BenchTask, tell: Callable[[str], None]) -> BenchReport:
                     pipe.close()
         raise EngineCrashed(
             f"The benchmark's process ended early (exit code {process.returncode}).{_log_end(log)}",
-            hint="Try a shorter context (--ctx 2048), or `--draft none`.",
+            hint=hint,
         )
 
 

@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import msgspec
 import psutil
@@ -24,7 +24,6 @@ from edgechat.base.process import frames, spawn
 from edgechat.cli.bench.figures import (
     CEILING,
     PLAIN,
-    Answer,
     AtDepth,
     BenchFailure,
     BenchProgress,
@@ -60,7 +59,7 @@ _DEPTHS_SECONDS = 60.0
 _WORDS = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with")
 
 Tell = Callable[[str], None]
-
+_Task = TypeVar("_Task", bound=msgspec.Struct)
 
 _TEXT = (
     "The ferry leaves the harbour at seven and reaches the island before noon. On the way it passes the old "
@@ -251,19 +250,24 @@ def _reply(engine: EngineCore, prompt: str, sources: frozenset[Source], max_toke
 
 def main() -> None:
     """Answer one BenchTask; end when the parent is gone."""
+    answer(BenchTask, measure)
+
+
+def answer(kind: type[_Task], work: Callable[[_Task, Tell], msgspec.Struct]) -> None:
+    """Answer one task of that kind with what `work` returns, or with its error."""
     incoming, outgoing = spawn.adopt_pipe()
     faulthandler.enable()
     payload = frames.read(incoming)
     if payload is None:
         return
-    task = msgspec.msgpack.decode(payload, type=BenchTask)
+    task = msgspec.msgpack.decode(payload, type=kind)
     threading.Thread(target=_end_with_parent, args=(incoming,), daemon=True).start()
 
-    def send(answer: Answer) -> None:
-        frames.write(outgoing, msgspec.msgpack.encode(answer))
+    def send(message: msgspec.Struct) -> None:
+        frames.write(outgoing, msgspec.msgpack.encode(message))
 
     try:
-        send(measure(task, lambda text: send(BenchProgress(text))))
+        send(work(task, lambda text: send(BenchProgress(text))))
     except EdgechatError as error:
         send(BenchFailure(ErrorInfo.of(error)))
     except Exception as error:

@@ -40,10 +40,10 @@ def skeleton(header: ModelHeader) -> bytes:
 
     The shards of a split model become one. Raises ModelFileError if it is implausibly large.
     """
-    entries = [_entry(key, value, header.path) for key, value in _shape_entries(header)]
+    entries = [metadata_entry(key, value, header.path) for key, value in _shape_entries(header)]
     tensors, _ = _tensor_table(header)
     head = b"GGUF" + struct.pack("<IQQ", _VERSION, len(tensors), len(entries))
-    data = head + b"".join(entries) + b"".join(_tensor_info(tensor) for tensor in tensors)
+    data = head + b"".join(entries) + b"".join(tensor_info(tensor) for tensor in tensors)
     data += bytes(-len(data) % header.alignment)
     if len(data) > MAX_BYTES:
         raise _refused(header.path, f"its shape takes {len(data)} bytes")
@@ -112,12 +112,14 @@ def _tensor_table(header: ModelHeader) -> tuple[list[ModelTensor], int]:
     return placed, at
 
 
-def _tensor_info(tensor: ModelTensor) -> bytes:
+def tensor_info(tensor: ModelTensor) -> bytes:
+    """Return the entry of a tensor in a GGUF file's table."""
     shape = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
     return _string(tensor.name) + shape + struct.pack("<IQ", tensor.type, tensor.offset)
 
 
-def _entry(key: str, value: Value, path: str) -> bytes:
+def metadata_entry(key: str, value: Value, path: str) -> bytes:
+    """Return an entry of a GGUF file's metadata. Raises ModelFileError about `path` if it is too large."""
     try:
         if isinstance(value, GgufArray):
             return _string(key) + struct.pack("<I", ARRAY) + _array(value)
