@@ -166,7 +166,7 @@ def quantize(
     debug: DebugOption = False,
 ) -> None:
     """Make a smaller model of one in 16 or 32 bits, into edgechat's folder."""
-    from edgechat.cli.commands import quantize as command
+    from edgechat.cli.quantize import command
 
     asked = [option for option in (quant, fit, loss) if option is not None]
     if len(asked) > 1:

@@ -1,5 +1,6 @@
 """`edgechat quantize`: from a model in 16 or 32 bits to one of a level, of a size, or of a loss.
 
+command.py       the command and its report
 making.py        the front end's side: one step after the other, until the file has its name
 steps.py         the steps, each of which a child process takes
 child.py         that process

@@ -44,8 +44,6 @@ _LEAST_CHUNKS = 2
 _IMATRIX_CHUNKS = 40
 _PROBES, _PROBE = 2, 256
 """Chunks that groups of tensors are probed with, and their tokens."""
-_MEASURED = 8
-"""Chunks that files are measured with."""
 
 
 class Pace:
@@ -148,7 +146,7 @@ def measure(step: MeasureStep, pace: Pace) -> MeasuredLosses:
     with ExitStack() as stack:
         base = stack.enter_context(TextReader(Path(step.source), step.load))
         readers = [stack.enter_context(TextReader(Path(file), step.load)) for file in step.files]
-        chunks = _evenly(_chunks(base, step.text, CHUNK)[1::2], _MEASURED)
+        chunks = _evenly(_chunks(base, step.text, CHUNK)[1::2], step.n_chunks)
         for number, chunk in enumerate(chunks):
             pace("measuring the loss", number / len(chunks))
             expected = base.logits(chunk, CHUNK // 2)

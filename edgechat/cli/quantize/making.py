@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ from edgechat.planner.request import PlanRequest
 Tell = Callable[[str], None]
 
 _UNQUANTIZED = (GgmlType.F32, GgmlType.F16, GgmlType.BF16, GgmlType.I32)
-_RIVALS = ("Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "Q8_0")
+PLAIN_LEVELS = ("Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "Q8_0")
 """Levels that a mixture of our own is compared with, the smallest first."""
 _READ = 512
 """Tokens that are computed at once when a text is read."""
@@ -163,7 +164,7 @@ def sizes_of(header: ModelHeader, types: Mapping[str, str]) -> dict[str, int]:
 def level_types(source: Source, levels: Iterable[str], *, has_importance: bool) -> list[dict[str, str]]:
     """Return which types llama.cpp would give the tensors at each level. Raises EdgechatError."""
     numbers = tuple(LEVELS[level] for level in levels)
-    answer: TargetTypes = _take(DryStep(str(source.path), numbers, has_importance), lambda _text: None)
+    answer: TargetTypes = take_step(DryStep(str(source.path), numbers, has_importance), lambda _text: None)
     return answer.types
 
 
@@ -207,7 +208,12 @@ class _Maker:
             "edgechat.quantize.source": source.path.name,
         }
 
+    @cached_property
+    def _load(self) -> LoadParams:
+        return reading_params(self._source.path, self._request.threads)
+
     def make(self) -> QuantizedModel | None:
+        """See the function."""
         request = self._request
         if request.name is not None:
             self._check_free(self._folder / _file_name(request.name))
@@ -248,23 +254,25 @@ class _Maker:
             return
         self._text = given or ""
         self._imatrix = str(self._draft / "imatrix.gguf")
-        step = ImatrixStep(str(self._source.path), self._load(), self._text, self._imatrix)
-        _take(step, self._tell)
+        step = ImatrixStep(str(self._source.path), self._load, self._text, self._imatrix)
+        take_step(step, self._tell)
         if request.save_imatrix is not None:
             part = request.save_imatrix.with_name(f".{request.save_imatrix.name}{DRAFT}")
             shutil.copyfile(self._imatrix, part)
             os.replace(part, request.save_imatrix)
 
     def _searched(self) -> QuantizedModel:
-        levels = level_types(self._source, _RIVALS, has_importance=True)
+        levels = level_types(self._source, PLAIN_LEVELS, has_importance=True)
         names = tuple(
             tensor.name
             for tensor in self._source.header.tensors
             if any(types.get(tensor.name) for types in levels)
         )
-        load, paths = self._load(), tuple(map(str, self._source.paths))
-        answer: TensorOptions = _take(ProbeStep(paths, load, self._text, self._imatrix, names), self._tell)
-        rivals = dict(zip(_RIVALS, levels, strict=True))
+        load, paths = self._load, tuple(map(str, self._source.paths))
+        answer: TensorOptions = take_step(
+            ProbeStep(paths, load, self._text, self._imatrix, names), self._tell
+        )
+        rivals = dict(zip(PLAIN_LEVELS, levels, strict=True))
         if self._request.n_bytes is not None:
             return self._of_size(self._request.n_bytes, answer.options, rivals)
         assert self._request.loss is not None
@@ -280,7 +288,7 @@ class _Maker:
                 f"mixture takes {mebibytes(least)}.",
                 hint=f"Give more: --fit {-(-least >> 20)}MiB",
             )
-        types = _types(allocate(options, n_bytes - self._size_of(options, {})))
+        types = chosen_types(allocate(options, n_bytes - self._size_of(options, {})))
         self._check_disk(2 * n_bytes)
         mixed = self._write("mixed", self._nearest(types, rivals), types)
         rival = self._nearest(types, rivals)
@@ -302,7 +310,7 @@ class _Maker:
         correction, least = 1.0, float("inf")
         for number in range(_TRIES):
             chosen = _for_loss(options, loss / correction)
-            types = _types(chosen)
+            types = chosen_types(chosen)
             self._check_disk(self._source.file_size(types))
             files = self._write(f"try-{number}", self._nearest(types, rivals), types)
             (measured,) = self._measure(files)
@@ -336,22 +344,6 @@ class _Maker:
         smaller = [level for level, plain in rivals.items() if self._source.file_size(plain) <= size]
         return smaller[-1] if smaller else next(iter(rivals))
 
-    def _load(self) -> LoadParams:
-        """Return how the source is loaded to read a text: as the planner would, with little context."""
-        request = PlanRequest(context=_READ, draft="none", vision=False, threads=self._request.threads)
-        plan = msgspec.structs.replace(
-            prepare(str(self._source.path), request),
-            context=_READ,
-            cache_type="f16",
-            n_batch=_READ,
-            n_ubatch=_READ,
-            n_seq_max=1,
-            n_outputs_max=_READ,
-            n_rs_seq=0,
-            mtp=False,
-        )
-        return LoadParams.of(plan)
-
     def _write(
         self, name: str, level: str, types: Mapping[str, str], *, keep_split: bool = False
     ) -> list[Path]:
@@ -367,13 +359,13 @@ class _Maker:
             metadata=self._metadata | ({"edgechat.quantize.types": "mixed"} if types else {}),
             keep_split=keep_split,
         )
-        _take(step, self._tell)
+        take_step(step, self._tell)
         return sorted(self._draft.glob(f"{name}-*.gguf")) if keep_split else [target]
 
     def _measure(self, *files: list[Path]) -> tuple[float, ...]:
         paths = tuple(str(file[0]) for file in files)
-        step = MeasureStep(str(self._source.path), paths, self._load(), self._text)
-        answer: MeasuredLosses = _take(step, self._tell)
+        step = MeasureStep(str(self._source.path), paths, self._load, self._text)
+        answer: MeasuredLosses = take_step(step, self._tell)
         return answer.losses
 
     def _finish(
@@ -446,11 +438,34 @@ class _Dequantized(Source):
         return self._base_name
 
 
-def _take(step: Any, tell: Tell) -> Any:
+def reading_params(path: Path, threads: int | None = None) -> LoadParams:
+    """Return how a model is loaded to read a text: as the planner would, with little context.
+
+    Raises DoesNotFit.
+    """
+    plan = prepare(str(path), PlanRequest(context=_READ, draft="none", vision=False, threads=threads))
+    return LoadParams.of(
+        msgspec.structs.replace(
+            plan,
+            context=_READ,
+            cache_type="f16",
+            n_batch=_READ,
+            n_ubatch=_READ,
+            n_seq_max=1,
+            n_outputs_max=_READ,
+            n_rs_seq=0,
+            mtp=False,
+        )
+    )
+
+
+def take_step(step: Any, tell: Tell) -> Any:
+    """Return what a child process answers to a step. Raises EdgechatError."""
     return ask("quantize", QuantizeTask(step), StepAnswer, tell, _HINT)
 
 
-def _types(chosen: Mapping[str, Any]) -> dict[str, str]:
+def chosen_types(chosen: Mapping[str, Any]) -> dict[str, str]:
+    """Return the types of what was chosen for each tensor."""
     return {name: option.type for name, option in chosen.items()}
 
 

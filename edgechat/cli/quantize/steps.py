@@ -60,6 +60,8 @@ class MeasureStep(msgspec.Struct, frozen=True, tag=True):
     files: tuple[str, ...]
     load: LoadParams
     text: str
+    n_chunks: int = 8
+    """Of 512 tokens, half of which are scored."""
 
 
 class QuantizeTask(msgspec.Struct, frozen=True, tag=True):

@@ -21,6 +21,7 @@ _MAX_BUFFER = 1 << 30
 """Bytes of a tensor's rows that llama.cpp keeps in memory; it would take eight times as much."""
 _MAX_TEXT = 127
 """Bytes of a text in the metadata that llama.cpp takes."""
+_NEEDS_IMPORTANCE = "will require an imatrix"
 _BEGUN = re.compile(r"\[ *\d+/ *\d+\] (?P<name>.+?) *- \[", re.DOTALL)
 _SIZE = re.compile(r"size = .*?(?:\((?P<type>\w+)\))?\s*", re.DOTALL)
 
@@ -59,17 +60,25 @@ def quantize(
 def target_types(source: Path, params: QuantizeParams) -> dict[str, str]:
     """Return the type that each tensor would get, as ggml calls it ('q4_K'), or '' for the one that it has.
 
-    Of the weights nothing is read. Raises NotQuantized.
+    Of the weights nothing is read. Raises NotQuantized, also where a matrix is needed and there is none.
     """
     types: dict[str, str] = {}
+    needs_importance = False
 
     def hear(text: str) -> None:
+        nonlocal needs_importance
+        needs_importance |= _NEEDS_IMPORTANCE in text
         if begun := _BEGUN.match(text):
             types[begun["name"]] = ""
         elif types and (size := _SIZE.fullmatch(text)):
             types[next(reversed(types))] = size["type"] or ""
 
     _call(source, Path(), params, hear, dry=True)
+    if needs_importance:
+        raise NotQuantized(
+            "This quantization has so few bits that it needs an importance matrix.",
+            hint="Add --imatrix auto, or --imatrix FILE with a text of the kind that the model is for.",
+        )
     return types
 
 
