@@ -1,6 +1,7 @@
 """`edgechat quantize --fit` against plain mixtures of the same size: the divergence on held-out text.
 
-    python benchmarks/quantize.py MODEL.gguf [--sizes Q4_K_M,Q3_K_M] [--chunks 4] [--unround] [--json FILE]
+    python -m benchmarks.quantize MODEL.gguf --speed LLAMA-QUANTIZE [--rounds 3]
+    python -m benchmarks.quantize MODEL.gguf [--sizes Q4_K_M,Q3_K_M] [--chunks 4] [--unround]
 
 MODEL in F16, or quantized: then its dequantized weights in F16 are the source. These lie on the grid of their
 own types, so that the same types cost them next to nothing; --unround moves each weight by up to half a step,
@@ -15,6 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
+import os
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -59,7 +62,7 @@ def write(
             source=str(source),
             target=str(target),
             file_type=LEVELS[level],
-            threads=2,
+            threads=os.cpu_count() or 1,
             types=types or {},
             imatrix=imatrix,
         ),
@@ -97,11 +100,31 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, default=4)
     parser.add_argument("--characters", type=int, default=40_000)
     parser.add_argument("--unround", action="store_true")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--speed", metavar="LLAMA-QUANTIZE", help="time it against that program instead")
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.model.parent) as name:
         folder = Path(name)
-        print(json.dumps(measure(options, folder), indent=1))
+        found = speed(options, folder) if options.speed else measure(options, folder)
+        print(json.dumps(found, indent=1))
+
+
+def speed(options: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """Return the seconds of both programs for Q4_K_M, in turns; what is written is removed in between."""
+    seconds: dict[str, list[float]] = {"edgechat": [], "llama-quantize": []}
+    source, target = options.model, folder / "out.gguf"
+    command = [options.speed, str(source), str(target), "Q4_K_M", str(os.cpu_count())]
+    for _ in range(options.rounds):
+        for name, times in seconds.items():
+            begun = time.perf_counter()
+            if name == "edgechat":
+                write(source, target, "Q4_K_M")
+            else:
+                subprocess.run(command, check=True, capture_output=True)
+            times.append(time.perf_counter() - begun)
+            target.unlink()
+    theirs, ours = min(seconds["llama-quantize"]), min(seconds["edgechat"])
+    return seconds | {"speed over llama-quantize": round(theirs / ours, 3)}
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -117,13 +118,11 @@ class Source:
 
     def __init__(self, name: str) -> None:
         """Find it. Raises ModelNotFound, ModelFileError, NotQuantized."""
+        if any(Path(name).glob("*.safetensors")):
+            raise _of_safetensors(name, name)
         model = find_models(name)[0]
         if model.found.format == "mlx":
-            raise NotQuantized(
-                f"{one_line(name)} is a folder of safetensors, and edgechat quantizes GGUF files.",
-                hint="Make one with llama.cpp's converter, from github.com/ggml-org/llama.cpp:\n"
-                f"  python convert_hf_to_gguf.py {one_line(str(model.path), 300)} --outtype bf16",
-            )
+            raise _of_safetensors(name, str(model.path))
         self.model: LocalModel = model
         self.paths = tuple(part.path for part in model.found.files)
         self.header: ModelHeader = read_model(model.path)
@@ -288,6 +287,7 @@ class _Maker:
                 f"mixture takes {mebibytes(least)}.",
                 hint=f"Give more: --fit {-(-least >> 20)}MiB",
             )
+        n_bytes = min(n_bytes, self._source.file_size(rivals[PLAIN_LEVELS[-1]]))
         types = chosen_types(allocate(options, n_bytes - self._size_of(options, {})))
         self._check_disk(2 * n_bytes)
         mixed = self._write("mixed", self._nearest(types, rivals), types)
@@ -436,6 +436,14 @@ class _Dequantized(Source):
     @property
     def base_name(self) -> str:
         return self._base_name
+
+
+def _of_safetensors(name: str, folder: str) -> NotQuantized:
+    return NotQuantized(
+        f"{one_line(name)} is a folder of safetensors, and edgechat quantizes GGUF files.",
+        hint="Convert it, with the program of github.com/ggml-org/llama.cpp: python convert_hf_to_gguf.py "
+        f"{shlex.quote(one_line(folder, 300))} --outtype bf16",
+    )
 
 
 def reading_params(path: Path, threads: int | None = None) -> LoadParams:
