@@ -63,6 +63,8 @@ def run(model: str, options: QuantizeOptions, *, dry_run: bool, json: bool) -> N
     n_bytes = None if options.fit in (None, "auto") else amount("--fit", options.fit)
     if options.imatrix and not Path(options.imatrix).is_file():
         raise BadRequest(f"{one_line(options.imatrix)} is not a file.", hint="Check the path, or use auto.")
+    if options.save_imatrix is not None and not options.save_imatrix.absolute().parent.is_dir():
+        raise BadRequest(f"There is no folder {one_line(str(options.save_imatrix.parent))}.")
     source = Source(model)
     with StatusLine(sys.stderr) as status:
         if level is not None and dry_run:

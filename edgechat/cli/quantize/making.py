@@ -13,7 +13,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from edgechat.base.errors import NotQuantized
 from edgechat.base.text import figure, mebibytes, one_line
 from edgechat.cli.bench.asking import ask
 from edgechat.cli.quantize.allocation import Options, allocate, least_bytes
-from edgechat.cli.quantize.levels import LEVELS
+from edgechat.cli.quantize.levels import LEVELS, types_for
 from edgechat.cli.quantize.steps import (
     DryStep,
     ImatrixStep,
@@ -220,15 +220,15 @@ class _Maker:
             return self._at_level(request.level)
         if self._source.is_quantized and (request.n_bytes is not None or request.loss is not None):
             self._dequantize()
-        self._find_imatrix()
         if request.n_bytes is None and request.loss is None:
+            self._find_imatrix()
             return None
         return self._searched()
 
     def _at_level(self, level: str) -> QuantizedModel:
         has_importance = self._request.imatrix is not None
         (types,) = level_types(self._source, [level], has_importance=has_importance)
-        self._check_free(self._folder / _file_name(self._request.name or f"{self._source.base_name}-{level}"))
+        self._check_free(self._folder / _file_name(self._request.name or self._default_name(level)))
         self._check_disk(self._source.file_size(types))
         self._find_imatrix()
         file = self._write("model", level, {}, keep_split=self._request.keep_split)
@@ -267,26 +267,37 @@ class _Maker:
             for tensor in self._source.header.tensors
             if any(types.get(tensor.name) for types in levels)
         )
-        load, paths = self._load, tuple(map(str, self._source.paths))
-        answer: TensorOptions = take_step(
-            ProbeStep(paths, load, self._text, self._imatrix, names), self._tell
-        )
+        n_bytes = self._request.n_bytes
+        if n_bytes is not None:
+            self._check_size(n_bytes, names)
+        self._find_imatrix()
+        paths = tuple(map(str, self._source.paths))
+        step = ProbeStep(paths, self._load, self._text, self._imatrix, names)
+        answer: TensorOptions = take_step(step, self._tell)
         rivals = dict(zip(PLAIN_LEVELS, levels, strict=True))
-        if self._request.n_bytes is not None:
-            return self._of_size(self._request.n_bytes, answer.options, rivals)
+        if n_bytes is not None:
+            return self._of_size(n_bytes, answer.options, rivals)
         assert self._request.loss is not None
         return self._of_loss(self._request.loss, answer.options, rivals)
 
-    def _of_size(
-        self, n_bytes: int, options: Options, rivals: Mapping[str, Mapping[str, str]]
-    ) -> QuantizedModel:
-        least = self._size_of(options, {}) + least_bytes(options)
+    def _check_size(self, n_bytes: int, names: Collection[str]) -> None:
+        """Raise NotQuantized where not even the smallest types make a file as small."""
+        tensors = [tensor for tensor in self._source.header.tensors if tensor.name in names]
+        smallest = {
+            tensor.name: min(types_for(tensor), key=lambda kind: kind.row_bytes(tensor.n_elements)).name
+            for tensor in tensors
+        }
+        least = self._source.file_size(smallest)
         if n_bytes < least:
             raise NotQuantized(
                 f"{self._source.base_name} cannot be made as small as {mebibytes(n_bytes)}: its smallest "
                 f"mixture takes {mebibytes(least)}.",
                 hint=f"Give more: --fit {-(-least >> 20)}MiB",
             )
+
+    def _of_size(
+        self, n_bytes: int, options: Options, rivals: Mapping[str, Mapping[str, str]]
+    ) -> QuantizedModel:
         n_bytes = min(n_bytes, self._source.file_size(rivals[PLAIN_LEVELS[-1]]))
         types = chosen_types(allocate(options, n_bytes - self._size_of(options, {})))
         self._check_disk(2 * n_bytes)
@@ -381,8 +392,7 @@ class _Maker:
         header = read_model(files[0])
         if {tensor.name for tensor in header.tensors} != {t.name for t in self._source.header.tensors}:
             raise NotQuantized("llama.cpp wrote an incomplete file.", hint="Try again.")
-        is_mixed = self._request.level is None
-        name = self._request.name or f"{self._source.base_name}{'-fit' if is_mixed else ''}-{level}"
+        name = self._request.name or self._default_name(level)
         targets = [self._folder / _file_name(name, file.name) for file in files]
         for file, target in reversed(list(zip(files, targets, strict=True))):
             self._check_free(target)
@@ -410,6 +420,15 @@ class _Maker:
             loss=loss,
             rival=rival,
         )
+
+    def _default_name(self, level: str) -> str:
+        """Return a name; one for a mixture, which took minutes, that is not in use."""
+        if self._request.level is not None:
+            return f"{self._source.base_name}-{level}"
+        names = (
+            f"{self._source.base_name}-fit{number}-{level}" for number in ("", *map(str, range(2, 1000)))
+        )
+        return next(name for name in names if not os.path.lexists(self._folder / _file_name(name)))
 
     def _check_free(self, target: Path) -> None:
         if os.path.lexists(target):

@@ -19,49 +19,18 @@ import numpy as np
 
 from edgechat.cli.quantize.allocation import TensorOption
 from edgechat.cli.quantize.divergence import Floats, mean_divergence
+from edgechat.cli.quantize.levels import types_for
 from edgechat.cli.quantize.source import SourceWeights, packed
-from edgechat.models.formats.header import ModelTensor
 from edgechat.models.formats.quants import GgmlType
 from edgechat.native.quantization import tensors
 from edgechat.native.quantization.reading import TextReader
 from edgechat.native.quantization.rounding import rounded
 
-_K_TYPES = (
-    GgmlType.Q2_K,
-    GgmlType.Q3_K,
-    GgmlType.IQ4_XS,
-    GgmlType.Q4_K,
-    GgmlType.Q5_K,
-    GgmlType.Q6_K,
-    GgmlType.Q8_0,
-)
-_SHORT_TYPES = (
-    GgmlType.Q4_0,
-    GgmlType.IQ4_NL,
-    GgmlType.Q4_1,
-    GgmlType.Q5_0,
-    GgmlType.Q5_1,
-    GgmlType.Q8_0,
-)
-"""For rows that are no multiple of 256."""
-_KEPT = re.compile(r"\bssm_out\.weight$")
-"""What recurrent layers cannot do with fewer than 8 bits."""
 _SAMPLE = 1 << 18
 """Weights of a tensor whose error is computed."""
 _MOST_GROUPS = 64
 _PROBE_ERROR = 5e-3
 """The relative error at which groups are probed: small enough to add up, and far above that of Q8_0."""
-
-
-def types_for(tensor: ModelTensor) -> tuple[GgmlType, ...]:
-    """Return the types that a tensor may get; the last one is that of the source, or 16 bits of it."""
-    own = GgmlType.F16 if tensor.type is GgmlType.F32 else tensor.type
-    columns = tensor.shape[0]
-    if _KEPT.search(tensor.name):
-        kinds: tuple[GgmlType, ...] = (GgmlType.Q8_0,)
-    else:
-        kinds = _SHORT_TYPES if columns % GgmlType.Q4_K.block[0] else _K_TYPES
-    return (*(kind for kind in kinds if columns % kind.block[0] == 0), own)
 
 
 class WeightAddresses:
