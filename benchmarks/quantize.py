@@ -99,6 +99,8 @@ def main() -> None:
     parser.add_argument("--sizes", default="Q4_K_M,Q3_K_M")
     parser.add_argument("--chunks", type=int, default=4)
     parser.add_argument("--characters", type=int, default=40_000)
+    parser.add_argument("--groups", type=int, default=64)
+    parser.add_argument("--probes", type=int, default=2)
     parser.add_argument("--unround", action="store_true")
     parser.add_argument("--speed", metavar="LLAMA-QUANTIZE", help="time it against that program instead")
     parser.add_argument("--rounds", type=int, default=3)
@@ -148,7 +150,15 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     names = tuple(
         t.name for t in source.header.tensors if any(types.get(t.name) for types in levels.values())
     )
-    step = ProbeStep(tuple(map(str, source.paths)), load, str(calibration), str(imatrix), names)
+    step = ProbeStep(
+        tuple(map(str, source.paths)),
+        load,
+        str(calibration),
+        str(imatrix),
+        names,
+        options.groups,
+        options.probes,
+    )
     table = take_step(step, tell).options
     files: dict[str, Path] = {}
     for level in options.sizes.split(","):

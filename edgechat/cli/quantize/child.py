@@ -42,8 +42,8 @@ CHUNK = 512
 """Tokens of a chunk, as in llama-imatrix."""
 _LEAST_CHUNKS = 2
 _IMATRIX_CHUNKS = 40
-_PROBES, _PROBE = 2, 256
-"""Chunks that groups of tensors are probed with, and their tokens."""
+_PROBE = 256
+"""Tokens of a chunk that groups of tensors are probed with."""
 
 
 class Pace:
@@ -102,9 +102,9 @@ def probe(step: ProbeStep, pace: Pace) -> TensorOptions:
     with TextReader(
         Path(step.sources[0]), load, writable=True, on_operation=addresses.on_operation
     ) as reader:
-        chunks = [chunk[:_PROBE] for chunk in _evenly(_chunks(reader, step.text, CHUNK)[::2], _PROBES)]
+        chunks = [chunk[:_PROBE] for chunk in _evenly(_chunks(reader, step.text, CHUNK)[::2], step.n_chunks)]
         measuring = Probe(reader, addresses, weights, importance, chunks, threads=load.threads)
-        return TensorOptions(measuring.options(step.tensors, pace))
+        return TensorOptions(measuring.options(step.tensors, step.n_groups, pace))
 
 
 def write(step: WriteStep, pace: Pace) -> Done:

@@ -28,7 +28,6 @@ from edgechat.native.quantization.rounding import rounded
 
 _SAMPLE = 1 << 18
 """Weights of a tensor whose error is computed."""
-_MOST_GROUPS = 64
 _PROBE_ERROR = 5e-3
 """The relative error at which groups are probed: small enough to add up, and far above that of Q8_0."""
 
@@ -70,7 +69,7 @@ class Probe:
         self._addresses = addresses.found  # which that has filled
 
     def options(
-        self, names: Sequence[str], tell: Callable[[str, float], None]
+        self, names: Sequence[str], n_groups: int, tell: Callable[[str, float], None]
     ) -> dict[str, list[TensorOption]]:
         """Return what types cost each tensor. tell: called with what is done, and the share that is done."""
         errors: dict[str, dict[GgmlType, float]] = {}
@@ -82,7 +81,7 @@ class Probe:
             errors[name] = {kind: self._error(name, sample, kind) for kind in kinds[:-1]}
             errors[name][kinds[-1]] = 0.0
         sensitivities: dict[str, float] = {}
-        groups = list(_groups([name for name in names if name in self._addresses]))
+        groups = list(_groups([name for name in names if name in self._addresses], n_groups))
         for number, group in enumerate(groups):
             tell("measuring what the model loses by each group of tensors", number / len(groups))
             sensitivity = self._sensitivity(group, errors)
@@ -141,9 +140,9 @@ def _distance(error: float) -> float:
     return abs(math.log(max(error, 1e-12) / _PROBE_ERROR))
 
 
-def _groups(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield tensors of a kind in neighbouring layers, in about _MOST_GROUPS groups."""
-    size = max(1, -(-len(names) // _MOST_GROUPS))
+def _groups(names: Sequence[str], n_groups: int) -> Iterator[tuple[str, ...]]:
+    """Yield tensors of a kind in neighbouring layers, in about so many groups."""
+    size = max(1, -(-len(names) // n_groups))
 
     def kind_of(name: str) -> str:
         return re.sub(r"^blk\.\d+\.", "", name)

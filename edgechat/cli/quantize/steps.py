@@ -37,6 +37,10 @@ class ProbeStep(msgspec.Struct, frozen=True, tag=True):
     imatrix: str
     tensors: tuple[str, ...]
     """Those that may be quantized."""
+    n_groups: int = 64
+    """In how many groups they are probed, about."""
+    n_chunks: int = 2
+    """Of 256 tokens, half of which are scored."""
 
 
 class WriteStep(msgspec.Struct, frozen=True, tag=True, kw_only=True):

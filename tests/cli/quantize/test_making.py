@@ -193,15 +193,12 @@ def test_a_size_that_nothing_has_is_refused(folder: Path, text: Path) -> None:
 
 
 def test_a_loss_is_kept_to_by_a_file_that_is_smaller_than_the_source(folder: Path, text: Path) -> None:
-    sizes = []
-    for loss in ("0.3", "0.01"):
-        name = f"loss-{loss}"
-        run = edgechat("quantize", source(), "--loss", loss, "--name", name, "--imatrix", text, "--json")
-        assert run.returncode == 0, run.stderr
-        made = json.loads(run.stdout)
-        assert 0 < made["loss"] <= float(loss)
-        sizes.append((folder / f"{name}.gguf").stat().st_size)
-    assert sizes[0] < sizes[1] < source().stat().st_size
+    run = edgechat("quantize", source(), "--loss", "0.05", "--name", "loss", "--imatrix", text, "--json")
+    assert run.returncode == 0, run.stderr
+    made = json.loads(run.stdout)
+    assert 0 < made["loss"] <= 0.05
+    assert made["size"] == (folder / "loss.gguf").stat().st_size < source().stat().st_size
+    assert len(set(made["types"].values())) > 1
 
 
 def test_recurrent_layers_keep_eight_bits_of_their_output(folder: Path, text: Path) -> None:
