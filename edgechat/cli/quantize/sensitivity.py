@@ -75,9 +75,9 @@ class Probe:
         errors: dict[str, dict[GgmlType, float]] = {}
         for number, name in enumerate(names):
             tell("computing the errors of types", number / len(names))
-            kinds = types_for(self._weights.tensors[name])
-            rows = max(1, _SAMPLE // self._weights.tensors[name].shape[0])
-            sample = self._weights.floats(name, rows)
+            tensor = self._weights.tensors[name]
+            kinds = types_for(tensor)
+            sample = self._weights.floats(name, max(1, _SAMPLE * tensor.shape[1] // tensor.n_elements))
             errors[name] = {kind: self._error(name, sample, kind) for kind in kinds[:-1]}
             errors[name][kinds[-1]] = 0.0
         sensitivities: dict[str, float] = {}

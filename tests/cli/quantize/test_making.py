@@ -31,13 +31,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
 WIDE = DENSE.sized(n_embd=256, n_ff=512)
 """Rows of whole blocks of K-quants."""
-PROGRAMS = os.environ.get("LLAMA_CPP_PROGRAMS", os.environ["PATH"])
-"""The folder of llama.cpp's programs, of the build that llama-cpp-python contains."""
 TEXT = "".join(f"Line {n}: the answer to {n % 7} times {n % 11} is {n % 7 * (n % 11)}.\n" for n in range(80))
 
 
 def program(name: str) -> str:
-    found = shutil.which(name, path=PROGRAMS)
+    """Return a program of llama.cpp, of the build that llama-cpp-python contains."""
+    found = os.environ.get(name.upper().replace("-", "_")) or shutil.which(name)
     if found is None:
         pytest.skip(f"{name} is not installed")
     return found
