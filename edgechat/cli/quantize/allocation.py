@@ -13,6 +13,9 @@ from itertools import pairwise
 
 import msgspec
 
+_NOTHING = 1e-7
+"""Nats that are not worth a byte: of weights that lie on the grid of a type already."""
+
 
 class TensorOption(msgspec.Struct, frozen=True):
     """A type that a tensor may get."""
@@ -41,6 +44,7 @@ def allocate(options: Options, budget: int) -> dict[str, TensorOption]:
         ((below.loss - above.loss) / (above.n_bytes - below.n_bytes), name, below, above)
         for name, hull in hulls.items()
         for below, above in pairwise(hull)
+        if below.loss - above.loss > _NOTHING
     ]
     for _, name, below, above in sorted(steps, key=lambda step: -step[0]):
         cost = above.n_bytes - below.n_bytes

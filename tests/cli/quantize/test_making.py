@@ -184,6 +184,14 @@ def test_a_mixture_has_the_size_and_is_no_worse_than_the_level_of_that_size(fold
     assert all(kind is GgmlType.F32 for name, kind in types.items() if "norm" in name)
 
 
+def test_what_fits_the_machine_is_no_larger_than_q8_0(folder: Path, text: Path) -> None:
+    largest = json.loads(edgechat("quantize", source(), "Q8_0", "--dry-run", "--json").stdout)["size"]
+    words = ["--fit", "auto", "--ctx", "2048", "--name", "auto", "--imatrix", text, "--json"]
+    run = edgechat("quantize", source(), *words)
+    assert run.returncode == 0, run.stderr
+    assert largest // 2 < json.loads(run.stdout)["size"] <= largest
+
+
 def test_a_size_that_nothing_has_is_refused(folder: Path, text: Path) -> None:
     message = complaint(edgechat("quantize", source(), "--fit", "100KiB", "--imatrix", text))
     assert "cannot be made as small" in message
