@@ -146,7 +146,7 @@ def _rows(made: QuantizedModel) -> Iterator[tuple[str, str]]:
         yield "Loss", f"{figure(made.loss)} nats (KL divergence from the source, measured)"
     if made.rival is not None:
         level, size, loss = made.rival
-        same = "It is no worse than any mixture found, so it was taken." if loss == made.loss else ""
+        same = "No mixture was found to be better, so it was taken." if loss == made.loss else ""
         yield "", f"{level} with the same importance matrix, {mebibytes(size)}: {figure(loss)} nats. {same}"
     yield "", ""
     yield "Types", _types_table(made.types, made.sizes)

@@ -303,7 +303,8 @@ class _Maker:
         self._check_disk(2 * n_bytes)
         mixed = self._write("mixed", self._nearest(types, rivals), types)
         rival = self._nearest(types, rivals)
-        if self._source.file_size(rivals[rival]) > n_bytes:  # smaller than any level
+        # Smaller than any level, or just what that level does.
+        if self._source.file_size(rivals[rival]) > n_bytes or types.items() <= rivals[rival].items():
             (loss,) = self._measure(mixed)
             return self._finish(mixed, rival, types, loss)
         plain = self._write("plain", rival, {})

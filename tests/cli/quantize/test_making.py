@@ -257,7 +257,7 @@ def phases() -> dict[str, Callable[[Path], bool]]:
 
 @pytest.mark.parametrize("phase", list(phases()))
 def test_a_kill_in_any_phase_leaves_no_file_with_a_name(phase: str, folder: Path, text: Path) -> None:
-    command = ["quantize", str(source()), "--fit", "1.6MiB", "--name", "killed", "--imatrix", str(text)]
+    command = ["quantize", str(source()), "--fit", "0.8MiB", "--name", "killed", "--imatrix", str(text)]
     process = subprocess.Popen([*EDGECHAT, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     has_begun, children = phases()[phase], []
     while process.poll() is None:
@@ -281,7 +281,7 @@ def test_a_kill_in_any_phase_leaves_no_file_with_a_name(phase: str, folder: Path
 
 
 def test_interrupted_it_cleans_up(folder: Path, text: Path) -> None:
-    command = ["quantize", str(source()), "--fit", "1.6MiB", "--imatrix", str(text)]
+    command = ["quantize", str(source()), "--fit", "0.8MiB", "--imatrix", str(text)]
     process = subprocess.Popen(
         [*EDGECHAT, *command],
         stdout=subprocess.DEVNULL,
