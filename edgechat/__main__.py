@@ -12,6 +12,7 @@ ROLES = {
     "engine": "edgechat.engine.worker.worker",
     "bench": "edgechat.cli.bench.child",
     "quality": "edgechat.cli.bench.quality.child",
+    "quantize": "edgechat.cli.quantize.child",
     "template": "edgechat.engine.prompt.template_child",
     "grammar": "edgechat.engine.reply.grammar_child",
     "image": "edgechat.base.images.decoding_child",

@@ -176,6 +176,10 @@ class NotImported(EdgechatError):
     """A model cannot be imported: its name is in use, or the disk is full."""
 
 
+class NotQuantized(EdgechatError):
+    """A model cannot be quantized, or not to that level, size or loss."""
+
+
 class HubError(EdgechatError):
     """A request to the hub failed."""
 

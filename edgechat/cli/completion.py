@@ -89,6 +89,15 @@ def _qualities() -> Iterator[tuple[str, str]]:
         yield quality.label, "or better"
 
 
+def _quants() -> Iterator[tuple[str, str]]:
+    from edgechat.cli.quantize.levels import LEVELS
+    from edgechat.models.quality import quality_class
+
+    for level in LEVELS:
+        quality = quality_class(level)
+        yield level, quality.label if quality else ""
+
+
 def _agents() -> Iterator[tuple[str, str]]:
     from edgechat.server.agents import AGENTS
 
@@ -131,6 +140,7 @@ drafters = _completer(lambda: _DRAFTERS, _local_models)
 pulled_drafters = _completer(lambda: _DRAFTERS[:3], _catalogue)
 chats = _completer(_chats)
 trashed_chats = _completer(lambda: _chats(trashed=True))
+quants = _completer(_quants)
 qualities = _completer(_qualities)
 paths = _completer()
 """Offers nothing, so that the shell completes paths; by default, it would be offered what was typed."""

@@ -52,11 +52,13 @@ class Model:
         load: LoadParams,
         *,
         dry: bool = False,
+        writable: bool = False,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         """Load `path` as `load` places it (see `placement`); LoadFailed quotes llama.cpp's own error.
 
         dry: read the header only; contexts of the model know their sizes, and cannot decode.
+        writable: keep the weights in memory of the model's own, laid out as in the file.
         """
         ggml.start()
         self._servers: tuple[str, ...] = ()
@@ -67,6 +69,8 @@ class Model:
         if dry:
             # llama.cpp aborts the process where a dry load would map the file.
             params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
+        if writable:
+            params.load_mode, params.use_extra_bufts = lib.LLAMA_LOAD_MODE_NONE, False
         report = on_progress or (lambda _progress: None)
 
         @lib.llama_progress_callback  # type: ignore[untyped-decorator]
@@ -205,11 +209,20 @@ class Context:
         *,
         target: Context | None = None,
         kind: int = lib.LLAMA_CONTEXT_TYPE_DEFAULT,
+        on_operation: Callable[[int, bool], bool] | None = None,
     ) -> None:
-        """Allocate; LoadFailed if llama.cpp cannot. target: the context for which layers draft here."""
+        """Allocate; LoadFailed if llama.cpp cannot. target: the context for which layers draft here.
+
+        on_operation: llama.cpp's `cb_eval`, called with the address of a tensor and whether it is asked for.
+        """
         self._batch = TokenBatch(params.n_batch)
         native = lib.llama_context_default_params()
         native.ctx_type = kind
+        if on_operation is not None:
+            self._on_operation = lib.ggml_backend_sched_eval_callback(
+                lambda tensor, ask, _user: on_operation(tensor, ask)
+            )
+            native.cb_eval = self._on_operation
         if target is not None:
             native.ctx_other = target.pointer
         native.n_ctx = params.context

@@ -83,15 +83,22 @@ def _send_to(receiver: Any) -> None:
 def recording() -> Iterator[list[str]]:
     """Provide a list to which all lines are appended that llama.cpp logs meanwhile."""
     lines: list[str] = []
+    with listening(lines.append):
+        yield lines
+
+
+@contextlib.contextmanager
+def listening(on_text: Callable[[str], None]) -> Iterator[None]:
+    """Call `on_text` with everything that llama.cpp logs meanwhile: lines, or parts of them."""
 
     @lib.llama_log_callback  # type: ignore[untyped-decorator]
     def record(level: int, text: bytes, user: Any) -> None:
-        lines.append(text.decode("utf-8", "replace"))
+        on_text(text.decode("utf-8", "replace"))
         _receive(level, text, user)
 
     _send_to(record)
     try:
-        yield lines
+        yield
     finally:
         install()
 

@@ -51,7 +51,7 @@ def encoded_header(
     metadata: Mapping[str, Value], tensors: Sequence[ModelTensor], alignment: int, name: str
 ) -> bytes:
     """Return a GGUF header up to where the data of its tensors begins. Raises ModelFileError."""
-    entries = [_entry(key, value, name) for key, value in metadata.items()]
+    entries = [_metadata_entry(key, value, name) for key, value in metadata.items()]
     data = b"GGUF" + struct.pack("<IQQ", _VERSION, len(tensors), len(entries))
     data += b"".join(entries) + b"".join(_tensor_info(tensor) for tensor in tensors)
     return data + bytes(-len(data) % alignment)
@@ -120,11 +120,13 @@ def _tensor_table(header: ModelHeader) -> tuple[list[ModelTensor], int]:
 
 
 def _tensor_info(tensor: ModelTensor) -> bytes:
+    """Return the entry of a tensor in a GGUF file's table."""
     shape = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
     return _string(tensor.name) + shape + struct.pack("<IQ", tensor.type, tensor.offset)
 
 
-def _entry(key: str, value: Value, path: str) -> bytes:
+def _metadata_entry(key: str, value: Value, path: str) -> bytes:
+    """Return an entry of a GGUF file's metadata. Raises ModelFileError about `path` if it is too large."""
     try:
         if isinstance(value, GgufArray):
             return _string(key) + struct.pack("<I", ARRAY) + _array(value)

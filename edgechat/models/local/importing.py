@@ -35,9 +35,9 @@ How = Literal["cloned", "linked", "copied", "moved"]
 _CHUNK = 4 << 20
 RESERVE = 1 << 26
 """Bytes of the disk that are left free."""
-_NUMBER = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.ASCII)
+SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.ASCII)
 _FICLONE = 0x40049409
-_DRAFT = ".part"
+DRAFT = ".part"
 _STALE_AFTER = 3600.0
 """Age in seconds after which a draft is abandoned."""
 
@@ -80,14 +80,14 @@ def import_model(
         kept = {projector.source} if projector.is_shared else kept
     for target in targets:
         if os.path.lexists(target):
-            raise _name_in_use(target)
+            raise name_in_use(target)
     try:
         targets[0].parent.mkdir(parents=True, exist_ok=True)
-        _remove_old_drafts(folder)
+        remove_old_drafts(folder)
         pairs = list(zip(sources, targets, strict=True))
         how = _place_all(pairs, move=move, kept=kept, on_progress=on_progress)
     except FileExistsError as error:
-        raise _name_in_use(Path(error.filename2 or error.filename)) from error
+        raise name_in_use(Path(error.filename2 or error.filename)) from error
     except OSError as error:
         raise NotImported(
             f"{one_line(file)} cannot be imported into {folder}: {error.strerror or error}.",
@@ -104,9 +104,9 @@ def _targets(folder: Path, model: LocalModel, name: str | None) -> list[Path]:
     """Return the paths of the imported files; an MLX model gets a folder of its own."""
     if model.found.format == "gguf":
         return [folder / _file_name(part.path, name) for part in model.found.files]
-    model_folder = folder / _check_name(folder_name(model.path).rpartition("/")[2] if name is None else name)
+    model_folder = folder / check_name(folder_name(model.path).rpartition("/")[2] if name is None else name)
     if os.path.lexists(model_folder):
-        raise _name_in_use(model_folder)
+        raise name_in_use(model_folder)
     return [model_folder / part.path.name for part in model.found.files]
 
 
@@ -114,11 +114,11 @@ def _file_name(path: Path, name: str | None) -> str:
     """Return the name of a file in our folder; shards keep their numbers."""
     new_name = path.name if name is None else name.removesuffix(".gguf")
     if name is not None:
-        number = _NUMBER.search(path.name)
+        number = SHARD_NUMBER.search(path.name)
         new_name += number[0] if number else ".gguf"
     elif not new_name.lower().endswith(".gguf"):
         new_name += ".gguf"
-    return _check_name(new_name)
+    return check_name(new_name)
 
 
 class _NewProjector(NamedTuple):
@@ -137,15 +137,16 @@ def _new_projector(model: LocalModel, folder: Path, imported: Path) -> _NewProje
     if projector is None:
         return None
     label = quant_label(projector.path.stem)
-    name = without_label(_NUMBER.sub("", imported.name).removesuffix(".gguf")).strip("-._ ")
-    target = folder / _check_name("-".join(filter(None, ("mmproj", name, label))) + ".gguf")
+    name = without_label(SHARD_NUMBER.sub("", imported.name).removesuffix(".gguf")).strip("-._ ")
+    target = folder / check_name("-".join(filter(None, ("mmproj", name, label))) + ".gguf")
     if target.is_file() and target.stat().st_size == projector.size:
         return None
     users = [other for other in models_in(projector.path.parent) if other.projector == projector]
     return _NewProjector(Path(os.path.realpath(projector.path)), target, len(users) > 1)
 
 
-def _check_name(name: str) -> str:
+def check_name(name: str) -> str:
+    """Return the name of a file if it is one for a model. Raises NotImported."""
     if "/" in name or not safe_path(name) or name.startswith("."):
         raise NotImported(
             f"{one_line(name)!r} is not a valid name for a model.",
@@ -184,26 +185,27 @@ def _offset(before: int, total: int, on_progress: Callable[[int, int], None]) ->
 
 
 def _place_one(source: Path, target: Path, *, clone: bool, on_progress: Callable[[int], None]) -> How:
-    draft = target.with_name(f".{uuid.uuid4().hex[:12]}{_DRAFT}")
+    draft = target.with_name(f".{uuid.uuid4().hex[:12]}{DRAFT}")
     try:
         if clone and _cloned(source, draft):
-            _rename_new(draft, target)
+            rename_new(draft, target)
             return "cloned"
         if _hard_linked(source, target):
             return "linked"
         _copy(source, draft, on_progress)
-        _rename_new(draft, target)
+        rename_new(draft, target)
     finally:
         draft.unlink(missing_ok=True)
     return "copied"
 
 
-def _remove_old_drafts(folder: Path) -> None:
-    """Remove the drafts of killed imports."""
-    for draft in folder.glob(f"**/.*{_DRAFT}"):
+def remove_old_drafts(folder: Path) -> None:
+    """Remove the drafts of killed imports, which are files, and of killed `quantize`, which are folders."""
+    for draft in folder.glob(f"**/.*{DRAFT}"):
         with contextlib.suppress(OSError):
-            if time.time() - draft.stat().st_mtime > _STALE_AFTER:
-                draft.unlink()
+            changed = max(path.stat().st_mtime for path in (draft, *draft.glob("*")))
+            if time.time() - changed > _STALE_AFTER:
+                shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
 
 
 def _hard_linked(source: Path, target: Path) -> bool:
@@ -254,7 +256,7 @@ def _copy(source: Path, target: Path, on_progress: Callable[[int], None]) -> Non
     shutil.copystat(source, target)
 
 
-def _rename_new(draft: Path, target: Path) -> None:
+def rename_new(draft: Path, target: Path) -> None:
     """Rename a finished file; an existing file is never replaced."""
     if _hard_linked(draft, target):
         return
@@ -263,7 +265,8 @@ def _rename_new(draft: Path, target: Path) -> None:
     os.rename(draft, target)
 
 
-def _name_in_use(target: Path) -> NotImported:
+def name_in_use(target: Path) -> NotImported:
+    """Return the error for a name that another model has."""
     return NotImported(
         f"A model of that name already exists: {one_line(str(target), 300)}.",
         hint="Choose another name (--name), or remove the existing model: edgechat rm "

@@ -1,0 +1,156 @@
+"""What it costs to store a tensor in a type, measured in a loaded model.
+
+The loss of a tensor grows with the error of its output, whatever type causes it: with the sum of squared
+differences of weights, each column weighed by its importance. So each type's error is computed for a sample
+of rows, and one type is put into the model itself: the tensors of a kind in neighbouring layers are replaced
+by what rounding leaves of them, and the divergence of the model's predictions is measured. Their quotient is
+the sensitivity of these tensors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+import numpy as np
+
+from edgechat.cli.quantize.allocation import TensorOption
+from edgechat.cli.quantize.divergence import Floats, mean_divergence
+from edgechat.cli.quantize.levels import types_for
+from edgechat.cli.quantize.source import SourceWeights, packed
+from edgechat.models.formats.quants import GgmlType
+from edgechat.native.quantization import tensors
+from edgechat.native.quantization.reading import TextReader
+from edgechat.native.quantization.rounding import rounded
+
+_SAMPLE = 1 << 18
+"""Weights of a tensor whose error is computed."""
+_PROBE_ERROR = 5e-3
+"""The relative error at which groups are probed: small enough to add up, and far above that of Q8_0."""
+
+
+class WeightAddresses:
+    """Where a model's weights are, seen as its operations use them."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._wanted = frozenset(names)
+        self.found: dict[str, int] = {}
+
+    def on_operation(self, address: int, _ask: bool) -> bool:
+        """Answer `cb_eval`: nothing is wanted."""
+        tensor = tensors.at(address)
+        for source in tensor.src[:2]:
+            if source:
+                name = source.contents.name.decode("utf-8", "replace")
+                if name in self._wanted:
+                    self.found[name] = ctypes.addressof(source.contents)
+        return False
+
+
+class Probe:
+    """Measures tensors of a loaded, writable model."""
+
+    def __init__(
+        self,
+        reader: TextReader,
+        addresses: WeightAddresses,
+        weights: SourceWeights,
+        importance: Mapping[str, Floats],
+        chunks: Sequence[Sequence[int]],
+        *,
+        threads: int,
+    ) -> None:
+        self._reader, self._weights, self._importance = reader, weights, importance
+        self._chunks, self._threads = chunks, threads
+        self._base = [reader.logits(chunk, len(chunk) // 2).copy() for chunk in chunks]
+        self._addresses = addresses.found  # which that has filled
+
+    def options(
+        self, names: Sequence[str], n_groups: int, tell: Callable[[str, float], None]
+    ) -> dict[str, list[TensorOption]]:
+        """Return what types cost each tensor. tell: called with what is done, and the share that is done."""
+        errors: dict[str, dict[GgmlType, float]] = {}
+        for number, name in enumerate(names):
+            tell("computing the errors of types", number / len(names))
+            tensor = self._weights.tensors[name]
+            kinds = types_for(tensor)
+            sample = self._weights.floats(name, max(1, _SAMPLE * tensor.shape[1] // tensor.n_elements))
+            errors[name] = {kind: self._error(name, sample, kind) for kind in kinds[:-1]}
+            errors[name][kinds[-1]] = 0.0
+        sensitivities: dict[str, float] = {}
+        groups = list(_groups([name for name in names if name in self._addresses], n_groups))
+        for number, group in enumerate(groups):
+            tell("measuring what the model loses by each group of tensors", number / len(groups))
+            sensitivity = self._sensitivity(group, errors)
+            sensitivities |= dict.fromkeys(group, sensitivity)
+        # What no operation has used (an expert's part, a head) is worth as much as the average.
+        usual = float(np.median(list(sensitivities.values()))) if sensitivities else 1.0
+        return {
+            name: [
+                TensorOption(kind.name, self._bytes(name, kind), sensitivities.get(name, usual) * error)
+                for kind, error in errors[name].items()
+            ]
+            for name in names
+        }
+
+    def _error(self, name: str, sample: Floats, kind: GgmlType) -> float:
+        """Return the squared error of a tensor's output, relative to the output."""
+        importance = self._importance_of(name, len(sample))
+        difference = rounded(sample, kind, importance, self._threads) - sample
+        weight = importance[:, None, :] if importance is not None else np.float32(1)
+        scale = float((sample * sample * weight).sum(dtype=np.float64))
+        return float((difference * difference * weight).sum(dtype=np.float64)) / max(scale, 1e-30)
+
+    def _sensitivity(self, group: Sequence[str], errors: Mapping[str, Mapping[GgmlType, float]]) -> float:
+        total = 0.0
+        for name in group:
+            kind = min(errors[name], key=lambda kind: _distance(errors[name][kind]))
+            self._replace(name, kind)
+            total += errors[name][kind]
+        loss = self._loss()
+        for name in group:
+            tensors.write(tensors.at(self._addresses[name]), np.array(self._weights.raw(name)))
+        return max(loss, 0.0) / max(total, 1e-12)
+
+    def _replace(self, name: str, kind: GgmlType) -> None:
+        weights = self._weights.floats(name)
+        left = rounded(weights, kind, self._importance_of(name, len(weights)), self._threads)
+        data = packed(left, self._weights.tensors[name].type)
+        tensors.write(tensors.at(self._addresses[name]), data.reshape(-1))
+
+    def _loss(self) -> float:
+        losses = [
+            mean_divergence(base, self._reader.logits(chunk, len(chunk) // 2))
+            for chunk, base in zip(self._chunks, self._base, strict=True)
+        ]
+        return sum(losses) / len(losses)
+
+    def _importance_of(self, name: str, n_matrices: int) -> Floats | None:
+        importance = self._importance.get(name)
+        return importance if importance is not None and len(importance) == n_matrices else None
+
+    def _bytes(self, name: str, kind: GgmlType) -> int:
+        return kind.row_bytes(self._weights.tensors[name].n_elements)
+
+
+def _distance(error: float) -> float:
+    return abs(math.log(max(error, 1e-12) / _PROBE_ERROR))
+
+
+def _groups(names: Sequence[str], n_groups: int) -> Iterator[tuple[str, ...]]:
+    """Yield tensors of a kind in neighbouring layers, in about so many groups."""
+    size = max(1, -(-len(names) // n_groups))
+
+    def kind_of(name: str) -> str:
+        return re.sub(r"^blk\.\d+\.", "", name)
+
+    def layer_of(name: str) -> int:
+        layer = re.match(r"blk\.(\d+)\.", name)
+        return int(layer[1]) if layer else -1
+
+    for _, same in groupby(sorted(names, key=lambda name: (kind_of(name), layer_of(name))), key=kind_of):
+        alike = tuple(same)
+        yield from (alike[start : start + size] for start in range(0, len(alike), size))
