@@ -4,7 +4,8 @@
     python -m benchmarks.fleet one       people on one machine, by engine and habit
     python -m benchmarks.fleet routers   four machines: random, least loaded, prefix affinity
     python -m benchmarks.fleet apart     four machines: reading and writing together or apart
-    python -m benchmarks.fleet costs URL MODEL   measure C(n) and the prefill rate of a running server
+    python -m benchmarks.fleet costs URL MODEL   measure C(n) and the prefill rate of a running server;
+                                                 its key in OPENAI_API_KEY
 
 --figure FILE of routers and apart writes the pictures of docs/scale.md.
 `benchmarks.fleet_simulation` has the model, docs/scale.md what came of it. To put in an engine of your own,
@@ -17,6 +18,7 @@ import argparse
 import asyncio
 import json
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -145,19 +147,19 @@ def one() -> None:
 
 def routers(file: Path | None) -> None:
     """Print what routers do before four machines; draw it for agents."""
-    print("| engine, habit | router | people | of the prompt cached | first token p95 | busy |")
+    print("| engine, habit | router | people | of the prompt cached | first token p50, p95 | busy |")
     print("|---|---|---|---|---|---|")
     for costs, habit in ((ROOMY, CHAT), (SPARK, DOCUMENTS), (SPARK, AGENT)):
         numbers = {
             router: most(lambda n, r=router: served(crowd(costs, habit, n, n=4, router=r)))  # noqa: B023
             for router in ("random", "least", "affinity")
         }
-        for router, n in numbers.items():  # the details are those of the same crowd, which all can serve
-            report = crowd(costs, habit, min(numbers.values()), n=4, router=router)
+        for router, n in numbers.items():  # the details are those of one crowd for all three
+            report = crowd(costs, habit, numbers["affinity"] // 2, n=4, router=router)
             print(
                 f"| {costs.name}, {habit.name} | {router} | **{n}** | "
                 f"{report.cached / (report.cached + report.computed):.0%} | "
-                f"{report.first_token(0.95):.2f} s | {report.busy:.0%} |",
+                f"{report.first_token(0.5):.2f}, {report.first_token(0.95):.2f} s | {report.busy:.0%} |",
                 flush=True,
             )
     if file is None:
@@ -194,7 +196,7 @@ SHAPES: tuple[tuple[str, int, Policy, float], ...] = (
     ("2 read, 2 write, 10 Gbit/s", 2, WHOLE, 10e9),
     ("2 read, 2 write, 1 Gbit/s", 2, WHOLE, 1e9),
 )
-WORK = ((512, 64, 24), (2000, 200, 8))
+WORK = ((512, 64, 40), (2000, 200, 10))
 """Prompts, replies, and the highest requests/s that are tried."""
 PER_TOKEN = (0.022, 0.025, 0.03, 0.04, 0.06, 0.1)
 
@@ -317,11 +319,15 @@ def check() -> None:
           f"(published for Mistral 7B: 2.6 times as many)")  # fmt: skip
 
 
+COUNT = "Count from one to a thousand in words. "
+"""Eight words, which models answer at length."""
+
+
 async def _stream(client: httpx.AsyncClient, model: str, words: int, tokens: int, key: int) -> list[float]:
     """Return when the request was sent and when each piece of the reply came."""
     body = {
         "model": model,
-        "messages": [{"role": "user", "content": f"{key} " + "one two three four " * (words // 4)}],
+        "messages": [{"role": "user", "content": f"{key} " + COUNT * (words // 8)}],
         "max_tokens": tokens,
         "stream": True,
         "ignore_eos": True,
@@ -337,9 +343,12 @@ async def _stream(client: httpx.AsyncClient, model: str, words: int, tokens: int
     return times
 
 
-async def measure(url: str, model: str, counts: Sequence[int] = (1, 2, 4, 8), tokens: int = 48) -> None:
+async def measure(
+    url: str, model: str, key: str, counts: Sequence[int] = (1, 2, 4, 8), tokens: int = 48
+) -> None:
     """Print the costs of a server's calls: gaps while n streams run, first tokens of two prompts."""
-    async with httpx.AsyncClient(base_url=url, timeout=600) as client:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=600) as client:
         await _stream(client, model, 8, 4, 0)
         steps = []
         for n in counts:
@@ -347,8 +356,9 @@ async def measure(url: str, model: str, counts: Sequence[int] = (1, 2, 4, 8), to
                 *[_stream(client, model, 8, tokens, n * 100 + i) for i in range(n)]
             )
             begin, end = max(one[1] for one in streams), min(one[-1] for one in streams)
-            gaps = [b - a for one in streams for a, b in pairwise(one[1:]) if begin <= a and b <= end]
-            steps.append((n, round(statistics.median(gaps), 5)) if gaps else (n, math.nan))
+            pieces = sum(begin < at <= end for one in streams for at in one[1:])
+            if pieces:  # else a reply had ended before another began
+                steps.append((n, round((end - begin) * n / pieces, 5)))
         short, long = [await _stream(client, model, words, 1, words) for words in (200, 1000)]
     slope = ((long[1] - long[0]) - (short[1] - short[0])) / 800
     print(f"steps={tuple(steps)}, token_seconds={slope:.3g} (a word of the prompt counted as a token)")
@@ -366,7 +376,7 @@ def main() -> None:
     costs.add_argument("model")
     options = parser.parse_args()
     if options.command == "costs":
-        asyncio.run(measure(options.url, options.model))
+        asyncio.run(measure(options.url, options.model, os.environ.get("OPENAI_API_KEY", "")))
     elif "figure" in options:
         {"routers": routers, "apart": apart}[options.command](options.figure)
     else:

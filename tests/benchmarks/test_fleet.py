@@ -10,6 +10,8 @@ import pytest
 from benchmarks.fleet import AGENT, CHAT, CPU, SPARK, crowd, most
 from benchmarks.fleet_simulation import WHOLE, Costs, Fleet, Habit, Link, Once, Person, Policy, poisson
 
+pytestmark = pytest.mark.slow
+
 FLAT = Costs(
     "flat", "of this test", ((1, 0.02), (8, 0.04)), cell_seconds=0, token_seconds=0.001, pair_seconds=0,
     cells=100_000, cell_bytes=1000,
