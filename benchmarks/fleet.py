@@ -346,20 +346,24 @@ async def _stream(client: httpx.AsyncClient, model: str, words: int, tokens: int
 async def measure(
     url: str, model: str, key: str, counts: Sequence[int] = (1, 2, 4, 8), tokens: int = 48
 ) -> None:
-    """Print the costs of a server's calls: gaps while n streams run, first tokens of two prompts."""
+    """Print the costs of a server's calls: tokens while n streams run, first tokens of two prompts."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=600) as client:
         await _stream(client, model, 8, 4, 0)
         steps = []
         for n in counts:
-            streams = await asyncio.gather(
-                *[_stream(client, model, 8, tokens, n * 100 + i) for i in range(n)]
-            )
-            begin, end = max(one[1] for one in streams), min(one[-1] for one in streams)
-            pieces = sum(begin < at <= end for one in streams for at in one[1:])
-            if pieces:  # else a reply had ended before another began
-                steps.append((n, round((end - begin) * n / pieces, 5)))
-        short, long = [await _stream(client, model, words, 1, words) for words in (200, 1000)]
+            rounds = []
+            for start in (100 * n, 1000 * n, 10000 * n):
+                keys = range(start, start + n)
+                streams = await asyncio.gather(*[_stream(client, model, 8, tokens, one) for one in keys])
+                begin, end = max(one[1] for one in streams), min(one[-1] for one in streams)
+                pieces = sum(begin < at <= end for one in streams for at in one[1:])
+                if pieces:  # else a reply had ended before another began
+                    rounds.append((end - begin) * n / pieces)
+            if rounds:
+                steps.append((n, round(statistics.median(rounds), 5)))
+                print(f"{n} at once: {1000 * steps[-1][1]:.1f} ms a call", flush=True)
+        short, long = [await _stream(client, model, words, 4, words) for words in (200, 1000)]
     slope = ((long[1] - long[0]) - (short[1] - short[0])) / 800
     print(f"steps={tuple(steps)}, token_seconds={slope:.3g} (a word of the prompt counted as a token)")
 
