@@ -81,6 +81,10 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.turns
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.app
+	$(BIN)/python -m benchmarks.fleet check
+	$(BIN)/python -m benchmarks.fleet one
+	$(BIN)/python -m benchmarks.fleet routers
+	$(BIN)/python -m benchmarks.fleet apart
 
 # Strict: a broken link or anchor fails.
 docs: $(VENV)/.installed-dev
