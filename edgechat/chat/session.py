@@ -38,7 +38,7 @@ from edgechat.engine.types import (
     Sampling,
 )
 from edgechat.planner.plan import LoadPlan
-from edgechat.settings import Backend, Preset, Settings
+from edgechat.settings import Backend, EngineName, Preset, RuntimeQuant, Settings
 from edgechat.tools.consent import NamedPermission, Permission
 
 _TITLE_TOKENS = 32
@@ -87,6 +87,8 @@ class SessionServices:
         draft: str | None = None,
         backend: Backend | None = None,
         vision: bool = True,
+        engine: EngineName | None = None,
+        runtime_quant: RuntimeQuant | None = None,
     ) -> SessionServices:
         """Return edgechat's own, which import planner and engine when called. See `PlanRequest`."""
 
@@ -101,7 +103,15 @@ class SessionServices:
                 ignored = [option for option, value in given.items() if value is not None]
                 notes = tuple(f"{option} has no effect on a model of another server." for option in ignored)
                 return msgspec.structs.replace(remote, notes=notes)
-            request = PlanRequest(context=context, anyway=anyway, draft=draft, backend=backend, vision=vision)
+            request = PlanRequest(
+                context=context,
+                anyway=anyway,
+                draft=draft,
+                backend=backend,
+                vision=vision,
+                engine=engine,
+                runtime_quant=runtime_quant,
+            )
             return prepare(model, request, leaving=leaving)
 
         return cls(store_path, plan_model, _engine, settings.load)

@@ -79,6 +79,23 @@ BackendOption = Annotated[
         show_default=False,
     ),
 ]
+EngineOption = Annotated[
+    Literal["vllm", "sglang", "transformers", "llama-server"] | None,
+    typer.Option(
+        "--engine",
+        help="Let another program run the model, started by edgechat: of owner/repo or a folder with "
+        "safetensors, or by llama-server a GGUF file. MODEL can also be ENGINE:MODEL.",
+        show_default=False,
+    ),
+]
+QuantOption = Annotated[
+    Literal["nf4", "int8", "none"] | None,
+    typer.Option(
+        "--quant",
+        help="With --engine transformers: quantize the weights while they are loaded, by bitsandbytes.",
+        show_default=False,
+    ),
+]
 NoVisionOption = Annotated[
     bool,
     typer.Option(

@@ -8,9 +8,12 @@ from collections.abc import Sequence
 import msgspec
 
 from edgechat import settings
-from edgechat.base.errors import ModelFileError
+from edgechat.base.errors import EdgechatError, ModelFileError
+from edgechat.device.survey import survey
 from edgechat.models.local.resolve import resolve
 from edgechat.planner.draft_plan import with_draft
+from edgechat.planner.engines.engine_plan import engine_plan, llama_server_plan
+from edgechat.planner.engines.programs import split_engine
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.machine import Machine, current_profile
@@ -40,6 +43,14 @@ def prepare(
     Raises ModelNotFound, ModelFileError, BackendMissing, DoesNotFit, SettingsError, or NotADraft for a
     requested draft model that cannot draft.
     """
+    engine, name = split_engine(model)
+    if request.engine is not None or engine is not None:
+        request = msgspec.structs.replace(request, engine=request.engine or engine)
+        return _for_engine(name, request, staying, leaving)
+    if request.runtime_quant is not None:
+        raise EdgechatError(
+            "--quant is for a program that quantizes while it loads.", hint="Add --engine transformers."
+        )
     entry = resolve(model).entry
     config = settings.load()
     insists = request.draft is not None
@@ -66,6 +77,19 @@ def prepare(
         answering_sampling=config.sampling.over(recommended(False)),
         reasons=tuple(filter(None, (description, *plan.reasons))),
     )
+
+
+def _for_engine(
+    name: str, request: PlanRequest, staying: Sequence[LoadPlan], leaving: Sequence[LoadPlan]
+) -> LoadPlan:
+    """Return how a program of another maker runs a model."""
+    config = settings.load()
+    if request.engine == "llama-server":
+        own = msgspec.structs.replace(request, engine=None, draft="none", backend="llama.cpp")
+        return llama_server_plan(prepare(name, own, staying=staying, leaving=leaving), config)
+    profile = without_loads(beside(survey().profile, staying), leaving)
+    assert request.engine is not None
+    return engine_plan(request.engine, name, with_settings(request, config), config, profile)
 
 
 def _best(files: Sequence[Variant], machine: Machine, request: PlanRequest) -> tuple[LoadPlan, Variant]:

@@ -39,7 +39,7 @@ from edgechat.cli.terminal_io import as_text, complain, note
 from edgechat.engine.protocol import Engine
 from edgechat.engine.types import ModelInfo
 from edgechat.planner.drafting import asks_for_drafts
-from edgechat.settings import Backend, Settings
+from edgechat.settings import Backend, EngineName, RuntimeQuant, Settings
 from edgechat.tools.consent import Answer, Question
 
 _PROMPT = ">>> "
@@ -66,6 +66,9 @@ class RunOptions:
     """Print answers as the model writes them, in a terminal too."""
     draft: str | None = None
     backend: Backend | None = None
+    engine: EngineName | None = None
+    """The program that runs the model; None: edgechat does."""
+    runtime_quant: RuntimeQuant | None = None
     vision: bool = True
     tools: str | None = None
     """What the model may call, as it is typed: see `chat_tools.choice`."""

@@ -84,6 +84,8 @@ def _session(options: RunOptions) -> ChatSession:
         draft=options.draft,
         backend=options.backend,
         vision=options.vision,
+        engine=options.engine,
+        runtime_quant=options.runtime_quant,
     )
     session = ChatSession(
         services,
