@@ -38,7 +38,7 @@ from edgechat.engine.types import (
     Sampling,
 )
 from edgechat.planner.plan import LoadPlan
-from edgechat.settings import Backend, EngineName, Preset, RuntimeQuant, Settings
+from edgechat.settings import Backend, Preset, RuntimeQuant, Settings
 from edgechat.tools.consent import NamedPermission, Permission
 
 _TITLE_TOKENS = 32
@@ -87,7 +87,6 @@ class SessionServices:
         draft: str | None = None,
         backend: Backend | None = None,
         vision: bool = True,
-        engine: EngineName | None = None,
         runtime_quant: RuntimeQuant | None = None,
     ) -> SessionServices:
         """Return edgechat's own, which import planner and engine when called. See `PlanRequest`."""
@@ -109,7 +108,6 @@ class SessionServices:
                 draft=draft,
                 backend=backend,
                 vision=vision,
-                engine=engine,
                 runtime_quant=runtime_quant,
             )
             return prepare(model, request, leaving=leaving)

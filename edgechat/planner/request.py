@@ -7,7 +7,7 @@ import msgspec
 from edgechat.models.formats.header import Format
 from edgechat.models.quality import QualityClass
 from edgechat.native.params import CacheType
-from edgechat.settings import Backend, EngineName, RuntimeQuant, Settings
+from edgechat.settings import Backend, RuntimeQuant, Settings
 
 BACKENDS: dict[Format, Backend] = {"gguf": "llama.cpp", "mlx": "mlx"}
 """What computes models of each format."""
@@ -38,10 +38,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is to compute the model: nothing else may."""
     vision: bool = True
     """Whether the model's projector is downloaded and loaded with it, so that it can see or hear."""
-    engine: EngineName | None = None
-    """The program that runs the model, instead of edgechat; a name ENGINE:MODEL says it, too."""
     runtime_quant: RuntimeQuant | None = None
-    """Into what the program quantizes weights while it loads them."""
+    """Into what Transformers, if it runs the model, quantizes the weights while it loads them."""
     prefers: Backend | None = None
     """The same where there is a choice: what settings.toml says."""
 

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-Group = Literal["Model", "Conversation", "Sampling", "Appearance", "Machine", "Presets", "Prompts", "Remotes", "Engines"]
+Group = Literal[
+    "Model", "Conversation", "Sampling", "Appearance", "Machine", "Presets", "Prompts", "Remotes", "Engines"
+]
 AppliesFrom = Literal["now", "new chat", "load", "start"]
 """When a change takes effect: at once, for new chats, with the next load of a model, with the next start."""
 Theme = Literal["terminal", "dark", "light", "high-contrast"]
@@ -136,7 +138,7 @@ class EngineProgram(
     """How one of the programs that edgechat starts is started: a table [engines.NAME]."""
 
     command: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
-    """The program, as in a shell; None: found by its usual name. Of one word, the usual subcommand follows."""
+    """The program, as in a shell; None: found by its name. A single word is followed by the usual subcommand."""
     args: tuple[Annotated[str, Meta(max_length=4096)], ...] = ()
     """What its command line ends with."""
     env: tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...] = ()

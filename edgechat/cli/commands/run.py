@@ -84,7 +84,6 @@ def _session(options: RunOptions) -> ChatSession:
         draft=options.draft,
         backend=options.backend,
         vision=options.vision,
-        engine=options.engine,
         runtime_quant=options.runtime_quant,
     )
     session = ChatSession(

@@ -22,6 +22,7 @@ from edgechat.cli.options import (
     OfflineOption,
     QuantOption,
     ScreenReaderOption,
+    engine_model,
 )
 from edgechat.cli.terminal_io import as_text
 
@@ -184,7 +185,7 @@ def run(
         if not math.isfinite(value):  # a range does not refuse nan
             raise typer.BadParameter(f"{value} is not a number", param_hint=f"--{name.replace('_', '-')}")
     options = command.RunOptions(
-        model=model,
+        model=engine_model(engine, model, quant),
         prompt=None if prompt is None else as_text(prompt),
         images=tuple(image or ()),
         system=None if system is None else as_text(system),
@@ -204,7 +205,6 @@ def run(
         raw=raw,
         draft=draft,
         backend=backend,
-        engine=engine,
         runtime_quant=quant,
         vision=not no_vision,
         anyway=load_anyway,

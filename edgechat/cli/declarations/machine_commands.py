@@ -14,9 +14,12 @@ from edgechat.cli.options import (
     BackendOption,
     DebugOption,
     DraftOption,
+    EngineOption,
     ModelArgument,
     NoVisionOption,
     OfflineOption,
+    QuantOption,
+    engine_model,
 )
 
 
@@ -78,6 +81,8 @@ def plan(
     bandwidth: Annotated[str | None, typer.Option(help="... and this memory bandwidth: 50GB/s.")] = None,
     draft: DraftOption = None,
     backend: BackendOption = None,
+    engine: EngineOption = None,
+    quant: QuantOption = None,
     no_vision: NoVisionOption = False,
     offline: OfflineOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -86,6 +91,7 @@ def plan(
     """Show which models fit and how fast they would be, without downloading or loading anything."""
     from edgechat.cli.commands import plan as command
     from edgechat.cli.output.quantities import amount, quality_class, rate
+    from edgechat.planner.engines.programs import split_engine
     from edgechat.planner.machine import MachineDescription
     from edgechat.planner.request import PlanRequest
 
@@ -104,8 +110,16 @@ def plan(
         draft=draft,
         backend=backend,
         vision=not no_vision,
+        runtime_quant=quant,
     )
-    raise typer.Exit(command.run(models or (), request, described, json=json))
+    names = [engine_model(engine, name, quant) for name in models or ()]
+    if not names and (engine is not None or quant is not None):
+        raise typer.BadParameter("needs a MODEL", param_hint="--engine")
+    if any(split_engine(name)[0] is not None for name in names):
+        from edgechat.cli.commands.servers import engine_plan
+
+        raise typer.Exit(engine_plan.run(names, request, described, json=json))
+    raise typer.Exit(command.run(names, request, described, json=json))
 
 
 def pull(

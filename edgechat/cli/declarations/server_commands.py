@@ -13,8 +13,11 @@ from edgechat.cli.options import (
     BackendOption,
     DebugOption,
     DraftOption,
+    EngineOption,
     NoVisionOption,
     OfflineOption,
+    QuantOption,
+    engine_model,
 )
 from edgechat.cli.terminal_io import as_text
 
@@ -96,6 +99,8 @@ def serve(
     ] = None,
     draft: DraftOption = None,
     backend: BackendOption = None,
+    engine: EngineOption = None,
+    quant: QuantOption = None,
     no_vision: NoVisionOption = False,
     load_anyway: AnywayOption = False,
     grace: Annotated[
@@ -138,10 +143,17 @@ def serve(
     from edgechat.cli.commands import serve as command
     from edgechat.planner.request import PlanRequest
 
+    if model is None and (engine is not None or quant is not None):
+        raise typer.BadParameter("needs a MODEL", param_hint="--engine")
     options = command.ServeOptions(
-        model=None if model is None else as_text(model),
+        model=None if model is None else engine_model(engine, as_text(model), quant),
         request=PlanRequest(
-            context=ctx, draft=draft, backend=backend, vision=not no_vision, anyway=load_anyway
+            context=ctx,
+            draft=draft,
+            backend=backend,
+            runtime_quant=quant,
+            vision=not no_vision,
+            anyway=load_anyway,
         ),
         host=host,
         port=port if port is not None else 11434 if ollama else 8484,

@@ -1,7 +1,7 @@
 """The LoadPlan of a model that a program runs which edgechat starts: what it takes, and its command line.
 
-The sizes are formulas (see `SafetensorsModel`); those of llama-server are of the plan that edgechat would make
-for itself, by llama.cpp's allocator.
+The sizes are formulas (see `SafetensorsModel`); those of llama-server are of the plan that edgechat would
+make for itself, by llama.cpp's allocator.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ def engine_plan(
     plan = LoadPlan(
         model_path="",
         model_name=f"{engine}:{model.name}",
-        quant=request.runtime_quant if request.runtime_quant not in (None, "none") else model.quantization or None,
+        quant=request.runtime_quant
+        if request.runtime_quant not in (None, "none")
+        else model.quantization or None,
         context=placement.context,
         file_bytes=model.stored_bytes,
         memory=placement.memory,
@@ -94,9 +96,14 @@ def engine_plan(
         reasons=tuple(reasons),
         anyway=request.anyway,
     )
-    return _with_program(plan, engine, model.argument if engine == "transformers" else model.name, (
-        *start, *arguments
-    ), config, environment)
+    return _with_program(
+        plan,
+        engine,
+        model.argument if engine == "transformers" else model.name,
+        (*start, *arguments),
+        config,
+        environment,
+    )
 
 
 def llama_server_plan(local: LoadPlan, config: Settings, *, must_run: bool = True) -> LoadPlan:
@@ -294,7 +301,13 @@ def _of_sglang(model: SafetensorsModel, placement: _Placement, _request: PlanReq
     arguments += ["--served-model-name", model.name, "--context-length", f"{placement.context}"]
     arguments += ["--api-key", API_KEY]  # there is no other way to give it
     if placement.cards:
-        return [*arguments, "--mem-fraction-static", _share(placement), "--tp-size", f"{len(placement.cards)}"]
+        return [
+            *arguments,
+            "--mem-fraction-static",
+            _share(placement),
+            "--tp-size",
+            f"{len(placement.cards)}",
+        ]
     return [*arguments, "--device", "cpu"]
 
 
@@ -317,9 +330,7 @@ def _with_program(
         raise EdgechatError(f"{one_line(id)} cannot stand in a command line.")
     return msgspec.structs.replace(
         plan,
-        remote=HostedModel(
-            server=engine, id=id, kind=engine, url="", context=plan.context, is_started=True
-        ),
+        remote=HostedModel(server=engine, id=id, kind=engine, url="", context=plan.context, is_started=True),
         program=ProgramPlan(
             engine=engine,
             command=command,

@@ -43,9 +43,7 @@ PROGRAMS: Mapping[EngineName, ProgramFacts] = {
     "vllm": ProgramFacts(
         "vLLM", "vllm", ("serve",), "uv tool install vllm", ("vllm",), key_variable="VLLM_API_KEY"
     ),
-    "sglang": ProgramFacts(
-        "SGLang", "sglang", ("serve",), 'uv tool install "sglang[all]"', ("sglang[all]",)
-    ),
+    "sglang": ProgramFacts("SGLang", "sglang", ("serve",), 'uv tool install "sglang[all]"', ("sglang[all]",)),
     "transformers": ProgramFacts(
         "Transformers",
         "transformers",

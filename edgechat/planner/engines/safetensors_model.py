@@ -78,9 +78,9 @@ class SafetensorsModel:
     def cache_bytes(self, n_tokens: int) -> int:
         """Return what keys and values of so many tokens take.
 
-        2 x KV heads x head size x bytes of a number, for each layer; a layer that sees a window keeps no more
-        than that, and one without attention over tokens keeps nothing that grows. With latent attention (MLA),
-        the latent vector and the rotated part instead.
+        2 x KV heads x head size x bytes of a number, for each layer; a layer that sees a window keeps no
+        more than that, and one without attention over tokens keeps nothing that grows. With latent attention
+        (MLA), the latent vector and the rotated part instead.
         """
         config = self.config
         latent = config.number("kv_lora_rank")

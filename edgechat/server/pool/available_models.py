@@ -24,6 +24,7 @@ from edgechat.chat.storage.store import Store, store_path
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.resolve import ResolvedModel, entry_of, local_file, resolve
+from edgechat.planner.engines.programs import split_engine
 from edgechat.planner.listing import HeaderSummary, glances
 
 DEFAULT_NAMES = ("", "default")
@@ -73,11 +74,15 @@ class AvailableModels:
 
         Raises ModelNotFound or ModelFileError.
         """
+        self._of_several = False
+        """Whether the planner chooses the default's file, of several quantizations."""
+        if split_engine(default)[0] is not None:  # another program runs it, and finds it
+            self.default = AvailableModel(default, default, Path())
+            return
         found = resolve(default)
         self.default = AvailableModel(found.name, default if found.entry else str(found.path), found.path)
         entry = entry_of(default)
         self._of_several = entry is not None and len(inventory().of(entry)) > 1
-        """Whether the planner chooses the default's file, of several quantizations."""
 
     def find(self, name: str) -> AvailableModel:
         """Return the model that a client means. Raises ModelNotFound."""
@@ -131,7 +136,13 @@ class AvailableModels:
 
 async def first_model(named: str | None = None) -> ChosenModel[ResolvedModel]:
     """Choose the model of clients that ask for none; see `choose_model`, which says what it raises."""
-    return await choose_model(named, settings.load().model, _last_used, resolve)
+
+    def find(model: str) -> ResolvedModel:
+        if split_engine(model)[0] is not None:
+            return ResolvedModel(Path(), model)
+        return resolve(model)
+
+    return await choose_model(named, settings.load().model, _last_used, find)
 
 
 async def _last_used() -> str | None:
