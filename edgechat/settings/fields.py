@@ -138,7 +138,7 @@ class EngineProgram(
     """How one of the programs that edgechat starts is started: a table [engines.NAME]."""
 
     command: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
-    """The program, as in a shell; None: found by its name. A single word is followed by the usual subcommand."""
+    """The program, as in a shell; None: found by its name. One word is followed by the usual subcommand."""
     args: tuple[Annotated[str, Meta(max_length=4096)], ...] = ()
     """What its command line ends with."""
     env: tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...] = ()

@@ -49,7 +49,7 @@ class StartedHost:
 
         Starts the program unless it runs. Raises LoadFailed, with the end of its log.
         """
-        if self._program is not None and self._program.exit_code is None and self._server is not None:
+        if self._server is not None and await self._still_answers(self._server):
             return self._server
         await self.close()
         server = RemoteServer(
@@ -65,6 +65,15 @@ class StartedHost:
             raise
         self._server = server
         return server
+
+    async def _still_answers(self, server: RemoteServer) -> bool:
+        if self._program is None or self._program.exit_code is not None:
+            return False
+        client = RemoteClient(self._plan.engine, server)
+        try:
+            return await _is_ready(client)
+        finally:
+            await client.close()
 
     async def close(self) -> None:
         """End the program."""

@@ -30,7 +30,7 @@ from edgechat.planner.machine import SIMULATED
 from edgechat.planner.placement.budget import RAM, Card
 from edgechat.planner.plan import API_KEY, PORT, DeviceMemory, LoadPlan, ProgramPlan
 from edgechat.planner.plan_model import CONTEXTS
-from edgechat.planner.request import PlanRequest
+from edgechat.planner.request import ENOUGH, PlanRequest
 from edgechat.settings import EngineName, Settings
 
 _PROGRAM, _ON_CARD = 2 * 2**30, 2**30
@@ -181,10 +181,15 @@ def _placed(
             hint=f"Use --ctx {trained} or less.",
         )
     contexts = [min(one, trained or one) for one in CONTEXTS] if wanted is None else [wanted]
+    *on_cards, in_ram = _card_sets(engine, model, profile)
+    # A conversation on fewer cards comes before more context, and any context on cards before the RAM.
+    short = [one for one in contexts if one < min(ENOUGH, contexts[0])]
+    long = [one for one in contexts if one not in short]
     tried = [
         _placement(model, request, profile, cards, context)
-        for context in dict.fromkeys(contexts)
-        for cards in _card_sets(engine, model, profile)
+        for sets, some in ((on_cards, long), (on_cards, short), ([in_ram], contexts))
+        for cards in sets
+        for context in dict.fromkeys(some)
     ]
     fitting = next((one for one in tried if one.excess <= 0), None)
     least = min(tried, key=lambda one: one.excess)
