@@ -98,10 +98,17 @@ class SessionServices:
 
             remote = remote_plan(model, settings.load(), context)
             if remote is not None:
-                given = {"--draft": draft, "--backend": backend}
-                ignored = [option for option, value in given.items() if value is not None]
-                notes = tuple(f"{option} has no effect on a model of another server." for option in ignored)
-                return msgspec.structs.replace(remote, notes=notes)
+                given = {
+                    "--draft": draft,
+                    "--backend": backend,
+                    "--load-anyway": anyway,
+                    "--no-vision": not vision,
+                }
+                ignored = [option for option, value in given.items() if value]
+                notes = [f"{option} has no effect on a model of another server." for option in ignored]
+                if context is not None:
+                    notes.append("--ctx holds where the server does not tell its own.")
+                return msgspec.structs.replace(remote, notes=tuple(notes))
             request = PlanRequest(
                 context=context,
                 anyway=anyway,

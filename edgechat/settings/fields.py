@@ -314,7 +314,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             "Servers whose models answer beside the local ones, as NAME/MODEL: url, key or key_env (the "
             "environment variable that has it), and kind, if it is not to be found out.",
             "Remotes",
-            "start",
+            "load",
         ),
     ] = {}
     engines: Annotated[

@@ -143,3 +143,11 @@ async def test_a_wrong_key_in_the_file_is_not_told(home: Path) -> None:
     assert done.returncode == 1
     assert "remotes.desk.key = … is not valid" in done.stderr
     assert "sk-secret" not in done.stderr + done.stdout
+
+
+async def test_options_that_a_server_does_not_obey_are_told(raw: RawServer) -> None:
+    await remote("add", raw.url, "--name", "desk")
+    asked = await run("run", "desk/m", "Hi", "--draft", "none", "--ctx", "2048", "--no-vision")
+    assert asked.stdout == "Hi\n"
+    for option in ("--draft has no effect", "--no-vision has no effect", "--ctx holds where"):
+        assert option in asked.stderr

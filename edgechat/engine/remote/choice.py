@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from edgechat.base.errors import RemoteDenied
@@ -19,13 +20,13 @@ ASSUMED_CONTEXT = 8192
 
 
 def remote_plan(model: str, settings: Settings, context: int | None = None) -> LoadPlan | None:
-    """Return the plan of a model NAME/MODEL; None if NAME is no remote of settings.toml. Nothing is asked.
+    """Return the plan of a model NAME/MODEL; None if it is a file, or NAME no remote. Nothing is asked.
 
     context: what is assumed where the server does not tell; None: as settings.toml says, else 8192.
     """
     name, slash, id = model.partition("/")
     server = settings.remotes.get(name)
-    if server is None or not slash or not id:
+    if server is None or not slash or not id or os.path.isfile(model):
         return None
     remote = HostedModel(server=name, id=id, kind=server.kind or "openai", url=root_of(server.url))
     speed = measured_speeds().get(remote.name)

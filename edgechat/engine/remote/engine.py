@@ -25,14 +25,16 @@ from edgechat.base.errors import (
     EngineError,
     EngineGone,
     LoadFailed,
+    PromptTooLong,
     RemoteUnreachable,
 )
 from edgechat.engine.kv.state_folder import check_id
 from edgechat.engine.protocol import EngineState
 from edgechat.engine.remote.reply import RemoteReply
-from edgechat.engine.remote.request import body_of, unsupported
+from edgechat.engine.remote.request import body_of, unsupported, without_oldest
 from edgechat.engine.types import (
     ChatRequest,
+    Dropped,
     Embedded,
     Finished,
     ModelInfo,
@@ -94,6 +96,34 @@ class RunningHost:
         return ""
 
 
+class _Stop:
+    """Ends what a request waits for, one thing at a time, from another task."""
+
+    def __init__(self) -> None:
+        self._is_ended = False
+        self._waiting: asyncio.Timeout | None = None
+
+    def end(self) -> None:
+        self._is_ended = True
+        if self._waiting is not None:
+            self._waiting.reschedule(asyncio.get_running_loop().time())
+
+    async def unless(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Return what some work results in; None if it was ended before."""
+        if self._is_ended:
+            work.close()
+            return None
+        try:
+            async with asyncio.timeout(None) as self._waiting:
+                return await work
+        except TimeoutError:
+            if self._waiting is None or not self._waiting.expired():
+                raise
+            return None
+        finally:
+            self._waiting = None
+
+
 class RemoteEngine:
     """An `Engine` on another server.
 
@@ -112,7 +142,7 @@ class RemoteEngine:
     ) -> None:
         """`plan`: of `engine.remote.choice.remote_plan`; its `remote` says which model of which server.
 
-        idle_seconds: of no use, the server keeps its model; 0 stays connected. `on_note` is told what the
+        idle_seconds: after which the host is closed if nothing is asked; 0: never. `on_note` is told what the
         server has no field for.
         """
         assert plan.remote is not None
@@ -126,9 +156,11 @@ class RemoteEngine:
         self._on_note = on_note
         self._noted: set[str] = set()
         self._client: RemoteClient | None = None
+        self._retired: list[RemoteClient] = []
+        """Connections that other requests may still use."""
         self._lock = asyncio.Lock()
         self._closed = False
-        self._stops: dict[object, asyncio.Future[None]] = {}
+        self._stops: dict[object, _Stop] = {}
         """What ends requests, by their ids, and starts."""
         self._seen: ServerLoad | None = None
         self._next_look = 0.0
@@ -138,7 +170,7 @@ class RemoteEngine:
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
         with self._stoppable(object()) as stop, self.holding():
-            if await _unless(stop, self._ready(on_progress)) is None:
+            if await stop.unless(self._ready(on_progress)) is None:
                 raise closed()
             assert self.model is not None
             return self.model
@@ -152,31 +184,50 @@ class RemoteEngine:
     ) -> AsyncGenerator[RequestEvent, None]:
         try:
             with self._stoppable(request.id) as stop, self.holding():
-                client = await _unless(stop, self._ready_for(on_progress, may_load))
+                client = await stop.unless(self._ready_for(on_progress, may_load))
                 if client is None:
                     yield cancelled(request.id)
                     return
                 async with contextlib.aclosing(self._answer(request, client, stop)) as events:
                     async for event in events:
                         yield event
-        except EngineCrashed as error:
+        except (EngineCrashed, RemoteUnreachable) as error:
             if not isinstance(error, EngineGone):
-                await self._disconnect()
-                self.has_crashed = True
+                await self._retire()
+                self.has_crashed = isinstance(error, EngineCrashed)
             raise
 
     async def _answer(
-        self, request: ChatRequest, client: RemoteClient, stop: asyncio.Future[None]
+        self, request: ChatRequest, client: RemoteClient, stop: _Stop
+    ) -> AsyncGenerator[RequestEvent, None]:
+        """Ask, with fewer turns each time that the server finds the conversation too long."""
+        if not self._remote.chats:
+            raise cannot_chat(self._remote.name)
+        self._note_unsupported(request)
+        dropped = 0
+        while True:
+            try:
+                async with contextlib.aclosing(self._once(request, client, stop, dropped)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except PromptTooLong:  # nothing has come yet
+                n_dropped, messages = without_oldest(request.messages)
+                if request.overflow == "error" or not n_dropped:
+                    raise
+            dropped += n_dropped
+            request = msgspec.structs.replace(request, messages=messages)
+            yield Dropped(request.id, dropped)
+
+    async def _once(
+        self, request: ChatRequest, client: RemoteClient, stop: _Stop, dropped: int
     ) -> AsyncGenerator[RequestEvent, None]:
         remote = self._remote
-        if not remote.chats:
-            raise cannot_chat(remote.name)
-        self._note_unsupported(request)
         body = await asyncio.to_thread(body_of, request, remote)
-        reply = RemoteReply(request, client)
+        reply = RemoteReply(request, client, dropped)
         async with contextlib.aclosing(client.lines(_COMPLETIONS, body)) as pieces:
             while not reply.is_over:
-                lines = await _unless(stop, _next(pieces))
+                lines = await stop.unless(_next(pieces))
                 if lines is None:
                     yield reply.cancelled()
                     return
@@ -218,10 +269,10 @@ class RemoteEngine:
         may_load: bool = True,
     ) -> Translated | None:
         with self._stoppable(request_id) as stop, self.holding():
-            client = await _unless(stop, self._ready_for(None, may_load))
+            client = await stop.unless(self._ready_for(None, may_load))
             if client is None:
                 return None
-            return await _unless(stop, self._translated(client, request_id, what, bos, special))
+            return await stop.unless(self._translated(client, request_id, what, bos, special))
 
     async def _translated(
         self, client: RemoteClient, request_id: str, what: Translatable, bos: bool, special: bool
@@ -245,7 +296,7 @@ class RemoteEngine:
 
     async def cancel(self, request_id: str) -> None:
         if request_id in self._stops:
-            _end(self._stops[request_id])
+            self._stops[request_id].end()
 
     async def persist(self, chat: str | None = None) -> None:
         """Do nothing: the server has the KV states."""
@@ -293,7 +344,7 @@ class RemoteEngine:
     async def close(self) -> None:
         self._closed = True
         for stop in self._stops.values():
-            _end(stop)
+            stop.end()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         async with self._lock:
@@ -329,7 +380,7 @@ class RemoteEngine:
             try:
                 client = await self._connected(on_progress or (lambda _share: None))
             except BaseException:
-                await self._disconnect()
+                await self._retire()
                 raise
             self.has_crashed = False
             self._set_state(EngineState.READY)
@@ -371,18 +422,28 @@ class RemoteEngine:
         return client
 
     @contextlib.contextmanager
-    def _stoppable(self, key: object) -> Iterator[asyncio.Future[None]]:
-        """Yield what is done as soon as a request is cancelled, or the engine closed."""
-        stop = self._stops[key] = asyncio.get_running_loop().create_future()
+    def _stoppable(self, key: object) -> Iterator[_Stop]:
+        """Yield what `cancel` and `close` end."""
+        stop = self._stops[key] = _Stop()
         try:
             yield stop
         finally:
             del self._stops[key]
 
+    async def _retire(self) -> None:
+        """Connect anew for the next request, after one has failed; the others keep their connections."""
+        if self._client is not None:
+            self._retired.append(self._client)
+        self._client, self._seen, self._next_look = None, None, 0.0
+        self._set_state(EngineState.STOPPED)
+        if not self._users:
+            await self._disconnect()
+
     async def _disconnect(self) -> None:
-        client, self._client = self._client, None
-        self._seen, self._next_look = None, 0.0
-        if client is not None:
+        clients = [*self._retired, *filter(None, [self._client])]
+        self._retired.clear()
+        self._client, self._seen, self._next_look = None, None, 0.0
+        for client in clients:
             await client.close()
         self._set_state(EngineState.STOPPED)
 
@@ -393,32 +454,12 @@ class RemoteEngine:
                 self._on_state(state)
 
 
-async def _unless(stop: asyncio.Future[None], work: Coroutine[Any, Any, T]) -> T | None:
-    """Return what some work results in; None if it was stopped before."""
-    task = asyncio.ensure_future(work)
-    both: set[asyncio.Future[Any]] = {task, stop}
-    try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        return None if stop.done() else task.result()
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait([task])
-        elif not task.cancelled():
-            task.exception()  # of one that was stopped, nobody asks
-
-
 async def _next(pieces: AsyncGenerator[list[bytes], None]) -> list[bytes]:
     """Return the next lines; none at the end."""
     try:
         return await anext(pieces)
     except StopAsyncIteration:
         return []
-
-
-def _end(stop: asyncio.Future[None]) -> None:
-    if not stop.done():
-        stop.set_result(None)
 
 
 def _field(told: Any, *names: str) -> Any:

@@ -95,7 +95,8 @@ _CHUNKS = msgspec.json.Decoder(_Chunk)
 class RemoteReply:
     """One answer as it comes: `feed` takes its lines, `finish` ends it."""
 
-    def __init__(self, request: ChatRequest, client: RemoteClient) -> None:
+    def __init__(self, request: ChatRequest, client: RemoteClient, dropped: int = 0) -> None:
+        """`dropped`: turns of the conversation that the request has left out already."""
         self.is_over = False
         """Whether what comes now does not belong to the answer."""
         self._request = request
@@ -110,7 +111,7 @@ class RemoteReply:
         self._reason: str | None = None
         self._usage: dict[str, Any] = {}
         self._timings: dict[str, Any] = {}
-        self._dropped = 0
+        self._dropped = dropped
 
     def feed(self, line: bytes) -> list[RequestEvent]:
         """Return the events of a line. Raises EdgechatError for one that is an error, or not valid."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import msgspec
 from edgechat.base.errors import BadRequest, ImageError, SwitchUnknown
 from edgechat.base.images.image import PLACE, Image
 from edgechat.base.paths import read_bytes
+from edgechat.engine.kv.window import turns_of
 from edgechat.engine.types import ChatRequest, MediaFile, Message, Sampling, Tool
 from edgechat.models.remote.model import KINDS, HostedModel
 from edgechat.settings import RemoteKind
@@ -81,6 +82,18 @@ def body_of(request: ChatRequest, model: HostedModel) -> dict[str, Any]:
     if model.kind == "edgechat":
         body |= {"overflow": request.overflow, "priority": request.priority}
     return body
+
+
+def without_oldest(messages: Sequence[Message]) -> tuple[int, tuple[Message, ...]]:
+    """Return how many turns are left out, and the other messages: half of those that can leave, the oldest.
+
+    The system prompt, the first turn and the last one stay, as in `edgechat.engine.kv.window`. How many
+    tokens they have is known to the server alone.
+    """
+    turns = turns_of([message.role for message in messages])
+    n_dropped = (len(turns) - 1) // 2
+    gone = {at for turn in turns[1 : 1 + n_dropped] for at in turn}
+    return n_dropped, tuple(message for at, message in enumerate(messages) if at not in gone)
 
 
 def unsupported(request: ChatRequest, model: HostedModel) -> tuple[str, ...]:

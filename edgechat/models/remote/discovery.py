@@ -40,7 +40,7 @@ _SIGNS: tuple[tuple[RemoteKind, str, str], ...] = (
 async def models_of(client: RemoteClient) -> tuple[RemoteKind, list[HostedModel]]:
     """Return what a server is, and its models. Raises EdgechatError."""
     listed = await client.get("/v1/models")
-    entries = listed.get("data") if isinstance(listed, dict) else None
+    entries = _value(listed, "data")
     if not isinstance(listed, dict) or not isinstance(entries, list | None):
         raise RemoteUnreachable(
             f"{client.name} has no list of models: it is not a server that edgechat can use.",
@@ -109,7 +109,7 @@ async def _entries(client: RemoteClient, path: str, field: str = "data") -> list
         told = await client.get(path)
     except EdgechatError:
         return []
-    found = told.get(field) if isinstance(told, dict) else None
+    found = _value(told, field)
     if not isinstance(found, list):
         return []
     named = [{"id": entry.get("name"), **entry} for entry in found[:MOST_MODELS] if isinstance(entry, dict)]
@@ -142,7 +142,7 @@ def _model(client: RemoteClient, kind: RemoteKind, entry: Mapping[str, Any]) -> 
 
 
 def _of_llama_server(model: HostedModel, props: Any) -> HostedModel:
-    template, senses = props.get("chat_template"), _table(props, "modalities")
+    template, senses = _value(props, "chat_template"), _table(props, "modalities")
     template = template if isinstance(template, str) else ""
     settings = _table(props, "default_generation_settings")
     return msgspec.structs.replace(
@@ -155,7 +155,7 @@ def _of_llama_server(model: HostedModel, props: Any) -> HostedModel:
 
 
 def _of_ollama(model: HostedModel, shown: Any, loaded: Sequence[Mapping[str, Any]]) -> HostedModel:
-    able, details = shown.get("capabilities"), _table(shown, "model_info")
+    able, details = _value(shown, "capabilities"), _table(shown, "model_info")
     able = able if isinstance(able, list) else ["completion", "tools"]
     # What it was trained for says nothing: a context is chosen with the load, by the memory that is there.
     contexts = [_count(entry, "context_length") for entry in loaded if entry["id"] == model.id]
@@ -170,11 +170,15 @@ def _of_ollama(model: HostedModel, shown: Any, loaded: Sequence[Mapping[str, Any
     )
 
 
+def _value(told: Any, name: str) -> Any:
+    return told.get(name) if isinstance(told, dict) else None
+
+
 def _table(told: Any, name: str) -> Mapping[str, Any]:
-    found = told.get(name) if isinstance(told, dict) else None
+    found = _value(told, name)
     return found if isinstance(found, dict) else {}
 
 
 def _count(told: Any, name: str) -> int:
-    value = told.get(name) if isinstance(told, dict) else None
+    value = _value(told, name)
     return value if type(value) is int and 0 < value <= _MOST_COUNT else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -56,6 +55,8 @@ class HostedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_loopback(url: str) -> bool:
     """Return whether a URL is of this machine, as its host says without being looked up."""
+    import ipaddress  # 3 ms, which a start without remotes need not pay
+
     host = urlsplit(url).hostname or ""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback

@@ -19,8 +19,8 @@ from edgechat.base.errors import (
     CommandError,
     EdgechatError,
     EngineClosed,
-    EngineCrashed,
-    LoadFailed,
+    EngineError,
+    ModelNotFound,
     StoreError,
 )
 from edgechat.base.text import one_line
@@ -303,7 +303,7 @@ class ChatController:
     def model_failed(self, error: EdgechatError) -> None:
         """Offer a model of this machine, if one of another server does not answer."""
         plan = self.session.plan
-        if plan is not None and plan.remote is not None and isinstance(error, LoadFailed | EngineCrashed):
+        if plan is not None and plan.remote is not None and isinstance(error, EngineError | ModelNotFound):
             self.view.run_in_background(self.downloads.find_local(), ignore_errors=True)
 
     async def use_stand_in(self) -> None:

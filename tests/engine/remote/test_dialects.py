@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from edgechat.base.errors import BadRequest, SwitchUnknown, WrongKind
+from edgechat.base.errors import BadRequest, PromptTooLong, SwitchUnknown, WrongKind
 from edgechat.base.images.image import PLACE, Image
 from edgechat.base.network.offline import OFFLINE
 from edgechat.engine.remote.engine import RemoteEngine
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
+    Dropped,
     Finished,
     Message,
     Prefill,
@@ -35,7 +36,7 @@ from edgechat.models.remote.measured import measured_speeds, note_speed
 from edgechat.models.remote.metrics import ServerLoad, load_of
 from edgechat.models.remote.model import root_of
 from edgechat.settings import RemoteServer
-from tests.engine.remote.raw import RawServer, raw_server, said, text
+from tests.engine.remote.raw import RawServer, Write, raw_server, said, streamed, text
 
 LISTS: dict[str, Any] = {
     "vllm": {"id": "m", "owned_by": "vllm", "max_model_len": 4096},
@@ -311,6 +312,28 @@ async def test_usage_and_timings(raw: RawServer, engine: RemoteEngine) -> None:
     assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (40, 8, 3)
     assert timings.prompt_tps == 250.5
     assert timings.ttft_ms > 0
+
+
+async def test_a_conversation_that_is_too_long_loses_its_oldest_turns(
+    raw: RawServer, engine: RemoteEngine
+) -> None:
+    async def answer(write: Write) -> None:
+        if len(raw.body["messages"]) > 8:
+            await said({"error": {"code": "context_length_exceeded", "message": "too long"}}, 400)(write)
+        else:
+            await streamed(b"data: " + json.dumps(text("Hi", "stop")).encode())(write)
+
+    raw.answers["/v1/chat/completions"] = answer
+    turns = [Message(role, f"{role} {at}") for at in range(10) for role in ("user", "assistant")]
+    messages = (Message("system", "Be brief."), *turns, Message("user", "now"))
+    events = await events_of(engine, messages=messages)
+    assert [event.turns for event in events if isinstance(event, Dropped)] == [5, 7]
+    sent = [message["content"] for message in raw.body["messages"]]
+    kept = [f"{role} {at}" for at in (0, 8, 9) for role in ("user", "assistant")]
+    assert sent == ["Be brief.", *kept, "now"]
+    assert last(events).usage.dropped_turns == 7
+    with pytest.raises(PromptTooLong):
+        await events_of(engine, messages=messages, overflow="error")
 
 
 async def test_what_it_cannot_do_it_says(raw: RawServer, engine: RemoteEngine) -> None:

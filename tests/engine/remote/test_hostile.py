@@ -154,6 +154,27 @@ async def test_it_closes_in_the_middle(raw: RawServer, engine: RemoteEngine) -> 
     assert not engine.has_crashed
 
 
+async def test_one_that_fails_leaves_the_others_alone(raw: RawServer, engine: RemoteEngine) -> None:
+    more = asyncio.Event()
+
+    async def slow(write: Write) -> None:
+        if raw.body["messages"][0]["content"] == "slow":
+            await write(STREAM + b'data: {"choices": [{"delta": {"content": "One "}}]}\n\n')
+            await more.wait()
+            await write(b'data: {"choices": [{"delta": {"content": "two"}, "finish_reason": "stop"}]}\n\n')
+        else:
+            await write(STREAM + b'data: {"error": {"message": "no more memory"}}\n\n')
+
+    raw.answers["/v1/chat/completions"] = slow
+    request = ChatRequest(id="s", messages=(Message("user", "slow"),))
+    other = asyncio.create_task(events_of(engine, request))
+    while sum(one.path.endswith("completions") for one in raw.asked) < 1:
+        await asyncio.sleep(0.01)
+    assert "no more memory" in (await failure_of(engine)).message
+    more.set()
+    assert "".join(event.text for event in await other if isinstance(event, Delta)) == "One two"
+
+
 async def test_a_chunked_answer_that_is_cut(raw: RawServer, engine: RemoteEngine) -> None:
     async def answer(write: Write) -> None:
         await write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\ndata:\r\n")
@@ -233,6 +254,21 @@ async def test_what_is_no_list_of_models(raw: RawServer, engine: RemoteEngine, t
     raw.answers["/v1/models"] = said(told)
     with pytest.raises(RemoteUnreachable, match="not a server that edgechat can use"):
         await engine.start()
+
+
+@pytest.mark.parametrize("told", [[], "x", 7, None, {"capabilities": 7, "model_info": [], "modalities": 1}])
+@pytest.mark.parametrize("owner", ["llamacpp", "library", "organization_owner", 7, ["vllm"], {}])
+async def test_nonsense_about_a_model(
+    raw: RawServer, engine: RemoteEngine, told: object, owner: object
+) -> None:
+    sizes = {"meta": 7, "architecture": [], "max_model_len": "8k", "context": -1, "kind": {}, "type": []}
+    raw.models({"id": "m", "owned_by": owner, **sizes})
+    for path in ("/props", "/api/show", "/api/ps", "/api/version", "/api/v0/models", "/info", "/metrics"):
+        raw.answers[path] = said(told)
+    model = await engine.start()
+    assert model.context == 1000  # what was assumed
+    await events_of(engine)
+    assert await engine.inspect() is None
 
 
 @pytest.mark.parametrize("count", [-5, 10**30, True, "9", 1.5, None, {}, 2**31 - 1])

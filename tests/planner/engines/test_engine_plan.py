@@ -115,7 +115,7 @@ def test_one_card_takes_what_is_free_less_a_margin(tmp_path: Path) -> None:
     assert [part.name for part in plan.memory] == ["RAM", "GPU0"]
     assert plan.memory[1].weights_bytes == 16 * GIB
     assert "by formula" in plan.reasons[0]
-    assert as_json(plan)["program"]["command"][:2] == ["vllm", "serve"]
+    assert as_json(plan)["program"]["command"][:2] == ("vllm", "serve")
 
 
 @pytest.mark.parametrize(("engine", "option"), [("vllm", "--tensor-parallel-size"), ("sglang", "--tp-size")])
@@ -140,7 +140,7 @@ def test_cards_that_are_taken_are_named_by_their_place_on_the_bus(tmp_path: Path
 def test_a_context_that_does_not_fit_is_shortened_unless_it_is_asked_for(tmp_path: Path) -> None:
     name = folder(tmp_path, 20 * GIB)
     cards = machine(card(0, 24), ram=8)
-    assert planned("vllm", name, cards).context < 16384
+    assert planned("vllm", name, cards).context == 16384
     with pytest.raises(DoesNotFit, match="by formula"):
         planned("vllm", name, cards, context=40960)
     assert planned("vllm", name, cards, context=40960, anyway=True).context == 40960
