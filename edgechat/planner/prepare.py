@@ -12,13 +12,13 @@ from edgechat.base.errors import ModelFileError
 from edgechat.device.survey import survey
 from edgechat.models.local.resolve import resolve
 from edgechat.planner.draft_plan import with_draft
-from edgechat.planner.engines.engine_plan import engine_plan, llama_server_plan
-from edgechat.planner.engines.programs import split_engine
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.machine import Machine, MachineDescription, current_profile
 from edgechat.planner.placement.backends import runnable
 from edgechat.planner.placement.embedding import check
+from edgechat.planner.placement.engines.engine_plan import engine_plan, llama_server_plan
+from edgechat.planner.placement.engines.programs import split_engine
 from edgechat.planner.placement.residents import beside, without_loads
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import plan_variant

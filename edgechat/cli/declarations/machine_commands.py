@@ -91,8 +91,8 @@ def plan(
     """Show which models fit and how fast they would be, without downloading or loading anything."""
     from edgechat.cli.commands import plan as command
     from edgechat.cli.output.quantities import amount, quality_class, rate
-    from edgechat.planner.engines.programs import split_engine
     from edgechat.planner.machine import MachineDescription
+    from edgechat.planner.placement.engines.programs import split_engine
     from edgechat.planner.request import PlanRequest
 
     if backend == "mlx" and vram is not None:

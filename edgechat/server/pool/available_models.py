@@ -24,8 +24,8 @@ from edgechat.chat.storage.store import Store, store_path
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.resolve import ResolvedModel, entry_of, local_file, resolve
-from edgechat.planner.engines.programs import split_engine
 from edgechat.planner.listing import HeaderSummary, glances
+from edgechat.planner.placement.engines.programs import split_engine
 
 DEFAULT_NAMES = ("", "default")
 """Names of the model that the server was started with."""
@@ -76,8 +76,11 @@ class AvailableModels:
         """
         self._of_several = False
         """Whether the planner chooses the default's file, of several quantizations."""
-        if split_engine(default)[0] is not None:  # another program runs it, and finds it
-            self.default = AvailableModel(default, default, Path())
+        engine, model = split_engine(default)
+        if engine is not None:  # another program runs it, and finds it
+            is_path = os.path.exists(os.path.expanduser(model))
+            shown = os.path.basename(os.path.abspath(model)).removesuffix(".gguf") if is_path else model
+            self.default = AvailableModel(f"{engine}:{shown}", default, Path())
             return
         found = resolve(default)
         self.default = AvailableModel(found.name, default if found.entry else str(found.path), found.path)

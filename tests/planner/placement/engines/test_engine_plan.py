@@ -13,10 +13,9 @@ from edgechat.base.errors import DoesNotFit, EdgechatError, EngineMissing, Model
 from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile, probe
-from edgechat.planner.engines import programs
-from edgechat.planner.engines.engine_plan import engine_plan
-from edgechat.planner.engines.programs import split_engine, start_of
-from edgechat.planner.engines.safetensors_model import read_safetensors
+from edgechat.planner.placement.engines.engine_plan import engine_plan
+from edgechat.planner.placement.engines.programs import split_engine, start_of
+from edgechat.planner.placement.engines.safetensors_model import read_safetensors
 from edgechat.planner.plan import LoadPlan, as_json
 from edgechat.planner.request import PlanRequest
 from edgechat.settings import EngineName, EngineProgram, Settings
@@ -201,7 +200,7 @@ def test_the_program_is_found_by_settings_then_path_then_uvx(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(programs.sys, "executable", str(tmp_path / "elsewhere" / "python"))
+    monkeypatch.setattr("sys.executable", str(tmp_path / "elsewhere" / "python"))
     with pytest.raises(EngineMissing, match="vLLM is not installed") as raised:
         start_of("vllm", Settings())
     assert "[engines.vllm]" in (raised.value.hint or "")

@@ -17,7 +17,9 @@ from edgechat.base.text import mebibytes, one_line
 from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.profile import DeviceProfile
 from edgechat.models.remote.model import HostedModel
-from edgechat.planner.engines.programs import (
+from edgechat.planner.machine import SIMULATED
+from edgechat.planner.placement.budget import RAM, Card
+from edgechat.planner.placement.engines.programs import (
     PROGRAMS,
     is_offline,
     is_uvx,
@@ -25,9 +27,7 @@ from edgechat.planner.engines.programs import (
     start_of,
     variables_of,
 )
-from edgechat.planner.engines.safetensors_model import SafetensorsModel, read_safetensors
-from edgechat.planner.machine import SIMULATED
-from edgechat.planner.placement.budget import RAM, Card
+from edgechat.planner.placement.engines.safetensors_model import SafetensorsModel, read_safetensors
 from edgechat.planner.plan import API_KEY, PORT, DeviceMemory, LoadPlan, ProgramPlan
 from edgechat.planner.plan_model import CONTEXTS
 from edgechat.planner.request import ENOUGH, PlanRequest
@@ -110,7 +110,17 @@ def llama_server_plan(local: LoadPlan, config: Settings, *, must_run: bool = Tru
     """Return how llama-server runs a GGUF file that edgechat has planned for itself. Raises EngineMissing."""
     start, notes = _start("llama-server", config, must_run=must_run)
     arguments = ["-m", local.model_path, "--host", _LOOPBACK, "--port", PORT, "--alias", local.model_name]
-    arguments += ["-c", f"{local.context}", "-np", "1", "-t", f"{local.threads}", "--jinja", "--metrics"]
+    arguments += [
+        "-c",
+        f"{local.context}",
+        "-np",
+        f"{local.n_seq_max}",
+        "--kv-unified",
+        "-t",
+        f"{local.threads}",
+        "--jinja",
+        "--metrics",
+    ]
     arguments += ["-ctk", local.cache_type, "-ctv", local.cache_type]
     if local.projector is not None and local.projector.path:
         arguments += ["--mmproj", local.projector.path]
@@ -125,7 +135,10 @@ def llama_server_plan(local: LoadPlan, config: Settings, *, must_run: bool = Tru
         draft=None,
         no_draft="",
         notes=(*local.notes, *notes),
-        reasons=(f"The sizes are those of edgechat's own plan for this file. {where}", *local.reasons),
+        reasons=(
+            f"The sizes are those of edgechat's own plan for this file. {where}",
+            *(reason for reason in local.reasons if reason != local.no_draft),
+        ),
         alternatives=(),
         predicted=None,
     )
