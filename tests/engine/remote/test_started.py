@@ -68,6 +68,8 @@ async def test_a_program_is_started_answers_and_ends_with_the_engine() -> None:
     one = engine("ready")
     model = await one.start()
     assert (model.name, model.backend, model.context) == ("vllm:tiny", "vLLM", 512)
+    assert one.plan.remote is not None
+    assert not one.plan.remote.url, "what is written stays on this machine"
     assert await reply(one) == "Hello there"
     running = processes()
     assert len(running) == 2, "the program, and what ends it with us"
