@@ -37,6 +37,7 @@ async def test_it_answers_and_ends_with_the_app(tmp_path: Path) -> None:
         assert len(scripts) == 1
         await pilot.press("ctrl+g")
         await until(pilot, lambda: "environment:" in text_of(pilot))
+        await pilot.app.action_quit()
     _gone, alive = psutil.wait_procs(scripts, timeout=20)
     assert not alive
     turns = await stored_turns(services.store_path())
