@@ -40,6 +40,10 @@ class BackendMissing(EdgechatError):
     """A backend is not installed, or does not support models of that format."""
 
 
+class EngineMissing(EdgechatError):
+    """A program that is to run a model is not installed, or not where settings.toml says."""
+
+
 class DryRunFailed(EdgechatError):
     """llama.cpp's dry run failed; the planner estimates the sizes instead."""
 

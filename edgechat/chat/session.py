@@ -39,7 +39,7 @@ from edgechat.engine.types import (
 )
 from edgechat.models.adapters.use import AdapterUse, label_of
 from edgechat.planner.plan import LoadPlan
-from edgechat.settings import Backend, Preset, Settings
+from edgechat.settings import Backend, Preset, RuntimeQuant, Settings
 from edgechat.tools.consent import NamedPermission, Permission
 
 _TITLE_TOKENS = 32
@@ -90,6 +90,7 @@ class SessionServices:
         vision: bool = True,
         adapters: tuple[str, ...] | None = None,
         workers: tuple[str, ...] | None = None,
+        runtime_quant: RuntimeQuant | None = None,
     ) -> SessionServices:
         """Return edgechat's own, which import planner and engine when called. See `PlanRequest`.
 
@@ -124,6 +125,7 @@ class SessionServices:
                 draft=draft,
                 backend=backend,
                 vision=vision,
+                runtime_quant=runtime_quant,
                 workers=workers,
                 adapters=adapters if is_first else None,
                 usual_adapters=adapters or (),

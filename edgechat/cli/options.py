@@ -10,6 +10,7 @@ import typer
 from edgechat.base.network.offline import OFFLINE, OFFLINE_OPTION
 from edgechat.cli import completion
 from edgechat.cli.terminal_io import as_text
+from edgechat.settings import EngineName, RuntimeQuant
 
 MOST = 2**31 - 1
 """The most tokens or conversations; settings.toml has the same bound."""
@@ -87,6 +88,33 @@ BackendOption = Annotated[
         show_default=False,
     ),
 ]
+EngineOption = Annotated[
+    EngineName | None,
+    typer.Option(
+        "--engine",
+        help="Let another program run the model, started by edgechat: of owner/repo or a folder with "
+        "safetensors, or by llama-server a GGUF file. MODEL can also be ENGINE:MODEL.",
+        show_default=False,
+    ),
+]
+QuantOption = Annotated[
+    RuntimeQuant | None,
+    typer.Option(
+        "--quant",
+        help="With --engine transformers: quantize the weights while they are loaded, by bitsandbytes.",
+        show_default=False,
+    ),
+]
+
+
+def engine_model(engine: EngineName | None, model: str, quant: RuntimeQuant | None) -> str:
+    """Return the name of a model that another program is to run. Refuses --quant without one that can it."""
+    name = model if engine is None else f"{engine}:{model}"
+    if quant is not None and not name.startswith("transformers:"):
+        raise typer.BadParameter("needs --engine transformers", param_hint="--quant")
+    return name
+
+
 NoVisionOption = Annotated[
     bool,
     typer.Option(

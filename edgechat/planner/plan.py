@@ -13,7 +13,7 @@ from edgechat.planner.estimate.calibration import RunConditions
 from edgechat.planner.estimate.speed import Forecast, Prediction
 from edgechat.planner.placement.adapters import AdapterPlan
 from edgechat.planner.placement.projector import ProjectorPlan
-from edgechat.settings import Backend, SamplingDefaults
+from edgechat.settings import Backend, EngineName, SamplingDefaults
 
 LABELS: dict[Backend, str] = {"llama.cpp": "llama.cpp", "mlx": "MLX"}
 """What people call it."""
@@ -103,6 +103,24 @@ class HeadPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How many times as fast as without them replies are expected to be."""
 
 
+PORT, API_KEY = "PORT", "API_KEY"
+"""Words of a command line that stand for what is chosen when it is started."""
+
+
+class ProgramPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a program is started that runs the model."""
+
+    engine: EngineName
+    command: tuple[str, ...]
+    """Its command line, with PORT and, where it takes none otherwise, API_KEY."""
+    environment: dict[str, str] = {}
+    """Variables that it is given."""
+    inherited: tuple[str, ...] = ()
+    """Variables of edgechat's own environment that it needs, beside those that every program does."""
+    key_variable: str = ""
+    """The variable that gives it its API key; '': none does."""
+
+
 class LoadPlan(LoadParams, frozen=True, kw_only=True):
     """How a model is loaded. It is sent to the worker, and shown to users.
 
@@ -156,6 +174,8 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     """Load it although it does not seem to fit."""
     remote: HostedModel | None = None
     """Of another server's model: which one; nothing but its context is planned. None: it runs here."""
+    program: ProgramPlan | None = None
+    """The program that is started as that server. Then the load is planned, too."""
 
     def for_draft(self) -> LoadPlan | None:
         """Return how the draft model is loaded; None if there is none."""
@@ -271,6 +291,7 @@ def as_json(plan: LoadPlan) -> dict[str, Any]:
         "reasons": list(plan.reasons),
         "alternatives": msgspec.to_builtins(plan.alternatives),
         "remote": msgspec.to_builtins(plan.remote),
+        "program": msgspec.to_builtins(plan.program),
     }
     if plan.remote is not None:  # which its server decides
         values |= dict.fromkeys(_NOT_OF_REMOTES)

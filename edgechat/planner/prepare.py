@@ -9,13 +9,16 @@ import msgspec
 
 from edgechat import settings
 from edgechat.base.errors import ModelFileError
+from edgechat.device.survey import survey
 from edgechat.models.local.resolve import resolve
 from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.machine import Machine, current_profile
+from edgechat.planner.machine import Machine, MachineDescription, current_profile
 from edgechat.planner.placement.backends import runnable
 from edgechat.planner.placement.embedding import check
+from edgechat.planner.placement.engines.engine_plan import engine_plan, llama_server_plan
+from edgechat.planner.placement.engines.programs import split_engine
 from edgechat.planner.placement.residents import beside, without_loads
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import plan_variant
@@ -32,16 +35,28 @@ def prepare(
     may_embed: bool = False,
     staying: Sequence[LoadPlan] = (),
     leaving: Sequence[LoadPlan] = (),
+    described: MachineDescription = MachineDescription(),  # noqa: B008  (it is frozen)
+    must_run: bool = True,
 ) -> LoadPlan:
     """Return how to load `model`, a path or a name of the catalogue, on this machine now.
 
     The request takes precedence over settings.toml. may_embed: accept embedding models. staying: plans of
     models that stay loaded beside it. leaving: plans of models that are unloaded first.
-    Raises ModelNotFound, ModelFileError, BackendMissing, DoesNotFit, SettingsError, or NotADraft for a
-    requested draft model that cannot draft.
+    described, must_run: of what another program runs, see `engine_plan`.
+    Raises ModelNotFound, ModelFileError, BackendMissing, EngineMissing, DoesNotFit, SettingsError, or
+    NotADraft for a requested draft model that cannot draft.
     """
-    entry = resolve(model).entry
+    engine, name = split_engine(model)
     config = settings.load()
+    if engine == "llama-server":
+        own = msgspec.structs.replace(request, draft="none", backend="llama.cpp")
+        return llama_server_plan(
+            prepare(name, own, staying=staying, leaving=leaving), config, must_run=must_run
+        )
+    if engine is not None:
+        profile = described.over(without_loads(beside(survey().profile, staying), leaving))
+        return engine_plan(engine, name, with_settings(request, config), config, profile, must_run=must_run)
+    entry = resolve(model).entry
     insists = request.draft is not None
     request = with_settings(request, config)
     with DryRun() as dry:  # starts while the headers are read

@@ -7,7 +7,7 @@ import msgspec
 from edgechat.models.formats.header import Format
 from edgechat.models.quality import QualityClass
 from edgechat.native.params import CacheType
-from edgechat.settings import Backend, Settings
+from edgechat.settings import Backend, RuntimeQuant, Settings
 
 BACKENDS: dict[Format, Backend] = {"gguf": "llama.cpp", "mlx": "mlx"}
 """What computes models of each format."""
@@ -44,6 +44,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Those that are applied to the models that they fit; (): settings.toml's."""
     workers: tuple[str, ...] | None = None
     """Addresses of machines that lend their memory (`ssh://host`)."""
+    runtime_quant: RuntimeQuant | None = None
+    """Into what Transformers, if it runs the model, quantizes the weights while it loads them."""
     prefers: Backend | None = None
     """The same where there is a choice: what settings.toml says."""
 

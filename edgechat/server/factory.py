@@ -8,7 +8,8 @@ from functools import partial
 import msgspec
 
 from edgechat import settings
-from edgechat.engine.protocol import EngineState
+from edgechat.engine.protocol import Engine, EngineState
+from edgechat.engine.remote.choice import remote_engine
 from edgechat.engine.types import CachePolicy
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.plan import LoadPlan
@@ -62,7 +63,11 @@ def _engine(
     plan: LoadPlan,
     on_note: Callable[[str], None],
     on_state: Callable[[EngineState], None],
-) -> EngineSupervisor:
+) -> Engine:
+    if plan.remote is not None:
+        return remote_engine(
+            plan, settings.load(), idle_seconds=idle_seconds, on_note=on_note, on_state=on_state
+        )
     return EngineSupervisor(
         plan, idle_seconds=idle_seconds, cache_policy=policy, on_state=on_state, on_note=on_note
     )
@@ -80,7 +85,12 @@ def _prepare(
         usual = request.adapters or ()
         adapters = None if usual else request.adapters
         request = msgspec.structs.replace(
-            request, draft=None, anyway=False, adapters=adapters, usual_adapters=usual
+            request,
+            draft=None,
+            anyway=False,
+            adapters=adapters,
+            usual_adapters=usual,
+            runtime_quant=None,
         )
     if staying:  # rather than loading both anyway, the others are unloaded
         request = msgspec.structs.replace(request, anyway=False)

@@ -15,16 +15,29 @@ Options on the command line take precedence; what neither sets, edgechat chooses
 from __future__ import annotations
 
 from edgechat.settings.documentation import Documented, documented
-from edgechat.settings.fields import Backend, Preset, RemoteKind, RemoteServer, SamplingDefaults, Settings
+from edgechat.settings.fields import (
+    Backend,
+    EngineName,
+    EngineProgram,
+    Preset,
+    RemoteKind,
+    RemoteServer,
+    RuntimeQuant,
+    SamplingDefaults,
+    Settings,
+)
 from edgechat.settings.reading import checked, checked_value, load, read_toml, settings_file
 from edgechat.settings.writing import change, save
 
 __all__ = [
     "Backend",
     "Documented",
+    "EngineName",
+    "EngineProgram",
     "Preset",
     "RemoteKind",
     "RemoteServer",
+    "RuntimeQuant",
     "SamplingDefaults",
     "Settings",
     "change",

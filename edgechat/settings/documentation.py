@@ -11,10 +11,18 @@ from typing import Any, Literal, Union
 import msgspec
 from msgspec import Meta
 
-from edgechat.settings.fields import AppliesFrom, Group, Preset, RemoteServer, SamplingDefaults, Settings
+from edgechat.settings.fields import (
+    AppliesFrom,
+    EngineProgram,
+    Group,
+    Preset,
+    RemoteServer,
+    SamplingDefaults,
+    Settings,
+)
 from edgechat.settings.reading import stripped
 
-_TABLES = {Preset: "presets", RemoteServer: "remotes"}
+_TABLES = {Preset: "presets", RemoteServer: "remotes", EngineProgram: "engines"}
 _HUGE = 10**6
 """Limits from this value on are not shown."""
 

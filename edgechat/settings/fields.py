@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-Group = Literal["Model", "Conversation", "Sampling", "Appearance", "Machine", "Presets", "Prompts", "Remotes"]
+Group = Literal[
+    "Model", "Conversation", "Sampling", "Appearance", "Machine", "Presets", "Prompts", "Remotes", "Engines"
+]
 AppliesFrom = Literal["now", "new chat", "load", "start"]
 """When a change takes effect: at once, for new chats, with the next load of a model, with the next start."""
 Theme = Literal["terminal", "dark", "light", "high-contrast"]
@@ -15,8 +17,14 @@ PictureMode = Literal["auto", "kitty", "blocks"]
 """How images are drawn: as the terminal can, by Kitty's graphics protocol, by half blocks."""
 Backend = Literal["llama.cpp", "mlx"]
 """The backend that runs a model."""
-RemoteKind = Literal["vllm", "sglang", "llama-server", "ollama", "lmstudio", "tgi", "edgechat", "openai"]
+RemoteKind = Literal[
+    "vllm", "sglang", "llama-server", "transformers", "ollama", "lmstudio", "tgi", "edgechat", "openai"
+]
 """The program that a remote engine is; openai: any other one that speaks OpenAI's protocol."""
+EngineName = Literal["vllm", "sglang", "transformers", "llama-server"]
+"""A program that edgechat can start to run a model."""
+RuntimeQuant = Literal["nf4", "int8", "none"]
+"""Into what such a program quantizes weights while it loads them, by bitsandbytes."""
 
 SYSTEM_LENGTH = 100_000
 """Maximum length of a system prompt, in characters."""
@@ -123,6 +131,19 @@ class RemoteServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     def __repr__(self) -> str:
         """Leave out the key, which must be in no log."""
         return f"RemoteServer({self.url!r})"
+
+
+class EngineProgram(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """How one of the programs that edgechat starts is started: a table [engines.NAME]."""
+
+    command: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    """The program, as in a shell; None: found by its name. One word is followed by the usual subcommand."""
+    args: tuple[Annotated[str, Meta(max_length=4096)], ...] = ()
+    """What its command line ends with."""
+    env: tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...] = ()
+    """Environment variables that it is to have, beside those that it needs."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -313,6 +334,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             "Servers whose models answer beside the local ones, as NAME/MODEL: url, key or key_env (the "
             "environment variable that has it), and kind, if it is not to be found out.",
             "Remotes",
+            "load",
+        ),
+    ] = {}
+    engines: Annotated[
+        dict[EngineName, EngineProgram],
+        _about(
+            "Programs that edgechat starts to run a model (--engine NAME): command, where it is not found by "
+            "its name; args, with which its command line ends; env, the names of further environment "
+            "variables that it is to have.",
+            "Engines",
             "load",
         ),
     ] = {}

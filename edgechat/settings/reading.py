@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
+import shlex
 import tomllib
 import typing
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from edgechat.base import paths
 from edgechat.base.errors import SettingsError
 from edgechat.base.network import loopback, ssh
 from edgechat.base.text import one_line
-from edgechat.settings.fields import NAME_LENGTH, RemoteServer, Settings
+from edgechat.settings.fields import NAME_LENGTH, EngineName, EngineProgram, RemoteServer, Settings
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -51,6 +52,9 @@ def settings_of(table: dict[str, Any], where: str) -> Settings:
     for name, remote in settings.remotes.items():
         if fault := remote_fault(name, remote):
             raise SettingsError(f"{where}: remotes.{one_line(name, 60)}: {fault}", hint="Correct the file.")
+    for name, program in settings.engines.items():
+        if fault := engine_fault(name, program):
+            raise SettingsError(f"{where}: engines.{one_line(name, 60)}: {fault}", hint="Correct the file.")
     for server in settings.rpc:
         if loopback.address(server) is None:
             raise SettingsError(f"{where}: rpc: {loopback.refusal(server)}", hint=loopback.HINT)
@@ -85,6 +89,20 @@ def remote_fault(name: str, remote: RemoteServer) -> str | None:
         return "it has both key and key_env."
     if remote.key is not None and not (0 < len(remote.key) <= 8192 and _is_header(remote.key)):
         return "its key is empty or too long, or has other characters than a key can have."
+    return None
+
+
+def engine_fault(name: str, program: EngineProgram) -> str | None:
+    """Return what is wrong with a program to start, or None."""
+    names = typing.get_args(EngineName)
+    if name not in names:
+        return f"there is no such engine. The engines: {', '.join(names)}."
+    try:
+        words = shlex.split(program.command or "a")
+    except ValueError:
+        return "its command has a quotation mark without its other one."
+    if not words or not words[0] or any("\0" in word for word in (*words, *program.args)):
+        return "its command is not valid."
     return None
 
 

@@ -39,11 +39,12 @@ from edgechat.cli.terminal_io import as_text, complain, note
 from edgechat.engine.protocol import Engine
 from edgechat.engine.types import ModelInfo
 from edgechat.planner.drafting import asks_for_drafts
-from edgechat.settings import Backend, Settings
+from edgechat.settings import Backend, RuntimeQuant, Settings
 from edgechat.tools.consent import Answer, Question
 
 _PROMPT = ">>> "
 _STOP_SECONDS = 5.0
+_LOG_LINE = 1024
 """How long the end of the program waits for an answer to stop."""
 _SAVE_SECONDS = 10.0
 """How long it then waits for the KV state of the conversation to be on disk."""
@@ -66,6 +67,7 @@ class RunOptions:
     """Print answers as the model writes them, in a terminal too."""
     draft: str | None = None
     backend: Backend | None = None
+    runtime_quant: RuntimeQuant | None = None
     vision: bool = True
     workers: tuple[str, ...] | None = None
     tools: str | None = None
@@ -297,7 +299,13 @@ class ChatLoop:
         note(text)
 
     def _show_load(self, progress: float) -> None:
-        self.status.show(f"loading {self.engine.plan.model_name} {progress:.0%}")
+        plan = self.engine.plan
+        if plan.program is None:
+            self.status.show(f"loading {plan.model_name} {progress:.0%}")
+        else:  # which tells in its log how far it is
+            lines = self.engine.log_tail(_LOG_LINE).split("\n")
+            said = next((line for line in reversed(lines) if line.strip()), "")
+            self.status.show(f"starting {plan.program.engine}: {one_line(said, 100)}")
 
     def _answer(self, prompt: str | None, *, is_only: bool = False) -> None:
         """Stream one answer; however it ends, it is stored.

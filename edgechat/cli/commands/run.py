@@ -86,6 +86,7 @@ def _session(options: RunOptions) -> ChatSession:
         vision=options.vision,
         adapters=options.generation.adapters,
         workers=options.workers,
+        runtime_quant=options.runtime_quant,
     )
     session = ChatSession(
         services,

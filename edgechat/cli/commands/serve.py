@@ -217,4 +217,5 @@ def _print_plan(plan: LoadPlan) -> None:
     if quant.casefold() not in name.casefold():
         name = f"{name} {quant}"
     capacity = f"{plan.context} tokens of context, up to {plan.n_seq_max} requests at once"
-    print(one_line(f"{name} is loaded with {plan.backend}: {capacity}."), flush=True)
+    by = plan.backend if plan.program is None else plan.program.engine
+    print(one_line(f"{name} is loaded with {by}: {capacity}."), flush=True)

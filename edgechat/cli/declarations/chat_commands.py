@@ -15,14 +15,17 @@ from edgechat.cli.options import (
     BackendOption,
     DebugOption,
     DraftOption,
+    EngineOption,
     JsonOption,
     LoraOption,
     ModelArgument,
     NoVisionOption,
     OfflineOption,
+    QuantOption,
     ScreenReaderOption,
     WorkersOption,
     adapters_of,
+    engine_model,
     workers_of,
 )
 from edgechat.cli.terminal_io import as_text
@@ -154,6 +157,8 @@ def run(
     draft: DraftOption = None,
     lora: LoraOption = None,
     backend: BackendOption = None,
+    engine: EngineOption = None,
+    quant: QuantOption = None,
     no_vision: NoVisionOption = False,
     workers: WorkersOption = None,
     load_anyway: AnywayOption = False,
@@ -186,7 +191,7 @@ def run(
         if not math.isfinite(value):  # a range does not refuse nan
             raise typer.BadParameter(f"{value} is not a number", param_hint=f"--{name.replace('_', '-')}")
     options = command.RunOptions(
-        model=model,
+        model=engine_model(engine, model, quant),
         prompt=None if prompt is None else as_text(prompt),
         images=tuple(image or ()),
         system=None if system is None else as_text(system),
@@ -207,6 +212,7 @@ def run(
         raw=raw,
         draft=draft,
         backend=backend,
+        runtime_quant=quant,
         vision=not no_vision,
         workers=workers_of(workers),
         anyway=load_anyway,

@@ -14,12 +14,15 @@ from edgechat.cli.options import (
     BackendOption,
     DebugOption,
     DraftOption,
+    EngineOption,
     LoraOption,
     NoVisionOption,
     OfflineOption,
+    QuantOption,
     WorkersOption,
     adapters_of,
     checked_workers,
+    engine_model,
     workers_of,
 )
 
@@ -87,6 +90,8 @@ def plan(
     draft: DraftOption = None,
     lora: LoraOption = None,
     backend: BackendOption = None,
+    engine: EngineOption = None,
+    quant: QuantOption = None,
     no_vision: NoVisionOption = False,
     workers: WorkersOption = None,
     offline: OfflineOption = False,
@@ -97,6 +102,7 @@ def plan(
     from edgechat.cli.commands import plan as command
     from edgechat.cli.output.quantities import amount, quality_class, rate
     from edgechat.planner.machine import MachineDescription
+    from edgechat.planner.placement.engines.programs import split_engine
     from edgechat.planner.request import PlanRequest
 
     if backend == "mlx" and vram is not None:
@@ -118,8 +124,16 @@ def plan(
         vision=not no_vision,
         adapters=adapters_of(lora),
         workers=workers_of(workers),
+        runtime_quant=quant,
     )
-    raise typer.Exit(command.run(models or (), request, described, json=json))
+    names = [engine_model(engine, name, quant) for name in models or ()]
+    if not names and (engine is not None or quant is not None):
+        raise typer.BadParameter("needs a MODEL", param_hint="--engine")
+    if any(split_engine(name)[0] is not None for name in names):
+        from edgechat.cli.commands.servers import engine_plan
+
+        raise typer.Exit(engine_plan.run(names, request, described, json=json))
+    raise typer.Exit(command.run(names, request, described, json=json))
 
 
 def pull(

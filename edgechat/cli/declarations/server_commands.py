@@ -13,11 +13,14 @@ from edgechat.cli.options import (
     BackendOption,
     DebugOption,
     DraftOption,
+    EngineOption,
     LoraOption,
     NoVisionOption,
     OfflineOption,
+    QuantOption,
     WorkersOption,
     adapters_of,
+    engine_model,
     workers_of,
 )
 from edgechat.cli.terminal_io import as_text
@@ -101,6 +104,8 @@ def serve(
     draft: DraftOption = None,
     lora: LoraOption = None,
     backend: BackendOption = None,
+    engine: EngineOption = None,
+    quant: QuantOption = None,
     no_vision: NoVisionOption = False,
     workers: WorkersOption = None,
     load_anyway: AnywayOption = False,
@@ -144,8 +149,10 @@ def serve(
     from edgechat.cli.commands import serve as command
     from edgechat.planner.request import PlanRequest
 
+    if model is None and (engine is not None or quant is not None):
+        raise typer.BadParameter("needs a MODEL", param_hint="--engine")
     options = command.ServeOptions(
-        model=None if model is None else as_text(model),
+        model=None if model is None else engine_model(engine, as_text(model), quant),
         request=PlanRequest(
             context=ctx,
             draft=draft,
@@ -153,6 +160,7 @@ def serve(
             vision=not no_vision,
             adapters=adapters_of(lora),
             workers=workers_of(workers),
+            runtime_quant=quant,
             anyway=load_anyway,
         ),
         host=host,

@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable
 
 from edgechat.base.errors import RemoteDenied
+from edgechat.engine.protocol import EngineState
 from edgechat.engine.remote.engine import RemoteEngine, RunningHost
+from edgechat.engine.remote.started import StartedHost
 from edgechat.models.remote.measured import measured_speeds
 from edgechat.models.remote.model import HostedModel, root_of
 from edgechat.planner.estimate.speed import Prediction
@@ -46,11 +48,24 @@ def remote_plan(model: str, settings: Settings, context: int | None = None) -> L
 
 
 def remote_engine(
-    plan: LoadPlan, settings: Settings, *, idle_seconds: float, on_note: Callable[[str], None]
+    plan: LoadPlan,
+    settings: Settings,
+    *,
+    idle_seconds: float,
+    on_note: Callable[[str], None],
+    on_state: Callable[[EngineState], None] | None = None,
 ) -> RemoteEngine:
-    """Return the engine of such a plan, not yet connected. Raises RemoteDenied if its remote was removed."""
+    """Return the engine of such a plan, not yet connected. Raises RemoteDenied if its remote was removed.
+
+    Where the plan has a program, the engine starts it, and ends it when it is idle.
+    """
     assert plan.remote is not None
+    if plan.program is not None:
+        host = StartedHost(plan.program)
+        return RemoteEngine(plan, host, idle_seconds=idle_seconds, on_note=on_note, on_state=on_state)
     server = settings.remotes.get(plan.remote.server)
     if server is None:
         raise RemoteDenied(f"{plan.remote.server} was removed from settings.toml.")
-    return RemoteEngine(plan, RunningHost(server), idle_seconds=idle_seconds, on_note=on_note)
+    return RemoteEngine(
+        plan, RunningHost(server), idle_seconds=idle_seconds, on_note=on_note, on_state=on_state
+    )

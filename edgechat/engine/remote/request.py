@@ -28,6 +28,7 @@ _KNOWN: Mapping[RemoteKind, tuple[str, ...]] = {
     "sglang": _ALL,
     "llama-server": _ALL,
     "edgechat": _ALL,
+    "transformers": _OPENAI,
     "lmstudio": (*_OPENAI, "top_k", "repetition_penalty"),
     "ollama": _OPENAI,
     "tgi": _OPENAI,
@@ -38,7 +39,7 @@ _NAMES: Mapping[tuple[RemoteKind, str], str] = {
     ("llama-server", "repetition_penalty"): "repeat_penalty",
     ("lmstudio", "repetition_penalty"): "repeat_penalty",
 }
-_BY_TEMPLATE = ("vllm", "sglang", "llama-server", "edgechat")
+_BY_TEMPLATE = ("vllm", "sglang", "llama-server", "transformers", "edgechat")
 """Servers that pass variables on to the chat template."""
 
 

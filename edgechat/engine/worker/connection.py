@@ -82,7 +82,7 @@ class WorkerConnection:
     @classmethod
     async def spawn(cls, on_end: Callable[[WorkerConnection], None]) -> WorkerConnection:
         """Start the process; its stderr goes to a log file of its own."""
-        log, handle = _open_log()
+        log, handle = open_log()
         try:
             process = await asyncio.create_subprocess_exec(*spawn.command("engine"), **spawn.options(handle))
         finally:
@@ -299,7 +299,7 @@ def _explain_exit(code: int) -> tuple[str, str]:
     return name, again
 
 
-def _open_log() -> tuple[Path | None, int]:
+def open_log() -> tuple[Path | None, int]:
     """Open a new log: in the log folder, in one that is deleted with this process, or (None) nowhere."""
     for folder in (paths.log_dir, lambda: Path(_temporary_folder().name)):
         with contextlib.suppress(OSError, FolderError):

@@ -18,6 +18,7 @@ KINDS: Mapping[RemoteKind, str] = {
     "lmstudio": "LM Studio",
     "tgi": "TGI",
     "edgechat": "edgechat",
+    "transformers": "Transformers",
     "openai": "OpenAI's protocol",
 }
 """What people call them."""
@@ -43,10 +44,13 @@ class HostedModel(msgspec.Struct, frozen=True, kw_only=True):
     has_tools: bool = True
     """Whether it knows tools by itself; servers of which that is not known are believed to."""
 
+    is_started: bool = False
+    """Whether edgechat starts the server: then this is a model of a program's, and `server` the program."""
+
     @property
     def name(self) -> str:
         """What users call it."""
-        return f"{self.server}/{self.id}"
+        return f"{self.server}{':' if self.is_started else '/'}{self.id}"
 
 
 def is_loopback(url: str) -> bool:

@@ -25,6 +25,7 @@ from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.resolve import ResolvedModel, entry_of, local_file, resolve
 from edgechat.planner.listing import HeaderSummary, glances
+from edgechat.planner.placement.engines.programs import split_engine
 
 DEFAULT_NAMES = ("", "default")
 """Names of the model that the server was started with."""
@@ -73,11 +74,18 @@ class AvailableModels:
 
         Raises ModelNotFound or ModelFileError.
         """
+        self._of_several = False
+        """Whether the planner chooses the default's file, of several quantizations."""
+        engine, model = split_engine(default)
+        if engine is not None:  # another program runs it, and finds it
+            is_path = os.path.exists(os.path.expanduser(model))
+            shown = os.path.basename(os.path.abspath(model)).removesuffix(".gguf") if is_path else model
+            self.default = AvailableModel(f"{engine}:{shown}", default, Path())
+            return
         found = resolve(default)
         self.default = AvailableModel(found.name, default if found.entry else str(found.path), found.path)
         entry = entry_of(default)
         self._of_several = entry is not None and len(inventory().of(entry)) > 1
-        """Whether the planner chooses the default's file, of several quantizations."""
 
     def find(self, name: str) -> AvailableModel:
         """Return the model that a client means. Raises ModelNotFound."""
@@ -131,7 +139,13 @@ class AvailableModels:
 
 async def first_model(named: str | None = None) -> ChosenModel[ResolvedModel]:
     """Choose the model of clients that ask for none; see `choose_model`, which says what it raises."""
-    return await choose_model(named, settings.load().model, _last_used, resolve)
+
+    def find(model: str) -> ResolvedModel:
+        if split_engine(model)[0] is not None:
+            return ResolvedModel(Path(), model)
+        return resolve(model)
+
+    return await choose_model(named, settings.load().model, _last_used, find)
 
 
 async def _last_used() -> str | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from edgechat.base.process.environment import needed_environment
 from edgechat.tools.config import ServerConfig
 from edgechat.tools.mcp.watch import GRACE_SECONDS
 
@@ -17,12 +18,6 @@ if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
     from mcp.os.win32.utilities import ServerProcess
 
-# What a command needs to be found and to find its own files; nothing else of the user's is passed on.
-_NEEDED = ("HOME", "PATH", "TMPDIR")
-_NEEDED_ON_WINDOWS = (
-    *("APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATH", "PATHEXT", "PROGRAMFILES"),
-    *("SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "USERPROFILE", "WINDIR"),
-)
 _MOST_BYTES, _MOST_LINES = 32 * 2**20, 10_000
 """Of a server's output between two messages to it."""
 _POLL_SECONDS = 0.02
@@ -128,9 +123,3 @@ async def _spawn(config: ServerConfig, log: int) -> ServerProcess:
         return await anyio.open_process(
             command, env=environment, stderr=errors, cwd=folder, start_new_session=True
         )
-
-
-def needed_environment() -> dict[str, str]:
-    """Return the environment variables that every server gets, of those that are set."""
-    needed = _NEEDED_ON_WINDOWS if sys.platform == "win32" else _NEEDED
-    return {name: os.environ[name] for name in needed if name in os.environ}

@@ -122,7 +122,7 @@ class EngineRoom(VerticalScroll):
         for section in (self.drafts, self.cache, self.memory):  # what a server does not tell
             section.display = remote is None
         self.server.display = remote is not None
-        self.log_lines.display = remote is None
+        self.log_lines.display = remote is None or remote.is_started
 
     def show_snapshot(self, snapshot: Snapshot | None) -> None:
         """Show what the engine does; None if no model is loaded."""

@@ -197,6 +197,8 @@ def _facts(plan: LoadPlan) -> Iterator[tuple[str, str]]:
 
 
 def _where(plan: LoadPlan) -> str:
+    if plan.program is not None:
+        return f"started by edgechat: {KINDS[plan.program.engine]}"
     if plan.remote is not None:
         kind = f"{KINDS[plan.remote.kind]} at " if plan.remote.kind != "openai" else ""
         return f"another server: {kind}{one_line(plan.remote.url, 60)}"

@@ -569,7 +569,7 @@ def test_logs_do_not_pile_up(home: object) -> None:
         (folder / f"engine-20200101-000000-{number:06d}-{2**30 + number}.log").touch()
     in_use = folder / f"engine-20200101-000000-000000-{os.getpid()}.log"
     in_use.touch()
-    log, handle = connection._open_log()
+    log, handle = connection.open_log()
     os.close(handle)
     assert len(list(folder.iterdir())) == 11
     assert in_use.exists()
@@ -618,7 +618,7 @@ def test_a_makeshift_log_goes_with_its_process(home: Path, tmp_path: Path) -> No
     home.write_text("not a folder")
     makeshift = tmp_path / "makeshift"
     makeshift.mkdir()
-    code = "from edgechat.engine.worker.connection import _open_log as log; print(log()[0], log()[0])"
+    code = "from edgechat.engine.worker.connection import open_log as log; print(log()[0], log()[0])"
     found = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "TMPDIR": str(makeshift), "TEMP": str(makeshift), "TMP": str(makeshift)},

@@ -1,0 +1,141 @@
+"""Starting a program that is not edgechat's and ends with it, however edgechat ends.
+
+A child process (`main`) stands between: it starts the program in a process group of its own, keeps its log
+bounded, and ends the group once nobody holds the child's stdin open any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import BinaryIO
+
+import msgspec
+import psutil
+
+from edgechat.base.process import frames, spawn
+
+GRACE_SECONDS = 5.0
+"""For the program to end by itself, once it is asked to."""
+MOST_LOG = 4 * 2**20
+"""Bytes of the log; when they are written, it begins anew."""
+_KILL_SECONDS = 2.0
+_POLL_SECONDS = 0.05
+_NOT_STARTED = 127  # as of a shell
+
+
+class ProgramStart(msgspec.Struct, frozen=True):
+    """What the child is told."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    """All of it."""
+
+
+class Program:
+    """A running program. Belongs to one event loop; close it."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, start: ProgramStart, log: int) -> Program:
+        """Start it; `log`, a descriptor that is opened for appending, gets what it writes. Raises OSError.
+
+        A program that cannot be started has ended, and the log says why.
+        """
+        options = spawn.options(log) | {"stdout": subprocess.DEVNULL}
+        process = await asyncio.create_subprocess_exec(*spawn.command("program"), **options)
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.write(frames.pack(msgspec.msgpack.encode(start)))
+            await process.stdin.drain()
+        return cls(process)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of a program that has ended; negative: the signal that ended it. None: it runs."""
+        code = self._process.returncode
+        return code if code is None or code < 128 or code == 255 else 128 - code
+
+    async def close(self) -> None:
+        """End it, with all processes of its group. May be called again."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), GRACE_SECONDS + 2 * _KILL_SECONDS)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+
+def main() -> None:
+    """Run the child."""
+    incoming = os.fdopen(os.dup(0), "rb")
+    payload = frames.read(incoming)
+    if payload is None:
+        return
+    start = msgspec.msgpack.decode(payload, type=ProgramStart)
+    group = spawn.options(subprocess.STDOUT) | {"stdin": subprocess.DEVNULL}
+    try:
+        process = subprocess.Popen(start.command, env=start.environment, **group)
+    except OSError as error:
+        _write(f"{start.command[0]} cannot be started: {error.strerror}\n".encode("utf-8", "replace"))
+        os._exit(_NOT_STARTED)
+    log = threading.Thread(target=_log, args=(process.stdout,), daemon=True)
+    log.start()
+    threading.Thread(target=_end_with_parent, args=(incoming, process), daemon=True).start()
+    code = process.wait()
+    _kill(process.pid, psutil.Process().children(recursive=True))
+    log.join(_KILL_SECONDS)
+    os._exit(code if code >= 0 else 128 - code)  # a thread still waits for the parent
+
+
+def _end_with_parent(incoming: BinaryIO, process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError, frames.BrokenFrame):
+        while frames.read(incoming) is not None:
+            pass
+    # Those of other groups are known as long as their parents live.
+    started = psutil.Process().children(recursive=True)
+    with contextlib.suppress(OSError):
+        if sys.platform == "win32":
+            process.terminate()
+        else:
+            os.killpg(process.pid, signal.SIGTERM)
+    end = time.monotonic() + GRACE_SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        time.sleep(_POLL_SECONDS)
+    _kill(process.pid, started)
+
+
+def _kill(group: int, processes: list[psutil.Process]) -> None:
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
+def _log(output: BinaryIO) -> None:
+    """Write what the program says, and begin anew when that is too much."""
+    room = MOST_LOG
+    while data := os.read(output.fileno(), 65536):
+        if len(data) > room:
+            room = MOST_LOG
+            with contextlib.suppress(OSError):
+                os.ftruncate(2, 0)
+        room -= len(data)
+        _write(data)
+
+
+def _write(data: bytes) -> None:
+    with contextlib.suppress(OSError):  # a disk that takes no log costs the log
+        os.write(2, data)

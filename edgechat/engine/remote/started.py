@@ -1,0 +1,156 @@
+"""A server that edgechat starts itself: a program of another maker, on a free port of loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from edgechat.base.errors import EdgechatError, LoadFailed
+from edgechat.base.process.environment import needed_environment
+from edgechat.base.process.program import Program, ProgramStart
+from edgechat.base.text import one_line
+from edgechat.engine.worker.connection import open_log, tail
+from edgechat.models.remote.client import RemoteClient
+from edgechat.models.remote.model import KINDS
+from edgechat.planner.plan import API_KEY, PORT, ProgramPlan
+from edgechat.settings import RemoteServer
+
+START_SECONDS, SILENT_SECONDS = 3600.0, 600.0
+"""Until a program is ready, and until it says anything new meanwhile: it may download and compile."""
+_POLL_SECONDS = 0.25
+_ASK_SECONDS = 5.0
+_SHOWN_LINES = 8
+_MOST_TAIL = 16384
+
+
+class StartedHost:
+    """A `RemoteHost` whose server is started when it is needed, and ends with `close` or edgechat."""
+
+    def __init__(
+        self,
+        plan: ProgramPlan,
+        *,
+        start_seconds: float = START_SECONDS,
+        silent_seconds: float = SILENT_SECONDS,
+    ) -> None:
+        self.log_path: Path | None = None
+        self._plan = plan
+        self._start_seconds, self._silent_seconds = start_seconds, silent_seconds
+        self._program: Program | None = None
+        self._server: RemoteServer | None = None
+
+    async def open(self, on_progress: Callable[[float], None]) -> RemoteServer:
+        """Return the server once it lists its models; `on_progress` is called while it is waited for.
+
+        Starts the program unless it runs. Raises LoadFailed, with the end of its log.
+        """
+        if self._server is not None and await self._still_answers(self._server):
+            return self._server
+        await self.close()
+        server = RemoteServer(
+            url=f"http://127.0.0.1:{_free_port()}",
+            key=secrets.token_urlsafe(24),
+            kind=self._plan.engine,
+        )
+        try:
+            await self._start(server)
+            await self._wait(server, on_progress)
+        except BaseException:
+            await asyncio.shield(self.close())
+            raise
+        self._server = server
+        return server
+
+    async def _still_answers(self, server: RemoteServer) -> bool:
+        if self._program is None or self._program.exit_code is not None:
+            return False
+        client = RemoteClient(self._plan.engine, server)
+        try:
+            return await _is_ready(client)
+        finally:
+            await client.close()
+
+    async def close(self) -> None:
+        """End the program."""
+        program, self._program, self._server = self._program, None, None
+        if program is not None:
+            await program.close()
+
+    def log_tail(self, n_bytes: int) -> str:
+        """Return the end of the program's log, printable."""
+        text = tail(self.log_path, n_bytes) if self.log_path is not None else ""
+        key = self._server.key if self._server is not None else None
+        return text.replace(key, "…") if key else text
+
+    async def _start(self, server: RemoteServer) -> None:
+        plan, key = self._plan, server.key or ""
+        words = {PORT: server.url.rpartition(":")[2], API_KEY: key}
+        environment = needed_environment(*plan.inherited) | plan.environment
+        if plan.key_variable:
+            environment[plan.key_variable] = key
+        start = ProgramStart(tuple(words.get(word, word) for word in plan.command), environment)
+        self.log_path, log = open_log()
+        try:
+            self._program = await Program.start(start, log)
+        except OSError as error:
+            raise LoadFailed(f"{self._label} cannot be started: {error.strerror}.") from error
+        finally:
+            os.close(log)
+
+    async def _wait(self, server: RemoteServer, on_progress: Callable[[float], None]) -> None:
+        assert self._program is not None
+        began = heard = time.monotonic()
+        size, client = -1, RemoteClient(self._plan.engine, server)
+        try:
+            while True:
+                on_progress(0.0)
+                if (code := self._program.exit_code) is not None:
+                    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+                    raise self._failed(server, f"ended before it was ready ({how})")
+                if await _is_ready(client):
+                    return
+                now = time.monotonic()
+                if (written := self._log_size()) != size:
+                    size, heard = written, now
+                if now - heard > self._silent_seconds:
+                    raise self._failed(server, f"is not ready, and has said nothing for {now - heard:.0f} s")
+                if now - began > self._start_seconds:
+                    raise self._failed(server, f"was not ready after {now - began:.0f} s")
+                await asyncio.sleep(_POLL_SECONDS)
+        finally:
+            await client.close()
+
+    def _log_size(self) -> int:
+        try:
+            return os.stat(self.log_path).st_size if self.log_path is not None else 0
+        except OSError:
+            return 0
+
+    def _failed(self, server: RemoteServer, what: str) -> LoadFailed:
+        text = self.log_tail(_MOST_TAIL).replace(server.key or "\0", "…")
+        lines = [one_line(line, 200) for line in text.splitlines() if line.strip()][-_SHOWN_LINES:]
+        end = "".join(f"\n  {line}" for line in lines) or " it wrote nothing."
+        return LoadFailed(f"{self._label} {what}.", hint=f"The end of its log ({self.log_path}):{end}")
+
+    @property
+    def _label(self) -> str:
+        return KINDS[self._plan.engine]
+
+
+async def _is_ready(client: RemoteClient) -> bool:
+    try:
+        listed = await client.get("/v1/models", seconds=_ASK_SECONDS)
+    except EdgechatError:  # it does not listen yet, or still loads
+        return False
+    return isinstance(listed, dict) and isinstance(listed.get("data"), list)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
