@@ -53,6 +53,7 @@ class Tables:
     checkpoint_bytes = 0
     rolls_back = 64
     rolls_back_alone = False
+    adapters = None
     capabilities = Capabilities(mixes=True)
     drawing = None
     interruption = None
