@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 from edgechat.base import paths
@@ -47,13 +48,17 @@ def scripted_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def speed_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Measure this machine; return the file with its speed."""
-    home = tmp_path_factory.mktemp("measured")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EDGECHAT_HOME", str(home))
-        with_speeds(probe())
-    return home / "cache" / "speed.json"
+def speed_file(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """Measure this machine, once for all processes that run tests; return the file with its speed."""
+    folder = tmp_path_factory.getbasetemp()
+    home = (folder if worker_id == "master" else folder.parent) / "measured"
+    speed = home / "cache" / "speed.json"
+    with FileLock(f"{home}.lock"), pytest.MonkeyPatch.context() as patch:
+        if not speed.exists():
+            patch.setenv("EDGECHAT_HOME", str(home))
+            patch.setattr("edgechat.planner.estimate.kernel_probe.TIME_LIMIT", 600.0)  # others compute, too
+            with_speeds(probe())
+    return speed
 
 
 @pytest.fixture
