@@ -19,6 +19,8 @@ With --json, one object is printed for one MODEL; for several or none, a list of
                   most), image_batch (those that one call must compute together, or 0), file_bytes,
                   weights_bytes, compute_bytes, host_bytes, total_bytes (at most, all of them); or null
     adapters      the LoRA adapters that are loaded with it, a list: name, path, scale, rank, bytes
+    remote        the server that runs the model: name, kind, url and more; or null
+    program       the engine that edgechat starts for it: its command and what it is expected to take; or null
     no_vision     why a model that could see or hear is planned without; or null
     ngrams        whether n-grams of the conversation are used for drafting
     no_draft      why there is no drafter, or no draft model; or null

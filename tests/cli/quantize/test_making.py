@@ -264,6 +264,7 @@ def test_a_kill_in_any_phase_leaves_no_file_with_a_name(phase: str, folder: Path
         drafts = list(folder.glob(".*.part"))
         if drafts and has_begun(drafts[0]):
             children = psutil.Process(process.pid).children(recursive=True)
+        if children:
             break
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
