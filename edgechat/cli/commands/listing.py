@@ -163,6 +163,7 @@ def _remote_object(row: RemoteRow) -> dict[str, Any]:
     model, speed = row.model, row.speed
     unknown = ("model", "format", "quant", "architecture", "size", "path", "projector", "no_vision", "damage")
     return dict.fromkeys(unknown) | {
+        "kind": "model",
         "name": model.name,
         "full_name": model.name,
         "parameters": model.n_params or None,
