@@ -8,12 +8,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from edgechat.engine.kv.fingerprint import fingerprint_of
 
 from edgechat.base.errors import ModelFileError, ModelNotFound, NotImported, NotRemovable
 from edgechat.models.catalogue import catalogue
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.local import locations
+from edgechat.models.local.fingerprint import fingerprint_of
 from edgechat.models.local.hashes import hash_for
 from edgechat.models.local.importing import import_model
 from edgechat.models.local.inventory import LocalModel, inventory

@@ -83,7 +83,7 @@ def fault(one: SettingRow) -> str:
 def test_every_setting_is_listed() -> None:
     listed = [".".join(one.path) for one in entries(Settings())]
     assert sorted(listed) == sorted(
-        one.name for one in documented() if one.name not in ("presets", "prompts", "remotes")
+        one.name for one in documented() if one.name not in ("presets", "prompts", "remotes", "engines")
     )
     (prompt,) = [one for one in entries(Settings(prompts={"tr": "To {it}"})) if one.path[0] == "prompts"]
     assert (prompt.path, prompt.heading, prompt.editor) == (("prompts", "tr"), "Prompts", "text")
