@@ -44,6 +44,7 @@ from edgechat.engine.types import (
 )
 from edgechat.engine.worker.connection import cancelled, closed
 from edgechat.engine.worker.kinds import cannot_chat, cannot_embed
+from edgechat.engine.worker.users import EngineUsers
 from edgechat.models.remote.client import RemoteClient
 from edgechat.models.remote.discovery import described
 from edgechat.models.remote.measured import note_speed
@@ -151,7 +152,6 @@ class RemoteEngine:
         self.state = EngineState.STOPPED
         self.has_crashed = False
         self._host = host
-        self._idle_seconds = idle_seconds
         self._on_state = on_state
         self._on_note = on_note
         self._noted: set[str] = set()
@@ -164,9 +164,7 @@ class RemoteEngine:
         """What ends requests, by their ids, and starts."""
         self._seen: ServerLoad | None = None
         self._next_look = 0.0
-        self._users = 0
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._idle_stop: asyncio.Task[None] | None = None
+        self._users = EngineUsers(idle_seconds, self.unload)
 
     async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
         with self._stoppable(object()) as stop, self.holding():
@@ -315,18 +313,8 @@ class RemoteEngine:
             self._next_look = now + (_LOOK_SECONDS if self._seen is not None else _NO_LOOK_SECONDS)
         return self._seen
 
-    @contextlib.contextmanager
-    def holding(self) -> Iterator[None]:
-        self._users += 1
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        try:
-            yield
-        finally:
-            self._users -= 1
-            if not self._users and self._idle_seconds > 0 and not self._closed:
-                loop = asyncio.get_running_loop()
-                self._idle_timer = loop.call_later(self._idle_seconds, self._went_idle)
+    def holding(self) -> contextlib.AbstractContextManager[None]:
+        return self._users.holding()
 
     async def unload(self) -> None:
         async with self._lock:
@@ -345,8 +333,7 @@ class RemoteEngine:
         self._closed = True
         for stop in self._stops.values():
             stop.end()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        self._users.close()
         async with self._lock:
             await self._disconnect()
             await self._host.close()
@@ -355,9 +342,6 @@ class RemoteEngine:
     def _remote(self) -> HostedModel:
         assert self.plan.remote is not None
         return self.plan.remote
-
-    def _went_idle(self) -> None:
-        self._idle_stop = asyncio.ensure_future(self.unload())
 
     async def _ready_for(
         self, on_progress: Callable[[float], None] | None, may_load: bool

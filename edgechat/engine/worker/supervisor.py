@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 
 import msgspec
@@ -44,6 +44,7 @@ from edgechat.engine.types import (
 from edgechat.engine.worker.connection import WorkerConnection, cancelled, closed, tail
 from edgechat.engine.worker.kinds import cannot_chat, cannot_embed
 from edgechat.engine.worker.messages import Cancel, Forget
+from edgechat.engine.worker.users import EngineUsers
 from edgechat.planner.placement.fallback import is_short, plan_reload, refit, replan_for_more
 from edgechat.planner.plan import LoadPlan
 
@@ -76,7 +77,6 @@ class EngineSupervisor:
         self._replan = replan
         self.model: ModelInfo | None = None
         self.state = EngineState.STOPPED
-        self._idle_seconds = idle_seconds
         self._cache_policy = cache_policy
         self._on_state = on_state
         self._on_note = on_note
@@ -86,9 +86,7 @@ class EngineSupervisor:
         self._log: Path | None = None
         self._lock = asyncio.Lock()
         self._closed = False
-        self._users = 0
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._idle_stop: asyncio.Task[None] | None = None
+        self._users = EngineUsers(idle_seconds, self.unload)
         self._loading: set[str] = set()
         self._cancelled: set[str] = set()
         self._crashes: Counter[bytes] = Counter()
@@ -175,17 +173,8 @@ class EngineSupervisor:
             return None
         return await self._worker.inspect(chat, INSPECT_SECONDS)
 
-    @contextlib.contextmanager
-    def holding(self) -> Iterator[None]:
-        self._users += 1
-        self._cancel_idle_timer()
-        try:
-            yield
-        finally:
-            self._users -= 1
-            if not self._users and self._idle_seconds > 0 and not self._closed:
-                loop = asyncio.get_running_loop()
-                self._idle_timer = loop.call_later(self._idle_seconds, self._went_idle)
+    def holding(self) -> contextlib.AbstractContextManager[None]:
+        return self._users.holding()
 
     async def unload(self) -> None:
         async with self._lock:
@@ -207,7 +196,7 @@ class EngineSupervisor:
 
     async def close(self) -> None:
         self._closed = True
-        self._cancel_idle_timer()
+        self._users.close()
         if self._worker is not None:
             await self._worker.close()  # a load that is under way ends with it
         async with self._lock:
@@ -323,14 +312,6 @@ class EngineSupervisor:
                 raise
             return False
         return True
-
-    def _went_idle(self) -> None:
-        self._idle_stop = asyncio.ensure_future(self.unload())
-
-    def _cancel_idle_timer(self) -> None:
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
 
     async def _end_worker(self) -> None:
         """End the worker if there is one; if that is cancelled, the worker is ended nevertheless."""
