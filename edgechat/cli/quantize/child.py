@@ -13,8 +13,8 @@ import numpy as np
 from edgechat.base.errors import BadRequest
 from edgechat.base.text import one_line, rough_seconds
 from edgechat.cli.bench.child import Tell, answer
+from edgechat.cli.bench.quality.divergence import Floats, mean_divergence
 from edgechat.cli.bench.quality.text import read_text, shipped_text
-from edgechat.cli.quantize.divergence import Floats, mean_divergence
 from edgechat.cli.quantize.imatrix_file import ImportanceMatrix, read_imatrix, write_imatrix
 from edgechat.cli.quantize.sensitivity import Probe, WeightAddresses
 from edgechat.cli.quantize.source import SourceWeights

@@ -17,8 +17,8 @@ from itertools import groupby
 
 import numpy as np
 
+from edgechat.cli.bench.quality.divergence import Floats, mean_divergence
 from edgechat.cli.quantize.allocation import TensorOption
-from edgechat.cli.quantize.divergence import Floats, mean_divergence
 from edgechat.cli.quantize.levels import types_for
 from edgechat.cli.quantize.source import SourceWeights, packed
 from edgechat.models.formats.quants import GgmlType

@@ -7,7 +7,7 @@ included: these take tokens as independent, which those of a text are not quite.
 from __future__ import annotations
 
 import math
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import cast
 
 import msgspec
@@ -77,6 +77,13 @@ def token_scores(
 
     list(pool.map(block, range(0, len(targets), n_rows)))
     return scores
+
+
+def mean_divergence(base: Floats, logits: Floats) -> float:
+    """Return the mean over rows of KL(base || logits) in nats; both are logits [n, n_vocab]."""
+    targets = np.zeros(len(logits), np.int32)  # what follows does not matter
+    with ThreadPoolExecutor() as pool:
+        return float(token_scores(logits, targets, base, pool)[KLD].mean(dtype=np.float64))
 
 
 def _block(
