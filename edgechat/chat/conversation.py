@@ -21,7 +21,7 @@ from edgechat.chat.messages import messages_of, messages_of_rounds, title_of
 from edgechat.chat.model_choice import lasting_name
 from edgechat.chat.records import AttachedImage, Attachment, Chat, ChatSettings, Front, Role, Turn, TurnState
 from edgechat.chat.reply.calls import ToolAccess
-from edgechat.chat.reply.images import ChatImages
+from edgechat.chat.reply.images import ChatImages, FindImage
 from edgechat.chat.reply.reply_loop import ReplyEvent, ReplyLoop
 from edgechat.chat.reply.reply_saver import ReplySaver
 from edgechat.chat.storage.store import TITLE_LENGTH, Store
@@ -343,11 +343,10 @@ class Conversation:
             chat=self.chat.id,
         )
         saver = self._saver = ReplySaver(self._store, reply, before=last if last.is_cut else None)
-        self._running = ReplyLoop(
-            engine, saver, access or ToolAccess(), ChatImages(lambda: self.images), on_progress
-        )
+        images = ChatImages(lambda: self.images)
+        self._running = ReplyLoop(engine, saver, access or ToolAccess(), images, on_progress)
         try:
-            messages, begun = await self._messages(engine)
+            messages, begun = self._messages(await images.find(self.turns, engine.model))
             request = msgspec.structs.replace(request, messages=(*messages, *begun))
             async with aclosing(self._write(self._running, saver, request, messages)) as events:
                 async for event in events:
@@ -399,9 +398,8 @@ class Conversation:
             await running.stop()
         return running.begun
 
-    async def _messages(self, engine: Engine) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    def _messages(self, find_image: FindImage) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
         """Return the messages before the reply, and those of a reply that is continued."""
-        find_image = await ChatImages(lambda: self.images).find(self.turns, engine.model)
         last = self.turns[-1]
         if not last.is_cut:
             return messages_of(self.turns, find_image), ()
