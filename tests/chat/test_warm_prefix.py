@@ -55,7 +55,7 @@ class Calling(EngineSupervisor):
 
 
 def access(shelf: Shelf) -> ToolAccess:
-    about = "Reads one of the books on the shelf. " * 20
+    about = "Reads one of the books on the shelf. " * 40
     tools = [
         ToolSpec(server="shelf", name=name, description=about, schema=json.dumps(SCHEMA), read_only=True)
         for name in ("borrow", "read")

@@ -322,7 +322,7 @@ def test_what_cannot_be_read_or_written_is_told(tmp_path: Path) -> None:
         assert run.stdout == f"Written to {written}.\n"
     file = tmp_path / "a.json"
     file.write_text('[{"role": "tool", "content": "x"}]')
-    assert "message 1 has the role 'tool'" in complaint(edgechat("chats", "import", file))
+    assert "message 1 is no text that answers a call" in complaint(edgechat("chats", "import", file))
     assert len(rows()) == 2
 
 

@@ -19,7 +19,15 @@ import pytest
 from edgechat import __version__
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = {"models.toml", "guide.gguf", "guide-draft.gguf", "guide.md", "quality.txt.xz", "skeletons.bin"}
+SHIPPED = {
+    "models.toml",
+    "guide.gguf",
+    "guide-draft.gguf",
+    "guide.md",
+    "quality.md",
+    "quality.txt.xz",
+    "skeletons.bin",
+}
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from edgechat.base.errors import EngineCrashed, LoadFailed
-from edgechat.base.process import program
+from edgechat.base.process import program, spawn
 from edgechat.engine.protocol import EngineState
 from edgechat.engine.remote.engine import RemoteEngine
 from edgechat.engine.remote.started import StartedHost
@@ -54,8 +54,13 @@ async def reply(one: RemoteEngine) -> str:
 
 
 def processes() -> list[int]:
-    """Return the ids of all processes below this one."""
-    return [one.pid for one in psutil.Process().children(recursive=True) if runs(one.pid)]
+    """Return the ids of the programs started here, of what ends them, and of their children."""
+    found: list[int] = []
+    for one in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if one.cmdline()[-1:] == spawn.command("program")[-1:]:
+                found += [each.pid for each in (one, *one.children(recursive=True)) if runs(each.pid)]
+    return found
 
 
 def runs(pid: int) -> bool:
