@@ -30,7 +30,7 @@ from edgechat.models.remote.model import HostedModel
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import RemoteServer
 
-QUESTION = "Count from one upwards in English words, one number after the other, and do not stop."
+QUESTION = "Write a long story about a lighthouse keeper and her cat."
 _START_SECONDS = 120.0
 
 Stream = tuple[float, str]
