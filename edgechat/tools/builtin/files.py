@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +29,8 @@ _MOST_BYTES = 8 * 2**20
 _MOST_LINES, _MOST_CHARACTERS = 400, 24_000
 """Of one answer of `read_file`."""
 _MOST_LISTED, _MOST_SEARCHED = 400, 5000
-_MOST_FOUND, _MOST_NEAR, _LINE = 60, 10, 240
+_MOST_FOUND, _MOST_NEAR, _MOST_COMPARED, _LINE = 60, 10, 10_000, 240
+_WORDS = re.compile(r"\w{3,}")
 _SECONDS = 5.0
 _NOTHING = "No line has this text. Look for one shorter word, or list the files and read them."
 
@@ -129,8 +132,8 @@ class _Files:
             folder, found, is_complete = file.parent, [file.name], True
         else:
             folder, found, is_complete = self._walk(name, _MOST_SEARCHED)
-        words = set(text.split())
-        hits, near = list[str](), list[tuple[int, str]]()
+        words = set(_WORDS.findall(text))
+        hits, near = list[str](), list[tuple[str, set[str]]]()
         for path in sorted(found):
             if time.monotonic() > end or len(hits) > _MOST_FOUND:
                 is_complete = False
@@ -139,12 +142,11 @@ class _Files:
                 folded = line.casefold()
                 if text in folded:
                     hits.append(f"{where}: {line.strip()[:_LINE]}")
-                elif not hits and 2 * (n := sum(word in folded for word in words)) >= len(words):
-                    near.append((-n, f"{where}: {line.strip()[:_LINE]}"))
+                elif not hits and len(near) < _MOST_COMPARED and (has := {w for w in words if w in folded}):
+                    near.append((f"{where}: {line.strip()[:_LINE]}", has))
         ending = _ending(is_complete, min(len(hits), _MOST_FOUND), "lines")
         if not hits and near:
-            closest = [line for _, line in heapq.nsmallest(_MOST_NEAR, near)]
-            return "\n".join(["No line has this text. These have words of it:", *closest]) + ending
+            return "\n".join(["No line has this text. These have words of it:", *_closest(near)]) + ending
         return "\n".join(hits[:_MOST_FOUND] or [_NOTHING]) + ending
 
     def _lines(self, path: Path) -> Iterator[tuple[str, str]]:
@@ -196,6 +198,13 @@ def _size_of(path: Path) -> str:
         return f"  {path.lstat().st_size:,} bytes"
     except OSError:  # it has just been deleted
         return ""
+
+
+def _closest(lines: list[tuple[str, set[str]]]) -> list[str]:
+    """Return those of some lines whose words are the rarest, given each line's words of those looked for."""
+    counts = Counter(word for _, words in lines for word in words)
+    best = heapq.nlargest(_MOST_NEAR, lines, key=lambda line: sum(1 / counts[word] for word in line[1]))
+    return [line for line, _ in best]
 
 
 def _ending(is_complete: bool, n: int, what: str) -> str:
