@@ -32,7 +32,7 @@ _MOST_LISTED, _MOST_SEARCHED = 400, 5000
 _MOST_FOUND, _MOST_NEAR, _MOST_COMPARED, _LINE = 60, 10, 10_000, 240
 _WORDS = re.compile(r"\w{3,}")
 _SECONDS = 5.0
-_NOTHING = "No line has this text. Look for one shorter word, or list the files and read them."
+_NOTHING = "No line has this text. Look for one shorter word, or read a file:"
 
 Folder = Annotated[str, msgspec.Meta(description="Relative path of a folder; empty: the whole folder")]
 
@@ -145,9 +145,9 @@ class _Files:
                 elif not hits and len(near) < _MOST_COMPARED and (has := {w for w in words if w in folded}):
                     near.append((f"{where}: {line.strip()[:_LINE]}", has))
         ending = _ending(is_complete, min(len(hits), _MOST_FOUND), "lines")
-        if not hits and near:
-            return "\n".join(["No line has this text. These have words of it:", *_closest(near)]) + ending
-        return "\n".join(hits[:_MOST_FOUND] or [_NOTHING]) + ending
+        if not hits:
+            return _instead(text, folder.relative_to(self._root), found, near) + ending
+        return "\n".join(hits[:_MOST_FOUND]) + ending
 
     def _lines(self, path: Path) -> Iterator[tuple[str, str]]:
         """Yield path and number of each line of a file, and the line; none of what cannot be read as text."""
@@ -200,11 +200,19 @@ def _size_of(path: Path) -> str:
         return ""
 
 
-def _closest(lines: list[tuple[str, set[str]]]) -> list[str]:
-    """Return those of some lines whose words are the rarest, given each line's words of those looked for."""
-    counts = Counter(word for _, words in lines for word in words)
-    best = heapq.nlargest(_MOST_NEAR, lines, key=lambda line: sum(1 / counts[word] for word in line[1]))
-    return [line for line, _ in best]
+def _instead(text: str, folder: Path, files: list[str], near: list[tuple[str, set[str]]]) -> str:
+    """Return what helps where no line has a text: files with such a name, lines with its rarest words, files.
+
+    near: lines, and the words of the text that each has.
+    """
+    shown = [flat((folder / file).as_posix()) for file in sorted(files)]
+    if named := [file for file in shown if text in file.casefold()]:
+        return "\n".join(["No line has this text, but it is in the names of files:", *named[:_MOST_NEAR]])
+    if near:
+        counts = Counter(word for _, words in near for word in words)
+        best = heapq.nlargest(_MOST_NEAR, near, key=lambda line: sum(1 / counts[word] for word in line[1]))
+        return "\n".join(["No line has this text. These have words of it:", *(line for line, _ in best)])
+    return "\n".join([_NOTHING, *shown[:_MOST_NEAR]]) if shown else "There are no files to search."
 
 
 def _ending(is_complete: bool, n: int, what: str) -> str:

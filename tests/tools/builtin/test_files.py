@@ -100,6 +100,11 @@ async def test_search_shows_the_lines_with_the_rarest_words(group: BuiltInGroup,
     assert found.splitlines()[1] == "many.txt:51: Copyright Ada"
 
 
+async def test_search_shows_the_files_with_such_a_name(group: BuiltInGroup) -> None:
+    found = await call(group, "search_files", text="src/Main.py")
+    assert found.splitlines() == ["No line has this text, but it is in the names of files:", "src/main.py"]
+
+
 async def test_search_is_bounded(group: BuiltInGroup, folder: Path) -> None:
     (folder / "many.txt").write_text("hello\n" * 500, encoding="utf-8")
     text = await call(group, "search_files", text="hello")
