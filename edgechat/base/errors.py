@@ -128,6 +128,10 @@ class AttachmentError(EdgechatError):
     """A file cannot be attached to a question."""
 
 
+class DocumentError(EdgechatError):
+    """A document cannot be read, or a collection of documents not be used."""
+
+
 class CannotSee(EdgechatError):
     """A question has images, and the model that is to answer takes none."""
 

@@ -513,7 +513,8 @@ class Conversation:
         return msgspec.structs.replace(
             self._turn("user", _encodable(text), parent_id),
             attachments=tuple(
-                Attachment(_encodable(file.name), _encodable(file.text)) for file in attachments
+                msgspec.structs.replace(file, name=_encodable(file.name), text=_encodable(file.text))
+                for file in attachments
             ),
             images=tuple(msgspec.structs.replace(image, name=_encodable(image.name)) for image in images),
         )

@@ -35,6 +35,8 @@ class CommandLineOptions(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...] | None = None
     adapters: tuple[str, ...] | None = None
     """LoRA adapters, as FILE or NAME:SCALE; (): none. They are in the plan."""
+    documents: tuple[str, ...] | None = None
+    """Names of collections in which what helps to answer is looked for."""
 
 
 def resolve_options(

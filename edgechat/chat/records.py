@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from edgechat.documents.source import PassageSource
 from edgechat.engine.types import ErrorInfo, FinishReason, Timings, Usage
 from edgechat.settings import Preset, SamplingDefaults
 
@@ -129,11 +130,13 @@ class ToolRound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     thinking_seconds: float = 0.0
 
 
-class Attachment(msgspec.Struct, frozen=True):
-    """A text that is sent with a question: a file, or what was pasted."""
+class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A text that is sent with a question: a file, what was pasted, or a passage of a document."""
 
     name: str
     text: str
+    source: PassageSource | None = None
+    """Where a passage is from."""
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -146,6 +149,8 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """What the model may call: see `edgechat.tools.registry.ToolRegistry.open`."""
     adapters: tuple[str, ...] | None = None
     """LoRA adapters, as FILE or NAME:SCALE."""
+    documents: tuple[str, ...] = ()
+    """Names of collections in which what helps to answer is looked for."""
 
 
 def apply_preset(

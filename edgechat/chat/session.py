@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -23,7 +23,7 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.generation_options import CommandLineOptions, GenerationOptions, resolve_options
 from edgechat.chat.messages import title_in, title_question
 from edgechat.chat.model_choice import DEFAULT_MODEL, choose_model, remember, remembered
-from edgechat.chat.records import ChatSettings, Front
+from edgechat.chat.records import Attachment, ChatSettings, Front
 from edgechat.chat.reply.calls import ToolAccess
 from edgechat.chat.reply.chat_tools import ChatTools, missing_tool
 from edgechat.chat.reply.reply_loop import ReplyEvent
@@ -41,6 +41,10 @@ from edgechat.models.adapters.use import AdapterUse, label_of
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Backend, Preset, RuntimeQuant, Settings
 from edgechat.tools.consent import NamedPermission, Permission
+
+if TYPE_CHECKING:
+    from edgechat.documents.indexing import Progress
+    from edgechat.documents.library import DocumentLibrary
 
 _TITLE_TOKENS = 32
 SAVE_SECONDS = 2.0
@@ -174,6 +178,7 @@ class ChatSession:
         self._keep, self._needs_store, self._prewarm = keep, needs_store, prewarm
         self._store: Store | None = None
         self._engine: Engine | None = None
+        self._documents: DocumentLibrary | None = None
         self._opening = asyncio.Lock()
         self._planning = asyncio.Lock()
         self._closed = False
@@ -288,6 +293,46 @@ class ChatSession:
             return await asyncio.to_thread(adapter_uses, chat.adapters)
         return self.generation_options(chat).adapters
 
+    @property
+    def documents(self) -> DocumentLibrary:
+        """The collections of documents that chats use."""
+        if self._documents is None:
+            from edgechat.documents.library import DocumentLibrary
+
+            self._documents = DocumentLibrary()
+        return self._documents
+
+    def chosen_documents(self, chat: ChatSettings) -> tuple[str, ...]:
+        """Return the collections of a chat: what the command line says, else the chat's settings."""
+        return chat.documents if self.options.documents is None else self.options.documents
+
+    async def passages(
+        self,
+        conversation: Conversation,
+        question: str,
+        on_progress: Callable[[Progress], None] = lambda _progress: None,
+    ) -> list[Attachment]:
+        """Return what is sent with a question from the documents of a chat, once these are up to date.
+
+        on_progress: is called on another thread. Raises EdgechatError.
+        """
+        names = self.chosen_documents(conversation.settings)
+        if not names:
+            return []
+        from edgechat.chat.attachments.documents import attached_passage, room_for, sources_in
+
+        engine = await self.engine()
+        assert self.plan is not None
+        await self.documents.refresh(names, on_progress)
+        left_out = set(map(id, conversation.left_out()))
+        sent = [turn for turn in conversation.turns if id(turn) not in left_out]
+        context = engine.model.context if engine.model is not None else self.plan.context
+        room = room_for(self.plan, context, sent, question, self.options.max_tokens)
+        found = await self.documents.find(
+            names, question, room, sources_in(sent), sources_in(conversation.turns)
+        )
+        return [attached_passage(one) for one in found]
+
     async def answer(
         self,
         conversation: Conversation,
@@ -376,6 +421,8 @@ class ChatSession:
         """Save the KV states, end the worker and close the store, for good."""
         self._closed = True
         await self.tools.close()
+        if self._documents is not None:
+            await self._documents.close()
         try:
             await self.close_engine()
         finally:

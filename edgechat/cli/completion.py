@@ -57,6 +57,13 @@ def _local_models() -> Iterator[tuple[str, str]]:
         yield model.name, f"{mebibytes(model.size)}, {model.place.value}"
 
 
+def _documents() -> Iterator[tuple[str, str]]:
+    from edgechat.documents import registry
+
+    for name in registry.names():
+        yield name, "documents"
+
+
 def _files() -> Iterator[tuple[str, str]]:
     for name in sorted(os.listdir()):
         if name.endswith(".gguf"):
@@ -132,6 +139,7 @@ def _remote_models() -> Iterator[tuple[str, str]]:
 
 local_models = _completer(_local_models, _files, _remote_models)
 remotes = _completer(_remotes)
+documents = _completer(_documents)
 tool_servers = _completer(_tool_servers)
 agents = _completer(_agents)
 catalogue_models = _completer(_catalogue)

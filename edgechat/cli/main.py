@@ -21,6 +21,7 @@ from edgechat.base.text import printable
 from edgechat.cli import completion
 from edgechat.cli.declarations import (
     chat_commands,
+    document_commands,
     machine_commands,
     model_commands,
     remote_commands,
@@ -177,6 +178,7 @@ machine_commands.add_to(app)
 model_commands.add_to(app)
 tool_commands.add_to(app)
 remote_commands.add_to(app)
+document_commands.add_to(app)
 
 
 def run_cli() -> int:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from edgechat.base.errors import EdgechatError
-from edgechat.base.text import by_drafts, printable
+from edgechat.base.text import by_drafts, flat, one_line, printable
 from edgechat.chat.messages import not_sent
-from edgechat.chat.records import Figures, ToolUse
+from edgechat.chat.records import Attachment, Figures, ToolUse
 from edgechat.chat.reply.calls import UseChanged
 from edgechat.chat.reply.reply_loop import ReplyEvent
 from edgechat.chat.reply.showing import OUTCOMES, arguments_in_a_line, name_of
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import note, print_json
+from edgechat.documents.citations import citations_in, quotations_in
 from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, ModelInfo, Prefill, ToolCallBegun
 from edgechat.planner.plan import LoadPlan, as_json
 
@@ -41,6 +43,8 @@ class AnswerPrinter:
         self._finished: Finished | None = None
         self._figures: Figures | None = None
         self._uses: dict[str, ToolUse] = {}
+        self.passages: Sequence[Attachment] = ()
+        """Those of documents that the conversation has, of which the answer may cite some."""
 
     def take(self, event: ReplyEvent) -> None:
         """Print an event."""
@@ -103,8 +107,17 @@ class AnswerPrinter:
             print_json(self._object(plan, model, chat, error))
             return
         self._finish_text(error)
+        self._print_sources()
         if self._finished is not None:
             self._print_timings(self._finished, plan.context)
+
+    def _print_sources(self) -> None:
+        """Print the passages that the answer cites, and quotations that are in none."""
+        for passage in cited(self._text, self.passages):
+            print(flat(passage.name), file=sys.stderr)
+        for quotation in quotations_in(self._text, [passage.text for passage in self.passages]):
+            if self.passages and not quotation.is_there:
+                note(f"not in the documents: “{one_line(quotation.text, 100)}”")
 
     def _finish_text(self, error: EdgechatError | None) -> None:
         if self._text and not self._text.endswith("\n"):
@@ -147,6 +160,11 @@ class AnswerPrinter:
         return {
             "text": self._text,
             "thinking": self._thinking or None,
+            "sources": [
+                {"name": one.name} | msgspec.structs.asdict(one.source)
+                for one in cited(self._text, self.passages)
+                if one.source is not None
+            ],
             "calls": [_call(use) for use in self._uses.values()],
             "finish_reason": finished.reason if finished else None,
             "error": msgspec.to_builtins(ErrorInfo.of(error)) if error else None,
@@ -156,6 +174,13 @@ class AnswerPrinter:
             "plan": as_json(plan),
             "speculation": drafts,
         }
+
+
+def cited(text: str, passages: Sequence[Attachment]) -> list[Attachment]:
+    """Return those of some passages that an answer cites, in the order of the passages."""
+    numbers = {one.source.number for one in passages if one.source is not None}
+    named = {number for citation in citations_in(text, numbers) for number in citation.numbers}
+    return [one for one in passages if one.source is not None and one.source.number in named]
 
 
 def _call(use: ToolUse) -> dict[str, Any]:

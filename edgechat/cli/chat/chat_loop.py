@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from edgechat.base.errors import (
     AttachmentError,
@@ -41,6 +42,9 @@ from edgechat.engine.types import ModelInfo
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.settings import Backend, RuntimeQuant, Settings
 from edgechat.tools.consent import Answer, Question
+
+if TYPE_CHECKING:
+    from edgechat.documents.indexing import Progress
 
 _PROMPT = ">>> "
 _STOP_SECONDS = 5.0
@@ -323,6 +327,9 @@ class ChatLoop:
             with hinting_at_no_store(self.options.choice):
                 if prompt is not None:
                     self.background.run(self._ask(prompt))
+                printer.passages = [
+                    file for turn in self.conversation.turns for file in turn.attachments if file.source
+                ]
                 self._wait_for(printer, is_only=is_only)
         except EdgechatError as error:
             printer.end(self.engine.plan, model, self.conversation.state_id, error)
@@ -341,13 +348,25 @@ class ChatLoop:
 
     async def _ask(self, prompt: str) -> None:
         before = self.conversation.n_messages
-        await self.conversation.ask(prompt, self.attachments, self.images)
+        passages = await self._passages(prompt)
+        await self.conversation.ask(prompt, [*passages, *self.attachments], self.images)
         self.attachments, self.images = [], []
         more = self.conversation.n_messages - before - 1
         if more > 0:
             self._note(
                 f"another edgechat has continued this conversation in the meantime: {counted(more)} more."
             )
+
+    async def _passages(self, prompt: str) -> list[Attachment]:
+        """Return what helps to answer from the documents of the conversation."""
+
+        def show(progress: Progress) -> None:
+            self.status.show(f"reading {progress.done:,} of {progress.total:,} documents: {progress.name}")
+
+        try:
+            return await self.session.passages(self.conversation, prompt, show)
+        finally:
+            self.status.clear()
 
     def _wait_for(self, printer: AnswerPrinter, *, is_only: bool) -> None:
         """Wait for the answer. In a conversation, Ctrl+C stops it; otherwise, Ctrl+C ends the program."""

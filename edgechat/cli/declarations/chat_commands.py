@@ -149,6 +149,15 @@ def run(
             "terminal, no others are called.",
         ),
     ] = None,
+    docs: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Answer from these documents, with citations; can be repeated. `edgechat docs list` lists "
+            "them.",
+            autocompletion=completion.documents,
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="In a terminal too, print Markdown as the model writes it.")
@@ -203,6 +212,7 @@ def run(
             think=think,
             overflow=overflow,
             adapters=adapters_of(lora),
+            documents=None if docs is None else tuple(map(as_text, docs)),
         ),
         context=ctx,
         choice=ConversationChoice(last=last, chat=None if chat is None else as_text(chat), keep=not no_store),

@@ -1,0 +1,45 @@
+"""What is attached to a question from the documents of a chat: how much, and what the model is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgechat.chat.records import Attachment, Turn
+from edgechat.documents.library import Given, Room
+from edgechat.documents.source import PassageSource
+from edgechat.planner.plan import LoadPlan
+
+LETTERS_PER_TOKEN = 3.0
+"""Of documents; less than most texts have, so that they fit."""
+_ANSWER_TOKENS = 1024
+_PASSAGES_SECONDS, _WHOLE_SECONDS = 15.0, 60.0
+"""Reading may take so long, as far as the speed is predicted; whole documents are read once."""
+_MOST_TOKENS = 6000
+"""Of passages: more of them confuse rather than help."""
+
+
+def attached_passage(given: Given) -> Attachment:
+    """Return a passage as an attachment."""
+    return Attachment(f"[{given.source.number}] {given.name}", given.text, given.source)
+
+
+def sources_in(turns: Sequence[Turn]) -> list[PassageSource]:
+    """Return the places of all passages in some turns."""
+    return [source for turn in turns for file in turn.attachments if (source := file.source) is not None]
+
+
+def room_for(plan: LoadPlan, context: int, turns: Sequence[Turn], question: str, answer: int | None) -> Room:
+    """Return how much of the documents can be given with a question.
+
+    context: cells. turns: those before the question. answer: the most tokens of the answer; None: any number.
+    """
+    usages = [turn.figures.usage for turn in turns if turn.figures is not None and turn.figures.usage]
+    used = usages[-1].prompt_tokens + usages[-1].completion_tokens if usages else context // 32
+    wanted = min(answer or _ANSWER_TOKENS, context // 4)
+    free = max(0, context - used - wanted - int(len(question) / LETTERS_PER_TOKEN) - 100)
+    tps = plan.predicted.prompt_tps if plan.predicted is not None else 0.0
+    passages, whole = free // 2, 2 * free // 3
+    if tps:
+        passages, whole = min(passages, int(tps * _PASSAGES_SECONDS)), min(whole, int(tps * _WHOLE_SECONDS))
+    passages = min(free, _MOST_TOKENS, max(passages, 400))  # so many even where that is slow
+    return Room(passages=int(passages * LETTERS_PER_TOKEN), whole=int(whole * LETTERS_PER_TOKEN))

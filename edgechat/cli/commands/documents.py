@@ -1,0 +1,180 @@
+"""`edgechat docs`: documents about which models can be asked. docs/documents.md says what --json prints."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from edgechat.base.errors import DocumentError
+from edgechat.base.text import flat, one_line, printable
+from edgechat.cli.output.layout import table
+from edgechat.cli.output.status import StatusLine
+from edgechat.cli.terminal_io import confirm, note, print_json
+from edgechat.documents import registry
+from edgechat.documents.collection import Collection
+from edgechat.documents.indexing import Progress, Update
+from edgechat.documents.library import DocumentLibrary, Given
+
+_MOST_TOLD = 10
+"""Files that are left out and named; of more, only the number is told."""
+
+
+def add(paths: Sequence[str], name: str | None) -> None:
+    """Add folders and files, and read them. Raises DocumentError."""
+    roots = [_root(path) for path in paths]
+    name = name or registry.name_for(roots[0])
+    is_new = name not in registry.names()
+    with closing(registry.create(name)) as collection:
+        _check_apart(collection, roots)
+        for root in roots:
+            collection.add_root(str(root))
+    _update([name])
+    with closing(registry.open_collection(name)) as collection:
+        counts = collection.counts()
+        if is_new and not counts.files:
+            note("there is nothing to read in it yet.")
+        print(flat(f"{name}: {_amount(collection)}."))
+    print(flat(f'To ask about it: edgechat run MODEL --docs {shlex.quote(name)} "QUESTION"'))
+
+
+def list_documents(*, json: bool) -> None:
+    """Print all collections. Raises DocumentError."""
+    rows = []
+    for name in registry.names():
+        with closing(registry.open_collection(name)) as collection:
+            rows.append((name, _amount(collection), collection.roots(), collection.counts()))
+    if json:
+        print_json(
+            [
+                {
+                    "name": name,
+                    "paths": roots,
+                    "files": counts.files,
+                    "passages": counts.passages,
+                    "letters": counts.letters,
+                }
+                for name, _, roots, counts in rows
+            ]
+        )
+    elif not rows:
+        print("There are no documents yet. To add some: edgechat docs add FOLDER")
+    else:
+        print(table([(flat(name), amount, flat(", ".join(roots))) for name, amount, roots, _ in rows]))
+
+
+def update(names: Sequence[str]) -> None:
+    """Read what has changed. Raises DocumentError."""
+    names = names or registry.names()
+    if not names:
+        print("There are no documents yet. To add some: edgechat docs add FOLDER")
+        return
+    for name, told in zip(names, _update(names), strict=True):
+        changes = [f"{told.read:,} read"] if told.read else []
+        changes += [f"{told.removed:,} gone"] if told.removed else []
+        print(flat(f"{name}: {', '.join(changes) or 'nothing has changed'}."))
+
+
+def search(name: str, question: str, limit: int, *, json: bool) -> None:
+    """Print passages for a question. Raises DocumentError."""
+    found = asyncio.run(_found(name, question, limit))
+    if json:
+        print_json(
+            [
+                {
+                    "name": one.name,
+                    "path": one.source.path,
+                    "place": one.source.place,
+                    "start": one.source.start,
+                    "end": one.source.end,
+                    "text": one.text,
+                }
+                for one in found
+            ]
+        )
+    elif not found:
+        print("Nothing in these documents has a word of this.")
+    for one in () if json else found:
+        print(flat(one.name))
+        print("\n".join(f"    {line}" for line in printable(one.text).splitlines()), end="\n\n")
+
+
+def remove(name: str, paths: Sequence[str], *, yes: bool) -> None:
+    """Forget a collection, or some of its folders and files, after asking. Raises DocumentError."""
+    with closing(registry.open_collection(name)) as collection:
+        known, amount = collection.roots(), _amount(collection)
+        chosen = [str(Path(path).expanduser().absolute()) for path in paths]
+        for path in chosen:
+            if path not in known:
+                hint = "There are: " + ", ".join(map(one_line, known))
+                raise DocumentError(f"{one_line(path)} is no part of {name}.", hint=hint)
+        print(flat(f"{name}  {', '.join(chosen) or amount}"))
+        if not yes:
+            confirm("Forget it?", "Nothing was removed", "Add --yes to forget it.")
+        for path in chosen:
+            collection.remove_root(path)
+    if not chosen:
+        registry.remove(name)
+    print(flat(f"Forgot {', '.join(chosen) or name}. The files themselves are still there."))
+
+
+async def _found(name: str, question: str, limit: int) -> list[Given]:
+    library = DocumentLibrary()
+    try:
+        await library.refresh([name])
+        return await library.best(name, question, limit)
+    finally:
+        await library.close()
+
+
+def _update(names: Sequence[str]) -> list[Update]:
+    """Bring collections up to date, and say what is left out of them."""
+
+    async def work(status: StatusLine) -> list[Update]:
+        library = DocumentLibrary()
+
+        def show(progress: Progress) -> None:
+            status.show(f"reading {progress.done:,} of {progress.total:,}: {progress.name}")
+
+        try:
+            return await library.refresh(names, show)
+        finally:
+            await library.close()
+
+    with StatusLine(sys.stderr) as status:
+        updates = asyncio.run(work(status))
+    for told in updates:
+        for file in told.left_out[:_MOST_TOLD]:
+            note(f"{file.name}: {file.note}.")
+        if (more := len(told.left_out) - _MOST_TOLD) > 0:
+            note(f"{more:,} more files are left out, or not whole.")
+        if not told.is_complete:
+            note("there are more files than edgechat looks at; some are not in it.")
+    return updates
+
+
+def _root(path: str) -> Path:
+    root = Path(path).expanduser().absolute()
+    if not root.exists():
+        raise DocumentError(f"No such file or folder: {one_line(path)}.", hint="Check the path.")
+    return root
+
+
+def _check_apart(collection: Collection, roots: Sequence[Path]) -> None:
+    """Refuse a folder in, or around, one that is in the collection: its files would be there twice."""
+    for known in map(Path, collection.roots()):
+        for root in roots:
+            if root != known and (root in known.parents or known in root.parents):
+                raise DocumentError(
+                    f"{one_line(str(root))} overlaps {one_line(str(known))}, which is in {collection.name}.",
+                    hint=f"Choose another name: edgechat docs add --name NAME {shlex.quote(str(root))}",
+                )
+
+
+def _amount(collection: Collection) -> str:
+    counts = collection.counts()
+    files = f"{counts.files:,} file{'s' * (counts.files != 1)}"
+    return f"{files}, {counts.passages:,} passages, {counts.letters:,} letters"

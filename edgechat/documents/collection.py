@@ -1,0 +1,371 @@
+"""A collection: its files, their passages and an index of all words, in one SQLite file.
+
+Each file is written in one transaction, so that whatever is killed, and whenever, a file is there whole or
+not at all. Belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from edgechat.base.errors import DocumentError
+from edgechat.base.text import flat, one_line
+from edgechat.documents.passages import Passage
+
+_VERSION = 1
+_BUSY_SECONDS = 10.0
+# The index has no text of its own (content = 'passages'), so the triggers tell it what leaves. Porter's rules
+# take English endings off, and do other languages little harm, as questions go through them, too.
+_SCHEMA = """
+CREATE TABLE roots (path TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE files (
+    id        INTEGER PRIMARY KEY,
+    root      TEXT NOT NULL REFERENCES roots (path) ON DELETE CASCADE,
+    path      TEXT NOT NULL,
+    size      INTEGER NOT NULL,
+    changed   INTEGER NOT NULL,
+    digest    TEXT NOT NULL,
+    unit      TEXT NOT NULL,
+    starts    TEXT NOT NULL,
+    letters   INTEGER NOT NULL,
+    note      TEXT NOT NULL,
+    UNIQUE (root, path)
+);
+CREATE TABLE passages (
+    id      INTEGER PRIMARY KEY,
+    file    INTEGER NOT NULL REFERENCES files (id) ON DELETE CASCADE,
+    section INTEGER NOT NULL,
+    start   INTEGER NOT NULL,
+    stop    INTEGER NOT NULL,
+    heading TEXT NOT NULL,
+    text    TEXT NOT NULL
+);
+CREATE INDEX passages_by_file ON passages (file, id);
+CREATE TABLE vectors (
+    passage INTEGER PRIMARY KEY REFERENCES passages (id) ON DELETE CASCADE,
+    model   TEXT NOT NULL,
+    vector  BLOB NOT NULL
+);
+CREATE VIRTUAL TABLE words USING fts5 (
+    heading, text, content = 'passages', content_rowid = 'id',
+    tokenize = 'porter unicode61 remove_diacritics 2'
+);
+CREATE TRIGGER passage_added AFTER INSERT ON passages BEGIN
+    INSERT INTO words (rowid, heading, text) VALUES (NEW.id, NEW.heading, NEW.text);
+END;
+CREATE TRIGGER passage_removed AFTER DELETE ON passages BEGIN
+    INSERT INTO words (words, rowid, heading, text) VALUES ('delete', OLD.id, OLD.heading, OLD.text);
+END;
+"""
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a collection."""
+
+    root: str
+    """The folder, or the file itself, that the user has added."""
+    path: str
+    """Relative to the root, with slashes; '' if it is the root."""
+    size: int
+    changed: int
+    """When it was changed last, as the system says (nanoseconds)."""
+    digest: str = ""
+    """SHA-256 of its bytes, hexadecimal; '' if it could not be read."""
+    unit: str = "line"
+    """How people name places in it: line, page, chapter, paragraph or row."""
+    starts: tuple[int, ...] = ()
+    """Of each page or chapter: the number of its first line."""
+    letters: int = 0
+    """Of its text."""
+    note: str = ""
+    """Why there is nothing of it, or not all, in the collection; '' if all is."""
+    id: int = 0
+
+    @property
+    def location(self) -> Path:
+        """Where it is on the disk."""
+        return Path(self.root, self.path) if self.path else Path(self.root)
+
+    @property
+    def name(self) -> str:
+        """What people call it: the path below the folder that was added, with that folder's name."""
+        return flat("/".join(filter(None, (Path(self.root).name, self.path))))
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A passage of a collection."""
+
+    id: int
+    file: File
+    section: int
+    start: int
+    end: int
+    heading: str
+    text: str
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is in a collection."""
+
+    files: int
+    """With text."""
+    passages: int
+    letters: int
+    embedded: int
+    """Passages with a vector."""
+
+
+_FILE = "f.root, f.path, f.size, f.changed, f.digest, f.unit, f.starts, f.letters, f.note, f.id"
+_N_FILE = 10
+_PASSAGE = f"{_FILE}, p.id, p.section, p.start, p.stop, p.heading, p.text"
+
+
+class Collection:
+    """The file of a collection, opened. Its methods raise DocumentError where the file cannot be used."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        """Open it, or create it; see `edgechat.documents.registry` for where collections are."""
+        self.name = name
+        self.path = path
+        with self._translated():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # only its owner can read it
+            self._db = sqlite3.connect(
+                path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS
+            )
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = NORMAL")  # what a power cut takes is read again
+            self._db.execute("PRAGMA foreign_keys = ON")
+            self._create()
+
+    def _create(self) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            with self.transaction():
+                if self._db.execute("PRAGMA user_version").fetchone() == (0,):
+                    for statement in _statements(_SCHEMA):
+                        self._db.execute(statement)
+                    self._db.execute(f"PRAGMA user_version = {_VERSION}")
+        elif version != _VERSION:
+            self._db.close()
+            raise DocumentError(
+                f"The documents {self.name} were indexed by a newer edgechat.", hint="Update edgechat."
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All that is changed inside is written at once, or not at all."""
+        with self._translated():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            what = one_line(str(error), 120)
+            raise DocumentError(
+                f"The documents {self.name} cannot be read: {what}.",
+                hint=f"To index them anew: edgechat docs rm {self.name}, then edgechat docs add …",
+            ) from error
+
+    # Files.
+
+    def roots(self) -> list[str]:
+        """Return what the user has added, folders and files, sorted."""
+        with self._translated():
+            return [path for (path,) in self._db.execute("SELECT path FROM roots ORDER BY path")]
+
+    def add_root(self, path: str) -> None:
+        """Add a folder or a file, by its absolute path; nothing is read yet."""
+        with self.transaction():
+            self._db.execute("INSERT OR IGNORE INTO roots VALUES (?)", (path,))
+
+    def remove_root(self, path: str) -> None:
+        """Remove a folder or a file, with its passages."""
+        with self.transaction():
+            self._db.execute("DELETE FROM roots WHERE path = ?", (path,))
+
+    def files(self) -> list[File]:
+        """Return all files, also those of which nothing could be read, by their names."""
+        with self._translated():
+            rows = self._db.execute(f"SELECT {_FILE} FROM files f ORDER BY f.root, f.path").fetchall()
+        return [_file(row) for row in rows]
+
+    def put(self, file: File, passages: Iterable[Passage] = ()) -> None:
+        """Write a file in place of its former state, with its passages."""
+        with self.transaction():
+            self._delete(file.root, file.path)
+            cursor = self._db.execute(
+                "INSERT INTO files (root, path, size, changed, digest, unit, starts, letters, note) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    file.root,
+                    file.path,
+                    file.size,
+                    file.changed,
+                    file.digest,
+                    file.unit,
+                    msgspec.json.encode(file.starts).decode(),
+                    file.letters,
+                    file.note,
+                ),
+            )
+            self._db.executemany(
+                "INSERT INTO passages (file, section, start, stop, heading, text) VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    (cursor.lastrowid, one.section, one.start, one.end, one.heading, one.text)
+                    for one in passages
+                ),
+            )
+
+    def touch(self, file: File) -> None:
+        """Note the size and time of a file whose content is the same."""
+        with self.transaction():
+            self._db.execute(
+                "UPDATE files SET size = ?, changed = ? WHERE root = ? AND path = ?",
+                (file.size, file.changed, file.root, file.path),
+            )
+
+    def remove(self, files: Iterable[File]) -> None:
+        """Remove files, with their passages."""
+        with self.transaction():
+            for file in files:
+                self._delete(file.root, file.path)
+
+    def _delete(self, root: str, path: str) -> None:
+        self._db.execute("DELETE FROM files WHERE root = ? AND path = ?", (root, path))
+
+    def counts(self) -> Counts:
+        """Return how much is in it."""
+        with self._translated():
+            files, letters = self._db.execute(
+                "SELECT count(*), coalesce(sum(letters), 0) FROM files WHERE letters > 0"
+            ).fetchone()
+            (embedded,) = self._db.execute("SELECT count(*) FROM vectors").fetchone()
+        return Counts(files=files, passages=self.n_passages(), letters=letters, embedded=embedded)
+
+    # Passages.
+
+    def n_passages(self) -> int:
+        """Return how many there are."""
+        with self._translated():
+            return int(self._db.execute("SELECT count(*) FROM passages").fetchone()[0])
+
+    def passages(self, ids: Sequence[int]) -> list[Found]:
+        """Return passages by their ids, in that order; those that are gone are left out."""
+        with self._translated():
+            rows = self._db.execute(
+                f"SELECT {_PASSAGE} FROM passages p JOIN files f ON f.id = p.file "
+                "WHERE p.id IN (SELECT value FROM json_each(?))",
+                (msgspec.json.encode(ids).decode(),),
+            ).fetchall()
+        by_id = {one.id: one for one in map(_found, rows)}
+        return [by_id[one] for one in ids if one in by_id]
+
+    def section(self, found: Found) -> list[Found]:
+        """Return all passages of a passage's section, in order."""
+        return self._in_file(found.file.id, "AND p.section = ?", found.section)
+
+    def document(self, file: File) -> list[Found]:
+        """Return all passages of a file, in order."""
+        return self._in_file(file.id)
+
+    def _in_file(self, file: int, more: str = "", *values: object) -> list[Found]:
+        with self._translated():
+            rows = self._db.execute(
+                f"SELECT {_PASSAGE} FROM passages p JOIN files f ON f.id = p.file "
+                f"WHERE p.file = ? {more} ORDER BY p.id",
+                (file, *values),
+            ).fetchall()
+        return [_found(row) for row in rows]
+
+    def by_words(self, match: str, limit: int) -> list[int]:
+        """Return the ids of the best passages by BM25 for an FTS5 expression, the best first."""
+        with self._translated():
+            rows = self._db.execute(
+                "SELECT rowid FROM words WHERE words MATCH ? ORDER BY bm25(words, 2.0, 1.0) LIMIT ?",
+                (match, limit),
+            )
+            return [number for (number,) in rows]
+
+    def count_up_to(self, match: str, most: int) -> int:
+        """Return how many passages match an FTS5 expression, at most `most`."""
+        with self._translated():
+            (count,) = self._db.execute(
+                "SELECT count(*) FROM (SELECT rowid FROM words WHERE words MATCH ? LIMIT ?)", (match, most)
+            ).fetchone()
+        return int(count)
+
+    # Vectors.
+
+    def without_vector(self, model: str, limit: int) -> list[tuple[int, str]]:
+        """Return ids and texts of passages that have no vector of a model; headings begin the texts."""
+        with self._translated():
+            rows = self._db.execute(
+                "SELECT p.id, p.heading, p.text FROM passages p LEFT JOIN vectors v "
+                "ON v.passage = p.id AND v.model = ? WHERE v.passage IS NULL ORDER BY p.id LIMIT ?",
+                (model, limit),
+            ).fetchall()
+        return [(number, f"{heading}\n{text}" if heading else text) for number, heading, text in rows]
+
+    def put_vectors(self, model: str, vectors: Iterable[tuple[int, bytes]]) -> None:
+        """Write the vectors of passages by their ids; for those that are gone meanwhile, nothing."""
+        with self.transaction():
+            self._db.executemany(
+                "INSERT OR REPLACE INTO vectors (passage, model, vector) "
+                "SELECT id, ?, ? FROM passages WHERE id = ?",
+                ((model, vector, number) for number, vector in vectors),
+            )
+
+    def vectors(self, model: str) -> tuple[list[int], bytes]:
+        """Return the ids of all passages with a vector of a model, and the vectors one after the other."""
+        with self._translated():
+            rows = self._db.execute(
+                "SELECT passage, vector FROM vectors WHERE model = ? ORDER BY passage", (model,)
+            ).fetchall()
+        return [number for number, _ in rows], b"".join(vector for _, vector in rows)
+
+    def change(self) -> int:
+        """Return a number that differs after each change of the file, by whichever program."""
+        with self._translated():
+            (version,) = self._db.execute("PRAGMA data_version").fetchone()
+        return int(version) * 2**32 + self._db.total_changes
+
+
+def _statements(script: str) -> Iterator[str]:
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _file(row: Sequence[object]) -> File:
+    names = File.__struct_fields__[:_N_FILE]
+    values = dict(zip(names, row[:_N_FILE], strict=True))
+    values["starts"] = tuple(msgspec.json.decode(str(values["starts"]), type=tuple[int, ...]))
+    return msgspec.convert(values, File)
+
+
+def _found(row: Sequence[object]) -> Found:
+    number, section, start, end, heading, text = row[_N_FILE:]
+    values = {"id": number, "section": section, "start": start, "end": end, "heading": heading, "text": text}
+    return msgspec.convert(values | {"file": _file(row)}, Found)

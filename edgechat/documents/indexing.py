@@ -1,0 +1,161 @@
+"""Bringing a collection up to date with the disk: what is new or changed is read, what is gone removed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from edgechat.base import paths
+from edgechat.base.errors import DocumentError
+from edgechat.base.folders import walk
+from edgechat.base.text import is_text
+from edgechat.documents.collection import Collection, File
+from edgechat.documents.passages import passages_of
+from edgechat.documents.reading.kinds import is_secret, kind_of
+from edgechat.documents.reading.reader import MAX_FILE_BYTES, DocumentReader
+
+MOST_FILES = 200_000
+_WALK_SECONDS = 120.0
+_SECRET = "left out: it may hold a secret"
+_GONE = "cannot be read any more"
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far an update is."""
+
+    done: int
+    """Files that have been looked at."""
+    total: int
+    name: str
+    """Of the file that is read now."""
+
+
+class Update(msgspec.Struct, kw_only=True):
+    """What an update has found. Names of files are as `File.name` has them."""
+
+    read: int = 0
+    """Files that were new or changed, and are in the collection now."""
+    removed: int = 0
+    unchanged: int = 0
+    left_out: list[File] = msgspec.field(default_factory=list)
+    """Documents that are not in the collection, or not whole; their `note` says why."""
+    is_complete: bool = True
+    """Whether all was looked at; False for folders with too many files."""
+    seconds: float = 0.0
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the collection is another one now."""
+        return bool(self.read or self.removed)
+
+
+def update(
+    collection: Collection,
+    on_progress: Callable[[Progress], None] = lambda _progress: None,
+    is_cancelled: Callable[[], bool] = lambda: False,
+) -> Update:
+    """Bring a collection up to date. Blocks; what is done stays done when it is cancelled, or killed.
+
+    A file is read if its time or size is another one, and taken if its content is, too. Raises DocumentError.
+    """
+    began, told = time.monotonic(), Update()
+    known = {(file.root, file.path): file for file in collection.files()}
+    found: list[File] = []
+    for root in collection.roots():
+        files, is_complete = _files_below(Path(root))
+        found += files
+        told.is_complete &= is_complete
+    here = {(file.root, file.path) for file in found}
+    # What a walk did not reach is not gone.
+    gone = [file for key, file in known.items() if key not in here] if told.is_complete else []
+    collection.remove(gone)
+    told.removed = sum(file.letters > 0 for file in gone)
+    with DocumentReader() as reader:
+        for number, file in enumerate(found):
+            if is_cancelled():
+                told.is_complete = False
+                break
+            before = known.get((file.root, file.path))
+            if before is not None and (before.size, before.changed) == (file.size, file.changed):
+                told.unchanged += 1
+                if before.note:
+                    told.left_out.append(before)
+                continue
+            on_progress(Progress(done=number, total=len(found), name=file.name))
+            if (after := _take(collection, reader, file, before)) is before:
+                told.unchanged += 1
+            elif after.letters:
+                told.read += 1
+            if after.note:
+                told.left_out.append(after)
+    on_progress(Progress(done=len(found), total=len(found), name=""))
+    told.seconds = time.monotonic() - began
+    return told
+
+
+def _take(collection: Collection, reader: DocumentReader, file: File, before: File | None) -> File:
+    """Read a file into the collection; return it, or `before` if its content is the same."""
+    if is_secret(file.location):
+        return _leave_out(collection, file, _SECRET)
+    try:
+        data = paths.read_bytes(file.location, MAX_FILE_BYTES)
+        digest = hashlib.sha256(data).hexdigest()
+        if before is not None and before.digest == digest:
+            collection.touch(file)
+            return before
+        file = msgspec.structs.replace(file, digest=digest)
+        extracted = reader.read(data, name=file.name)
+    except OSError as error:
+        return _leave_out(collection, file, f"cannot be read: {error.strerror}")
+    except DocumentError as error:
+        return _leave_out(collection, file, error.message.removeprefix(file.name).strip(" :."))
+    file = msgspec.structs.replace(
+        file,
+        unit=extracted.unit,
+        starts=extracted.starts,
+        letters=len(extracted.text),
+        note="is longer than what is read of a file: its end is not here" if extracted.is_cut else "",
+    )
+    is_code = kind_of(file.location) == "code"
+    collection.put(file, passages_of(extracted.text, is_code=is_code))
+    return file
+
+
+def _leave_out(collection: Collection, file: File, why: str) -> File:
+    file = msgspec.structs.replace(file, note=why)
+    collection.put(file)
+    return file
+
+
+def _files_below(root: Path) -> tuple[list[File], bool]:
+    """Return the documents in a folder and below it, or that one file, and whether these are all."""
+    try:
+        if not root.is_dir():
+            return list(_document(root, "")), True
+        contents = walk(root, most=MOST_FILES, seconds=_WALK_SECONDS)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            return [], True
+        return [], False
+    files = [
+        one for path in sorted(contents.paths) if not path.endswith("/") for one in _document(root, path)
+    ]
+    return files, contents.is_complete
+
+
+def _document(root: Path, path: str) -> Iterator[File]:
+    location = root / path if path else root
+    if not is_text(str(location)) or (kind_of(location) is None and not is_secret(location)):
+        return
+    try:
+        facts = os.stat(location)
+    except OSError:
+        return
+    if stat.S_ISREG(facts.st_mode):
+        yield File(root=str(root), path=path, size=facts.st_size, changed=facts.st_mtime_ns)

@@ -1,0 +1,94 @@
+"""From a question to the passages of collections that help to answer it.
+
+The words of the question are looked up by BM25, its meaning by vectors where an embedding model is there; the
+two lists are joined by reciprocal rank (Cormack, Clarke and Büttcher, SIGIR 2009).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from edgechat.documents.collection import Collection, Found
+
+_CANDIDATES = 40
+"""Of each list, which are joined."""
+_RANK = 60
+"""The constant of reciprocal ranks, as published."""
+_WORD = re.compile(r"\w+")
+_MOST_WORDS = 32
+_COMMON = 0.2
+"""A word in more than this share of the passages says nothing about one, unless all words are such."""
+_SECTION_LETTERS = 3000
+
+
+class Ranked(msgspec.Struct, frozen=True, kw_only=True):
+    """A passage, and by which list it was found."""
+
+    collection: str
+    found: Found
+    score: float
+
+
+def search(
+    collections: Sequence[Collection],
+    question: str,
+    limit: int,
+    *,
+    nearest: Sequence[list[int]] = (),
+) -> list[Ranked]:
+    """Return the best passages for a question, the best first.
+
+    nearest: for each collection, the ids of the passages nearest to its meaning, the nearest first.
+    """
+    ranked: list[Ranked] = []
+    for number, collection in enumerate(collections):
+        lists = [collection.by_words(match, _CANDIDATES)] if (match := _match(collection, question)) else []
+        lists += [nearest[number][:_CANDIDATES]] if number < len(nearest) else []
+        scores = joined(lists)
+        best = sorted(scores, key=lambda one: -scores[one])[:limit]
+        ranked += [
+            Ranked(collection=collection.name, found=found, score=scores[found.id])
+            for found in collection.passages(best)
+        ]
+    return sorted(ranked, key=lambda one: -one.score)[:limit]
+
+
+def joined(lists: Sequence[Sequence[int]]) -> dict[int, float]:
+    """Return the reciprocal rank of everything in some ranked lists."""
+    scores: dict[int, float] = {}
+    for ranks in lists:
+        for rank, one in enumerate(ranks, 1):
+            scores[one] = scores.get(one, 0.0) + 1 / (_RANK + rank)
+    return scores
+
+
+def _match(collection: Collection, question: str) -> str:
+    """Return the FTS5 expression for those words of a question that tell passages apart; '' for none."""
+    words = list(dict.fromkeys(word.casefold() for word in _WORD.findall(question)))[:_MOST_WORDS]
+    most = int(_COMMON * collection.n_passages()) + 10
+    counts = {word: collection.count_up_to(f'"{word}"', most + 1) for word in words}
+    there = [word for word in words if counts[word]]
+    rare = [word for word in there if counts[word] <= most]
+    return " OR ".join(f'"{word}"' for word in rare or there)
+
+
+def widened(collections: Sequence[Collection], ranked: Sequence[Ranked]) -> list[tuple[str, list[Found]]]:
+    """Return what to give a model for some passages, the best first: whole sections rather than pieces.
+
+    Each comes with the name of its collection. Of a section that is too long come those of its passages that
+    were found. Passages of one section come together, in the order of the document.
+    """
+    by_name = {one.name: one for one in collections}
+    groups: dict[tuple[str, int, int], list[Found]] = {}
+    for one in ranked:
+        key = one.collection, one.found.file.id, one.found.section
+        if key not in groups:
+            whole = by_name[one.collection].section(one.found)
+            is_short = sum(len(part.text) for part in whole) <= _SECTION_LETTERS
+            groups[key] = whole if is_short else []
+        if all(part.id != one.found.id for part in groups[key]):
+            groups[key] = sorted([*groups[key], one.found], key=lambda part: part.id)
+    return [(name, parts) for (name, _, _), parts in groups.items()]
