@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from edgechat.documents.library import DocumentLibrary
 
 _TITLE_TOKENS = 32
+_MOST_EMBEDDED = 32
+"""Changed passages that are embedded before a question; `edgechat docs update` does so with all."""
 SAVE_SECONDS = 2.0
 """How long closing waits until KV states are saved; they can be computed again."""
 
@@ -297,10 +299,16 @@ class ChatSession:
     def documents(self) -> DocumentLibrary:
         """The collections of documents that chats use."""
         if self._documents is None:
+            from edgechat.documents.embedding import embedder_here
             from edgechat.documents.library import DocumentLibrary
 
-            self._documents = DocumentLibrary()
+            self._documents = DocumentLibrary(partial(embedder_here, self._loads))
+            self._documents.on_note = lambda note: self.on_note(note)
         return self._documents
+
+    def _loads(self) -> list[LoadPlan]:
+        """Return the plan of what is loaded, or may be at any moment."""
+        return [self._engine.plan] if self._engine is not None else []
 
     def chosen_documents(self, chat: ChatSettings) -> tuple[str, ...]:
         """Return the collections of a chat: what the command line says, else the chat's settings."""
@@ -324,6 +332,7 @@ class ChatSession:
         engine = await self.engine()
         assert self.plan is not None
         await self.documents.refresh(names, on_progress)
+        await self.documents.embed(names, most=_MOST_EMBEDDED)
         left_out = set(map(id, conversation.left_out()))
         sent = [turn for turn in conversation.turns if id(turn) not in left_out]
         context = engine.model.context if engine.model is not None else self.plan.context

@@ -11,20 +11,31 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from edgechat.base.errors import EdgechatError
 from edgechat.documents import registry, retrieval
 from edgechat.documents.collection import Collection, Found
 from edgechat.documents.indexing import Progress, Update, update
 from edgechat.documents.source import PassageSource, place_of
+from edgechat.documents.vectors import VectorIndex, packed
+
+if TYPE_CHECKING:
+    from edgechat.documents.embedding import Embedder
 
 T = TypeVar("T")
 
 FRESH_SECONDS = 10.0
 """A collection that was brought up to date so recently is not looked at again for a question."""
 _MOST_RANKED = 24
+_BATCH = 64
+"""Passages that are embedded between two writes."""
+
+Piece = tuple[str, list[Found], bool]
+"""The name of a collection, passages of one document, and whether they are all of it."""
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,13 +58,21 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 class DocumentLibrary:
     """The collections that a program uses. Belongs to one event loop; close it."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_embedder: Callable[[], Embedder | None] = lambda: None) -> None:
+        """make_embedder: is called once, on another thread; None: documents are searched by words alone."""
+        self._make_embedder = make_embedder
+        self._embedder: asyncio.Future[Embedder | None] | None = None
+        self._matrices: dict[str, tuple[int, VectorIndex]] = {}
+        self.on_note: Callable[[str], None] = lambda _note: None
+        """Called with messages for the user."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="documents")
         self._open: dict[str, Collection] = {}
         self._fresh: dict[str, float] = {}
 
     async def close(self) -> None:
-        """Close all collections, once what is being read is done."""
+        """Close all collections, once what is being read is done, and end the embedding model."""
+        if self._embedder is not None and (embedder := await self._embedder) is not None:
+            await embedder.close()
         await self._call(self._close)
         self._thread.shutdown(wait=False)
 
@@ -99,6 +118,70 @@ class DocumentLibrary:
             cancelled.set()
             raise
 
+    async def embedder(self) -> Embedder | None:
+        """Return the embedding model, not yet loaded; None if there is none. Raises EdgechatError."""
+        if self._embedder is None:
+            made = asyncio.ensure_future(asyncio.to_thread(self._make_embedder))
+            self._embedder = made
+        return await asyncio.shield(self._embedder)
+
+    async def embed(
+        self,
+        names: Sequence[str],
+        on_progress: Callable[[Progress], None] = lambda _progress: None,
+        *,
+        most: int = sys.maxsize,
+    ) -> int:
+        """Compute the vectors that passages lack, of at most `most` passages; return of how many.
+
+        0 without an embedding model. Cancelling it keeps what is computed. Raises EdgechatError.
+        """
+        embedder, done = await self.embedder(), 0
+        if embedder is None:
+            return 0
+        for name in names:
+            collection = await self._call(partial(self._collection, name))
+            total = (await self._call(collection.counts)).passages
+            while done < most:
+                work = partial(collection.without_vector, embedder.name, min(_BATCH, most - done))
+                if not (batch := await self._call(work)):
+                    break
+                vectors = packed(await embedder.passages([text for _, text in batch]))
+                size = len(vectors) // len(batch)
+                rows = [(one, vectors[at * size : (at + 1) * size]) for at, (one, _) in enumerate(batch)]
+                await self._call(partial(collection.put_vectors, embedder.name, rows))
+                done += len(batch)
+                on_progress(Progress(done=done, total=total, name=name))
+        return done
+
+    async def _nearest(self, names: Sequence[str], question: str) -> list[list[int]]:
+        """Return for each collection the ids of the passages nearest in meaning; nothing without a model."""
+        try:
+            return await self._nearest_of(names, question)
+        except EdgechatError as error:  # it may not fit beside the model that answers
+            self._embedder = asyncio.get_running_loop().create_future()
+            self._embedder.set_result(None)
+            self.on_note(f"Documents are searched by words alone. {error.message}")
+            return []
+
+    async def _nearest_of(self, names: Sequence[str], question: str) -> list[list[int]]:
+        embedder = await self.embedder()
+        if embedder is None:
+            return []
+        indexes = [await self._call(partial(self._matrix, name, embedder.name)) for name in names]
+        if not any(len(index) for index in indexes):
+            return []
+        query = await embedder.query(question)
+        return [await self._call(partial(index.nearest, query)) for index in indexes]
+
+    def _matrix(self, name: str, model: str) -> VectorIndex:
+        collection = self._collection(name)
+        change = collection.change()
+        known = self._matrices.get(name)
+        if known is None or known[0] != change:
+            known = self._matrices[name] = change, VectorIndex(*collection.vectors(model))
+        return known[1]
+
     async def find(
         self,
         names: Sequence[str],
@@ -112,43 +195,41 @@ class DocumentLibrary:
         given: what the model is sent anyway, from earlier in the conversation, which is not given again.
         numbered: whose numbers are taken. Raises DocumentError.
         """
+        names = list(dict.fromkeys(names))
         first = 1 + max((source.number for source in (*given, *numbered)), default=0)
-        return await self._call(lambda: self._find(names, question, room, given, first))
+        whole = await self._call(lambda: self._whole(names, room.whole))
+        if whole is not None:
+            return _numbered(whole, room.whole, given, first)
+        return _numbered(await self._passages(names, question, _MOST_RANKED), room.passages, given, first)
 
     async def best(self, name: str, question: str, limit: int) -> list[Given]:
         """Return so many of the best passages of a collection for a question. Raises DocumentError."""
+        return _numbered(await self._passages([name], question, limit), sys.maxsize, (), 1)
 
-        def work() -> list[Given]:
-            collections = [self._collection(name)]
-            ranked = retrieval.search(collections, question, limit)
-            pieces = [(name, parts, False) for name, parts in retrieval.widened(collections, ranked)]
-            return _numbered(pieces, sys.maxsize, (), 1)
+    async def _passages(self, names: Sequence[str], question: str, limit: int) -> list[Piece]:
+        nearest = await self._nearest(names, question)
+
+        def work() -> list[Piece]:
+            collections = [self._collection(name) for name in names]
+            ranked = retrieval.search(collections, question, limit, nearest=nearest)
+            return [(name, parts, False) for name, parts in retrieval.widened(collections, ranked)]
 
         return await self._call(work)
 
-    def _find(
-        self, names: Sequence[str], question: str, room: Room, given: Sequence[PassageSource], first: int
-    ) -> list[Given]:
-        collections = [self._collection(name) for name in dict.fromkeys(names)]
-        letters = sum(collection.counts().letters for collection in collections)
-        if letters <= room.whole:
-            pieces = [
-                (collection.name, parts, True)
-                for collection in collections
-                for file in collection.files()
-                if file.letters and (parts := collection.document(file))
-            ]
-            left = room.whole
-        else:
-            ranked = retrieval.search(collections, question, _MOST_RANKED)
-            pieces = [(name, parts, False) for name, parts in retrieval.widened(collections, ranked)]
-            left = room.passages
-        return _numbered(pieces, left, given, first)
+    def _whole(self, names: Sequence[str], room: int) -> list[Piece] | None:
+        """Return all documents, or None if they are longer than `room` letters together."""
+        collections = [self._collection(name) for name in names]
+        if sum(collection.counts().letters for collection in collections) > room:
+            return None
+        return [
+            (collection.name, parts, True)
+            for collection in collections
+            for file in collection.files()
+            if file.letters and (parts := collection.document(file))
+        ]
 
 
-def _numbered(
-    pieces: Sequence[tuple[str, list[Found], bool]], room: int, given: Sequence[PassageSource], first: int
-) -> list[Given]:
+def _numbered(pieces: Sequence[Piece], room: int, given: Sequence[PassageSource], first: int) -> list[Given]:
     """Return as many pieces as there is room for, without those that were given, numbered from `first`."""
     found: list[Given] = []
     known, number = list(given), first
@@ -162,7 +243,7 @@ def _numbered(
             digest=file.digest,
             start=start,
             end=end,
-            place="" if is_whole else place_of(file, start, end),
+            place="" if is_whole else place_of(file, start, end, parts[0].heading),
         )
         if len(text) > room or any(one.covers(source) for one in known):
             continue

@@ -47,11 +47,15 @@ class PassageSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             return True
 
 
-def place_of(file: File, start: int, end: int) -> str:
-    """Return a range of lines of a file's text for people, in the units that the file has."""
+def place_of(file: File, start: int, end: int, heading: str = "") -> str:
+    """Return a range of lines of a file's text for people, in the units that the file has.
+
+    heading: of the section; it says more where people see no lines.
+    """
+    if file.unit == "paragraph" and heading:
+        return f"“{heading}”"
+    unit = "row" if file.unit == "row" else "line"
     if file.unit in ("page", "chapter") and file.starts:
         start, end = (max(1, bisect_right(file.starts, line)) for line in (start, end))
         unit = file.unit
-    else:
-        unit = "line"
     return f"{unit} {start}" if start == end else f"{unit}s {start}{_RANGE}{end}"

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from edgechat.base.errors import DocumentError
@@ -16,6 +17,7 @@ from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import confirm, note, print_json
 from edgechat.documents import registry
 from edgechat.documents.collection import Collection
+from edgechat.documents.embedding import embedder_here
 from edgechat.documents.indexing import Progress, Update
 from edgechat.documents.library import DocumentLibrary, Given
 
@@ -122,7 +124,8 @@ def remove(name: str, paths: Sequence[str], *, yes: bool) -> None:
 
 
 async def _found(name: str, question: str, limit: int) -> list[Given]:
-    library = DocumentLibrary()
+    library = DocumentLibrary(embedder_here)
+    library.on_note = note
     try:
         await library.refresh([name])
         return await library.best(name, question, limit)
@@ -134,15 +137,17 @@ def _update(names: Sequence[str]) -> list[Update]:
     """Bring collections up to date, and say what is left out of them."""
 
     async def work(status: StatusLine) -> list[Update]:
-        library = DocumentLibrary()
+        library = DocumentLibrary(embedder_here)
 
-        def show(progress: Progress) -> None:
-            status.show(f"reading {progress.done:,} of {progress.total:,}: {progress.name}")
+        def show(verb: str, progress: Progress) -> None:
+            status.show(f"{verb} {progress.done:,} of {progress.total:,}: {progress.name}")
 
         try:
-            return await library.refresh(names, show)
+            updates = await library.refresh(names, partial(show, "reading"))
+            await library.embed(names, partial(show, "embedding"))
         finally:
             await library.close()
+        return updates
 
     with StatusLine(sys.stderr) as status:
         updates = asyncio.run(work(status))
