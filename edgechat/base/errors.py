@@ -128,6 +128,10 @@ class AttachmentError(EdgechatError):
     """A file cannot be attached to a question."""
 
 
+class DocumentError(EdgechatError):
+    """A file is no document, or its text cannot be read."""
+
+
 class CannotSee(EdgechatError):
     """A question has images, and the model that is to answer takes none."""
 
