@@ -124,7 +124,7 @@ $(NUMPY):
 $(PACKAGE)/.installed: pyproject.toml $(LOCK) $(LLAMA) $(if $(filter Linux,$(shell uname -s)),$(NUMPY))
 	$(PYTHON) -m venv --clear $(PACKAGE)/venv
 	$(PACKAGE)/venv/bin/pip install --quiet --disable-pip-version-check -c $(LOCK) \
-	    $(PACKAGE)/wheels/*.whl $$(ls $(PACKAGE)/numpy/*.whl 2>/dev/null) '.[package,server,tools]'
+	    $(PACKAGE)/wheels/*.whl $$(ls $(PACKAGE)/numpy/*.whl 2>/dev/null) '.[documents,package,server,tools]'
 	@touch $@
 
 $(VENV)/bin/python:
@@ -133,7 +133,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: pyproject.toml $(LOCK) packaging/binary/llama.cmake | $(VENV)/bin/python
 	@echo "Installing edgechat; llama.cpp is compiled for this machine, which takes some minutes the first time."
-	$(PIP) install --quiet -c $(LOCK) -e '.[server,tools]'
+	$(PIP) install --quiet -c $(LOCK) -e '.[documents,server,tools]'
 	@$(BIN)/python -c 'import llama_cpp.mtmd_cpp' 2>/dev/null || { $(PIP) cache remove llama_cpp_python >/dev/null 2>&1; \
 	    $(PIP) install --quiet -c $(LOCK) --no-deps --force-reinstall llama-cpp-python; }
 	@touch $@

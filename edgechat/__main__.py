@@ -17,6 +17,7 @@ ROLES = {
     "grammar": "edgechat.engine.reply.grammar_child",
     "image": "edgechat.base.images.decoding_child",
     "sound": "edgechat.native.multimodal.sound_child",
+    "document": "edgechat.documents.reading.child",
     "program": "edgechat.base.process.program",
     "mcp": "edgechat.tools.mcp.child",
     "page": "edgechat.tools.builtin.page_child",

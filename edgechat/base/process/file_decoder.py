@@ -98,15 +98,15 @@ class FileDecoder:
         for start in range(0, len(data), PART):
             self._ask(FilePart(data[start : start + PART]), name)
 
-    def _ask(self, question: msgspec.Struct, name: str) -> bytes:
-        """Return the child's answer. Raises `error` where there is none."""
+    def _ask(self, question: msgspec.Struct, name: str, *, seconds: float | None = None) -> bytes:
+        """Return the child's answer. Raises `error` where there is none. seconds: if less is left."""
         if self._child is not None and not self._child.alive:  # it died before this question
             self.close()
         try:
             if self._child is None:
                 self._child = Child(self.role)
             packed = msgspec.msgpack.encode(question)
-            return self._child.ask(packed, seconds=self._seconds, memory=self._memory)
+            return self._child.ask(packed, seconds=seconds or self._seconds, memory=self._memory)
         except ChildNeverReady as lost:
             self._child = None
             raise self.error(

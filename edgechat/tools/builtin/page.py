@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Annotated
 
 import msgspec
 
+from edgechat.base.network.html_text import decoded
 from edgechat.base.network.web import Fetched, NotFetched, PublicWeb
 from edgechat.base.process.ask import ChildFailed, ask
 from edgechat.base.text import one_line
@@ -16,7 +16,6 @@ from edgechat.tools.builtin.group import BuiltInGroup, BuiltInTool, ToolFailure
 _MOST_BYTES = 2 * 2**20
 _SECONDS, _READING_SECONDS = 20.0, 10.0
 _READABLE = ("text/", "application/json", "application/xml", "application/xhtml")
-_CHARSET = re.compile(r"charset=[\"']?([\w.:-]+)", re.IGNORECASE)
 
 
 class PageAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,11 +47,7 @@ def _text_of(found: Fetched) -> str:
         raise ToolFailure(f"{one_line(found.url)} is no text, but {one_line(kind, 80)}.")
     if b"\0" in found.data[:8192]:
         raise ToolFailure(f"{one_line(found.url)} is no text.")
-    charset = _CHARSET.search(kind) or _CHARSET.search(found.data[:2048].decode("latin-1"))
-    try:
-        text = found.data.decode(charset.group(1) if charset else "utf-8", "replace")
-    except LookupError:
-        text = found.data.decode("utf-8", "replace")
+    text = decoded(found.data, kind)
     if "html" in kind or (not kind and "<html" in text[:2048].lower()):
         text = _read(text, found.url)
     return f"{one_line(found.url)}\n\n{text}" + "\n[The page is longer.]" * found.cut

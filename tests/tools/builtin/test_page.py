@@ -39,17 +39,19 @@ async def fetch(body: bytes, kind: str, url: str = "https://example.org/") -> To
 
 def test_the_text_of_a_page() -> None:
     assert page_text(HTML).splitlines() == [
-        "A & B",
+        "# A & B",
         "",
-        "Heading",
+        "# Heading",
         "",
         "One two a link (https://example.org/x), none.",
         "",
         "- first",
         "- second",
         "",
-        "kept",
+        "```",
+        "  kept",
         "    so",
+        "```",
     ]
 
 

@@ -1,0 +1,154 @@
+"""The text of HTML, as Markdown: headings, lists and code keep their marks, rows of tables are tab-separated.
+
+Python's parser can be made to take hours, so callers run this in a child process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+_SLICE = 1 << 16
+"""Characters that are parsed at once."""
+_UNSEEN = frozenset(("script", "style", "noscript", "template", "svg", "iframe", "object"))
+_HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
+_LISTS = frozenset(("ul", "ol"))
+_PARAGRAPHS = frozenset(("p", "table", "section", "article", "header", "footer", "blockquote", "dl", "hr"))
+_LINES = frozenset(("div", "br", "li", "tr", "dt", "dd", "caption", "option"))
+_BLOCKS = _LINES | _LISTS | _PARAGRAPHS | {*_HEADINGS, "pre"}
+_DEEPEST = 8
+"""Lists in lists whose depth is shown."""
+_CHARSET = re.compile(r"(?:charset|encoding)=[\"']?([\w.:-]+)", re.IGNORECASE)
+_SPACES = re.compile(r"\s+")
+
+
+def decoded(data: bytes, content_type: str = "") -> str:
+    """Return a page's characters, by the charset of its content type, of its first bytes, or else UTF-8."""
+    for mark, charset in ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
+        if data.startswith(mark):
+            return data.decode(charset, "replace").removeprefix("\ufeff")
+    named = _CHARSET.search(content_type) or _CHARSET.search(data[:2048].decode("latin-1"))
+    try:
+        return data.decode(named.group(1) if named else "utf-8", "replace")
+    except (LookupError, ValueError):  # no such charset, or one that is not for text
+        return data.decode("utf-8", "replace")
+
+
+def html_text(html: str, *, with_title: bool = True, with_links: bool = False) -> Iterator[str]:
+    """Yield what a page says, in parts: its title as a heading, then its text.
+
+    with_links: and where they lead to.
+    """
+    reader = _HtmlReader(with_links=with_links)
+    for start in range(0, len(html), _SLICE):
+        reader.feed(html[start : start + _SLICE])
+        if start == 0 and with_title and (title := reader.title()):
+            yield f"# {title}\n\n"
+        yield reader.taken()
+    reader.close()
+    yield reader.taken()
+
+
+class _HtmlReader(HTMLParser):
+    def __init__(self, *, with_links: bool = False) -> None:
+        super().__init__(convert_charrefs=True)
+        self._with_links = with_links
+        self._parts: list[str] = []
+        self._title: list[str] = []
+        self._unseen, self._unseen_depth = "", 0
+        """The outermost element that is not shown, and how many of its kind are open."""
+        self._link = ""
+        self._in_title = self._in_pre = False
+        self._lists = self._cells = 0
+        self._breaks = 0
+        """Newlines that come before the next text."""
+        self._is_fresh = True
+        """Nothing has been written to this line, or only the mark that begins it."""
+
+    def title(self) -> str:
+        """Return the title so far, in one line."""
+        return " ".join("".join(self._title).split())
+
+    def taken(self) -> str:
+        """Return the text since it was last called."""
+        text = "".join(self._parts)
+        self._parts.clear()
+        return text
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._in_title = tag == "title" and not self._title
+        if self._unseen:
+            self._unseen_depth += tag == self._unseen
+        elif tag in _UNSEEN:
+            self._unseen, self._unseen_depth = tag, 1
+        elif tag in ("td", "th"):
+            self._begin_cell()
+        elif tag == "a" and self._with_links:
+            link = dict(attrs).get("href") or ""
+            self._link = link if link.startswith(("http://", "https://", "/")) and len(link) < 500 else ""
+        elif self._break(tag):
+            if tag in _HEADINGS:
+                self._begin_line(_HEADINGS[tag])
+            elif tag == "li":
+                self._begin_line("  " * (min(self._lists, _DEEPEST) - 1) + "- ")
+            elif tag == "pre":
+                self._begin_line("```\n")
+                self._in_pre = True
+            self._lists += tag in _LISTS
+            self._cells = 0 if tag == "tr" else self._cells
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_title = self._in_title and tag != "title"
+        if self._unseen:
+            self._unseen_depth -= tag == self._unseen
+            self._unseen = self._unseen if self._unseen_depth else ""
+        elif tag == "a" and self._link:
+            self._write(f" ({self._link})")
+            self._link = ""
+        elif tag == "pre" and self._in_pre:
+            self._in_pre = False
+            self._breaks = 1
+            self._write("```")
+            self._breaks = 2
+        else:
+            self._lists -= tag in _LISTS and self._lists > 0
+            self._break(tag)
+            self._cells = 0 if tag in ("tr", "table") else self._cells
+
+    def handle_data(self, data: str) -> None:
+        if self._in_title:
+            self._title.append(data)
+        elif not self._unseen:
+            if not self._in_pre:
+                data = _SPACES.sub(" ", data)
+                if self._breaks or self._is_fresh:
+                    data = data.lstrip(" ")
+            if data:
+                self._write(data)
+
+    def _break(self, tag: str) -> bool:
+        """End a line, or a paragraph; return whether this tag does."""
+        if tag not in _BLOCKS:
+            return False
+        is_inside = self._cells > 0 or (tag in _LISTS and self._lists > 0)
+        wanted = 1 if is_inside or tag in _LINES else 2
+        if not self._is_fresh:
+            self._breaks = max(self._breaks, wanted)
+        return True
+
+    def _begin_line(self, mark: str) -> None:
+        self._write(mark)
+        self._is_fresh = True
+
+    def _begin_cell(self) -> None:
+        if self._cells:
+            if self._parts:
+                self._parts[-1] = self._parts[-1].rstrip(" ")
+            self._breaks = 0
+            self._begin_line("\t")
+        self._cells += 1
+
+    def _write(self, text: str) -> None:
+        self._parts.append("\n" * self._breaks + text)
+        self._breaks, self._is_fresh = 0, False

@@ -1,0 +1,108 @@
+"""The child process that reads HTML, PDF, DOCX and EPUB; see `edgechat.documents.reading.reader`.
+
+A file of a few bytes can ask for hours or gigabytes, so what reads them runs in a process with limits on
+memory and time. Text goes back in parts: where the process ends amid a file, those before are kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import msgspec
+
+from edgechat.base.process import child, spawn
+from edgechat.base.process.file_decoder import FilePart, NotDecodable
+from edgechat.documents.reading.tidy import tidied
+
+TIME_LIMIT = 20.0
+"""Seconds for one file."""
+MEMORY_LIMIT = 2**30
+"""Bytes that the process may take."""
+PART_SECONDS = 2.0
+_PART_CHARS = 2**20
+
+ReadInChild = Literal["html", "pdf", "docx", "epub"]
+
+
+class ReadDocument(msgspec.Struct, frozen=True, tag=True):
+    """Return the first part of the text of the file that was sent."""
+
+    kind: ReadInChild
+
+
+class ReadOn(msgspec.Struct, frozen=True, tag=True):
+    """Return the next part."""
+
+
+class DocumentPart(msgspec.Struct, frozen=True):
+    """A part of the text, or what is wrong further on: `problem` goes on after the file's name."""
+
+    text: str
+    is_last: bool = True
+    problem: str = ""
+    hint: str = ""
+
+
+def main() -> None:
+    """Answer FilePart with nothing, ReadDocument and ReadOn with DocumentPart, until the parent is gone."""
+    pipes = spawn.adopt_pipe()
+    logging.disable()  # pypdf tells of every oddity
+    child.limit_memory(MEMORY_LIMIT)
+    child.serve(pipes, _DocumentReading().answer, seconds=int(TIME_LIMIT) + 5)
+
+
+class _DocumentReading:
+    """What has come of a file so far, then what is left of its text."""
+
+    def __init__(self) -> None:
+        self._file = bytearray()
+        self._pieces: Iterator[str] = iter(())
+
+    def answer(self, question: bytes) -> bytes:
+        """Return the answer to one message of the parent."""
+        match msgspec.msgpack.decode(question, type=FilePart | ReadDocument | ReadOn):
+            case FilePart(data):
+                self._pieces = iter(())
+                self._file += data
+                return b""
+            case ReadDocument(kind):
+                data, self._file = bytes(self._file), bytearray()
+                self._pieces = _pieces(kind, data)
+        return msgspec.msgpack.encode(self._part())
+
+    def _part(self) -> DocumentPart:
+        """Return what is read within PART_SECONDS. Whatever a library raises is a problem."""
+        end = time.monotonic() + PART_SECONDS
+        text: list[str] = []
+        size = 0
+        try:
+            for piece in self._pieces:
+                text.append(piece)
+                size += len(piece)
+                if size >= _PART_CHARS or time.monotonic() > end:
+                    return DocumentPart("".join(text), is_last=False)
+            return DocumentPart("".join(text))
+        except NotDecodable as error:
+            problem, hint = error.problem, error.hint
+        except MemoryError:
+            problem, hint = "takes too much memory to read", "Split it into several files."
+        except Exception as error:
+            reason = " ".join(str(error).split())[:120] or type(error).__name__
+            problem, hint = f"is damaged, or not complete ({reason})", "Save or download it again."
+        return DocumentPart("".join(text), problem=problem, hint=hint)
+
+
+def _pieces(kind: ReadInChild, data: bytes) -> Iterator[str]:
+    # Here, for they need what the parent does not.
+    from edgechat.documents.reading import office, pdf
+
+    readers: dict[ReadInChild, Callable[[bytes], Iterator[str]]] = {
+        "html": office.read_html,
+        "pdf": pdf.read_pdf,
+        "docx": office.read_docx,
+        "epub": office.read_epub,
+    }
+    return tidied(readers[kind](data))

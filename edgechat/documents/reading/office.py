@@ -1,0 +1,89 @@
+"""In the child process: the text of DOCX, which mammoth makes HTML of, and of EPUB, which is HTML."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import zipfile
+from collections.abc import Iterator
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+from edgechat.base.network.html_text import decoded, html_text
+from edgechat.base.process.file_decoder import NotDecodable
+from edgechat.documents.reading import archive
+from edgechat.documents.reading.tidy import PAGE
+
+_AGAIN = "Save or download it again."
+_LOCKS = ("META-INF/rights.xml", "META-INF/license.lcpl", "META-INF/sinf.xml")
+"""What archives of EPUBs have that only a shop's own program can read."""
+_STYLES = "p[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => p:fresh\n"
+"""What mammoth does not know by itself."""
+_CONTAINER = "META-INF/container.xml"
+
+
+def read_html(data: bytes) -> Iterator[str]:
+    """Yield the text of a page."""
+    return html_text(decoded(data))
+
+
+def read_docx(data: bytes) -> Iterator[str]:
+    """Yield the text of a Word document. Raises NotDecodable."""
+    try:
+        import mammoth
+    except ImportError:
+        raise NotDecodable(
+            "is a Word document, for which mammoth is not installed",
+            'Install what reads it: pip install "edgechat[documents]"',
+        ) from None
+    with archive.opened(data, "a Word document (.docx)") as found:
+        if not any(name.startswith("word/") for name in found.namelist()):
+            raise NotDecodable("is not a Word document (.docx)", _AGAIN)
+    html = mammoth.convert_to_html(io.BytesIO(data), convert_image=lambda _: [], style_map=_STYLES).value
+    yield from html_text(html, with_title=False)
+
+
+def read_epub(data: bytes) -> Iterator[str]:
+    """Yield PAGE and the text of each chapter, in the order of the spine. Raises NotDecodable."""
+    with archive.opened(data, "an EPUB") as book:
+        if not {*_LOCKS}.isdisjoint(book.namelist()):
+            raise NotDecodable("is locked by its shop (DRM)", "Get it without a lock, or as PDF.")
+        try:
+            chapters = _spine(book)
+        except (KeyError, zipfile.BadZipFile, ElementTree.ParseError) as error:
+            raise NotDecodable("is not an EPUB, or is damaged", _AGAIN) from error
+        problem, has_text = "", False
+        for name in chapters:
+            try:
+                html = decoded(archive.part(book, name))
+            except (KeyError, zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+                problem = str(error)
+                continue
+            is_begun = False
+            for piece in html_text(html, with_title=False):
+                if not is_begun and piece.strip():  # covers have none
+                    is_begun = has_text = True
+                    yield PAGE
+                yield piece
+            yield "\n\n"
+        if problem and not has_text:
+            raise NotDecodable(f"is damaged, or not complete ({problem})", _AGAIN)
+
+
+def _spine(book: zipfile.ZipFile) -> list[str]:
+    """Return the names of the chapters in the archive, each once."""
+    root = _xml(book, _CONTAINER).find(".//{*}rootfile")
+    package = "" if root is None else root.get("full-path", "")
+    tree, folder = _xml(book, package), posixpath.dirname(package)
+    hrefs = {
+        item.get("id"): item.get("href", "")
+        for item in tree.iterfind(".//{*}manifest/{*}item")
+        if "html" in item.get("media-type", "")
+    }
+    chapters = [hrefs[ref] for item in tree.iterfind(".//{*}itemref") if (ref := item.get("idref")) in hrefs]
+    names = (posixpath.join(folder, unquote(href.partition("#")[0])) for href in chapters)
+    return list(dict.fromkeys(map(posixpath.normpath, names)))
+
+
+def _xml(book: zipfile.ZipFile, name: str) -> ElementTree.Element:
+    return ElementTree.fromstring(archive.part(book, name))
