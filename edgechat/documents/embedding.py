@@ -15,10 +15,10 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 from edgechat import settings
 from edgechat.base.errors import EngineClosed, ModelFileError
-from edgechat.documents.vectors import Vectors
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.models.catalogue import EmbeddingPrefixes
 from edgechat.models.local.fingerprint import fingerprint_of
@@ -26,6 +26,9 @@ from edgechat.models.local.inventory import LocalModel
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.ranking.embedders import EMBEDDING, installed_embedder, prefixes_of
+
+if TYPE_CHECKING:
+    from edgechat.documents.vectors import Vectors
 
 _TEXTS, _CHARACTERS = 256, 1 << 20
 """Of one request, which has one answer."""

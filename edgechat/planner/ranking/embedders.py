@@ -16,6 +16,7 @@ from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.listing import glances
 from edgechat.planner.machine import Machine, current_profile
+from edgechat.planner.placement.embedding import check
 from edgechat.planner.placement.residents import beside
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import plan_variant
@@ -54,7 +55,15 @@ def installed_embedder(named: str | None = None) -> LocalModel | None:
     `embedding_model` in settings.toml says instead. Raises ModelNotFound or ModelFileError for that.
     """
     if named is not None:
-        return min(find_models(named), key=_place)
+        model = min(find_models(named), key=_place)
+        header = read_model(model.path)
+        if not header.makes_embeddings:
+            raise ModelFileError(
+                f"{model.name} produces no embeddings, but settings.toml names it as embedding_model.",
+                hint="Name an embedding model there, or none.",
+            )
+        check(model.name, header, may_embed=True)
+        return model
     return next(_embedders(inventory().models), None)
 
 
