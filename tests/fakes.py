@@ -196,6 +196,7 @@ class FakeEngine:
         texts: tuple[str | tuple[int, ...], ...],
         on_progress: Callable[[float], None] | None = None,
         *,
+        cut: bool = False,
         may_load: bool = True,
     ) -> Embedded | None:
         raise cannot_embed(self.plan.model_name)

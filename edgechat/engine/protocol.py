@@ -65,10 +65,12 @@ class Engine(Protocol):
         texts: tuple[str | tuple[int, ...], ...],
         on_progress: Callable[[float], None] | None = None,
         *,
+        cut: bool = False,
         may_load: bool = True,
     ) -> Embedded | None:
         """Return embeddings of texts, or of their tokens; None if it was cancelled.
 
+        cut: take what fits of texts that are too long, instead of raising PromptTooLong.
         Loads and raises as `stream` does; raises WrongKind, PromptTooLong and NotEmbeddable.
         """
         ...

@@ -229,6 +229,8 @@ class Embed(msgspec.Struct, frozen=True, tag=True):
 
     request_id: str
     texts: tuple[str | tuple[int, ...], ...]
+    cut: bool = False
+    """Take what fits of a text that is too long, instead of refusing it."""
 
 
 Translatable = str | tuple[int, ...] | ChatRequest

@@ -26,6 +26,15 @@ Thinking = Literal["none", "always", "default-on", "default-off"]
 """none: answers at once. always: thinks first. default-…: has a switch, with this default."""
 
 
+class EmbeddingPrefixes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a model's makers put before texts, so that their embeddings can be compared."""
+
+    query: Annotated[str, Meta(max_length=1000)] = ""
+    """Before what is searched for."""
+    passage: Annotated[str, Meta(max_length=1000)] = ""
+    """Before what is searched."""
+
+
 class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One model of the catalogue."""
 
@@ -64,6 +73,8 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Recommended by its makers, for the default of the thinking switch."""
     switched_sampling: SamplingDefaults | None = None
     """Recommended for the other position of the switch; None if it is the same."""
+    embedding: EmbeddingPrefixes | None = None
+    """Of a model that makes embeddings; None for others."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -161,6 +172,8 @@ def _table_of(entry: CatalogueEntry) -> dict[str, Any]:
     for name in ("sampling", "switched_sampling"):
         if name in fields:
             fields[name] = fields[name].given()
+    if entry.embedding is not None:
+        fields["embedding"] = msgspec.structs.asdict(entry.embedding)
     return fields
 
 
@@ -216,6 +229,8 @@ def _parse_entry(table: dict[str, Any], where: str) -> CatalogueEntry:
             raise SettingsError(
                 f"{where}: mlx says {repo!r} for {label!r}, which is not the name of a repository."
             )
+    if entry.embedding is not None and entry.quality is not None:
+        raise SettingsError(f"{where}: an embedding model cannot chat, so it has no quality.")
     if entry.draft is not None and entry.no_draft is not None:
         raise SettingsError(f"{where}: give either draft or no_draft, the reason why there is none.")
     return entry

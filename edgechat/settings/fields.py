@@ -197,6 +197,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             "load",
         ),
     ] = ()
+    embedding_model: Annotated[
+        _Name | None,
+        _about(
+            "The model with which documents are searched by meaning: a name shown by `edgechat list`, or the "
+            "path of a GGUF file.",
+            "Model",
+            "load",
+            unset="the first on this machine in the order of the catalogue; without one, by words alone",
+        ),
+    ] = None
     system: Annotated[
         _System | None, _about("The system prompt of new chats.", "Conversation", "new chat", unset="none")
     ] = None

@@ -47,6 +47,8 @@ def f16(name: str, arch: str, numbers: Numbers) -> ModelHeader:
     for key, value in numbers.items():
         if key not in NOT_METADATA:
             metadata[f"{arch}.{key}"] = _array(value) if isinstance(value, list) else value
+    if "token_types" in numbers:
+        metadata["tokenizer.ggml.token_type_count"] = numbers["token_types"]
     rows = table(arch, numbers)
     kinds = [GgmlType.F32 if plain(row) else GgmlType.F16 for row in rows]
     tensors = [tensor(*row, kind) for row, kind in zip(rows, kinds, strict=True)]

@@ -38,6 +38,22 @@ def _gemma3(
     return _dense(layers, embd, heads, kv, 256, ff, vocab, context, attention__sliding_window=w, tied=True)
 
 
+def _encoder(
+    layers: int, embd: int, heads: int, ff: int, vocab: int, context: int, pooling: int, **more: Any
+) -> Numbers:
+    """pooling: llama.cpp's number."""
+    return {
+        "block_count": layers,
+        "context_length": context,
+        "embedding_length": embd,
+        "feed_forward_length": ff,
+        "attention.head_count": heads,
+        "attention.causal": False,
+        "pooling_type": pooling,
+        "vocab_size": vocab,
+    } | {key.replace("__", "."): value for key, value in more.items()}
+
+
 def _gemma4(
     layers: int, embd: int, heads: int, kv: tuple[int, int], ff: int, context: int, w: int, **more: Any
 ) -> Numbers:
@@ -154,6 +170,30 @@ SHAPES: dict[str, tuple[str, Numbers]] = {
         _dense(24, 2880, 64, 8, 64, 2880, 201088, 131072, expert_count=32, expert_used_count=4)
         | {"expert_feed_forward_length": 2880, "attention.sliding_window": 128, "rope.freq_base": 150000.0},
     ),
+    "embeddinggemma": (
+        "gemma-embedding",
+        _gemma3(24, 768, 3, 1, 1152, 262144, 2048, 512)
+        | {"rope.freq_base_swa": 10000.0, "pooling_type": 1}
+        | {
+            "dense_2_feat_in": 768,
+            "dense_2_feat_out": 3072,
+            "dense_3_feat_in": 3072,
+            "dense_3_feat_out": 768,
+        },
+    ),
+    "qwen3-embedding-0.6b": (
+        "qwen3",
+        _dense(28, 1024, 16, 8, 128, 3072, 151669, 32768, tied=True, pooling_type=3),
+    ),
+    "bge-m3": (
+        "bert",
+        _encoder(24, 1024, 16, 4096, 250002, 8192, 2, attention__layer_norm_epsilon=1e-5, token_types=1),
+    ),
+    "nomic-embed-text-v1.5": (
+        "nomic-bert",
+        _encoder(12, 768, 12, 3072, 30522, 2048, 1, attention__layer_norm_epsilon=1e-12, token_types=2)
+        | {"rope.freq_base": 1000.0},
+    ),
 }
 
 PARAMETERS: dict[str, int] = {
@@ -197,4 +237,8 @@ PARAMETERS: dict[str, int] = {
     "qwen2.5-coder-7b": 7_615_616_512,
     "deepseek-r1-distill-qwen-7b": 7_615_616_512,
     "gpt-oss-20b": 20_914_757_184,
+    "embeddinggemma": 307_581_696,
+    "qwen3-embedding-0.6b": 595_776_512,
+    "bge-m3": 566_703_104,
+    "nomic-embed-text-v1.5": 136_727_040,
 }

@@ -11,14 +11,17 @@ from typing import Any
 Row = tuple[str, tuple[int, ...]]
 Numbers = dict[str, Any]
 
-NOT_METADATA = ("tied", "bias", "rope_freqs", "rope_factors", "alike")
+NOT_METADATA = ("tied", "bias", "rope_freqs", "rope_factors", "alike", "token_types")
 """Keys that only say which tensors there are."""
 
-_PLAIN = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight")
+_PLAIN = (
+    *("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight"),
+    *("position_embd.weight", "token_types.weight"),
+)
 
 
 def plain(row: Row) -> bool:
-    """Say whether a converter writes this tensor in F32: norms, biases, routers, convolutions."""
+    """Say whether a converter writes this tensor in F32: norms, biases, routers, convolutions, positions."""
     name, shape = row
     return (
         len(shape) == 1
@@ -28,10 +31,14 @@ def plain(row: Row) -> bool:
     )
 
 
+_BERTS = ("bert", "nomic-bert")
+
+
 def table(arch: str, numbers: Numbers) -> list[Row]:
     """Return all tensors of a model."""
-    rows = [*_ends(numbers)]
+    rows = [*(_bert_ends(arch, numbers) if arch in _BERTS else _ends(numbers))]
     block = {"phi3": _phi3, "gemma4": _gemma4, "qwen35": _qwen35, "qwen35moe": _qwen35, "gpt-oss": _gpt_oss}
+    block |= dict.fromkeys(_BERTS, _bert)
     for layer in range(numbers["block_count"]):
         rows += [
             (f"blk.{layer}.{name}", shape) for name, shape in block.get(arch, _block)(arch, numbers, layer)
@@ -57,19 +64,30 @@ def _ends(n: Numbers) -> Iterator[Row]:
         yield "per_layer_token_embd.weight", (width, v)
         yield "per_layer_model_proj.weight", (e, width)
         yield "per_layer_proj_norm.weight", (per_layer,)
+    if wide := n.get("dense_2_feat_out"):
+        yield from (("dense_2.weight", (e, wide)), ("dense_3.weight", (wide, e)))
+
+
+def _bert_ends(arch: str, n: Numbers) -> Iterator[Row]:
+    e = n["embedding_length"]
+    yield "token_embd.weight", (e, n["vocab_size"])
+    yield "token_types.weight", (e, n["token_types"])
+    if arch == "bert":
+        yield "position_embd.weight", (e, n["context_length"])
+    yield from _biased("token_embd_norm", (e,))
 
 
 def _block(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
-    """llama, smollm3, qwen2, qwen3, qwen3moe, gemma3."""
+    """llama, smollm3, qwen2, qwen3, qwen3moe, gemma3, gemma-embedding."""
     e, d = n["embedding_length"], n["attention.key_length"]
     q, kv = d * n["attention.head_count"], d * n["attention.head_count_kv"]
     yield "attn_norm.weight", (e,)
     yield from _projections(e, q, kv)
     if n.get("bias"):
         yield from (("attn_q.bias", (q,)), ("attn_k.bias", (kv,)), ("attn_v.bias", (kv,)))
-    if arch in ("qwen3", "qwen3moe", "gemma3"):
+    if arch in ("qwen3", "qwen3moe", "gemma3", "gemma-embedding"):
         yield from (("attn_q_norm.weight", (d,)), ("attn_k_norm.weight", (d,)))
-    if arch == "gemma3":
+    if arch in ("gemma3", "gemma-embedding"):
         yield from (("post_attention_norm.weight", (e,)), ("post_ffw_norm.weight", (e,)))
     yield "ffn_norm.weight", (e,)
     if arch == "qwen3moe":
@@ -184,3 +202,24 @@ def _gpt_oss(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
     yield from _experts(n)
     yield "ffn_gate_inp.bias", (x,)
     yield from (("ffn_gate_exps.bias", (f, x)), ("ffn_up_exps.bias", (f, x)), ("ffn_down_exps.bias", (e, x)))
+
+
+def _bert(arch: str, n: Numbers, layer: int) -> Iterator[Row]:
+    """Norms follow what they normalize. nomic-bert has a gate, one tensor for q, k and v, and no biases."""
+    e, f = n["embedding_length"], n["feed_forward_length"]
+    if arch == "nomic-bert":
+        yield "attn_qkv.weight", (e, 3 * e)
+        yield "attn_output.weight", (e, e)
+        yield from _feed_forward(e, f)
+    else:
+        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            yield from _biased(name, (e, e))
+        yield from _biased("ffn_up", (e, f))
+        yield from _biased("ffn_down", (f, e))
+    yield from _biased("attn_output_norm", (e,))
+    yield from _biased("layer_output_norm", (e,))
+
+
+def _biased(name: str, shape: tuple[int, ...]) -> Iterator[Row]:
+    yield f"{name}.weight", shape
+    yield f"{name}.bias", shape[-1:]

@@ -169,6 +169,8 @@ def test_sampling_follows_the_switch() -> None:
         ("quality = 7", "quality = 7"),
         ('quants = ["Q4_0"]', "quant = 'Q8_0' is not one of its quants"),
         ("context = 0", "context = 0"),
+        ("quality = 3\nembedding = {}", "an embedding model cannot chat"),
+        ('embedding = { document = "x" }', "unknown field `document`"),
     ],
 )
 def test_mistakes_in_what_the_planner_reads(tmp_path: Path, line: str, said: str) -> None:
@@ -203,6 +205,13 @@ def test_the_users_own_fields_win() -> None:
     assert changed.sampling.given() == {"temperature": 0.1}
     assert changed.aliases == before["qwen3-8b"].aliases
     assert all(found[name] is before[name] for name in found)
+
+
+def test_prefixes_stay_where_another_field_is_changed() -> None:
+    before = {entry.name: entry.embedding for entry in catalogue()}["embeddinggemma"]
+    own('[[model]]\nname = "embeddinggemma"\nlicence = "Other"')
+    changed = next(entry for entry in catalogue() if entry.name == "embeddinggemma")
+    assert (changed.licence, changed.embedding) == ("Other", before)
 
 
 def test_changes_are_seen(tmp_path: Path) -> None:

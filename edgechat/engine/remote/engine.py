@@ -253,6 +253,7 @@ class RemoteEngine:
         texts: tuple[str | tuple[int, ...], ...],
         on_progress: Callable[[float], None] | None = None,
         *,
+        cut: bool = False,
         may_load: bool = True,
     ) -> Embedded | None:
         raise cannot_embed(self._remote.name)

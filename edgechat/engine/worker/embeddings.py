@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _BATCH = 512  # tokens of short texts in one call, which cannot be interrupted
 _LARGEST = 48 << 20  # bytes of an answer, which must fit into one message
+_CUT = 16  # characters of a token at most, where a text is cut; tokens of nearly all texts have fewer
 _NO_DRAFTS = "It is an embedding model."
 
 
@@ -42,6 +43,7 @@ class _Job:
 
     id: str
     texts: deque[str | tuple[int, ...]]
+    cut: bool = False
     tokens: list[int] = field(default_factory=list)
     """Of the next text, once it has been tokenized; empty before."""
     vectors: list[bytes] = field(default_factory=list)
@@ -75,7 +77,7 @@ class EmbeddingEngine:
                 hint=f"Send up to {most} at once.",
             )
             return [Failed(request.request_id, ErrorInfo.of(error))]
-        self._jobs.append(_Job(request.request_id, deque(request.texts)))
+        self._jobs.append(_Job(request.request_id, deque(request.texts), request.cut))
         return []
 
     def cancel(self, request_id: str) -> list[Event]:
@@ -120,7 +122,7 @@ class EmbeddingEngine:
         for job in list(self._jobs):
             while n < self._embedder.n_seq_max and (job.texts or job.tokens):
                 try:
-                    tokens = job.tokens = job.tokens or self._tokens(job.texts.popleft())
+                    tokens = job.tokens = job.tokens or self._tokens(job.texts.popleft(), cut=job.cut)
                 except Exception as error:
                     events.append(self._fail(job, fault(error)))
                     break
@@ -131,9 +133,11 @@ class EmbeddingEngine:
                 n += 1
                 yield job, tokens
 
-    def _tokens(self, text: str | tuple[int, ...]) -> list[int]:
+    def _tokens(self, text: str | tuple[int, ...], *, cut: bool) -> list[int]:
         vocabulary, longest = self.vocabulary, self._embedder.longest
-        if isinstance(text, str) and (more := at_least(text, longest, vocabulary.whole)):
+        if cut:
+            text = text[: _CUT * longest]
+        elif isinstance(text, str) and (more := at_least(text, longest, vocabulary.whole)):
             raise _too_long(f"more than {more}", longest)
         tokens = vocabulary.whole(text) if isinstance(text, str) else list(text)
         if not tokens:
@@ -143,6 +147,8 @@ class EmbeddingEngine:
                 f"Unknown tokens were given; the model's tokens are 0 to {vocabulary.size - 1}.",
                 hint="Send texts instead of tokens.",
             )
+        if len(tokens) > longest and cut:
+            return [*tokens[: longest - 1], tokens[-1]]  # the last one may be the model's own: [SEP], an end
         if len(tokens) > longest:
             raise _too_long(str(len(tokens)), longest)
         return tokens

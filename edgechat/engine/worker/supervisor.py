@@ -131,13 +131,14 @@ class EngineSupervisor:
         texts: tuple[str | tuple[int, ...], ...],
         on_progress: Callable[[float], None] | None = None,
         *,
+        cut: bool = False,
         may_load: bool = True,
     ) -> Embedded | None:
         if not self.plan.embeddings:
             raise cannot_embed(self.plan.model_name)
-        digest = _digest(Embed("", texts))
+        digest = _digest(Embed("", texts, cut))
         async with self._worker_for(request_id, digest, on_progress, may_load) as worker:
-            return None if worker is None else await worker.embed(Embed(request_id, texts))
+            return None if worker is None else await worker.embed(Embed(request_id, texts, cut))
 
     async def translate(
         self,

@@ -211,11 +211,13 @@ class SettingRow(Vertical, can_focus=True):
 
     @property
     def _suggester(self) -> SuggestFromList | None:
-        if self.entry.path not in (("model",), ("draft",)):
+        if self.entry.path not in (("model",), ("draft",), ("embedding_model",)):
             return None
         with contextlib.suppress(EdgechatError):
             words = ["mtp", "ngram"] if self.entry.path == ("draft",) else []
-            return SuggestFromList([*words, *[model.name for model in catalogue()]], case_sensitive=False)
+            embeds = self.entry.path == ("embedding_model",)
+            names = [model.name for model in catalogue() if (model.embedding is not None) == embeds]
+            return SuggestFromList([*words, *names], case_sensitive=False)
         return None
 
     def action_step(self, by: int) -> None:

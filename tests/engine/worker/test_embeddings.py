@@ -112,6 +112,14 @@ async def test_a_text_that_is_too_long_names_both_numbers(engine: EngineSupervis
     assert vectors_of(whole)[1] == pytest.approx(vectors_of(await engine.embed("r", ("fine",)))[0], abs=2e-3)
 
 
+async def test_a_text_that_is_too_long_is_cut_on_request(engine: EngineSupervisor) -> None:
+    longest = engine.plan.context
+    room = longest - 1 - (longest == 512)  # for what the model puts around a text
+    cut = await engine.embed("r", ("x" * 40 * longest, "fine", tuple([7] * (longest + 1))), cut=True)
+    whole = await engine.embed("r", ("x" * room, "fine", tuple([7] * longest)))
+    assert vectors_of(cut) == pytest.approx(vectors_of(whole), abs=2e-3)
+
+
 async def test_a_long_text_in_parts_is_the_text_at_once() -> None:
     path = tiny("qwen3-embedding")
     text = tuple(np.random.default_rng(1).integers(32, 127, 1700).tolist())

@@ -1,0 +1,153 @@
+"""Embeddings of passages and of what is searched for, by a model in a worker of its own.
+
+    embedder = embedder_here()
+    if embedder is not None:
+        vectors = await embedder.passages(texts)
+        nearness = vectors @ await embedder.query("how do I …?")
+
+Nothing else of the search needs them: without an embedding model, words alone are compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from edgechat import settings
+from edgechat.base.errors import EngineClosed, ModelFileError
+from edgechat.engine.worker.supervisor import EngineSupervisor
+from edgechat.models.catalogue import EmbeddingPrefixes
+from edgechat.models.local.fingerprint import fingerprint_of
+from edgechat.models.local.inventory import LocalModel
+from edgechat.planner.plan import LoadPlan
+from edgechat.planner.prepare import prepare
+from edgechat.planner.ranking.embedders import EMBEDDING, installed_embedder, prefixes_of
+
+if TYPE_CHECKING:
+    from edgechat.documents.vectors import Vectors
+
+_TEXTS, _CHARACTERS = 256, 1 << 20
+"""Of one request, which has one answer."""
+_LONGEST = 1 << 16
+"""Characters of a text that are sent to the worker, which cuts it to the model's context."""
+
+
+class Embedder:
+    """An embedding model. Loaded by the first text, unloaded when idle; belongs to one event loop.
+
+    Errors are EdgechatErrors: DoesNotFit, LoadFailed, EngineCrashed, ModelFileError, …; EngineClosed where
+    `close` ended or precedes a call. Cancelling a call stops its computation.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        plan: Callable[[], LoadPlan],
+        prefixes: EmbeddingPrefixes,
+        *,
+        idle_seconds: float = 600.0,
+    ) -> None:
+        """plan: plans a load, called in a thread before it. idle_seconds: 0 never unloads."""
+        self.name = name
+        """Of the model, its quantization and its content: vectors of two names cannot be compared."""
+        self._plan, self._prefixes, self._idle_seconds = plan, prefixes, idle_seconds
+        self._engine: EngineSupervisor | None = None
+        self._lock = asyncio.Lock()
+        self._closed = False
+
+    async def passages(
+        self, texts: Sequence[str], on_progress: Callable[[int], None] = lambda _done: None
+    ) -> Vectors:
+        """Return the vectors of texts that are searched (n, d), of length 1.
+
+        Of a text longer than the model's context, the beginning counts. on_progress: told how many are done.
+        """
+        return await self._vectors([self._prefixes.passage + text[:_LONGEST] for text in texts], on_progress)
+
+    async def query(self, text: str) -> Vectors:
+        """Return the vector of what is searched for (d,), of length 1."""
+        vectors = await self._vectors([self._prefixes.query + text[:_LONGEST]], lambda _done: None)
+        return vectors.reshape(-1)
+
+    async def close(self) -> None:
+        """End the worker, and with it every call."""
+        self._closed = True
+        if self._engine is not None:
+            await self._engine.close()
+
+    async def _vectors(self, texts: Sequence[str], on_progress: Callable[[int], None]) -> Vectors:
+        import numpy as np
+
+        engine = await self._started()
+        d = (await engine.start()).embedding
+        parts: list[bytes] = []
+        for batch in _batches(texts):
+            found = await engine.embed(uuid.uuid4().hex, batch, cut=True)
+            if found is None:
+                raise _closed()
+            parts += found.vectors
+            on_progress(len(parts))
+        return np.frombuffer(b"".join(parts), "<f4").reshape(len(texts), d)
+
+    async def _started(self) -> EngineSupervisor:
+        async with self._lock:
+            if self._engine is None and not self._closed:
+                plan = await asyncio.to_thread(self._plan)
+                self._engine = EngineSupervisor(plan, idle_seconds=self._idle_seconds, replan=self._plan)
+        if self._engine is None or self._closed:
+            raise _closed()
+        return self._engine
+
+
+def embedder_here(staying: Callable[[], Sequence[LoadPlan]] = tuple) -> Embedder | None:
+    """Return the embedding model that is to be used on this machine; None if there is none.
+
+    staying: plans of models that are loaded at the time, for whose memory it must leave room. Reads the disk.
+    Raises SettingsError, and ModelNotFound or ModelFileError for a model that settings.toml names.
+    """
+    config = settings.load()
+    model = installed_embedder(config.embedding_model)
+    if model is None:
+        return None
+    prefixes = prefixes_of(model)
+    return Embedder(
+        _name(model, prefixes),
+        partial(_plan, str(model.path), staying),
+        prefixes,
+        idle_seconds=60 * config.idle_minutes,
+    )
+
+
+def _plan(path: str, staying: Callable[[], Sequence[LoadPlan]]) -> LoadPlan:
+    return prepare(path, EMBEDDING, may_embed=True, staying=staying())
+
+
+def _name(model: LocalModel, prefixes: EmbeddingPrefixes) -> str:
+    """Return 'embeddinggemma:Q8_0:d41d8cd98f00b204'. The end follows from content, prefix and context."""
+    name = model.entry.name if model.entry is not None else model.name.partition(":")[0]
+    try:
+        content = fingerprint_of(model.path, f"{prefixes.passage}\0{prefixes.query}\0{EMBEDDING.context}")
+    except OSError as error:
+        raise ModelFileError(f"{model.path} cannot be read: {error.strerror}.") from error
+    return f"{name}:{model.quant or ''}:{blake2b(content, digest_size=8).hexdigest()}"
+
+
+def _batches(texts: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        if batch and (len(batch) >= _TEXTS or size + len(text) > _CHARACTERS):
+            yield tuple(batch)
+            batch, size = [], 0
+        batch.append(text)
+        size += len(text)
+    if batch:
+        yield tuple(batch)
+
+
+def _closed() -> EngineClosed:
+    return EngineClosed("The embedding model was unloaded.", hint="Search again.")
