@@ -14,11 +14,12 @@ import msgspec
 from edgechat.base import paths
 from edgechat.base.errors import DocumentError
 from edgechat.base.folders import walk
+from edgechat.base.process.file_decoder import MAX_FILE_BYTES
 from edgechat.base.text import is_text
 from edgechat.documents.collection import Collection, File
 from edgechat.documents.passages import passages_of
 from edgechat.documents.reading.kinds import is_secret, kind_of
-from edgechat.documents.reading.reader import MAX_FILE_BYTES, DocumentReader
+from edgechat.documents.reading.reader import DocumentReader
 
 MOST_FILES = 200_000
 _WALK_SECONDS = 120.0
