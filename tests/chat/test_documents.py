@@ -13,7 +13,7 @@ from edgechat.base.errors import DocumentError
 from edgechat.chat.attachments.documents import attached_passage, room_for, sources_in
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.generation_options import CommandLineOptions
-from edgechat.chat.messages import AFTER_PASSAGES, BEFORE_PASSAGES, messages_of
+from edgechat.chat.messages import BEFORE_PASSAGES, messages_of
 from edgechat.chat.records import Attachment, ChatSettings, Turn
 from edgechat.chat.session import ChatSession, SessionServices
 from edgechat.documents import registry
@@ -156,8 +156,8 @@ def test_passages_are_marked_as_quotations() -> None:
     assert fence
     text, _, rest = after.partition("\n````\n")
     assert text == hostile
-    assert rest.strip().startswith(AFTER_PASSAGES)
-    assert rest.endswith("Why?")
+    assert "by its number, [3]." in rest
+    assert rest.endswith("\n\nQuestion: Why?")
     assert message.role == "user"
 
 
