@@ -260,3 +260,29 @@ def test_progress_in_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     shown.says("a \x1b[2J sentence")
     assert "\x1b" not in out.getvalue()
+
+
+EMBEDDER = """
+[[model]]
+name = "tiny-embedder"
+description = "It makes embeddings."
+licence = "MIT"
+repo = "owner/tiny-GGUF"
+file = "tiny-{quant}.gguf"
+quant = "Q8_0"
+no_draft = "It is an embedding model."
+[model.embedding]
+query = "q: "
+"""
+
+
+def test_an_embedding_model_comes_as_recommended(home: Path, hub: Hub, pull: Pull) -> None:
+    (home / "config").mkdir(parents=True)
+    (home / "config/models.toml").write_text(EMBEDDER)
+    files = {f"tiny-{quant}.gguf": tiny("bert", weights=quant) for quant in ("F16", "Q8_0")}
+    hub.add(REPO, files)
+    answer = pull("tiny-embedder")
+    assert "downloaded tiny-Q8_0.gguf" in answer.stdout
+    assert "Chat with it" not in answer.stdout
+    assert "/v1/embeddings" in answer.stdout
+    assert found(pull("tiny-embedder", "--quant", "f16", "--json"))["quant"] == "F16"
