@@ -32,7 +32,7 @@ _AFTER_PASSAGES = (
     "Answer the question in full sentences, only with what these passages say. Name the passage behind each "
     "sentence by its number, {numbers}. If they do not say it, answer: That is not in these documents."
 )
-"""Small models follow this; asked to cite without examples they do not, and examples of sentences they repeat."""
+"""Small models follow this; without a number to copy they cite nothing, and whole examples they repeat."""
 _WITHOUT_WORDS = re.compile(r"\s*(?:```|~~~|[-=*_]{3,}\s*$)")
 
 

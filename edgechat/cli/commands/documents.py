@@ -6,12 +6,12 @@ import asyncio
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
-from edgechat.base.errors import DocumentError
-from edgechat.base.text import flat, one_line, printable
+from edgechat.base.errors import DocumentError, EdgechatError
+from edgechat.base.text import flat, mebibytes, one_line, printable
 from edgechat.cli.output.layout import table
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import confirm, note, print_json
@@ -41,6 +41,8 @@ def add(paths: Sequence[str], name: str | None) -> None:
             note("there is nothing to read in it yet.")
         print(flat(f"{name}: {_amount(collection)}."))
     print(flat(f'To ask about it: edgechat run MODEL --docs {shlex.quote(name)} "QUESTION"'))
+    if is_new and not counts.embedded:
+        _recommend_embedder()
 
 
 def list_documents(*, json: bool) -> None:
@@ -58,6 +60,7 @@ def list_documents(*, json: bool) -> None:
                     "files": counts.files,
                     "passages": counts.passages,
                     "letters": counts.letters,
+                    "embedded": counts.embedded,
                 }
                 for name, _, roots, counts in rows
             ]
@@ -161,6 +164,16 @@ def _update(names: Sequence[str]) -> list[Update]:
     return updates
 
 
+def _recommend_embedder() -> None:
+    """Print which embedding model suits this machine; its header ships, so nothing is asked of the hub."""
+    from edgechat.planner.ranking.embedders import recommended_embedder
+
+    with suppress(EdgechatError):
+        if (found := recommended_embedder()) is not None and found.entry is not None:
+            pull = f"edgechat pull {found.entry.name} ({mebibytes(found.size)})"
+            print(f"To search by meaning, too: {pull}, then edgechat docs update")
+
+
 def _root(path: str) -> Path:
     root = Path(path).expanduser().absolute()
     if not root.exists():
@@ -182,4 +195,5 @@ def _check_apart(collection: Collection, roots: Sequence[Path]) -> None:
 def _amount(collection: Collection) -> str:
     counts = collection.counts()
     files = f"{counts.files:,} file{'s' * (counts.files != 1)}"
-    return f"{files}, {counts.passages:,} passages, {counts.letters:,} letters"
+    by_meaning = f", {counts.embedded:,} by meaning" if counts.embedded else ""
+    return f"{files}, {counts.passages:,} passages{by_meaning}, {counts.letters:,} letters"
