@@ -172,7 +172,7 @@ class DocumentLibrary:
         if not any(len(index) for index in indexes):
             return []
         query = await embedder.query(question)
-        return [await self._call(partial(index.nearest, query)) for index in indexes]
+        return [await self._call(partial(index.nearest, query, retrieval.CANDIDATES)) for index in indexes]
 
     def _matrix(self, name: str, model: str) -> VectorIndex:
         collection = self._collection(name)

@@ -13,7 +13,7 @@ import msgspec
 
 from edgechat.documents.collection import Collection, Found
 
-_CANDIDATES = 40
+CANDIDATES = 40
 """Of each list, which are joined."""
 _RANK = 60
 """The constant of reciprocal ranks, as published."""
@@ -45,8 +45,8 @@ def search(
     """
     ranked: list[Ranked] = []
     for number, collection in enumerate(collections):
-        lists = [collection.by_words(match, _CANDIDATES)] if (match := _match(collection, question)) else []
-        lists += [nearest[number][:_CANDIDATES]] if number < len(nearest) else []
+        lists = [collection.by_words(match, CANDIDATES)] if (match := _match(collection, question)) else []
+        lists += [nearest[number][:CANDIDATES]] if number < len(nearest) else []
         scores = joined(lists)
         best = sorted(scores, key=lambda one: -scores[one])[:limit]
         ranked += [
