@@ -79,11 +79,7 @@ def result(
         yield f"{mebibytes(received)} in {seconds:.0f} s; {verified}."
     if not dry_run:
         name = decision.parts[0].name
-        if (
-            decision.picked is not None
-            and decision.picked.plan is not None
-            and decision.picked.plan.embeddings
-        ):
+        if decision.embeds:
             yield "Documents are searched with it; `edgechat serve` has it at /v1/embeddings."
             return
         argument = flat(shlex.quote(name)) if os.path.isabs(name) else name

@@ -113,6 +113,13 @@ class PullDecision:
         return self.picked is None or self.picked.plan is not None
 
     @property
+    def embeds(self) -> bool:
+        """Whether the model makes embeddings instead of chatting, as far as anyone knows."""
+        entry, plan = self.parts[0].source.want.entry, self.picked.plan if self.picked is not None else None
+        known = entry is not None and entry.embedding is not None
+        return known or (plan is not None and plan.embeddings)
+
+    @property
     def total(self) -> int:
         """Bytes of the files that were not here."""
         return sum(file.size for files in self.missing for file in files)

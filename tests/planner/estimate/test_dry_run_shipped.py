@@ -59,6 +59,10 @@ CACHES: dict[str, tuple[float, float]] = {
     "qwen2.5-coder-7b": (448, 1792),
     "deepseek-r1-distill-qwen-7b": (448, 1792),
     "gpt-oss-20b": (210, 786),
+    "embeddinggemma": (0, 0),
+    "qwen3-embedding-0.6b": (896, 3584),
+    "bge-m3": (0, 0),
+    "nomic-embed-text-v1.5": (0, 0),
 }
 
 
@@ -88,7 +92,9 @@ def test_caches(run: DryRun, name: str) -> None:
         assert 0 <= found.weights - header.weights_bytes - shared < 4096  # its own padding
 
 
-@pytest.mark.parametrize("name", ["qwen3-coder-30b-a3b", "gemma-4-e2b", "smollm2-135m", "llama-3.1-8b"])
+@pytest.mark.parametrize(
+    "name", ["qwen3-coder-30b-a3b", "gemma-4-e2b", "smollm2-135m", "llama-3.1-8b", "nomic-embed-text-v1.5"]
+)
 def test_every_quantization_is_accepted(run: DryRun, name: str) -> None:
     entry: CatalogueEntry = ENTRIES[name]
     weights = []
