@@ -215,7 +215,7 @@ def launch(
     debug: DebugOption = False,
 ) -> None:
     """Start a coding agent on a model of this machine; its configuration files are not changed."""
-    from edgechat.cli.commands import launch as command
+    from edgechat.cli.commands.servers import launch as command
 
     options = command.LaunchOptions(
         agent=agent,

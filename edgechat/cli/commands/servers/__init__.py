@@ -1,1 +1,1 @@
-"""The commands for servers of others: tool servers (`mcp`), and servers of models (`remote`)."""
+"""The commands around servers: tools (`mcp`), models elsewhere (`remote`), and agents that use ours (`launch`)."""
