@@ -1,1 +1,1 @@
-"""The commands around servers: tools (`mcp`), models elsewhere (`remote`), agents that use ours (`launch`)."""
+"""The commands around servers: tools (`mcp`), models elsewhere (`remote`), and agents (`launch`)."""
