@@ -7,7 +7,6 @@ memory and time. Text goes back in parts: where the process ends amid a file, th
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from typing import Literal
 
@@ -21,8 +20,6 @@ TIME_LIMIT = 20.0
 """Seconds for one file."""
 MEMORY_LIMIT = 2**30
 """Bytes that the process may take."""
-PART_SECONDS = 2.0
-_PART_CHARS = 2**20
 
 ReadInChild = Literal["html", "pdf", "docx", "epub"]
 
@@ -38,10 +35,10 @@ class ReadOn(msgspec.Struct, frozen=True, tag=True):
 
 
 class DocumentPart(msgspec.Struct, frozen=True):
-    """A part of the text, or what is wrong further on: `problem` goes on after the file's name."""
+    """A page, say; or, as the last, what is wrong further on: `problem` goes on after the file's name."""
 
     text: str
-    is_last: bool = True
+    is_last: bool = False
     problem: str = ""
     hint: str = ""
 
@@ -74,17 +71,10 @@ class _DocumentReading:
         return msgspec.msgpack.encode(self._part())
 
     def _part(self) -> DocumentPart:
-        """Return what is read within PART_SECONDS. Whatever a library raises is a problem."""
-        end = time.monotonic() + PART_SECONDS
-        text: list[str] = []
-        size = 0
+        """Return what is read next. Whatever a library raises is a problem."""
         try:
-            for piece in self._pieces:
-                text.append(piece)
-                size += len(piece)
-                if size >= _PART_CHARS or time.monotonic() > end:
-                    return DocumentPart("".join(text), is_last=False)
-            return DocumentPart("".join(text))
+            text = next(self._pieces, None)
+            return DocumentPart("", is_last=True) if text is None else DocumentPart(text)
         except NotDecodable as error:
             problem, hint = error.problem, error.hint
         except MemoryError:
@@ -92,7 +82,7 @@ class _DocumentReading:
         except Exception as error:
             reason = " ".join(str(error).split())[:120] or type(error).__name__
             problem, hint = f"is damaged, or not complete ({reason})", "Save or download it again."
-        return DocumentPart("".join(text), problem=problem, hint=hint)
+        return DocumentPart("", is_last=True, problem=problem, hint=hint)
 
 
 def _pieces(kind: ReadInChild, data: bytes) -> Iterator[str]:
