@@ -7,6 +7,7 @@ memory and time. Text goes back in parts: where the process ends amid a file, th
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from typing import Literal
 
@@ -20,6 +21,8 @@ TIME_LIMIT = 20.0
 """Seconds for one file."""
 MEMORY_LIMIT = 2**30
 """Bytes that the process may take."""
+_PART_SECONDS = 0.05
+"""How much of the reading is lost where a page hangs."""
 
 ReadInChild = Literal["html", "pdf", "docx", "epub"]
 
@@ -35,7 +38,7 @@ class ReadOn(msgspec.Struct, frozen=True, tag=True):
 
 
 class DocumentPart(msgspec.Struct, frozen=True):
-    """A page, say; or, as the last, what is wrong further on: `problem` goes on after the file's name."""
+    """A part of the text, and what is wrong further on: `problem` goes on after the file's name."""
 
     text: str
     is_last: bool = False
@@ -71,10 +74,15 @@ class _DocumentReading:
         return msgspec.msgpack.encode(self._part())
 
     def _part(self) -> DocumentPart:
-        """Return what is read next. Whatever a library raises is a problem."""
+        """Return what is read within _PART_SECONDS. Whatever a library raises is a problem."""
+        end = time.monotonic() + _PART_SECONDS
+        read: list[str] = []
         try:
-            text = next(self._pieces, None)
-            return DocumentPart("", is_last=True) if text is None else DocumentPart(text)
+            for piece in self._pieces:
+                read.append(piece)
+                if time.monotonic() > end:
+                    return DocumentPart("".join(read))
+            return DocumentPart("".join(read), is_last=True)
         except NotDecodable as error:
             problem, hint = error.problem, error.hint
         except MemoryError:
@@ -82,7 +90,7 @@ class _DocumentReading:
         except Exception as error:
             reason = " ".join(str(error).split())[:120] or type(error).__name__
             problem, hint = f"is damaged, or not complete ({reason})", "Save or download it again."
-        return DocumentPart("", is_last=True, problem=problem, hint=hint)
+        return DocumentPart("".join(read), is_last=True, problem=problem, hint=hint)
 
 
 def _pieces(kind: ReadInChild, data: bytes) -> Iterator[str]:

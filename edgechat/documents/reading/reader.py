@@ -95,25 +95,25 @@ class DocumentReader(FileDecoder):
         self._send(data, name)
         question: ReadDocument | ReadOn = ReadDocument(kind)
         parts: list[str] = []
-        size, has_text, is_cut = 0, False, False
-        while not is_cut:
+        size, has_text = 0, False
+        is_last = is_cut = False
+        while not (is_last or is_cut):
             try:
                 answer = self._ask(question, name, seconds=end - time.monotonic())
-                part = msgspec.msgpack.decode(answer, type=DocumentPart)
-                if part.problem:
-                    raise self._problem(name, part.problem, part.hint)
             except DocumentError:
                 if not has_text:
                     raise
                 is_cut = True
                 break
-            if part.is_last:
-                break
+            part = msgspec.msgpack.decode(answer, type=DocumentPart)
             parts.append(part.text)
             size += len(part.text.encode())
             has_text = has_text or bool(part.text.strip())
-            question = ReadOn()
-            is_cut = size > MAX_TEXT or time.monotonic() > end - _SPARE_SECONDS
+            if part.problem and not has_text:
+                raise self._problem(name, part.problem, part.hint)
+            question, is_last = ReadOn(), part.is_last
+            is_late = not is_last and time.monotonic() > end - _SPARE_SECONDS
+            is_cut = bool(part.problem) or size > MAX_TEXT or is_late
         if is_cut and not has_text:
             problem = f"has no text that is found within {TIME_LIMIT:.0f} seconds"
             raise self._problem(name, problem, self.smaller)

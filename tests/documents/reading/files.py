@@ -8,9 +8,10 @@ import struct
 import zipfile
 from collections.abc import Sequence
 
-import docx
-from pypdf import PdfReader, PdfWriter
-
+WORD = (
+    '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main">'
+    "<w:body>{}</w:body></w:document>"
+)
 CONTAINER = (
     '<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>'
     '<rootfile full-path="OEBPS/book.opf"/></rootfiles></container>'
@@ -56,6 +57,8 @@ def written_pdf(
     pages: Sequence[str], *, outline: Sequence[tuple[str, int, int]] = (), **encrypt: str
 ) -> bytes:
     """Return a PDF with an outline of (title, page from 0, depth from 0), or one that is encrypted."""
+    from pypdf import PdfReader, PdfWriter
+
     writer, parents = PdfWriter(PdfReader(io.BytesIO(pdf(pages)))), {}
     for title, page, depth in outline:
         parents[depth] = writer.add_outline_item(title=title, page_number=page, parent=parents.get(depth - 1))
@@ -68,6 +71,8 @@ def written_pdf(
 
 def word() -> bytes:
     """Return a Word document with a title, headings, a list and a table."""
+    import docx
+
     document = docx.Document()
     document.add_heading("The title", 0)
     document.add_heading("One", 1)
@@ -85,10 +90,19 @@ def word() -> bytes:
     return out.getvalue()
 
 
-def word_of(xml: str) -> bytes:
-    """Return a Word document with this document.xml."""
-    with zipfile.ZipFile(io.BytesIO(word())) as old:
-        return zipped({name: old.read(name) for name in old.namelist()} | {"word/document.xml": xml})
+def word_of(body: str, *, before: str = "") -> bytes:
+    """Return a Word document with this XML as its body. before: what comes before the document's element."""
+    main = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"
+    relation = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
+    return zipped(
+        {
+            "[Content_Types].xml": '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">'
+            f'<Override PartName="/word/document.xml" ContentType="{main}"/></Types>',
+            "_rels/.rels": '<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">'
+            f'<Relationship Id="r1" Type="{relation}" Target="word/document.xml"/></Relationships>',
+            "word/document.xml": f"{before}{WORD.format(body)}",
+        }
+    )
 
 
 def zipped(entries: dict[str, str | bytes]) -> bytes:

@@ -20,8 +20,6 @@ from edgechat.documents.reading.tidy import LONGEST_LINE, PAGE, tidied
 from tests.documents.reading.files import chapter, epub, word, word_of, written_pdf
 from tests.documents.reading.files import pdf as pdf_of
 
-WORD = '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>%s</w:body></w:document>'
-
 
 @pytest.fixture(scope="module")
 def documents() -> Iterator[DocumentReader]:
@@ -122,7 +120,8 @@ def test_html(documents: DocumentReader) -> None:
 def test_word(documents: DocumentReader) -> None:
     found = documents.read(word(), name="a.docx")
     assert found.text == (
-        "# The title\n\n# One\n\nCafé and bold\n\n- first\n- second\n\n## Deeper\n\nname\tsize\na\t1\n\nafter\n"
+        "# The title\n\n# One\n\nCafé and bold\n\n- first\n- second\n\n"
+        "## Deeper\n\nname\tsize\na\t1\n\nafter\n"
     )
     assert found.unit == "paragraph"
 
@@ -132,7 +131,7 @@ def test_word_with_tracked_changes_and_fields(documents: DocumentReader) -> None
         "<w:p><w:ins><w:r><w:t>inserted</w:t></w:r></w:ins><w:del><w:r><w:delText>no</w:delText></w:r></w:del></w:p>"
         "<w:sdt><w:sdtContent><w:p><w:r><w:t>a field</w:t></w:r></w:p></w:sdtContent></w:sdt>"
     )
-    assert documents.read(word_of(WORD % body), name="a.docx").text == "inserted\n\na field\n"
+    assert documents.read(word_of(body), name="a.docx").text == "inserted\n\na field\n"
 
 
 def test_pages(documents: DocumentReader) -> None:
@@ -231,6 +230,10 @@ def test_long_text_is_cut_after_a_line(documents: DocumentReader, monkeypatch: p
     assert 1_500 < count < 2_000
     one = documents.read("ö".encode() * 9000, name="a.txt")
     assert (one.is_cut, one.text) == (True, "ö" * 5000 + "\n")
+    two = documents.read(("a" + "ö" * 9000).encode(), name="a.txt")
+    assert (two.is_cut, two.text) == (True, "a" + "ö" * 4999 + "\n")
+    wide = documents.read("wide\n".encode("utf-16") * 2000, name="a.txt")
+    assert (wide.is_cut, wide.text[:10], wide.text[-5:]) == (True, "wide\nwide\n", "wide\n")
 
 
 def test_long_lines_are_broken_at_spaces() -> None:
