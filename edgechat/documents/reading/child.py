@@ -22,7 +22,7 @@ TIME_LIMIT = 20.0
 MEMORY_LIMIT = 2**30
 """Bytes that the process may take."""
 _PART_SECONDS = 0.05
-"""How much of the reading is lost where a page hangs."""
+"""How much of the reading is lost where a page hangs; the first page never is."""
 
 ReadInChild = Literal["html", "pdf", "docx", "epub"]
 
@@ -71,16 +71,17 @@ class _DocumentReading:
             case ReadDocument(kind):
                 data, self._file = bytes(self._file), bytearray()
                 self._pieces = _pieces(kind, data)
-        return msgspec.msgpack.encode(self._part())
+                return msgspec.msgpack.encode(self._part(0.0))
+        return msgspec.msgpack.encode(self._part(_PART_SECONDS))
 
-    def _part(self) -> DocumentPart:
-        """Return what is read within _PART_SECONDS. Whatever a library raises is a problem."""
-        end = time.monotonic() + _PART_SECONDS
+    def _part(self, seconds: float) -> DocumentPart:
+        """Return one piece, or more within `seconds`. Whatever a library raises is a problem."""
+        end = time.monotonic() + seconds
         read: list[str] = []
         try:
             for piece in self._pieces:
                 read.append(piece)
-                if time.monotonic() > end:
+                if time.monotonic() >= end:
                     return DocumentPart("".join(read))
             return DocumentPart("".join(read), is_last=True)
         except NotDecodable as error:

@@ -232,7 +232,7 @@ def test_long_text_is_cut_after_a_line(documents: DocumentReader, monkeypatch: p
     assert (one.is_cut, one.text) == (True, "ö" * 5000 + "\n")
     two = documents.read(("a" + "ö" * 9000).encode(), name="a.txt")
     assert (two.is_cut, two.text) == (True, "a" + "ö" * 4999 + "\n")
-    wide = documents.read("wide\n".encode("utf-16") * 2000, name="a.txt")
+    wide = documents.read(("wide\n" * 2000).encode("utf-16"), name="a.txt")
     assert (wide.is_cut, wide.text[:10], wide.text[-5:]) == (True, "wide\nwide\n", "wide\n")
 
 
