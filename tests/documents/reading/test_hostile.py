@@ -26,6 +26,8 @@ from tests.documents.reading.files import (
     zipped,
 )
 
+pytestmark = pytest.mark.slow
+
 BOMB = '<!DOCTYPE x [<!ENTITY a0 "aaaaaaaaaa">{}]>'.format(
     "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 12))
 )
@@ -128,7 +130,6 @@ def test_what_is_read_all_the_same(documents: DocumentReader, name: str, data: b
     assert documents.read(data, name=name).text == text
 
 
-@pytest.mark.slow
 def test_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read until then is kept, and the next file is read."""
     monkeypatch.setattr(reader, "TIME_LIMIT", 6.0)
@@ -147,7 +148,6 @@ def test_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
         assert documents.read(b"<p>x", name="a.html") == Extracted("x\n", "paragraph")
 
 
-@pytest.mark.slow
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "MEMORY_LIMIT", 64 * 2**20)
     with DocumentReader() as documents:
