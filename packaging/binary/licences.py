@@ -31,6 +31,7 @@ _LINE = "=" * 100
 
 # Distributions that leave out the text of the licence they name.
 _TEXTS_ELSEWHERE = {
+    "cobble": "cobble.txt",
     "nvidia-ml-py": "nvidia-ml-py.txt",
     "sentencepiece": "Apache-2.0.txt",
     "tokenizers": "Apache-2.0.txt",
@@ -44,7 +45,11 @@ _NOTES = {
 }
 
 # It says so in a sentence; the other's terms stand only in the head of its file.
-_EXPRESSIONS = {BOOTLOADER: "GPL-2.0-or-later WITH Bootloader-exception", "nvidia-ml-py": "BSD-3-Clause"}
+_EXPRESSIONS = {
+    BOOTLOADER: "GPL-2.0-or-later WITH Bootloader-exception",
+    "cobble": "BSD-2-Clause AND MIT",
+    "nvidia-ml-py": "BSD-3-Clause",
+}
 
 _INTRODUCTION = """\
 edgechat is free software under the MIT licence. This archive contains software of others too, which makes it

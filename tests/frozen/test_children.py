@@ -13,7 +13,9 @@ from edgechat.__main__ import ROLES
 from edgechat.base.process import spawn
 from edgechat.base.process.ask import ask
 from edgechat.base.process.spawn import ROLE_FLAG
+from edgechat.documents.reading.reader import DocumentReader
 from edgechat.native.multimodal.probe import probe
+from tests.documents.reading.files import pdf, word_of
 from tests.frozen.program import Program, until
 from tests.kit import tiny
 from tests.kit.vision import KINDS, seeing
@@ -46,11 +48,13 @@ VISION = {"projector"}
 """Of models that see."""
 TOOLS = {"mcp", "page"}
 """Of tools; the second, which reads pages of the web, answers `ask` as the others do."""
+DOCUMENTS = {"document"}
+"""With the libraries that read them."""
 
 
 def test_every_child_is_tried() -> None:
     tried = {role for roles in COMMANDS for role in roles}
-    assert tried | SHORT | SERVERS | HUB | VISION | TOOLS == set(ROLES)
+    assert tried | SHORT | SERVERS | HUB | VISION | TOOLS | DOCUMENTS == set(ROLES)
 
 
 def test_tool_servers_answer_and_end(newcomer: Program) -> None:
@@ -70,6 +74,15 @@ def test_tool_servers_answer_and_end(newcomer: Program) -> None:
 def test_pages_are_read(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spawn, "command", lambda role: [str(program.path), ROLE_FLAG, role])
     assert ask("page", b"<p>Hello</p>", limit=20) == b"Hello"
+
+
+def test_documents_are_read(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spawn, "command", lambda role: [str(program.path), ROLE_FLAG, role])
+    with DocumentReader() as documents:
+        assert documents.read(pdf(["Hello"]), name="a.pdf").text == "Hello\n"
+        assert (
+            documents.read(word_of("<w:p><w:r><w:t>Hello</w:t></w:r></w:p>"), name="a.docx").text == "Hello\n"
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -131,8 +131,7 @@ class _HtmlReader(HTMLParser):
         """End a line, or a paragraph; return whether this tag does."""
         if tag not in _BLOCKS:
             return False
-        is_inside = self._cells > 0 or (tag in _LISTS and self._lists > 0)
-        wanted = 1 if is_inside or tag in _LINES else 2
+        wanted = 1 if self._cells or self._lists or tag in _LINES else 2
         if not self._is_fresh:
             self._breaks = max(self._breaks, wanted)
         return True

@@ -21,8 +21,8 @@ TIME_LIMIT = 20.0
 """Seconds for one file."""
 MEMORY_LIMIT = 2**30
 """Bytes that the process may take."""
-PART_SECONDS = 2.0
-_PART_CHARS = 2**20
+_PART_SECONDS = 0.05
+"""How much of the reading is lost where a page hangs; the first page never is."""
 
 ReadInChild = Literal["html", "pdf", "docx", "epub"]
 
@@ -38,10 +38,10 @@ class ReadOn(msgspec.Struct, frozen=True, tag=True):
 
 
 class DocumentPart(msgspec.Struct, frozen=True):
-    """A part of the text, or what is wrong further on: `problem` goes on after the file's name."""
+    """A part of the text, and what is wrong further on: `problem` goes on after the file's name."""
 
     text: str
-    is_last: bool = True
+    is_last: bool = False
     problem: str = ""
     hint: str = ""
 
@@ -71,20 +71,19 @@ class _DocumentReading:
             case ReadDocument(kind):
                 data, self._file = bytes(self._file), bytearray()
                 self._pieces = _pieces(kind, data)
-        return msgspec.msgpack.encode(self._part())
+                return msgspec.msgpack.encode(self._part(0.0))
+        return msgspec.msgpack.encode(self._part(_PART_SECONDS))
 
-    def _part(self) -> DocumentPart:
-        """Return what is read within PART_SECONDS. Whatever a library raises is a problem."""
-        end = time.monotonic() + PART_SECONDS
-        text: list[str] = []
-        size = 0
+    def _part(self, seconds: float) -> DocumentPart:
+        """Return one piece, or more within `seconds`. Whatever a library raises is a problem."""
+        end = time.monotonic() + seconds
+        read: list[str] = []
         try:
             for piece in self._pieces:
-                text.append(piece)
-                size += len(piece)
-                if size >= _PART_CHARS or time.monotonic() > end:
-                    return DocumentPart("".join(text), is_last=False)
-            return DocumentPart("".join(text))
+                read.append(piece)
+                if time.monotonic() >= end:
+                    return DocumentPart("".join(read))
+            return DocumentPart("".join(read), is_last=True)
         except NotDecodable as error:
             problem, hint = error.problem, error.hint
         except MemoryError:
@@ -92,7 +91,7 @@ class _DocumentReading:
         except Exception as error:
             reason = " ".join(str(error).split())[:120] or type(error).__name__
             problem, hint = f"is damaged, or not complete ({reason})", "Save or download it again."
-        return DocumentPart("".join(text), problem=problem, hint=hint)
+        return DocumentPart("".join(read), is_last=True, problem=problem, hint=hint)
 
 
 def _pieces(kind: ReadInChild, data: bytes) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Literal
 Kind = Literal["text", "markdown", "html", "code", "csv", "pdf", "docx", "epub"]
 
 _SUFFIXES: dict[Kind, str] = {
-    "text": "txt text log rst adoc asciidoc org tex bib srt vtt nfo eml",
+    "text": "txt text log rst adoc asciidoc org tex bib srt vtt nfo",
     "markdown": "md markdown mdown mkd mdx qmd rmd",
     "html": "html htm xhtml",
     "code": """

@@ -44,7 +44,7 @@ def read_docx(data: bytes) -> Iterator[str]:
 
 
 def read_epub(data: bytes) -> Iterator[str]:
-    """Yield PAGE and the text of each chapter, in the order of the spine. Raises NotDecodable."""
+    """Yield the chapters, each after PAGE, in the order of the spine. Raises NotDecodable."""
     with archive.opened(data, "an EPUB") as book:
         if not {*_LOCKS}.isdisjoint(book.namelist()):
             raise NotDecodable("is locked by its shop (DRM)", "Get it without a lock, or as PDF.")
@@ -63,7 +63,7 @@ def read_epub(data: bytes) -> Iterator[str]:
             for piece in html_text(html, with_title=False):
                 if not is_begun and piece.strip():  # covers have none
                     is_begun = has_text = True
-                    yield PAGE
+                    piece = PAGE + piece
                 yield piece
             yield "\n\n"
         if problem and not has_text:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pypdf import PdfReader
 
 _HYPHEN = re.compile(r"(?<=[^\W\d_])[-\u2010]\n(?=[^\W\d_])(?=[^A-ZÄÖÜÀ-ÞА-ЯΑ-Ω])")
-_LEADERS = re.compile(r"(?:\. ?){5,}")
+_LEADERS = re.compile(r" ?(?:\. ?){5,}")
 _NUMBER = re.compile(r"^\s*[\d.]+\s")
 _MOST_HEADINGS, _LONGEST_HEADING = 5000, 200
 _INSTALL = 'Install what reads it: pip install "edgechat[documents]"'
@@ -23,21 +23,19 @@ _LOCKED = ("is encrypted: it opens with a password only", "Save it without a pas
 
 
 def read_pdf(data: bytes) -> Iterator[str]:
-    """Yield PAGE and the text of each page. What cannot be read of it is left out. Raises NotDecodable."""
+    """Yield each page, after PAGE. What cannot be read of it is left out. Raises NotDecodable."""
     reader = _opened(data)
     headings = _headings(reader)
     problem, has_text = "", False
     for number, page in enumerate(reader.pages):
-        yield PAGE
+        text = ""
         try:
-            text = page.extract_text()
+            text = page.extract_text().strip()
         except Exception as error:
             problem = " ".join(str(error).split())[:120] or type(error).__name__
-            continue
-        if text.strip():
-            has_text = True
-            text = _LEADERS.sub(" ... ", _HYPHEN.sub("", text))
-            yield _marked(text, headings.get(number, {})) + "\n"
+        has_text = has_text or bool(text)
+        text = _LEADERS.sub(" ... ", _HYPHEN.sub("", text))
+        yield PAGE + _marked(text, headings.get(number, {})) + "\n"
     if not has_text and problem:
         raise NotDecodable(f"is damaged, or not complete ({problem})", "Save or download it again.")
     if not has_text:

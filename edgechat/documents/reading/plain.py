@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import csv
 import re
 
@@ -26,7 +28,7 @@ _LINE_ENDS = re.compile("\r\n?")
 
 
 def decoded_text(data: bytes, *, most: int) -> tuple[str, bool]:
-    """Return the text of a file, harmless, and whether it is cut: after a line, to `most` bytes.
+    """Return the text of a file, harmless, and whether it is cut: to `most` bytes, after a line.
 
     Its lines are the file's own. Raises NotDecodable for what is no text.
     """
@@ -35,24 +37,31 @@ def decoded_text(data: bytes, *, most: int) -> tuple[str, bool]:
     if not charset and (b"\0" in head or _share(head, _CONTROLS) > _MOST_CONTROLS):
         raise NotDecodable("is not text, but binary", "Leave it out, or save what is in it as text or PDF.")
     is_cut = len(data) > most
-    if is_cut:
-        data = data[: max(data.rfind(b"\n", 0, most) + 1, 0) or most]
-    text = data.decode(charset, "replace").removeprefix("\ufeff") if charset else _guessed(data, is_cut)
+    data = data[:most]
+    if charset:
+        text = _decode(data, charset, "replace", is_cut).removeprefix("\ufeff")
+    else:
+        text = _guessed(data, is_cut)
     text = printable(_LINE_ENDS.sub("\n", text).replace("\u2028", " ").replace("\u2029", " "))
+    if is_cut:
+        text = text[: text.rfind("\n") + 1] or text
     return text if text.endswith("\n") or not text else text + "\n", is_cut
 
 
 def _guessed(data: bytes, is_cut: bool) -> str:
     """Decode UTF-8, or Windows-1252 if that makes sense."""
     try:
-        return data.decode("utf-8", "ignore" if is_cut and b"\n" not in data[-1:] else "strict")
+        return _decode(data, "utf-8", "strict", is_cut)
     except UnicodeDecodeError:
         if 1 - _share(data, _ASCII) <= _MOST_FOREIGN:
-            try:
+            with contextlib.suppress(UnicodeDecodeError):
                 return data.decode("cp1252")
-            except UnicodeDecodeError:
-                pass
         raise NotDecodable("has an unknown character encoding", "Save it as UTF-8.") from None
+
+
+def _decode(data: bytes, charset: str, errors: str, is_cut: bool) -> str:
+    """Decode all but a character that is cut in its middle."""
+    return codecs.getincrementaldecoder(charset)(errors).decode(data, final=not is_cut)
 
 
 def _share(data: bytes, of: bytes) -> float:

@@ -15,7 +15,6 @@ from edgechat.base.errors import DocumentError
 from edgechat.base.process.file_decoder import FileDecoder, NotDecodable
 from edgechat.documents.reading.child import (
     MEMORY_LIMIT,
-    PART_SECONDS,
     TIME_LIMIT,
     DocumentPart,
     ReadDocument,
@@ -28,6 +27,9 @@ from edgechat.documents.reading.tidy import PAGE
 
 MAX_TEXT = 16 * 2**20
 """Bytes of UTF-8 of the text of one document."""
+
+_SPARE_SECONDS = 2.0
+"""Of the time limit, when no more is asked for: a page takes less."""
 
 PlaceUnit = Literal["line", "page", "chapter", "paragraph", "row"]
 
@@ -91,35 +93,31 @@ class DocumentReader(FileDecoder):
         """Return what is read until a bound is reached, or something further on is damaged."""
         end = time.monotonic() + TIME_LIMIT
         self._send(data, name)
+        question: ReadDocument | ReadOn = ReadDocument(kind)
         parts: list[str] = []
         size, has_text = 0, False
-        question: ReadDocument | ReadOn = ReadDocument(kind)
         is_last = is_cut = False
         while not (is_last or is_cut):
             try:
-                part = self._part(question, name, seconds=end - time.monotonic())
+                answer = self._ask(question, name, seconds=end - time.monotonic())
             except DocumentError:
                 if not has_text:
                     raise
                 is_cut = True
                 break
-            question = ReadOn()
+            part = msgspec.msgpack.decode(answer, type=DocumentPart)
             parts.append(part.text)
             size += len(part.text.encode())
             has_text = has_text or bool(part.text.strip())
             if part.problem and not has_text:
                 raise self._problem(name, part.problem, part.hint)
-            is_last = part.is_last
-            is_late = not is_last and time.monotonic() > end - 2 * PART_SECONDS
+            question, is_last = ReadOn(), part.is_last
+            is_late = not is_last and time.monotonic() > end - _SPARE_SECONDS
             is_cut = bool(part.problem) or size > MAX_TEXT or is_late
         if is_cut and not has_text:
-            raise self._problem(
-                name, f"has no text that is found within {TIME_LIMIT:.0f} seconds", self.smaller
-            )
+            problem = f"has no text that is found within {TIME_LIMIT:.0f} seconds"
+            raise self._problem(name, problem, self.smaller)
         return _extracted("".join(parts), _UNITS[kind], is_cut=is_cut)
-
-    def _part(self, question: ReadDocument | ReadOn, name: str, seconds: float) -> DocumentPart:
-        return msgspec.msgpack.decode(self._ask(question, name, seconds=seconds), type=DocumentPart)
 
 
 def _kind(path: Path, data: bytes) -> Kind:

@@ -9,7 +9,7 @@ from itertools import chain
 from edgechat.base.text import printable
 
 PAGE = "\f"
-"""What comes before each page or chapter; no text has it."""
+"""What each page or chapter begins with; no text has it."""
 LONGEST_LINE = 2000
 """Characters; longer ones are broken at spaces."""
 _LIGATURES = ("ff", "fi", "fl", "ffi", "ffl", "st", "st")
@@ -22,28 +22,32 @@ _BROKEN = re.compile(rf".{{1,{LONGEST_LINE}}}(?= |$)|.{{1,{LONGEST_LINE}}}")
 
 
 def tidied(pieces: Iterator[str]) -> Iterator[str]:
-    """Yield whole lines, without control characters, spaces at their ends and blank lines in a row."""
+    """Yield whole lines, without control characters, spaces at their ends and blank lines in a row.
+
+    pieces: text, with PAGE at the beginning of the first piece of each page.
+    """
     rest, gap, is_begun = "", "", False
     for piece in chain(pieces, "\n"):
-        if piece == PAGE:
-            lines, rest = [rest, PAGE], ""
-        else:
-            *lines, rest = (rest + _harmless(piece)).split("\n")
-            if len(rest) > LONGEST_LINE:
-                *more, rest = _BROKEN.findall(rest)
-                lines += more
         kept = []
-        for line in lines:
-            if line == PAGE:
-                kept.append(PAGE)
-                gap, is_begun = "", False
-            elif line := line.rstrip():
-                parts = _BROKEN.findall(line) if len(line) > LONGEST_LINE else [line]
-                kept += (gap, *(f"{part.rstrip()}\n" for part in parts))
+        if piece.startswith(PAGE):
+            kept = [f"{rest}\n" if rest else gap, PAGE]
+            rest, gap, is_begun = "", "", False
+        *lines, rest = (rest + _harmless(piece)).split("\n")
+        if len(rest) > LONGEST_LINE:
+            *more, rest = _broken(rest)
+            lines += more
+        for line in map(str.rstrip, lines):
+            if line:
+                parts = _broken(line) if len(line) > LONGEST_LINE else [line]
+                kept += (gap, *(f"{part}\n" for part in parts))
                 gap, is_begun = "", True
             elif is_begun:
                 gap = "\n"
         yield "".join(kept)
+
+
+def _broken(line: str) -> list[str]:
+    return [part.lstrip() for part in _BROKEN.findall(line)]
 
 
 def _harmless(text: str) -> str:
