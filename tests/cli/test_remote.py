@@ -145,9 +145,13 @@ async def test_a_wrong_key_in_the_file_is_not_told(home: Path) -> None:
     assert "sk-secret" not in done.stderr + done.stdout
 
 
-async def test_options_that_a_server_does_not_obey_are_told(raw: RawServer) -> None:
+async def test_options_without_effect_are_refused_and_settings_told(raw: RawServer) -> None:
     await remote("add", raw.url, "--name", "desk")
-    asked = await run("run", "desk/m", "Hi", "--draft", "none", "--ctx", "2048", "--no-vision")
+    asked = await run("run", "desk/m", "Hi", "--draft", "none", "--no-vision")
+    assert (asked.returncode, asked.stdout) == (2, "")
+    assert "--draft and --no-vision have no effect on desk/m, which another server runs." in asked.stderr
+    settings.change("threads", 2)
+    asked = await run("run", "desk/m", "Hi", "--ctx", "2048", "--lora", "off")
     assert asked.stdout == "Hi\n"
-    for option in ("--draft has no effect", "--no-vision has no effect", "--ctx holds where"):
-        assert option in asked.stderr
+    for told in ("threads of settings.toml has no effect", "--ctx holds where"):
+        assert asked.stderr.count(told) == 1

@@ -6,11 +6,13 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 
-from edgechat.base.text import mebibytes
+from edgechat.base.errors import OptionWithoutEffect
+from edgechat.base.text import mebibytes, one_line
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
 from edgechat.planner.machine import MachineDescription
+from edgechat.planner.placement.engines.programs import split_engine
 from edgechat.planner.plan import LoadPlan, as_json
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
@@ -18,6 +20,12 @@ from edgechat.planner.request import PlanRequest
 
 def run(models: Sequence[str], request: PlanRequest, described: MachineDescription, *, json: bool) -> int:
     """Run the command; return the exit code. Raises EdgechatError, DoesNotFit among it."""
+    unpredicted = [name for name in models if split_engine(name)[0] not in (None, "llama-server")]
+    if described.bandwidth is not None and unpredicted:
+        name = one_line(unpredicted[0], 100)
+        raise OptionWithoutEffect(
+            f"--bandwidth has no effect on {name}, of which no speed is predicted.", hint="Omit it."
+        )
     with StatusLine(sys.stderr) as status:
         status.show("inspecting this machine")
         plans = [prepare(name, request, described=described, must_run=False) for name in models]
