@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from edgechat.base.errors import RemoteDenied
@@ -11,7 +10,7 @@ from edgechat.engine.protocol import EngineState
 from edgechat.engine.remote.engine import RemoteEngine, RunningHost
 from edgechat.engine.remote.started import StartedHost
 from edgechat.models.remote.measured import measured_speeds
-from edgechat.models.remote.model import HostedModel, root_of
+from edgechat.models.remote.model import HostedModel, root_of, split_remote
 from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, without_effect
@@ -27,10 +26,11 @@ def remote_plan(model: str, settings: Settings, request: PlanRequest = DEFAULT_R
     request: its context is assumed where the server does not tell; None: as settings.toml says, else 8192.
     Raises OptionWithoutEffect.
     """
-    name, slash, id = model.partition("/")
-    server = settings.remotes.get(name)
-    if server is None or not slash or not id or os.path.isfile(model):
+    found = split_remote(model, settings.remotes)
+    if found is None:
         return None
+    name, id = found
+    server = settings.remotes[name]
     remote = HostedModel(server=name, id=id, kind=server.kind or "openai", url=root_of(server.url))
     notes = without_effect(request, settings, ("context",), one_line(remote.name, 100), "another server")
     if request.context is not None:
