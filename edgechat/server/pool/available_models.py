@@ -65,6 +65,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """Whether messages may have images; None where it is not known."""
     hears: bool | None = None
     """Whether they may have sounds."""
+    can_switch_thinking: bool = False
+    """Of one that is loaded: before, its template has not been looked at."""
 
 
 class AvailableModels:

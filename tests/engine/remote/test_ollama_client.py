@@ -21,6 +21,7 @@ from edgechat.engine.types import (
     ToolCallArguments,
     ToolCallBegun,
 )
+from edgechat.models.remote.client import RemoteClient
 from edgechat.models.remote.discovery import models_of
 from edgechat.models.remote.model import HostedModel
 from edgechat.planner.plan import LoadPlan
@@ -123,9 +124,9 @@ async def test_both_are_told_the_same_of_models(pair: Pair) -> None:
     (loaded,) = (await pair.library.ps()).models
     assert info.context == loaded.context_length == 4096
     listed = [one.model for one in (await pair.library.list()).models]
-    client = pair.engine._client
-    assert client is not None
+    client = RemoteClient("desk", RemoteServer(url=pair.url, key=KEY, kind="ollama"))
     kind, models = await models_of(client)
+    await client.close()
     assert (kind, [one.id for one in models]) == ("ollama", [name.removesuffix(":latest") for name in listed])
 
 
