@@ -32,7 +32,7 @@ from edgechat.base.text import mebibytes
 from edgechat.device.cpu import read_cpu
 from edgechat.device.remote import workers
 from edgechat.device.speed import store_speed
-from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
+from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Prefill, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.models.formats.header_reading import read_model
 from edgechat.planner.estimate.calibration import Calibration
@@ -91,6 +91,13 @@ async def reply(engine: EngineSupervisor, n: int, question: str = QUESTION) -> t
     return text, speed
 
 
+async def prompt_calls(engine: EngineSupervisor, question: str) -> int:
+    """Return in how many calls a prompt is read."""
+    request = ChatRequest(id="r", messages=(Message("user", question),), max_tokens=1)
+    done = {event.done async for event in engine.stream(request) if isinstance(event, Prefill)}
+    return len(done - {0})
+
+
 def unmeasured(sshd: Sshd, name: str, port: int | None = None) -> str:
     """Return the address of a worker that need not measure its speed first."""
     cpu = read_cpu()
@@ -135,7 +142,7 @@ async def traffic(model: Path, sshd: Sshd, n: int) -> None:
             await reply(engine, length)
             counts.append((wire.n_bytes[0] - before[0], wire.n_bytes[1] - before[1]))
         before = list(wire.n_bytes)
-        await reply(engine, 1, "So it goes. " * 200)
+        n_calls = await prompt_calls(engine, "So it goes. " * 200)
         prompt = wire.n_bytes[0] - before[0]
         await engine.close()
     shape = shape_of(read_model(model))
@@ -143,8 +150,8 @@ async def traffic(model: Path, sshd: Sshd, n: int) -> None:
     depth = 40 + 1.5 * n
     print(f"traffic of a token, up: {up:.0f} bytes, {4 * shape.width + MASK * depth:.0f} by the forecast")
     print(f"  down: {down:.0f} bytes, {4 * shape.vocabulary} by the forecast")
-    print(f"  of a prompt of about 830 tokens, up: {prompt} bytes")
-    expected = 830 * (4 * shape.width + MASK * 415) + 2 * GRAPH * len(shape.parts)
+    print(f"  of a prompt of about 830 tokens in {n_calls} calls, up: {prompt} bytes")
+    expected = 830 * (4 * shape.width + MASK * 415 + GRAPH * len(shape.parts) / 256)
     print(f"  by the forecast {expected:.0f}")
 
 

@@ -32,6 +32,12 @@ class DoesNotFit(EdgechatError):
     """There is not enough memory for the model or the context, or the model was not trained for it."""
 
 
+class OptionWithoutEffect(EdgechatError):
+    """An option of the command line cannot have its effect on the model that is named."""
+
+    exit_code = 2
+
+
 class NotADraft(EdgechatError):
     """A model cannot draft: it is not smaller, or differs in vocabulary or format, or lacks layers for it."""
 

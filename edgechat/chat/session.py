@@ -100,7 +100,8 @@ class SessionServices:
     ) -> SessionServices:
         """Return edgechat's own, which import planner and engine when called. See `PlanRequest`.
 
-        adapters: for the first model that is planned; for others, if they fit.
+        adapters: for the first model that is planned; for others, if they fit. What has no effect on the
+        first model is refused, and noted for others.
         """
         planned: list[str] = []
 
@@ -109,22 +110,7 @@ class SessionServices:
             from edgechat.planner.prepare import prepare
             from edgechat.planner.request import PlanRequest
 
-            remote = remote_plan(model, settings.load(), context)
-            if remote is not None:
-                given = {
-                    "--draft": draft,
-                    "--backend": backend,
-                    "--load-anyway": anyway,
-                    "--no-vision": not vision,
-                    "--lora": bool(adapters),
-                    "--with": bool(workers),
-                }
-                ignored = [option for option, value in given.items() if value]
-                notes = [f"{option} has no effect on a model of another server." for option in ignored]
-                if context is not None:
-                    notes.append("--ctx holds where the server does not tell its own.")
-                return msgspec.structs.replace(remote, notes=tuple(notes))
-            is_first = not planned or planned == [model] or not adapters
+            is_first = not planned or planned == [model]
             request = PlanRequest(
                 context=context,
                 anyway=anyway,
@@ -133,10 +119,11 @@ class SessionServices:
                 vision=vision,
                 runtime_quant=runtime_quant,
                 workers=workers,
-                adapters=adapters if is_first else None,
+                adapters=adapters if is_first or not adapters else None,
                 usual_adapters=adapters or (),
+                is_strict=is_first,
             )
-            plan = prepare(model, request, leaving=leaving)
+            plan = remote_plan(model, settings.load(), request) or prepare(model, request, leaving=leaving)
             planned[:] = planned or [model]
             return plan
 

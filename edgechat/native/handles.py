@@ -21,7 +21,7 @@ import psutil
 from edgechat.base.errors import DecodeFailed, LoadFailed
 from edgechat.native import ggml, logs
 from edgechat.native.accelerators import rpc
-from edgechat.native.accelerators.placement import Placement, layer_devices
+from edgechat.native.accelerators.placement import Placement, device_handles, layer_devices
 from edgechat.native.batches import EmbeddingBatch, TokenBatch, pointer
 from edgechat.native.params import LoadParams
 
@@ -250,6 +250,7 @@ class Context:
                 f"llama.cpp cannot create a context of {params.context} tokens: {logs.cause()}",
                 hint="Try a shorter context: --ctx 4096.",
             )
+        self._remote = device_handles(params.devices) if params.rpc else ()
         self.n_vocab = model.n_vocab
         """Width of a row of logits."""
         self.n_embd = int(lib.llama_model_n_embd_out(model.pointer)) if params.embeddings else 0
@@ -345,6 +346,7 @@ class Context:
         if not n_rows:
             # Without rows to fetch nothing else waits for the device.
             lib.llama_synchronize(self._pointer)
+            rpc.wait(self._remote)
             return np.empty((0, self.n_vocab), np.float32)
         first = ctypes.cast(lib.llama_get_logits(self._pointer), ctypes.POINTER(ctypes.c_float))
         return np.ctypeslib.as_array(first, (n_rows, self.n_vocab))

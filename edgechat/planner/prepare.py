@@ -9,6 +9,7 @@ import msgspec
 
 from edgechat import settings
 from edgechat.base.errors import ModelFileError
+from edgechat.base.text import one_line
 from edgechat.device.survey import survey
 from edgechat.models.local.resolve import resolve
 from edgechat.planner.draft_plan import with_draft
@@ -18,13 +19,13 @@ from edgechat.planner.machine import Machine, MachineDescription, current_profil
 from edgechat.planner.placement.backends import runnable
 from edgechat.planner.placement.embedding import check
 from edgechat.planner.placement.engines.engine_plan import engine_plan, llama_server_plan
-from edgechat.planner.placement.engines.programs import split_engine
+from edgechat.planner.placement.engines.programs import PROGRAMS, effective, split_engine
 from edgechat.planner.placement.residents import beside, without_loads
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import plan_variant
 from edgechat.planner.ranking.candidates import Variant, variants
 from edgechat.planner.ranking.ranking import choose, rate
-from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, with_settings
+from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, with_settings, without_effect
 from edgechat.settings import SamplingDefaults
 
 
@@ -43,19 +44,24 @@ def prepare(
     The request takes precedence over settings.toml. may_embed: accept embedding models. staying: plans of
     models that stay loaded beside it. leaving: plans of models that are unloaded first.
     described, must_run: of what another program runs, see `engine_plan`.
-    Raises ModelNotFound, ModelFileError, BackendMissing, EngineMissing, DoesNotFit, SettingsError, or
-    NotADraft for a requested draft model that cannot draft.
+    Raises ModelNotFound, ModelFileError, BackendMissing, EngineMissing, DoesNotFit, SettingsError,
+    OptionWithoutEffect, or NotADraft for a requested draft model that cannot draft.
     """
     engine, name = split_engine(model)
     config = settings.load()
-    if engine == "llama-server":
-        own = msgspec.structs.replace(request, draft="none", backend="llama.cpp")
-        return llama_server_plan(
-            prepare(name, own, staying=staying, leaving=leaving), config, must_run=must_run
-        )
     if engine is not None:
-        profile = described.over(without_loads(beside(survey().profile, staying), leaving))
-        return engine_plan(engine, name, with_settings(request, config), config, profile, must_run=must_run)
+        notes = without_effect(
+            request, config, effective(engine), one_line(model, 100), PROGRAMS[engine].label
+        )
+        if engine == "llama-server":
+            own = msgspec.structs.replace(request, draft="none", backend="llama.cpp", adapters=(), workers=())
+            local = prepare(name, own, staying=staying, leaving=leaving, described=described)
+            plan = llama_server_plan(local, config, must_run=must_run)
+        else:
+            profile = described.over(without_loads(beside(survey().profile, staying), leaving))
+            request = with_settings(request, config)
+            plan = engine_plan(engine, name, request, config, profile, must_run=must_run)
+        return msgspec.structs.replace(plan, notes=(*plan.notes, *notes))
     entry = resolve(model).entry
     insists = request.draft is not None
     request = with_settings(request, config)
@@ -64,7 +70,8 @@ def prepare(
         for file in known:
             with contextlib.suppress(ModelFileError):  # it may not be chosen at all
                 file.header()
-        profile = without_loads(beside(current_profile(dry, request.workers or ()), staying), leaving)
+        current = current_profile(dry, request.workers or ())
+        profile = described.over(without_loads(beside(current, staying), leaving))
         machine = Machine(profile, history=Calibration.read(), dry=dry)
         files = runnable(known, machine.profile, request)
         for file in files:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 import msgspec
 
+from edgechat.base.errors import OptionWithoutEffect
 from edgechat.models.formats.header import Format
 from edgechat.models.quality import QualityClass
 from edgechat.native.params import CacheType
@@ -48,9 +51,23 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Into what Transformers, if it runs the model, quantizes the weights while it loads them."""
     prefers: Backend | None = None
     """The same where there is a choice: what settings.toml says."""
+    is_strict: bool = True
+    """Whether options that have no effect on a model are refused; otherwise they are noted."""
 
 
 DEFAULT_REQUEST = PlanRequest()
+_OPTIONS: Mapping[str, str] = {
+    "context": "--ctx",
+    "min_tps": "--min-tps",
+    "quality": "--quality",
+    "draft": "--draft",
+    "backend": "--backend",
+    "vision": "--no-vision",
+    "adapters": "--lora",
+    "workers": "--with",
+    "anyway": "--load-anyway",
+}
+"""What the fields are called on the command line."""
 
 
 def with_settings(request: PlanRequest, config: Settings) -> PlanRequest:
@@ -64,3 +81,39 @@ def with_settings(request: PlanRequest, config: Settings) -> PlanRequest:
         prefers=config.backend if request.prefers is None else request.prefers,
         usual_adapters=() if request.adapters is not None else request.usual_adapters or config.adapters,
     )
+
+
+def without_effect(
+    request: PlanRequest, config: Settings, effective: Collection[str], name: str, runner: str
+) -> tuple[str, ...]:
+    """Return notes on what has no effect on a model that edgechat does not load itself.
+
+    effective: the fields that have one. name: the model; runner: who runs it, for people. Raises
+    OptionWithoutEffect for options of the command line, if the request is strict.
+    """
+    request = msgspec.structs.replace(request, adapters=request.adapters or request.usual_adapters or None)
+    given = [
+        option
+        for field, option in _OPTIONS.items()
+        if field not in effective and getattr(request, field) != getattr(DEFAULT_REQUEST, field)
+    ]
+    if given and request.is_strict:
+        verb, them = ("have", "them") if len(given) > 1 else ("has", "it")
+        raise OptionWithoutEffect(
+            f"{' and '.join(given)} {verb} no effect on {name}, which {runner} runs.", hint=f"Omit {them}."
+        )
+    configured = {
+        "draft": config.draft not in (None, "none"),
+        "threads": config.threads is not None,
+        "adapters": bool(config.adapters),
+        "workers": bool(config.workers),
+    }
+    told = [
+        *given,
+        *(
+            f"{field} of settings.toml"
+            for field, is_set in configured.items()
+            if is_set and field not in effective and _OPTIONS.get(field) not in given
+        ),
+    ]
+    return tuple(f"{what} has no effect on {name}, which {runner} runs." for what in told)

@@ -9,7 +9,7 @@ import msgspec
 
 from edgechat import settings
 from edgechat.engine.protocol import Engine, EngineState
-from edgechat.engine.remote.choice import remote_engine
+from edgechat.engine.remote.choice import remote_engine, remote_plan
 from edgechat.engine.types import CachePolicy
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.plan import LoadPlan
@@ -41,7 +41,7 @@ def real_pool(
     available = AvailableModels(default)
     return Pool(
         partial(_engine, idle_seconds, cache_policy(user_settings.state_bytes)),
-        partial(_prepare, request, available.default.wanted),
+        partial(prepare_model, request, available.default.wanted),
         available,
         most_waiting=most_waiting,
         on_note=on_note,
@@ -73,14 +73,15 @@ def _engine(
     )
 
 
-def _prepare(
+def prepare_model(
     request: PlanRequest,
     default: str,
     model: str,
     *,
-    staying: Sequence[LoadPlan],
-    leaving: Sequence[LoadPlan],
+    staying: Sequence[LoadPlan] = (),
+    leaving: Sequence[LoadPlan] = (),
 ) -> LoadPlan:
+    """Return how a model is loaded, or reached. See `real_pool`, and `prepare` for the rest."""
     if model != default:
         usual = request.adapters or ()
         adapters = None if usual else request.adapters
@@ -94,4 +95,5 @@ def _prepare(
         )
     if staying:  # rather than loading both anyway, the others are unloaded
         request = msgspec.structs.replace(request, anyway=False)
-    return prepare(model, request, may_embed=True, staying=staying, leaving=leaving)
+    remote = remote_plan(model, settings.load(), request)
+    return remote or prepare(model, request, may_embed=True, staying=staying, leaving=leaving)

@@ -8,12 +8,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from edgechat import settings
 from edgechat.models.remote.measured import measured_speeds, note_speed
+from edgechat.server.factory import real_pool
 from tests.cli.running import Run, edgechat
 from tests.engine.remote.raw import KEY, RawServer, raw_server, said, text
+from tests.server.fakes import KEY as KEY_OF_POOL
+from tests.server.fakes import serving
 
 
 @pytest.fixture
@@ -137,6 +141,60 @@ async def test_a_model_is_tried(raw: RawServer) -> None:
     }
 
 
+async def test_a_model_is_shown_planned_and_measured(raw: RawServer) -> None:
+    await remote("add", raw.url, "--name", "desk")
+    shown = await run("show", "desk/m")
+    assert f"Server     vLLM at {raw.url}\nContext    4096 tokens\n" in shown.stdout
+    assert "not measured yet\n           edgechat bench desk/m" in shown.stdout
+    raw.chat(*(text(word) for word in ("One, ", "two, ", "three.")), text("", "stop"))
+    told = json.loads((await run("bench", "desk/m", "--rounds", "2", "--tokens", "8", "--json")).stdout)
+    assert (told["model"], told["backend"], told["context"]) == ("desk/m", "vLLM", 4096)
+    assert [one["ttft_ms"] > 0 for one in told["rounds"]] == [True, True]
+    assert raw.body["max_tokens"] == 8
+    questions = {one.body["messages"][0]["content"] for one in raw.asked if one.method == "POST"}
+    assert len(questions) == 2, "a server has no beginning of one in its cache"
+    note_speed("desk/m", 123.0, 45.6)
+    planned = await run("plan", "desk/m")
+    assert "123 ms to the first token, 45.6 tokens/s" in planned.stdout
+    assert "Nothing is loaded on this machine" in planned.stdout
+    assert json.loads((await run("show", "desk/m", "--json")).stdout)["remote"]["context"] == 4096
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["show", "desk/nothing"], "desk has no model nothing"),
+        (["plan", "desk/m", "--ram", "8GiB"], "whatever this machine has"),
+        (["plan", "desk/m", "--quality", "good"], "--quality has no effect"),
+        (["bench", "desk/m", "--quality"], "does not send what this is measured by"),
+        (["bench", "desk/m", "--plot", "a.png"], "--plot has no effect"),
+        (["serve", "desk/m", "--draft", "none"], "--draft has no effect"),
+        (["launch", "--print", "--model", "desk/m"], "is not loaded by edgechat"),
+    ],
+)
+async def test_what_a_model_of_a_server_cannot(raw: RawServer, words: list[str], why: str) -> None:
+    await remote("add", raw.url, "--name", "desk")
+    done = await run(*words)
+    assert done.returncode in (1, 2)
+    assert why in done.stderr
+
+
+async def test_a_model_is_served_under_this_api(raw: RawServer) -> None:
+    await remote("add", raw.url, "--name", "desk")
+    raw.chat(text("From afar."), text("", "stop"))
+    question = {"model": "default", "messages": [{"role": "user", "content": "Hi"}]}
+    async with real_pool("desk/m") as pool, serving(pool) as url, httpx2.AsyncClient() as client:
+        headers = {"Authorization": f"Bearer {KEY_OF_POOL}"}
+        answer = await client.post(f"{url}/v1/chat/completions", json=question, headers=headers)
+        listed = (await client.get(f"{url}/v1/models", headers=headers)).json()["data"]
+        refused = await client.post(
+            f"{url}/v1/embeddings", json={"model": "desk/m", "input": "Hi"}, headers=headers
+        )
+    assert answer.json()["choices"][0]["message"]["content"] == "From afar."
+    assert (answer.json()["model"], listed[0]["id"], listed[0]["context"]) == ("desk/m", "desk/m", 4096)
+    assert refused.status_code == 400
+
+
 async def test_a_wrong_key_in_the_file_is_not_told(home: Path) -> None:
     settings.settings_file().write_text('[remotes.desk]\nurl = "http://x"\nkey = ["sk-secret"]\n')
     done = await remote("list")
@@ -145,9 +203,13 @@ async def test_a_wrong_key_in_the_file_is_not_told(home: Path) -> None:
     assert "sk-secret" not in done.stderr + done.stdout
 
 
-async def test_options_that_a_server_does_not_obey_are_told(raw: RawServer) -> None:
+async def test_options_without_effect_are_refused_and_settings_told(raw: RawServer) -> None:
     await remote("add", raw.url, "--name", "desk")
-    asked = await run("run", "desk/m", "Hi", "--draft", "none", "--ctx", "2048", "--no-vision")
+    asked = await run("run", "desk/m", "Hi", "--draft", "none", "--no-vision")
+    assert (asked.returncode, asked.stdout) == (2, "")
+    assert "--draft and --no-vision have no effect on desk/m, which another server runs." in asked.stderr
+    settings.change("threads", 2)
+    asked = await run("run", "desk/m", "Hi", "--ctx", "2048", "--lora", "off")
     assert asked.stdout == "Hi\n"
-    for option in ("--draft has no effect", "--no-vision has no effect", "--ctx holds where"):
-        assert option in asked.stderr
+    for told in ("threads of settings.toml has no effect", "--ctx holds where"):
+        assert asked.stderr.count(told) == 1

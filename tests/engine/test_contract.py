@@ -21,6 +21,7 @@ from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Request
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from tests.engine.conftest import MakePlan
 from tests.engine.remote.served import served_model
+from tests.engine.remote.test_started import engine as started_engine
 from tests.fakes import FakeEngine, Step, words
 
 HELLO = "Hello!"
@@ -53,7 +54,7 @@ RULES = [
 ]
 
 
-@pytest.fixture(params=["worker", "fake", "remote"])
+@pytest.fixture(params=["worker", "fake", "remote", pytest.param("started", marks=pytest.mark.slow)])
 async def make(request: pytest.FixtureRequest, scripted: MakePlan, tmp_path: Path) -> AsyncIterator[Make]:
     made: list[Engine] = []
     servers = AsyncExitStack()
@@ -65,13 +66,19 @@ async def make(request: pytest.FixtureRequest, scripted: MakePlan, tmp_path: Pat
         served.delay, served.error = load_seconds, load_error
         return served.engine()
 
+    def started(*texts: str, load_seconds: float = 0.0, load_error: str = "") -> RemoteEngine:
+        """One whose server edgechat starts: a program of a test, which is there sooner than real ones."""
+        return started_engine(
+            "obeys", "--delay", f"{load_seconds}", *(["--error", load_error] if load_error else [])
+        )
+
     def worker(*texts: str, load_seconds: float = 0.0, load_error: str = "") -> EngineSupervisor:
         failing = {"load_error": load_error} if load_error else {}
         script = {"reply": HELLO, "rules": RULES, "token_ms": 20, "load_ms": 1000 * load_seconds} | failing
         return EngineSupervisor(scripted(n_seq_max=2, **script))
 
     def any_of_them(*texts: str, load_seconds: float = 0.0, load_error: str = "") -> Engine:
-        of_kind = {"fake": fake, "worker": worker, "remote": remote}[request.param]
+        of_kind = {"fake": fake, "worker": worker, "remote": remote, "started": started}[request.param]
         made.append(of_kind(*texts, load_seconds=load_seconds, load_error=load_error))
         return made[-1]
 
@@ -256,8 +263,9 @@ async def test_a_model_for_chat_makes_no_embeddings(make: Make) -> None:
 
 async def test_a_load_that_fails(make: Make) -> None:
     engine = make("hi", load_error="no such weights")
-    with pytest.raises(LoadFailed, match="no such weights"):
+    with pytest.raises(LoadFailed) as failed:
         await engine.start()
+    assert "no such weights" in f"{failed.value.message} {failed.value.hint}"
     with pytest.raises(LoadFailed):
         await events_of(engine, "hi")
     assert (engine.state, engine.has_crashed, engine.model) == (EngineState.STOPPED, False, None)

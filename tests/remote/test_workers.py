@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import subprocess
@@ -21,12 +22,14 @@ from edgechat.device.remote import workers
 from edgechat.device.remote.tunnel import Tunnel
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
+from edgechat.models.adapters.use import AdapterUse
 from edgechat.planner.machine import MachineDescription, check_build
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.ranking.survey import one_model
 from edgechat.planner.request import PlanRequest
 from tests.kit import DENSE, NOT_PRINTABLE, Spec, build
+from tests.kit.adapters import adapter
 from tests.remote.link import SlowLink
 from tests.remote.sshd import Sshd
 
@@ -34,31 +37,37 @@ pytestmark = pytest.mark.slow
 
 MIB = 2**20
 LAYERS = 12
+SPEC = Spec(shape=DENSE.sized(n_layers=LAYERS, n_embd=256, n_ff=1024), name="split-dense", mute=NOT_PRINTABLE)
 QUESTION = (Message("user", "The quick brown fox jumps over the lazy dog."),)
 
 
 @pytest.fixture(scope="module")
 def dense() -> Path:
-    shape = DENSE.sized(n_layers=LAYERS, n_embd=256, n_ff=1024)
-    return build(Spec(shape=shape, name="split-dense", mute=NOT_PRINTABLE))
+    return build(SPEC)
 
 
-def planned(model: Path, *addresses: str) -> LoadPlan:
-    return prepare(str(model), PlanRequest(context=1024, threads=1, draft="none", workers=addresses))
+def planned(model: Path, *addresses: str, adapters: tuple[str, ...] | None = None) -> LoadPlan:
+    request = PlanRequest(context=1024, threads=1, draft="none", workers=addresses, adapters=adapters)
+    return prepare(str(model), request)
 
 
-def ask(tokens: int = 12) -> ChatRequest:
-    return ChatRequest(id="r", messages=QUESTION, sampling=Sampling(temperature=0.0), max_tokens=tokens)
+def ask(tokens: int = 12, adapters: tuple[AdapterUse, ...] = ()) -> ChatRequest:
+    greedy = Sampling(temperature=0.0)
+    return ChatRequest(id="r", messages=QUESTION, sampling=greedy, max_tokens=tokens, adapters=adapters)
 
 
-async def reply(engine: EngineSupervisor, tokens: int = 12) -> str:
-    return "".join([e.text async for e in engine.stream(ask(tokens)) if isinstance(e, Delta)])
+async def reply(engine: EngineSupervisor, tokens: int = 12, adapters: tuple[AdapterUse, ...] = ()) -> str:
+    return "".join([e.text async for e in engine.stream(ask(tokens, adapters)) if isinstance(e, Delta)])
+
+
+def uses_of(plan: LoadPlan) -> tuple[AdapterUse, ...]:
+    return tuple(AdapterUse(one.path, one.scale) for one in plan.adapters)
 
 
 async def text_of(plan: LoadPlan) -> str:
     engine = EngineSupervisor(plan)
     try:
-        return await reply(engine)
+        return await reply(engine, adapters=uses_of(plan))
     finally:
         await engine.close()
 
@@ -91,6 +100,32 @@ async def test_two_workers_of_unequal_memory(dense: Path, sshd: Sshd) -> None:
         for name, device in (("small", "RPC0"), ("large", "RPC1")):
             taken = sshd.workers(name)[0].memory_info().rss - before[name]
             assert taken < holds[device][0] + 32 * MIB
+    finally:
+        await engine.close()
+
+
+async def test_an_adapter_changes_layers_on_workers_as_it_does_here(
+    dense: Path, sshd: Sshd, tmp_path: Path
+) -> None:
+    file = str(adapter(tmp_path, SPEC))
+    local = planned(dense, adapters=(file,))
+    plain, here = await text_of(planned(dense)), await text_of(local)
+    addresses = sshd.worker("small", memory=28 * MIB), sshd.worker("large", memory=48 * MIB)
+    plan = planned(dense, *addresses, adapters=(file,))
+    assert plan.devices == ("RPC0", "RPC1")
+    assert all(part.adapter_bytes for part in plan.memory if part.name in plan.devices)
+    assert await text_of(plan) == here != plain
+    # ... without it while it is loaded, and once the workers are gone
+    engine = EngineSupervisor(plan)
+    try:
+        assert await reply(engine) == plain
+        assert await reply(engine, adapters=uses_of(plan)) == here
+        for worker in sshd.workers():
+            worker.kill()
+        with contextlib.suppress(RemoteWorkerLost):
+            await reply(engine, adapters=uses_of(plan))
+        assert await reply(engine, adapters=uses_of(plan)) == here
+        assert engine.plan.devices == ()
     finally:
         await engine.close()
 

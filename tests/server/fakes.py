@@ -117,6 +117,7 @@ class FakeModels:
                 n_params=1_500_000_000,
                 sees=self.model.sees,
                 hears=self.model.hears,
+                can_switch_thinking=self.model.can_switch_thinking,
             )
         ]
 

@@ -10,6 +10,9 @@ With --json, one object is printed:
     drafters, no_draft
     ways              a list: task, name, tps, of_plain, rounds (tokens per second), drafted, accepted
 
+Of a model of another server or program: model, backend, context, first_token_ms and decode_tps (medians), and
+rounds, a list: ttft_ms, decode_tps.
+
 With --quality too, another one. Figures have a value and an error; divergences are in nats:
 
     context, chunks   tokens of a chunk, and how many chunks there were
@@ -22,6 +25,8 @@ With --quality too, another one. Figures have a value and an error; divergences 
 
 from __future__ import annotations
 
+import asyncio
+import statistics
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,13 +34,17 @@ from typing import Any
 
 import msgspec
 
+from edgechat import settings
+from edgechat.base.errors import OptionWithoutEffect
 from edgechat.base.text import flat, mebibytes
 from edgechat.cli.bench import plot
 from edgechat.cli.bench.asking import measure
 from edgechat.cli.bench.figures import PLAIN, BenchReport, BenchTask, DecodingRun
+from edgechat.cli.options import runs_elsewhere
 from edgechat.cli.output.layout import sheet, styled, table
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
+from edgechat.models.remote.model import KINDS
 from edgechat.planner.placement.fallback import refit
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
@@ -46,6 +55,9 @@ def run(
     model: str, request: PlanRequest, *, rounds: int, tokens: int, plot_file: Path | None, json: bool
 ) -> None:
     """Run the command. plot_file: where to draw a plot, as PNG. Raises EdgechatError."""
+    if runs_elsewhere(model):
+        _through_a_server(model, request, rounds=rounds, tokens=tokens, plot_file=plot_file, json=json)
+        return
     if plot_file is not None:
         plot.check(plot_file)
     with StatusLine(sys.stderr) as status:
@@ -60,6 +72,42 @@ def run(
         print(sheet(_rows(report, plan, notes), bold=styled(sys.stdout), width=13))
         if plot_file is not None:
             print(f"\nPlot written to {flat(str(plot_file))}")
+
+
+def _through_a_server(
+    model: str, request: PlanRequest, *, rounds: int, tokens: int, plot_file: Path | None, json: bool
+) -> None:
+    """Measure what can be seen from here: when answers begin, and how fast they come."""
+    from edgechat.cli.commands.servers.remote import answered
+    from edgechat.engine.remote.choice import remote_plan
+
+    if plot_file is not None:
+        raise OptionWithoutEffect("--plot has no effect here: there is one way of decoding.", hint="Omit it.")
+    config = settings.load()
+    request = msgspec.structs.replace(request, vision=True)  # which nobody has asked to do without
+    with StatusLine(sys.stderr) as status:
+        plan = remote_plan(model, config, request) or prepare(model, request)
+        plan, timings = asyncio.run(answered(plan, config, tokens, rounds, status.show))
+    ttft = statistics.median(one.ttft_ms for one in timings)
+    tps = statistics.median(one.decode_tps for one in timings)
+    assert plan.remote is not None
+    backend = KINDS[plan.remote.kind]
+    if json:
+        each = [{"ttft_ms": one.ttft_ms, "decode_tps": one.decode_tps} for one in timings]
+        median = {"first_token_ms": ttft, "decode_tps": tps}
+        print_json(
+            {"model": plan.model_name, "backend": backend, "context": plan.context, **median, "rounds": each}
+        )
+        return
+    rows = [("answer", "first token", "tokens/s")]
+    rows += [(f"{n}", f"{one.ttft_ms:.0f} ms", f"{one.decode_tps:.1f}") for n, one in enumerate(timings, 1)]
+    rows.append(("median", f"{ttft:.0f} ms", f"{tps:.1f}"))
+    lines = [
+        ("Model", plan.model_name),
+        *(("Note", text) for text in plan.notes),
+        ("Speed", _unwrapped(table(rows))),
+    ]
+    print(sheet(lines, bold=styled(sys.stdout), width=13))
 
 
 def _rows(report: BenchReport, plan: LoadPlan, notes: tuple[str, ...]) -> Iterator[tuple[str, str]]:

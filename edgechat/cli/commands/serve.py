@@ -20,6 +20,7 @@ from edgechat.cli.options import Debug
 from edgechat.cli.output.remedies import install
 from edgechat.cli.output.server_banner import first_screen
 from edgechat.cli.terminal_io import complain, note
+from edgechat.models.remote.model import KINDS
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 
@@ -65,8 +66,7 @@ def run(options: ServeOptions) -> None:
     logs.to_terminal(verbose=options.verbose, debug=Debug.on)
     from edgechat.chat.storage.response_store import ResponseStore
     from edgechat.chat.storage.store import store_path
-    from edgechat.planner.prepare import prepare
-    from edgechat.server.factory import real_pool
+    from edgechat.server.factory import prepare_model, real_pool
     from edgechat.server.http.access_policy import AccessRules
     from edgechat.server.media.fetching import ImageFetcher
     from edgechat.server.media.request_media import RequestMedia
@@ -82,7 +82,7 @@ def run(options: ServeOptions) -> None:
         name = choice.model
         pool = real_pool(name, options.request, on_note=note)
         # Before a key is generated and shown: a model that cannot be loaded ends the command.
-        plan = prepare(name, options.request, may_embed=True)
+        plan = prepare_model(options.request, name, name)
         key = _key(options, listener)
         hosts = frozenset() if is_loopback(listener) else _own_names(options.host)
         rules = AccessRules(key.text if key else None, hosts, origins, aliases)
@@ -213,6 +213,10 @@ def _own_names(host: str) -> frozenset[str]:
 def _print_plan(plan: LoadPlan) -> None:
     for text in plan.notes:
         note(text)
+    if plan.remote is not None and plan.program is None:
+        where = f"{KINDS[plan.remote.kind]} at {plan.remote.url}"
+        print(one_line(f"{plan.model_name} answers: {where}, {plan.context} tokens of context."), flush=True)
+        return
     name, quant = plan.model_name, plan.quant or ""
     if quant.casefold() not in name.casefold():
         name = f"{name} {quant}"

@@ -9,7 +9,8 @@ With --json, one object is printed, or a list if the name matches several files:
     vision, audio, projector, no_vision, mtp    as in `edgechat list --json`
     plan    as in `edgechat plan --json`; null if the model does not fit, and why_not says why
 
-Of a LoRA adapter, the object is the one of `edgechat list --json`.
+Of a LoRA adapter, the object is the one of `edgechat list --json`; of what another program or server runs,
+the one of `edgechat plan --json`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 from edgechat import settings
 from edgechat.base.errors import DoesNotFit, NotAnAdapter
 from edgechat.base.text import ago, figure, flat, mebibytes, one_line
+from edgechat.cli.options import runs_elsewhere
 from edgechat.cli.output.adapters import as_object, shown
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
@@ -38,7 +40,7 @@ from edgechat.models.local.usage import ModelUse, use_of
 from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.machine import Machine, current_profile
+from edgechat.planner.machine import Machine, MachineDescription, current_profile
 from edgechat.planner.placement.projector import header_beside
 from edgechat.planner.plan import LoadPlan, as_json
 from edgechat.planner.plan_model import plan_variant
@@ -75,6 +77,11 @@ def run(name: str, *, json: bool) -> None:
             print_json(as_object(adapter, details))
         else:
             print(sheet(shown(adapter, details), bold=styled(sys.stdout), width=14))
+        return
+    if runs_elsewhere(name):
+        from edgechat.cli.commands.servers import engine_plan
+
+        engine_plan.run([name], DEFAULT_REQUEST, MachineDescription(), json=json)
         return
     with StatusLine(sys.stderr) as status, DryRun() as dry:
         status.show("reading the header")

@@ -23,6 +23,7 @@ from edgechat.cli.options import (
     adapters_of,
     checked_workers,
     engine_model,
+    runs_elsewhere,
     workers_of,
 )
 
@@ -102,7 +103,6 @@ def plan(
     from edgechat.cli.commands import plan as command
     from edgechat.cli.output.quantities import amount, quality_class, rate
     from edgechat.planner.machine import MachineDescription
-    from edgechat.planner.placement.engines.programs import split_engine
     from edgechat.planner.request import PlanRequest
 
     if backend == "mlx" and vram is not None:
@@ -129,7 +129,7 @@ def plan(
     names = [engine_model(engine, name, quant) for name in models or ()]
     if not names and (engine is not None or quant is not None):
         raise typer.BadParameter("needs a MODEL", param_hint="--engine")
-    if any(split_engine(name)[0] is not None for name in names):
+    if any(map(runs_elsewhere, names)):
         from edgechat.cli.commands.servers import engine_plan
 
         raise typer.Exit(engine_plan.run(names, request, described, json=json))
@@ -286,6 +286,8 @@ def bench(
         from edgechat.cli.bench.quality.measuring import QualityRequest
         from edgechat.cli.output.quantities import cache_types
 
+        for name in filter(runs_elsewhere, models):
+            raise typer.BadParameter(f"{name} does not send what this is measured by", param_hint="--quality")
         for option, given in (("--against", against), ("--text", text), ("--save-base", save_base)):
             if base_file is not None and given is not None:
                 raise typer.BadParameter("cannot be used together with --base-file", param_hint=option)

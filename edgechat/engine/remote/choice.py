@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from edgechat.base.errors import RemoteDenied
+from edgechat.base.text import one_line
 from edgechat.engine.protocol import EngineState
 from edgechat.engine.remote.engine import RemoteEngine, RunningHost
 from edgechat.engine.remote.started import StartedHost
 from edgechat.models.remote.measured import measured_speeds
-from edgechat.models.remote.model import HostedModel, root_of
+from edgechat.models.remote.model import HostedModel, root_of, split_remote
 from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.plan import LoadPlan
+from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest, without_effect
 from edgechat.settings import Settings
 
 ASSUMED_CONTEXT = 8192
 """Tokens, of a server that does not tell how long its context is."""
 
 
-def remote_plan(model: str, settings: Settings, context: int | None = None) -> LoadPlan | None:
+def remote_plan(model: str, settings: Settings, request: PlanRequest = DEFAULT_REQUEST) -> LoadPlan | None:
     """Return the plan of a model NAME/MODEL; None if it is a file, or NAME no remote. Nothing is asked.
 
-    context: what is assumed where the server does not tell; None: as settings.toml says, else 8192.
+    request: its context is assumed where the server does not tell; None: as settings.toml says, else 8192.
+    Raises OptionWithoutEffect.
     """
-    name, slash, id = model.partition("/")
-    server = settings.remotes.get(name)
-    if server is None or not slash or not id or os.path.isfile(model):
+    found = split_remote(model, settings.remotes)
+    if found is None:
         return None
+    name, id = found
+    server = settings.remotes[name]
     remote = HostedModel(server=name, id=id, kind=server.kind or "openai", url=root_of(server.url))
+    notes = without_effect(request, settings, ("context",), one_line(remote.name, 100), "another server")
+    if request.context is not None:
+        notes = (*notes, "--ctx holds where the server does not tell its own.")
     speed = measured_speeds().get(remote.name)
     return LoadPlan(
         model_path="",
         model_name=remote.name,
-        context=context or settings.context or ASSUMED_CONTEXT,
+        context=request.context or settings.context or ASSUMED_CONTEXT,
         sampling=settings.sampling,
         predicted=None
         if speed is None
@@ -44,6 +50,7 @@ def remote_plan(model: str, settings: Settings, context: int | None = None) -> L
             basis="measured in earlier answers",
         ),
         remote=remote,
+        notes=notes,
     )
 
 

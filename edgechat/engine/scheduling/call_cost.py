@@ -13,6 +13,8 @@ with the operation that runs, one of some hundred."""
 
 _AIM = 0.9
 """Of the limit, as calls sometimes take longer than predicted."""
+_ALIKE = 1.5
+"""Ratio of sizes between which the one before is kept if another takes time."""
 _FIRST_CHUNK = 16
 _GROWTH = 4
 _LEAST_CHUNK = 4
@@ -36,22 +38,29 @@ class CallCost:
         self._streams: dict[int, float] = {}
         self._slope: float | None = None
         self._expected: float | None = None
+        self._graph = 0.0
+        self._size = self._before = 0
         self._largest = _FIRST_CHUNK // _GROWTH
         self._owed = 0.0
 
-    def expect(self, seconds: float) -> None:
-        """Size the first interruptible call by what a prompt's token is predicted to take."""
-        self._expected = seconds
+    def expect(self, seconds: float, graph: float = 0.0) -> None:
+        """Size the first interruptible call by what a prompt's token is predicted to take.
+
+        graph: seconds that a call takes besides if it has another number of tokens than the one before.
+        """
+        self._expected, self._graph = seconds, graph
 
     def observe(self, n_streams: int, n_prompt: int, seconds: float) -> None:
         """Learn from a call with one token of each of `n_streams` streams and `n_prompt` of prompts."""
         self._owed = max(self._owed - seconds, 0.0)
+        before, self._before = self._before, n_streams + n_prompt
         if not n_prompt:
             self._streams[n_streams] = _follow(self._streams.get(n_streams), seconds)
         elif n_prompt >= _LEAST_CHUNK:
             self._largest = max(self._largest, n_prompt)
-            base = self.stream_seconds(max(n_streams, 1))
-            counted = n_prompt - (bool(base) and not n_streams)
+            alone = self.stream_seconds(max(n_streams, 1))
+            base = alone + (self._graph if n_streams + n_prompt != before else 0.0)
+            counted = n_prompt - (bool(alone) and not n_streams)
             self._slope = _follow(self._slope, max(seconds - base, 1e-7) / counted)
 
     def note_interruption(self, seconds: float) -> None:
@@ -80,10 +89,13 @@ class CallCost:
         most = self._largest * _GROWTH
         if self._slope is None:
             return most
-        base = self.stream_seconds(max(n_streams, 1))
+        base = self.stream_seconds(max(n_streams, 1)) + self._graph
         left = _AIM * max(CALL_LIMIT, STEPS * base) - base
         rows = n_streams + int(left / self._slope)
-        return min(max(_even(rows) - n_streams, _LEAST_CHUNK), most)
+        size = min(max(_even(rows) - n_streams, _LEAST_CHUNK), most)
+        if not (self._graph and self._size / _ALIKE < size < self._size * _ALIKE):
+            self._size = size
+        return self._size
 
     def stream_seconds(self, n_streams: int = 1) -> float:
         """Return the seconds of a call of so many streams, or of the nearest number seen; 0 if none was."""

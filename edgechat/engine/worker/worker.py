@@ -178,7 +178,7 @@ def load(
         controller=controller,
     )
     if plan.forecast is not None:
-        engine.scheduler.cost.expect(plan.forecast.prefill)
+        engine.scheduler.cost.expect(plan.forecast.prefill, plan.forecast.graph)
     engine.warm_up(whole=bool(plan.devices))
     history.restore(controller)
     if cache_policy.grammars:

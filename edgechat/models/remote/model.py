@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
 import msgspec
@@ -51,6 +52,12 @@ class HostedModel(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """What users call it."""
         return f"{self.server}{':' if self.is_started else '/'}{self.id}"
+
+
+def split_remote(model: str, remotes: Collection[str]) -> tuple[str, str] | None:
+    """Return the server and the model of a name NAME/MODEL; None if it is a file, or NAME no remote."""
+    name, _, id = model.partition("/")
+    return (name, id) if id and name in remotes and not os.path.isfile(model) else None
 
 
 def is_loopback(url: str) -> bool:

@@ -38,7 +38,7 @@ class Placement:
             )
         rpc.register(load.rpc)
         # An empty list is not the same as none, which means all devices that there are.
-        self._devices = (ctypes.c_void_p * (len(load.devices) + 1))(*_device_handles(load.devices))
+        self._devices = (ctypes.c_void_p * (len(load.devices) + 1))(*device_handles(load.devices))
         # llama.cpp divides sums of these by their sum, and layer numbers by the same: exact for integers.
         self._split = (ctypes.c_float * most)(*load.split)
         self._overrides = (_Override * 2)()
@@ -65,7 +65,8 @@ def experts_of_first(n_layers: int) -> str:
     return rf"blk\.({layers})\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 
-def _device_handles(names: tuple[str, ...]) -> list[int]:
+def device_handles(names: tuple[str, ...]) -> list[int]:
+    """Return ggml's pointers to devices. LoadFailed where one is not there."""
     known = {ggml.device_name(device): device for device in ggml.devices()}
     missing = [name for name in names if name not in known]
     if missing:

@@ -16,6 +16,8 @@ from typing import Any
 from edgechat.base.errors import ServerRefused
 from edgechat.base.network import loopback
 
+NAME = "RPC"
+"""With which names of devices begin."""
 _PATIENCE = 3.0
 """Seconds. A server that is free answers at once, or as soon as it has freed what its last client took."""
 
@@ -66,6 +68,20 @@ def hold(servers: Sequence[str]) -> None:
 def release(servers: Sequence[str]) -> None:
     """Undo one `hold`."""
     _held.subtract(check(servers))
+
+
+def wait(devices: Iterable[int]) -> None:
+    """Wait until RPC devices have computed all that they were sent; others are passed over.
+
+    ggml waits only until all is sent, as computing has no response. Servers answer in order, whatever is
+    asked.
+    """
+    from edgechat.native import ggml
+
+    for device in devices:
+        if ggml.device_name(device).startswith(NAME):
+            places = (ctypes.pointer(ctypes.c_size_t()), ctypes.pointer(ctypes.c_size_t()))
+            ggml.call("ggml_backend_dev_memory", None, ctypes.c_void_p(device), *places)
 
 
 def _add_server() -> Any:

@@ -28,8 +28,10 @@ _STEP = 0.2e-3
 _FLOAT = 4
 MASK = 4
 """Bytes for each token and cell."""
-GRAPH = 20_000
-"""Bytes of the description of a layer, as the RPC client sends it: some 70 tensors of 296 bytes."""
+GRAPH = 15_000
+"""Bytes of the description of a layer, as the RPC client sends it: some 50 tensors of 296 bytes."""
+_SAME_GRAPH = 256
+"""Tokens of a prompt after which it is sent again: the cache is looked at in steps of so many cells."""
 _TILE = 256
 """Cells that a large batch attends to at once, those behind its own tokens among them."""
 
@@ -47,6 +49,8 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """More of it for each token before it."""
     calls: Seconds = ()
     """Of calls of `ROWS` tokens with nothing before them, with logits of each but in the longest."""
+    graph: float = 0.0
+    """Of a call that differs in size from the one before: other machines are sent what their layers are."""
 
     def decoding(self, depth: float) -> float:
         """Return the seconds of a token after `depth` others."""
@@ -117,7 +121,9 @@ def forecast(
         # More rows take no less, and no more than one after the other.
         calls.append(min(max(seconds, calls[-1]), rows * calls[0]) if calls else seconds)
     # Each device is sent which cells each token may attend to.
-    masks = sum(MASK / link.up for link in _links(placed, rates).values())
+    links, n_parts = _links(placed, rates), Counter(part.device for part in placed)
+    masks = sum(MASK / link.up for link in links.values())
+    graph = sum(GRAPH * n_parts[device] / link.up for device, link in links.items())
     attending = [sum(n * rates[device].attention[row] for device, n in share.items()) for row in (0, -1)]
     reading = sum(n / rates[device].bandwidth for device, n in share.items())
     alone, together = (seconds * shape.attention for seconds in attending)
@@ -125,12 +131,14 @@ def forecast(
     # The cache of a window has room for a call besides, and all of its cells are looked at.
     decode = calls[0] + windowed[0] * min(shape.window + _MICRO_BATCH, PROMPT)
     prefill = calls[-1] / _MICRO_BATCH + together * _TILE + windowed[1] * min(shape.window + _TILE, PROMPT)
+    prefill += graph / _SAME_GRAPH
     return Forecast(
         decode=decode,
         decode_depth=max(cache_bytes_per_token * reading, alone) + masks,
         prefill=min(prefill, decode),
         prefill_depth=min(together, max(cache_bytes_per_token * reading, alone)) + masks,
         calls=tuple(calls),
+        graph=graph,
     )
 
 
@@ -162,9 +170,6 @@ def on_links(
     if before in links:
         n_logits = 1 if rows == _MICRO_BATCH else rows
         seconds += links[before].round_trip + _FLOAT * shape.vocabulary * n_logits / links[before].down
-    if rows == _MICRO_BATCH:  # each micro-batch has a graph of its own, which is sent again
-        n_parts = Counter(part.device for part in placed)
-        seconds += sum(GRAPH * n_parts[device] / link.up for device, link in links.items())
     return seconds
 
 

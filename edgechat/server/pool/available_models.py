@@ -24,6 +24,7 @@ from edgechat.chat.storage.store import Store, store_path
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.resolve import ResolvedModel, entry_of, local_file, resolve
+from edgechat.models.remote.model import split_remote
 from edgechat.planner.listing import HeaderSummary, glances
 from edgechat.planner.placement.engines.programs import split_engine
 
@@ -64,6 +65,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """Whether messages may have images; None where it is not known."""
     hears: bool | None = None
     """Whether they may have sounds."""
+    can_switch_thinking: bool = False
+    """Of one that is loaded: before, its template has not been looked at."""
 
 
 class AvailableModels:
@@ -76,6 +79,9 @@ class AvailableModels:
         """
         self._of_several = False
         """Whether the planner chooses the default's file, of several quantizations."""
+        if split_remote(default, settings.load().remotes) is not None:  # its server finds it
+            self.default = AvailableModel(default, default, Path())
+            return
         engine, model = split_engine(default)
         if engine is not None:  # another program runs it, and finds it
             is_path = os.path.exists(os.path.expanduser(model))
@@ -141,7 +147,7 @@ async def first_model(named: str | None = None) -> ChosenModel[ResolvedModel]:
     """Choose the model of clients that ask for none; see `choose_model`, which says what it raises."""
 
     def find(model: str) -> ResolvedModel:
-        if split_engine(model)[0] is not None:
+        if split_engine(model)[0] is not None or split_remote(model, settings.load().remotes) is not None:
             return ResolvedModel(Path(), model)
         return resolve(model)
 

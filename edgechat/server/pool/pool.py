@@ -204,7 +204,9 @@ class Pool:
         kind: Literal["chat", "embedding"] = "embedding" if plan.embeddings else "chat"
         model = slot.engine.model
         if model is not None:
-            card = msgspec.structs.replace(card, sees=model.sees, hears=model.hears)
+            card = msgspec.structs.replace(
+                card, sees=model.sees, hears=model.hears, can_switch_thinking=model.can_switch_thinking
+            )
         return msgspec.structs.replace(card, loaded=slot.is_ready, kind=kind, context=context)
 
     @property

@@ -5,6 +5,9 @@ The devices are RPC servers on this machine, which llama.cpp treats as GPUs.
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +93,28 @@ def test_the_logits_are_the_processors(
     found = logits(plan(tiny(kind), flash_attention=flash_attention, **on_both), tokens)
     assert np.abs(expected).max() > 4
     assert np.abs(found - expected).max() < 1e-3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGSTOP")
+def test_a_call_without_rows_waits_for_the_device(servers: Servers) -> None:
+    """What calls cost would not be known otherwise, and they would pile up behind the first that has rows."""
+    rpc = tuple(server.address for server in servers)
+    backend = LlamaCppBackend(
+        plan(tiny("dense"), devices=("RPC0",), split=(KINDS["dense"].n_layers + 1,), rpc=rpc)
+    )
+    try:
+        backend.decode([BatchPart(0, 0, (5,) * 16, 0)])
+        server = servers[0].process
+        server.send_signal(signal.SIGSTOP)
+        call = threading.Thread(target=backend.decode, args=([BatchPart(0, 16, (5,) * 16, 0)],))
+        call.start()
+        call.join(0.5)
+        waited = call.is_alive()
+        server.send_signal(signal.SIGCONT)
+        call.join()
+        assert waited
+    finally:
+        backend.close()
 
 
 def ask(name: str, max_tokens: int = 8) -> ChatRequest:

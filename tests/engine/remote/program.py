@@ -3,11 +3,13 @@
     python program.py MANNER [...] --port PORT
 
 Manners: ready, dies (at once), silent (never ready), floods (its log), stubborn (ignores SIGTERM, and has a
-child that does), fails (in the middle of its first answer).
+child that does), fails (in the middle of its first answer), obeys (answers what the contract's tests ask for,
+once `--delay SECONDS` have passed, or ends with `--error TEXT`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,6 +21,12 @@ from typing import Any
 
 MANNER, PORT = sys.argv[1], int(sys.argv[sys.argv.index("--port") + 1])
 KEY = os.environ.get("VLLM_API_KEY", "")
+OPTIONS = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
+SCRIPTS = {
+    "slow": (0.05, ["on and on "] * 2000),
+    "die": (0.0, ["I was about to"]),
+}
+"""Seconds between the words of an answer, and these."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -33,15 +41,30 @@ class Handler(BaseHTTPRequestHandler):
             self._send(404, {})
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        asked = body["messages"][-1]["content"] if "messages" in body and MANNER == "obeys" else ""
+        if self.path == "/tokenize":
+            self._send(200, {"tokens": list(body["prompt"].encode())})
+        elif self.path == "/detokenize":
+            self._send(200, {"prompt": bytes(body["tokens"]).decode()})
+        elif len(asked) > 4096:
+            error = {"code": "context_length_exceeded", "message": "It is longer than the context."}
+            self._send(400, {"error": error})
+        else:
+            with contextlib.suppress(ConnectionError):
+                self._answer(asked)
+
+    def _answer(self, asked: str) -> None:
         self.send_response(200)
         self.send_header("Connection", "close")
         self.end_headers()
-        for word in ("Hello", " there"):
+        pause, words = SCRIPTS.get(asked, (0.0, ["Hello", "!"] if asked else ["Hello", " there"]))
+        for word in words:
+            time.sleep(pause)
             piece = {"choices": [{"index": 0, "delta": {"content": word}}]}
             self.wfile.write(f"data: {json.dumps(piece)}\n\n".encode())
             self.wfile.flush()
-            if MANNER == "fails":
+            if MANNER == "fails" or asked == "die":
                 print("out of memory", flush=True)
                 os._exit(9)
         last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
@@ -58,6 +81,9 @@ class Handler(BaseHTTPRequestHandler):
 print("environment:", json.dumps(dict(os.environ)), flush=True)
 if MANNER == "dies":
     sys.exit(f"\x1b[31mno such kernel, and the key is {KEY}")
+time.sleep(float(OPTIONS.get("--delay", 0)))
+if "--error" in OPTIONS:
+    sys.exit(OPTIONS["--error"])
 if MANNER == "silent":
     time.sleep(600)
 if MANNER == "floods":

@@ -30,14 +30,10 @@ pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("program.py")
 
 
-def command(manner: str) -> tuple[str, ...]:
-    return (sys.executable, str(SCRIPT), manner, "--port", PORT)
-
-
-def engine(manner: str, *, inherited: tuple[str, ...] = (), silent: float = 60.0) -> RemoteEngine:
+def engine(manner: str, *options: str, inherited: tuple[str, ...] = (), silent: float = 60.0) -> RemoteEngine:
     start = ProgramPlan(
         engine="vllm",
-        command=command(manner),
+        command=(sys.executable, str(SCRIPT), manner, "--port", PORT, *options),
         environment={"HF_HUB_OFFLINE": "1"},
         inherited=inherited,
         key_variable="VLLM_API_KEY",

@@ -46,6 +46,20 @@ def test_where_one_token_takes_too_long_the_prompt_goes_on() -> None:
     assert 0.9 + 0.01 * sizes[-1] <= STEPS * 0.91
 
 
+def test_calls_keep_their_size_where_another_takes_time() -> None:
+    cost = CallCost()
+    cost.expect(0.004, graph=0.3)
+    cost.observe(1, 0, 0.05)
+    sizes = [0]
+    for number in range(40):
+        sizes.append(cost.prompt_tokens())
+        changed = 0.3 if sizes[-1] != sizes[-2] else 0.0
+        cost.observe(0, sizes[-1], changed + 0.05 + (0.004 + 0.001 * (number % 2)) * (sizes[-1] - 1))
+    assert 0.004 * sizes[-1] > 0.3
+    assert 0.05 + 0.005 * sizes[-1] < STEPS * 0.35
+    assert len(set(sizes[20:])) == 1
+
+
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("stall", [0.5, 3.0, 30.0])
 def test_one_stalled_call_is_forgotten(name: str, stall: float) -> None:

@@ -228,7 +228,8 @@ def test_a_link_costs_each_token_a_round_trip_a_state_and_its_logits() -> None:
 def test_a_prompt_sends_all_its_states_and_one_row_of_logits() -> None:
     shape = SHAPES["llama-3.1-8b"]
     slow, none = over(Link(up=1e6, down=1e9, round_trip=0.0), shape), over(None, shape)
-    sent = 4 * 4096 + GRAPH * 33 / 512 + MASK * 500
+    assert slow.graph == pytest.approx(GRAPH * 33 / 1e6)
+    sent = 4 * 4096 + GRAPH * 33 / 256 + MASK * 500
     assert (slow.prefilling(1000) - none.prefilling(1000)) / 1000 == pytest.approx(sent / 1e6, rel=0.01)
 
 

@@ -26,6 +26,7 @@ from edgechat.base import paths
 from edgechat.base.errors import DoesNotFit, EngineError, ModelNotFound, SettingsError
 from edgechat.base.process import spawn
 from edgechat.base.text import one_line
+from edgechat.cli.options import runs_elsewhere
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import note
 from edgechat.planner.plan import LoadPlan
@@ -98,6 +99,12 @@ def _program(agent: Agent) -> str:
 def _plan(options: LaunchOptions) -> LoadPlan:
     """Plan the model with a context that agents can work in, if that fits, and say what is chosen and why."""
     name = _model(options.model)
+    if runs_elsewhere(name):
+        raise SettingsError(
+            f"{one_line(name, 100)} is not loaded by edgechat, and agents are started with models that are.",
+            hint=f"Name one: edgechat launch {options.agent or 'AGENT'} --model NAME\n"
+            f"  Or serve it, and set the agent up yourself: edgechat serve {one_line(name, 100)}",
+        )
     request = PlanRequest(context=options.context)
     plan = prepare(name, request)
     if options.context is None and settings.load().context is None and plan.context < ROOMY:

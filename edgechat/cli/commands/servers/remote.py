@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import os
 import re
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,7 +24,8 @@ from edgechat.models.remote.client import ASK_SECONDS
 from edgechat.models.remote.listing import RemoteListing, listing_of, rows_of
 from edgechat.models.remote.measured import forget_speeds
 from edgechat.models.remote.model import KINDS, is_loopback
-from edgechat.settings import RemoteKind, RemoteServer
+from edgechat.planner.plan import LoadPlan
+from edgechat.settings import RemoteKind, RemoteServer, Settings
 from edgechat.settings.reading import remote_fault
 
 _TRIAL = "Count from one to forty, in words."
@@ -102,7 +104,10 @@ def remove(name: str, *, yes: bool) -> None:
 
 def _try_model(name: str, *, json: bool) -> int:
     try:
-        timings = asyncio.run(_answered(name))
+        config = settings.load()
+        plan = remote_plan(name, config)
+        assert plan is not None
+        _, (timings,) = asyncio.run(answered(plan, config, _TRIAL_TOKENS))
     except EdgechatError as error:
         if json:
             print_json({"name": name, "error": error.message, "ttft_ms": None, "decode_tps": None})
@@ -118,22 +123,28 @@ def _try_model(name: str, *, json: bool) -> int:
     return 0
 
 
-async def _answered(name: str) -> Timings:
-    """Let a model write a little; return how fast. Raises EdgechatError."""
-    config = settings.load()
-    plan = remote_plan(name, config)
-    assert plan is not None
+async def answered(
+    plan: LoadPlan, config: Settings, tokens: int, rounds: int = 1, show: Callable[[str], None] | None = None
+) -> tuple[LoadPlan, list[Timings]]:
+    """Let a model of a remote write so many tokens, some times; return the plan as it is then, and how fast.
+
+    Raises EdgechatError.
+    """
     engine = remote_engine(plan, config, idle_seconds=0, on_note=note)
-    request = ChatRequest(id="trial", messages=(Message("user", _TRIAL),), max_tokens=_TRIAL_TOKENS)
-    finished: Finished | None = None
+    timings: list[Timings] = []
     try:
-        async with aclosing(engine.stream(request)) as events:
-            async for event in events:
-                finished = event if isinstance(event, Finished) else finished
+        await engine.start()
+        for number in range(rounds):
+            if show is not None:
+                show(f"answer {number + 1} of {rounds}")
+            # Another beginning each time, which the server does not have in its cache.
+            question = f"{number + 1}. {_TRIAL}" if rounds > 1 else _TRIAL
+            request = ChatRequest(id="trial", messages=(Message("user", question),), max_tokens=tokens)
+            async with aclosing(engine.stream(request)) as events:
+                timings += [event.timings async for event in events if isinstance(event, Finished)]
     finally:
         await engine.close()
-    assert finished is not None
-    return finished.timings
+    return engine.plan, timings
 
 
 def _print_models(listing: RemoteListing) -> None:

@@ -68,6 +68,13 @@ def split_engine(model: str) -> tuple[EngineName | None, str]:
     return (engine, rest) if engine is not None and colon and rest else (None, model)
 
 
+def effective(engine: EngineName) -> tuple[str, ...]:
+    """Return the fields of a `PlanRequest` that have an effect on what a program runs."""
+    if engine == "llama-server":  # its plan is edgechat's own
+        return ("context", "anyway", "vision", "threads")
+    return ("context", "anyway")
+
+
 def start_of(engine: EngineName, config: Settings) -> tuple[str, ...]:
     """Return what the command line of a program begins with. Raises EngineMissing."""
     facts, own = PROGRAMS[engine], config.engines.get(engine, EngineProgram())

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat import __version__
 from edgechat.engine.types import Embedded
@@ -43,6 +43,8 @@ class TaggedModel(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     details: ModelDetails
     capabilities: list[str]
+    context_length: int | UnsetType = UNSET
+    """Of one that is loaded."""
 
     @classmethod
     def of(cls, card: ModelCard) -> TaggedModel:
@@ -54,6 +56,7 @@ class TaggedModel(msgspec.Struct, frozen=True, kw_only=True):
             size=card.size,
             details=_details(card),
             capabilities=_capabilities(card),
+            context_length=card.context if card.loaded else UNSET,
         )
 
 
@@ -163,7 +166,8 @@ def _when(card: ModelCard) -> str:
 def _capabilities(card: ModelCard) -> list[str]:
     if card.kind == "embedding":
         return ["embedding"]
-    return ["completion", "tools", "vision"] if card.sees else ["completion", "tools"]
+    able = {"vision": card.sees, "thinking": card.can_switch_thinking}
+    return ["completion", "tools", *(name for name, is_so in able.items() if is_so)]
 
 
 def _details(card: ModelCard) -> ModelDetails:

@@ -7,9 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from edgechat.base.errors import DoesNotFit, EdgechatError, EngineMissing, ModelFileError, ModelNotFound
+from edgechat import settings
+from edgechat.base.errors import (
+    DoesNotFit,
+    EdgechatError,
+    EngineMissing,
+    ModelFileError,
+    ModelNotFound,
+    OptionWithoutEffect,
+)
 from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile, probe
@@ -17,8 +26,10 @@ from edgechat.planner.placement.engines.engine_plan import engine_plan
 from edgechat.planner.placement.engines.programs import split_engine, start_of
 from edgechat.planner.placement.engines.safetensors_model import read_safetensors
 from edgechat.planner.plan import LoadPlan, as_json
+from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from edgechat.settings import EngineName, EngineProgram, Settings
+from tests.kit import tiny
 
 GIB = 2**30
 CONFIG: dict[str, Any] = {
@@ -231,6 +242,39 @@ def test_arguments_of_settings_come_last(tmp_path: Path) -> None:
 )
 def test_names_of_engines(name: str, engine: EngineName | None) -> None:
     assert split_engine(name)[0] == engine
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"draft": "ngram", "workers": ("ssh://box",)}, "--draft and --with have no effect on vllm:"),
+        ({"adapters": ("a.gguf",)}, "--lora has no effect"),
+        ({"backend": "llama.cpp"}, "--backend has no effect"),
+        ({"vision": False}, "--no-vision has no effect"),
+        ({"quality": "good"}, "--quality has no effect"),
+    ],
+)
+def test_options_without_effect_are_refused_and_noted_for_later_models(
+    tmp_path: Path, options: dict[str, Any], told: str
+) -> None:
+    name, request = f"vllm:{folder(tmp_path)}", PlanRequest(**options)
+    with pytest.raises(OptionWithoutEffect, match=told):
+        prepare(name, request, must_run=False)
+    later = prepare(name, msgspec.structs.replace(request, is_strict=False), must_run=False)
+    assert sum("has no effect" in note for note in later.notes) == len(options)
+
+
+def test_settings_without_effect_are_noted(tmp_path: Path, home: Path) -> None:
+    settings.settings_file().write_text(
+        'draft = "ngram"\nadapters = ["a"]\nworkers = ["ssh://box"]\nthreads = 1\n'
+    )
+    safetensors = prepare(f"vllm:{folder(tmp_path)}", must_run=False)
+    gguf = prepare(f"llama-server:{tiny('dense')}", must_run=False)
+    for plan, expected in ((safetensors, "draft threads adapters workers"), (gguf, "draft adapters workers")):
+        noted = [note.partition(" of settings.toml has no effect")[0] for note in plan.notes]
+        assert " ".join(noted[-len(expected.split()) :]) == expected
+    assert gguf.threads == 1
+    assert (gguf.adapters, gguf.rpc, gguf.draft) == ((), (), None)
 
 
 def _program(path: Path) -> Path:
