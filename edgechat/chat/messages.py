@@ -147,12 +147,10 @@ def _text(turn: Turn, images: Sequence[Image | None]) -> str:
 
     Only several are named: the name of a single one would only suggest what is in it.
     """
-    passages = [fenced(file) for file in turn.attachments if file.source is not None]
-    if passages:
-        passages = [BEFORE_PASSAGES, *passages, AFTER_PASSAGES]
     files = [fenced(file) for file in turn.attachments if file.source is None]
-    parts = [*passages, *files, *([turn.content] if turn.content else [])]
-    text = "\n\n".join(parts).replace(PLACE, "")  # no place of an image, but pasted
+    text = "\n\n".join([*files, *([turn.content] if turn.content else [])])
+    text = with_passages(text, [file for file in turn.attachments if file.source is not None])
+    text = text.replace(PLACE, "")  # no place of an image, but pasted
     if len(turn.images) == 1 and images[0] is not None:
         return PLACE + text
     shown = [_shown(image, found) for image, found in zip(turn.images, images, strict=True)]
@@ -162,6 +160,18 @@ def _text(turn: Turn, images: Sequence[Image | None]) -> str:
 def _shown(image: AttachedImage, found: Image | None) -> str:
     name = one_line(image.name, 100).replace(PLACE, "")
     return f"{name}: {PLACE}" if found is not None else f"({name}, an image, is missing here.)"
+
+
+def with_passages(text: str, passages: Sequence[Attachment]) -> str:
+    """Return a question as a model is asked it with passages of documents, if there are any: behind them."""
+    if not passages:
+        return text
+    return "\n\n".join([quoted(passages), AFTER_PASSAGES, *([text] if text else [])])
+
+
+def quoted(passages: Sequence[Attachment]) -> str:
+    """Return passages of documents as a model is told them: each fenced, after what they are."""
+    return "\n\n".join([BEFORE_PASSAGES, *map(fenced, passages)])
 
 
 def fenced(attachment: Attachment) -> str:
