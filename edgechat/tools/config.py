@@ -29,7 +29,7 @@ BUILT_IN = {
     "calculator": "computes arithmetic expressions",
     "chats": "searches your own conversations",
     "date": "says what day and time it is",
-    "documents": "finds passages of documents that you name: documents:NAME, or NAME+NAME",
+    "documents": "finds passages of documents that you name: documents:NAME",
     "files": "lists, reads and searches the files below a folder that you name: files:FOLDER",
     "web": "fetches pages of the public web",
 }
