@@ -29,8 +29,9 @@ BEFORE_PASSAGES = (
     "you."
 )
 AFTER_PASSAGES = (
-    "Answer from these passages, and put the number of the passage behind each fact from it in brackets, as "
-    "[1]. If they do not have the answer, say that it is not in these documents."
+    "Answer the question with what these passages say, in sentences of your own. Behind each fact, put the "
+    "number of its passage in brackets, like this [1]. If they do not have the answer, say that it is not in "
+    "these documents."
 )
 _WITHOUT_WORDS = re.compile(r"\s*(?:```|~~~|[-=*_]{3,}\s*$)")
 
