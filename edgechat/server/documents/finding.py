@@ -176,7 +176,7 @@ def _refused() -> Iterator[None]:
     """Refuse what documents cannot answer; the reason may name paths, and is for the log."""
     try:
         yield
-    except DocumentError as error:
-        _LOG.warning("%s", error.message)
+    except (DocumentError, OSError) as error:
+        _LOG.warning("%s", error)
         message = "The documents cannot be read now; the log of the server says why."
         raise Refusal(message, status=503, code="documents_unavailable") from error
