@@ -148,27 +148,33 @@ def _text(turn: Turn, images: Sequence[Image | None]) -> str:
 
     Only several are named: the name of a single one would only suggest what is in it.
     """
+    files = [fenced(file) for file in turn.attachments if file.source is None]
     passages = [file for file in turn.attachments if file.source is not None]
-    files = [file for file in turn.attachments if file.source is None]
-    content = f"Question: {turn.content}" if passages else turn.content
-    parts = [*_quoted(passages), *map(fenced, files), *([content] if turn.content else [])]
-    text = "\n\n".join(parts).replace(PLACE, "")  # no place of an image, but pasted
+    text = with_passages(turn.content, passages, files).replace(PLACE, "")  # no place of an image, but pasted
     if len(turn.images) == 1 and images[0] is not None:
         return PLACE + text
     shown = [_shown(image, found) for image, found in zip(turn.images, images, strict=True)]
     return "\n\n".join([*(["\n".join(shown)] if shown else []), *([text] if text else [])])
 
 
-def _quoted(passages: Sequence[Attachment]) -> list[str]:
-    """Return passages of documents, with what the model is told of them."""
-    numbers = " or ".join(f"[{one.source.number}]" for one in passages[:2] if one.source is not None)
-    after = _AFTER_PASSAGES.format(numbers=numbers)
-    return [BEFORE_PASSAGES, *map(fenced, passages), after] if passages else []
-
-
 def _shown(image: AttachedImage, found: Image | None) -> str:
     name = one_line(image.name, 100).replace(PLACE, "")
     return f"{name}: {PLACE}" if found is not None else f"({name}, an image, is missing here.)"
+
+
+def with_passages(question: str, passages: Sequence[Attachment], files: Sequence[str] = ()) -> str:
+    """Return a question as a model is asked it: behind passages of documents, if there are any, and files."""
+    before = list(files)
+    if passages:
+        numbers = " or ".join(f"[{one.source.number}]" for one in passages[:2] if one.source is not None)
+        before = [quoted(passages), _AFTER_PASSAGES.format(numbers=numbers), *files]
+        question = question and f"Question: {question}"
+    return "\n\n".join([*before, *([question] if question else [])])
+
+
+def quoted(passages: Sequence[Attachment]) -> str:
+    """Return passages of documents as a model is told them: each fenced, after what they are."""
+    return "\n\n".join([BEFORE_PASSAGES, *map(fenced, passages)])
 
 
 def fenced(attachment: Attachment) -> str:

@@ -17,6 +17,7 @@ from edgechat.chat.reply.chat_tools import choice
 from edgechat.chat.session import ChatSession
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import SamplingDefaults, checked
+from edgechat.tools.config import ARGUMENTS
 
 THINK = {"on": True, "off": False, "auto": None}
 ADJUSTING_COMMANDS = ("think", "system", "set", "tools", "lora", "preset", "save-preset")
@@ -92,7 +93,10 @@ async def _choose_tools(session: ChatSession, conversation: Adjustable, argument
     now = f"Tools in this conversation: {', '.join(map(one_line, chosen)) or 'none'}."
     if argument:
         return now
-    names = ", ".join("files:FOLDER" if one.name == "files" else one_line(one.name, 40) for one in known)
+    names = ", ".join(
+        f"{one.name}:{ARGUMENTS[one.name]}" if one.name in ARGUMENTS else one_line(one.name, 40)
+        for one in known
+    )
     return f"{now} There are: {names}; off chooses none."
 
 

@@ -160,7 +160,7 @@ class ChatSession:
         """Whether no model has ever been chosen here."""
         self.on_note: Callable[[str], None] = lambda _note: None
         """Called with messages for the user: nothing is saved, a model is gone, a load was reduced."""
-        self.tools = ChatTools(self.store)
+        self.tools = ChatTools(self.store, lambda: self.documents)
         """What models may call, and the user's answers about it."""
         self._services = services
         self._front = front

@@ -42,9 +42,14 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     """A passage, or a whole document, for a model."""
 
     source: PassageSource
-    name: str
-    """Of the document, with its place: 'handbook/guide.md, lines 3–10'."""
+    document: str
+    """What people call the document: see `File.name`."""
     text: str
+
+    @property
+    def name(self) -> str:
+        """Of the document, with its place: 'handbook/guide.md, lines 3–10'."""
+        return f"{self.document}, {self.source.place}" if self.source.place else self.document
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,8 +255,7 @@ def _numbered(pieces: Sequence[Piece], room: int, given: Sequence[PassageSource]
         room -= len(text)
         number += 1
         known.append(source)
-        name = f"{file.name}, {source.place}" if source.place else file.name
-        found.append(Given(source=source, name=name, text=text))
+        found.append(Given(source=source, document=file.name, text=text))
     return found
 
 

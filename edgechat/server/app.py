@@ -12,12 +12,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgechat.chat.storage.response_store import ResponseStore
+from edgechat.server.documents.finding import RequestDocuments
 from edgechat.server.endpoints.anthropic import AnthropicEndpoints
 from edgechat.server.endpoints.base import AsgiEndpoint, Work
 from edgechat.server.endpoints.ollama import OllamaEndpoints
 from edgechat.server.endpoints.openai import OpenAIEndpoints
 from edgechat.server.endpoints.responses import ResponseEndpoints
 from edgechat.server.endpoints.service import ServiceEndpoints
+from edgechat.server.endpoints.vector_stores import VectorStoreEndpoints
 from edgechat.server.http.access_log import AccessLog
 from edgechat.server.http.access_policy import AccessPolicy, AccessRules
 from edgechat.server.http.refusal import ERROR_BODY, Refusal
@@ -34,20 +36,23 @@ def make_app(
     models: ModelPool,
     rules: AccessRules,
     media: RequestMedia,
+    documents: RequestDocuments,
     *,
     think: bool | None = None,
     strict: bool = False,
     store: ResponseStore | None = None,
 ) -> ASGIApp:
-    """Return the app, guarded. media: where those of requests go. think: what the settings say.
+    """Return the app, guarded. media: where those of requests go. documents: those that clients may use.
 
-    strict: fields that would have no effect are refused. store: where responses are stored, if they are.
+    think: what the settings say. strict: fields that would have no effect are refused. store: where
+    responses are stored, if they are.
     """
-    service = ServiceEndpoints(models, media, think, strict=strict)
-    openai = OpenAIEndpoints(models, media, think, strict=strict)
-    responses = ResponseEndpoints(models, media, think, strict=strict, store=store)
-    anthropic = AnthropicEndpoints(models, media, think, strict=strict)
-    ollama = OllamaEndpoints(models, media, think, strict=strict)
+    service = ServiceEndpoints(models, media, documents, think, strict=strict)
+    openai = OpenAIEndpoints(models, media, documents, think, strict=strict)
+    responses = ResponseEndpoints(models, media, documents, think, strict=strict, store=store)
+    vector_stores = VectorStoreEndpoints(models, media, documents, think, strict=strict)
+    anthropic = AnthropicEndpoints(models, media, documents, think, strict=strict)
+    ollama = OllamaEndpoints(models, media, documents, think, strict=strict)
     routes = [
         _get("/", service.about),
         _get("/health", service.health),
@@ -65,6 +70,9 @@ def make_app(
         _get("/v1/responses/{id}/input_items", responses.input_items),
         _post("/v1/completions", openai.completions),
         _post("/v1/embeddings", openai.embeddings),
+        _get("/v1/vector_stores", vector_stores.stores),
+        _get("/v1/vector_stores/{id}", vector_stores.one_store),
+        _post("/v1/vector_stores/{id}/search", vector_stores.search),
         _post("/v1/messages", anthropic.messages),
         _post("/v1/messages/count_tokens", anthropic.count),
         _post("/api/chat", ollama.chat),

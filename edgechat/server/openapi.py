@@ -8,6 +8,13 @@ from typing import Any
 import msgspec
 
 from edgechat import __version__
+from edgechat.server.documents.vector_stores import (
+    FoundPage,
+    StoreSearchBody,
+    StoresQuery,
+    VectorStoreBody,
+    VectorStorePage,
+)
 from edgechat.server.http.refusal import ErrorBody
 from edgechat.server.protocol.anthropic.answer import AnswerBlocks
 from edgechat.server.protocol.anthropic.errors import MessagesError
@@ -37,15 +44,20 @@ from edgechat.server.protocol.responses.storing import (
     ItemsQuery,
     ResponseQuery,
 )
-from edgechat.server.protocol.responses.tools import CustomToolParam, FunctionToolParam, NamespaceParam
+from edgechat.server.protocol.responses.tools import (
+    CustomToolParam,
+    FileSearchParam,
+    FunctionToolParam,
+    NamespaceParam,
+)
 from edgechat.server.protocol.translating import DetokenizeBody, TokenizeBody, TokenList, TokensText
 
 _REF = "#/components/schemas/{name}"
 _STATUSES = {
     "400": "The request is not valid, or does not fit into the context.",
     "401": "The API key is missing or not valid.",
-    "403": "The Host or Origin is not allowed.",
-    "404": "The path, model or stored response does not exist.",
+    "403": "The Host or Origin is not allowed, or the server gives no access to documents.",
+    "404": "The path, model, stored response or vector store does not exist.",
     "405": "The path does not accept this method.",
     "408": "The body arrived too slowly.",
     "413": "The body is too long.",
@@ -53,8 +65,8 @@ _STATUSES = {
     "422": "This request has crashed the engine repeatedly.",
     "429": "Too many requests are waiting; see Retry-After.",
     "500": "The engine failed.",
-    "503": "The model cannot be loaded now, its engine has crashed, the stored responses cannot be read, or "
-    "the server is stopping.",
+    "503": "The model cannot be loaded now, its engine has crashed, the stored responses or the documents "
+    "cannot be read, or the server is stopping.",
 }
 _CHUNKS = "A {}, an ErrorBody, or [DONE] at the end."
 _RESPONSE_EVENTS = (
@@ -104,6 +116,11 @@ def _described() -> dict[str, Any]:
         InputTokens,
         DeletedResponse,
         InputItems,
+        FileSearchParam,
+        VectorStoreBody,
+        VectorStorePage,
+        StoreSearchBody,
+        FoundPage,
         MessagesBody,
         CountBody,
         AnswerBlocks,
@@ -136,6 +153,12 @@ def _described() -> dict[str, Any]:
     items = _with_query(
         _operation("inputItems", "Return the input of a stored response.", InputItems, _STORED), ItemsQuery
     )
+    stores = _with_query(
+        _operation("vectorStores", "List the documents that may be used.", VectorStorePage, _STORED),
+        StoresQuery,
+    )
+    store = _operation("vectorStore", "Return how much there is of documents.", VectorStoreBody, _STORED)
+    search = _post("searchVectorStore", "Search in documents.", StoreSearchBody, FoundPage)
     about = _plain("about", "Return an overview of the endpoints.")
     about["security"] = []
     paths = {
@@ -151,6 +174,9 @@ def _described() -> dict[str, Any]:
         ),
         "/v1/responses/{id}": {"get": _of_one(response), "delete": _of_one(deletion)},
         "/v1/responses/{id}/input_items": {"get": _of_one(items)},
+        "/v1/vector_stores": {"get": stores},
+        "/v1/vector_stores/{id}": {"get": _of_one(store)},
+        "/v1/vector_stores/{id}/search": {"post": _of_one(search["post"])},
         "/v1/messages": _post(
             "message", "Create a message.", MessagesBody, AnswerBlocks, _MESSAGE_EVENTS, MessagesError
         ),

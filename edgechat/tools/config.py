@@ -29,10 +29,13 @@ BUILT_IN = {
     "calculator": "computes arithmetic expressions",
     "chats": "searches your own conversations",
     "date": "says what day and time it is",
+    "documents": "finds passages of documents that you name: documents:NAME",
     "files": "lists, reads and searches the files below a folder that you name: files:FOLDER",
     "web": "fetches pages of the public web",
 }
 """The groups of tools that are a part of edgechat, with what each does."""
+ARGUMENTS = {"documents": "NAME", "files": "FOLDER"}
+"""Of the groups that are chosen as `files:FOLDER`: what stands behind the colon."""
 MOST_SERVERS = 64
 _MOST_BYTES = 2**20
 _MOST_TEXT, _MOST_ENTRIES = 8192, 256

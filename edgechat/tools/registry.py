@@ -24,10 +24,11 @@ from edgechat.tools.tool import (
 )
 
 if TYPE_CHECKING:  # the first frame waits for this module, but not for what is chosen later
+    from edgechat.tools.builtin.documents import SearchDocuments
     from edgechat.tools.builtin.past_chats import SearchChats
     from edgechat.tools.mcp.server import McpServer
 
-_FILES = "files"
+_DOCUMENTS, _FILES = "documents", "files"
 _MOST_CHOSEN = 32
 
 
@@ -36,7 +37,7 @@ class KnownServer:
     """Something that a chat can choose, whether it works or not; nothing is started to list it."""
 
     name: str
-    """What to choose; the built-in 'files' is chosen as `files:FOLDER`."""
+    """What to choose; the built-in 'files' is chosen as `files:FOLDER`, 'documents' as `documents:NAME`."""
     about: str
     """One line: its command or URL without secrets, or what the built-in tools do."""
     built_in: bool
@@ -85,12 +86,20 @@ class ToolSet:
 class ToolRegistry:
     """The servers of one program, for all of its chats. Servers start at first use and end with `close`."""
 
-    def __init__(self, search_chats: SearchChats | None = None, *, config: Path | None = None) -> None:
+    def __init__(
+        self,
+        search_chats: SearchChats | None = None,
+        search_documents: SearchDocuments | None = None,
+        *,
+        config: Path | None = None,
+    ) -> None:
         """search_chats: for the built-in tool 'chats', which is missing without it.
 
-        config: the file of the servers; None: mcp.json in edgechat's folder of settings.
+        search_documents: the same for 'documents'. config: the file of the servers; None: mcp.json in
+        edgechat's folder of settings.
         """
         self._search_chats = search_chats
+        self._search_documents = search_documents
         self._config = config
         self._groups: dict[str, ToolServer] = {}
         self._servers: dict[str, tuple[ServerConfig, McpServer]] = {}
@@ -98,10 +107,11 @@ class ToolRegistry:
 
     def known(self) -> list[KnownServer]:
         """Return what can be chosen, the built-in tools first. Reads mcp.json; raises SettingsError."""
+        searches = {"chats": self._search_chats, _DOCUMENTS: self._search_documents}
         built_in = [
             KnownServer(name, about, built_in=True)
             for name, about in BUILT_IN.items()
-            if name != "chats" or self._search_chats is not None
+            if searches.get(name, True) is not None
         ]
         servers = read_servers(self._config or config_path())
         return built_in + [
@@ -113,7 +123,7 @@ class ToolRegistry:
 
         Call it before each reply: it is fast once all runs, and the set is equal to the last one unless a
         server has changed its tools. chosen: names of servers, and of built-in tools: 'calculator', 'date',
-        'chats', 'web', 'files:FOLDER'. Raises nothing: see `ToolSet.problems`.
+        'chats', 'web', 'files:FOLDER', 'documents:NAME'. Raises nothing: see `ToolSet.problems`.
         """
         names = sorted(set(chosen))[:_MOST_CHOSEN]
         if not names:
@@ -128,7 +138,9 @@ class ToolRegistry:
             else:
                 server, specs = found
                 if server.name in servers:
-                    problems.append(ToolError("The files tool has one folder at a time; the first is used."))
+                    problems.append(
+                        ToolError(f"The {server.name} tools can be chosen once; the first is used.")
+                    )
                     continue
                 servers[server.name] = server
                 for spec in specs:  # a name that is cut may be that of another tool
@@ -152,9 +164,9 @@ class ToolRegistry:
         return server, await server.tools()
 
     async def _server(self, name: str) -> ToolServer:
-        group, _, folder = name.partition(":")
+        group, _, argument = name.partition(":")
         if group in BUILT_IN:
-            return await self._group(group, folder)
+            return await self._group(group, argument)
         # Read each time: the user may have changed the file.
         servers = await asyncio.to_thread(read_servers, self._config or config_path())
         if name not in servers:
@@ -174,12 +186,18 @@ class ToolRegistry:
             await running.close()
         return current
 
-    async def _group(self, group: str, folder: str) -> ToolServer:
+    async def _group(self, group: str, argument: str) -> ToolServer:
         """Return a group of built-in tools. Raises ToolError."""
+        if group == _DOCUMENTS:
+            if self._search_documents is None or not argument:
+                raise ToolError("No documents are named.", hint="Name some: documents:NAME")
+            from edgechat.tools.builtin.documents import documents_named
+
+            return documents_named(argument, self._search_documents)
         if group == _FILES:
             from edgechat.tools.builtin.files import files_below
 
-            return await asyncio.to_thread(files_below, folder)
+            return await asyncio.to_thread(files_below, argument)
         if group not in self._groups:
             self._groups[group] = self._new_group(group)
         return self._groups[group]

@@ -37,6 +37,7 @@ from edgechat.engine.types import (
 )
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.app import make_app
+from edgechat.server.documents.finding import RequestDocuments
 from edgechat.server.http.access_policy import AccessRules
 from edgechat.server.media.request_media import RequestMedia
 from edgechat.server.pool.available_models import ModelCard
@@ -192,12 +193,16 @@ async def serving(
     strict: bool = False,
     store: ResponseStore | None = None,
     media: RequestMedia | None = None,
+    docs: Sequence[str] = (),
     around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
 ) -> AsyncIterator[str]:
     """Serve the models on a free port; give the address. around: puts something between HTTP and the app."""
     listener = listen(host, 0)
     media = media or RequestMedia(NOWHERE)
-    app = make_app(models, rules or AccessRules(KEY), media, think=think, strict=strict, store=store)
+    documents = RequestDocuments(docs)
+    app = make_app(
+        models, rules or AccessRules(KEY), media, documents, think=think, strict=strict, store=store
+    )
     server = Server(around(app), drain=partial(asyncio.sleep, 0))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:
@@ -207,6 +212,7 @@ async def serving(
     finally:
         task.cancel()  # a clean stop takes its time, and is tried elsewhere
         await asyncio.wait([task])
+        await documents.close()
         for connection in list(server.server_state.connections):
             connection.transport.abort()
         for one in server.servers:

@@ -31,7 +31,7 @@ negative_data_rejection.expected-statuses = ["400", "401", "403", "404", "405", 
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("described")
     script = scripted.write(folder / "default.gguf", reply="Hi.")
-    with served(script, "--store-responses", home=folder / "home") as server:
+    with served(script, "--store-responses", "--docs", "all", home=folder / "home") as server:
         yield server
 
 
@@ -61,7 +61,7 @@ def test_the_server_keeps_to_its_description(
         check=False,
     )
     assert done.returncode == 0, done.stdout[-5000:]
-    assert "Tested: 24" in done.stdout
+    assert "Tested: 27" in done.stdout
     assert server.figure("crashes_total") == 0
     assert server.figure("running") == 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.base.errors import StoreError
+from edgechat.base.errors import DocumentError, StoreError
 from edgechat.tools.builtin.past_chats import FoundInChats
 from edgechat.tools.config import config_path
 from edgechat.tools.registry import ToolRegistry, ToolSet
@@ -22,6 +22,27 @@ async def found(words: str, limit: int) -> Sequence[FoundInChats]:
         raise StoreError("The file is damaged.")
     places = [FoundInChats("A \x1b[31mtitle", "user", f"…{words}…", 1_600_000_000.0)] * 30
     return places[:limit] if words == "cats" else []
+
+
+async def in_documents(names: Sequence[str], query: str) -> str:
+    if query == "broken":
+        raise DocumentError("They cannot be read.")
+    return f"{query} in {' and '.join(names)}"
+
+
+async def test_documents_are_searched_by_name() -> None:
+    registry = ToolRegistry(found, in_documents)
+    tools = await registry.open(["documents:notes+handbook"])
+    (tool,) = tools.tools
+    assert "(notes, handbook)" in tool.description
+    assert (await tools.call(tool, '{"query": "Cats"}')).text == "Cats in notes and handbook"
+    broken = await tools.call(tool, '{"query": "broken"}')
+    assert (broken.text, broken.failed) == ("Error: They cannot be read.", True)
+    assert (await tools.call(tool, json.dumps({"query": "x" * 1001}))).failed
+    twice = await registry.open(["documents:notes", "documents:handbook"])
+    assert [problem.message for problem in twice.problems] == [
+        "The documents tools can be chosen once; the first is used."
+    ]
 
 
 async def test_the_built_in_tools(tmp_path: Path) -> None:
@@ -66,6 +87,7 @@ async def test_calls() -> None:
         ("files", "The folder for the files tool is not there: (none)."),
         ("files:/none/such", "The folder for the files tool is not there: /none/such."),
         ("chats", "There are no conversations to search here."),
+        ("documents:notes", "No documents are named."),
         ("unknown", "There is no tool server 'unknown'."),
         ("un\x1bknown", "There is no tool server 'unknown'."),
     ],
@@ -83,7 +105,7 @@ async def test_one_folder_at_a_time(tmp_path: Path) -> None:
     assert len(tools.tools) == 3
     assert f"{tmp_path / 'a'}," in tools.tools[0].description
     assert [problem.message for problem in tools.problems] == [
-        "The files tool has one folder at a time; the first is used."
+        "The files tools can be chosen once; the first is used."
     ]
 
 
@@ -101,6 +123,7 @@ def test_what_can_be_chosen() -> None:
     assert [one.name for one in known] == ["calculator", "chats", "date", "files", "web", "disk"]
     assert (known[-1].about, known[-1].built_in) == ("npx x", False)
     assert "chats" not in [one.name for one in ToolRegistry().known()]
+    assert "documents" in [one.name for one in ToolRegistry(found, in_documents).known()]
 
 
 async def test_results_are_cut_and_harmless() -> None:

@@ -35,8 +35,13 @@ def room_for(plan: LoadPlan, context: int, turns: Sequence[Turn], question: str,
     """
     usages = [turn.figures.usage for turn in turns if turn.figures is not None and turn.figures.usage]
     used = usages[-1].prompt_tokens + usages[-1].completion_tokens if usages else context // 32
+    return room_beside(plan, context, used + int(len(question) / LETTERS_PER_TOKEN), answer)
+
+
+def room_beside(plan: LoadPlan, context: int, used: int, answer: int | None) -> Room:
+    """Return how much of the documents can be given beside so many tokens of a chat; see `room_for`."""
     wanted = min(answer or _ANSWER_TOKENS, context // 4)
-    free = max(0, context - used - wanted - int(len(question) / LETTERS_PER_TOKEN) - 100)
+    free = max(0, context - used - wanted - 100)
     tps = plan.predicted.prompt_tps if plan.predicted is not None else 0.0
     passages, whole = free // 2, 2 * free // 3
     if tps:

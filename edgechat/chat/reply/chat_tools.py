@@ -6,26 +6,40 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgechat.base.errors import EdgechatError, SchemaError, ToolError
 from edgechat.base.text import one_line
+from edgechat.chat.messages import quoted
 from edgechat.chat.reply.calls import engine_tool
 from edgechat.chat.storage.store import Store
+from edgechat.documents import registry as documents
 from edgechat.engine.tool_calls.tools import check_tools, parameters_of
+from edgechat.tools.builtin.documents import BETWEEN_NAMES
 from edgechat.tools.builtin.past_chats import FoundInChats
+from edgechat.tools.config import ARGUMENTS
 from edgechat.tools.consent import Ask, AskingPermission, Permission
 from edgechat.tools.consent_store import ConsentStore, consents_path
 from edgechat.tools.registry import KnownServer, ToolRegistry, ToolSet
 from edgechat.tools.tool import ToolSpec
 
+if TYPE_CHECKING:
+    from edgechat.documents.library import DocumentLibrary
+
+_PASSAGES_LETTERS = 8000
+"""Of what one search in documents tells a model: some 2,500 tokens."""
+
 
 class ChatTools:
     """Makes the registry at first use; servers that were started end with `close`."""
 
-    def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
-        """store: returns the conversations, which one of the tools searches."""
+    def __init__(
+        self, store: Callable[[], Awaitable[Store]], documents: Callable[[], DocumentLibrary]
+    ) -> None:
+        """store: returns the conversations, which one of the tools searches; documents: the same of these."""
         self._store = store
-        self._registry = ToolRegistry(self._search)
+        self._documents = documents
+        self._registry = ToolRegistry(self._search, self._search_documents)
         self._consents: ConsentStore | None = None
 
     async def known(self) -> list[KnownServer]:
@@ -70,6 +84,17 @@ class ChatTools:
         hits = await (await self._store()).search(words, most)
         return [FoundInChats(hit.chat.title, hit.role, hit.snippet, hit.created_at) for hit in hits]
 
+    async def _search_documents(self, names: Sequence[str], query: str) -> str:
+        from edgechat.chat.attachments.documents import attached_passage
+        from edgechat.documents.library import Room
+
+        library = self._documents()
+        await library.refresh(names)
+        found = await library.find(names, query, Room(passages=_PASSAGES_LETTERS, whole=0))
+        if not found:
+            return "Nothing in these documents has a word of this."
+        return quoted([attached_passage(one) for one in found])
+
 
 def missing_tool(problem: EdgechatError) -> str:
     """Return a problem of `ToolSet.problems` as a note."""
@@ -77,21 +102,27 @@ def missing_tool(problem: EdgechatError) -> str:
 
 
 def choice(text: str, known: Sequence[KnownServer]) -> tuple[str, ...]:
-    """Return the tools that a user has named: 'calculator, files:~/notes'. Raises ToolError.
+    """Return the tools that a user has named: 'calculator, files:~/notes'. Raises ToolError, DocumentError.
 
     A folder may have spaces, but no comma; it becomes an absolute one.
     """
     names = tuple(name for part in text.split(",") if (name := part.strip()))
     offered = [server.name for server in known]
     for name in names:
-        group, _, folder = name.partition(":")
-        if name not in offered and (group != "files" or group not in offered):
+        group, _, argument = name.partition(":")
+        if name not in offered and (group not in ARGUMENTS or group not in offered):
             raise ToolError(
                 f"There are no tools {one_line(name, 60)!r}.",
                 hint=f"Tools: {', '.join(map(one_line, offered))}. To add some: edgechat mcp add",
             )
-        if group == "files" and not folder.strip():
+        if group == "files" and not argument.strip():
             raise ToolError("The files tools need a folder.", hint="For the present one: files:.")
+        if group == "documents":
+            if not argument:
+                hint = "To list them: edgechat docs list. To name several: documents:NAME+NAME"
+                raise ToolError("The documents tool needs the name of documents.", hint=hint)
+            for one in argument.split(BETWEEN_NAMES):
+                documents.open_collection(one).close()
     return tuple(dict.fromkeys(map(_with_whole_path, names)))
 
 

@@ -26,6 +26,7 @@ from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 
 if TYPE_CHECKING:
     from edgechat.chat.storage.response_store import ResponseStore
+    from edgechat.server.documents.finding import RequestDocuments
     from edgechat.server.http.access_policy import AccessRules
     from edgechat.server.http.api_key import Key
     from edgechat.server.media.request_media import RequestMedia
@@ -55,6 +56,7 @@ class ServeOptions:
     """Seconds. Containers are killed ten seconds after the signal, and the shutdown itself takes some."""
     strict: bool = False
     store_responses: bool = False
+    docs: tuple[str, ...] = ()
     fetch_images: bool = False
     verbose: bool = False
 
@@ -66,6 +68,8 @@ def run(options: ServeOptions) -> None:
     logs.to_terminal(verbose=options.verbose, debug=Debug.on)
     from edgechat.chat.storage.response_store import ResponseStore
     from edgechat.chat.storage.store import store_path
+    from edgechat.documents import registry
+    from edgechat.server.documents.finding import ALL, RequestDocuments
     from edgechat.server.factory import prepare_model, real_pool
     from edgechat.server.http.access_policy import AccessRules
     from edgechat.server.media.fetching import ImageFetcher
@@ -73,6 +77,9 @@ def run(options: ServeOptions) -> None:
     from edgechat.server.pool.available_models import first_model
     from edgechat.server.serving import is_loopback, listen
 
+    for name in options.docs:
+        if name != ALL:
+            registry.open_collection(name).close()
     think = settings.load().think
     origins, aliases = frozenset(map(_origin, options.cors)), frozenset(map(_alias, options.names))
     with contextlib.closing(listen(options.host, options.port)) as listener:
@@ -92,7 +99,8 @@ def run(options: ServeOptions) -> None:
         print(first_screen(name, listener, key, embeds=plan.embeddings, logged=logged), flush=True)
         fetcher = ImageFetcher() if options.fetch_images else None
         media = RequestMedia(paths.cache_dir() / "request-images", fetcher=fetcher)
-        asyncio.run(_serve(options, think, listener, rules, pool, media, store))
+        documents = RequestDocuments(options.docs)
+        asyncio.run(_serve(options, think, listener, rules, pool, media, documents, store))
 
 
 async def _serve(
@@ -102,6 +110,7 @@ async def _serve(
     rules: AccessRules,
     pool: Pool,
     media: RequestMedia,
+    documents: RequestDocuments,
     store: ResponseStore | None,
 ) -> None:
     from edgechat.server.app import make_app
@@ -116,13 +125,14 @@ async def _serve(
 
     try:
         async with pool:
-            app = make_app(pool, rules, media, think=think, strict=options.strict, store=store)
+            app = make_app(pool, rules, media, documents, think=think, strict=options.strict, store=store)
             loading = asyncio.ensure_future(_load(pool))
             pruning = asyncio.ensure_future(asyncio.to_thread(media.prune))
             await Server(app, drain=drain).serve(sockets=[listener])
             loading.cancel()
             await asyncio.wait([loading, pruning])
     finally:
+        await documents.close()
         if store is not None:
             await store.close()
 

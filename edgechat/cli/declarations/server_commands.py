@@ -131,6 +131,15 @@ def serve(
             "continue them by previous_response_id: for 30 days, at most 1,000 responses and 64 MiB.",
         ),
     ] = False,
+    docs: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Let requests ask about these documents, by the field `docs`; all: about any; can be "
+            "repeated. `edgechat docs list` lists them.",
+            autocompletion=completion.documents,
+        ),
+    ] = None,
     fetch_images: Annotated[
         bool,
         typer.Option(
@@ -172,6 +181,7 @@ def serve(
         grace=grace,
         strict=strict,
         store_responses=store_responses,
+        docs=tuple(map(as_text, docs or ())),
         fetch_images=fetch_images,
         verbose=verbose,
     )

@@ -11,6 +11,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from edgechat.engine.types import ChatRequest, Translatable, Translated
+from edgechat.server.documents.finding import RequestDocuments
 from edgechat.server.http.exchange import ClientDisconnected, Exchange
 from edgechat.server.http.http_errors import refusal_of
 from edgechat.server.http.refusal import Refusal
@@ -29,10 +30,19 @@ Work = Callable[[Exchange], Awaitable[None]]
 class Endpoints:
     """The endpoints of one protocol, over the models behind them."""
 
-    def __init__(self, models: ModelPool, media: RequestMedia, think: bool | None, *, strict: bool) -> None:
+    def __init__(
+        self,
+        models: ModelPool,
+        media: RequestMedia,
+        documents: RequestDocuments,
+        think: bool | None,
+        *,
+        strict: bool,
+    ) -> None:
         """think: what the settings say. strict: fields that would have no effect are refused."""
         self._models = models
         self._media = media
+        self._documents = documents
         self._think = think
         self._strict = strict
 
@@ -52,8 +62,12 @@ class Endpoints:
 
     async def _generate(self, exchange: Exchange, kind: type[T], answers: Callable[[T], Answers]) -> None:
         """Answer a request that generates text."""
-        made = await self._made_of(exchange, kind, answers)
-        await exchange.run_until_disconnect(generate(exchange, self._models, self._media, made))
+        await self._send(exchange, await self._made_of(exchange, kind, answers))
+
+    async def _send(self, exchange: Exchange, answers: Answers) -> None:
+        """Compute answers and send them."""
+        generated = generate(exchange, self._models, self._media, self._documents, answers)
+        await exchange.run_until_disconnect(generated)
 
     async def _count(
         self,

@@ -11,7 +11,6 @@ import msgspec
 from edgechat.server.endpoints.base import Endpoints, stopped
 from edgechat.server.http.exchange import Exchange
 from edgechat.server.http.refusal import Refusal
-from edgechat.server.http.streams import generate
 from edgechat.server.protocol.ollama.answer import GenerateAnswers, OllamaAnswers, OllamaChatAnswers
 from edgechat.server.protocol.ollama.models import (
     EmbedBody,
@@ -50,7 +49,7 @@ class OllamaEndpoints(Endpoints):
         if only_load:
             await exchange.run_until_disconnect(self._load(exchange, answers))
         else:
-            await exchange.run_until_disconnect(generate(exchange, self._models, self._media, answers))
+            await self._send(exchange, answers)
 
     async def _load(self, exchange: Exchange, answers: OllamaAnswers) -> None:
         """Load a model: what clients want that send nothing to answer."""

@@ -8,9 +8,9 @@ from typing import TypeVar
 import msgspec
 
 from edgechat.chat.storage.response_store import ResponseStore
+from edgechat.server.documents.finding import RequestDocuments
 from edgechat.server.endpoints.base import Endpoints
 from edgechat.server.http.exchange import Exchange
-from edgechat.server.http.streams import generate
 from edgechat.server.media.request_media import RequestMedia
 from edgechat.server.pool.models import ModelPool
 from edgechat.server.protocol.decoding import decode_query, off_loop, parse_body
@@ -33,13 +33,14 @@ class ResponseEndpoints(Endpoints):
         self,
         models: ModelPool,
         media: RequestMedia,
+        documents: RequestDocuments,
         think: bool | None,
         *,
         strict: bool,
         store: ResponseStore | None,
     ) -> None:
         """See Endpoints. store: where responses are stored, if they are."""
-        super().__init__(models, media, think, strict=strict)
+        super().__init__(models, media, documents, think, strict=strict)
         self._stored = StoredResponses(store)
 
     async def respond(self, exchange: Exchange) -> None:
@@ -51,8 +52,7 @@ class ResponseEndpoints(Endpoints):
                 raise not_heeded("store")
             return ResponseAnswers(body, self._think, earlier, keep)
 
-        made = await self._made_with_earlier(exchange, ResponseBody, answers)
-        await exchange.run_until_disconnect(generate(exchange, self._models, self._media, made))
+        await self._send(exchange, await self._made_with_earlier(exchange, ResponseBody, answers))
 
     async def count_input(self, exchange: Exchange) -> None:
         """POST /v1/responses/input_tokens."""

@@ -21,6 +21,7 @@ POST /v1/responses          ... as OpenAI's newer clients ask for it
                             GET and DELETE /v1/responses/ID: of those that are stored
 POST /v1/messages           ... as Anthropic's clients ask for it
 POST /v1/completions        text that goes on
+GET  /v1/vector_stores      the documents that a request may name; POST /v1/vector_stores/ID/search
 POST /v1/embeddings         embeddings, of models made for that
 POST /api/chat              ... as Ollama's clients ask for it; /api/generate, /api/embed, /api/tags
 POST /tokenize              the tokens of a text; POST /detokenize goes back; /v1/responses/input_tokens

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from edgechat.base.errors import EngineError, PromptTooLong
 from edgechat.engine.types import ChatRequest, Finished, RequestEvent
 from edgechat.server.conversations import with_conversation
+from edgechat.server.documents.finding import RequestDocuments, with_documents
 from edgechat.server.http.exchange import Exchange
 from edgechat.server.http.http_errors import refusal_of
 from edgechat.server.http.refusal import BROKEN_OFF
@@ -33,9 +34,15 @@ Placed = Callable[[ChatRequest], AbstractAsyncContextManager[ChatRequest]]
 """Gives a request whose images and sounds are files."""
 
 
-async def generate(exchange: Exchange, models: ModelPool, media: RequestMedia, answers: Answers) -> None:
+async def generate(
+    exchange: Exchange,
+    models: ModelPool,
+    media: RequestMedia,
+    documents: RequestDocuments,
+    answers: Answers,
+) -> None:
     """Compute the answers and send them. Raises EdgechatError and Refusal where nothing is sent yet."""
-    compute = partial(_compute, exchange, models, media, answers)
+    compute = partial(_compute, exchange, models, media, documents, answers)
     try:
         if answers.streams:
             await _Stream(exchange, answers).send(compute)
@@ -57,13 +64,23 @@ async def _send_whole(
 
 
 async def _compute(
-    exchange: Exchange, models: ModelPool, media: RequestMedia, answers: Answers, on_event: OnEvent
+    exchange: Exchange,
+    models: ModelPool,
+    media: RequestMedia,
+    documents: RequestDocuments,
+    answers: Answers,
+    on_event: OnEvent,
 ) -> None:
     """Compute all answers at once; cancelling this stops them within a step."""
+    asked = answers.documents
+    if asked is not None:
+        await documents.prepare(asked)
     try:
         async with models.serve(answers.requested_model, answers.n_choices, answers.priority) as served:
             answers.model = "+".join((served.name, *served.adapters))
             exchange.record_model(served.name)
+            if asked is not None:
+                answers.passages = await documents.find(asked, served, answers.request(served, 0))
             placed = partial(media.placed, served=served, models=models)
             await _compute_with(served, placed, answers, on_event)
     except PromptTooLong as error:
@@ -78,7 +95,8 @@ async def _compute_with(served: ServedModel, placed: Placed, answers: Answers, o
     try:
         async with asyncio.TaskGroup() as group:
             for choice in range(answers.n_choices):
-                request = replace(answers.request(served, choice), adapters=adapters)
+                request = with_documents(answers.request(served, choice), answers.passages)
+                request = replace(request, adapters=adapters)
                 group.create_task(_follow(served, placed, request, choice, on_event))
     except BaseExceptionGroup as several:
         error: BaseException = several

@@ -6,7 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
+from msgspec import UNSET, UnsetType
+
+from edgechat.documents.library import Given
 from edgechat.engine.types import ChatRequest, Dropped, Finished, Prefill, Priority, RequestEvent
+from edgechat.server.documents.asked import AskedDocuments
+from edgechat.server.documents.sources import SourceBody, sources_of
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.lora import LoraBody
@@ -29,6 +34,7 @@ class Answers(ABC):
         priority: Priority | None,
         n_choices: int = 1,
         lora: Sequence[LoraBody] | None = None,
+        documents: AskedDocuments | None = None,
     ) -> None:
         self.requested_model = model or ""
         """The name that the request gives."""
@@ -39,6 +45,10 @@ class Answers(ABC):
         self.n_choices = n_choices
         self.lora = lora
         """The adapters that the request lists; None: it does not."""
+        self.documents = documents
+        """What the request asks of documents."""
+        self.passages: Sequence[Given] = ()
+        """Those of documents that the model is given, once they are found."""
         self._ends: list[Finished | None] = [None] * n_choices
         self._has_begun = False
         self._prompt_tokens = 0
@@ -103,6 +113,11 @@ class Answers(ABC):
         usages = [end.usage for end in self._done()]
         prompt = max((usage.prompt_tokens for usage in usages), default=0)
         return prompt, sum(usage.completion_tokens for usage in usages)
+
+    @property
+    def _sources(self) -> list[SourceBody] | UnsetType:
+        """Where the passages of documents are from, if the request has asked for any."""
+        return UNSET if self.documents is None else sources_of(self.passages)
 
     def _done(self) -> list[Finished]:
         return [end for end in self._ends if end is not None]

@@ -21,7 +21,15 @@ from edgechat.tui.models.keyed_list import KeyedList, ListLine
 from edgechat.tui.terminal.screens import AppDialog, error_text
 from edgechat.tui.widgets.line_field import LineField
 
-_FILES = "files"
+_FIELDS = {
+    "documents": (
+        "Let it search these documents",
+        "names, as `edgechat docs list` shows them: NAME+NAME",
+        "",
+    ),
+    "files": ("Let it read this folder", "a folder; ~ is your home", "."),
+}
+"""Of what is asked for the tools that need it: title, placeholder, and what stands there at first."""
 
 
 class ToolsScreen(AppDialog[None]):
@@ -78,6 +86,8 @@ class ToolsScreen(AppDialog[None]):
         super().__init__()
         self._known, self._note = known, note
         self._chosen = list(chosen)
+        self._naming = ""
+        """The tools for which something is asked."""
         self._open_tools, self._save = open_tools, save
         self._offered: dict[str, Content] = {}
         """What is shown about each that is on, by its name."""
@@ -86,9 +96,7 @@ class ToolsScreen(AppDialog[None]):
         with Vertical() as box:
             yield Static(self._note, id="note", markup=False)
             yield KeyedList()
-            field = LineField(placeholder="a folder; ~ is your home", value=".")
-            field.border_title = "Let it read this folder"
-            yield field
+            yield LineField()
             with VerticalScroll(can_focus=False):
                 yield Static(id="details")
         box.border_title = "Tools in this conversation"
@@ -108,13 +116,13 @@ class ToolsScreen(AppDialog[None]):
     def _names(self) -> list[str]:
         """The names of the lines: what is known, and what is chosen but is gone."""
         names = [server.name for server in self._known]
-        gone = [name for name in self._chosen if name not in names and not name.startswith(f"{_FILES}:")]
+        gone = [name for name in self._chosen if name not in names and name.partition(":")[0] not in _FIELDS]
         return names + gone
 
     def _chosen_as(self, name: str) -> str:
         """Return what is chosen of a line, '' if it is off."""
-        if name == _FILES:
-            return next((one for one in self._chosen if one.startswith(f"{_FILES}:")), "")
+        if name in _FIELDS:
+            return next((one for one in self._chosen if one.startswith(f"{name}:")), "")
         return name if name in self._chosen else ""
 
     def _show(self) -> None:
@@ -125,8 +133,8 @@ class ToolsScreen(AppDialog[None]):
     def _line(self, name: str) -> Content:
         chosen = self._chosen_as(name)
         about = next((server.about for server in self._known if server.name == name), "is not there any more")
-        if name == _FILES and chosen:
-            about = chosen.removeprefix(f"{_FILES}:")
+        if name in _FIELDS and chosen:
+            about = chosen.removeprefix(f"{name}:")
         label = one_line(name, 24)
         room = max(10, self.query_one(KeyedList).size.width - max(14, len(label)) - 7)
         return Content.assemble(
@@ -148,22 +156,28 @@ class ToolsScreen(AppDialog[None]):
             return
         if chosen := self._chosen_as(name):
             self._choose([one for one in self._chosen if one != chosen])
-        elif name == _FILES:
+        elif name in _FIELDS:
+            self._naming = name
+            field = self.query_one(LineField)
+            field.border_title, field.placeholder, field.value = _FIELDS[name]
+            field.border_subtitle = ""
             self.add_class("-naming")
-            self.query_one(LineField).focus()
+            field.focus()
         else:
             self._choose([*self._chosen, name])
             self._look_into(name)
 
     @on(LineField.Submitted)
-    def _take_folder(self, event: LineField.Submitted) -> None:
+    def _take_argument(self, event: LineField.Submitted) -> None:
         try:
-            (named,) = choice(f"{_FILES}:{event.value.strip()}", self._known) or ("",)
-        except (EdgechatError, ValueError):
-            return  # there is no folder yet, or a comma in its name
+            (named,) = choice(f"{self._naming}:{event.value.strip()}", self._known) or ("",)
+        except (EdgechatError, ValueError) as error:  # there is nothing of this name, or a comma in it
+            text = error.message if isinstance(error, EdgechatError) else ""
+            self.query_one(LineField).border_subtitle = Content(one_line(text, 70))
+            return
         self._end_naming()
         self._choose([*self._chosen, named])
-        self._look_into(_FILES)
+        self._look_into(self._naming)
 
     def _end_naming(self) -> None:
         self.remove_class("-naming")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import msgspec
@@ -12,6 +12,7 @@ import pytest
 from textual.pilot import Pilot
 
 from edgechat.chat.storage.store import Store
+from edgechat.documents import registry
 from edgechat.engine.types import ToolCall
 from edgechat.tools.consent import Question
 from edgechat.tools.tool import ToolSpec, shown_arguments
@@ -320,6 +321,21 @@ async def test_tools_are_switched_on_and_shown(tmp_path: Path) -> None:
         await pilot.press("enter", "escape")
         await until(pilot, lambda: pilot.app.screen is app_of(pilot))
         assert app_of(pilot).controller.shown.tools == ()
+
+
+async def test_documents_are_named_to_be_searched(tmp_path: Path, notes: Path) -> None:
+    with closing(registry.create("animals")) as animals:
+        animals.add_root(str(notes))
+    async with choosing(tmp_path) as pilot:
+        while "○ documents" not in line_at_cursor(pilot):
+            await pilot.press("down")
+        await pilot.press("space")
+        await until(pilot, lambda: "Let it search these documents" in text_of(pilot))
+        await pilot.press(*"animal", "enter")
+        await until(pilot, lambda: "There are no documents 'animal'" in text_of(pilot))
+        await pilot.press("s", "enter")
+        await until(pilot, lambda: "search_documents" in text_of(pilot))
+        assert "◉ documents" in text_of(pilot)
 
 
 async def test_a_folder_is_named_for_files(tmp_path: Path, notes: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from edgechat.engine.types import (
     ChatRequest,
@@ -19,6 +19,8 @@ from edgechat.engine.types import (
     ToolCallBegun,
     Usage,
 )
+from edgechat.server.documents.asked import asked_documents
+from edgechat.server.documents.sources import SourceBody
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.answers import OneAnswer
@@ -83,6 +85,8 @@ class AnswerBlocks(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: StopReason | None
     stop_sequence: str | None
     usage: MessagesUsage
+    sources: list[SourceBody] | UnsetType = UNSET
+    """Extension: where the passages are from that the model was given."""
 
 
 class _Block:
@@ -154,7 +158,13 @@ class MessagesAnswers(OneAnswer[dict[str, Any]]):
 
     def __init__(self, body: MessagesBody, think: bool | None) -> None:
         """think: what the settings say for models that can switch it. Raises Refusal."""
-        super().__init__(model=body.model, streams=body.stream, priority=body.priority, lora=body.lora)
+        super().__init__(
+            model=body.model,
+            streams=body.stream,
+            priority=body.priority,
+            lora=body.lora,
+            documents=asked_documents(body.docs),
+        )
         self._body = body
         self._think = think
         self._request = body.asked()
@@ -259,6 +269,7 @@ class MessagesAnswers(OneAnswer[dict[str, Any]]):
             stop_reason="stop_sequence" if stop is not None else reason,
             stop_sequence=stop,
             usage=self._usage(usage or (end.usage if end is not None else Usage(0, 0, 0))),
+            sources=self._sources,
         )
 
     def _usage(self, usage: Usage) -> MessagesUsage:

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.engine.tool_calls.tools import check_choice, check_tools
 from edgechat.engine.types import ChatRequest, Priority, Sampling, Tool
+from edgechat.server.documents.asked import Docs
 from edgechat.server.protocol.anthropic.blocks import (
     CacheHint,
     MessageParam,
@@ -155,6 +156,7 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
         Meta(description="Extension: background requests run only while nothing else is waiting."),
     ] = None
     lora: Lora = None
+    docs: Docs = None
     metadata: Annotated[dict[str, Any] | None, no_effect("Ignored: nothing is stored.")] = None
     service_tier: Annotated[str | None, no_effect("Ignored: there is one tier.", "auto", "standard_only")] = (
         None

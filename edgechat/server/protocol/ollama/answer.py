@@ -20,6 +20,8 @@ from edgechat.engine.types import (
     ToolCallArguments,
     ToolCallBegun,
 )
+from edgechat.server.documents.asked import AskedDocuments, asked_documents
+from edgechat.server.documents.sources import SourceBody
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.answers import OneAnswer
@@ -81,6 +83,8 @@ class OllamaChatLine(OllamaLine, frozen=True, kw_only=True):
     """An answer in a chat, or a line of its stream."""
 
     message: OllamaAnswerMessage
+    sources: list[SourceBody] | UnsetType = UNSET
+    """Extension, in the last line: where the passages are from that the model was given."""
 
 
 class GenerateLine(OllamaLine, frozen=True, kw_only=True):
@@ -95,9 +99,20 @@ class OllamaAnswers(OneAnswer[OllamaLine]):
 
     stream_type = "application/x-ndjson"
 
-    def __init__(self, body: OllamaBody, asked: ChatRequest, think: bool | None) -> None:
+    def __init__(
+        self,
+        body: OllamaBody,
+        asked: ChatRequest,
+        think: bool | None,
+        documents: AskedDocuments | None = None,
+    ) -> None:
         """think: what the settings say for models that can switch it."""
-        super().__init__(model=model_of(body.model), streams=body.stream is not False, priority=None)
+        super().__init__(
+            model=model_of(body.model),
+            streams=body.stream is not False,
+            priority=None,
+            documents=documents,
+        )
         self._body = body
         self._options = body.options or Options()
         self._think = think
@@ -216,13 +231,14 @@ class OllamaChatAnswers(OllamaAnswers):
 
     def __init__(self, body: OllamaChatBody, think: bool | None) -> None:
         """Raise Refusal for what cannot be."""
-        super().__init__(body, body.asked(), think)
+        super().__init__(body, body.asked(), think, asked_documents(body.docs))
 
     def _line(
         self, text: str, thought: str = "", calls: list[OllamaCall] | None = None, end: Finished | None = None
     ) -> OllamaChatLine:
         message = OllamaAnswerMessage(content=text, thinking=thought or UNSET, tool_calls=calls or UNSET)
-        return OllamaChatLine(message=message, **self._about(end))
+        sources = UNSET if end is None else self._sources
+        return OllamaChatLine(message=message, sources=sources, **self._about(end))
 
 
 class GenerateAnswers(OllamaAnswers):

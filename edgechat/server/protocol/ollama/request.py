@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.engine.tool_calls.tools import check_tools
 from edgechat.engine.types import ChatRequest, Message, Sampling, ToolCall
+from edgechat.server.documents.asked import Docs
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.media import Part, image_of, message_of
 from edgechat.server.protocol.openai.generation import Factor, Model, Penalty, Seed, Stop, Whole, seed_of
@@ -153,6 +154,7 @@ class OllamaChatBody(OllamaBody, frozen=True, kw_only=True):
 
     messages: Annotated[list[OllamaMessage], Meta(max_length=4096)] = []
     tools: Annotated[list[OllamaTool], Meta(max_length=128)] | None = None
+    docs: Docs = None
 
     def asked(self) -> ChatRequest:
         """Return what the engine is asked, but for what depends on the model. Raises Refusal."""

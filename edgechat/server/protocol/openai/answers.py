@@ -10,6 +10,7 @@ from typing import ClassVar, Generic, Literal, TypeVar
 from msgspec import UNSET, UnsetType
 
 from edgechat.engine.types import Delta, Finished, RequestEvent
+from edgechat.server.documents.asked import AskedDocuments
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.answers import Answers
 from edgechat.server.protocol.openai.generation import GenerationBody
@@ -36,7 +37,9 @@ class ChoiceAnswers(Answers, Generic[Part]):
     kind: ClassVar[str]
     """The prefix of their ids."""
 
-    def __init__(self, body: GenerationBody, *, prompts: int = 1) -> None:
+    def __init__(
+        self, body: GenerationBody, *, prompts: int = 1, documents: AskedDocuments | None = None
+    ) -> None:
         """Raise Refusal for fields that contradict each other."""
         if body.stream_options is not None and not body.stream:
             raise Refusal("stream_options requires stream: true.", param="stream_options")
@@ -46,6 +49,7 @@ class ChoiceAnswers(Answers, Generic[Part]):
             priority=body.priority,
             n_choices=body.n_choices * prompts,
             lora=body.lora,
+            documents=documents,
         )
         self._id = f"{self.kind}-{secrets.token_hex(12)}"
         self._created = int(time.time())

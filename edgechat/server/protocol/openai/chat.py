@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from edgechat.engine.tool_calls.tools import check_choice, check_tools
 from edgechat.engine.types import ChatRequest, Overflow, Tool
+from edgechat.server.documents.asked import Docs
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.openai.generation import GenerationBody, Labels, Tokens, limit
 from edgechat.server.protocol.openai.messages import ChatMessage, FunctionName, as_messages
@@ -164,6 +165,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
         TemplateSwitches | None,
         Meta(description="Extension: enable_thinking, the name used by other servers, means `think`."),
     ] = None
+    docs: Docs = None
     overflow: Annotated[
         Overflow,
         Meta(

@@ -18,6 +18,8 @@ from edgechat.engine.types import (
     ToolCallArguments,
     ToolCallBegun,
 )
+from edgechat.server.documents.asked import asked_documents
+from edgechat.server.documents.sources import FileCitation, SourceBody, citations_of
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.answers import LONGER
 from edgechat.server.protocol.openai.answers import ChoiceAnswers, FinishReason
@@ -75,6 +77,8 @@ class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
     function_call: CalledFunction | UnsetType = UNSET
     """Instead of tool_calls, if `functions` were sent."""
     refusal: None = None
+    annotations: list[FileCitation] | UnsetType = UNSET
+    """What the answer cites, if documents were asked for."""
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +98,8 @@ class PartOfAnswer(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[PartOfCall] | UnsetType = UNSET
     function_call: PartOfFunction | UnsetType = UNSET
+    annotations: list[FileCitation] | UnsetType = UNSET
+    """What the whole answer cites, in its last part."""
 
 
 class ChoiceChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +125,8 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     """Extension: the number of turns left out, if overflow is window."""
     unenforced: list[str] | UnsetType = UNSET
     """Extension: keywords of the tools' schemas that were not enforced."""
+    sources: list[SourceBody] | UnsetType = UNSET
+    """Extension: where the passages are from that the model was given."""
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +141,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     timings: AnswerTimings | UnsetType = UNSET
     truncated: int | UnsetType = UNSET
     unenforced: list[str] | UnsetType = UNSET
+    sources: list[SourceBody] | UnsetType = UNSET
 
 
 class ChatAnswers(ChoiceAnswers[ChoiceChunk]):
@@ -142,11 +151,13 @@ class ChatAnswers(ChoiceAnswers[ChoiceChunk]):
 
     def __init__(self, body: ChatBody, think: bool | None) -> None:
         """think: what the settings say for models that can switch it. Raises Refusal."""
-        super().__init__(body)
+        super().__init__(body, documents=asked_documents(body.docs))
         self._body = body
         self._request = body.asked()
         self._think = think
         self._calls = [0] * self.n_choices
+        self._texts: list[list[str]] = [[] for _ in range(self.n_choices)]
+        """Those in which there may be citations."""
         self._unenforced = unenforceable(constrained_tools(self._request)) or UNSET
 
     @property
@@ -184,6 +195,7 @@ class ChatAnswers(ChoiceAnswers[ChoiceChunk]):
             timings=timings_of(ends),
             truncated=max(end.usage.dropped_turns for end in ends) or UNSET,
             unenforced=self._unenforced,
+            sources=self._sources,
         )
         return msgspec.json.encode(completion)
 
@@ -201,6 +213,8 @@ class ChatAnswers(ChoiceAnswers[ChoiceChunk]):
     def _text_part(self, choice: int, delta: Delta) -> ChoiceChunk:
         if delta.thinking:
             return ChoiceChunk(index=choice, delta=PartOfAnswer(reasoning_content=delta.text))
+        if self.documents is not None:
+            self._texts[choice].append(delta.text)
         logprobs = ChoiceLogprobs([logprob_of(token) for token in delta.chances]) if delta.chances else UNSET
         return ChoiceChunk(index=choice, delta=PartOfAnswer(content=delta.text), logprobs=logprobs)
 
@@ -218,7 +232,13 @@ class ChatAnswers(ChoiceAnswers[ChoiceChunk]):
     def _end_part(self, choice: int, reason: FinishReason) -> ChoiceChunk:
         if reason == "tool_calls" and self._body.functions:
             reason = "function_call"
-        return ChoiceChunk(index=choice, delta=PartOfAnswer(), finish_reason=reason)
+        part = PartOfAnswer(annotations=self._citations(choice))
+        return ChoiceChunk(index=choice, delta=part, finish_reason=reason)
+
+    def _citations(self, choice: int) -> list[FileCitation] | UnsetType:
+        if self.documents is None:
+            return UNSET
+        return citations_of("".join(self._texts[choice]), self.passages)
 
     def _chunk(
         self, parts: list[ChoiceChunk], end: Finished | None = None, *, usage: UsageBody | UnsetType = UNSET
@@ -232,6 +252,7 @@ class ChatAnswers(ChoiceAnswers[ChoiceChunk]):
             timings=UNSET if end is None else timings_of([end]),
             truncated=UNSET if end is None else end.usage.dropped_turns or UNSET,
             unenforced=UNSET if end is None else self._unenforced,
+            sources=UNSET if end is None else self._sources,
         )
         return msgspec.json.encode(chunk)
 
@@ -253,6 +274,7 @@ class ChatAnswers(ChoiceAnswers[ChoiceChunk]):
                 reasoning_content=thinking or UNSET,
                 tool_calls=calls or UNSET,
                 function_call=_join_function(functions) if functions else UNSET,
+                annotations=self._citations(index),
             ),
             logprobs=ChoiceLogprobs(logprobs) if self._body.logprobs else None,
             finish_reason=next(part.finish_reason for part in parts if part.finish_reason is not None),

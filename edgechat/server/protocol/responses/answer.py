@@ -6,21 +6,26 @@ import json
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
+from edgechat.documents.library import Given
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
+    Dropped,
     Finished,
+    Prefill,
     RequestEvent,
     ToolCall,
     ToolCallArguments,
     ToolCallBegun,
 )
+from edgechat.server.documents.finding import question_in
+from edgechat.server.documents.sources import FileCitation, citations_of
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.pool.models import ServedModel
 from edgechat.server.protocol.answers import LONGER, OneAnswer
@@ -29,6 +34,7 @@ from edgechat.server.protocol.openai.logprobs import TokenLogprob, logprob_of
 from edgechat.server.protocol.openai.usage import PromptDetails
 from edgechat.server.protocol.responses.items import NOTHING, Earlier, items_of, sealed
 from edgechat.server.protocol.responses.output import (
+    FoundText,
     IncompleteDetails,
     ItemStatus,
     OutputCall,
@@ -37,6 +43,7 @@ from edgechat.server.protocol.responses.output import (
     OutputItem,
     OutputMessage,
     OutputReasoning,
+    OutputSearch,
     OutputText,
     OutputThought,
     Response,
@@ -80,8 +87,10 @@ class _Text(_Item):
 
     prefix, kind = "msg", "output_text"
 
-    def __init__(self) -> None:
+    def __init__(self, passages: Sequence[Given] = ()) -> None:
+        """passages: what it may cite."""
         super().__init__()
+        self._passages = passages
         self._texts: list[str] = []
         self._logprobs: list[TokenLogprob] = []
 
@@ -102,6 +111,9 @@ class _Text(_Item):
 
     def end(self) -> Iterator[Told]:
         more = {"logprobs": self._logprobs} if self.kind == "output_text" else {}
+        for number, annotation in enumerate(self._citations()):
+            about = {"annotation_index": number, "annotation": annotation}
+            yield f"response.{self.kind}.annotation.added", {"content_index": 0, **about}
         yield f"response.{self.kind}.done", {"content_index": 0, "text": self.text, **more}
         yield "response.content_part.done", {"content_index": 0, "part": self.part()}
 
@@ -109,11 +121,17 @@ class _Text(_Item):
         return OutputText()
 
     def part(self) -> OutputText | OutputThought:
-        return OutputText(text=self.text, logprobs=self._logprobs)
+        return self._whole()
 
     def item(self, status: ItemStatus) -> OutputItem:
-        parts = [] if status == "in_progress" else [OutputText(text=self.text, logprobs=self._logprobs)]
+        parts = [] if status == "in_progress" else [self._whole()]
         return OutputMessage(id=self.id, status=status, content=parts)
+
+    def _whole(self) -> OutputText:
+        return OutputText(text=self.text, annotations=self._citations(), logprobs=self._logprobs)
+
+    def _citations(self) -> list[FileCitation]:
+        return citations_of(self.text, self._passages) if self._passages else []
 
 
 class _Thought(_Text):
@@ -209,6 +227,28 @@ class _CustomCall(_Call):
         return OutputCustomCall(id=self.id, status=status, call_id=self.call_id, name=self.name, input=text)
 
 
+class _Search(_Item):
+    """A search in documents, which is done."""
+
+    prefix = "fs"
+
+    def __init__(self, query: str, results: list[FoundText] | None) -> None:
+        super().__init__()
+        self._query = query
+        self._results = results
+
+    def begin(self) -> Iterator[Told]:
+        for state in ("in_progress", "searching"):
+            yield f"response.file_search_call.{state}", {}
+
+    def end(self) -> Iterator[Told]:
+        yield "response.file_search_call.completed", {}
+
+    def item(self, status: ItemStatus) -> OutputItem:
+        results = None if status == "in_progress" else self._results
+        return OutputSearch(id=self.id, status=status, queries=[self._query], results=results)
+
+
 class ResponseAnswers(OneAnswer[Told]):
     """The response to one request, as it grows."""
 
@@ -219,19 +259,27 @@ class ResponseAnswers(OneAnswer[Told]):
 
         keep: stores the response; None if it is not to be stored. Raises Refusal.
         """
-        super().__init__(model=body.model, streams=body.stream, priority=body.priority, lora=body.lora)
+        self._tools: Toolbox = toolbox_of(body.tools or ())
+        super().__init__(
+            model=body.model,
+            streams=body.stream,
+            priority=body.priority,
+            lora=body.lora,
+            documents=body.documents(self._tools),
+        )
         self._body = body
         self._think = think
-        self._tools: Toolbox = toolbox_of(body.tools or ())
         self._request = body.asked(self._tools, earlier)
         self._limit = limit(body.max_output_tokens, None, "max_output_tokens")
         self._seals = "reasoning.encrypted_content" in (body.include or ())
+        self._has_searched = self.documents is None or self.documents is not self._tools.search
+        """Whether the search of the tool has been told of, if there is one."""
         self._id = f"resp_{secrets.token_hex(16)}"
         self._created = time.time()
         self._completed: float | None = None
         self._number = 0
         self._output: list[OutputItem] = []
-        self._open: _Text | _Call | None = None
+        self._open: _Text | _Call | _Search | None = None
         """The item that is being written, after those of the output."""
         self._reasoning = 0
         self._error: ResponseError | None = None
@@ -309,12 +357,16 @@ class ResponseAnswers(OneAnswer[Told]):
 
     def _events(self, event: RequestEvent) -> Iterator[Told]:
         """Take an event of the engine; yield those that tell of it."""
+        if not self._has_searched and not isinstance(event, Prefill | Dropped):
+            self._has_searched = True
+            yield from self._add(self._search())
+            yield from self._close("completed")
         match event:
             case Delta(thinking=thinking, tokens=tokens):
                 if thinking:
                     self._reasoning = tokens
                 if type(self._open) is not (_Thought if thinking else _Text):
-                    yield from self._add(_Thought(seals=self._seals) if thinking else _Text())
+                    yield from self._add(_Thought(seals=self._seals) if thinking else _Text(self.passages))
                 assert isinstance(self._open, _Text)
                 yield self._about_open(*self._open.add(event))
             case ToolCallBegun(call=call):
@@ -329,7 +381,13 @@ class ResponseAnswers(OneAnswer[Told]):
                 self._finish(0, event)
                 yield from self._close("incomplete" if reason in ("length", "context") else "completed")
 
-    def _add(self, item: _Text | _Call) -> Iterator[Told]:
+    def _search(self) -> _Search:
+        """Return the search that has found the passages."""
+        wants_results = "file_search_call.results" in (self._body.include or ())
+        found = list(map(FoundText.of, range(1, len(self.passages) + 1), self.passages))
+        return _Search(question_in(self._request), found if wants_results else None)
+
+    def _add(self, item: _Text | _Call | _Search) -> Iterator[Told]:
         yield from self._close("completed")
         self._open = item
         added = {"output_index": len(self._output), "item": item.item("in_progress")}
@@ -384,6 +442,7 @@ class ResponseAnswers(OneAnswer[Told]):
             usage=None if end is None else self._usage(end),
             user=body.user,
             truncated=UNSET if end is None else end.usage.dropped_turns or UNSET,
+            sources=UNSET if end is None else self._sources,
         )
 
     def _usage(self, end: Finished) -> ResponseUsage:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from edgechat.documents.library import Given
+from edgechat.server.documents.sources import FileCitation, SourceBody, file_id_of, filename_of
 from edgechat.server.protocol.openai.logprobs import TokenLogprob
 from edgechat.server.protocol.openai.usage import PromptDetails
 
@@ -19,7 +21,7 @@ class OutputText(msgspec.Struct, frozen=True, kw_only=True):
 
     type: Literal["output_text"] = "output_text"
     text: str = ""
-    annotations: list[Any] = []
+    annotations: list[FileCitation] = []
     logprobs: list[TokenLogprob] = []
 
 
@@ -71,7 +73,35 @@ class OutputCustomCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="typ
     input: str
 
 
-OutputItem = OutputMessage | OutputReasoning | OutputCall | OutputCustomCall
+class FoundText(msgspec.Struct, frozen=True, kw_only=True):
+    """A passage that a search has found."""
+
+    file_id: str
+    filename: str
+    score: float
+    """One divided by its rank."""
+    text: str
+    attributes: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, rank: int, passage: Given) -> FoundText:
+        """Return a passage of some rank, from 1."""
+        return cls(
+            file_id=file_id_of(passage), filename=filename_of(passage), score=1 / rank, text=passage.text
+        )
+
+
+class OutputSearch(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="file_search_call"):
+    """A search in documents, which was carried out before the answer."""
+
+    id: str
+    status: ItemStatus
+    queries: list[str]
+    results: list[FoundText] | None = None
+    """If included."""
+
+
+OutputItem = OutputMessage | OutputReasoning | OutputCall | OutputCustomCall | OutputSearch
 
 
 class OutputDetails(msgspec.Struct, frozen=True):
@@ -137,6 +167,8 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None = None
     truncated: int | UnsetType = UNSET
     """Extension: the number of turns left out, if truncation is auto."""
+    sources: list[SourceBody] | UnsetType = UNSET
+    """Extension: where the passages of documents are from that the model was given."""
 
 
 class InputTokens(msgspec.Struct, frozen=True, kw_only=True):

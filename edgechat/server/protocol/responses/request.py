@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.engine.tool_calls.tools import check_choice
 from edgechat.engine.types import ChatRequest, Priority, Sampling, Tool
+from edgechat.server.documents.asked import AskedDocuments, Docs, asked_documents
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.lora import Lora
 from edgechat.server.protocol.openai.generation import Labels, Model, Seed, Tokens, seed_of
@@ -21,7 +22,7 @@ from edgechat.settings import SamplingDefaults
 
 _REF = "#/components/schemas/"
 _ITEMS = ("MessageItem", "CallItem", "CallOutputItem", "ReasoningItem")
-_TOOLS = ("FunctionToolParam", "CustomToolParam", "NamespaceParam")
+_TOOLS = ("FunctionToolParam", "CustomToolParam", "NamespaceParam", "FileSearchParam")
 
 
 def _one_of(names: tuple[str, ...]) -> dict[str, Any]:
@@ -158,14 +159,21 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
             case "none":
                 return "none", (), None
             case NamedChoice(type="allowed_tools", mode=mode, tools=tools):
-                names = {str(tool.get("name", "")) for tool in tools or ()}
-                return mode or "auto", box.only(names), None
+                named = [tool for tool in tools or () if tool.get("type") != "file_search"]
+                return self._mode(mode, box), box.only({str(tool.get("name", "")) for tool in named}), None
+            case NamedChoice(type="file_search") if box.search is not None:
+                return "auto", box.tools, None
             case NamedChoice(name=name) if name is not None:
                 return "required", box.tools, name
             case NamedChoice():
                 raise Refusal("Only functions and custom tools can be called here.", param="tool_choice")
             case mode:
-                return mode or "auto", box.tools, None
+                return self._mode(mode, box), box.tools, None
+
+    @staticmethod
+    def _mode(mode: str | None, box: Toolbox) -> str:
+        """Return whether a call is required: of a search only, that is one already."""
+        return "auto" if mode is None or (box.search is not None and not box.tools) else mode
 
     def _schema(self) -> str | None:
         match self.text.format if self.text is not None else None:
@@ -191,8 +199,8 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
     include: Annotated[
         Annotated[list[str], Meta(max_length=64)] | None,
         Meta(
-            description="message.output_text.logprobs and reasoning.encrypted_content are heeded; others are "
-            "of hosted tools."
+            description="message.output_text.logprobs, reasoning.encrypted_content and "
+            "file_search_call.results are heeded; others are of hosted tools."
         ),
     ] = None
     seed: Annotated[Seed | None, Meta(description="Extension: the same seed reproduces the same text.")] = (
@@ -203,6 +211,7 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
         Meta(description="Extension: background requests run only while nothing else is waiting."),
     ] = None
     lora: Lora = None
+    docs: Docs = None
     background: Annotated[
         Literal[False] | None, Meta(description="Only false is accepted: the client waits for the response.")
     ] = None
@@ -221,6 +230,13 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
     max_tool_calls: Annotated[
         int | None, no_effect("Ignored: it limits calls of hosted tools, of which there are none.")
     ] = None
+
+    def documents(self, box: Toolbox) -> AskedDocuments | None:
+        """Return what is asked of documents. Raises Refusal."""
+        sent = asked_documents(self.docs)
+        if sent is not None and box.search is not None:
+            raise Refusal("docs and the tool file_search are the same; send one of them.", param="docs")
+        return sent or (box.search if self.tool_choice != "none" else None)
 
     def sampling(self, defaults: SamplingDefaults) -> Sampling:
         """Return how tokens are chosen."""

@@ -1,7 +1,8 @@
 """The tools of a response: functions, groups of functions, and tools that take free text.
 
-To the model all of them are functions. Tools that OpenAI's own servers run (web search, file search, ...) are
-left out: agents send them wherever they are configured, and do without.
+To the model all of them are functions. `file_search` is carried out here, once, before the answer. Other
+tools that OpenAI's own servers run (web search, ...) are left out: agents send them wherever they are
+configured, and do without.
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from edgechat.engine.tool_calls.tools import check_tools
 from edgechat.engine.types import Tool
+from edgechat.server.documents.asked import MOST_DOCUMENTS, AskedDocuments, DocumentsName
 from edgechat.server.http.refusal import Refusal
 from edgechat.server.protocol.decoding import decode, kind_of
 from edgechat.server.protocol.responses.items import JOINT
 from edgechat.server.protocol.schemas import SchemaText, errors_about, tool_of
-from edgechat.server.protocol.strictness import Echoed
+from edgechat.server.protocol.strictness import Echoed, no_effect
 
 ToolName = Annotated[str, Meta(min_length=1, max_length=256)]
 _FREE_TEXT = (
     b'{"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"], '
     b'"additionalProperties": false}'
 )
-_KINDS = ("function", "custom", "namespace")
+_SEARCH = "file_search"
+_KINDS = ("function", "custom", "namespace", _SEARCH)
 
 
 class FunctionToolParam(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +62,35 @@ class NamespaceParam(msgspec.Struct, frozen=True, kw_only=True):
     tools: Annotated[list[FunctionToolParam], Meta(max_length=128)]
 
 
+class FileSearchRanking(msgspec.Struct, frozen=True, kw_only=True):
+    """How passages are ranked."""
+
+    ranker: Annotated[str | None, no_effect("Ignored: there is one way to rank.", "auto")] = None
+    score_threshold: Annotated[
+        Literal[0] | Annotated[float, Meta(ge=0, le=0)] | None,
+        Meta(description="Only 0: scores are ranks, which say nothing without the others."),
+    ] = None
+    hybrid_search: Annotated[dict[str, Any] | None, no_effect("Ignored: ranks are joined evenly.")] = None
+
+
+class FileSearchParam(msgspec.Struct, frozen=True, kw_only=True):
+    """A search in documents for the last message of the user, before the answer."""
+
+    type: Literal["file_search"]
+    vector_store_ids: Annotated[
+        list[DocumentsName],
+        Meta(
+            min_length=1, max_length=MOST_DOCUMENTS, description="Documents, as /v1/vector_stores lists them."
+        ),
+    ]
+    max_num_results: Annotated[
+        Annotated[int, Meta(ge=1, le=50)] | None,
+        Meta(description="The most passages; without it: as many as there is room for."),
+    ] = None
+    filters: Annotated[None, Meta(description="Only null is accepted: files have no attributes.")] = None
+    ranking_options: FileSearchRanking | None = None
+
+
 @dataclass(slots=True)
 class Toolbox:
     """The tools of one request, and what the client calls them."""
@@ -68,6 +100,8 @@ class Toolbox:
     """The names of those that take free text."""
     namespaces: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Of each function of a namespace: the namespace, and the name in it."""
+    search: AskedDocuments | None = None
+    """What is looked for in documents."""
 
     def name_of(self, called: str) -> tuple[str | None, str]:
         """Return the namespace of a function that the model has called, if any, and its name."""
@@ -95,6 +129,11 @@ def toolbox_of(sent: Sequence[Raw]) -> Toolbox:
                     param = decode(tool, CustomToolParam, where)
                     found.append(tool_of(param.name, _described(param), Raw(_FREE_TEXT)))
                     custom.add(param.name)
+                case "file_search":
+                    search = decode(tool, FileSearchParam, where)
+                    names = tuple(dict.fromkeys(search.vector_store_ids))
+                    param_path = f"{where}.vector_store_ids"
+                    box.search = AskedDocuments(names, param_path, search.max_num_results)
                 case "namespace":
                     group = decode(tool, NamespaceParam, where)
                     for one in group.tools:
