@@ -108,6 +108,7 @@ def test_it_is_listed_shown_and_applied(tmp_path: Path, own_models: Path) -> Non
         ("frech", "no adapter 'frech'"),
         ("wrong", "for the architecture 'qwen3'"),
         ("french:1e9", "not valid as the scale"),
+        ("french:0,5", "'0,5' is not valid as the scale"),
     ],
 )
 def test_what_cannot_be_applied_is_refused(tmp_path: Path, own_models: Path, lora: str, why: str) -> None:
@@ -119,10 +120,13 @@ def test_what_cannot_be_applied_is_refused(tmp_path: Path, own_models: Path, lor
     assert why in run.stderr
 
 
-def test_an_adapter_is_no_model(tmp_path: Path) -> None:
-    run = edgechat("run", str(adapter(tmp_path, SPEC)), "Hi")
-    assert "is a LoRA adapter, not a model" in run.stderr
-    assert "--lora" in run.stderr
+def test_an_adapter_is_no_model(tmp_path: Path, own_models: Path) -> None:
+    folder = peft_folder(own_models / "polish", pairs(SPEC), SPEC.shape)
+    for name in (adapter(tmp_path, SPEC), folder, "Polish"):
+        run = edgechat("run", str(name), "Hi")
+        assert "is a LoRA adapter, not a model" in run.stderr
+        assert "--lora" in run.stderr
+    assert "Did you mean polish?" in edgechat("rm", "polsh").stderr
 
 
 def damaged(path: Path) -> None:

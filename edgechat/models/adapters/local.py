@@ -124,6 +124,12 @@ def find_adapter(name: str) -> LocalAdapter:
     for adapter in known:
         if wanted in adapter.names:
             return adapter
+    before, colon, scale = name.strip().rpartition(":")
+    if colon and any(before.casefold().removesuffix(".gguf") in adapter.names for adapter in known):
+        raise NotAnAdapter(
+            f"{one_line(scale, 40)!r} is not valid as the scale of an adapter.",
+            hint=f"Write a number behind the colon: {one_line(before, 80)}:0.5",
+        )
     near = difflib.get_close_matches(wanted, [one.name for one in known], n=2)
     raise NotAnAdapter(
         f"There is no adapter {one_line(name, 80)!r}: neither a file or folder, nor one of `edgechat list`.",

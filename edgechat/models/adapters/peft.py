@@ -145,7 +145,10 @@ def converted(folder: Path, model: ModelHeader) -> Path:
     """
     config = read_config(folder)
     if config.obstacle:
-        raise NotAnAdapter(f"{folder} cannot be converted: {config.obstacle}.")
+        raise NotAnAdapter(
+            f"{folder} cannot be converted: {config.obstacle}.",
+            hint="Use an adapter that was trained as plain LoRA.",
+        )
     if model.format != "gguf" or model.architecture not in _ARCHITECTURES:
         raise NotAnAdapter(
             f"edgechat cannot convert adapters for the architecture {show(model.architecture)}.",
