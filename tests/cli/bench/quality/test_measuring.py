@@ -392,7 +392,7 @@ def test_the_command_prints_a_table_and_a_plot(folder: Path, text: Path) -> None
         "size in GiB",
     ):
         assert part in run.stdout
-    assert all(len(line) < 110 for line in run.stdout.splitlines())
+    assert all(len(line) < 86 for line in run.stdout.splitlines())
     picture = folder / "quality.svg"
     again = edgechat("bench", *files, "--quality", *options, "--json", "--plot", picture)
     assert again.returncode == 0, again.stderr
