@@ -186,6 +186,14 @@ def test_adapters_in_the_own_folder_are_verified_by_their_format(tmp_path: Path,
     assert list(own_models.iterdir()) == []
 
 
+def test_a_model_with_the_name_of_an_adapter_comes_first(tmp_path: Path, own_models: Path) -> None:
+    folder = peft_folder(own_models / "polish", pairs(SPEC), SPEC.shape)
+    model = Path(shutil.copy(build(SPEC), own_models / "polish.gguf"))
+    assert "Architecture  llama, " in said("show", "polish")
+    said("rm", "polish", "--yes")
+    assert (model.exists(), folder.exists()) == (False, True)
+
+
 def test_an_adapter_elsewhere_is_verified_and_not_removed(tmp_path: Path, own_models: Path) -> None:
     folder = peft_folder(tmp_path / "polish", pairs(SPEC), SPEC.shape)
     assert said("verify", folder).startswith("ok       polish: ")

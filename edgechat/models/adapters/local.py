@@ -17,6 +17,7 @@ from edgechat.models.adapters.use import CONFIG, WEIGHTS, AdapterUse, parse_scal
 from edgechat.models.formats.gguf import read_header
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
+from edgechat.models.local.resolve import local_models
 from edgechat.models.local.scan import ModelPartFile, Skipped, file_at
 from edgechat.models.local.stores import FoundModel, peft_folders
 
@@ -138,7 +139,10 @@ def find_adapter(name: str) -> LocalAdapter:
 
 
 def known_adapter(name: str) -> LocalAdapter | None:
-    """Return the adapter that a name or path means, with the place where it is kept; None if it is none."""
+    """Return the adapter that a name or path means, with the place where it is kept.
+
+    None if it is none, or if a model has that name.
+    """
     try:
         found = find_adapter(name)
     except NotAnAdapter:
@@ -146,7 +150,8 @@ def known_adapter(name: str) -> LocalAdapter | None:
     if found.place is Place.ELSEWHERE:
         found = next((one for one in local_adapters() if one.path == found.path), found)
     is_one = (found.path / CONFIG).is_file() if found.path.is_dir() else states_adapter(found.path)
-    return found if is_one else None
+    is_model = any(model.path != found.path for model in local_models(name))
+    return found if is_one and not is_model else None
 
 
 def check_adapter(path: Path) -> None:
