@@ -1,15 +1,18 @@
 """How long until something is there: the version, the first word of an answer, the app's first frame.
 
     python -m benchmarks.startup [--rounds 15] [--program dist/edgechat-VERSION-OS-ARCH/edgechat]
+    python -m benchmarks.startup --servers 3
 
-With --program the packaged program is measured beside the installed one, in turns. The first word is the
-guide's, from the start of the process to the first byte of its answer: three processes of edgechat. The first
-frame is timed to the first bytes that draw its text, in a pseudo-terminal of 100 x 30 that answers nothing.
+With --program the packaged program is measured beside the installed one, in turns; with --servers, a home
+whose mcp.json has so many tool servers beside an empty one. The first word is the guide's, from the start of
+the process to the first byte of its answer: three processes of edgechat. The first frame is timed to the
+first bytes that draw its text, in a pseudo-terminal of 100 x 30 that answers nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
@@ -65,32 +68,53 @@ def first_frame(program: Path, sign: bytes, size: tuple[int, int] = (30, 100)) -
         os.close(terminal)
 
 
+def write_servers(home: Path, count: int) -> None:
+    """Write an mcp.json with tool servers that would say by a file that they were started."""
+    command = {"command": sys.executable, "args": ["-c", f"open({str(home / 'started')!r}, 'w')"]}
+    (home / "config").mkdir()
+    servers = {f"server{number}": command for number in range(count)}
+    (home / "config" / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--sign", default="stays on this machine", help="text of the first frame")
     parser.add_argument("--program", type=Path, help="a packaged program to compare with")
+    parser.add_argument("--servers", type=int, default=0, help="tool servers to compare with")
     options = parser.parse_args()
-    programs = [INSTALLED, *([options.program.resolve()] if options.program else [])]
     sign = options.sign.encode()
     measures: dict[str, Callable[[Path], float]] = {
         "edgechat --version": version,
         "first word": first_word,
         "first frame": lambda program: first_frame(program, sign),
     }
-    with tempfile.TemporaryDirectory() as home:
-        os.environ["EDGECHAT_HOME"] = home
+    with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as other:
+        variants = {"plain": (INSTALLED, home)}
+        if options.program:
+            variants["packaged"] = (options.program.resolve(), home)
+        if options.servers:
+            del measures["first word"]  # of a chat without tools
+            write_servers(Path(other), options.servers)
+            variants[f"{options.servers} tool servers"] = (INSTALLED, other)
         for name, measure in measures.items():
-            rounds = [[measure(program) for program in programs] for _ in range(options.rounds)]
-            for program, seconds in zip(programs, zip(*rounds, strict=True), strict=True):
-                kind = "" if program is INSTALLED else ", packaged"
+            seconds: dict[str, list[float]] = {variant: [] for variant in variants}
+            for number in range(options.rounds + 1):
+                for variant, (program, os.environ["EDGECHAT_HOME"]) in variants.items():
+                    taken = measure(program)
+                    if number:  # the first round fills caches
+                        seconds[variant].append(taken)
+            for variant, found in seconds.items():
+                pairs = zip(found, seconds["plain"], strict=True)
+                ratio = statistics.median(one / plain for one, plain in pairs)
                 print(
-                    f"{name}{kind}: median {1000 * statistics.median(seconds):.0f} ms, "
-                    f"best {1000 * min(seconds):.0f}, worst {1000 * max(seconds):.0f} ms of {options.rounds}"
+                    f"{name}, {variant}: median {1000 * statistics.median(found):.0f} ms, "
+                    f"best {1000 * min(found):.0f}, worst {1000 * max(found):.0f} ms of {options.rounds}; "
+                    f"of plain: {ratio:.3f} (median of rounds)",
+                    flush=True,
                 )
-            if len(programs) > 1:
-                ratios = [packaged / installed for installed, packaged in rounds]
-                print(f"{name}: packaged / installed {statistics.median(ratios):.2f} (median of rounds)")
+        if options.servers:
+            print(f"tool servers were started: {(Path(other) / 'started').exists()}")
 
 
 if __name__ == "__main__":

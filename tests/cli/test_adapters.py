@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgechat.models.adapters.local import find_adapter, local_adapters
+from edgechat.models.adapters.peft import conversions
 from edgechat.models.local.locations import own_folder
 from edgechat.planner.listing import rows
 from tests.cli.pulling import Pull, complaint, found
@@ -107,6 +108,7 @@ def test_it_is_listed_shown_and_applied(tmp_path: Path, own_models: Path) -> Non
         ("frech", "no adapter 'frech'"),
         ("wrong", "for the architecture 'qwen3'"),
         ("french:1e9", "not valid as the scale"),
+        ("french:0,5", "'0,5' is not valid as the scale"),
     ],
 )
 def test_what_cannot_be_applied_is_refused(tmp_path: Path, own_models: Path, lora: str, why: str) -> None:
@@ -118,7 +120,89 @@ def test_what_cannot_be_applied_is_refused(tmp_path: Path, own_models: Path, lor
     assert why in run.stderr
 
 
-def test_an_adapter_is_no_model(tmp_path: Path) -> None:
-    run = edgechat("run", str(adapter(tmp_path, SPEC)), "Hi")
-    assert "is a LoRA adapter, not a model" in run.stderr
-    assert "--lora" in run.stderr
+def test_an_adapter_is_no_model(tmp_path: Path, own_models: Path) -> None:
+    folder = peft_folder(own_models / "polish", pairs(SPEC), SPEC.shape)
+    for name in (adapter(tmp_path, SPEC), folder, "Polish"):
+        run = edgechat("run", str(name), "Hi")
+        assert "is a LoRA adapter, not a model" in run.stderr
+        assert "--lora" in run.stderr
+    assert "Did you mean polish?" in edgechat("rm", "polsh").stderr
+
+
+def damaged(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def test_adapters_of_the_hubs_cache_are_verified_and_removed(hub: Hub, pull: Pull, tmp_path: Path) -> None:
+    hub.add("me/peft", peft(tmp_path))
+    hub.add("me/french", {"lora-F16.gguf": gguf(tmp_path)})
+    folder, file = (Path(found(pull(name, "--json"))["path"]) for name in ("me/peft", "me/french"))
+    lines = said("verify").splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [
+        ["ok", "lora-F16:"],
+        ["ok", "me/peft:"],
+        ["3", "models"],
+    ]
+    assert all("hashes match" in line for line in lines[1:3])
+    assert "none damaged" in lines[3]
+    damaged((folder / "adapter_model.safetensors").resolve())
+    run = edgechat("verify", "me/peft")
+    assert run.returncode == 1
+    assert "edgechat rm me/peft && edgechat pull me/peft" in run.stdout
+    for name, path in (("me/peft", folder), ("me/french", file)):
+        assert "freed" in said("rm", name, "--yes")
+        assert not path.exists()
+        assert not path.parents[1].exists()
+    assert local_adapters() == []
+
+
+def test_what_an_adapter_was_converted_to_goes_with_it(tmp_path: Path, own_models: Path) -> None:
+    shutil.copytree(peft_folder(tmp_path / "polish", pairs(SPEC, seed=9), SPEC.shape), own_models / "polish")
+    shutil.copytree(own_models / "polish", own_models / "other")
+    for name in ("polish", "other"):
+        said("run", build(SPEC), "Hi", "--max-tokens", 1, "--no-store", "--lora", name)
+    (kept,) = conversions(own_models / "other")
+    (gone,) = conversions(own_models / "polish")
+    text = said("rm", own_models / "polish", "--yes")
+    assert str(gone) in text
+    assert (gone.exists(), kept.exists()) == (False, True)
+    assert [path.name for path in own_models.iterdir()] == ["other"]
+
+
+def test_adapters_in_the_own_folder_are_verified_by_their_format(tmp_path: Path, own_models: Path) -> None:
+    (own_models / "french.gguf").write_bytes(gguf(tmp_path))
+    peft_folder(own_models / "polish", pairs(SPEC), SPEC.shape)
+    assert "3 models and adapters checked, none damaged" in said("verify")
+    for path in (own_models / "french.gguf", own_models / "polish/adapter_model.safetensors"):
+        path.write_bytes(path.read_bytes()[:-64])
+    run = edgechat("verify")
+    assert run.returncode == 1
+    assert run.stdout.count("DAMAGED") == 2
+    assert "edgechat rm polish" in run.stdout
+    for name in ("french", "polish"):
+        assert "freed" in said("rm", name, "--yes")
+    assert list(own_models.iterdir()) == []
+
+
+def test_a_model_with_the_name_of_an_adapter_comes_first(tmp_path: Path, own_models: Path) -> None:
+    folder = peft_folder(own_models / "polish", pairs(SPEC), SPEC.shape)
+    model = Path(shutil.copy(build(SPEC), own_models / "polish.gguf"))
+    assert "Architecture  llama, " in said("show", "polish")
+    said("rm", "polish", "--yes")
+    assert (model.exists(), folder.exists()) == (False, True)
+
+
+def test_an_adapter_elsewhere_is_verified_and_not_removed(tmp_path: Path, own_models: Path) -> None:
+    folder = peft_folder(tmp_path / "polish", pairs(SPEC), SPEC.shape)
+    assert said("verify", folder).startswith("ok       polish: ")
+    run = edgechat("rm", str(folder), "--yes")
+    assert run.returncode == 1
+    assert f"rm -r {folder}" in run.stderr
+    assert folder.exists()
+
+
+def test_a_folder_that_cannot_be_converted_says_why(tmp_path: Path, own_models: Path) -> None:
+    peft_folder(own_models / "dora", pairs(SPEC), SPEC.shape, use_dora=True)
+    assert "it uses DoRA" in said("show", "dora")

@@ -77,8 +77,8 @@ def test_the_list_for_people(user: Path, model: Path) -> None:
     lines = said("list").splitlines()
     assert lines[0].split() == ["NAME", "QUANT", "SIZE", "CONTEXT", "LAST", "USED", "FITS", "NOW", "WHERE"]
     assert re.fullmatch(r"guide +Q\d_0 +\d MiB +2048 +yes +edgechat", lines[1])
-    assert re.fullmatch(r"mine-F32 +F32 +\d+ MiB +\d+ +yes +own folder", lines[2])
-    assert re.fullmatch(r"ollama/llama3.2:3b +F32 +\d+ MiB +\d+ +yes +Ollama", lines[3])
+    assert re.fullmatch(r"mine-F32 +F32 +\d+ [KM]iB +\d+ +yes +own folder", lines[2])
+    assert re.fullmatch(r"ollama/llama3.2:3b +F32 +\d+ [KM]iB +\d+ +yes +Ollama", lines[3])
 
 
 def test_the_list_for_programs(user: Path, model: Path) -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 from edgechat.base.text import flat, mebibytes, one_line
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import confirm
+from edgechat.models.adapters.local import LocalAdapter, check_adapter, known_adapter, local_adapters
+from edgechat.models.adapters.peft import conversions
+from edgechat.models.formats.header_reading import read_model
 from edgechat.models.local.importing import import_model
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
@@ -39,9 +44,13 @@ def import_file(file: str, *, name: str | None, move: bool) -> None:
 
 
 def remove(name: str, *, yes: bool) -> None:
-    """Remove a model that is edgechat's or in the hub's cache, after asking. Raises EdgechatError."""
-    model = single_model(name)
-    plan = removal(model)
+    """Remove a model or an adapter that is edgechat's or in the hub's cache, after asking.
+
+    Raises EdgechatError.
+    """
+    adapter = known_adapter(name)
+    model = adapter.model if adapter is not None else single_model(name)
+    plan = removal(model, conversions(model.path))
     print(f"{flat(model.name)}, in {model.place.value}:")
     for path in plan.files:
         print(f"  {flat(str(path))}")
@@ -56,29 +65,41 @@ def remove(name: str, *, yes: bool) -> None:
 
 
 def verify_models(name: str | None) -> int:
-    """Compare models on the disk with what is known of them; return 1 if one is damaged, else 0.
+    """Compare models and adapters on the disk with what is known of them; return 1 if one is damaged, else 0.
 
-    None: all models. Raises EdgechatError.
+    None: all. Raises EdgechatError.
     """
-    models = list(inventory().models) if name is None else find_models(name)
+    adapters = [adapter.model for adapter in _adapters(name)]
+    of_adapters = {adapter.path for adapter in adapters}
+    models = list(inventory().models) if name is None else [] if adapters else find_models(name)
+    models = [model for model in models if model.path not in of_adapters] + adapters
     n_damaged = 0
     for model in models:
-        verification = _verified(model)
+        verification = _verified(model, check_adapter if model.path in of_adapters else read_model)
         n_damaged += bool(verification.damage)
         print(_verdict(model, verification), flush=True)
     if len(models) > 1:
-        print(f"{len(models)} models checked, {n_damaged or 'none'} damaged.")
+        what = "models and adapters" if adapters else "models"
+        print(f"{len(models)} {what} checked, {n_damaged or 'none'} damaged.")
     return int(n_damaged > 0)
 
 
-def _verified(model: LocalModel) -> Verification:
+def _adapters(name: str | None) -> list[LocalAdapter]:
+    """Return all adapters, or the one that a name means."""
+    if name is None:
+        return local_adapters()
+    adapter = known_adapter(name)
+    return [adapter] if adapter is not None else []
+
+
+def _verified(model: LocalModel, check: Callable[[Path], object]) -> Verification:
     total = max(1, sum(file.size for file in model.found.all_files))
     with StatusLine(sys.stderr) as status:
 
         def tell(n: int) -> None:
             status.show(f"reading {model.name}: {100 * n // total}% of {mebibytes(total)}")
 
-        return verify(model, tell)
+        return verify(model, tell, check=check)
 
 
 def _verdict(model: LocalModel, verification: Verification) -> str:

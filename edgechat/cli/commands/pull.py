@@ -35,7 +35,7 @@ from edgechat.models.adapters.local import AdapterDetails, LocalAdapter
 from edgechat.models.adapters.pulling import RemoteAdapter, remote_adapter
 from edgechat.models.hub.cache_layout import check_space
 from edgechat.models.hub.download import FetchedFile, download
-from edgechat.models.local.locations import Place
+from edgechat.models.local.inventory import LocalModel
 from edgechat.models.request import ModelRequest, parse_request
 from edgechat.planner.ranking.download_choice import DownloadChoice
 from edgechat.planner.ranking.pulling import LocalModelEntry, PullDecision, bring, decide
@@ -103,7 +103,7 @@ def _pull_adapter(remote: RemoteAdapter, want: ModelRequest, *, dry_run: bool, j
         finally:
             progress.clear()
     repo = remote.listing.repo
-    adapter = LocalAdapter(repo, remote.path, sum(file.size for file in remote.files), Place.HUB)
+    adapter = LocalAdapter(LocalModel(repo, repo, remote.found))
     details = AdapterDetails() if dry_run else adapter.details()
     if json:
         received = 0 if dry_run else size

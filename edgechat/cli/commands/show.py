@@ -22,15 +22,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgechat import settings
-from edgechat.base.errors import DoesNotFit, NotAnAdapter
+from edgechat.base.errors import DoesNotFit
 from edgechat.base.text import ago, figure, flat, mebibytes, one_line
 from edgechat.cli.options import runs_elsewhere
 from edgechat.cli.output.adapters import as_object, shown
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
-from edgechat.models.adapters.local import LocalAdapter, find_adapter, states_adapter
-from edgechat.models.adapters.use import CONFIG
+from edgechat.models.adapters.local import known_adapter
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import Modality, senses
 from edgechat.models.formats.mtp import can_draft, stated_layers, why_no_drafts
@@ -71,7 +70,7 @@ class ShownModel:
 
 def run(name: str, *, json: bool) -> None:
     """Run the command. Raises EdgechatError."""
-    if (adapter := _adapter(name)) is not None:
+    if (adapter := known_adapter(name)) is not None:
         details = adapter.details()
         if json:
             print_json(as_object(adapter, details))
@@ -92,16 +91,6 @@ def run(name: str, *, json: bool) -> None:
         print_json(objects[0] if len(objects) == 1 else objects)
     else:
         print("\n\n".join(sheet(_rows(shown), bold=styled(sys.stdout), width=14) for shown in models))
-
-
-def _adapter(name: str) -> LocalAdapter | None:
-    """Return the adapter of that name, if it is one."""
-    try:
-        found = find_adapter(name)
-    except NotAnAdapter:
-        return None
-    is_one = (found.path / CONFIG).is_file() if found.path.is_dir() else states_adapter(found.path)
-    return found if is_one else None
 
 
 def _shown(model: LocalModel, machine: Machine) -> ShownModel:

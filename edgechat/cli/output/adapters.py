@@ -34,7 +34,10 @@ def shown(adapter: LocalAdapter, details: AdapterDetails) -> Iterator[tuple[str,
     if details.architecture:
         yield "Architecture", flat(details.architecture)
     yield "Rank", str(details.rank or "unknown")
-    yield "Format", "PEFT; converted to GGUF at its first use" if adapter.path.is_dir() else "GGUF"
+    if details.obstacle:
+        yield "Format", flat(f"PEFT; cannot be converted to GGUF: {details.obstacle}")
+    else:
+        yield "Format", "PEFT; converted to GGUF at its first use" if adapter.path.is_dir() else "GGUF"
     yield "Where", flat(adapter.place.value)
     yield "Files", f"{mebibytes(adapter.size)}\n  {flat(str(adapter.path))}"
     if details.damage:
@@ -46,7 +49,7 @@ def as_object(adapter: LocalAdapter, details: AdapterDetails) -> dict[str, Any]:
     return {
         "kind": "adapter",
         "name": adapter.name,
-        "format": "peft" if adapter.path.is_dir() else "gguf",
+        "format": adapter.model.found.format,
         "base": details.base or None,
         "architecture": details.architecture or None,
         "rank": details.rank or None,

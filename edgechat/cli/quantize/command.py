@@ -73,9 +73,9 @@ def run(model: str, options: QuantizeOptions, *, dry_run: bool, json: bool) -> N
         if options.fit == "auto":
             status.show("inspecting this machine")
             n_bytes = affordable(source, options.context)
-        if source.is_quantized:
+        for warning in _warnings(source, n_bytes):
             status.clear()
-            _warn(source)
+            print(flat(f"Warning: {warning}"), file=sys.stderr)
         request = QuantizeRequest(
             model=model,
             level=level,
@@ -117,14 +117,16 @@ def affordable(source: Source, context: int | None) -> int:
     return header.file_size + max(0, spare)
 
 
-def _warn(source: Source) -> None:
-    print(
-        flat(
-            f"Warning: {source.path.name} is quantized already ({source.header.quant or 'mixed'}), and what "
-            "it has lost stays lost. A file in F16 or BF16 gives a better result."
-        ),
-        file=sys.stderr,
-    )
+def _warnings(source: Source, n_bytes: int | None) -> Iterator[str]:
+    """Yield why another source, or none of this, would be better. n_bytes: the size that was asked for."""
+    name, size = source.path.name, source.header.file_size
+    if source.is_quantized:
+        yield (
+            f"{name} is quantized already ({source.header.quant or 'mixed'}), and what it has lost stays "
+            "lost. A file in F16 or BF16 gives a better result."
+        )
+    if n_bytes is not None and size <= n_bytes:
+        yield f"{name} itself takes only {mebibytes(size)}, so that it could stay as it is."
 
 
 def _print_dry_run(source: Source, level: str, *, has_importance: bool, json: bool) -> None:

@@ -11,14 +11,15 @@ from pathlib import Path
 
 from edgechat.base.errors import ModelFileError, NotAnAdapter
 from edgechat.base.text import one_line
-from edgechat.models.adapters.peft import read_config
-from edgechat.models.adapters.reading import KIND, MAX_BYTES
+from edgechat.models.adapters.peft import read_config, read_weights
+from edgechat.models.adapters.reading import KIND, MAX_BYTES, tensor_pairs
 from edgechat.models.adapters.use import CONFIG, WEIGHTS, AdapterUse, parse_scaled
 from edgechat.models.formats.gguf import read_header
-from edgechat.models.local.inventory import inventory
+from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
-from edgechat.models.local.scan import Skipped
-from edgechat.models.local.stores import peft_folders
+from edgechat.models.local.resolve import local_models
+from edgechat.models.local.scan import ModelPartFile, Skipped, file_at
+from edgechat.models.local.stores import FoundModel, peft_folders
 
 _START = 1 << 16
 """Bytes of a file in which its type is stated, among the first entries."""
@@ -35,17 +36,42 @@ class AdapterDetails:
     rank: int = 0
     damage: str = ""
     """Why it cannot be read; a sentence."""
+    obstacle: str = ""
+    """Why it cannot be converted to GGUF; the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalAdapter:
     """An adapter on this machine."""
 
-    name: str
-    path: Path
-    size: int
-    place: Place
-    other_names: tuple[str, ...] = ()
+    model: LocalModel
+    """Its files, with their names: what is listed, verified and removed as those of models are."""
+
+    @property
+    def name(self) -> str:
+        """The shortest unambiguous name."""
+        return self.model.name
+
+    @property
+    def other_names(self) -> tuple[str, ...]:
+        """What it may be called besides."""
+        names = dict.fromkeys(filter(None, (self.model.full_name, self.model.found.repo)))
+        return tuple(name for name in names if name != self.name)
+
+    @property
+    def path(self) -> Path:
+        """A GGUF file, or a folder that PEFT has saved."""
+        return self.model.path
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return self.model.size
+
+    @property
+    def place(self) -> Place:
+        """The place where it is stored."""
+        return self.model.place
 
     @property
     def names(self) -> set[str]:
@@ -57,7 +83,8 @@ class LocalAdapter:
         try:
             if self.path.is_dir():
                 config = read_config(self.path)
-                return AdapterDetails(config.base_model_name_or_path or "", "", config.r)
+                base = config.base_model_name_or_path or ""
+                return AdapterDetails(base, "", config.r, obstacle=config.obstacle)
             header = read_header(self.path)
         except (ModelFileError, NotAnAdapter) as error:
             return AdapterDetails(damage=error.message)
@@ -80,13 +107,11 @@ def states_adapter(path: Path) -> bool:
 def local_adapters() -> list[LocalAdapter]:
     """Return the adapters in the places where models are, by name. Raises SettingsError."""
     found = [
-        LocalAdapter(
-            one.name, one.path, one.size, one.place, tuple(filter(None, (one.full_name, one.found.repo)))
-        )
+        LocalAdapter(one)
         for one in inventory().models
         if one.found.format == "gguf" and one.size <= MAX_BYTES and states_adapter(one.path)
     ]
-    found += (LocalAdapter(*one) for one in peft_folders(Skipped()))
+    found += (LocalAdapter(LocalModel(one.label, one.label, one)) for one in peft_folders(Skipped()))
     return sorted(found, key=lambda one: one.name.casefold())
 
 
@@ -94,14 +119,18 @@ def find_adapter(name: str) -> LocalAdapter:
     """Return the adapter that a name or path means. Raises NotAnAdapter."""
     path = Path(os.path.abspath(os.path.expanduser(name)))
     if name.strip() and os.path.exists(path):  # False for names that no file can have
-        files = [path / file for file in (CONFIG, WEIGHTS)] if path.is_dir() else [path]
-        size = sum(file.stat().st_size for file in files if file.exists())
-        return LocalAdapter(path.name.removesuffix(".gguf"), path, size, Place.ELSEWHERE)
+        return _adapter_at(path)
     known = local_adapters()
     wanted = name.strip().casefold().removesuffix(".gguf")
     for adapter in known:
         if wanted in adapter.names:
             return adapter
+    before, colon, scale = name.strip().rpartition(":")
+    if colon and any(before.casefold().removesuffix(".gguf") in adapter.names for adapter in known):
+        raise NotAnAdapter(
+            f"{one_line(scale, 40)!r} is not valid as the scale of an adapter.",
+            hint=f"Write a number behind the colon: {one_line(before, 80)}:0.5",
+        )
     near = difflib.get_close_matches(wanted, [one.name for one in known], n=2)
     raise NotAnAdapter(
         f"There is no adapter {one_line(name, 80)!r}: neither a file or folder, nor one of `edgechat list`.",
@@ -109,9 +138,41 @@ def find_adapter(name: str) -> LocalAdapter:
     )
 
 
+def known_adapter(name: str) -> LocalAdapter | None:
+    """Return the adapter that a name or path means, with the place where it is kept.
+
+    None if it is none, or if a model has that name.
+    """
+    try:
+        found = find_adapter(name)
+    except NotAnAdapter:
+        return None
+    if found.place is Place.ELSEWHERE:
+        found = next((one for one in local_adapters() if one.path == found.path), found)
+    is_one = (found.path / CONFIG).is_file() if found.path.is_dir() else states_adapter(found.path)
+    is_model = any(model.path != found.path for model in local_models(name))
+    return found if is_one and not is_model else None
+
+
+def check_adapter(path: Path) -> None:
+    """Check the files of an adapter by themselves, without a model. Raises NotAnAdapter, ModelFileError."""
+    if path.is_dir():
+        read_weights(path)
+    else:
+        tensor_pairs(read_header(path))
+
+
 def adapter_uses(texts: Sequence[str]) -> tuple[AdapterUse, ...]:
     """Return what texts like FILE or NAME:SCALE mean. Raises NotAnAdapter."""
     return tuple(_uses(texts))
+
+
+def _adapter_at(path: Path) -> LocalAdapter:
+    """Return what would be the adapter at a path that exists; whoever opens it tells if it is none."""
+    parts = [path / name for name in (CONFIG, WEIGHTS)] if path.is_dir() else [path]
+    files = tuple(file_at(part) or ModelPartFile(part, 0, 0) for part in parts)
+    found = FoundModel(Place.ELSEWHERE, str(path), files, format="peft" if path.is_dir() else "gguf")
+    return LocalAdapter(LocalModel(path.name.removesuffix(".gguf"), str(path), found))
 
 
 def _uses(texts: Sequence[str]) -> Iterator[AdapterUse]:

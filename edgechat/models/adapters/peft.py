@@ -139,13 +139,16 @@ def read_config(folder: Path) -> PeftConfig:
 
 
 def converted(folder: Path, model: ModelHeader) -> Path:
-    """Return the GGUF file of a PEFT folder, written the first time; the cache keeps it.
+    """Return the GGUF file of a PEFT folder, written the first time; the cache keeps it (see `conversions`).
 
     Raises NotAnAdapter, ModelFileError, DiskError.
     """
     config = read_config(folder)
     if config.obstacle:
-        raise NotAnAdapter(f"{folder} cannot be converted: {config.obstacle}.")
+        raise NotAnAdapter(
+            f"{folder} cannot be converted: {config.obstacle}.",
+            hint="Use an adapter that was trained as plain LoRA.",
+        )
     if model.format != "gguf" or model.architecture not in _ARCHITECTURES:
         raise NotAnAdapter(
             f"edgechat cannot convert adapters for the architecture {show(model.architecture)}.",
@@ -154,19 +157,39 @@ def converted(folder: Path, model: ModelHeader) -> Path:
     target = None
     try:
         with (folder / WEIGHTS).open("rb") as file:
-            table, digest = _table(file, folder, config, model)
+            table = _table(file, folder)
             cache = paths.cache_dir() / FOLDER
-            target = cache / f"{digest}.gguf"
+            target = cache / f"{_prefix(folder)}{_digest(file, config, model)}.gguf"
             if not target.exists():
                 cache.mkdir(mode=0o700, exist_ok=True)
                 _write(file, table, config, model, target)
     except FileNotFoundError:
-        raise NotAnAdapter(
-            f"{folder} has no {WEIGHTS}.", hint="Save it as safetensors; edgechat loads no pickled weights."
-        ) from None
+        raise _weightless(folder) from None
     except OSError as error:
         raise DiskError(f"{folder} cannot be converted: {error.strerror or error}.") from error
     return target
+
+
+def conversions(folder: Path) -> list[Path]:
+    """Return the GGUF files that a folder was converted to, for one or more models."""
+    return sorted((paths.cache_dir() / FOLDER).glob(f"{_prefix(folder)}*.gguf"))
+
+
+def read_weights(folder: Path) -> None:
+    """Check config and table of a PEFT folder without a model. Raises NotAnAdapter, ModelFileError."""
+    read_config(folder)
+    try:
+        with (folder / WEIGHTS).open("rb") as file:
+            _table(file, folder)
+    except FileNotFoundError:
+        raise _weightless(folder) from None
+    except OSError as error:
+        raise ModelFileError(f"{folder / WEIGHTS} cannot be read: {error.strerror or error}.") from error
+
+
+def _prefix(folder: Path) -> str:
+    """Return how the names of a folder's conversions begin."""
+    return hashlib.blake2b(os.fsencode(os.path.realpath(folder)), digest_size=8).hexdigest() + "-"
 
 
 class _PeftWeights(msgspec.Struct):
@@ -178,8 +201,8 @@ class _PeftWeights(msgspec.Struct):
     """By the name of the tensor that they change, 'A' and 'B': the module, and the tensor."""
 
 
-def _table(file: BinaryIO, folder: Path, config: PeftConfig, model: ModelHeader) -> tuple[_PeftWeights, str]:
-    """Return the table of the weights, and a hash of all that the result depends on."""
+def _table(file: BinaryIO, folder: Path) -> _PeftWeights:
+    """Return the table of the weights."""
     name, size = str(folder / WEIGHTS), os.fstat(file.fileno()).st_size
     if size > MAX_BYTES:
         raise NotAnAdapter(f"{name} has {size} bytes; the limit for adapters is {MAX_BYTES}.")
@@ -193,13 +216,18 @@ def _table(file: BinaryIO, folder: Path, config: PeftConfig, model: ModelHeader)
     for target, pair in table.pairs.items():
         if len(pair) < 2:
             raise _unfit(name, f"of {show(target)} it has only one of lora_A and lora_B")
+    return table
+
+
+def _digest(file: BinaryIO, config: PeftConfig, model: ModelHeader) -> str:
+    """Return a hash of all that the result of a conversion depends on."""
     digest = hashlib.blake2b(digest_size=16)
     heads = (model.architecture, model.heads, model.kv_heads) if model.architecture in _REORDERED else ()
     digest.update(repr((_FORMAT, model.architecture, heads, config)).encode())
     file.seek(0)
     while block := file.read(_READ):
         digest.update(block)
-    return table, digest.hexdigest()
+    return digest.hexdigest()
 
 
 def _translated(tensor: str, name: str) -> tuple[str, str, str]:
@@ -283,6 +311,12 @@ def _values(file: BinaryIO, start: int, stored: StoredTensor, name: str) -> npt.
     if stored.dtype != "BF16":
         return raw.astype(np.float32)
     return (raw.astype(np.uint32) << 16).view(np.float32)
+
+
+def _weightless(folder: Path) -> NotAnAdapter:
+    return NotAnAdapter(
+        f"{folder} has no {WEIGHTS}.", hint="Save it as safetensors; edgechat loads no pickled weights."
+    )
 
 
 def _unfit(name: str, why: str) -> NotAnAdapter:

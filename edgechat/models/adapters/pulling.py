@@ -8,10 +8,14 @@ from pathlib import Path
 from edgechat.models.adapters.reading import is_adapter
 from edgechat.models.adapters.use import CONFIG, WEIGHTS
 from edgechat.models.choices import RemoteFile, RepoListing, quant_label
+from edgechat.models.formats.header import Format
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.cache_layout import HubStore
 from edgechat.models.hub.listing import RemoteModel, list_repo
 from edgechat.models.hub.names import HubName
+from edgechat.models.local.locations import Place
+from edgechat.models.local.scan import ModelPartFile
+from edgechat.models.local.stores import FoundModel
 
 _BEST = ("F16", "BF16", "Q8_0", "F32")
 """Of several files the first of these is taken: an adapter is small, and F32 is seldom more exact."""
@@ -37,8 +41,15 @@ class RemoteAdapter:
     @property
     def path(self) -> Path:
         """Where it is, or will be: a GGUF file, or a folder of PEFT's."""
-        first = self.store.path(self.files[0])
-        return first if len(self.files) == 1 else first.parent
+        return self.found.path
+
+    @property
+    def found(self) -> FoundModel:
+        """Its files, as they are once they are downloaded."""
+        files = tuple(ModelPartFile(self.store.path(file), file.size, 0) for file in self.files)
+        repo = self.listing.repo
+        format: Format = "gguf" if len(files) == 1 else "peft"
+        return FoundModel(Place.HUB, repo, files, repo=repo, format=format)
 
 
 def remote_adapter(name: HubName, quant: str | None = None) -> RemoteAdapter | None:

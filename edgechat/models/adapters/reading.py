@@ -70,7 +70,7 @@ def is_adapter(header: ModelHeader) -> bool:
 def checked_pairs(header: ModelHeader, model: ModelHeader) -> dict[str, tuple[ModelTensor, ModelTensor]]:
     """Return the pairs of an adapter's header, all of which fit the model. Raises NotAnAdapter."""
     _check_metadata(header, model)
-    pairs = _pairs(header)
+    pairs = tensor_pairs(header)
     tensors = {tensor.name: tensor for tensor in model.tensors}
     for name, pair in pairs.items():
         if name not in tensors:
@@ -108,7 +108,8 @@ def _check_metadata(header: ModelHeader, model: ModelHeader) -> None:
         raise _damaged(header, "its alpha is not a number in a sensible range")
 
 
-def _pairs(header: ModelHeader) -> dict[str, tuple[ModelTensor, ModelTensor]]:
+def tensor_pairs(header: ModelHeader) -> dict[str, tuple[ModelTensor, ModelTensor]]:
+    """Return lora_a and lora_b of an adapter's header, by what they change. Raises NotAnAdapter."""
     if header.file_size > MAX_BYTES:
         raise _damaged(header, f"it has {header.file_size} bytes; the limit is {MAX_BYTES}")
     halves: tuple[dict[str, ModelTensor], dict[str, ModelTensor]] = ({}, {})

@@ -34,8 +34,9 @@ POOLED_MEAN, POOLED_LAST, POOLED_RANK = 1, 3, 4
 """Of llama.cpp's enum llama_pooling_type; 0 is no pooling, 2 the first token's."""
 
 Scalar = int | float | bool | str
-Format = Literal["gguf", "mlx"]
-"""gguf: a file, or the parts of one. mlx: a folder with config.json, safetensors and a tokenizer."""
+Format = Literal["gguf", "mlx", "peft"]
+"""gguf: a file, or the parts of one. mlx: a folder with config.json, safetensors and a tokenizer. peft: a
+folder with an adapter that the library PEFT has saved; no header has this format."""
 
 
 @dataclass(frozen=True, slots=True)

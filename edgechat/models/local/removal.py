@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,15 +46,26 @@ def single_model(name: str) -> LocalModel:
     return models[0]
 
 
-def removal(model: LocalModel) -> Removal:
-    """Prepare the removal of a model; nothing is removed yet. Raises NotRemovable."""
+def removal(model: LocalModel, derived: Sequence[Path] = ()) -> Removal:
+    """Prepare the removal of a model; nothing is removed yet. Raises NotRemovable.
+
+    derived: files of ours that were made of it, which go with it.
+    """
     if model.place not in (Place.OWN, Place.HUB):
         raise _not_ours(model)
     use = use_of(model.path)
     if use is not None and use.is_loaded:
         raise NotRemovable(f"{model.name} is loaded by a running edgechat.", hint="Close it, then try again.")
     files = tuple(file.path for file in (*model.found.files, *_own_companions(model)))
-    return _of_hub(model, files) if model.place is Place.HUB else _of_own(model, files)
+    if model.place is Place.OWN:
+        return _of_own(model, (*files, *derived))
+    ours, others = _of_hub(model, files), _of_own(model, tuple(derived))
+
+    def run() -> None:
+        ours.run()
+        others.run()
+
+    return Removal(ours.files + others.files, ours.frees + others.frees, run)
 
 
 def _own_companions(model: LocalModel) -> tuple[ModelPartFile, ...]:
@@ -96,7 +107,7 @@ def _of_own(model: LocalModel, files: tuple[Path, ...]) -> Removal:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 raise _not_removable(path, error) from error
-        if model.found.format == "mlx":
+        if model.found.format != "gguf":
             with contextlib.suppress(OSError):  # something of another kind may lie there
                 model.path.rmdir()
 

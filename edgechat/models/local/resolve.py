@@ -11,12 +11,14 @@ from pathlib import Path
 from edgechat.base import paths
 from edgechat.base.errors import ModelFileError, ModelNotFound
 from edgechat.base.text import one_line
+from edgechat.models.adapters.use import CONFIG as ADAPTER_CONFIG
 from edgechat.models.catalogue import CatalogueEntry, catalogue
 from edgechat.models.formats.mlx.config import folder_name
 from edgechat.models.formats.quants import canonical
 from edgechat.models.local.inventory import Inventory, LocalModel, inventory
 from edgechat.models.local.locations import hub_cache as hub_cache
-from edgechat.models.local.stores import found_at, is_model_folder
+from edgechat.models.local.scan import Skipped
+from edgechat.models.local.stores import found_at, is_model_folder, peft_folders
 
 _LISTED = 6
 _LONGEST = 200
@@ -57,6 +59,11 @@ def resolve(name: str) -> ResolvedModel:
     if matches:
         model = matches[0]
         return ResolvedModel(model.path, model.entry.name if model.entry else model.name, model.entry)
+    if os.path.isfile(path / ADAPTER_CONFIG) or name.strip().casefold() in _peft_names():
+        raise ModelFileError(
+            f"{_printable(name)} is a LoRA adapter, not a model.",
+            hint=f"To apply it to its model: edgechat run MODEL --lora {_printable(name)}",
+        )
     if os.path.isdir(path):
         raise _folder_error(name, path)
     if os.path.lexists(path):
@@ -189,6 +196,7 @@ def _not_found(name: str, models_here: Inventory | None = None) -> ModelNotFound
         suggestions |= {file.removesuffix(".gguf").lower(): os.path.join(folder, file) for file in files}
     near = [suggestions[match] for match in difflib.get_close_matches(_stem(base), suggestions, n=3)]
     names = {model.name.lower(): model.name for model in models_here.models} if models_here else {}
+    names |= _peft_names()
     near = [*(names[match] for match in difflib.get_close_matches(_stem(name), names, n=2)), *near]
     what = f"There is no file {_printable(name)!r}"
     message = f"{what}, and no model of that name in the catalogue or on this machine."
@@ -198,6 +206,11 @@ def _not_found(name: str, models_here: Inventory | None = None) -> ModelNotFound
     return ModelNotFound(
         message, hint="Use the path of a model, or a name shown by `edgechat list` or `edgechat plan`."
     )
+
+
+def _peft_names() -> dict[str, str]:
+    """Return the names of the adapters that PEFT has saved, by themselves in lower case."""
+    return {found.label.casefold(): found.label for found in peft_folders(Skipped())}
 
 
 def _stem(name: str) -> str:

@@ -39,7 +39,10 @@ _PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf", re.DOTALL | 
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """A model: one file, the parts of a split one in their order, or the files of an MLX model."""
+    """A model: one file, the parts of a split one in their order, or the files of an MLX model.
+
+    Or an adapter that PEFT has saved: its two files.
+    """
 
     place: Place
     label: str
@@ -62,8 +65,8 @@ class FoundModel:
 
     @property
     def path(self) -> Path:
-        """What the backend is given: a file, or the folder of an MLX model."""
-        return self.files[0].path.parent if self.format == "mlx" else self.files[0].path
+        """What the backend is given: a file, or the folder of an MLX model or of PEFT's."""
+        return self.files[0].path if self.format == "gguf" else self.files[0].path.parent
 
     @property
     def size(self) -> int:
@@ -213,26 +216,26 @@ def _snapshots(folder: Path, skipped: Skipped) -> Iterator[Path]:
         yield path
 
 
-def peft_folders(skipped: Skipped) -> Iterator[tuple[str, Path, int, Place]]:
-    """Yield the adapters that PEFT has saved: name, folder, bytes, and place."""
+def peft_folders(skipped: Skipped) -> Iterator[FoundModel]:
+    """Yield the adapters that PEFT has saved."""
     with contextlib.suppress(FolderError):
         own = locations.own_folder()
         for name in list_names(own, skipped)[:MAX_FOLDERS]:
-            if size := _peft_bytes([file_at(own / name / file) for file in (CONFIG, WEIGHTS)]):
-                yield name, own / name, size, Place.OWN
+            if found := _peft(Place.OWN, name, [file_at(own / name / file) for file in (CONFIG, WEIGHTS)]):
+                yield found
     root = locations.hub_cache()
     for name in list_names(root, skipped)[:MAX_FOLDERS]:
         repo, blobs = name.removeprefix(_REPO).replace("--", "/", 1), str(root / name / "blobs")
         snapshot = next(_snapshots(root / name, skipped), None) if valid_repo(repo) else None
         if snapshot is not None and name.startswith(_REPO):
             files = [_snapshot_file(snapshot / file, os.path.normpath(blobs)) for file in (CONFIG, WEIGHTS)]
-            if size := _peft_bytes(files):
-                yield repo, snapshot, size, Place.HUB
+            if found := _peft(Place.HUB, repo, files):
+                yield replace(found, repo=repo)
 
 
-def _peft_bytes(files: Sequence[ModelPartFile | None]) -> int:
-    """Return the size of a PEFT folder's files; 0 if one is missing."""
-    return sum(file.size for file in files if file is not None) if all(files) else 0
+def _peft(place: Place, label: str, files: Sequence[ModelPartFile | None]) -> FoundModel | None:
+    """Return the adapter of a PEFT folder's files; None if one is missing."""
+    return FoundModel(place, label, tuple(filter(None, files)), format="peft") if all(files) else None
 
 
 def _main_commit(folder: Path) -> str | None:

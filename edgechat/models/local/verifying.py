@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from edgechat.base.errors import ModelFileError
+from edgechat.base.errors import ModelFileError, NotAnAdapter
 from edgechat.models.formats.gguf import read_header
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.local.hashes import hash_for
@@ -24,14 +25,22 @@ class Verification:
     """What is wrong; empty if nothing is."""
 
 
-def verify(model: LocalModel, on_progress: Callable[[int], None] = lambda _n: None) -> Verification:
-    """Verify a model; `on_progress` is called with the number of bytes read."""
+def verify(
+    model: LocalModel,
+    on_progress: Callable[[int], None] = lambda _n: None,
+    *,
+    check: Callable[[Path], object] = read_model,
+) -> Verification:
+    """Verify a model; `on_progress` is called with the number of bytes read.
+
+    check: reads its format. Raises EdgechatError.
+    """
     hashed = all(file.digest for file in model.found.all_files)
     try:
-        read_model(model.path)  # first: a file that is mostly a hole would be hashed for hours
+        check(model.path)  # first: a file that is mostly a hole would be hashed for hours
         for file in model.found.all_files[len(model.found.files) :]:
             read_header(file.path)
-    except ModelFileError as error:
+    except (ModelFileError, NotAnAdapter) as error:
         return Verification(hashed, error.message)
     n_read = 0
     for file in model.found.all_files:

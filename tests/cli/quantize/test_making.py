@@ -190,6 +190,7 @@ def test_what_fits_the_machine_is_no_larger_than_q8_0(folder: Path, text: Path) 
     run = edgechat("quantize", source(), *words)
     assert run.returncode == 0, run.stderr
     assert largest // 2 < json.loads(run.stdout)["size"] <= largest
+    assert "could stay as it is" in run.stderr
 
 
 def test_a_size_that_nothing_has_is_refused(folder: Path, text: Path) -> None:

@@ -77,8 +77,13 @@ def draw(report: QualityReport, path: Path) -> None:
             error = one.figures.divergence.mean.error if one.figures.divergence is not None else 0
             mark = "*" if one.is_chosen else "o" if one in on_front else "x"
             place = (value(one), loss(one))
-            axes.errorbar(
-                *place, yerr=error, marker=mark, color="C1" if one.is_chosen else "C0", markersize=9
+            axes.errorbar(  # at 0 it would be cut off
+                *place,
+                yerr=error,
+                marker=mark,
+                color="C1" if one.is_chosen else "C0",
+                markersize=9,
+                clip_on=False,
             )
             axes.annotate(one.model.label, place, xytext=(6, 5), textcoords="offset points", fontsize=8)
         axes.set(xlabel=label, ylim=(0, None))

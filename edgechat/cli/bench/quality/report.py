@@ -52,7 +52,7 @@ def run(request: QualityRequest, *, plot_file: Path | None, json: bool) -> None:
 def _sheet(report: QualityReport) -> str:
     head = sheet(_head(report), bold=styled(sys.stdout), width=7)
     notes = "\n".join(line for text in _notes(report) for line in textwrap.wrap(text, WIDTH))
-    return f"{head}\n\n{printable(table(_table(report)))}\n\n{notes}"
+    return "\n\n".join([head, *map(printable, _tables(report)), notes])
 
 
 def _head(report: QualityReport) -> Iterator[tuple[str, str]]:
@@ -75,7 +75,21 @@ def _notes(report: QualityReport) -> Iterator[str]:
         yield "Front: no other one that is as small (size), or as fast (speed), loses less."
 
 
-def _table(report: QualityReport) -> list[tuple[str, ...]]:
+def _tables(report: QualityReport) -> Iterator[str]:
+    """Yield the table in as many parts as fit the width, each with the names of the models."""
+    names, columns = _columns(report)
+    part: list[tuple[str, ...]] = []
+    for column in columns:
+        wider = table(list(zip(*names, *part, column, strict=True)))
+        if part and max(map(len, wider.splitlines())) > WIDTH:
+            yield table(list(zip(*names, *part, strict=True)))
+            part = []
+        part.append(column)
+    yield table(list(zip(*names, *part, strict=True)))
+
+
+def _columns(report: QualityReport) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """Return the columns that name the models, and those with their figures."""
     rows = [("", "", "SIZE", "TOKENS/S", "PERPLEXITY", "DIVERGENCE", "MEDIAN", "99.9 %", "SAME TOP", "FRONT")]
     fronts = report_fronts(report)
     for one in report.models:
@@ -100,8 +114,9 @@ def _table(report: QualityReport) -> list[tuple[str, ...]]:
                 ", ".join(fronts[one.model.label]) if len(report.models) > 2 else "",
             )
         )
-    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    return list(zip(*columns, strict=True))
+    marks, labels, *columns = zip(*rows, strict=True)
+    names = [marks, labels] if any(marks) else [labels]
+    return names, [column for column in columns if any(column[1:])]
 
 
 def with_error(estimate: Estimate) -> str:
