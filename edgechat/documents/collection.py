@@ -143,6 +143,7 @@ class Collection:
             self._db.execute("PRAGMA synchronous = NORMAL")  # what a power cut takes is read again
             self._db.execute("PRAGMA foreign_keys = ON")
             self._create()
+            self._inode = path.stat().st_ino
 
     def _create(self) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
@@ -157,6 +158,14 @@ class Collection:
             raise DocumentError(
                 f"The documents {self.name} were indexed by a newer edgechat.", hint="Update edgechat."
             )
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the file still has its name."""
+        try:
+            return self.path.stat().st_ino == self._inode
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Close the file."""

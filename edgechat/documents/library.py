@@ -91,7 +91,10 @@ class DocumentLibrary:
 
     def _collection(self, name: str) -> Collection:
         opened = self._open.get(name)
-        if opened is None or not opened.path.exists():
+        if opened is not None and not opened.is_there:  # it was removed, and perhaps added anew
+            opened.close()
+            opened = None
+        if opened is None:
             self._open[name] = opened = registry.open_collection(name)
         return opened
 

@@ -14,6 +14,7 @@ from edgechat.base.text import one_line
 from edgechat.chat.attachments.documents import LETTERS_PER_TOKEN, attached_passage, room_beside
 from edgechat.chat.messages import with_passages
 from edgechat.documents import registry
+from edgechat.documents.embedding import embedder_here
 from edgechat.documents.library import DocumentLibrary, Given
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.server.documents.asked import AskedDocuments
@@ -49,7 +50,8 @@ class RequestDocuments:
         """allowed: names of documents; ALL: all there are."""
         self._allowed = allowed
         self._refresh_seconds = refresh_seconds
-        self._library = DocumentLibrary()
+        self._library = DocumentLibrary(embedder_here)
+        self._library.on_note = lambda note: _LOG.warning("%s", note)
         self._updates = DocumentLibrary()
         """Has a thread of its own: what is being read holds up no search."""
         self._refreshing: dict[str, asyncio.Task[None]] = {}
