@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from edgechat.chat.records import Attachment, Turn
-from edgechat.documents.library import Given, Room
+from edgechat.documents.citations import citations_in
 from edgechat.documents.source import PassageSource
 from edgechat.planner.plan import LoadPlan
+
+if TYPE_CHECKING:
+    from edgechat.documents.library import Given, Room
 
 LETTERS_PER_TOKEN = 3.0
 """Of documents; less than most texts have, so that they fit."""
@@ -23,6 +27,25 @@ def attached_passage(given: Given) -> Attachment:
     return Attachment(f"[{given.source.number}] {given.name}", given.text, given.source)
 
 
+def passages_in(turns: Iterable[Turn]) -> dict[int, Attachment]:
+    """Return all passages in some turns, by the numbers by which replies cite them."""
+    files = (file for turn in turns for file in turn.attachments)
+    return {file.source.number: file for file in files if file.source is not None}
+
+
+def without_passages(files: Iterable[Attachment]) -> list[Attachment]:
+    """Return those attachments that the user has chosen."""
+    return [file for file in files if file.source is None]
+
+
+def cited(text: str, passages: Iterable[Attachment]) -> list[Attachment]:
+    """Return those of some passages that an answer cites, in the order of the passages."""
+    passages = [one for one in passages if one.source is not None]
+    numbers = {one.source.number for one in passages if one.source is not None}
+    named = {number for citation in citations_in(text, numbers) for number in citation.numbers}
+    return [one for one in passages if one.source is not None and one.source.number in named]
+
+
 def sources_in(turns: Sequence[Turn]) -> list[PassageSource]:
     """Return the places of all passages in some turns."""
     return [source for turn in turns for file in turn.attachments if (source := file.source) is not None]
@@ -33,6 +56,8 @@ def room_for(plan: LoadPlan, context: int, turns: Sequence[Turn], question: str,
 
     context: cells. turns: those before the question. answer: the most tokens of the answer; None: any number.
     """
+    from edgechat.documents.library import Room  # with SQLite, which showing passages does not need
+
     usages = [turn.figures.usage for turn in turns if turn.figures is not None and turn.figures.usage]
     used = usages[-1].prompt_tokens + usages[-1].completion_tokens if usages else context // 32
     wanted = min(answer or _ANSWER_TOKENS, context // 4)
