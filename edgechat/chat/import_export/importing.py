@@ -193,7 +193,7 @@ def _check(turns: Sequence[ExportedTurn]) -> None:
             _refuse(f"turn {number} is a system prompt, which must be the first turn")
         n_chosen = sum(file.source is None for file in turn.attachments) + len(turn.images)
         if n_chosen > _MOST_ATTACHMENTS or len(turn.attachments) > _MOST_PASSAGES:
-            _refuse(f"turn {number} has too many attachments: more than {_MOST_ATTACHMENTS}")
+            _refuse(f"turn {number} has more than {_MOST_ATTACHMENTS} attachments")
         if turn.rounds and turn.role != "assistant":
             _refuse(f"turn {number} has calls, and is no reply")
         if sum(1 + len(part.uses) for part in turn.rounds) > _MOST_USES:

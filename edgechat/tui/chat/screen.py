@@ -611,7 +611,7 @@ class ChatScreen(ChatLayout):
 
         self.show_passages(list(passages_in(self.controller.shown.turns).values()), number)
 
-    def show_passages(self, passages: Sequence[Attachment], number: int) -> None:
+    def show_passages(self, passages: Sequence[Attachment], number: int = 0) -> None:
         from edgechat.tui.overlays.passage import PassageScreen
 
         if passages:

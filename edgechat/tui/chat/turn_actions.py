@@ -31,6 +31,9 @@ def act(controller: ChatController, turn_id: str, what: str) -> None:
                 _bring_back(controller, turn)
             case "passages":
                 _show_passages(controller, turn)
+            case "unfold" if turn.role == "assistant" and not (turn.thinking or turn.rounds):
+                if passages := _cited(controller, turn):
+                    view.show_passages(passages)
             case "unfold":
                 view.toggle_thought(turn.id)
             case "other(-1)" | "other(1)":
@@ -107,13 +110,16 @@ async def _compare(controller: ChatController, turn: Turn) -> None:
 
 def _show_passages(controller: ChatController, turn: Turn) -> None:
     """Show the passages that a question was sent with, or that a reply cites. Raises ChatNotFound."""
-    turns = controller.shown.turns
-    passages = list(passages_in([turn]).values())
-    if turn.role == "assistant":
-        passages = cited(turn.content, passages_in(turns[: turns.index(turn)]).values())
+    is_reply = turn.role == "assistant"
+    passages = _cited(controller, turn) if is_reply else list(passages_in([turn]).values())
     if not passages:
         raise ChatNotFound("There is no passage of a document in this turn.")
-    controller.view.show_passages(passages, 0)
+    controller.view.show_passages(passages)
+
+
+def _cited(controller: ChatController, turn: Turn) -> list[Attachment]:
+    turns = controller.shown.turns
+    return cited(turn.content, passages_in(turns[: turns.index(turn)]).values())
 
 
 def copy_reply(controller: ChatController) -> None:

@@ -212,7 +212,7 @@ class FakeView:
         self.offered = [name for name, _ in models]
         return self.choice
 
-    def show_passages(self, passages: Sequence[Attachment], number: int) -> None:
+    def show_passages(self, passages: Sequence[Attachment], number: int = 0) -> None:
         self.passages = [passage.name for passage in passages], number
 
     async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
