@@ -74,16 +74,20 @@ def root_of(path: str) -> Path:
     return root
 
 
+def collection_at(root: Path) -> KnownCollection | None:
+    """Return the collection of just this folder or file, if there is one."""
+    return next((one for one in known_collections() if one.roots == (str(root),)), None)
+
+
 def collection_of(root: Path) -> str:
     """Return the name of the collection of just this folder or file, a new one if there is none.
 
     Nothing is read yet. Raises DocumentError.
     """
-    known = known_collections()
-    same = next((one.name for one in known if one.roots == (str(root),)), None)
-    if same is not None:
-        return same
-    taken, name = {one.name.casefold() for one in known}, registry.name_for(root)  # of files, on some systems
+    if (same := collection_at(root)) is not None:
+        return same.name
+    # Some systems take names of files that differ in case for the same.
+    taken, name = {one.casefold() for one in registry.names()}, registry.name_for(root)
     names = (name if number == 1 else f"{name[:58]}-{number}" for number in count(1))
     name = next(free for free in names if free.casefold() not in taken)
     with closing(registry.create(name)) as collection:

@@ -590,8 +590,9 @@ class ChatController:
             await asyncio.wait([reading])
         finally:
             reading.cancel()
-        if self.view.is_open:
-            self.view.refresh_chat()
+        if self._is_closing:
+            return
+        self.view.refresh_chat()
         if reading.cancelled():
             self.view.show_message("Stopped. What has been read is kept; the same command goes on.")
         else:

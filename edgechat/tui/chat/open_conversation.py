@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from edgechat.base.errors import CannotSee, EdgechatError
+from edgechat.base.errors import CannotSee, DocumentError, EdgechatError
 from edgechat.base.text import one_line
 from edgechat.chat.attachments.documents import without_passages
 from edgechat.chat.attachments.images import read_image
@@ -338,18 +338,20 @@ class OpenConversation:
 
     async def _use_named_folders(self, text: str) -> None:
         """Search the documents in the folders that a question names, from now on. Raises EdgechatError."""
-        from edgechat.documents.known import collection_of, root_of, survey
+        from edgechat.documents.known import collection_at, collection_of, root_of, survey
 
         for path in await asyncio.to_thread(folders_named_in, text):
             root = await asyncio.to_thread(root_of, path)
-            found = await asyncio.to_thread(survey, root)
-            if found.is_large:
-                name = one_line(path, 60)
-                self._view.warn(f"{name} is large: only its list is sent. To search it: /docs {name}")
-            elif found.files:
-                name = await asyncio.to_thread(collection_of, root)
-                if name not in self.documents:
-                    await set_documents(self._session, self, (*self.documents, name))
+            if await asyncio.to_thread(collection_at, root) is None:
+                found = await asyncio.to_thread(survey, root)
+                if found.is_large:
+                    name = one_line(path, 60)
+                    self._view.warn(f"{name} is large: only its list is sent. To search it: /docs {name}")
+                if found.is_large or not found.files:
+                    continue
+            name = await asyncio.to_thread(collection_of, root)
+            if name not in self.documents:
+                await set_documents(self._session, self, (*self.documents, name))
 
     async def _find_passages(
         self, conversation: Conversation, text: str, instead_of: str
@@ -371,6 +373,9 @@ class OpenConversation:
             if not self._stopping:
                 raise
             return []
+        except DocumentError as error:
+            hint = " ".join(filter(None, (error.hint, "To ask without them: /docs off")))
+            raise DocumentError(error.message, hint=hint) from error
         finally:
             self._finding = None
 

@@ -151,7 +151,7 @@ def _footnote(state: StateInline, silent: bool) -> bool:
 
 def _citation(state: StateInline, silent: bool) -> bool:
     """Read the numbers of passages, [1] or [1, 3]."""
-    match = CITATION.match(state.src, state.pos, state.posMax)
+    match = CITATION.match(state.src, state.pos, state.posMax) if state.src[state.pos] == "[" else None
     if match is None:
         return False
     if not silent:

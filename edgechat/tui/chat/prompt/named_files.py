@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgechat.base.errors import ImageError
+from edgechat.base.errors import DocumentError, ImageError
 from edgechat.base.text import one_line
 from edgechat.chat.attachments.images import read_image
 from edgechat.chat.attachments.mentions import folders_named_in, images_named_in
@@ -40,10 +40,11 @@ class NamedImage:
 
 @dataclass(frozen=True, slots=True)
 class NamedFolder:
-    """A folder with documents that a text names."""
+    """A folder that a text names."""
 
     path: str
-    chip: Chip
+    chip: Chip | None = None
+    """None if there are no documents in it."""
 
 
 class NamedFiles:
@@ -78,20 +79,29 @@ class NamedFiles:
         """Return those that are not attached anyway."""
         digests = {image.digest for image in attached}
         images = [named for named in self.found if named.image is None or named.image.digest not in digests]
-        return [*images, *self.folders]
+        return [*images, *(folder for folder in self.folders if folder.chip is not None)]
 
     def chips(self, attached: Collection[AttachedImage]) -> list[Chip]:
         """Return the chips of `shown`."""
-        return [named.chip for named in self.shown(attached)]
+        return [named.chip for named in self.shown(attached) if named.chip is not None]
 
 
 def _surveyed(path: str) -> NamedFolder:
-    from edgechat.documents.known import root_of, survey  # not needed for the first frame
+    from edgechat.documents.known import collection_at, root_of, survey  # not needed for the first frame
 
-    root = root_of(path)
-    found, name = survey(root), f"{one_line(root.name, 30)}/"
+    try:
+        root = root_of(path)
+    except DocumentError:  # gone in between
+        return NamedFolder(path)
+    name = f"{one_line(root.name, 30)}/"
+    known = collection_at(root)
+    if known is not None and known.counts is not None and known.counts.files:
+        return NamedFolder(path, Chip(f"▤ {name} · {known.about}"))
+    found = survey(root)
     if found.is_large:
         return NamedFolder(path, Chip(f"▤ {name} is large: /docs {one_line(path, 30)}", is_problem=True))
+    if not found.files:
+        return NamedFolder(path)
     return NamedFolder(path, Chip(f"▤ {name} · {found.files:,} file{'s' * (found.files != 1)}"))
 
 
