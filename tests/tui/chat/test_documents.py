@@ -195,6 +195,9 @@ async def test_citations_lead_to_passages(path: Path, folder: Path) -> None:
         await until(pilot, lambda: "╭─ [2] handbook/part-" in text_of(pilot))
         await pilot.press("right")
         await until(pilot, lambda: "╭─ [3] handbook/part-" in text_of(pilot))
+        await pilot.press("escape", "tab", "enter")
+        await until(pilot, lambda: "╭─ [1] handbook/part-" in text_of(pilot))
+        assert "←→ others" not in text_of(pilot)  # the reply cites no other
 
 
 async def test_what_is_quoted_and_in_no_passage_is_marked_once_the_reply_has_ended(
@@ -242,6 +245,11 @@ async def test_only_a_file_of_the_documents_is_looked_at_and_opened(
         await until(pilot, lambda: "not in the documents any more" in text_of(pilot))
         await pilot.press("o")
         await pilot.pause(0.3)
+        await pilot.press("escape", "escape")
+        await say(pilot, "And the pump 9?")
+        assert "There are no documents 'handbook'." in text_of(pilot)
+        assert "To ask without them: /docs off" in text_of(pilot)
+        assert pilot.app.screen.prompt.text == "And the pump 9?"  # type: ignore[attr-defined]
     assert len(shown) == 1
 
 
