@@ -10,7 +10,7 @@ from typing import ClassVar
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
@@ -36,15 +36,15 @@ class PassageScreen(AppDialog[None]):
         align: center top;
         background: $background 60%;
         &:ansi { background: transparent; }
-        & > Vertical {
+        & > VerticalScroll {
             width: 90; max-width: 100%; height: auto; max-height: 100%; margin-top: 1;
             border: round $primary; padding: 0 1; background: $surface;
             border-title-style: bold; border-title-color: $primary; border-subtitle-style: dim;
+            scrollbar-size-vertical: 1;
         }
         & Static { height: auto; }
         & #place { text-style: dim; }
-        & #state { height: 1; margin-bottom: 1; }
-        & VerticalScroll { height: auto; max-height: 24; scrollbar-size-vertical: 1; }
+        & #state { margin-bottom: 1; min-height: 1; }
     }
     """
     AUTO_FOCUS = "VerticalScroll"
@@ -62,11 +62,10 @@ class PassageScreen(AppDialog[None]):
         self._at = next((at for at, (_, source) in enumerate(self._passages) if source.number == number), 0)
 
     def compose(self) -> ComposeResult:
-        with Vertical() as box:
+        with VerticalScroll() as box:
             yield Static(id="place", markup=False)
             yield Static(id="state", markup=False)
-            with VerticalScroll():
-                yield Static(id="text", markup=False)
+            yield Static(id="text", markup=False)
         more = "←→ others · " if len(self._passages) > 1 else ""
         box.border_subtitle = f"{more}o opens the file · Esc closes"
 
@@ -75,7 +74,8 @@ class PassageScreen(AppDialog[None]):
 
     def _show(self) -> None:
         passage, source = self._passages[self._at]
-        self.query_one(Vertical).border_title = Content(one_line(passage.name, 80))
+        box = self.query_one(VerticalScroll)
+        box.border_title = Content(one_line(passage.name, 80))
         self.query_one("#place", Static).update(one_line(f"{source.collection}: {source.path}", 400))
         self.query_one("#state", Static).update("")
         text = printable(passage.text)
@@ -84,7 +84,7 @@ class PassageScreen(AppDialog[None]):
             rest = f"\n… and {len(text) - _MOST_SHOWN:,} more letters"
             shown += Content(rest).stylize("dim")
         self.query_one("#text", Static).update(shown)
-        self.query_one(VerticalScroll).scroll_home(animate=False)
+        box.scroll_home(animate=False)
         self._look_at_file(source)
 
     @work(exclusive=True)
