@@ -40,6 +40,7 @@ MOST_BYTES = 256 * 2**20
 MOST_TURNS = 100_000
 _MOST_ATTACHMENTS = 100
 _MOST_PASSAGES = 10_000
+"""Of documents, in a question."""
 _MOST_USES = 1000
 """Calls in a reply."""
 _LARGEST = 1 << 20
