@@ -62,6 +62,7 @@ COMMANDS = (
     Command("pull", "Download a model in the background", "NAME", _APP),
     Command("think", "Switch the model's thinking on or off, or leave it to the model", "on|off|auto"),
     Command("tools", "Choose the tools that the model may call; off: none", "[NAMES]"),
+    Command("docs", "Switch documents on or off in this conversation, or add a folder", "[NAME|FOLDER|off]"),
     Command(
         "lora", "Choose LoRA adapters, with a scale if it is not 1; off: none", "[NAME[:SCALE],...|off|auto]"
     ),

@@ -1,17 +1,18 @@
-"""The commands that change how replies are generated: /think, /system, /set, /tools, /lora and presets."""
+"""The commands that change how replies are generated: /think, /system, /set, /tools, /docs and others."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from edgechat.base.errors import SettingsError, SwitchUnknown
+from edgechat.base.errors import DocumentError, SettingsError, SwitchUnknown
 from edgechat.base.text import one_line
+from edgechat.chat.attachments.mentions import path_exists
 from edgechat.chat.records import ChatSettings, apply_preset
 from edgechat.chat.reply.chat_tools import choice
 from edgechat.chat.session import ChatSession
@@ -19,8 +20,11 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.settings import SamplingDefaults, checked
 from edgechat.tools.config import ARGUMENTS
 
+if TYPE_CHECKING:
+    from edgechat.documents.indexing import Progress
+
 THINK = {"on": True, "off": False, "auto": None}
-ADJUSTING_COMMANDS = ("think", "system", "set", "tools", "lora", "preset", "save-preset")
+ADJUSTING_COMMANDS = ("think", "system", "set", "tools", "docs", "lora", "preset", "save-preset")
 
 
 class Adjustable(Protocol):
@@ -56,6 +60,8 @@ async def adjust(session: ChatSession, conversation: Adjustable, command: str, a
             return await _set_parameter(session, conversation, argument)
         case "tools":
             return await _choose_tools(session, conversation, argument)
+        case "docs":
+            return await _switch_documents(session, conversation, argument)
         case "lora":
             return await _choose_adapters(session, conversation, argument)
         case "preset":
@@ -98,6 +104,66 @@ async def _choose_tools(session: ChatSession, conversation: Adjustable, argument
         for one in known
     )
     return f"{now} There are: {names}; off chooses none."
+
+
+async def set_documents(session: ChatSession, conversation: Adjustable, names: tuple[str, ...]) -> None:
+    """Choose the collections that are searched in a conversation. Raises StoreError."""
+    session.options = msgspec.structs.replace(session.options, documents=None)
+    await conversation.set_settings(msgspec.structs.replace(conversation.settings, documents=names))
+
+
+async def _switch_documents(session: ChatSession, conversation: Adjustable, argument: str) -> str:
+    """Switch a collection on or off, or all of them off; without an argument, say which there are."""
+    from edgechat.documents import registry
+
+    known = await asyncio.to_thread(registry.names)
+    chosen = session.chosen_documents(conversation.settings)
+    if argument == "off":
+        chosen = ()
+    elif argument in chosen:
+        chosen = tuple(name for name in chosen if name != argument)
+    elif argument in known:
+        chosen = (*chosen, argument)
+    elif argument:
+        raise DocumentError(
+            f"There are no documents {one_line(argument, 80)!r}, and no such folder.",
+            hint=f"There are: {', '.join(known)}." if known else "To add some: /docs FOLDER",
+        )
+    if argument:
+        await set_documents(session, conversation, chosen)
+    now = f"Documents in this conversation: {', '.join(map(one_line, chosen)) or 'none'}."
+    if argument:
+        return now
+    there = f"There are: {', '.join(known)}; off chooses none. " if known else ""
+    return f"{now} {there}/docs FOLDER adds a folder."
+
+
+def is_folder_of_documents(argument: str) -> bool:
+    """Return whether the argument of /docs is a folder or file to be added, not a name. Blocks."""
+    from edgechat.documents import registry
+
+    return bool(argument) and argument not in registry.names() and path_exists(argument, or_folder=True)
+
+
+async def add_documents(
+    session: ChatSession, conversation: Adjustable, path: str, on_progress: Callable[[Progress], None]
+) -> str:
+    """Read a folder or file as a collection, and switch that on; return a sentence about it.
+
+    Cancelling this keeps what has been read. on_progress: is called on another thread. Raises DocumentError.
+    """
+    from edgechat.documents import known
+
+    root = await asyncio.to_thread(known.root_of, path)
+    name = await asyncio.to_thread(known.collection_of, root)
+    (update,) = await session.documents.refresh([name], on_progress, fresh_seconds=0.0)
+    chosen = session.chosen_documents(conversation.settings)
+    if name not in chosen:
+        await set_documents(session, conversation, (*chosen, name))
+    counts = next(one.about for one in await asyncio.to_thread(known.known_collections) if one.name == name)
+    left_out = f", {len(update.left_out):,} left out or not whole" if update.left_out else ""
+    more = "" if update.is_complete else " There are more files than edgechat looks at."
+    return f"{name} is switched on in this conversation: {counts}{left_out}.{more}"
 
 
 async def _choose_adapters(session: ChatSession, conversation: Adjustable, argument: str) -> str:

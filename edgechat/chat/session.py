@@ -306,10 +306,13 @@ class ChatSession:
         conversation: Conversation,
         question: str,
         on_progress: Callable[[Progress], None] = lambda _progress: None,
+        *,
+        instead_of: str = "",
     ) -> list[Attachment]:
         """Return what is sent with a question from the documents of a chat, once these are up to date.
 
-        on_progress: is called on another thread. Raises EdgechatError.
+        on_progress: is called on another thread. instead_of: the id of a question of which it is another
+        version. Raises EdgechatError.
         """
         names = self.chosen_documents(conversation.settings)
         if not names:
@@ -320,13 +323,13 @@ class ChatSession:
         assert self.plan is not None
         await self.documents.refresh(names, on_progress)
         await self.documents.embed(names, most=_MOST_EMBEDDED)
-        left_out = set(map(id, conversation.left_out()))
-        sent = [turn for turn in conversation.turns if id(turn) not in left_out]
+        ids = [turn.id for turn in conversation.turns]
+        turns = conversation.turns[: ids.index(instead_of) if instead_of in ids else None]
+        left_out = {turn.id for turn in conversation.left_out()}
+        sent = [turn for turn in turns if turn.id not in left_out]
         context = engine.model.context if engine.model is not None else self.plan.context
         room = room_for(self.plan, context, sent, question, self.options.max_tokens)
-        found = await self.documents.find(
-            names, question, room, sources_in(sent), sources_in(conversation.turns)
-        )
+        found = await self.documents.find(names, question, room, sources_in(sent), sources_in(turns))
         return [attached_passage(one) for one in found]
 
     async def answer(

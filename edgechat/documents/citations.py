@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-_CITATION = re.compile(r"(?<![\w\]])\[(\d{1,4}(?:\s*[,;]\s*\d{1,4}){0,15})\](?![(\[])")
+CITATION = re.compile(r"(?<![\w\]])\[(\d{1,4}(?:\s*[,;]\s*\d{1,4}){0,15})\](?![(\[])")
+"""Numbers in brackets that are no link, [1] or [1, 3]."""
 _QUOTATION = re.compile(r"“([^”\n]{1,2000})”|„([^“”\n]{1,2000})[“”]|«([^»\n]{1,2000})»|\"([^\"\n]{1,2000})\"")
 _CODE = re.compile(r"^(```+|~~~+).*?(?:^\1|\Z)|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _LEAST_WORDS = 4
@@ -38,7 +39,7 @@ class Quotation(msgspec.Struct, frozen=True, kw_only=True):
 def citations_in(text: str, known: Collection[int]) -> list[Citation]:
     """Return the citations of known passages in a reply, those in code left out."""
     found: list[Citation] = []
-    for match in _CITATION.finditer(_without_code(text)):
+    for match in CITATION.finditer(_without_code(text)):
         numbers = tuple(int(number) for number in re.findall(r"\d+", match[1]))
         if all(number in known for number in numbers):
             found.append(Citation(start=match.start(), end=match.end(), numbers=numbers))
@@ -47,13 +48,15 @@ def citations_in(text: str, known: Collection[int]) -> list[Citation]:
 
 def quotations_in(text: str, passages: Sequence[str]) -> list[Quotation]:
     """Return the quotations of some length in a reply, each held against the passages it was given."""
-    plain = [_words(passage) for passage in passages]
+    plain: list[str] | None = None
     found: list[Quotation] = []
     for match in _QUOTATION.finditer(_without_code(text)):
         said = next(group for group in match.groups() if group is not None)
         parts = [words for part in _ELLIPSIS.split(said) if (words := _words(part))]
         if sum(len(words.split()) for words in parts) < _LEAST_WORDS:
             continue
+        if plain is None:  # most replies quote nothing
+            plain = [_words(passage) for passage in passages]
         is_there = any(all(f" {words} " in f" {passage} " for words in parts) for passage in plain)
         found.append(Quotation(start=match.start(), end=match.end(), text=said, is_there=is_there))
     return found

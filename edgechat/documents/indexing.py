@@ -69,7 +69,7 @@ def update(
     known = {(file.root, file.path): file for file in collection.files()}
     found: list[File] = []
     for root in collection.roots():
-        files, is_complete = _files_below(Path(root))
+        files, is_complete = files_below(Path(root))
         found += files
         told.is_complete &= is_complete
     here = {(file.root, file.path) for file in found}
@@ -134,12 +134,17 @@ def _leave_out(collection: Collection, file: File, why: str) -> File:
     return file
 
 
-def _files_below(root: Path) -> tuple[list[File], bool]:
-    """Return the documents in a folder and below it, or that one file, and whether these are all."""
+def files_below(
+    root: Path, *, most: int = MOST_FILES, seconds: float = _WALK_SECONDS
+) -> tuple[list[File], bool]:
+    """Return the documents in a folder and below it, or that one file, and whether these are all.
+
+    most, seconds: entries that are looked at, and for how long.
+    """
     try:
         if not root.is_dir():
             return list(_document(root, "")), True
-        contents = walk(root, most=MOST_FILES, seconds=_WALK_SECONDS)
+        contents = walk(root, most=most, seconds=seconds)
     except OSError as error:
         if isinstance(error, FileNotFoundError):
             return [], True

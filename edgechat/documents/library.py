@@ -115,9 +115,12 @@ class DocumentLibrary:
         def work() -> list[Update]:
             updates: list[Update] = []
             for name in names:
+                if cancelled.is_set():
+                    break
                 if time.monotonic() - self._fresh.get(name, -fresh_seconds) >= fresh_seconds:
                     updates.append(update(self._collection(name), on_progress, cancelled.is_set))
-                    self._fresh[name] = time.monotonic()
+                    if not cancelled.is_set():
+                        self._fresh[name] = time.monotonic()
             return updates
 
         try:

@@ -324,7 +324,9 @@ def parts() -> list[Part]:
     from edgechat.tui.engine_room.room import EngineRoom
     from edgechat.tui.models.first_run import FirstRun
     from edgechat.tui.models.screen import ModelsScreen
+    from edgechat.tui.overlays.documents import DocumentsScreen
     from edgechat.tui.overlays.parameters import ParametersScreen
+    from edgechat.tui.overlays.passage import PassageScreen
     from edgechat.tui.settings.screen import SettingsScreen
     from edgechat.tui.tools.consent import ConsentScreen
     from edgechat.tui.tools.picker import ToolsScreen
@@ -343,6 +345,8 @@ def parts() -> list[Part]:
         ("System prompt and parameters", (ParametersScreen,)),
         ("The tools", (ToolsScreen,)),
         ("A call of a tool", (ConsentScreen,)),
+        ("The documents", (DocumentsScreen,)),
+        ("A passage of a document", (PassageScreen,)),
     ]
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.base.errors import SettingsError, SwitchUnknown
+from edgechat.base.errors import DocumentError, SettingsError, SwitchUnknown
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.generation_options import CommandLineOptions
-from edgechat.chat.parameters import adjust, number
+from edgechat.chat.parameters import add_documents, adjust, is_folder_of_documents, number
 from edgechat.chat.session import ChatSession, SessionServices
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Preset, SamplingDefaults, Settings
@@ -91,3 +91,26 @@ def test_a_number_may_have_a_comma() -> None:
     assert (number(" 0,5 "), number("7")) == (0.5, 7)
     with pytest.raises(SettingsError):
         number("x")
+
+
+async def test_documents_are_added_and_switched_on_and_off(tmp_path: Path) -> None:
+    session, conversation = await held(tmp_path)
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "one.md").write_text("# One\n\nText.\n")
+    assert "There are" not in await adjust(session, conversation, "docs", "")
+    assert is_folder_of_documents(str(folder))
+    seen: list[str] = []
+    told = await add_documents(session, conversation, str(folder), lambda one: seen.append(one.name))
+    assert told == "notes is switched on in this conversation: 1 file."
+    assert "notes/one.md" in seen
+    assert session.chosen_documents(conversation.settings) == ("notes",)
+    assert (await adjust(session, conversation, "docs", "notes")).endswith("conversation: none.")
+    assert (await adjust(session, conversation, "docs", "notes")).endswith("conversation: notes.")
+    assert not is_folder_of_documents("notes")
+    assert "There are: notes; off chooses none." in await adjust(session, conversation, "docs", "")
+    await adjust(session, conversation, "docs", "off")
+    assert conversation.settings.documents == ()
+    with pytest.raises(DocumentError, match="no documents 'other'"):
+        await adjust(session, conversation, "docs", "other")
+    await session.close()

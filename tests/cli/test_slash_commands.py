@@ -81,3 +81,16 @@ def test_a_reply_that_was_cut_off_goes_on(script: Script) -> None:
     assert run.stdout == " there.\n"
     assert "error: There is no answer to continue." in sentences(run)
     assert turns() == ["Who?", "Hello there."]
+
+
+def test_a_folder_is_added_and_the_places_that_are_cited_are_said(script: Script, tmp_path: Path) -> None:
+    folder = tmp_path / "handbook"
+    folder.mkdir()
+    (folder / "pumps.md").write_text("# Pumps\n\nThe pump is primed with oil.\n")
+    path = script(reply="With oil [1].")
+    told = sentences(held(path, f"/docs {folder}", "How?", "/docs", "/docs handbook", "/docs nowhere"))
+    assert "handbook is switched on in this conversation: 1 file." in told
+    assert told.index("Sources:") + 1 == told.index("[1] handbook/pumps.md")
+    assert any(line.startswith("Documents in this conversation: handbook.") for line in told)
+    assert "Documents in this conversation: none." in told
+    assert "error: There are no documents 'nowhere', and no such folder." in told

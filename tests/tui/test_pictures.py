@@ -27,6 +27,9 @@ from edgechat.chat.commands import commands_of
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.records import Attachment
 from edgechat.chat.storage.store import Store
+from edgechat.documents.collection import Counts
+from edgechat.documents.known import KnownCollection
+from edgechat.documents.source import PassageSource
 from edgechat.engine.types import Dropped
 from edgechat.models.hub.progress import ProgressSample
 from edgechat.models.remote.model import HostedModel
@@ -37,6 +40,7 @@ from edgechat.tools.tool import ToolSpec, shown_arguments
 from edgechat.tui.app import EdgechatApp
 from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.models.pull import PullState
+from edgechat.tui.overlays.documents import DocumentsScreen
 from edgechat.tui.theme import THEMES
 from edgechat.tui.tools.consent import ConsentScreen
 from edgechat.tui.transcript.calls import CallPiece
@@ -90,6 +94,10 @@ def attention(q, k, v):
 +scores = q @ k.T / scale
 ```
 """
+CITED = (
+    "Prime it with oil [1], which must be **warm** below 5 °C [2, 1]. The handbook says “it is too thick to "
+    "flow”, and “never start it alone in the dark”.\n\n1. Warm the oil [2].\n2. Start the pump [7].\n"
+)
 SCRIPTS = ([thought("What do they want to know? "), REPLY], ["Fewer bits, less memory."])
 
 
@@ -359,12 +367,57 @@ async def tools(pilot: Pilot[None]) -> None:
     await until(pilot, lambda: "calculate " in text_of(pilot))
 
 
+def passage(number: int, place: str, text: str) -> Attachment:
+    name = f"[{number}] handbook/pumps.md{', ' * bool(place)}{place}"
+    path = "/home/ada/handbook/pumps.md"
+    source = PassageSource(
+        number=number, collection="handbook", path=path, digest="", start=1, end=9, place=place
+    )
+    return Attachment(name, text, source)
+
+
+PASSAGES = (
+    passage(1, "lines 12–19", "## Starting\n\nThe pump is primed with oil before it is started.\n"),
+    passage(2, "lines 40–44", "## Cold days\n\nBelow 5 °C, warm the oil first: it is too thick to flow.\n"),
+)
+
+
+async def cited(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    for one in PASSAGES:
+        pane(pilot).pane.attach(one)
+    await say(pilot, "How do I start the pump in winter?")
+    await until(pilot, lambda: "not in the documents" in text_of(pilot))
+    await pilot.press("tab", "up", "enter")
+
+
+async def passages(pilot: Pilot[None]) -> None:
+    await cited(pilot)
+    await pilot.press("p", "right")
+    await until(pilot, lambda: "not in the documents any more" in text_of(pilot))
+
+
+async def documents(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    counts = Counts(files=214, passages=3901, letters=2_400_000, embedded=0)
+    known = [
+        KnownCollection(name="handbook", roots=("/home/ada/handbook",), counts=counts),
+        KnownCollection(name="notes", problem="The documents notes were indexed by a newer edgechat."),
+    ]
+
+    async def save(_: tuple[str, ...]) -> None:
+        pass
+
+    pilot.app.push_screen(DocumentsScreen(known, ["handbook", "old"], save=save))
+    await until(pilot, lambda: "◉ old" in text_of(pilot))
+
+
 Scene = Callable[[Pilot[None]], Awaitable[None]]
 SCENES: tuple[Scene, ...] = (
     *(empty, chat, markdown, turns, stopped, versions, found, attached, images, blind),
     *(commands, crash, window, parameters),
     *(palette, help_, settings, conversations, trash, search, engine_room, first_run, waiting, switcher),
-    *(models, calls, consent, tools, server_gone, server_room),
+    *(models, calls, consent, tools, cited, passages, documents, server_gone, server_room),
 )
 
 
@@ -401,6 +454,8 @@ def engine_for(scene: Scene) -> FakeEngine:
     if scene is calls:
         sum_of, day = call("calculate", expression="12 * 17.50"), call("current_date")
         return FakeEngine([thought("A sum."), "Let me see.", sum_of, day], ["It is **210 €** in a year."])
+    if scene in (cited, passages):
+        return FakeEngine([CITED])
     if scene is server_gone:
         closed = EngineCrashed("desk closed the connection in the middle of its answer.")
         return FakeEngine(["Sunlight is", closed])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from edgechat.chat.records import Attachment, Turn
-from edgechat.documents.library import Given, Room
+from edgechat.documents.citations import citations_in
 from edgechat.documents.source import PassageSource
 from edgechat.planner.plan import LoadPlan
+
+if TYPE_CHECKING:
+    from edgechat.documents.library import Given, Room
 
 LETTERS_PER_TOKEN = 3.0
 """Of documents; less than most texts have, so that they fit."""
@@ -21,6 +25,25 @@ _MOST_TOKENS = 6000
 def attached_passage(given: Given) -> Attachment:
     """Return a passage as an attachment."""
     return Attachment(f"[{given.source.number}] {given.name}", given.text, given.source)
+
+
+def passages_in(turns: Iterable[Turn]) -> dict[int, Attachment]:
+    """Return all passages in some turns, by the numbers by which replies cite them."""
+    files = (file for turn in turns for file in turn.attachments)
+    return {file.source.number: file for file in files if file.source is not None}
+
+
+def without_passages(files: Iterable[Attachment]) -> list[Attachment]:
+    """Return those attachments that the user has chosen."""
+    return [file for file in files if file.source is None]
+
+
+def cited(text: str, passages: Iterable[Attachment]) -> list[Attachment]:
+    """Return those of some passages that an answer cites, in the order of the passages."""
+    passages = [one for one in passages if one.source is not None]
+    numbers = {one.source.number for one in passages if one.source is not None}
+    named = {number for citation in citations_in(text, numbers) for number in citation.numbers}
+    return [one for one in passages if one.source is not None and one.source.number in named]
 
 
 def sources_in(turns: Sequence[Turn]) -> list[PassageSource]:

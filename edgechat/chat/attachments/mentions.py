@@ -46,6 +46,11 @@ def images_named_in(text: str) -> list[str]:
     return [path for path in _paths_in(text) if is_image(path) and path_exists(path)]
 
 
+def folders_named_in(text: str) -> list[str]:
+    """Return the paths of the folders that a text names. Blocks on the disk."""
+    return [path for path in _paths_in(text) if path_exists(path, or_folder=True) and not path_exists(path)]
+
+
 def without_mention(text: str, path: str) -> str:
     """Return a text in which a path is only a word, without its @ and quotation marks."""
     code = [match.span() for match in _CODE.finditer(text)]

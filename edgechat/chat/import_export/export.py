@@ -17,6 +17,7 @@ import msgspec
 from edgechat.base.errors import ImageError
 from edgechat.base.images.decoding import read_file
 from edgechat.base.text import escaped_json, flat, one_line, printable
+from edgechat.chat.attachments.documents import cited, passages_in
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export.format import ExportedChat, ExportedFile, ExportedImage, ExportedTurn
 from edgechat.chat.messages import fenced
@@ -43,8 +44,10 @@ def to_markdown(conversation: Conversation, links: Mapping[str, str] = MappingPr
 def to_json(conversation: Conversation) -> str:
     """Return a whole conversation, without its id, as JSON of an `ExportedFile`. Reads its images."""
     chat = msgspec.convert(conversation.chat, ExportedChat, from_attributes=True)
+    # What is of this machine only.
+    settings = msgspec.structs.replace(chat.settings, tools=(), documents=())
     file = ExportedFile(
-        chat=msgspec.structs.replace(chat, settings=msgspec.structs.replace(chat.settings, tools=())),
+        chat=msgspec.structs.replace(chat, settings=settings),
         turns=tuple(_exported(turn, conversation) for turn in conversation.all_turns),
         leaf=conversation.turns[-1].id if conversation.turns else None,
     )
@@ -87,6 +90,7 @@ def _paragraphs(conversation: Conversation, links: Mapping[str, str]) -> Iterato
     # Several models may have answered; only the last one is known.
     yield " · ".join([*about, f"last model: {flat(model_name(chat))}"] if chat.model else about)
     speakers = {"system": "System prompt", "user": "You", "assistant": "Answer"}
+    passages: dict[int, Attachment] = {}
     for turn in conversation.turns:
         yield f"## {speakers[turn.role]}"
         yield from (_image(image, links) for image in turn.images)
@@ -98,6 +102,9 @@ def _paragraphs(conversation: Conversation, links: Mapping[str, str]) -> Iterato
                 yield from (_image(image, links) for image in use.images)
         if turn.content:
             yield turn.content.strip("\n")
+        passages |= passages_in([turn])
+        if turn.role == "assistant" and (sources := cited(turn.content, passages.values())):
+            yield "\n".join(["Sources:", "", *(f"- {flat(one.name)}" for one in sources)])
         if turn.state in _ENDINGS:
             yield _ENDINGS[turn.state]
 

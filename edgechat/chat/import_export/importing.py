@@ -39,6 +39,8 @@ MOST_BYTES = 256 * 2**20
 """Of a file, with its images; those are a third larger in it."""
 MOST_TURNS = 100_000
 _MOST_ATTACHMENTS = 100
+_MOST_PASSAGES = 10_000
+"""Of documents, in a question."""
 _MOST_USES = 1000
 """Calls in a reply."""
 _LARGEST = 1 << 20
@@ -158,7 +160,10 @@ def _from_export(table: dict[str, Any]) -> ImportedChat:
         created_at=_past(file.chat.created_at),
         updated_at=_past(file.chat.updated_at),
         pinned=file.chat.pinned,
-        settings=msgspec.structs.replace(settings_of(msgspec.json.encode(settings).decode()), tools=()),
+        # Neither this machine's tools nor its documents are for a stranger's conversation.
+        settings=msgspec.structs.replace(
+            settings_of(msgspec.json.encode(settings).decode()), tools=(), documents=()
+        ),
         leaf=ids.get(file.leaf or ""),
     )
     return _imported(chat, file.turns, ids)
@@ -187,7 +192,8 @@ def _check(turns: Sequence[ExportedTurn]) -> None:
             _refuse(f"turn {number} answers a turn that does not precede it")
         if turn.role == "system" and number > 1:
             _refuse(f"turn {number} is a system prompt, which must be the first turn")
-        if len(turn.attachments) + len(turn.images) > _MOST_ATTACHMENTS:
+        n_chosen = sum(file.source is None for file in turn.attachments) + len(turn.images)
+        if n_chosen > _MOST_ATTACHMENTS or len(turn.attachments) > _MOST_PASSAGES:
             _refuse(f"turn {number} has more than {_MOST_ATTACHMENTS} attachments")
         if turn.rounds and turn.role != "assistant":
             _refuse(f"turn {number} has calls, and is no reply")

@@ -10,6 +10,7 @@ import msgspec
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import by_drafts, flat, one_line, printable
+from edgechat.chat.attachments.documents import cited
 from edgechat.chat.messages import not_sent
 from edgechat.chat.records import Attachment, Figures, ToolUse
 from edgechat.chat.reply.calls import UseChanged
@@ -17,7 +18,7 @@ from edgechat.chat.reply.reply_loop import ReplyEvent
 from edgechat.chat.reply.showing import OUTCOMES, arguments_in_a_line, name_of
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import note, print_json
-from edgechat.documents.citations import citations_in, quotations_in
+from edgechat.documents.citations import quotations_in
 from edgechat.engine.types import Delta, Dropped, ErrorInfo, Finished, ModelInfo, Prefill, ToolCallBegun
 from edgechat.planner.plan import LoadPlan, as_json
 
@@ -174,13 +175,6 @@ class AnswerPrinter:
             "plan": as_json(plan),
             "speculation": drafts,
         }
-
-
-def cited(text: str, passages: Sequence[Attachment]) -> list[Attachment]:
-    """Return those of some passages that an answer cites, in the order of the passages."""
-    numbers = {one.source.number for one in passages if one.source is not None}
-    named = {number for citation in citations_in(text, numbers) for number in citation.numbers}
-    return [one for one in passages if one.source is not None and one.source.number in named]
 
 
 def _call(use: ToolUse) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from edgechat.chat.commands import question_text
 from edgechat.chat.conversation import Conversation, nothing_to_continue
 from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.import_export.export import counted
+from edgechat.chat.parameters import add_documents
 from edgechat.chat.records import AttachedImage, Attachment
 from edgechat.chat.reply.showing import told_in_words
 from edgechat.chat.session import ChatSession
@@ -222,6 +223,21 @@ class ChatLoop:
             if line.strip():
                 yield line
 
+    def add_documents(self, path: str) -> str:
+        """Read a folder or file, and search it in this conversation; Ctrl+C stops that.
+
+        Returns a sentence about it. Raises EdgechatError.
+        """
+        adding = add_documents(self.session, self.conversation, path, self._show_reading)
+        reading = self.background.begin(adding)
+        try:
+            return reading.result()
+        except KeyboardInterrupt:
+            reading.cancel()
+            return "Stopped. What has been read is kept; the same command goes on."
+        finally:
+            self.status.clear()
+
     def start_conversation(self) -> None:
         """Start a new conversation with the next question."""
         self.background.run(self.session.persist(self.conversation))
@@ -359,14 +375,13 @@ class ChatLoop:
 
     async def _passages(self, prompt: str) -> list[Attachment]:
         """Return what helps to answer from the documents of the conversation."""
-
-        def show(progress: Progress) -> None:
-            self.status.show(f"reading {progress.done:,} of {progress.total:,} documents: {progress.name}")
-
         try:
-            return await self.session.passages(self.conversation, prompt, show)
+            return await self.session.passages(self.conversation, prompt, self._show_reading)
         finally:
             self.status.clear()
+
+    def _show_reading(self, progress: Progress) -> None:
+        self.status.show(f"reading {progress.done:,} of {progress.total:,} documents: {progress.name}")
 
     def _wait_for(self, printer: AnswerPrinter, *, is_only: bool) -> None:
         """Wait for the answer. In a conversation, Ctrl+C stops it; otherwise, Ctrl+C ends the program."""

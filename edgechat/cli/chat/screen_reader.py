@@ -13,6 +13,7 @@ from typing import TextIO
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import flat, one_line, printable
+from edgechat.chat.attachments.documents import cited
 from edgechat.chat.reply.reply_loop import ReplyEvent
 from edgechat.cli.chat.answer import ENDS, AnswerPrinter
 from edgechat.cli.output.status import StatusLine
@@ -94,6 +95,11 @@ class SpokenAnswer(AnswerPrinter):
         super()._finish_text(error)
         if error is not None and self._text:
             self._spoken.say("The answer stopped here.")
+
+    def _print_sources(self) -> None:
+        if cited(self._text, self.passages):
+            self._spoken.say("Sources:")
+        super()._print_sources()
 
     def _print_timings(self, finished: Finished, context: int) -> None:
         n = finished.usage.completion_tokens

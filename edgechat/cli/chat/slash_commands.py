@@ -38,6 +38,12 @@ class CommandTarget(Protocol):
     def attach_image(self, source: str | bytes) -> AttachedImage:
         """Send an image along with the next question. Raises EdgechatError."""
 
+    def add_documents(self, path: str) -> str:
+        """Read a folder or file, and search it in this conversation; return a sentence about it.
+
+        Raises EdgechatError.
+        """
+
     def start_conversation(self) -> None:
         """Start a new conversation with the next question."""
 
@@ -69,8 +75,10 @@ class SlashCommands:
             return False
         name, argument = command
         check(name, argument, "run")
-        if name in parameters.ADJUSTING_COMMANDS:
-            target = self._target
+        target = self._target
+        if name == "docs" and parameters.is_folder_of_documents(argument):
+            _say(target.add_documents(argument))
+        elif name in parameters.ADJUSTING_COMMANDS:
             adjusting = parameters.adjust(target.session, target.conversation, name, argument)
             _say(self._wait_for(adjusting))
         else:

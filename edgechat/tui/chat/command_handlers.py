@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from edgechat.base.errors import EdgechatError, SettingsError
 from edgechat.base.text import one_line
 from edgechat.chat import parameters
 from edgechat.chat.commands import check
+from edgechat.documents.registry import names as document_names
 from edgechat.settings import SamplingDefaults
 from edgechat.tui.chat import stored_conversations
 from edgechat.tui.chat.controller import ChatController
@@ -58,7 +60,13 @@ async def _run(controller: ChatController, name: str, argument: str) -> None:
             controller.downloads.pulls.start(argument)
         case "prompt":
             _put_saved_prompt(controller, argument)
-        case "tools" if not argument:
+        case "docs" if argument:
+            is_folder = await asyncio.to_thread(parameters.is_folder_of_documents, argument)
+            if is_folder:
+                controller.add_documents(argument)
+            else:
+                view.show_message(await parameters.adjust(controller.session, shown, name, argument))
+        case "tools" | "docs" if not argument:
             await view.run_screen_command(name, argument)
             return
         case _ if name in parameters.ADJUSTING_COMMANDS:
@@ -101,6 +109,8 @@ def arguments(controller: ChatController, name: str) -> Sequence[tuple[str, str]
             return [("on", "always"), ("off", "never"), ("auto", "the model's default")]
         case "tools":
             return [("off", "none")]
+        case "docs":
+            return [*((one, "documents") for one in document_names()), ("off", "none")]
         case "lora":
             return [("off", "none"), ("auto", "those of the settings")]
         case "preset":

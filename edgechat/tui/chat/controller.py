@@ -17,6 +17,7 @@ from edgechat.base.errors import (
     ChatBusy,
     ChatNotFound,
     CommandError,
+    DocumentError,
     EdgechatError,
     EngineClosed,
     EngineError,
@@ -24,14 +25,22 @@ from edgechat.base.errors import (
     StoreError,
 )
 from edgechat.base.text import one_line
+from edgechat.chat.attachments.documents import without_passages
 from edgechat.chat.conversation import Conversation, nothing_to_continue
 from edgechat.chat.model_choice import DEFAULT_MODEL, lasting_name
+from edgechat.chat.parameters import add_documents
 from edgechat.chat.records import AttachedImage, Attachment, Turn
 from edgechat.chat.session import ChatSession
 from edgechat.chat.storage.store import Store
 from edgechat.planner.drafting import asks_for_drafts
 from edgechat.planner.plan import LoadPlan
-from edgechat.tui.chat.open_conversation import OpenConversation, UnsentPrompt, load_unsent, save_unsent
+from edgechat.tui.chat.open_conversation import (
+    OpenConversation,
+    UnsentPrompt,
+    load_unsent,
+    progress_on_loop,
+    save_unsent,
+)
 from edgechat.tui.chat.views import ChatView
 
 if TYPE_CHECKING:
@@ -80,6 +89,8 @@ class ChatController:
         self._titling: asyncio.Task[None] | None = None
         self._arrived: str | None = None
         """A model that was awaited, and is switched to once nothing is being answered."""
+        self._reading: asyncio.Task[None] | None = None
+        """Reads the documents that /docs adds."""
         self.shown = OpenConversation(session, view, self)
         """The conversation on the screen."""
         view.show_transcript(self.shown.transcript)
@@ -133,6 +144,7 @@ class ChatController:
         """Save replies and prompts, end downloads and the worker, and close the store."""
         self._is_closing = True
         self._end_title()
+        self.stop_reading()
         if "downloads" in self.__dict__:
             await self.downloads.pulls.close()
         await self._save_all()
@@ -348,7 +360,8 @@ class ChatController:
         aside = None if now.is_empty and turn is None else now
         prompt = UnsentPrompt(text, aside=aside)
         if turn is not None:
-            prompt = UnsentPrompt(text, list(turn.attachments), list(turn.images), turn.id, aside)
+            files = without_passages(turn.attachments)
+            prompt = UnsentPrompt(text, files, list(turn.images), turn.id, aside)
         self.write_prompt(prompt)
         self.view.pane.take_focus()
 
@@ -542,6 +555,53 @@ class ChatController:
                 title = one_line(opened.conversation.chat.title, 50)
                 how = _ENDED.get(opened.turns[-1].state, "was interrupted")
                 self.view.show_message(f"The reply in “{title}” {how}.")
+
+    # Documents.
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether documents are being added."""
+        return self._reading is not None and not self._reading.done()
+
+    def add_documents(self, path: str) -> None:
+        """Read a folder or file in the background, and search it in the conversation that is shown.
+
+        Raises DocumentError if another one is being read.
+        """
+        if self.is_reading:
+            raise DocumentError("Other documents are being read.", hint="Escape stops that.")
+        self._reading = asyncio.create_task(self._read_documents(self.shown, path))
+        self.view.run_in_background(self._wait_for_reading(self._reading))
+
+    async def _read_documents(self, opened: OpenConversation, path: str) -> None:
+        def show(activity: str, share: float | None = None) -> None:
+            if not opened.is_answering and self.is_reading:
+                opened.show_activity(activity, share)
+
+        show("Looking for documents")
+        try:
+            told = await add_documents(self.session, opened, path, progress_on_loop(show))
+            self.view.show_message(told)
+        finally:
+            show("")
+
+    async def _wait_for_reading(self, reading: asyncio.Task[None]) -> None:
+        try:
+            await asyncio.wait([reading])
+        finally:
+            reading.cancel()
+        if self._is_closing:
+            return
+        self.view.refresh_chat()
+        if reading.cancelled():
+            self.view.show_message("Stopped. What has been read is kept; the same command goes on.")
+        else:
+            reading.result()
+
+    def stop_reading(self) -> None:
+        """Stop adding documents; what has been read is kept."""
+        if self._reading is not None:
+            self._reading.cancel()
 
     # The model.
 

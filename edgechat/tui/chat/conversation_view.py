@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgechat.base.errors import EdgechatError
+from edgechat.chat.attachments.documents import passages_in
 from edgechat.chat.messages import not_sent
-from edgechat.chat.records import Turn
+from edgechat.chat.records import Attachment, Turn
 from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.views import Branch
 from edgechat.tui.transcript.pieces import CutPiece, FoldedPiece, Piece, ProblemPiece
@@ -27,6 +28,8 @@ class ConversationView:
         """welcome: what a new conversation begins with."""
         self.pieces: list[Piece] = [welcome] if welcome is not None else []
         self._welcome = welcome
+        self._passages: dict[int, Attachment] = {}
+        """What its replies may cite, by number."""
         self._transcript: Transcript | None = None
 
     def show_in(self, transcript: Transcript, *, turn: str = "") -> None:
@@ -52,17 +55,19 @@ class ConversationView:
 
     def show_turns(self, turns: Sequence[tuple[Turn, Branch]], *, keep_problems: bool = False) -> None:
         self._begin()
+        self._passages = passages_in(turn for turn, _ in turns)
         self._rearrange(
             [
                 *(piece for piece in self.pieces if isinstance(piece, WelcomePiece)),
-                *(piece for turn, branch in turns for piece in pieces_of(turn, branch)),
+                *(piece for turn, branch in turns for piece in pieces_of(turn, branch, self._passages)),
                 *(piece for piece in self.pieces if keep_problems and isinstance(piece, ProblemPiece)),
             ]
         )
 
     def add_turns(self, turns: Sequence[Turn]) -> None:
         self._begin()
-        self.add(*(piece for turn in turns for piece in pieces_of(turn)))
+        self._passages |= passages_in(turns)
+        self.add(*(piece for turn in turns for piece in pieces_of(turn, passages=self._passages)))
 
     def add_problem(self, error: EdgechatError) -> None:
         self.add(ProblemPiece(error.message, error.hint))
@@ -103,7 +108,7 @@ class ConversationView:
             self._rearrange(pieces)
 
     def new_reply(self) -> LiveReply:
-        return LiveReply(self)
+        return LiveReply(self, passages=self._passages)
 
     def resume_reply(self, turn: Turn) -> LiveReply:
         texts = [
@@ -112,7 +117,7 @@ class ConversationView:
             if piece.turn == turn.id and isinstance(piece, FoldedPiece | ReplyPiece)
         ]
         self._rearrange([piece for piece in self.pieces if piece.turn != turn.id or piece in texts])
-        return LiveReply(self, turn, texts)
+        return LiveReply(self, turn, texts, self._passages)
 
     def follow_end(self) -> None:
         if self._transcript is not None:

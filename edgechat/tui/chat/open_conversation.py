@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from edgechat.base.errors import CannotSee, EdgechatError
+from edgechat.base.errors import CannotSee, DocumentError, EdgechatError
+from edgechat.base.text import one_line
+from edgechat.chat.attachments.documents import without_passages
 from edgechat.chat.attachments.images import read_image
-from edgechat.chat.attachments.mentions import images_named_in, named_in
+from edgechat.chat.attachments.mentions import folders_named_in, images_named_in, named_in
 from edgechat.chat.attachments.reading import MOST
 from edgechat.chat.commands import question_text
 from edgechat.chat.conversation import Conversation
+from edgechat.chat.parameters import set_documents
 from edgechat.chat.records import AttachedImage, Attachment, ChatSettings, Turn
 from edgechat.chat.reply.showing import tool_name
 from edgechat.chat.session import ChatSession
@@ -23,6 +27,11 @@ from edgechat.tools.consent import Answer, Question
 from edgechat.tui.chat.answer import ReplyEvents
 from edgechat.tui.chat.views import ChatView
 
+if TYPE_CHECKING:
+    from edgechat.documents.indexing import Progress
+
+_PROGRESS_EVERY = 0.1
+"""Seconds."""
 _MAX_STORED = 2**20
 """Characters of one unsent prompt that are stored."""
 
@@ -72,6 +81,21 @@ async def save_unsent(store: Store, chat_id: str | None, prompt: UnsentPrompt) -
     if len(prompt.text) + sum(len(attachment.text) for attachment in prompt.attachments) > _MAX_STORED:
         prompt = UnsentPrompt(prompt.text[:_MAX_STORED], images=prompt.images)
     await store.keep_unsent(chat_id, "" if prompt.is_empty else msgspec.json.encode(prompt).decode())
+
+
+def progress_on_loop(show: Callable[[str, float], None]) -> Callable[[Progress], None]:
+    """Return what takes the progress of reading documents on another thread, and shows it on this loop."""
+    loop, shown_at = asyncio.get_running_loop(), -_PROGRESS_EVERY
+
+    def take(progress: Progress) -> None:
+        nonlocal shown_at
+        if progress.name and time.monotonic() - shown_at >= _PROGRESS_EVERY:
+            shown_at = time.monotonic()
+            text = f"Reading {progress.done + 1:,} of {progress.total:,} documents"
+            with suppress(RuntimeError):  # the app is closed
+                loop.call_soon_threadsafe(show, text, progress.done / progress.total)
+
+    return take
 
 
 class ConversationListener(Protocol):
@@ -129,6 +153,8 @@ class OpenConversation:
         self._listener = listener
         self._answering: asyncio.Task[None] | None = None
         self._stopping = False
+        self._finding: asyncio.Task[list[Attachment]] | None = None
+        """Looks for passages of documents for a question that is being saved."""
         if conversation is not None:
             self._show_turns()
             self._read_figures()
@@ -175,6 +201,11 @@ class OpenConversation:
     @property
     def tools(self) -> Sequence[str]:
         return self._session.chosen_tools(self.settings)
+
+    @property
+    def documents(self) -> Sequence[str]:
+        """The collections that are searched."""
+        return self._session.chosen_documents(self.settings)
 
     @property
     def adapters(self) -> Sequence[str]:
@@ -239,12 +270,14 @@ class OpenConversation:
             await self._check_sees(images)
             conversation = await self._stored()
             text = question_text(question.text)
-            if question.edits:
-                await conversation.edit(question.edits, text, attachments, images)
-            else:
-                await conversation.ask(text, attachments, images)
-            saved = True
-            if self._stopping:
+            attachments += await self._find_passages(conversation, text, question.edits)
+            if not self._stopping:  # as it was while documents were read
+                if question.edits:
+                    await conversation.edit(question.edits, text, attachments, images)
+                else:
+                    await conversation.ask(text, attachments, images)
+                saved = True
+            if saved and self._stopping:
                 saved = False
                 await conversation.take_back_question()
         except EdgechatError as exc:
@@ -300,7 +333,51 @@ class OpenConversation:
                 library = (await self._session.store()).images
                 image = await asyncio.to_thread(read_image, library, path)
                 images += [image] if image.digest not in {known.digest for known in images} else []
+            await self._use_named_folders(question.text)
         return attachments, images
+
+    async def _use_named_folders(self, text: str) -> None:
+        """Search the documents in the folders that a question names, from now on. Raises EdgechatError."""
+        from edgechat.documents.known import collection_at, collection_of, root_of, survey
+
+        for path in await asyncio.to_thread(folders_named_in, text):
+            root = await asyncio.to_thread(root_of, path)
+            if await asyncio.to_thread(collection_at, root) is None:
+                found = await asyncio.to_thread(survey, root)
+                if found.is_large:
+                    name = one_line(path, 60)
+                    self._view.warn(f"{name} is large: only its list is sent. To search it: /docs {name}")
+                if found.is_large or not found.files:
+                    continue
+            name = await asyncio.to_thread(collection_of, root)
+            if name not in self.documents:
+                await set_documents(self._session, self, (*self.documents, name))
+
+    async def _find_passages(
+        self, conversation: Conversation, text: str, instead_of: str
+    ) -> list[Attachment]:
+        """Return what helps to answer from the documents; nothing if it was stopped. Raises EdgechatError."""
+        if not self.documents:
+            return []
+
+        def show(activity: str, share: float) -> None:
+            if self._finding is not None and not self._stopping:
+                self.show_activity(activity, share)
+
+        self.show_activity("Searching the documents")
+        passages = self._session.passages(conversation, text, progress_on_loop(show), instead_of=instead_of)
+        self._finding = asyncio.create_task(passages)
+        try:
+            return await self._finding
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+            return []
+        except DocumentError as error:
+            hint = " ".join(filter(None, (error.hint, "To ask without them: /docs off")))
+            raise DocumentError(error.message, hint=hint) from error
+        finally:
+            self._finding = None
 
     async def retry(self, turn_id: str = "") -> None:
         """Regenerate a reply, or the last one; the present one stays as a branch."""
@@ -336,7 +413,8 @@ class OpenConversation:
                 self._listener.model_failed(problem)
             if self.turn(turn.id) is None:  # the question was too long
                 self._show_turns(keep_problems=True)
-                question = question or UnsentPrompt(turn.content, list(turn.attachments), list(turn.images))
+                files = without_passages(turn.attachments)
+                question = question or UnsentPrompt(turn.content, files, list(turn.images))
                 self.give_back(question)
             self._mark_left_out()
         except EdgechatError as exc:
@@ -369,6 +447,8 @@ class OpenConversation:
             return
         is_ending = not self._stopping and self.conversation is not None and await self.conversation.stop()
         self._stopping = True
+        if self._finding is not None:
+            self._finding.cancel()
         if is_ending or self.pending_question is not None:
             self.show_activity("Stopping")
         else:

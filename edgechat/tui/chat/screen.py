@@ -30,7 +30,7 @@ from edgechat.tui.widgets.new_lines import NewLines
 
 if TYPE_CHECKING:
     from edgechat.base.images.library import ImageLibrary
-    from edgechat.chat.records import Turn
+    from edgechat.chat.records import Attachment, Turn
     from edgechat.chat.session import ChatSession, SessionServices
     from edgechat.engine.types import Finished
     from edgechat.planner.plan import LoadPlan
@@ -52,6 +52,7 @@ _ACTIONS = {
     "models": "screen.models",
     "parameters": "screen.parameters",
     "tools": "screen.tools",
+    "docs": "screen.documents",
     "thoughts": "screen.thoughts",
     "engine": "screen.engine_room",
     "settings": "app.settings",
@@ -69,6 +70,7 @@ class ChatScreen(ChatLayout):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "restore_prompt", "Cancel"),
         Binding("escape", "stop", "Stop"),
+        Binding("escape", "stop_reading", "Stop reading"),
         Binding("escape", "take_back", "Take back"),
         Binding("escape", "to_prompt", "Back"),
         Binding("escape", "clear_find", "Clear the marks", show=False),
@@ -432,6 +434,10 @@ class ChatScreen(ChatLayout):
         self.app.clear_notifications()
         await self.controller.shown.stop()
 
+    def action_stop_reading(self) -> None:
+        """Stop reading the documents that /docs adds."""
+        self.controller.stop_reading()
+
     def action_clear_toasts(self) -> None:
         self.app.clear_notifications()
 
@@ -583,6 +589,34 @@ class ChatScreen(ChatLayout):
         await self.app.push_screen_wait(screen)
         self.pane.weigh_again()
 
+    def action_documents(self) -> None:
+        self.run_in_background(self._choose_documents())
+
+    async def _choose_documents(self) -> None:
+        from edgechat.chat.parameters import set_documents
+        from edgechat.documents.known import known_collections
+        from edgechat.tui.overlays.documents import DocumentsScreen
+
+        shown, session = self.controller.shown, self.session
+
+        async def save(names: tuple[str, ...]) -> None:
+            await set_documents(session, shown, names)
+
+        known = await asyncio.to_thread(known_collections)
+        await self.app.push_screen_wait(DocumentsScreen(known, shown.documents, save=save))
+
+    def action_passage(self, number: int) -> None:
+        """Show a passage that is cited in this conversation."""
+        from edgechat.chat.attachments.documents import passages_in
+
+        self.show_passages(list(passages_in(self.controller.shown.turns).values()), number)
+
+    def show_passages(self, passages: Sequence[Attachment], number: int = 0) -> None:
+        from edgechat.tui.overlays.passage import PassageScreen
+
+        if passages:
+            self.app.push_screen(PassageScreen(passages, number))
+
     def action_parameters(self) -> None:
         self.run_in_background(self._edit_parameters())
 
@@ -675,6 +709,8 @@ class ChatScreen(ChatLayout):
                 return controller is not None and controller.has_prompt_aside and typing
             case "stop":
                 return self.answering
+            case "stop_reading":
+                return controller is not None and controller.is_reading and not self.answering
             case "clear_find":
                 return self.transcript.is_finding
             case "take_back":

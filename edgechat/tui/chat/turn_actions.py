@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edgechat.base.errors import ChatBusy, ChatNotFound, EdgechatError
 from edgechat.base.text import one_line, printable
+from edgechat.chat.attachments.documents import cited, passages_in
 from edgechat.chat.records import Attachment, Turn
 from edgechat.tui.chat.controller import ChatController
 
@@ -11,8 +12,8 @@ from edgechat.tui.chat.controller import ChatController
 def act(controller: ChatController, turn_id: str, what: str) -> None:
     """Run an action on a turn; an error is shown.
 
-    what: copy, copy_code, edit, regenerate, regenerate_with, continue, quote, bring_back, unfold, other(-1),
-    other(1), compare.
+    what: copy, copy_code, edit, regenerate, regenerate_with, continue, quote, bring_back, passages, unfold,
+    other(-1), other(1), compare.
     """
     turn, view = controller.shown.turn(turn_id), controller.view
     if turn is None:
@@ -28,6 +29,11 @@ def act(controller: ChatController, turn_id: str, what: str) -> None:
                 view.pane.take_focus()
             case "bring_back":
                 _bring_back(controller, turn)
+            case "passages":
+                _show_passages(controller, turn)
+            case "unfold" if turn.role == "assistant" and not (turn.thinking or turn.rounds):
+                if passages := _cited(controller, turn):
+                    view.show_passages(passages)
             case "unfold":
                 view.toggle_thought(turn.id)
             case "other(-1)" | "other(1)":
@@ -61,6 +67,8 @@ def can(controller: ChatController, turn_id: str, what: str) -> bool:
             return turn.role == "user"
         case "bring_back":
             return shown.conversation is not None and turn in shown.conversation.left_out()
+        case "passages":
+            return any(file.source is not None for turn in shown.turns for file in turn.attachments)
         case "copy_code":
             return "```" in turn.content or "~~~" in turn.content or "    " in turn.content
         case "continue":
@@ -98,6 +106,20 @@ async def _compare(controller: ChatController, turn: Turn) -> None:
     chosen = await controller.view.compare(shown.conversation.versions(turn.id), at)
     if chosen is not None and chosen != at:
         await _switch(controller, turn, chosen - at)
+
+
+def _show_passages(controller: ChatController, turn: Turn) -> None:
+    """Show the passages that a question was sent with, or that a reply cites. Raises ChatNotFound."""
+    is_reply = turn.role == "assistant"
+    passages = _cited(controller, turn) if is_reply else list(passages_in([turn]).values())
+    if not passages:
+        raise ChatNotFound("There is no passage of a document in this turn.")
+    controller.view.show_passages(passages)
+
+
+def _cited(controller: ChatController, turn: Turn) -> list[Attachment]:
+    turns = controller.shown.turns
+    return cited(turn.content, passages_in(turns[: turns.index(turn)]).values())
 
 
 def copy_reply(controller: ChatController) -> None:

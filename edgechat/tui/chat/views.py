@@ -204,6 +204,9 @@ class ChatView(Protocol):
     async def choose_model(self, title: str, models: Sequence[tuple[str, str]]) -> str | None:
         """Let the user choose one of these models, each with a few words about it; None: no one."""
 
+    def show_passages(self, passages: Sequence[Attachment], number: int = 0) -> None:
+        """Show passages of documents, first the one with this number, if any has it."""
+
     async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
         """Show versions of a turn side by side; return the number of the one that is chosen, if any."""
 

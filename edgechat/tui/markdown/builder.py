@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -19,6 +20,24 @@ if TYPE_CHECKING:
 BULLETS = ("•", "◦", "▪")
 CHECKBOXES = {"[ ]": "☐ ", "[x]": "☑ ", "[X]": "☑ "}
 _STYLES = {"strong_open": ".strong", "em_open": ".em", "s_open": ".strike", "link_open": ".link"}
+
+
+CITED = "passage"
+"""The key of a style's meta data with the number of the passage that is cited there."""
+_NUMBER = re.compile(r"\[?\d+\]?")
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What is known about the sources of a text."""
+
+    passages: Collection[int] = ()
+    """The numbers that lead to a passage; others are plain."""
+    unfounded: Sequence[str] = ()
+    """Quotations that are in no passage, and are marked."""
+
+
+NO_SOURCES = Sources()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +57,14 @@ class BlockBuilder:
     separately, with the `continuation` of the first part.
     """
 
-    def __init__(self, lines: Sequence[str], continuation: ListContinuation | None = None) -> None:
+    def __init__(
+        self,
+        lines: Sequence[str],
+        continuation: ListContinuation | None = None,
+        sources: Sources = NO_SOURCES,
+    ) -> None:
         self.blocks: list[Block] = []
+        self._sources = sources
         self._lines = lines
         self._continuation = continuation
         self._leads: list[tuple[str, str]] = []
@@ -57,9 +82,9 @@ class BlockBuilder:
                 case "paragraph_open":
                     level = 0
                 case "inline" if self._rows:
-                    self._rows[-1].append(inline_content(token))
+                    self._rows[-1].append(inline_content(token, self._sources))
                 case "inline":
-                    content = self._without_checkbox(inline_content(token), token)
+                    content = self._without_checkbox(inline_content(token, self._sources), token)
                     kind: Literal["heading", "text"] = "heading" if level else "text"
                     self._add(Block(kind, content, gap=self._gap_before(token), level=level))
                 case "fence" | "code_block":
@@ -155,7 +180,7 @@ class BlockBuilder:
         self.blocks.append(replace(block, first=first, rest=rest, gap=gap))
 
 
-def inline_content(token: Token) -> Content:
+def inline_content(token: Token, sources: Sources = NO_SOURCES) -> Content:
     """Return the text of an inline token, with spans named after what they mean ('.strong')."""
     text: list[str] = []
     spans: list[Span] = []
@@ -179,6 +204,9 @@ def inline_content(token: Token) -> Content:
             write(child.markup, ".unfinished")
         elif child.type == "footnote":
             write(child.content, ".marker")
+        elif child.type == "citation":
+            spans += _citation_links(child.content, at, sources.passages)
+            write(child.content)
         elif child.type in ("softbreak", "hardbreak"):
             # A model's line breaks are kept: verses and lists of lines stay what they are.
             write("\n")
@@ -196,7 +224,23 @@ def inline_content(token: Token) -> Content:
                 spans.append(Span(start, at, Style(link=href)))
         else:
             write(child.content)
-    return Content("".join(text), spans)
+    plain = "".join(text)
+    for quotation in sources.unfounded:
+        if (start := plain.find(quotation)) >= 0:
+            spans.append(Span(start, start + len(quotation), ".unfounded"))
+    return Content(plain, spans)
+
+
+def _citation_links(text: str, at: int, passages: Collection[int]) -> list[Span]:
+    """Return the spans of the numbers in a citation that starts at `at`; a single one has its brackets."""
+    spans: list[Span] = []
+    for match in _NUMBER.finditer(text):
+        number = int(match[0].strip("[]"))
+        if number in passages:
+            start, end = at + match.start(), at + match.end()
+            click = {"@click": f"screen.passage({number})", CITED: number}
+            spans += [Span(start, end, ".citation"), Span(start, end, Style.from_meta(click))]
+    return spans
 
 
 def _formula(token: Token) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from edgechat.tui.markdown.blocks import EMPTY, Block, RenderedLine
-from edgechat.tui.markdown.builder import BlockBuilder, ListContinuation
+from edgechat.tui.markdown.builder import NO_SOURCES, BlockBuilder, ListContinuation, Sources
 from edgechat.tui.markdown.layout import lines_of, unfilled
 
 if TYPE_CHECKING:
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 class Document:
     """The blocks of a text, and their lines at the width that was asked for last."""
 
-    def __init__(self, text: str = "", *, filled: bool = True) -> None:
+    def __init__(self, text: str = "", *, filled: bool = True, sources: Sources = NO_SOURCES) -> None:
         """filled: whether code has a ground of its own as wide as the text, and a "copy" to click."""
         self._filled = filled
+        self._sources = sources
         self._final: list[Block] = []
         self._open: list[Block] = []
         self._tail = ""
@@ -38,7 +39,7 @@ class Document:
         self._tail += text
         if "\n" in text:
             self._finish_blocks()
-        builder = BlockBuilder(self._tail.split("\n"), self._continuation)
+        builder = BlockBuilder(self._tail.split("\n"), self._continuation, self._sources)
         self._open = builder.build(_parser().parse(self._tail))
 
     def _finish_blocks(self) -> None:
@@ -49,7 +50,7 @@ class Document:
         begin = _last_start(tokens)
         line = (tokens[begin].map or [0])[0] if tokens else 0
         if line:
-            builder = BlockBuilder(whole.split("\n"), self._continuation)
+            builder = BlockBuilder(whole.split("\n"), self._continuation, self._sources)
             self._final += builder.build(tokens[:begin])
             self._continuation = builder.continuation_at(tokens[begin])
             self._tail = "\n".join(self._tail.split("\n")[line:])

@@ -1,4 +1,4 @@
-r"""Maths and footnote marks for markdown-it: $..$, \(..\), $$..$$, \[..\] and \begin{align}..\end{align}.
+r"""Maths, footnotes, citations for markdown-it: $..$, \(..\), $$..$$, \[..\] and \begin{align}..\end{align}.
 
 The plugins of mdit-py-plugins know no end that has not come yet. Here, what has not ended is a token too,
 which is shown as it stands: nothing flickers while a formula is written, and no backslash of it is taken for
@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from edgechat.base.latex.symbols import LINES, SUPERSCRIPTS, scripted
+from edgechat.documents.citations import CITATION
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -44,6 +45,7 @@ def enable(parser: MarkdownIt) -> MarkdownIt:
     parser.block.ruler.before("fence", "maths", _block, {"alt": ["paragraph", "blockquote", "list"]})
     parser.inline.ruler.before("escape", "maths", _inline)
     parser.inline.ruler.before("link", "footnote", _footnote)
+    parser.inline.ruler.before("link", "citation", _citation)
     return parser
 
 
@@ -143,6 +145,17 @@ def _footnote(state: StateInline, silent: bool) -> bool:
         token = state.push("footnote", "", 0)
         token.markup = match[0]
         token.content = scripted(match[1], SUPERSCRIPTS) or match[0]
+    state.pos = match.end()
+    return True
+
+
+def _citation(state: StateInline, silent: bool) -> bool:
+    """Read the numbers of passages, [1] or [1, 3]."""
+    match = CITATION.match(state.src, state.pos, state.posMax) if state.src[state.pos] == "[" else None
+    if match is None:
+        return False
+    if not silent:
+        state.push("citation", "", 0).content = match[0]
     state.pos = match.end()
     return True
 

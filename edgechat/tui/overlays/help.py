@@ -45,8 +45,14 @@ _NAMES = {
 _KEYS_WIDTH = 22
 _APP = "The app"
 _TASKS = {
-    "Writing": ("The prompt", "System prompt and parameters", "The tools", "A call of a tool"),
-    "Reading": ("The chat", "The turns"),
+    "Writing": (
+        "The prompt",
+        "System prompt and parameters",
+        "The tools",
+        "A call of a tool",
+        "The documents",
+    ),
+    "Reading": ("The chat", "The turns", "A passage of a document"),
     "Conversations": ("The conversations",),
     "Models": ("The models", "The first run", "The engine room"),
     _APP: ("Everywhere", "The settings"),
@@ -54,7 +60,17 @@ _TASKS = {
 """What keys are for, and the parts of the app whose keys are for that, unless `_TASK_OF` has their action."""
 _TASK_OF = {
     **dict.fromkeys(
-        ("restore_prompt", "take_back", "stop", "retry", "switch_thinking", "parameters", "tools"), "Writing"
+        (
+            "restore_prompt",
+            "take_back",
+            "stop",
+            "retry",
+            "switch_thinking",
+            "parameters",
+            "tools",
+            "stop_reading",
+        ),
+        "Writing",
     ),
     **dict.fromkeys(("scroll",), "Reading"),
     **dict.fromkeys(("new_chat", "conversations", "search", "undo_delete"), "Conversations"),

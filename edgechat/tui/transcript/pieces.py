@@ -446,7 +446,8 @@ class FoldedSheet(PieceSheet):
 
     def on_click(self, event: events.Click) -> None:
         event.stop()
-        self._folded.toggle()
+        if "@click" not in event.style.meta:
+            self._folded.toggle()
 
 
 def _link(label: str, turn: str, action: str) -> Content:

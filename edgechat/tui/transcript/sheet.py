@@ -21,6 +21,8 @@ _STYLES = {
     "strike": "text-style: strike",
     "code": "color: $secondary",
     "link": "text-style: underline",
+    "citation": "color: $primary; text-style: underline",
+    "unfounded": "color: $warning; text-style: italic",
     "maths": "text-style: italic",
     "unfinished": "color: $secondary",
     "heading": "text-style: bold; color: $primary",

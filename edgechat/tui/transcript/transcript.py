@@ -43,7 +43,7 @@ class Transcript(VerticalScroll):
         scrollbar-size-vertical: 1;
 
         & > Sheet { max-width: 104; border-left: blank; padding: 1 2 0 1; }
-        & > FooterSheet { padding: 0 2 0 1; }
+        & > FooterSheet, & > PassagesSheet { padding: 0 2 0 1; }
         & > Sheet.-current { border-left: outer $accent; }
         & > UserSheet, & > UserSheet.-current { border-left: none; padding: 1 0 0 0; }
         & > Sheet.-left-out { text-style: dim; }
@@ -68,6 +68,7 @@ class Transcript(VerticalScroll):
         Binding("s", "screen.turn('compare')", "Compare"),
         Binding("g", "screen.turn('continue')", "Continue"),
         Binding("q", "screen.turn('quote')", "Quote"),
+        Binding("p", "screen.turn('passages')", "Passages"),
         Binding("b", "screen.turn('bring_back')", "Bring back"),
         Binding("left", "screen.turn('other(-1)')", "Previous reply", show=False),
         Binding("right", "screen.turn('other(1)')", "Next reply", show=False),

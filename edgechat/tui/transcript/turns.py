@@ -14,6 +14,7 @@ from edgechat.chat.records import Turn
 from edgechat.chat.reply.calls import UseChanged
 from edgechat.engine.types import Delta
 from edgechat.tui.transcript.calls import CallPiece
+from edgechat.tui.transcript.passages import PassagesPiece
 from edgechat.tui.transcript.pieces import (
     FooterPiece,
     NotePiece,
@@ -23,7 +24,7 @@ from edgechat.tui.transcript.pieces import (
     UserPiece,
     duration,
 )
-from edgechat.tui.transcript.reply_text import ReplyPiece
+from edgechat.tui.transcript.reply_text import NO_PASSAGES, Passages, ReplyPiece
 
 _ENDINGS = {
     "stopped": "■ You stopped the reply here.",
@@ -39,26 +40,34 @@ _LIMITS = {
 }
 
 
-def pieces_of(turn: Turn, branch: tuple[int, int] = (0, 1)) -> list[Piece]:
-    """Return the pieces that show a turn. branch: which try it is, from 0, and of how many."""
+def pieces_of(turn: Turn, branch: tuple[int, int] = (0, 1), passages: Passages = NO_PASSAGES) -> list[Piece]:
+    """Return the pieces that show a turn.
+
+    branch: which try it is, from 0, and of how many. passages: what a reply may cite.
+    """
     pieces: list[Piece] = []
     if turn.role == "user":
-        names = tuple(attachment.name for attachment in turn.attachments)
-        pieces.append(UserPiece(turn.content, names, turn.images))
+        names = tuple(file.name for file in turn.attachments if file.source is None)
+        given = [file for file in turn.attachments if file.source is not None]
+        pieces += [UserPiece(turn.content, names, turn.images), *([PassagesPiece(given)] if given else [])]
     elif turn.role == "system":
         pieces.append(NotePiece(f"System prompt: {turn.content}"))
     else:
         for part in turn.rounds:
-            pieces += _texts(part.thinking, part.content, part.thinking_tokens, part.thinking_seconds)
+            pieces += _thought(part.thinking, part.thinking_tokens, part.thinking_seconds)
+            pieces += _text(turn, part.content, passages)
             pieces += (CallPiece(use, ended=turn.state != "streaming") for use in part.uses)
-        pieces += _texts(turn.thinking, turn.content, *_thought_figures(turn))
+        pieces += _thought(turn.thinking, *_thought_figures(turn)) + _text(turn, turn.content, passages)
         pieces += _ending_of(turn)
     return _of_turn(turn.id, [*pieces, *_footer_of(turn, branch)])
 
 
-def _texts(thinking: str, content: str, tokens: int, seconds: float) -> list[Piece]:
-    thought = [ThoughtPiece(thinking, tokens=tokens, seconds=seconds)] if thinking else []
-    return [*thought, *([ReplyPiece(content)] if content else [])]
+def _thought(thinking: str, tokens: int, seconds: float) -> list[Piece]:
+    return [ThoughtPiece(thinking, tokens=tokens, seconds=seconds)] if thinking else []
+
+
+def _text(turn: Turn, content: str, passages: Passages) -> list[Piece]:
+    return [ReplyPiece(content, passages, is_complete=turn.state == "complete")] if content else []
 
 
 def _of_turn(turn: str, pieces: list[Piece]) -> list[Piece]:
@@ -117,9 +126,17 @@ class PieceView(Protocol):
 class LiveReply:
     """Feeds one streaming reply into a transcript; `paint` does the work, `take` only remembers."""
 
-    def __init__(self, view: PieceView, turn: Turn | None = None, pieces: Sequence[Piece] = ()) -> None:
-        """turn: a reply that is continued, and the pieces that show its text."""
+    def __init__(
+        self,
+        view: PieceView,
+        turn: Turn | None = None,
+        pieces: Sequence[Piece] = (),
+        passages: Passages = NO_PASSAGES,
+    ) -> None:
+        """turn: a reply that is continued, and the pieces that show its text. passages: it may cite these."""
         self._view = view
+        self._passages = passages
+        self._texts = [piece for piece in pieces if isinstance(piece, ReplyPiece)]
         self._turn = turn.id if turn is not None else ""
         self._unpainted: dict[bool, list[str]] = {True: [], False: []}
         self._calls = {piece.use.id: piece for piece in pieces if isinstance(piece, CallPiece)}
@@ -176,6 +193,8 @@ class LiveReply:
                 self._calls[use.id].finish()
             else:  # it was not carried out, since the reply was cut off
                 self._view.add(*_of_turn(turn.id, [CallPiece(use, ended=True)]))
+        for text in self._texts if turn.state == "complete" else ():
+            text.finish()
         self._view.add(*_of_turn(turn.id, [*_ending_of(turn), *_footer_of(turn, branch)]))
 
     def _show_thought(self, text: str) -> None:
@@ -191,6 +210,7 @@ class LiveReply:
                 self._thought.finish(self._thinking_tokens, time.monotonic() - self._start)
             # What a model sends first is often an empty line or two.
             text = text.lstrip("\n")
-            self._reply = ReplyPiece()
+            self._reply = ReplyPiece(passages=self._passages)
+            self._texts.append(self._reply)
             self._view.add(*_of_turn(self._turn, [self._reply]))
         self._view.append(self._reply, text)

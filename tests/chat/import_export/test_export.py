@@ -15,6 +15,7 @@ from edgechat.chat.import_export.export import to_json, to_markdown
 from edgechat.chat.import_export.importing import add_chat, parse_chat
 from edgechat.chat.records import Attachment, ChatSettings
 from edgechat.chat.storage.store import Store
+from edgechat.documents.source import PassageSource
 from edgechat.settings import SamplingDefaults
 from tests.fakes import FakeEngine, thought
 
@@ -83,6 +84,35 @@ async def test_markdown_shows_the_line_with_its_attachments(store: Store) -> Non
     assert text.startswith("# What?\n\n")
     assert "## You\n\na.txt\n```\nattached ?\n```\n\nWhat?\n\n## Answer\n\nThat.\n" in text
     assert "Who?" not in text
+
+
+async def test_cited_places_are_listed_and_documents_stay_here(store: Store) -> None:
+    conversation = Conversation(store, "guide")
+    passages = [passage(1, "guide.md, lines 3–4"), passage(2, "guide.md, lines 8–9")]
+    await conversation.ask("What?", passages)
+    await drain(conversation.answer(FakeEngine(["So [2], and [7]. `[1]` is code."])))
+    await conversation.set_settings(ChatSettings(documents=("handbook",)))
+    text = to_markdown(conversation)
+    assert "## You\n\n[1] guide.md, lines 3–4\n```\nText 1.\n```\n\n[2] guide.md" in text
+    assert text.endswith("`[1]` is code.\n\nSources:\n\n- [2] guide.md, lines 8–9\n")
+    new = await brought_in(store, to_json(conversation))
+    assert new.turns[0].attachments == tuple(passages)
+    assert new.settings.documents == ()
+    meddled = to_json(conversation).replace('"chat": {', '"chat": {"settings": {"documents": ["notes"]},', 1)
+    assert (await brought_in(store, meddled)).settings.documents == ()
+
+
+async def test_a_question_may_have_many_passages(store: Store) -> None:
+    conversation = Conversation(store, "guide")
+    await conversation.ask("What?", [passage(number, "a.md") for number in range(1, 300)])
+    assert len((await brought_in(store, to_json(conversation))).turns[0].attachments) == 299
+
+
+def passage(number: int, name: str) -> Attachment:
+    source = PassageSource(
+        number=number, collection="handbook", path="/h/guide.md", digest="", start=3, end=4, place="lines 3–4"
+    )
+    return Attachment(f"[{number}] {name}", f"Text {number}.", source)
 
 
 async def test_a_reply_that_was_being_written_is_interrupted(store: Store) -> None:

@@ -212,6 +212,9 @@ class FakeView:
         self.offered = [name for name, _ in models]
         return self.choice
 
+    def show_passages(self, passages: Sequence[Attachment], number: int = 0) -> None:
+        self.passages = [passage.name for passage in passages], number
+
     async def compare(self, versions: Sequence[Turn], shown: int) -> int | None:
         self.compared = [turn.content for turn in versions]
         return self.chosen_version

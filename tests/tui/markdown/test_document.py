@@ -7,8 +7,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from textual.style import Style
 
 from edgechat.base.text import printable
+from edgechat.tui.markdown.builder import CITED, Sources
 from edgechat.tui.markdown.document import Document
 from tests.counting import calls_of
 
@@ -197,3 +199,19 @@ def test_growing_costs_what_comes_and_not_what_there_is() -> None:
 
         costs = [calls_of(partial(grow, more.format(at))) for at in range(1, 150)]
         assert sum(costs[-30:]) < 2 * sum(costs[20:50])
+
+
+def test_numbers_of_passages_are_links_and_others_plain() -> None:
+    text = "See [1], **[2]** and [2; 9], not [3], `[1]`, a[1] or [1](http://x.y).\n\n| a |\n|---|\n| b [1] |"
+    document = Document(text, sources=Sources((1, 2)))
+    lines = [line.content for line in document.lines(100)]
+    assert lines[0].plain == "See [1], [2] and [2; 9], not [3], [1], a[1] or 1 (http://x.y)."
+    cited = [
+        (line.plain[span.start : span.end], span.style.meta[CITED])
+        for line in lines
+        for span in line.spans
+        if isinstance(span.style, Style) and CITED in span.style.meta
+    ]
+    assert cited == [("[1]", 1), ("[2]", 2), ("[2", 2), ("[1]", 1)]
+    styles = [span.style for line in Document(text).lines(100) for span in line.content.spans]
+    assert ".citation" not in styles

@@ -25,6 +25,8 @@ _FRESH = 10.0
 """Seconds until the working folder is read again."""
 _PATH = re.compile(r"(?:^|(?<=\s))@(\S*)$")
 _FILE_COMMANDS = {command.name for command in commands_of("app") if command.argument == "FILE"}
+_FOLDER_COMMANDS = {command.name for command in commands_of("app") if "FOLDER" in command.argument}
+"""Whose argument may be something else, too: it is a path once it looks like one."""
 
 Rank = tuple[int, int, int, str]
 
@@ -37,6 +39,7 @@ class TypedPath:
     start: int
     """The position in the text from which on it is replaced; that of the @ if there is one."""
     after_at: bool
+    folders_only: bool = False
 
     def suggestion(self, path: str, label: str) -> Suggestion:
         """Return a path as a suggestion; that of a folder ends with a slash."""
@@ -52,11 +55,12 @@ def path_at_end(before: str) -> TypedPath | None:
     """Return the path that is being typed at the end of a text."""
     command = parse_command(before)
     if command is not None:
-        name, _ = command
+        name, typed = command
         argument = re.match(r"/\S+\s+", before)
-        if name not in _FILE_COMMANDS or argument is None:
+        is_folder = name in _FOLDER_COMMANDS and (typed.startswith(("~", ".")) or "/" in typed)
+        if argument is None or not (is_folder or name in _FILE_COMMANDS):
             return None
-        return TypedPath(before[argument.end() :], argument.end(), after_at=False)
+        return TypedPath(before[argument.end() :], argument.end(), after_at=False, folders_only=is_folder)
     match = _PATH.search(before)
     return TypedPath(match[1], match.start(), after_at=True) if match else None
 
@@ -80,7 +84,11 @@ class FileFinder:
             return []
         others = [path for path in self._find(typed.path) if path not in beginning and path != typed.path]
         paths = [*beginning.items(), *((path, path) for path in others)]
-        return [typed.suggestion(path, label) for path, label in paths]
+        return [
+            typed.suggestion(path, label)
+            for path, label in paths
+            if path.endswith("/") or not typed.folders_only
+        ]
 
     def _find(self, typed: str) -> list[str]:
         if not typed or typed[0] in "./~" or typed.endswith("/"):

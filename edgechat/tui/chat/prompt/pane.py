@@ -22,7 +22,7 @@ from edgechat.tui.chat.prompt.box import PromptBox
 from edgechat.tui.chat.prompt.chips import Chips, chip_of
 from edgechat.tui.chat.prompt.completions import Completions, command_suggestions
 from edgechat.tui.chat.prompt.files import FileFinder, TypedPath, path_at_end
-from edgechat.tui.chat.prompt.named_images import NamedImages
+from edgechat.tui.chat.prompt.named_files import NamedFiles
 from edgechat.tui.chat.prompt.waiting import WaitingQuestions
 from edgechat.tui.widgets.text_area import Area
 
@@ -80,7 +80,7 @@ class PromptPane(Vertical):
         self._weighing: asyncio.TimerHandle | None = None
         self._cleared: tuple[list[Attachment], list[AttachedImage]] = ([], [])
         """The attachments that undo brings back."""
-        self._named = NamedImages()
+        self._named = NamedFiles()
         self._completions = Completions()
         self._finder = FileFinder()
 
@@ -199,16 +199,16 @@ class PromptPane(Vertical):
         from edgechat.tui.chat.prompt.reading_time import tokens_of
 
         text = self.text
-        await self._look_for_images(text)
+        await self._look_for_named(text)
         named = await asyncio.to_thread(bytes_named_in, text) if "@" in text else 0
         n = guessed_tokens(len(text.encode("utf-8", "replace")) + named)
         n += sum(map(tokens_of, self.attachments))
         has_images = bool(self.images or self._named.found)
         self.box.border_subtitle = self.notice(n, has_images) if n or has_images else ""
 
-    async def _look_for_images(self, text: str) -> None:
-        """Show the images that the text names, which are attached when it is sent."""
-        if self.library is not None and ("@" in text or self._named.found):
+    async def _look_for_named(self, text: str) -> None:
+        """Show the images that the text names, which are attached when it is sent, and the folders."""
+        if self.library is not None and ("@" in text or self._named.found or self._named.folders):
             await self._named.update(text, self.library)
             self._show_chips()
 

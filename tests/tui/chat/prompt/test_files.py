@@ -40,6 +40,8 @@ def offered(text: str) -> list[str]:
         ("@", TypedPath("", 0, after_at=True)),
         ("/attach my fi", TypedPath("my fi", 8, after_at=False)),
         ("/import ", TypedPath("", 8, after_at=False)),
+        ("/docs handbook", None),
+        ("/docs ~/no", TypedPath("~/no", 6, after_at=False, folders_only=True)),
         ("/rename @no", None),
         ("/attach", None),
         ("me@no", None),
@@ -86,3 +88,7 @@ def test_a_folder_that_is_gone_offers_nothing(folder: Path, monkeypatch: pytest.
     monkeypatch.chdir(other)
     other.rmdir()
     assert offered("@x") == []
+
+
+def test_only_folders_complete_what_wants_a_folder() -> None:
+    assert offered("/docs src/") == ["src/box/", "src/prompt/"]

@@ -1,4 +1,4 @@
-"""The images that a question names after an @, while it is typed, or why they cannot be sent."""
+"""The images and folders that a question names after an @, while it is typed, or why they cannot be sent."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgechat.base.errors import ImageError
+from edgechat.base.errors import DocumentError, ImageError
 from edgechat.base.text import one_line
 from edgechat.chat.attachments.images import read_image
-from edgechat.chat.attachments.mentions import images_named_in
+from edgechat.chat.attachments.mentions import folders_named_in, images_named_in
 from edgechat.tui.chat.prompt.chips import Chip, chip_of
 
 if TYPE_CHECKING:
@@ -38,11 +38,21 @@ class NamedImage:
         return Chip(f"▣ {self.problem}", is_problem=True) if self.image is None else chip_of(self.image)
 
 
-class NamedImages:
-    """The images that the text in the prompt names. Each file is read once, unless it changes."""
+@dataclass(frozen=True, slots=True)
+class NamedFolder:
+    """A folder that a text names."""
+
+    path: str
+    chip: Chip | None = None
+    """None if there are no documents in it."""
+
+
+class NamedFiles:
+    """What the text in the prompt names. Each file is read once, unless it changes; each folder once."""
 
     def __init__(self) -> None:
         self.found: list[NamedImage] = []
+        self.folders: list[NamedFolder] = []
 
     async def update(self, text: str, library: Callable[[], Awaitable[ImageLibrary]]) -> None:
         """Look for what a text names."""
@@ -55,19 +65,44 @@ class NamedImages:
                 named = await asyncio.to_thread(_read, await library(), path, version)
             found.append(named)
         self.found = found
+        folders = {folder.path: folder for folder in self.folders}
+        for path in (paths := await asyncio.to_thread(folders_named_in, text)):
+            if path not in folders:
+                folders[path] = await asyncio.to_thread(_surveyed, path)
+        self.folders = [folders[path] for path in paths]
 
     def clear(self) -> None:
         """Forget them: the text was sent."""
-        self.found = []
+        self.found, self.folders = [], []
 
-    def shown(self, attached: Collection[AttachedImage]) -> list[NamedImage]:
+    def shown(self, attached: Collection[AttachedImage]) -> list[NamedImage | NamedFolder]:
         """Return those that are not attached anyway."""
         digests = {image.digest for image in attached}
-        return [named for named in self.found if named.image is None or named.image.digest not in digests]
+        images = [named for named in self.found if named.image is None or named.image.digest not in digests]
+        return [*images, *(folder for folder in self.folders if folder.chip is not None)]
 
     def chips(self, attached: Collection[AttachedImage]) -> list[Chip]:
         """Return the chips of `shown`."""
-        return [named.chip for named in self.shown(attached)]
+        return [named.chip for named in self.shown(attached) if named.chip is not None]
+
+
+def _surveyed(path: str) -> NamedFolder:
+    from edgechat.documents.known import collection_at, root_of, survey  # not needed for the first frame
+
+    try:
+        root = root_of(path)
+    except DocumentError:  # gone in between
+        return NamedFolder(path)
+    name = f"{one_line(root.name, 30)}/"
+    known = collection_at(root)
+    if known is not None and known.counts is not None and known.counts.files:
+        return NamedFolder(path, Chip(f"▤ {name} · {known.about}"))
+    found = survey(root)
+    if found.is_large:
+        return NamedFolder(path, Chip(f"▤ {name} is large: /docs {one_line(path, 30)}", is_problem=True))
+    if not found.files:
+        return NamedFolder(path)
+    return NamedFolder(path, Chip(f"▤ {name} · {found.files:,} file{'s' * (found.files != 1)}"))
 
 
 def _version(path: str) -> tuple[int, int]:

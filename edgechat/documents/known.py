@@ -1,0 +1,110 @@
+"""Which collections there are, and what would be one, for front ends that let users choose. It blocks."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+import msgspec
+
+from edgechat.base.errors import DocumentError
+from edgechat.base.text import one_line
+from edgechat.documents import registry
+from edgechat.documents.collection import Counts
+from edgechat.documents.indexing import files_below
+
+MOST_FILES, MOST_BYTES = 2000, 100 * 10**6
+"""Of a folder that becomes a collection by being named in a question."""
+_MOST_ENTRIES, _SECONDS = 20_000, 2.0
+
+
+class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
+    """A collection on this machine."""
+
+    name: str
+    roots: tuple[str, ...] = ()
+    counts: Counts | None = None
+    """None if it cannot be used."""
+    problem: str = ""
+    """Why it cannot."""
+
+    @property
+    def about(self) -> str:
+        """How much is in it, or why it cannot be used."""
+        if self.counts is None:
+            return self.problem
+        return f"{self.counts.files:,} file{'s' * (self.counts.files != 1)}"
+
+
+class FolderSurvey(msgspec.Struct, frozen=True, kw_only=True):
+    """The documents in a folder and below it, which are not read yet."""
+
+    files: int
+    size: int
+    """Of all of them, in bytes."""
+    is_complete: bool
+    """Whether all of the folder was looked at."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it takes long to read."""
+        return not self.is_complete or self.files > MOST_FILES or self.size > MOST_BYTES
+
+
+def known_collections() -> list[KnownCollection]:
+    """Return all collections, sorted by their names."""
+    known: list[KnownCollection] = []
+    for name in registry.names():
+        try:
+            with closing(registry.open_collection(name)) as collection:
+                roots, counts = tuple(collection.roots()), collection.counts()
+            known.append(KnownCollection(name=name, roots=roots, counts=counts))
+        except DocumentError as error:
+            known.append(KnownCollection(name=name, problem=error.message))
+    return known
+
+
+def root_of(path: str) -> Path:
+    """Return the absolute path of a folder or file that a user has named. Raises DocumentError."""
+    root = Path(os.path.abspath(os.path.expanduser(path)))
+    if not root.exists():
+        raise DocumentError(f"No such file or folder: {one_line(path, 120)}.", hint="Check the path.")
+    return root
+
+
+def collection_at(root: Path) -> KnownCollection | None:
+    """Return the collection of just this folder or file, if there is one."""
+    return next((one for one in known_collections() if one.roots == (str(root),)), None)
+
+
+def collection_of(root: Path) -> str:
+    """Return the name of the collection of just this folder or file, a new one if there is none.
+
+    Nothing is read yet. Raises DocumentError.
+    """
+    if (same := collection_at(root)) is not None:
+        return same.name
+    # Some systems take names of files that differ in case for the same.
+    taken, name = {one.casefold() for one in registry.names()}, registry.name_for(root)
+    names = (name if number == 1 else f"{name[:58]}-{number}" for number in count(1))
+    name = next(free for free in names if free.casefold() not in taken)
+    with closing(registry.create(name)) as collection:
+        collection.add_root(str(root))
+    return name
+
+
+def survey(root: Path) -> FolderSurvey:
+    """Return how many documents are in a folder, without reading them; for huge ones only a part."""
+    files, is_complete = files_below(root, most=_MOST_ENTRIES, seconds=_SECONDS)
+    return FolderSurvey(files=len(files), size=sum(file.size for file in files), is_complete=is_complete)
+
+
+def holds(name: str, path: str) -> bool:
+    """Return whether there is a collection of this name, and a file of this path in it."""
+    try:
+        with closing(registry.open_collection(name)) as collection:
+            return any(str(file.location) == path for file in collection.files())
+    except DocumentError:
+        return False

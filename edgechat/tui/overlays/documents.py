@@ -1,0 +1,118 @@
+"""The choice of documents for a conversation: the collections on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ClassVar
+
+from textual import events, on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import OptionList, Static
+
+from edgechat.base.errors import EdgechatError
+from edgechat.base.text import one_line
+from edgechat.documents.known import KnownCollection
+from edgechat.tui.models.keyed_list import KeyedList, ListLine
+from edgechat.tui.terminal.screens import AppDialog, error_text
+
+_ADD = "To add a folder: /docs FOLDER, or @FOLDER/ in a question."
+
+
+class DocumentsScreen(AppDialog[None]):
+    """Turns collections on and off; each change applies from the next question on."""
+
+    DEFAULT_CSS = """
+    DocumentsScreen {
+        align: center top;
+        background: $background 60%;
+        &:ansi { background: transparent; }
+        & > Vertical {
+            width: 90; max-width: 100%; height: auto; max-height: 100%; margin-top: 1;
+            border: round $primary; padding: 0 1; background: $surface;
+            border-title-style: bold; border-title-color: $primary; border-subtitle-style: dim;
+        }
+        & KeyedList, & KeyedList:focus {
+            height: auto; max-height: 12;
+            & > .option-list--option-highlighted {
+                background: $block-cursor-background;
+                color: $block-cursor-foreground;
+                text-style: $block-cursor-text-style;
+            }
+        }
+        & Static { height: auto; margin-top: 1; color: $foreground; }
+    }
+    """
+    AUTO_FOCUS = "KeyedList"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space,enter", "switch", "On or off", show=False),
+        Binding("escape", "dismiss", "Back", show=False),
+    ]
+
+    def __init__(
+        self,
+        known: Sequence[KnownCollection],
+        chosen: Sequence[str],
+        *,
+        save: Callable[[tuple[str, ...]], Awaitable[None]],
+    ) -> None:
+        """save: takes the new choice. Raises EdgechatError."""
+        super().__init__()
+        names = {one.name for one in known}
+        gone = [KnownCollection(name=name, problem="is gone") for name in chosen if name not in names]
+        self._known = [*known, *gone]
+        self._chosen = list(chosen)
+        self._save = save
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as box:
+            yield KeyedList()
+            yield Static(id="details", markup=False)
+        box.border_title = "Documents in this conversation"
+        box.border_subtitle = "Space: on or off · Esc closes"
+
+    def on_mount(self) -> None:
+        self._show()
+
+    def on_resize(self, _: events.Resize) -> None:
+        self.call_after_refresh(self._show)
+
+    def _show(self) -> None:
+        lines = self.query_one(KeyedList)
+        lines.display = bool(self._known)
+        lines.show_lines([ListLine(self._line(one), one.name) for one in self._known])
+        self._show_details()
+
+    def _line(self, one: KnownCollection) -> Content:
+        label = one_line(one.name, 30)
+        room = max(10, self.query_one(KeyedList).size.width - max(20, len(label)) - 7)
+        mark = "◉" if one.name in self._chosen else "○"
+        return Content.assemble(
+            (f"{mark} ", "$primary"), label.ljust(20), (f"  {one_line(one.about, room)}", "dim")
+        )
+
+    @on(OptionList.OptionHighlighted)
+    def _show_details(self) -> None:
+        name = self.query_one(KeyedList).key
+        roots = next((one.roots for one in self._known if one.name == name), ())
+        none = [] if self._known else [Content("There are no documents yet.")]
+        lines = [*none, *(Content(one_line(root, 200)) for root in roots), Content(_ADD).stylize("dim")]
+        self.query_one("#details", Static).update(Content("\n").join(lines))
+
+    @on(OptionList.OptionSelected)
+    def action_switch(self) -> None:
+        name = self.query_one(KeyedList).key
+        if name is not None:
+            on = name in self._chosen
+            self._chosen = [one for one in self._chosen if one != name] if on else [*self._chosen, name]
+            self._show()
+            self._keep()
+
+    @work(group="keep", exclusive=True)
+    async def _keep(self) -> None:
+        try:
+            await self._save(tuple(self._chosen))
+        except EdgechatError as error:
+            self.app.notify(error_text(error), severity="error", markup=False)

@@ -1,0 +1,122 @@
+"""A passage of a document, as it was given to the model, with its place and what has become of the file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from edgechat.base.errors import EditorError
+from edgechat.base.text import one_line, printable
+from edgechat.chat.records import Attachment
+from edgechat.documents.known import holds
+from edgechat.documents.source import PassageSource
+from edgechat.tui.terminal.screens import AppDialog, error_text
+
+_MOST_SHOWN = 50_000
+"""Letters of a document that was given whole."""
+_GONE = "The file is not in the documents any more."
+_CHANGED = "The file has changed since."
+_SAME = "The file is as it was then."
+
+
+class PassageScreen(AppDialog[None]):
+    """Shows one passage after the other."""
+
+    DEFAULT_CSS = """
+    PassageScreen {
+        align: center top;
+        background: $background 60%;
+        &:ansi { background: transparent; }
+        & > VerticalScroll {
+            width: 90; max-width: 100%; height: auto; max-height: 100%; margin-top: 1;
+            border: round $primary; padding: 0 1; background: $surface;
+            border-title-style: bold; border-title-color: $primary; border-subtitle-style: dim;
+            scrollbar-size-vertical: 1;
+        }
+        & Static { height: auto; }
+        & #place { text-style: dim; }
+        & #state { margin-bottom: 1; min-height: 1; }
+    }
+    """
+    AUTO_FOCUS = "VerticalScroll"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "step(-1)", "Previous passage", show=False),
+        Binding("right,n", "step(1)", "Next passage", show=False),
+        Binding("o,enter", "open", "Open the file", show=False),
+        Binding("escape,q,p", "dismiss", "Back", show=False),
+    ]
+
+    def __init__(self, passages: Sequence[Attachment], number: int) -> None:
+        """number: by which the first one to be shown is cited."""
+        super().__init__()
+        self._passages = [(one, one.source) for one in passages if one.source is not None]
+        self._at = next((at for at, (_, source) in enumerate(self._passages) if source.number == number), 0)
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll() as box:
+            yield Static(id="place", markup=False)
+            yield Static(id="state", markup=False)
+            yield Static(id="text", markup=False)
+        more = "←→ others · " if len(self._passages) > 1 else ""
+        box.border_subtitle = f"{more}o opens the file · Esc closes"
+
+    def on_mount(self) -> None:
+        self._show()
+
+    def _show(self) -> None:
+        passage, source = self._passages[self._at]
+        box = self.query_one(VerticalScroll)
+        box.border_title = Content(one_line(passage.name, 80))
+        self.query_one("#place", Static).update(one_line(f"{source.collection}: {source.path}", 400))
+        self.query_one("#state", Static).update("")
+        text = printable(passage.text)
+        shown = Content(text[:_MOST_SHOWN])
+        if len(text) > _MOST_SHOWN:
+            rest = f"\n… and {len(text) - _MOST_SHOWN:,} more letters"
+            shown += Content(rest).stylize("dim")
+        self.query_one("#text", Static).update(shown)
+        box.scroll_home(animate=False)
+        self._look_at_file(source)
+
+    @work(exclusive=True)
+    async def _look_at_file(self, source: PassageSource) -> None:
+        state = await asyncio.to_thread(_state_of, source)
+        style = "" if state == _SAME else "$warning"
+        self.query_one("#state", Static).update(Content(state).stylize(style))
+
+    def action_step(self, by: int) -> None:
+        self._at = (self._at + by) % len(self._passages)
+        self._show()
+
+    @work(exclusive=True, group="open")
+    async def action_open(self) -> None:
+        _, source = self._passages[self._at]
+        try:
+            if not await asyncio.to_thread(_is_there, source):
+                raise EditorError(_GONE)
+            from edgechat.tui.terminal.viewer import show_file
+
+            await asyncio.to_thread(show_file, Path(source.path))
+        except EditorError as error:
+            self.app.notify(error_text(error), severity="error", markup=False)
+
+
+def _is_there(source: PassageSource) -> bool:
+    # An imported chat may name any path: only those of the user's documents are looked at.
+    return holds(source.collection, source.path) and Path(source.path).is_file()
+
+
+def _state_of(source: PassageSource) -> str:
+    """Return what has become of the file. Reads it."""
+    if not _is_there(source):
+        return _GONE
+    return _CHANGED if source.has_changed else _SAME
