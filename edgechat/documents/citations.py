@@ -7,7 +7,9 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-_CITATION = re.compile(r"(?<![\w\]])\[(\d{1,4}(?:\s*[,;]\s*\d{1,4}){0,15})\](?![(\[])")
+_CITATION = re.compile(r"\[(\d{1,4}(?:\s*[,;]\s*\d{1,4}){0,15})\]")
+_CITATIONS = re.compile(rf"(?<![\w\]])(?:{_CITATION.pattern})+(?![(\[])")
+"""One or more: [1][2]. Not an index, x[1], nor a link, [1](…)."""
 _QUOTATION = re.compile(r"“([^”\n]{1,2000})”|„([^“”\n]{1,2000})[“”]|«([^»\n]{1,2000})»|\"([^\"\n]{1,2000})\"")
 _CODE = re.compile(r"^(```+|~~~+).*?(?:^\1|\Z)|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _LEAST_WORDS = 4
@@ -38,7 +40,9 @@ class Quotation(msgspec.Struct, frozen=True, kw_only=True):
 def citations_in(text: str, known: Collection[int]) -> list[Citation]:
     """Return the citations of known passages in a reply, those in code left out."""
     found: list[Citation] = []
-    for match in _CITATION.finditer(_without_code(text)):
+    prose = _without_code(text)
+    places = (run.span() for run in _CITATIONS.finditer(prose))
+    for match in (one for place in places for one in _CITATION.finditer(prose, *place)):
         numbers = tuple(int(number) for number in re.findall(r"\d+", match[1]))
         if all(number in known for number in numbers):
             found.append(Citation(start=match.start(), end=match.end(), numbers=numbers))

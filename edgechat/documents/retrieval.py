@@ -7,18 +7,20 @@ two lists are joined by reciprocal rank (Cormack, Clarke and Büttcher, SIGIR 20
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from edgechat.documents.collection import Collection, Found
+from edgechat.documents.collection import UNSPACED, Collection, Found
 
-_CANDIDATES = 40
+_CANDIDATES = 100
 """Of each list, which are joined."""
 _RANK = 60
 """The constant of reciprocal ranks, as published."""
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
 _MOST_WORDS = 32
+_ENDING, _STEM = 3, 5
+"""Letters at the end of a word that may be others, and those at its beginning that may not."""
 _COMMON = 0.2
 """A word in more than this share of the passages says nothing about one, unless all words are such."""
 _SECTION_LETTERS = 3000
@@ -67,12 +69,25 @@ def joined(lists: Sequence[Sequence[int]]) -> dict[int, float]:
 
 def _match(collection: Collection, question: str) -> str:
     """Return the FTS5 expression for those words of a question that tell passages apart; '' for none."""
-    words = list(dict.fromkeys(word.casefold() for word in _WORD.findall(question)))[:_MOST_WORDS]
+    words = dict.fromkeys(word.casefold() for word in _WORD.findall(question))
+    terms = list(dict.fromkeys(term for word in words for term in _terms(word)))[: 2 * _MOST_WORDS]
     most = int(_COMMON * collection.n_passages()) + 10
-    counts = {word: collection.count_up_to(f'"{word}"', most + 1) for word in words}
-    there = [word for word in words if counts[word]]
-    rare = [word for word in there if counts[word] <= most]
-    return " OR ".join(f'"{word}"' for word in rare or there)
+    counts = {term: collection.count_up_to(term, most + 1) for term in terms}
+    there = [term for term in terms if counts[term]]
+    rare = [term for term in there if counts[term] <= most]
+    return " OR ".join(rare or there)
+
+
+def _terms(word: str) -> Iterator[str]:
+    """Yield the FTS5 terms for a word: itself, and the words that begin as it does, in whichever language."""
+    if re.match(f"[{UNSPACED}]", word):
+        # A word is most often two characters, and where one begins, only a dictionary knows.
+        for start in range(max(1, len(word) - 1)):
+            yield f'"{" ".join(word[start : start + 2])}"'
+        return
+    yield f'"{word}"'
+    if len(word) > _STEM:
+        yield f'"{word[: max(_STEM, len(word) - _ENDING)]}" *'
 
 
 def widened(collections: Sequence[Collection], ranked: Sequence[Ranked]) -> list[tuple[str, list[Found]]]:
