@@ -75,9 +75,9 @@ async def test_what_fits_is_given_whole(library: DocumentLibrary, folder: Path) 
     for one in found:
         text = Path(one.source.path).read_text(encoding="utf-8")
         assert one.text.split() == text.split()
-    assert await library.find(
-        ["handbook"], "zebra", PASSAGES, [one.source for one in found]
-    ) == []  # passages of documents that the model has
+    assert (
+        await library.find(["handbook"], "zebra", PASSAGES, [one.source for one in found]) == []
+    )  # passages of documents that the model has
 
 
 async def test_changes_are_seen_and_told(library: DocumentLibrary, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -32,7 +33,7 @@ def test_nothing_is_lost_or_twice(text: str, is_code: bool) -> None:
         assert len(one.text) <= MOST_LETTERS + 1
         there = "\n".join(lines[one.start - 1 : one.end])
         assert there == one.text if one.start < one.end else one.text in there
-    for before, after in zip(found, found[1:], strict=False):
+    for before, after in pairwise(found):
         assert before.end <= after.start
         assert before.section <= after.section
 
@@ -40,7 +41,9 @@ def test_nothing_is_lost_or_twice(text: str, is_code: bool) -> None:
 @pytest.mark.parametrize("ending", ["", "\n"])
 def test_headings_are_told_with_those_above_them(ending: str) -> None:
     body = "Words of a section that is long enough. " * 6
-    text = f"# Install\n{body}\n## Linux ##\n{body}\n### Debian\n{body}\n## macOS\n{body}\n# Use\n{body}{ending}"
+    text = (
+        f"# Install\n{body}\n## Linux ##\n{body}\n### Debian\n{body}\n## macOS\n{body}\n# Use\n{body}{ending}"
+    )
     found = passages(text)
     titles = ["Install", "Install > Linux", "Install > Linux > Debian", "Install > macOS", "Use"]
     assert [(one.heading, one.section) for one in found] == [(title, n) for n, title in enumerate(titles)]
