@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -23,6 +24,10 @@ _ENDING, _STEM = 3, 5
 """Letters at the end of a word that may be others, and those at its beginning that may not."""
 _COMMON = 0.2
 """A word in more than this share of the passages says nothing about one, unless all words are such."""
+_MOST_MATCHES = 10_000
+"""Passages with a word of a question that are ranked: the rarest words come first. Each takes some 2 µs."""
+_FEW = 4
+"""Words that are looked up where all are common."""
 _SECTION_LETTERS = 3000
 
 
@@ -71,11 +76,12 @@ def _match(collection: Collection, question: str) -> str:
     """Return the FTS5 expression for those words of a question that tell passages apart; '' for none."""
     words = dict.fromkeys(word.casefold() for word in _WORD.findall(question))
     terms = list(dict.fromkeys(term for word in words for term in _terms(word)))[: 2 * _MOST_WORDS]
-    most = int(_COMMON * collection.n_passages()) + 10
+    most = min(int(_COMMON * collection.n_passages()) + 10, _MOST_MATCHES)
     counts = {term: collection.count_up_to(term, most + 1) for term in terms}
-    there = [term for term in terms if counts[term]]
-    rare = [term for term in there if counts[term] <= most]
-    return " OR ".join(rare or there)
+    there = sorted((term for term in terms if counts[term]), key=lambda term: counts[term])
+    total = list(accumulate(counts[term] for term in there))
+    rare = [term for term, n in zip(there, total, strict=True) if counts[term] <= most and n <= _MOST_MATCHES]
+    return " OR ".join(rare or there[:_FEW])
 
 
 def _terms(word: str) -> Iterator[str]:
