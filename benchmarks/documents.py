@@ -70,7 +70,8 @@ def sentence_encoder() -> Embed:
 
 def unit(vectors: Vectors) -> Vectors:
     """Return vectors of length 1."""
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    normal: Vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return normal
 
 
 def recall(embed: Embed | None) -> None:
