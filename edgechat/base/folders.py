@@ -36,6 +36,8 @@ class FolderContents:
 
     paths: list[str] = field(default_factory=list)
     """Relative to it, with slashes; those of folders end with one. What is deeper comes later."""
+    unreadable: list[str] = field(default_factory=list)
+    """Folders among them whose entries the system does not tell."""
     is_complete: bool = True
 
 
@@ -81,6 +83,7 @@ def walk(folder: Path, *, most: int, seconds: float) -> FolderContents:
         except OSError:
             if not path:
                 raise
+            contents.unreadable.append(path)
             continue
         contents.is_complete &= len(entries) <= room
         for name in sorted(entries[:room]):

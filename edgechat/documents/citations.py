@@ -7,8 +7,10 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-CITATION = re.compile(r"(?<![\w\]])\[(\d{1,4}(?:\s*[,;]\s*\d{1,4}){0,15})\](?![(\[])")
-"""Numbers in brackets that are no link, [1] or [1, 3]."""
+CITATION = re.compile(r"\[(\d{1,4}(?:\s*[,;]\s*\d{1,4}){0,15})\]")
+"""The numbers of passages in brackets, [1] or [1, 3]."""
+CITATIONS = re.compile(rf"(?<![\w\]])(?:{CITATION.pattern})+(?![(\[])")
+"""One or more: [1][2]. Not an index, x[1], nor a link, [1](…)."""
 _QUOTATION = re.compile(r"“([^”\n]{1,2000})”|„([^“”\n]{1,2000})[“”]|«([^»\n]{1,2000})»|\"([^\"\n]{1,2000})\"")
 _CODE = re.compile(r"^(```+|~~~+).*?(?:^\1|\Z)|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _LEAST_WORDS = 4
@@ -39,7 +41,9 @@ class Quotation(msgspec.Struct, frozen=True, kw_only=True):
 def citations_in(text: str, known: Collection[int]) -> list[Citation]:
     """Return the citations of known passages in a reply, those in code left out."""
     found: list[Citation] = []
-    for match in CITATION.finditer(_without_code(text)):
+    prose = _without_code(text)
+    places = (run.span() for run in CITATIONS.finditer(prose))
+    for match in (one for place in places for one in CITATION.finditer(prose, *place)):
         numbers = tuple(int(number) for number in re.findall(r"\d+", match[1]))
         if all(number in known for number in numbers):
             found.append(Citation(start=match.start(), end=match.end(), numbers=numbers))

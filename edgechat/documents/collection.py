@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,10 @@ from edgechat.documents.passages import Passage
 
 _VERSION = 1
 _BUSY_SECONDS = 10.0
-# The index has no text of its own (content = 'passages'), so the triggers tell it what leaves. Porter's rules
+UNSPACED = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+"""Characters of Chinese and Japanese, which have no spaces between words, for a regular expression."""
+_UNSPACED = re.compile(f"[{UNSPACED}]")
+# The index has no text of its own (content = 'searched'), so the triggers tell it what leaves. Porter's rules
 # take English endings off, and do other languages little harm, as questions go through them, too.
 _SCHEMA = """
 CREATE TABLE roots (path TEXT PRIMARY KEY) WITHOUT ROWID;
@@ -52,15 +56,17 @@ CREATE TABLE vectors (
     model   TEXT NOT NULL,
     vector  BLOB NOT NULL
 );
+CREATE VIEW searched AS SELECT id, spaced(heading) AS heading, spaced(text) AS text FROM passages;
 CREATE VIRTUAL TABLE words USING fts5 (
-    heading, text, content = 'passages', content_rowid = 'id',
+    heading, text, content = 'searched', content_rowid = 'id',
     tokenize = 'porter unicode61 remove_diacritics 2'
 );
 CREATE TRIGGER passage_added AFTER INSERT ON passages BEGIN
-    INSERT INTO words (rowid, heading, text) VALUES (NEW.id, NEW.heading, NEW.text);
+    INSERT INTO words (rowid, heading, text) VALUES (NEW.id, spaced(NEW.heading), spaced(NEW.text));
 END;
 CREATE TRIGGER passage_removed AFTER DELETE ON passages BEGIN
-    INSERT INTO words (words, rowid, heading, text) VALUES ('delete', OLD.id, OLD.heading, OLD.text);
+    INSERT INTO words (words, rowid, heading, text)
+        VALUES ('delete', OLD.id, spaced(OLD.heading), spaced(OLD.text));
 END;
 """
 
@@ -133,17 +139,20 @@ class Collection:
         """Open it, or create it; see `edgechat.documents.registry` for where collections are."""
         self.name = name
         self.path = path
-        with self._translated():
+        with self._translated(), contextlib.ExitStack() as undo:
             path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # only its owner can read it
             self._db = sqlite3.connect(
                 path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS
             )
+            undo.callback(self._db.close)
+            self._db.create_function("spaced", 1, _spaced, deterministic=True)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")  # what a power cut takes is read again
             self._db.execute("PRAGMA foreign_keys = ON")
             self._create()
             self._inode = path.stat().st_ino
+            undo.pop_all()
 
     def _create(self) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
@@ -154,7 +163,6 @@ class Collection:
                         self._db.execute(statement)
                     self._db.execute(f"PRAGMA user_version = {_VERSION}")
         elif version != _VERSION:
-            self._db.close()
             raise DocumentError(
                 f"The documents {self.name} were indexed by a newer edgechat.", hint="Update edgechat."
             )
@@ -356,6 +364,11 @@ class Collection:
         with self._translated():
             (version,) = self._db.execute("PRAGMA data_version").fetchone()
         return int(version) * 2**32 + self._db.total_changes
+
+
+def _spaced(text: str) -> str:
+    """Return a text with each character that `UNSPACED` has as a word of its own, as the index has it."""
+    return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
 
 
 def _statements(script: str) -> Iterator[str]:

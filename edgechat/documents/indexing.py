@@ -24,7 +24,6 @@ from edgechat.documents.reading.reader import DocumentReader
 MOST_FILES = 200_000
 _WALK_SECONDS = 120.0
 _SECRET = "left out: it may hold a secret"
-_GONE = "cannot be read any more"
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,13 +67,16 @@ def update(
     began, told = time.monotonic(), Update()
     known = {(file.root, file.path): file for file in collection.files()}
     found: list[File] = []
+    hidden: list[Path] = []
     for root in collection.roots():
-        files, is_complete = files_below(Path(root))
+        files, unreadable, is_complete = files_below(Path(root))
         found += files
+        hidden += unreadable
         told.is_complete &= is_complete
     here = {(file.root, file.path) for file in found}
     # What a walk did not reach is not gone.
     gone = [file for key, file in known.items() if key not in here] if told.is_complete else []
+    gone = [file for file in gone if not any(folder in file.location.parents for folder in hidden)]
     collection.remove(gone)
     told.removed = sum(file.letters > 0 for file in gone)
     with DocumentReader() as reader:
@@ -83,7 +85,7 @@ def update(
                 told.is_complete = False
                 break
             before = known.get((file.root, file.path))
-            if before is not None and (before.size, before.changed) == (file.size, file.changed):
+            if before is not None and _is_same(before, file):
                 told.unchanged += 1
                 if before.note:
                     told.left_out.append(before)
@@ -98,6 +100,12 @@ def update(
     on_progress(Progress(done=len(found), total=len(found), name=""))
     told.seconds = time.monotonic() - began
     return told
+
+
+def _is_same(before: File, file: File) -> bool:
+    """Whether a file need not be looked at again. What could not be read may be readable now."""
+    was_read = before.digest or before.note == _SECRET
+    return bool(was_read) and (before.size, before.changed) == (file.size, file.changed)
 
 
 def _take(collection: Collection, reader: DocumentReader, file: File, before: File | None) -> File:
@@ -136,23 +144,23 @@ def _leave_out(collection: Collection, file: File, why: str) -> File:
 
 def files_below(
     root: Path, *, most: int = MOST_FILES, seconds: float = _WALK_SECONDS
-) -> tuple[list[File], bool]:
-    """Return the documents in a folder and below it, or that one file, and whether these are all.
+) -> tuple[list[File], list[Path], bool]:
+    """Return the documents below a folder, or that one file, unreadable folders, and if these are all.
 
     most, seconds: entries that are looked at, and for how long.
     """
     try:
         if not root.is_dir():
-            return list(_document(root, "")), True
+            return list(_document(root, "")), [], True
         contents = walk(root, most=most, seconds=seconds)
     except OSError as error:
         if isinstance(error, FileNotFoundError):
-            return [], True
-        return [], False
+            return [], [], True
+        return [], [], False
     files = [
         one for path in sorted(contents.paths) if not path.endswith("/") for one in _document(root, path)
     ]
-    return files, contents.is_complete
+    return files, [root / path for path in contents.unreadable], contents.is_complete
 
 
 def _document(root: Path, path: str) -> Iterator[File]:

@@ -97,7 +97,7 @@ def collection_of(root: Path) -> str:
 
 def survey(root: Path) -> FolderSurvey:
     """Return how many documents are in a folder, without reading them; for huge ones only a part."""
-    files, is_complete = files_below(root, most=_MOST_ENTRIES, seconds=_SECONDS)
+    files, _, is_complete = files_below(root, most=_MOST_ENTRIES, seconds=_SECONDS)
     return FolderSurvey(files=len(files), size=sum(file.size for file in files), is_complete=is_complete)
 
 

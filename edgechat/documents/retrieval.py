@@ -7,20 +7,27 @@ two lists are joined by reciprocal rank (Cormack, Clarke and Büttcher, SIGIR 20
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import msgspec
 
-from edgechat.documents.collection import Collection, Found
+from edgechat.documents.collection import UNSPACED, Collection, Found
 
-CANDIDATES = 40
+CANDIDATES = 100
 """Of each list, which are joined."""
 _RANK = 60
 """The constant of reciprocal ranks, as published."""
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
 _MOST_WORDS = 32
+_ENDING, _STEM = 3, 5
+"""Letters at the end of a word that may be others, and those at its beginning that may not."""
 _COMMON = 0.2
 """A word in more than this share of the passages says nothing about one, unless all words are such."""
+_MOST_MATCHES = 10_000
+"""Passages with a word of a question that are ranked: the rarest words come first. Each takes some 2 µs."""
+_FEW = 4
+"""Words that are looked up where all are common."""
 _SECTION_LETTERS = 3000
 
 
@@ -67,12 +74,26 @@ def joined(lists: Sequence[Sequence[int]]) -> dict[int, float]:
 
 def _match(collection: Collection, question: str) -> str:
     """Return the FTS5 expression for those words of a question that tell passages apart; '' for none."""
-    words = list(dict.fromkeys(word.casefold() for word in _WORD.findall(question)))[:_MOST_WORDS]
-    most = int(_COMMON * collection.n_passages()) + 10
-    counts = {word: collection.count_up_to(f'"{word}"', most + 1) for word in words}
-    there = [word for word in words if counts[word]]
-    rare = [word for word in there if counts[word] <= most]
-    return " OR ".join(f'"{word}"' for word in rare or there)
+    words = dict.fromkeys(word.casefold() for word in _WORD.findall(question))
+    terms = list(dict.fromkeys(term for word in words for term in _terms(word)))[: 2 * _MOST_WORDS]
+    most = min(int(_COMMON * collection.n_passages()) + 10, _MOST_MATCHES)
+    counts = {term: collection.count_up_to(term, most + 1) for term in terms}
+    there = sorted((term for term in terms if counts[term]), key=lambda term: counts[term])
+    total = list(accumulate(counts[term] for term in there))
+    rare = [term for term, n in zip(there, total, strict=True) if counts[term] <= most and n <= _MOST_MATCHES]
+    return " OR ".join(rare or there[:_FEW])
+
+
+def _terms(word: str) -> Iterator[str]:
+    """Yield the FTS5 terms for a word: itself, and the words that begin as it does, in whichever language."""
+    if re.match(f"[{UNSPACED}]", word):
+        # A word is most often two characters, and where one begins, only a dictionary knows.
+        for start in range(max(1, len(word) - 1)):
+            yield f'"{" ".join(word[start : start + 2])}"'
+        return
+    yield f'"{word}"'
+    if len(word) > _STEM:
+        yield f'"{word[: max(_STEM, len(word) - _ENDING)]}" *'
 
 
 def widened(collections: Sequence[Collection], ranked: Sequence[Ranked]) -> list[tuple[str, list[Found]]]:

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from edgechat.base.latex.symbols import LINES, SUPERSCRIPTS, scripted
-from edgechat.documents.citations import CITATION
+from edgechat.documents.citations import CITATION, CITATIONS
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -150,12 +150,12 @@ def _footnote(state: StateInline, silent: bool) -> bool:
 
 
 def _citation(state: StateInline, silent: bool) -> bool:
-    """Read the numbers of passages, [1] or [1, 3]."""
-    match = CITATION.match(state.src, state.pos, state.posMax) if state.src[state.pos] == "[" else None
+    """Read the numbers of passages, [1] or [1, 3], or several of them."""
+    match = CITATIONS.match(state.src, state.pos, state.posMax) if state.src[state.pos] == "[" else None
     if match is None:
         return False
-    if not silent:
-        state.push("citation", "", 0).content = match[0]
+    for one in () if silent else CITATION.finditer(match[0]):
+        state.push("citation", "", 0).content = one[0]
     state.pos = match.end()
     return True
 

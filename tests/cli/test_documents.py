@@ -1,0 +1,132 @@
+"""`edgechat docs`, as somebody types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import Run, edgechat
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "handbook"
+    folder.mkdir()
+    (folder / "guide.md").write_text("# Lamps\nThe lamp burns oil.\n", encoding="utf-8")
+    (folder / "notes.txt").write_text("Ships pass at night.\x1b[2J\n", encoding="utf-8")
+    return folder
+
+
+def docs(*words: str | Path, piped: str | None = None) -> Run:
+    return edgechat("docs", *words, piped=piped)
+
+
+def test_from_the_first_folder_to_the_last(folder: Path) -> None:
+    assert docs("list").stdout == "There are no documents yet. To add some: edgechat docs add FOLDER\n"
+    assert docs("update").stdout == "There are no documents yet. To add some: edgechat docs add FOLDER\n"
+
+    added = docs("add", folder)
+    assert (added.returncode, added.stderr) == (0, "")
+    assert added.stdout == (
+        "handbook: 2 files, 2 passages, 53 letters.\n"
+        'To ask about it: edgechat run MODEL --docs handbook "QUESTION"\n'
+    )
+    assert docs("list").stdout == f"handbook  2 files, 2 passages, 53 letters  {folder}\n"
+    assert docs("update").stdout == "handbook: nothing has changed.\n"
+
+    (folder / "guide.md").write_text("# Lamps\nThe lamp is electric.\n", encoding="utf-8")
+    (folder / "notes.txt").unlink()
+    (folder / "more.md").write_text("More.\n", encoding="utf-8")
+    assert docs("update", "handbook").stdout == "handbook: 2 read, 1 gone.\n"
+
+    found = docs("search", "handbook", "electric lamps?")
+    assert found.stdout == "handbook/guide.md, lines 1–2\n    # Lamps\n    The lamp is electric.\n\n"
+    assert docs("search", "handbook", "whales").stdout == "Nothing in these documents has a word of this.\n"
+
+    removed = docs("rm", "handbook", "--yes")
+    assert removed.returncode == 0
+    assert removed.stdout.endswith("Forgot handbook. The files themselves are still there.\n")
+    assert (folder / "guide.md").exists()
+    assert docs("list", "--json").stdout == "[]\n"
+
+
+def test_json(folder: Path) -> None:
+    docs("add", folder, "--name", "books")
+    (entry,) = json.loads(docs("list", "--json").stdout)
+    assert entry == {"name": "books", "paths": [str(folder)], "files": 2, "passages": 2, "letters": 53}
+    (found,) = json.loads(docs("search", "books", "oil", "--json").stdout)
+    assert found == {
+        "name": "handbook/guide.md, lines 1–2",
+        "path": str(folder / "guide.md"),
+        "place": "lines 1–2",
+        "start": 1,
+        "end": 2,
+        "text": "# Lamps\nThe lamp burns oil.",
+    }
+    assert docs("search", "books", "whales", "--json").stdout == "[]\n"
+
+
+def test_escape_sequences_stay_in_the_document(folder: Path) -> None:
+    docs("add", folder)
+    assert "\x1b" not in docs("search", "handbook", "ships").stdout
+
+
+def test_another_folder_and_its_removal(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("Whales.\n", encoding="utf-8")
+    docs("add", folder)
+    assert docs("add", other, "--name", "handbook").stdout.startswith("handbook: 3 files")
+    inner = docs("add", folder / "guide.md", "--name", "handbook")
+    assert inner.returncode == 1
+    assert "overlaps" in inner.stderr
+    assert "edgechat docs add --name NAME" in inner.stderr
+    wrong = docs("rm", "handbook", tmp_path / "othr.txt", "--yes")
+    assert wrong.returncode == 1
+    assert f"{other}" in wrong.stderr
+    assert docs("rm", "handbook", other, "--yes").returncode == 0
+    assert docs("list").stdout.startswith("handbook  2 files")
+
+
+def test_nothing_is_removed_without_consent(folder: Path) -> None:
+    docs("add", folder)
+    refused = docs("rm", "handbook")
+    assert refused.returncode != 0
+    assert "--yes" in refused.stderr
+    assert docs("list").stdout.startswith("handbook")
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (("add", "no/such/folder"), "No such file or folder: no/such/folder", "Check the path"),
+        (("add", ".", "--name", "a/b"), "'a/b' is no name for documents", "edgechat docs add --name notes"),
+        (("search", "handbok", "lamps"), "There are no documents 'handbok'", "There are: handbook"),
+        (("update", "handbok"), "There are no documents 'handbok'", "There are: handbook"),
+        (("rm", "handbok", "--yes"), "There are no documents 'handbok'", "There are: handbook"),
+        (("serch", "handbook", "x"), "serch", "search"),
+    ],
+)
+def test_typos_are_answered(folder: Path, words: tuple[str, ...], said: str, hint: str) -> None:
+    docs("add", folder)
+    failed = docs(*words)
+    assert failed.returncode != 0
+    assert said in failed.stderr
+    assert hint in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+def test_what_is_left_out_is_told(folder: Path) -> None:
+    (folder / "key.pem").write_text("secret", encoding="utf-8")
+    added = docs("add", folder)
+    assert added.returncode == 0
+    assert "handbook/key.pem: left out: it may hold a secret." in added.stderr
+
+
+def test_a_folder_without_documents(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    added = docs("add", empty)
+    assert "there is nothing to read in it yet" in added.stderr
+    assert added.stdout.startswith("empty: 0 files")

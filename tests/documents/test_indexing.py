@@ -1,0 +1,187 @@
+"""Bringing collections up to date with the disk."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from edgechat.documents.collection import Collection
+from edgechat.documents.indexing import Progress, update
+from tests.documents.test_collection import check
+
+KILLS = int(os.environ.get("EDGECHAT_SOAK_KILLS", "100"))
+INDEX = """
+import sys
+from pathlib import Path
+from edgechat.documents.collection import Collection
+from edgechat.documents.indexing import update
+print("ready", flush=True)
+update(Collection(Path(sys.argv[1]), "c"))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "folder"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.md").write_text("# Title\nalpha words", encoding="utf-8")
+    (folder / "sub" / "b.txt").write_text("beta words", encoding="utf-8")
+    (folder / "picture.png").write_bytes(b"\x89PNG")
+    return folder
+
+
+@pytest.fixture
+def collection(tmp_path: Path, folder: Path) -> Iterator[Collection]:
+    with closing(Collection(tmp_path / "c.db", "c")) as collection:
+        collection.add_root(str(folder))
+        yield collection
+
+
+def contents(collection: Collection) -> dict[str, str]:
+    check(collection)
+    return {
+        file.path: " ".join(one.text for one in collection.document(file))
+        for file in collection.files()
+        if file.letters
+    }
+
+
+def test_new_changed_touched_and_gone(collection: Collection, folder: Path) -> None:
+    told = update(collection)
+    assert (told.read, told.removed, told.unchanged, told.is_complete) == (2, 0, 0, True)
+    assert contents(collection) == {"a.md": "# Title\nalpha words", "sub/b.txt": "beta words"}
+
+    told = update(collection)
+    assert (told.read, told.unchanged, told.has_changed) == (0, 2, False)
+
+    os.utime(folder / "a.md", ns=(1, 1))
+    change = collection.document(collection.files()[0])[0].id
+    told = update(collection)
+    assert (told.read, told.unchanged, told.has_changed) == (0, 2, False)
+    assert collection.document(collection.files()[0])[0].id == change  # vectors, too, stay with it
+    assert collection.files()[0].changed == 1
+
+    (folder / "a.md").write_text("gamma", encoding="utf-8")
+    (folder / "sub" / "b.txt").unlink()
+    (folder / "c.txt").write_text("delta", encoding="utf-8")
+    told = update(collection)
+    assert (told.read, told.removed, told.unchanged) == (2, 1, 0)
+    assert contents(collection) == {"a.md": "gamma", "c.txt": "delta"}
+
+
+def test_one_file_is_a_root(collection: Collection, folder: Path) -> None:
+    collection.remove_root(str(folder))
+    collection.add_root(str(folder / "a.md"))
+    assert update(collection).read == 1
+    (file,) = collection.files()
+    assert (file.path, file.name, file.location) == ("", "a.md", folder / "a.md")
+    (folder / "a.md").unlink()
+    assert update(collection).removed == 1
+
+
+def test_secrets_are_left_out_and_told(collection: Collection, folder: Path) -> None:
+    (folder / "key.pem").write_text("-----BEGIN PRIVATE KEY-----\nzebra", encoding="utf-8")
+    for _ in range(2):
+        (left,) = update(collection).left_out
+        assert (left.path, left.note) == ("key.pem", "left out: it may hold a secret")
+    assert not collection.by_words('"zebra"', 8)
+
+
+def test_what_git_ignores_is_left_out(collection: Collection, folder: Path) -> None:
+    (folder / ".gitignore").write_text("sub/\n", encoding="utf-8")
+    update(collection)
+    assert list(contents(collection)) == ["a.md"]
+
+
+def test_a_folder_that_cannot_be_read_is_not_gone(
+    collection: Collection, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update(collection)
+    (folder / "a.md").unlink()
+    scandir = os.scandir
+
+    def refuse(path: Path) -> Iterator[os.DirEntry[str]]:
+        if Path(path).name == "sub":
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", refuse)
+    assert update(collection).removed == 1
+    assert list(contents(collection)) == ["sub/b.txt"]
+    monkeypatch.setattr("os.scandir", scandir)
+    (folder / "sub" / "b.txt").unlink()
+    assert update(collection).removed == 1
+
+
+def test_a_file_that_could_not_be_read_is_tried_again(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+
+        def refuse(path: Path, _most: int) -> bytes:
+            raise PermissionError(13, "Permission denied")
+
+        patched.setattr("edgechat.base.paths.read_bytes", refuse)
+        notes = {file.note for file in update(collection).left_out}
+        assert notes == {"cannot be read: Permission denied"}
+    assert update(collection).read == 2
+    assert len(contents(collection)) == 2
+
+
+def test_cancelling_keeps_what_is_done(collection: Collection, folder: Path) -> None:
+    seen: list[Progress] = []
+    told = update(collection, seen.append, lambda: len(seen) == 1)
+    assert (told.read, told.is_complete) == (1, False)
+    assert [one.total for one in seen] == [2, 2]
+    assert len(contents(collection)) == 1
+    assert update(collection).read == 1
+
+
+def write(folder: Path, round_number: int) -> dict[str, str]:
+    """Write, change and remove files; return what is there."""
+    chance = random.Random(round_number)
+    there = {}
+    for number in range(60):
+        path = folder / f"{number}.txt"
+        path.unlink(missing_ok=True)
+        if chance.random() < 0.9:
+            there[path.name] = f"file{number} round{chance.randrange(round_number + 1)} " + "words " * 500
+            path.write_text(there[path.name], encoding="utf-8")
+    return there
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
+@pytest.mark.parametrize("kills", [10, pytest.param(KILLS, marks=[pytest.mark.soak, pytest.mark.slow])])
+def test_killed_at_random_moments(tmp_path: Path, kills: int) -> None:
+    folder, path, chance, finished = tmp_path / "folder", tmp_path / "c.db", random.Random(1), 0
+    folder.mkdir()
+    with closing(Collection(path, "c")) as collection:
+        collection.add_root(str(folder))
+    for number in range(kills):
+        there = write(folder, number)
+        with subprocess.Popen([sys.executable, "-c", INDEX, path], stdout=subprocess.PIPE) as indexing:
+            assert indexing.stdout is not None
+            assert indexing.stdout.readline()
+            time.sleep(chance.uniform(0, 0.15))
+            indexing.send_signal(signal.SIGKILL)
+        finished += indexing.returncode == 0
+        with closing(Collection(path, "c")) as collection:
+            check(collection)  # whole, before anything mends it
+            for file in collection.files():
+                text = " ".join(one.text for one in collection.document(file))
+                assert len(text.split()) == 502  # not in part, nor in two states
+            update(collection)
+            found = contents(collection)
+            assert {name: text.split() for name, text in found.items()} == {
+                name: text.split() for name, text in there.items()
+            }
+    assert finished < kills

@@ -1,0 +1,133 @@
+"""What a chat is given of collections: room, numbers, whole documents, and nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from edgechat.base.errors import DocumentError
+from edgechat.documents import registry
+from edgechat.documents.indexing import Progress
+from edgechat.documents.library import DocumentLibrary, Room
+
+FILLER = "\n\n".join(f"Paragraph {n}, with words. " * 20 for n in range(40))
+PASSAGES = Room(passages=3000, whole=0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "handbook"
+    folder.mkdir()
+    (folder / "long.md").write_text(f"# Long\n{FILLER}\n\nThe zebra is here.\n", encoding="utf-8")
+    (folder / "short.txt").write_text("A zebra,\nand a yak.\n", encoding="utf-8")
+    with closing(registry.create("handbook")) as collection:
+        collection.add_root(str(folder))
+    return folder
+
+
+@pytest.fixture
+async def library(folder: Path) -> AsyncIterator[DocumentLibrary]:
+    library = DocumentLibrary()
+    await library.refresh(["handbook"])
+    yield library
+    await library.close()
+
+
+async def test_passages_come_with_number_name_and_place(library: DocumentLibrary, folder: Path) -> None:
+    found = await library.find(["handbook"], "zebra or yak?", PASSAGES)
+    assert [one.source.number for one in found] == [1, 2]
+    assert found[0].name == "handbook/short.txt, lines 1–2"
+    assert found[0].source.path == str(folder / "short.txt")
+    assert found[0].text == "A zebra,\nand a yak."
+    assert not found[0].source.has_changed
+    text = (folder / "long.md").read_text(encoding="utf-8").split("\n")
+    for one in found:
+        lines = text if one.source.path.endswith("long.md") else ["A zebra,", "and a yak."]
+        assert one.text == "\n".join(lines[one.source.start - 1 : one.source.end])
+
+
+async def test_no_more_than_there_is_room_for(library: DocumentLibrary) -> None:
+    for letters in (0, 19, 500, 1500, 5000, 50_000):
+        found = await library.find(["handbook"], "zebra words", Room(passages=letters, whole=0))
+        assert sum(len(one.text) for one in found) <= letters
+    assert [one.name for one in await library.find(["handbook"], "zebra", Room(passages=19, whole=0))] == [
+        "handbook/short.txt, lines 1–2"
+    ]
+
+
+async def test_what_was_given_is_not_given_again(library: DocumentLibrary) -> None:
+    first = await library.find(["handbook"], "zebra", PASSAGES)
+    given = [one.source for one in first]
+    assert await library.find(["handbook"], "zebra", PASSAGES, given) == []
+    (again,) = await library.find(["handbook"], "zebra", PASSAGES, given[:1], given)
+    assert again.source.number == 3
+    assert (again.source.path, again.source.start) == (given[1].path, given[1].start)
+
+
+async def test_what_fits_is_given_whole(library: DocumentLibrary, folder: Path) -> None:
+    found = await library.find(["handbook"], "anything", Room(passages=0, whole=100_000))
+    assert [one.name for one in found] == ["handbook/long.md", "handbook/short.txt"]
+    assert [one.source.place for one in found] == ["", ""]
+    for one in found:
+        text = Path(one.source.path).read_text(encoding="utf-8")
+        assert one.text.split() == text.split()
+    assert (
+        await library.find(["handbook"], "zebra", PASSAGES, [one.source for one in found]) == []
+    )  # passages of documents that the model has
+
+
+async def test_changes_are_seen_and_told(library: DocumentLibrary, folder: Path) -> None:
+    (before, *_) = await library.find(["handbook"], "yak", PASSAGES)
+    (folder / "short.txt").write_text("A gnu.\n", encoding="utf-8")
+    assert before.source.has_changed
+    assert await library.refresh(["handbook"]) == []  # it was looked at a moment ago
+    (told,) = await library.refresh(["handbook"], fresh_seconds=0)
+    assert told.read == 1
+    (after,) = await library.find(["handbook"], "gnu", PASSAGES, [before.source])
+    assert after.text == "A gnu."
+
+
+async def test_cancelling_a_refresh_stops_it(folder: Path) -> None:
+    library = DocumentLibrary()
+    began = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(progress: Progress) -> None:
+        loop.call_soon_threadsafe(began.set)
+        while not task.cancelling():
+            pass
+
+    task = asyncio.create_task(library.refresh(["handbook"], slow))
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(await library.best("handbook", "zebra", 8)) <= 1
+    await library.close()
+
+
+async def test_collections_that_are_not_there(library: DocumentLibrary) -> None:
+    with pytest.raises(DocumentError, match="There are no documents 'handbok'") as failed:
+        await library.find(["handbok"], "zebra", PASSAGES)
+    assert failed.value.hint == "There are: handbook"
+    registry.remove("handbook")
+    with pytest.raises(DocumentError, match="There are no documents 'handbook'"):
+        await library.find(["handbook"], "zebra", PASSAGES)
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x", "a/b", "a b", "-x", ".hidden", "x" * 65, "a\0"])
+def test_names_that_are_no_names(name: str) -> None:
+    with pytest.raises(DocumentError):
+        registry.create(name)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/a/My notes", "My-notes"), ("/", "documents"), ("/a/...", "documents"), ("/a/Straße.d", "Straße.d")],
+)
+def test_names_follow_from_folders(path: str, name: str) -> None:
+    assert registry.name_for(Path(path)) == name
