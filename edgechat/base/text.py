@@ -73,7 +73,7 @@ def mebibytes(n_bytes: int) -> str:
     """Return a size as text: '812 MiB', '4.6 GiB'; '12 KiB' where it would be 0 MiB."""
     mib = n_bytes / 2**20
     if 0 < mib < 0.5:
-        return f"{n_bytes / 2**10:.0f} KiB"
+        return f"{max(1, round(n_bytes / 2**10))} KiB"
     return f"{mib:.0f} MiB" if mib < 1000 else f"{mib / 1024:.1f} GiB"
 
 

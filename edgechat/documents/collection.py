@@ -37,7 +37,7 @@ CREATE TABLE files (
     digest    TEXT NOT NULL,
     unit      TEXT NOT NULL,
     starts    TEXT NOT NULL,
-    letters   INTEGER NOT NULL,
+    n_bytes   INTEGER NOT NULL,
     note      TEXT NOT NULL,
     UNIQUE (root, path)
 );
@@ -87,8 +87,8 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     """How people name places in it: line, page, chapter, paragraph or row."""
     starts: tuple[int, ...] = ()
     """Of each page or chapter: the number of its first line."""
-    letters: int = 0
-    """Of its text."""
+    n_bytes: int = 0
+    """Of its text, as UTF-8."""
     note: str = ""
     """Why there is nothing of it, or not all, in the collection; '' if all is."""
     id: int = 0
@@ -122,12 +122,13 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     """With text."""
     passages: int
-    letters: int
+    n_bytes: int
+    """Of their text."""
     embedded: int
     """Passages with a vector."""
 
 
-_FILE = "f.root, f.path, f.size, f.changed, f.digest, f.unit, f.starts, f.letters, f.note, f.id"
+_FILE = "f.root, f.path, f.size, f.changed, f.digest, f.unit, f.starts, f.n_bytes, f.note, f.id"
 _N_FILE = 10
 _PASSAGE = f"{_FILE}, p.id, p.section, p.start, p.stop, p.heading, p.text"
 
@@ -230,7 +231,7 @@ class Collection:
         with self.transaction():
             self._delete(file.root, file.path)
             cursor = self._db.execute(
-                "INSERT INTO files (root, path, size, changed, digest, unit, starts, letters, note) "
+                "INSERT INTO files (root, path, size, changed, digest, unit, starts, n_bytes, note) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     file.root,
@@ -240,7 +241,7 @@ class Collection:
                     file.digest,
                     file.unit,
                     msgspec.json.encode(file.starts).decode(),
-                    file.letters,
+                    file.n_bytes,
                     file.note,
                 ),
             )
@@ -272,11 +273,11 @@ class Collection:
     def counts(self) -> Counts:
         """Return how much is in it."""
         with self._translated():
-            files, letters = self._db.execute(
-                "SELECT count(*), coalesce(sum(letters), 0) FROM files WHERE letters > 0"
+            files, n_bytes = self._db.execute(
+                "SELECT count(*), coalesce(sum(n_bytes), 0) FROM files WHERE n_bytes > 0"
             ).fetchone()
             (embedded,) = self._db.execute("SELECT count(*) FROM vectors").fetchone()
-        return Counts(files=files, passages=self.n_passages(), letters=letters, embedded=embedded)
+        return Counts(files=files, passages=self.n_passages(), n_bytes=n_bytes, embedded=embedded)
 
     # Passages.
 

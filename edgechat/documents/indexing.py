@@ -78,7 +78,7 @@ def update(
     gone = [file for key, file in known.items() if key not in here] if told.is_complete else []
     gone = [file for file in gone if not any(folder in file.location.parents for folder in hidden)]
     collection.remove(gone)
-    told.removed = sum(file.letters > 0 for file in gone)
+    told.removed = sum(file.n_bytes > 0 for file in gone)
     with DocumentReader() as reader:
         for number, file in enumerate(found):
             if is_cancelled():
@@ -93,7 +93,7 @@ def update(
             on_progress(Progress(done=number, total=len(found), name=file.name))
             if (after := _take(collection, reader, file, before)) is before:
                 told.unchanged += 1
-            elif after.letters:
+            elif after.n_bytes:
                 told.read += 1
             if after.note:
                 told.left_out.append(after)
@@ -128,7 +128,7 @@ def _take(collection: Collection, reader: DocumentReader, file: File, before: Fi
         file,
         unit=extracted.unit,
         starts=extracted.starts,
-        letters=len(extracted.text),
+        n_bytes=len(extracted.text.encode()),
         note="is longer than what is read of a file: its end is not here" if extracted.is_cut else "",
     )
     is_code = kind_of(file.location) == "code"

@@ -53,7 +53,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a model can be given with a question, in letters."""
+    """How much a model can be given with a question, in bytes of UTF-8."""
 
     passages: int
     whole: int
@@ -228,15 +228,15 @@ class DocumentLibrary:
         return await self._call(work)
 
     def _whole(self, names: Sequence[str], room: int) -> list[Piece] | None:
-        """Return all documents, or None if they are longer than `room` letters together."""
+        """Return all documents, or None if they are longer than `room` bytes together."""
         collections = [self._collection(name) for name in names]
-        if sum(collection.counts().letters for collection in collections) > room:
+        if sum(collection.counts().n_bytes for collection in collections) > room:
             return None
         return [
             (collection.name, parts, True)
             for collection in collections
             for file in collection.files()
-            if file.letters and (parts := collection.document(file))
+            if file.n_bytes and (parts := collection.document(file))
         ]
 
 
@@ -256,9 +256,9 @@ def _numbered(pieces: Sequence[Piece], room: int, given: Sequence[PassageSource]
             end=end,
             place="" if is_whole else place_of(file, start, end, parts[0].heading),
         )
-        if len(text) > room or any(one.covers(source) for one in known):
+        if (size := len(text.encode())) > room or any(one.covers(source) for one in known):
             continue
-        room -= len(text)
+        room -= size
         number += 1
         known.append(source)
         found.append(Given(source=source, document=file.name, text=text))

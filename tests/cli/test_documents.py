@@ -30,10 +30,11 @@ def test_from_the_first_folder_to_the_last(folder: Path) -> None:
     added = docs("add", folder)
     assert (added.returncode, added.stderr) == (0, "")
     assert added.stdout == (
-        "handbook: 2 files, 2 passages, 53 letters.\n"
+        "handbook: 2 files, 2 passages, 1 KiB of text.\n"
         'To ask about it: edgechat run MODEL --docs handbook "QUESTION"\n'
+        "To search by meaning, too: edgechat pull embeddinggemma (318 MiB), then edgechat docs update\n"
     )
-    assert docs("list").stdout == f"handbook  2 files, 2 passages, 53 letters  {folder}\n"
+    assert docs("list").stdout == f"handbook  2 files, 2 passages, 1 KiB of text  {folder}\n"
     assert docs("update").stdout == "handbook: nothing has changed.\n"
 
     (folder / "guide.md").write_text("# Lamps\nThe lamp is electric.\n", encoding="utf-8")
@@ -55,7 +56,7 @@ def test_from_the_first_folder_to_the_last(folder: Path) -> None:
 def test_json(folder: Path) -> None:
     docs("add", folder, "--name", "books")
     (entry,) = json.loads(docs("list", "--json").stdout)
-    assert entry == {"name": "books", "paths": [str(folder)], "files": 2, "passages": 2, "letters": 53}
+    assert entry == {"name": "books", "paths": [str(folder)], "files": 2, "passages": 2, "bytes": 52, "embedded": 0}
     (found,) = json.loads(docs("search", "books", "oil", "--json").stdout)
     assert found == {
         "name": "handbook/guide.md, lines 1–2",

@@ -52,7 +52,7 @@ def put(collection: Collection, path: str, text: str, root: str = ROOT) -> None:
     """Put a text in a collection as a file of it."""
     collection.add_root(root)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    file = File(root=root, path=path, size=len(text), changed=0, digest=digest, letters=len(text))
+    file = File(root=root, path=path, size=len(text), changed=0, digest=digest, n_bytes=len(text.encode()))
     is_code = PurePosixPath(path).suffix not in (".md", ".txt")
     collection.put(file, passages_of(text, is_code=is_code))
 

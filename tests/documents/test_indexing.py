@@ -51,7 +51,7 @@ def contents(collection: Collection) -> dict[str, str]:
     return {
         file.path: " ".join(one.text for one in collection.document(file))
         for file in collection.files()
-        if file.letters
+        if file.n_bytes
     }
 
 

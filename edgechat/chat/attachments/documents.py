@@ -13,7 +13,7 @@ from edgechat.planner.plan import LoadPlan
 if TYPE_CHECKING:
     from edgechat.documents.library import Given, Room
 
-LETTERS_PER_TOKEN = 3.0
+BYTES_PER_TOKEN = 3.0
 """Of documents; less than most texts have, so that they fit."""
 _ANSWER_TOKENS = 1024
 _PASSAGES_SECONDS, _WHOLE_SECONDS = 15.0, 60.0
@@ -58,11 +58,13 @@ def room_for(plan: LoadPlan, context: int, turns: Sequence[Turn], question: str,
     """
     usages = [turn.figures.usage for turn in turns if turn.figures is not None and turn.figures.usage]
     used = usages[-1].prompt_tokens + usages[-1].completion_tokens if usages else context // 32
-    return room_beside(plan, context, used + int(len(question) / LETTERS_PER_TOKEN), answer)
+    return room_beside(plan, context, used + int(len(question.encode()) / BYTES_PER_TOKEN), answer)
 
 
 def room_beside(plan: LoadPlan, context: int, used: int, answer: int | None) -> Room:
     """Return how much of the documents can be given beside so many tokens of a chat; see `room_for`."""
+    from edgechat.documents.library import Room  # it brings SQLite
+
     wanted = min(answer or _ANSWER_TOKENS, context // 4)
     free = max(0, context - used - wanted - 100)
     tps = plan.predicted.prompt_tps if plan.predicted is not None else 0.0
@@ -70,4 +72,4 @@ def room_beside(plan: LoadPlan, context: int, used: int, answer: int | None) -> 
     if tps:
         passages, whole = min(passages, int(tps * _PASSAGES_SECONDS)), min(whole, int(tps * _WHOLE_SECONDS))
     passages = min(free, _MOST_TOKENS, max(passages, 400))  # so many even where that is slow
-    return Room(passages=int(passages * LETTERS_PER_TOKEN), whole=int(whole * LETTERS_PER_TOKEN))
+    return Room(passages=int(passages * BYTES_PER_TOKEN), whole=int(whole * BYTES_PER_TOKEN))

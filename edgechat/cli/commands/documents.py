@@ -59,7 +59,7 @@ def list_documents(*, json: bool) -> None:
                     "paths": roots,
                     "files": counts.files,
                     "passages": counts.passages,
-                    "letters": counts.letters,
+                    "bytes": counts.n_bytes,
                     "embedded": counts.embedded,
                 }
                 for name, _, roots, counts in rows
@@ -196,4 +196,4 @@ def _amount(collection: Collection) -> str:
     counts = collection.counts()
     files = f"{counts.files:,} file{'s' * (counts.files != 1)}"
     by_meaning = f", {counts.embedded:,} by meaning" if counts.embedded else ""
-    return f"{files}, {counts.passages:,} passages{by_meaning}, {counts.letters:,} letters"
+    return f"{files}, {counts.passages:,} passages{by_meaning}, {mebibytes(counts.n_bytes)} of text"

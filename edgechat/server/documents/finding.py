@@ -11,7 +11,7 @@ import msgspec
 
 from edgechat.base.errors import DocumentError
 from edgechat.base.text import one_line
-from edgechat.chat.attachments.documents import LETTERS_PER_TOKEN, attached_passage, room_beside
+from edgechat.chat.attachments.documents import BYTES_PER_TOKEN, attached_passage, room_beside
 from edgechat.chat.messages import with_passages
 from edgechat.documents import registry
 from edgechat.documents.embedding import embedder_here
@@ -170,7 +170,7 @@ def _tokens_in(request: ChatRequest) -> int:
     texts += [call.arguments for message in request.messages for call in message.calls]
     texts += [str(tool) for tool in request.tools]
     media = sum(len(message.media) for message in request.messages)
-    return int(sum(len(text.encode()) for text in texts) / LETTERS_PER_TOKEN) + _MEDIA_TOKENS * media
+    return int(sum(len(text.encode()) for text in texts) / BYTES_PER_TOKEN) + _MEDIA_TOKENS * media
 
 
 @contextmanager
