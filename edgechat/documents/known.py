@@ -86,13 +86,18 @@ def collection_of(root: Path) -> str:
     """
     if (same := collection_at(root)) is not None:
         return same.name
-    # Some systems take names of files that differ in case for the same.
-    taken, name = {one.casefold() for one in registry.names()}, registry.name_for(root)
-    names = (name if number == 1 else f"{name[:58]}-{number}" for number in count(1))
-    name = next(free for free in names if free.casefold() not in taken)
+    name = free_name(root)
     with closing(registry.create(name)) as collection:
         collection.add_root(str(root))
     return name
+
+
+def free_name(root: Path) -> str:
+    """Return a name for a new collection of what is at a path."""
+    # Some systems take names of files that differ in case for the same.
+    taken, name = {one.casefold() for one in registry.names()}, registry.name_for(root)
+    names = (name if number == 1 else f"{name[:58]}-{number}" for number in count(1))
+    return next(free for free in names if free.casefold() not in taken)
 
 
 def survey(root: Path) -> FolderSurvey:

@@ -19,6 +19,7 @@ from edgechat.documents import registry
 from edgechat.documents.collection import Collection
 from edgechat.documents.embedding import embedder_here
 from edgechat.documents.indexing import Progress, Update
+from edgechat.documents.known import collection_at, free_name, root_of
 from edgechat.documents.library import DocumentLibrary, Given
 
 _MOST_TOLD = 10
@@ -27,8 +28,10 @@ _MOST_TOLD = 10
 
 def add(paths: Sequence[str], name: str | None) -> None:
     """Add folders and files, and read them. Raises DocumentError."""
-    roots = [_root(path) for path in paths]
-    name = name or registry.name_for(roots[0])
+    roots = [root_of(path) for path in paths]
+    if name is None:
+        same = collection_at(roots[0])
+        name = same.name if same is not None else free_name(roots[0])
     is_new = name not in registry.names()
     with closing(registry.create(name)) as collection:
         _check_apart(collection, roots)
@@ -172,13 +175,6 @@ def _recommend_embedder() -> None:
         if (found := recommended_embedder()) is not None and found.entry is not None:
             pull = f"edgechat pull {found.entry.name} ({mebibytes(found.size)})"
             print(f"To search by meaning, too: {pull}, then edgechat docs update")
-
-
-def _root(path: str) -> Path:
-    root = Path(path).expanduser().absolute()
-    if not root.exists():
-        raise DocumentError(f"No such file or folder: {one_line(path)}.", hint="Check the path.")
-    return root
 
 
 def _check_apart(collection: Collection, roots: Sequence[Path]) -> None:
