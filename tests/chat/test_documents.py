@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from edgechat.base.errors import DocumentError
@@ -20,12 +22,15 @@ from edgechat.documents import registry
 from edgechat.documents.library import Given
 from edgechat.documents.source import PassageSource
 from edgechat.engine.types import Finished, Usage
+from edgechat.planner.estimate.speed import Forecast
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import SamplingDefaults
 from tests.kit import tiny
 
 pytestmark = pytest.mark.slow
 
+SLOW = Forecast(decode=0.002, decode_depth=0, prefill=0.002, prefill_depth=0)
+"""What is computed so fast that reading it from the disk spares nothing is not saved."""
 LAMPS = "# Lamps\n\nThe harbour lamp has 120 watts.\n\n" + "It is cleaned on Mondays. " * 30
 BOATS = "# Boats\n\nThe ferry leaves at noon.\n\n" + "It carries forty people. " * 30
 
@@ -54,7 +59,11 @@ def begin(tmp_path: Path, context: int = 8192) -> ChatSession:
     options = CommandLineOptions(
         sampling=SamplingDefaults(temperature=0.0), max_tokens=4, documents=("town",)
     )
-    return ChatSession(real, str(tiny()), options=options)
+
+    def prepare(model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
+        return msgspec.structs.replace(real.prepare(model, leaving=leaving), forecast=SLOW)
+
+    return ChatSession(replace(real, prepare=prepare), str(tiny()), options=options)
 
 
 async def ask(session: ChatSession, conversation: Conversation, question: str) -> Usage:

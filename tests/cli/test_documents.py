@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import Run, edgechat
+from tests.kit import tiny
 
 
 @pytest.fixture
@@ -56,7 +57,14 @@ def test_from_the_first_folder_to_the_last(folder: Path) -> None:
 def test_json(folder: Path) -> None:
     docs("add", folder, "--name", "books")
     (entry,) = json.loads(docs("list", "--json").stdout)
-    assert entry == {"name": "books", "paths": [str(folder)], "files": 2, "passages": 2, "bytes": 52, "embedded": 0}
+    assert entry == {
+        "name": "books",
+        "paths": [str(folder)],
+        "files": 2,
+        "passages": 2,
+        "bytes": 52,
+        "embedded": 0,
+    }
     (found,) = json.loads(docs("search", "books", "oil", "--json").stdout)
     assert found == {
         "name": "handbook/guide.md, lines 1–2",
@@ -131,3 +139,19 @@ def test_a_folder_without_documents(tmp_path: Path) -> None:
     added = docs("add", empty)
     assert "there is nothing to read in it yet" in added.stderr
     assert added.stdout.startswith("empty: 0 files")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("measured")
+def test_a_question_about_documents(folder: Path) -> None:
+    docs("add", folder)
+    options = ("--docs", "handbook", "--max-tokens", "8", "--temperature", "0", "--ctx", "8192")
+    asked = edgechat("run", tiny(), "What does the lamp burn?", *options)
+    assert asked.returncode == 0, asked.stderr
+    assert "it cites none of what it was given: [1] handbook/guide.md; [2] handbook/notes.txt" in asked.stderr
+    answer = json.loads(edgechat("run", tiny(), "And the ships?", *options, "--json").stdout)
+    assert answer["sources"] == []
+    unknown = edgechat("run", tiny(), "What?", "--docs", "nosuch")
+    assert unknown.returncode == 1
+    assert "There are no documents 'nosuch'." in unknown.stderr
+    assert "There are: handbook" in unknown.stderr

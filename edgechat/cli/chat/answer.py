@@ -30,6 +30,9 @@ ENDS = {
 }
 
 
+_MOST_UNCITED = 8
+
+
 class AnswerPrinter:
     """Prints the events of one answer."""
 
@@ -113,9 +116,13 @@ class AnswerPrinter:
             self._print_timings(self._finished, plan.context)
 
     def _print_sources(self) -> None:
-        """Print the passages that the answer cites, and quotations that are in none."""
-        for passage in cited(self._text, self.passages):
+        """Print the passages that the answer cites, or might have, and quotations that are in none."""
+        sources = cited(self._text, self.passages)
+        for passage in sources:
             print(flat(passage.name), file=sys.stderr)
+        if self.passages and not sources:
+            names = "; ".join(passage.name for passage in self.passages[:_MOST_UNCITED])
+            print(flat(f"it cites none of what it was given: {names}"), file=sys.stderr)
         for quotation in quotations_in(self._text, [passage.text for passage in self.passages]):
             if self.passages and not quotation.is_there:
                 note(f"not in the documents: “{one_line(quotation.text, 100)}”")
