@@ -55,6 +55,7 @@ def test_json(model: Path) -> None:
     assert found.keys() == {
         "text",
         "thinking",
+        "sources",
         "calls",
         "finish_reason",
         "error",

@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 # Variables that are asked for, and are no matter of edgechat's page.
 NOT_OURS = {
     "TERM",
+    "DISPLAY",
+    "WAYLAND_DISPLAY",
     "TERM_PROGRAM",
     "APPDATA",
     "LOCALAPPDATA",

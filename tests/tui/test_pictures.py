@@ -399,7 +399,7 @@ async def passages(pilot: Pilot[None]) -> None:
 
 async def documents(pilot: Pilot[None]) -> None:
     await opened(pilot)
-    counts = Counts(files=214, passages=3901, letters=2_400_000, embedded=0)
+    counts = Counts(files=214, passages=3901, n_bytes=2_400_000, embedded=0)
     known = [
         KnownCollection(name="handbook", roots=("/home/ada/handbook",), counts=counts),
         KnownCollection(name="notes", problem="The documents notes were indexed by a newer edgechat."),

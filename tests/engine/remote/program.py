@@ -17,11 +17,12 @@ import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from typing import Any
 
 MANNER, PORT = sys.argv[1], int(sys.argv[sys.argv.index("--port") + 1])
 KEY = os.environ.get("VLLM_API_KEY", "")
-OPTIONS = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
+OPTIONS = {name: value for name, value in pairwise(sys.argv[2:]) if name.startswith("--")}
 SCRIPTS = {
     "slow": (0.05, ["on and on "] * 2000),
     "die": (0.0, ["I was about to"]),

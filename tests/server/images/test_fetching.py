@@ -29,7 +29,7 @@ def test_an_image_is_fetched() -> None:
 def test_why_an_image_is_not_fetched() -> None:
     with pytest.raises(ImageError, match=r"The image at https://example.org/a.png cannot be fetched: .* 404"):
         fetcher(404).fetch("https://example.org/a.png")
-    with pytest.raises(ImageError, match="has more than 0 KiB"):
+    with pytest.raises(ImageError, match="has more than 1 KiB"):
         fetcher().fetch("https://example.org/a.png", most_bytes=4)
 
 
