@@ -322,14 +322,14 @@ class ChatSession:
         engine = await self.engine()
         assert self.plan is not None
         await self.documents.refresh(names, on_progress)
-        await self.documents.embed(names, most=_MOST_EMBEDDED)
         ids = [turn.id for turn in conversation.turns]
         turns = conversation.turns[: ids.index(instead_of) if instead_of in ids else None]
         left_out = {turn.id for turn in conversation.left_out()}
         sent = [turn for turn in turns if turn.id not in left_out]
         context = engine.model.context if engine.model is not None else self.plan.context
         room = room_for(self.plan, context, sent, question, self.options.max_tokens)
-        found = await self.documents.find(names, question, room, sources_in(sent), sources_in(turns))
+        given, numbered = sources_in(sent), sources_in(turns)
+        found = await self.documents.find(names, question, room, given, numbered, embed=_MOST_EMBEDDED)
         return [attached_passage(one) for one in found]
 
     async def answer(

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -76,8 +77,9 @@ class DocumentLibrary:
 
     async def close(self) -> None:
         """Close all collections, once what is being read is done, and end the embedding model."""
-        if self._embedder is not None and (embedder := await self._embedder) is not None:
-            await embedder.close()
+        with suppress(EdgechatError):  # which whoever asked for it was told
+            if self._embedder is not None and (embedder := await self._embedder) is not None:
+                await embedder.close()
         await self._call(self._close)
         self._thread.shutdown(wait=False)
 
@@ -165,9 +167,14 @@ class DocumentLibrary:
                 on_progress(Progress(done=done, total=total, name=name))
         return done
 
-    async def _nearest(self, names: Sequence[str], question: str) -> list[list[int]]:
-        """Return for each collection the ids of the passages nearest in meaning; nothing without a model."""
+    async def _nearest(self, names: Sequence[str], question: str, embed: int) -> list[list[int]]:
+        """Return for each collection the ids of the passages nearest in meaning; nothing without a model.
+
+        embed: see `find`.
+        """
         try:
+            if embed:
+                await self.embed(names, most=embed)
             return await self._nearest_of(names, question)
         except EdgechatError as error:  # it may not fit beside the model that answers
             self._embedder = asyncio.get_running_loop().create_future()
@@ -200,25 +207,29 @@ class DocumentLibrary:
         room: Room,
         given: Sequence[PassageSource] = (),
         numbered: Sequence[PassageSource] = (),
+        *,
+        embed: int = 0,
     ) -> list[Given]:
         """Return what helps to answer a question: all documents whole if there is room, else passages.
 
         given: what the model is sent anyway, from earlier in the conversation, which is not given again.
-        numbered: whose numbers are taken. Raises DocumentError.
+        numbered: whose numbers are taken. embed: of so many passages without a vector, one is computed before
+        they are searched. Raises DocumentError.
         """
         names = list(dict.fromkeys(names))
         first = 1 + max((source.number for source in (*given, *numbered)), default=0)
         whole = await self._call(lambda: self._whole(names, room.whole))
         if whole is not None:
             return _numbered(whole, room.whole, given, first)
-        return _numbered(await self._passages(names, question, _MOST_RANKED), room.passages, given, first)
+        pieces = await self._passages(names, question, _MOST_RANKED, embed)
+        return _numbered(pieces, room.passages, given, first)
 
     async def best(self, name: str, question: str, limit: int) -> list[Given]:
         """Return so many of the best passages of a collection for a question. Raises DocumentError."""
         return _numbered(await self._passages([name], question, limit), sys.maxsize, (), 1)
 
-    async def _passages(self, names: Sequence[str], question: str, limit: int) -> list[Piece]:
-        nearest = await self._nearest(names, question)
+    async def _passages(self, names: Sequence[str], question: str, limit: int, embed: int = 0) -> list[Piece]:
+        nearest = await self._nearest(names, question, embed)
 
         def work() -> list[Piece]:
             collections = [self._collection(name) for name in names]

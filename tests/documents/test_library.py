@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from edgechat.base.errors import DocumentError
+from edgechat.base.errors import DocumentError, DoesNotFit
 from edgechat.documents import registry
+from edgechat.documents.embedding import Embedder
 from edgechat.documents.indexing import Progress
 from edgechat.documents.library import DocumentLibrary, Room
 
@@ -131,3 +132,20 @@ def test_names_that_are_no_names(name: str) -> None:
 )
 def test_names_follow_from_folders(path: str, name: str) -> None:
     assert registry.name_for(Path(path)) == name
+
+
+@pytest.mark.usefixtures("folder")
+async def test_an_embedding_model_that_does_not_fit_leaves_the_words() -> None:
+    def none_fits() -> Embedder | None:
+        raise DoesNotFit("It is too large.")
+
+    notes: list[str] = []
+    library = DocumentLibrary(none_fits)
+    library.on_note = notes.append
+    try:
+        await library.refresh(["handbook"])
+        for _ in range(2):
+            assert await library.find(["handbook"], "zebra or yak?", PASSAGES, embed=8)
+    finally:
+        await library.close()
+    assert notes == ["Documents are searched by words alone. It is too large."]

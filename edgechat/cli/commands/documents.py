@@ -16,7 +16,7 @@ from edgechat.cli.output.layout import table
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import confirm, note, print_json
 from edgechat.documents import registry
-from edgechat.documents.collection import Collection
+from edgechat.documents.collection import Collection, Counts
 from edgechat.documents.embedding import embedder_here
 from edgechat.documents.indexing import Progress, Update
 from edgechat.documents.known import collection_at, free_name, root_of
@@ -42,7 +42,7 @@ def add(paths: Sequence[str], name: str | None) -> None:
         counts = collection.counts()
         if is_new and not counts.files:
             note("there is nothing to read in it yet.")
-        print(flat(f"{name}: {_amount(collection)}."))
+        print(flat(f"{name}: {_amount(counts)}."))
     print(flat(f'To ask about it: edgechat run MODEL --docs {shlex.quote(name)} "QUESTION"'))
     if is_new and not counts.embedded:
         _recommend_embedder()
@@ -53,7 +53,7 @@ def list_documents(*, json: bool) -> None:
     rows = []
     for name in registry.names():
         with closing(registry.open_collection(name)) as collection:
-            rows.append((name, _amount(collection), collection.roots(), collection.counts()))
+            rows.append((name, collection.roots(), collection.counts()))
     if json:
         print_json(
             [
@@ -65,13 +65,13 @@ def list_documents(*, json: bool) -> None:
                     "bytes": counts.n_bytes,
                     "embedded": counts.embedded,
                 }
-                for name, _, roots, counts in rows
+                for name, roots, counts in rows
             ]
         )
     elif not rows:
         print("There are no documents yet. To add some: edgechat docs add FOLDER")
     else:
-        print(table([(flat(name), amount, flat(", ".join(roots))) for name, amount, roots, _ in rows]))
+        print(table([(flat(name), _amount(counts), flat(", ".join(roots))) for name, roots, counts in rows]))
 
 
 def update(names: Sequence[str]) -> None:
@@ -113,7 +113,7 @@ def search(name: str, question: str, limit: int, *, json: bool) -> None:
 def remove(name: str, paths: Sequence[str], *, yes: bool) -> None:
     """Forget a collection, or some of its folders and files, after asking. Raises DocumentError."""
     with closing(registry.open_collection(name)) as collection:
-        known, amount = collection.roots(), _amount(collection)
+        known, amount = collection.roots(), _amount(collection.counts())
         chosen = [str(Path(path).expanduser().absolute()) for path in paths]
         for path in chosen:
             if path not in known:
@@ -188,8 +188,7 @@ def _check_apart(collection: Collection, roots: Sequence[Path]) -> None:
                 )
 
 
-def _amount(collection: Collection) -> str:
-    counts = collection.counts()
+def _amount(counts: Counts) -> str:
     files = f"{counts.files:,} file{'s' * (counts.files != 1)}"
     by_meaning = f", {counts.embedded:,} by meaning" if counts.embedded else ""
     return f"{files}, {counts.passages:,} passages{by_meaning}, {mebibytes(counts.n_bytes)} of text"
