@@ -98,13 +98,15 @@ class Program:
             assert no_help not in run.stderr, run.stderr
         return run.stderr
 
-    def start(self, *words: str | Path, **more: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, *words: str | Path, stdin: int = subprocess.DEVNULL, **more: str
+    ) -> subprocess.Popen[bytes]:
         """Start it with pipes, and leave it running."""
         return subprocess.Popen(
             [self.path, *words],
             env=self.environment(**more),
             cwd=self.home,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +15,8 @@ import pytest
 from edgechat.__main__ import ROLES
 from edgechat.base.process import spawn
 from edgechat.base.process.ask import ask
+from edgechat.base.process.program import Program as Started
+from edgechat.base.process.program import ProgramStart
 from edgechat.base.process.spawn import ROLE_FLAG
 from edgechat.documents.reading.reader import DocumentReader
 from edgechat.native.multimodal.probe import probe
@@ -37,6 +42,7 @@ COMMANDS = {
     ("quality",): ("bench", "guide", "--quality", "--chunks", "0"),
     ("dryrun",): ("plan", "--offline"),
     ("speed",): ("device", "--refresh"),
+    ("quantize",): ("quantize", "F16", "Q4_0", "--imatrix", "auto"),
 }
 SHORT = {"devices", "gpu"}
 """Gone before their parent could be killed; that they answer, test_commands.py sees."""
@@ -50,11 +56,13 @@ TOOLS = {"mcp", "page"}
 """Of tools; the second, which reads pages of the web, answers `ask` as the others do."""
 DOCUMENTS = {"document"}
 """With the libraries that read them."""
+OTHERS = {"lend", "program"}
+"""Of workers, and of engines that edgechat starts."""
 
 
 def test_every_child_is_tried() -> None:
     tried = {role for roles in COMMANDS for role in roles}
-    assert tried | SHORT | SERVERS | HUB | VISION | TOOLS | DOCUMENTS == set(ROLES)
+    assert tried | SHORT | SERVERS | HUB | VISION | TOOLS | DOCUMENTS | OTHERS == set(ROLES)
 
 
 def test_tool_servers_answer_and_end(newcomer: Program) -> None:
@@ -85,6 +93,34 @@ def test_documents_are_read(program: Program, monkeypatch: pytest.MonkeyPatch) -
         )
 
 
+def test_workers_measure_and_lend(newcomer: Program) -> None:
+    worker = newcomer.start("worker", "--memory", "64MiB", stdin=subprocess.PIPE)
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    offer = json.loads(worker.stdout.readline())
+    assert offer["devices"][0]["speed"]["bandwidth"] > 0
+    worker.stdin.close()
+    assert worker.wait(20) == 0
+
+
+def test_engines_are_started(program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(spawn, "command", lambda role: [str(program.path), ROLE_FLAG, role])
+    log = tmp_path / "log"
+
+    async def run() -> int | None:
+        with log.open("ab") as file:
+            one = await Started.start(
+                ProgramStart((sys.executable, "-c", "print(40 + 2)"), {}), file.fileno()
+            )
+        while one.exit_code is None:
+            await asyncio.sleep(0.05)
+        await one.close()
+        return one.exit_code
+
+    assert asyncio.run(asyncio.wait_for(run(), 20)) == 0
+    assert log.read_text() == "42\n"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_libmtmd_takes_projectors(program: Program, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """With the packaged backend of the processor, which is a module."""
@@ -97,7 +133,8 @@ def test_libmtmd_takes_projectors(program: Program, monkeypatch: pytest.MonkeyPa
 @posix
 @pytest.mark.parametrize("roles", COMMANDS, ids="-".join)
 def test_a_killed_parent_leaves_no_child(newcomer: Program, roles: tuple[str, ...]) -> None:
-    words = [str(tiny()) if word == "MODEL" else word for word in COMMANDS[roles]]
+    models = {"MODEL": tiny, "F16": lambda: tiny(weights="F16")}
+    words = [models[word]() if word in models else word for word in COMMANDS[roles]]
     parent = newcomer.start(*words)
     for role in roles:
         newcomer.child(role)

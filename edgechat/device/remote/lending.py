@@ -73,8 +73,8 @@ def serve(offer: Offer, pipes: tuple[BinaryIO, BinaryIO], *, cached: bool = True
 def main() -> None:
     """Serve the offer that the first line is, in a child process: for measurements of this machine."""
     incoming, outgoing = spawn.adopt_pipe()
-    offer = msgspec.json.decode(incoming.readline(MOST_BYTES), type=Offer)
-    serve(offer, (incoming, outgoing), cached=False)
+    if line := incoming.readline(MOST_BYTES):
+        serve(msgspec.json.decode(line, type=Offer), (incoming, outgoing), cached=False)
 
 
 def send(outgoing: BinaryIO, message: Offer | WorkerRefusal | Pong) -> None:
