@@ -94,7 +94,7 @@ def test_documents_are_read(program: Program, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_workers_measure_and_lend(newcomer: Program) -> None:
-    worker = newcomer.start("worker", "--memory", "64MiB", stdin=subprocess.PIPE)
+    worker = newcomer.start("worker", "--memory", "1GiB", stdin=subprocess.PIPE)
     assert worker.stdin is not None
     assert worker.stdout is not None
     offer = json.loads(worker.stdout.readline())

@@ -98,8 +98,8 @@ def _landlock(libc: ctypes.CDLL, version: int, writable: Path, port: int) -> boo
 
 
 def _readable() -> Iterator[Path]:
-    """Yield what libraries and drivers read, and where this program lies."""
-    here: Iterable[str] = (sys.prefix, sys.base_prefix, *sys.path)
+    """Yield what libraries and drivers read, and where this program lies: packaged, in its executable."""
+    here: Iterable[str] = (sys.prefix, sys.base_prefix, sys.executable, *sys.path)
     package = str(Path(__file__).parents[3])
     for name in dict.fromkeys((*_READABLE, *here, package)):
         if name and Path(name) != Path("/"):
