@@ -19,7 +19,7 @@ import msgspec
 
 from edgechat.base.errors import EdgechatError
 from edgechat.documents import registry, retrieval
-from edgechat.documents.collection import Collection, Found
+from edgechat.documents.collection import Collection, Found, Root
 from edgechat.documents.indexing import Progress, Update, update
 from edgechat.documents.source import PassageSource, place_of
 from edgechat.documents.vectors import VectorIndex, packed
@@ -74,6 +74,8 @@ class DocumentLibrary:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="documents")
         self._open: dict[str, Collection] = {}
         self._fresh: dict[str, float] = {}
+        self._away: dict[str, list[Root]] = {}
+        """Of each collection: what `on_note` was told is out of reach."""
 
     async def close(self) -> None:
         """Close all collections, once what is being read is done, and end the embedding model."""
@@ -114,22 +116,28 @@ class DocumentLibrary:
         """
         cancelled = threading.Event()
 
-        def work() -> list[Update]:
-            updates: list[Update] = []
+        def work() -> dict[str, Update]:
+            updates: dict[str, Update] = {}
             for name in names:
                 if cancelled.is_set():
                     break
                 if time.monotonic() - self._fresh.get(name, -fresh_seconds) >= fresh_seconds:
-                    updates.append(update(self._collection(name), on_progress, cancelled.is_set))
+                    updates[name] = update(self._collection(name), on_progress, cancelled.is_set)
                     if not cancelled.is_set():
                         self._fresh[name] = time.monotonic()
             return updates
 
         try:
-            return await self._call(work)
+            updates = await self._call(work)
         except asyncio.CancelledError:
             cancelled.set()
             raise
+        for name, told in updates.items():
+            known, self._away[name] = self._away.get(name, []), told.away
+            for root in told.away:
+                if root not in known:
+                    self.on_note(root.away)
+        return list(updates.values())
 
     async def embedder(self) -> Embedder | None:
         """Return the embedding model, not yet loaded; None if there is none. Raises EdgechatError."""

@@ -96,9 +96,12 @@ class DocumentsScreen(AppDialog[None]):
     @on(OptionList.OptionHighlighted)
     def _show_details(self) -> None:
         name = self.query_one(KeyedList).key
-        roots = next((one.roots for one in self._known if one.name == name), ())
+        shown = next((one for one in self._known if one.name == name), KnownCollection(name=""))
         none = [] if self._known else [Content("There are no documents yet.")]
-        lines = [*none, *(Content(one_line(root, 200)) for root in roots), Content(_ADD).stylize("dim")]
+        away = {root.path: root.away for root in shown.away}
+        roots = [Content(one_line(away.get(root, root), 200)) for root in shown.roots]
+        hint = [Content(shown.hint)] if shown.hint else []
+        lines = [*none, *roots, *hint, Content(_ADD).stylize("dim")]
         self.query_one("#details", Static).update(Content("\n").join(lines))
 
     @on(OptionList.OptionSelected)
