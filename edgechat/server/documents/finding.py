@@ -51,9 +51,10 @@ class RequestDocuments:
         self._allowed = allowed
         self._refresh_seconds = refresh_seconds
         self._library = DocumentLibrary(embedder_here)
-        self._library.on_note = lambda note: _LOG.warning("%s", note)
         self._updates = DocumentLibrary()
         """Has a thread of its own: what is being read holds up no search."""
+        for library in (self._library, self._updates):
+            library.on_note = lambda note: _LOG.warning("%s", note)
         self._refreshing: dict[str, asyncio.Task[None]] = {}
 
     async def close(self) -> None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx2
 import ollama
 import openai
@@ -178,6 +179,29 @@ async def test_anthropics_and_ollamas_clients_get_sources() -> None:
         assert ["sources" in line for line in lines] == [False] * (len(lines) - 1) + [True]
         assert given_to(models).startswith(BEFORE_PASSAGES)
         assert (await ollama.AsyncClient(host=url, headers=bearer).chat("default", messages)).done
+
+
+@pytest.mark.parametrize("more", [{"extra_body": {"docs": "manual"}}, {"tools": [FILE_SEARCH]}])
+async def test_passages_are_counted(more: Any) -> None:
+    models = FakeModels(CITING)
+    async with client_of(models) as client:
+        await respond(client, **more)
+        counted = await client.responses.input_tokens.count(model="default", input=QUESTION, **more)
+    assert counted.input_tokens == len(given_to(models)) > len(QUESTION) + len(GUIDE)
+
+
+async def test_passages_are_counted_for_anthropics_clients() -> None:
+    models = FakeModels(CITING)
+    sent: Any = {"model": "default", "messages": [{"role": "user", "content": QUESTION}]}
+    async with (
+        serving(models, docs=["manual"]) as url,
+        AsyncAnthropic(base_url=url, api_key=KEY, max_retries=0) as client,
+    ):
+        await client.messages.create(**sent, max_tokens=9, extra_body={"docs": "manual"})
+        counted = await client.messages.count_tokens(**sent, extra_body={"docs": "manual"})
+        assert counted.input_tokens == len(given_to(models)) > len(QUESTION) + len(GUIDE)
+        with pytest.raises(anthropic.BadRequestError, match="There are no documents 'private' here"):
+            await client.messages.count_tokens(**sent, extra_body={"docs": "private"})
 
 
 # Who may ask what.
