@@ -375,6 +375,16 @@ class Collection:
             ).fetchall()
         return [(number, f"{heading}\n{text}" if heading else text) for number, heading, text in rows]
 
+    def count_without_vector(self, model: str) -> int:
+        """Return how many passages have no vector of a model."""
+        with self._translated():
+            (count,) = self._db.execute(
+                "SELECT count(*) FROM passages p LEFT JOIN vectors v "
+                "ON v.passage = p.id AND v.model = ? WHERE v.passage IS NULL",
+                (model,),
+            ).fetchone()
+        return int(count)
+
     def put_vectors(self, model: str, vectors: Iterable[tuple[int, bytes]]) -> None:
         """Write the vectors of passages by their ids; for those that are gone meanwhile, nothing."""
         with self.transaction():

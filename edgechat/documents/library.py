@@ -32,8 +32,8 @@ T = TypeVar("T")
 FRESH_SECONDS = 10.0
 """A collection that was brought up to date so recently is not looked at again for a question."""
 _MOST_RANKED = 24
-_BATCH = 64
-"""Passages that are embedded between two writes."""
+_BATCH = 16
+"""Passages that are embedded between two writes: so many are lost where that is stopped."""
 
 Piece = tuple[str, list[Found], bool]
 """The name of a collection, passages of one document, and whether they are all of it."""
@@ -76,6 +76,8 @@ class DocumentLibrary:
         self._fresh: dict[str, float] = {}
         self._away: dict[str, list[Root]] = {}
         """Of each collection: what `on_note` was told is out of reach."""
+        self._searched: set[str] = set()
+        """Collections of which passages were found for a question."""
 
     async def close(self) -> None:
         """Close all collections, once what is being read is done, and end the embedding model."""
@@ -155,14 +157,16 @@ class DocumentLibrary:
     ) -> int:
         """Compute the vectors that passages lack, of at most `most` passages; return of how many.
 
-        0 without an embedding model. Cancelling it keeps what is computed. Raises EdgechatError.
+        0 without an embedding model. Cancelling it keeps what is computed. on_progress: told of passages of
+        one collection after the other. Raises EdgechatError.
         """
         embedder, done = await self.embedder(), 0
         if embedder is None:
             return 0
         for name in names:
             collection = await self._call(partial(self._collection, name))
-            total = (await self._call(collection.counts)).passages
+            total = await self._call(partial(collection.count_without_vector, embedder.name))
+            before = done
             while done < most:
                 work = partial(collection.without_vector, embedder.name, min(_BATCH, most - done))
                 if not (batch := await self._call(work)):
@@ -172,8 +176,12 @@ class DocumentLibrary:
                 rows = [(one, vectors[at * size : (at + 1) * size]) for at, (one, _) in enumerate(batch)]
                 await self._call(partial(collection.put_vectors, embedder.name, rows))
                 done += len(batch)
-                on_progress(Progress(done=done, total=total, name=name))
+                on_progress(Progress(done=done - before, total=total, name=name))
         return done
+
+    async def embed_searched(self, on_progress: Callable[[Progress], None]) -> None:
+        """Do so with all passages of collections that were searched for a question; see `embed`."""
+        await self.embed([name for name in self._searched if name in registry.names()], on_progress)
 
     async def _nearest(self, names: Sequence[str], question: str, embed: int) -> list[list[int]]:
         """Return for each collection the ids of the passages nearest in meaning; nothing without a model.
@@ -229,6 +237,7 @@ class DocumentLibrary:
         whole = await self._call(lambda: self._whole(names, room.whole))
         if whole is not None:
             return _numbered(whole, room.whole, given, first)
+        self._searched |= set(names)
         pieces = await self._passages(names, question, _MOST_RANKED, embed)
         return _numbered(pieces, room.passages, given, first)
 
