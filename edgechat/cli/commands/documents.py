@@ -8,9 +8,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
-from edgechat.base.errors import DocumentError, EdgechatError
+from edgechat.base.errors import DocumentError, EdgechatError, ToolError
+from edgechat.base.process.spawn import frozen
 from edgechat.base.text import flat, mebibytes, one_line, printable
 from edgechat.cli.output.layout import table
 from edgechat.cli.output.status import StatusLine
@@ -129,6 +131,21 @@ def remove(name: str, paths: Sequence[str], *, yes: bool) -> None:
         with closing(registry.open_collection(name)) as collection:
             collection.remove_root(path)
     print(flat(f"Forgot {', '.join(chosen) or name}. The files themselves are still there."))
+
+
+def serve(names: Sequence[str]) -> None:
+    """Offer collections, or all there are, over MCP until stdin ends. Raises DocumentError and ToolError."""
+    for name in names:
+        registry.open_collection(name).close()
+    if find_spec("mcp") is None:
+        hint = None if frozen() else 'To install them: pip install "edgechat[tools]"'
+        raise ToolError("MCP needs packages that are not installed.", hint=hint)
+    from edgechat.server.documents.mcp_server import serve_documents
+
+    if sys.stdin.isatty():
+        own = shlex.join(["edgechat", "docs", "serve", *names])
+        note(f"this waits for the program that starts it, such as: claude mcp add documents -- {own}")
+    asyncio.run(serve_documents(names))
 
 
 async def _found(name: str, question: str, limit: int) -> list[Given]:

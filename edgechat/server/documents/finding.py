@@ -15,7 +15,7 @@ from edgechat.chat.attachments.documents import BYTES_PER_TOKEN, attached_passag
 from edgechat.chat.messages import with_passages
 from edgechat.documents import registry
 from edgechat.documents.embedding import embedder_here
-from edgechat.documents.library import DocumentLibrary, Given
+from edgechat.documents.library import DocumentLibrary, Given, Room
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.server.documents.asked import AskedDocuments
 from edgechat.server.http.refusal import Refusal
@@ -117,6 +117,11 @@ class RequestDocuments:
         """Return the best passages for a query, the best first. Raises Refusal."""
         with _refused():
             return await self._library.best(name, query[:QUESTION_LETTERS], most)
+
+    async def passages(self, names: Sequence[str], query: str, most: int) -> list[Given]:
+        """Return the best passages for a query, in all no more than `most` bytes. Raises Refusal."""
+        with _refused():
+            return await self._library.find(names, query[:QUESTION_LETTERS], Room(passages=most, whole=0))
 
     def _refresh(self, name: str) -> asyncio.Task[None]:
         """Return what brings documents up to date; requests share it."""
