@@ -39,7 +39,8 @@ class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
         """How much is in it, or why it cannot be used."""
         if self.counts is None:
             return self.problem
-        return f"{self.counts.files:,} file{'s' * (self.counts.files != 1)}"
+        away = f" · {'some ' * (len(self.away) < len(self.roots))}not there now" if self.away else ""
+        return f"{self.counts.files:,} file{'s' * (self.counts.files != 1)}{away}"
 
 
 class FolderSurvey(msgspec.Struct, frozen=True, kw_only=True):
