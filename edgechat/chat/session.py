@@ -335,7 +335,7 @@ class ChatSession:
     async def embed_documents(self, on_progress: Callable[[Progress], None]) -> None:
         """Embed what questions have found no time for, while nothing else is computed.
 
-        Cancelling this keeps what is done. Raises EdgechatError.
+        Cancelling this keeps what is done.
         """
         if self._documents is not None:
             await self._documents.embed_searched(on_progress)

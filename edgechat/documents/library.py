@@ -179,9 +179,13 @@ class DocumentLibrary:
                 on_progress(Progress(done=done - before, total=total, name=name))
         return done
 
-    async def embed_searched(self, on_progress: Callable[[Progress], None]) -> None:
-        """Do so with all passages of collections that were searched for a question; see `embed`."""
-        await self.embed([name for name in self._searched if name in registry.names()], on_progress)
+    async def embed_searched(self, on_progress: Callable[[Progress], None] = lambda _progress: None) -> None:
+        """Do so with all passages of collections that were searched for a question, as far as that works."""
+        if names := [name for name in registry.names() if name in self._searched]:
+            try:
+                await self.embed(names, on_progress)
+            except EdgechatError as error:
+                self._do_without_meaning(error)
 
     async def _nearest(self, names: Sequence[str], question: str, embed: int) -> list[list[int]]:
         """Return for each collection the ids of the passages nearest in meaning; nothing without a model.
@@ -192,11 +196,15 @@ class DocumentLibrary:
             if embed:
                 await self.embed(names, most=embed)
             return await self._nearest_of(names, question)
-        except EdgechatError as error:  # it may not fit beside the model that answers
-            self._embedder = asyncio.get_running_loop().create_future()
-            self._embedder.set_result(None)
-            self.on_note(f"Documents are searched by words alone. {error.message}")
+        except EdgechatError as error:
+            self._do_without_meaning(error)
             return []
+
+    def _do_without_meaning(self, error: EdgechatError) -> None:
+        """Search by words from now on: the embedding model may not fit beside the one that answers."""
+        self._embedder = asyncio.get_running_loop().create_future()
+        self._embedder.set_result(None)
+        self.on_note(f"Documents are searched by words alone. {error.message}")
 
     async def _nearest_of(self, names: Sequence[str], question: str) -> list[list[int]]:
         embedder = await self.embedder()

@@ -551,8 +551,7 @@ class ChatController:
             opened.show_activity(activity, progress.done / progress.total)
 
         try:
-            with suppress(EdgechatError):  # words find them, too; a question says what is wrong
-                await self.session.embed_documents(show)
+            await self.session.embed_documents(show)
         finally:
             if activity and opened.activity[0] == activity:
                 opened.show_activity("")

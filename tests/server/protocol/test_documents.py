@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
+from edgechat.base import paths
 from edgechat.base.errors import DocumentError
 from edgechat.chat.messages import BEFORE_PASSAGES
 from edgechat.documents import registry
@@ -24,7 +26,9 @@ from edgechat.documents.library import DocumentLibrary
 from edgechat.server.documents import finding
 from edgechat.server.documents.finding import RequestDocuments
 from edgechat.server.media.request_media import PLACE
-from tests import scripted
+from tests import homes, scripted
+from tests.fakes import FakeEmbedder
+from tests.kit import tiny
 from tests.server.fakes import KEY, FakeModels, called, serving
 from tests.server.program import served
 
@@ -344,6 +348,63 @@ async def test_documents_that_cannot_be_read_are_an_error_without_paths(
     assert error.value.status_code == 503
     assert str(registry.folder()) not in error.value.message
     assert "cannot be read" in caplog.text
+
+
+async def test_passages_are_embedded_while_models_have_nothing_to_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(90):
+        (folder / f"{number}.md").write_text(f"The part {number} is heavy. {'So. ' * 200}")
+    embedder = FakeEmbedder(40)
+    monkeypatch.setattr(finding, "embedder_here", lambda: embedder)
+    documents = RequestDocuments(["manual"])
+
+    def embedded() -> int:
+        with closing(registry.open_collection("manual")) as collection:
+            return collection.counts().embedded
+
+    try:
+        await documents.prepare(finding.AskedDocuments(("manual",)))
+        documents.models_busy(False)
+        await asyncio.sleep(0.1)
+        assert not embedder.answering  # nothing was searched
+        documents.models_busy(True)
+        assert await documents.passages(["manual"], "heavy", 4000)
+        assert not embedder.answering
+        documents.models_busy(False)
+        async with asyncio.timeout(20):
+            while len(embedder.answering) < 3:
+                await asyncio.sleep(0.01)
+        documents.models_busy(True)
+        embedder.most = 200
+        await asyncio.sleep(0.1)
+        assert (embedder.cancelled, embedded()) == (1, 32)
+        documents.models_busy(False)
+        async with asyncio.timeout(20):
+            while embedded() < 91:
+                await asyncio.sleep(0.01)
+    finally:
+        await documents.close()
+    assert len(embedder.texts) == 91  # none twice
+
+
+@pytest.mark.slow
+def test_the_program_loads_the_embedding_model_after_an_answer(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "home"))
+    homes.place(tiny("bert"), paths.data_dir() / "models" / "nomic-embed-text-v1.5.Q8_0.gguf")
+    for number in range(40):
+        (folder / f"{number}.md").write_text(f"The part {number} is heavy. {'So. ' * 200}")
+    script = scripted.write(tmp_path / "default.gguf", reply="Hi.")
+    with served(script, "--docs", "manual", home=tmp_path / "home") as server:
+        body = {"messages": [{"role": "user", "content": "How heavy is the part 7?"}], "docs": "manual"}
+        status, answer = server.ask("/v1/chat/completions", body)
+        assert (status, answer["sources"][0]["path"]) == (200, "manual/7.md")
+        end = time.monotonic() + 30
+        while len(server.workers()) < 2:  # the second one follows no script, and embeds nothing
+            assert time.monotonic() < end
+            time.sleep(0.05)
 
 
 # The tool of responses.

@@ -3,55 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
 from edgechat.chat.parameters import set_documents
 from edgechat.documents import registry
 from edgechat.documents.indexing import update
 from edgechat.tui.chat.controller import ChatController
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEmbedder, FakeEngine
 from tests.tui.chat.test_controller import say, started, until
 
-if TYPE_CHECKING:
-    from edgechat.documents.vectors import Vectors
-
 PARTS = 90
-
-
-class FakeEmbedder:
-    """Embeds so many texts, then waits."""
-
-    name = "fake"
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.texts: list[str] = []
-        self.answering: list[bool] = []
-        self.is_answering: Callable[[], bool] = bool
-        self.cancelled = 0
-
-    async def passages(self, texts: Sequence[str]) -> Vectors:
-        self.answering.append(self.is_answering())
-        if len(self.texts) + len(texts) > self.most:
-            try:
-                await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                self.cancelled += 1
-                raise
-        self.texts += texts
-        return np.full((len(texts), 4), 0.5, np.float32)
-
-    async def query(self, text: str) -> Vectors:
-        return np.full(4, 0.5, np.float32)
-
-    async def close(self) -> None:
-        pass
 
 
 @pytest.fixture
