@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from edgechat.base.errors import EdgechatError, EngineClosed, EngineCrashed, EngineGone
 from edgechat.engine.kv.snapshot import Snapshot
@@ -33,6 +34,9 @@ from edgechat.engine.types import (
 )
 from edgechat.engine.worker.kinds import cannot_embed
 from edgechat.planner.plan import LoadPlan
+
+if TYPE_CHECKING:
+    from edgechat.documents.vectors import Vectors
 
 Step = str | float | EdgechatError | Prefill | Delta | Dropped | ToolCall
 """A word to say, seconds to wait, an error to raise, an event as it is, or a call of a tool."""
@@ -254,6 +258,36 @@ class FakeEngine:
         self.n_closed += 1
         self.state = EngineState.STOPPED
         self._closing.set()
+
+
+class FakeEmbedder:
+    """Embeds so many texts, then waits."""
+
+    name = "fake"
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.texts: list[str] = []
+        self.answering: list[bool] = []
+        self.is_answering: Callable[[], bool] = bool
+        self.cancelled = 0
+
+    async def passages(self, texts: Sequence[str]) -> Vectors:
+        self.answering.append(self.is_answering())
+        if len(self.texts) + len(texts) > self.most:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+        self.texts += texts
+        return np.full((len(texts), 4), 0.5, np.float32)
+
+    async def query(self, text: str) -> Vectors:
+        return np.full(4, 0.5, np.float32)
+
+    async def close(self) -> None:
+        pass
 
 
 def words(text: str, seconds: float) -> list[Any]:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _TITLE_TOKENS = 32
 _MOST_EMBEDDED = 32
-"""Changed passages that are embedded before a question; `edgechat docs update` does so with all."""
+"""Changed passages that are embedded before a question; see `ChatSession.embed_documents` for the rest."""
 SAVE_SECONDS = 2.0
 """How long closing waits until KV states are saved; they can be computed again."""
 
@@ -331,6 +331,14 @@ class ChatSession:
         given, numbered = sources_in(sent), sources_in(turns)
         found = await self.documents.find(names, question, room, given, numbered, embed=_MOST_EMBEDDED)
         return [attached_passage(one) for one in found]
+
+    async def embed_documents(self, on_progress: Callable[[Progress], None]) -> None:
+        """Embed what questions have found no time for, while nothing else is computed.
+
+        Cancelling this keeps what is done.
+        """
+        if self._documents is not None:
+            await self._documents.embed_searched(on_progress)
 
     async def answer(
         self,

@@ -19,7 +19,7 @@ from edgechat.base.errors import DocumentError
 from edgechat.base.text import flat, one_line
 from edgechat.documents.passages import Passage
 
-_VERSION = 1
+_VERSION = 2
 _BUSY_SECONDS = 10.0
 UNSPACED = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 """Characters of Chinese and Japanese, which have no spaces between words, for a regular expression."""
@@ -27,7 +27,7 @@ _UNSPACED = re.compile(f"[{UNSPACED}]")
 # The index has no text of its own (content = 'searched'), so the triggers tell it what leaves. Porter's rules
 # take English endings off, and do other languages little harm, as questions go through them, too.
 _SCHEMA = """
-CREATE TABLE roots (path TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE roots (path TEXT PRIMARY KEY, device TEXT NOT NULL DEFAULT '') WITHOUT ROWID;
 CREATE TABLE files (
     id        INTEGER PRIMARY KEY,
     root      TEXT NOT NULL REFERENCES roots (path) ON DELETE CASCADE,
@@ -69,6 +69,26 @@ CREATE TRIGGER passage_removed AFTER DELETE ON passages BEGIN
         VALUES ('delete', OLD.id, spaced(OLD.heading), spaced(OLD.text));
 END;
 """
+_FROM_1 = "ALTER TABLE roots ADD COLUMN device TEXT NOT NULL DEFAULT '';"
+
+
+class Root(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder, or a file, that the user has added."""
+
+    path: str
+    device: str
+    """On which it was when it was last read (st_dev); '' before that."""
+    files: int
+    """With text, as it was last read."""
+    is_file: bool
+
+    @property
+    def away(self) -> str:
+        """What to tell users while it is out of reach."""
+        if not self.files:
+            return f"{flat(self.path)} is not there now."
+        files = f"{self.files:,} files are" if self.files > 1 else "1 file is"
+        return f"{flat(self.path)} is not there now; its {files} answered from what was indexed."
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,13 +177,13 @@ class Collection:
 
     def _create(self) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if version == 0:
+        if version < _VERSION:
             with self.transaction():
-                if self._db.execute("PRAGMA user_version").fetchone() == (0,):
-                    for statement in _statements(_SCHEMA):
-                        self._db.execute(statement)
-                    self._db.execute(f"PRAGMA user_version = {_VERSION}")
-        elif version != _VERSION:
+                (version,) = self._db.execute("PRAGMA user_version").fetchone()  # another program may have
+                for statement in _statements({0: _SCHEMA, 1: _FROM_1}.get(version, "")):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {_VERSION}")
+        elif version > _VERSION:
             raise DocumentError(
                 f"The documents {self.name} were indexed by a newer edgechat.", hint="Update edgechat."
             )
@@ -205,15 +225,27 @@ class Collection:
 
     # Files.
 
-    def roots(self) -> list[str]:
+    def roots(self) -> list[Root]:
         """Return what the user has added, folders and files, sorted."""
         with self._translated():
-            return [path for (path,) in self._db.execute("SELECT path FROM roots ORDER BY path")]
+            rows = self._db.execute(
+                "SELECT r.path, r.device, count(f.id) FILTER (WHERE f.n_bytes > 0), max(f.path = '') "
+                "FROM roots r LEFT JOIN files f ON f.root = r.path GROUP BY r.path ORDER BY r.path"
+            ).fetchall()
+        return [
+            Root(path=path, device=device, files=files, is_file=bool(is_file))
+            for path, device, files, is_file in rows
+        ]
 
     def add_root(self, path: str) -> None:
         """Add a folder or a file, by its absolute path; nothing is read yet."""
         with self.transaction():
-            self._db.execute("INSERT OR IGNORE INTO roots VALUES (?)", (path,))
+            self._db.execute("INSERT OR IGNORE INTO roots (path) VALUES (?)", (path,))
+
+    def put_device(self, path: str, device: str) -> None:
+        """Note on which device a folder or file is that the user has added."""
+        with self.transaction():
+            self._db.execute("UPDATE roots SET device = ? WHERE path = ?", (device, path))
 
     def remove_root(self, path: str) -> None:
         """Remove a folder or a file, with its passages."""
@@ -342,6 +374,16 @@ class Collection:
                 (model, limit),
             ).fetchall()
         return [(number, f"{heading}\n{text}" if heading else text) for number, heading, text in rows]
+
+    def count_without_vector(self, model: str) -> int:
+        """Return how many passages have no vector of a model."""
+        with self._translated():
+            (count,) = self._db.execute(
+                "SELECT count(*) FROM passages p LEFT JOIN vectors v "
+                "ON v.passage = p.id AND v.model = ? WHERE v.passage IS NULL",
+                (model,),
+            ).fetchone()
+        return int(count)
 
     def put_vectors(self, model: str, vectors: Iterable[tuple[int, bytes]]) -> None:
         """Write the vectors of passages by their ids; for those that are gone meanwhile, nothing."""

@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from edgechat.base.errors import DocumentError
 from edgechat.base.folders import walk
 from edgechat.base.process.file_decoder import MAX_FILE_BYTES
 from edgechat.base.text import is_text
-from edgechat.documents.collection import Collection, File
+from edgechat.documents.collection import Collection, File, Root
 from edgechat.documents.passages import passages_of
 from edgechat.documents.reading.kinds import is_secret, kind_of
 from edgechat.documents.reading.reader import DocumentReader
@@ -45,6 +46,8 @@ class Update(msgspec.Struct, kw_only=True):
     unchanged: int = 0
     left_out: list[File] = msgspec.field(default_factory=list)
     """Documents that are not in the collection, or not whole; their `note` says why."""
+    away: list[Root] = msgspec.field(default_factory=list)
+    """Folders and files that are out of reach, and stay in the collection as they were."""
     is_complete: bool = True
     """Whether all was looked at; False for folders with too many files."""
     seconds: float = 0.0
@@ -69,13 +72,20 @@ def update(
     found: list[File] = []
     hidden: list[Path] = []
     for root in collection.roots():
-        files, unreadable, is_complete = files_below(Path(root))
+        files, unreadable, is_complete = files_below(Path(root.path))
+        if is_away(root):  # asked after the walk, during which a drive may have been unplugged
+            told.away.append(root)
+            continue
+        with suppress(OSError):  # a file that was deleted
+            if (device := _device_of(Path(root.path))) != root.device:
+                collection.put_device(root.path, device)
         found += files
         hidden += unreadable
         told.is_complete &= is_complete
-    here = {(file.root, file.path) for file in found}
+    here, away = {(file.root, file.path) for file in found}, {root.path for root in told.away}
     # What a walk did not reach is not gone.
     gone = [file for key, file in known.items() if key not in here] if told.is_complete else []
+    gone = [file for file in gone if file.root not in away]
     gone = [file for file in gone if not any(folder in file.location.parents for folder in hidden)]
     collection.remove(gone)
     told.removed = sum(file.n_bytes > 0 for file in gone)
@@ -100,6 +110,33 @@ def update(
     on_progress(Progress(done=len(found), total=len(found), name=""))
     told.seconds = time.monotonic() - began
     return told
+
+
+def is_away(root: Root) -> bool:
+    """Return whether a folder or file is out of reach, as those of an unplugged drive are.
+
+    A file is not, but deleted, if its folder is still there. An empty folder is if it is on another device
+    than before: it is what a drive was mounted on.
+    """
+    path = Path(root.path)
+    try:
+        if root.is_file:
+            if path.exists():
+                return False
+            path = path.parent
+        else:
+            with os.scandir(path) as entries:
+                if any(entries):
+                    return False
+        return root.device not in ("", _device_of(path))
+    except NotADirectoryError:  # a file is in the place of the folder
+        return False
+    except OSError:
+        return True
+
+
+def _device_of(path: Path) -> str:
+    return str(os.stat(path).st_dev)
 
 
 def _is_same(before: File, file: File) -> bool:

@@ -12,8 +12,8 @@ import msgspec
 from edgechat.base.errors import DocumentError
 from edgechat.base.text import one_line
 from edgechat.documents import registry
-from edgechat.documents.collection import Counts
-from edgechat.documents.indexing import files_below
+from edgechat.documents.collection import Counts, Root
+from edgechat.documents.indexing import files_below, is_away
 
 MOST_FILES, MOST_BYTES = 2000, 100 * 10**6
 """Of a folder that becomes a collection by being named in a question."""
@@ -25,17 +25,22 @@ class KnownCollection(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     roots: tuple[str, ...] = ()
+    away: tuple[Root, ...] = ()
+    """Of the roots: those that are out of reach now."""
     counts: Counts | None = None
     """None if it cannot be used."""
     problem: str = ""
     """Why it cannot."""
+    hint: str = ""
+    """What to do about it."""
 
     @property
     def about(self) -> str:
         """How much is in it, or why it cannot be used."""
         if self.counts is None:
             return self.problem
-        return f"{self.counts.files:,} file{'s' * (self.counts.files != 1)}"
+        away = f" · {'some ' * (len(self.away) < len(self.roots))}not there now" if self.away else ""
+        return f"{self.counts.files:,} file{'s' * (self.counts.files != 1)}{away}"
 
 
 class FolderSurvey(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,10 +64,11 @@ def known_collections() -> list[KnownCollection]:
     for name in registry.names():
         try:
             with closing(registry.open_collection(name)) as collection:
-                roots, counts = tuple(collection.roots()), collection.counts()
-            known.append(KnownCollection(name=name, roots=roots, counts=counts))
+                roots, counts = collection.roots(), collection.counts()
+            paths, away = tuple(root.path for root in roots), tuple(filter(is_away, roots))
+            known.append(KnownCollection(name=name, roots=paths, away=away, counts=counts))
         except DocumentError as error:
-            known.append(KnownCollection(name=name, problem=error.message))
+            known.append(KnownCollection(name=name, problem=error.message, hint=error.hint or ""))
     return known
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from edgechat.base.errors import EdgechatError
 from edgechat.documents import registry, retrieval
-from edgechat.documents.collection import Collection, Found
+from edgechat.documents.collection import Collection, Found, Root
 from edgechat.documents.indexing import Progress, Update, update
 from edgechat.documents.source import PassageSource, place_of
 from edgechat.documents.vectors import VectorIndex, packed
@@ -32,8 +32,8 @@ T = TypeVar("T")
 FRESH_SECONDS = 10.0
 """A collection that was brought up to date so recently is not looked at again for a question."""
 _MOST_RANKED = 24
-_BATCH = 64
-"""Passages that are embedded between two writes."""
+_BATCH = 16
+"""Passages that are embedded between two writes: so many are lost where that is stopped."""
 
 Piece = tuple[str, list[Found], bool]
 """The name of a collection, passages of one document, and whether they are all of it."""
@@ -74,6 +74,10 @@ class DocumentLibrary:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="documents")
         self._open: dict[str, Collection] = {}
         self._fresh: dict[str, float] = {}
+        self._away: dict[str, list[Root]] = {}
+        """Of each collection: what `on_note` was told is out of reach."""
+        self._searched: set[str] = set()
+        """Collections of which passages were found for a question."""
 
     async def close(self) -> None:
         """Close all collections, once what is being read is done, and end the embedding model."""
@@ -114,22 +118,28 @@ class DocumentLibrary:
         """
         cancelled = threading.Event()
 
-        def work() -> list[Update]:
-            updates: list[Update] = []
+        def work() -> dict[str, Update]:
+            updates: dict[str, Update] = {}
             for name in names:
                 if cancelled.is_set():
                     break
                 if time.monotonic() - self._fresh.get(name, -fresh_seconds) >= fresh_seconds:
-                    updates.append(update(self._collection(name), on_progress, cancelled.is_set))
+                    updates[name] = update(self._collection(name), on_progress, cancelled.is_set)
                     if not cancelled.is_set():
                         self._fresh[name] = time.monotonic()
             return updates
 
         try:
-            return await self._call(work)
+            updates = await self._call(work)
         except asyncio.CancelledError:
             cancelled.set()
             raise
+        for name, told in updates.items():
+            known, self._away[name] = self._away.get(name, []), told.away
+            for root in told.away:
+                if root not in known:
+                    self.on_note(root.away)
+        return list(updates.values())
 
     async def embedder(self) -> Embedder | None:
         """Return the embedding model, not yet loaded; None if there is none. Raises EdgechatError."""
@@ -147,14 +157,16 @@ class DocumentLibrary:
     ) -> int:
         """Compute the vectors that passages lack, of at most `most` passages; return of how many.
 
-        0 without an embedding model. Cancelling it keeps what is computed. Raises EdgechatError.
+        0 without an embedding model. Cancelling it keeps what is computed. on_progress: told of passages of
+        one collection after the other. Raises EdgechatError.
         """
         embedder, done = await self.embedder(), 0
         if embedder is None:
             return 0
         for name in names:
             collection = await self._call(partial(self._collection, name))
-            total = (await self._call(collection.counts)).passages
+            total = await self._call(partial(collection.count_without_vector, embedder.name))
+            before = done
             while done < most:
                 work = partial(collection.without_vector, embedder.name, min(_BATCH, most - done))
                 if not (batch := await self._call(work)):
@@ -164,8 +176,16 @@ class DocumentLibrary:
                 rows = [(one, vectors[at * size : (at + 1) * size]) for at, (one, _) in enumerate(batch)]
                 await self._call(partial(collection.put_vectors, embedder.name, rows))
                 done += len(batch)
-                on_progress(Progress(done=done, total=total, name=name))
+                on_progress(Progress(done=done - before, total=total, name=name))
         return done
+
+    async def embed_searched(self, on_progress: Callable[[Progress], None] = lambda _progress: None) -> None:
+        """Do so with all passages of collections that were searched for a question, as far as that works."""
+        if names := [name for name in registry.names() if name in self._searched]:
+            try:
+                await self.embed(names, on_progress)
+            except EdgechatError as error:
+                self._do_without_meaning(error)
 
     async def _nearest(self, names: Sequence[str], question: str, embed: int) -> list[list[int]]:
         """Return for each collection the ids of the passages nearest in meaning; nothing without a model.
@@ -176,11 +196,15 @@ class DocumentLibrary:
             if embed:
                 await self.embed(names, most=embed)
             return await self._nearest_of(names, question)
-        except EdgechatError as error:  # it may not fit beside the model that answers
-            self._embedder = asyncio.get_running_loop().create_future()
-            self._embedder.set_result(None)
-            self.on_note(f"Documents are searched by words alone. {error.message}")
+        except EdgechatError as error:
+            self._do_without_meaning(error)
             return []
+
+    def _do_without_meaning(self, error: EdgechatError) -> None:
+        """Search by words from now on: the embedding model may not fit beside the one that answers."""
+        self._embedder = asyncio.get_running_loop().create_future()
+        self._embedder.set_result(None)
+        self.on_note(f"Documents are searched by words alone. {error.message}")
 
     async def _nearest_of(self, names: Sequence[str], question: str) -> list[list[int]]:
         embedder = await self.embedder()
@@ -221,6 +245,7 @@ class DocumentLibrary:
         whole = await self._call(lambda: self._whole(names, room.whole))
         if whole is not None:
             return _numbered(whole, room.whole, given, first)
+        self._searched |= set(names)
         pieces = await self._passages(names, question, _MOST_RANKED, embed)
         return _numbered(pieces, room.passages, given, first)
 

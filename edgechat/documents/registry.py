@@ -57,7 +57,8 @@ def open_collection(name: str) -> Collection:
 
 def remove(name: str) -> None:
     """Delete a collection; the documents themselves stay. Raises DocumentError."""
-    open_collection(name).close()
+    if name not in names():
+        open_collection(name)  # which says what there is; a damaged one cannot be opened
     for ending in ("-wal", "-shm", ""):
         try:
             (folder() / f"{name}{_ENDING}{ending}").unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.documents import registry
 from tests.cli.running import Run, edgechat
 from tests.kit import tiny
 
@@ -60,6 +61,7 @@ def test_json(folder: Path) -> None:
     assert entry == {
         "name": "books",
         "paths": [str(folder)],
+        "away": [],
         "files": 2,
         "passages": 2,
         "bytes": 52,
@@ -141,6 +143,38 @@ def test_a_folder_without_documents(tmp_path: Path) -> None:
     assert added.stdout.startswith("empty: 0 files")
 
 
+def test_a_folder_that_is_away_is_told_of_and_kept(folder: Path) -> None:
+    docs("add", folder)
+    folder.rename(folder.with_name("elsewhere"))
+    away = f"note: {folder} is not there now; its 2 files are answered from what was indexed.\n"
+    assert docs("list").stderr == away
+    assert json.loads(docs("list", "--json").stdout)[0]["away"] == [str(folder)]
+    updated = docs("update")
+    assert (updated.stdout, updated.stderr) == ("handbook: nothing has changed.\n", away)
+    found = docs("search", "handbook", "oil")
+    assert (found.stdout.startswith("handbook/guide.md"), found.stderr) == (True, away)
+    assert docs("rm", "handbook", folder, "--yes").returncode == 0
+    assert docs("list").stdout.startswith("handbook  0 files")
+
+
+def test_a_damaged_collection_hides_no_other(folder: Path) -> None:
+    docs("add", folder, "--name", "a")
+    docs("add", folder, "--name", "c")
+    (registry.folder() / "b.db").write_text("no database at all, " * 99)
+    listed = docs("list")
+    assert listed.returncode == 0
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == ["a", "c"]
+    assert listed.stderr.startswith("note: The documents b cannot be read: ")
+    assert "edgechat docs rm b" in listed.stderr
+    assert [one["name"] for one in json.loads(docs("list", "--json").stdout) if "problem" in one] == ["b"]
+    updated = docs("update")
+    assert updated.stdout == "a: nothing has changed.\nc: nothing has changed.\n"
+    assert "edgechat docs rm b" in updated.stderr
+    assert docs("rm", "b", folder, "--yes").returncode == 1
+    assert docs("rm", "b", "--yes").stdout.endswith("Forgot b. The files themselves are still there.\n")
+    assert docs("list").stderr == ""
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("measured")
 def test_a_question_about_documents(folder: Path) -> None:
@@ -151,6 +185,10 @@ def test_a_question_about_documents(folder: Path) -> None:
     assert "it cites none of what it was given: [1] handbook/guide.md; [2] handbook/notes.txt" in asked.stderr
     answer = json.loads(edgechat("run", tiny(), "And the ships?", *options, "--json").stdout)
     assert answer["sources"] == []
+    folder.rename(folder.with_name("elsewhere"))
+    away = edgechat("run", tiny(), "What does the lamp burn?", *options)
+    assert f"note: {folder} is not there now; its 2 files are answered from what was indexed." in away.stderr
+    assert "[1] handbook/guide.md; [2] handbook/notes.txt" in away.stderr
     unknown = edgechat("run", tiny(), "What?", "--docs", "nosuch")
     assert unknown.returncode == 1
     assert "There are no documents 'nosuch'." in unknown.stderr

@@ -114,6 +114,24 @@ def test_of_a_newer_edgechat(tmp_path: Path) -> None:
     assert failed.value.hint == "Update edgechat."
 
 
+def test_of_an_older_edgechat(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    old = Collection(path, "old")
+    corpus.put(old, "a.md", "words")
+    old.close()
+    with sqlite3.connect(path) as db:
+        db.execute("ALTER TABLE roots DROP COLUMN device")
+        db.execute("PRAGMA user_version = 1")
+    db.close()
+    opened = Collection(path, "old")
+    assert [(root.path, root.device, root.files) for root in opened.roots()] == [(corpus.ROOT, "", 1)]
+    opened.put_device(corpus.ROOT, "7")
+    opened.close()
+    again = Collection(path, "old")
+    assert [root.device for root in again.roots()] == ["7"]
+    again.close()
+
+
 @pytest.mark.parametrize("damage", ["text", "middle", "folder"])
 def test_damaged_files_say_what_to_do(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "c.db"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,10 @@ import pytest
 from edgechat import settings
 from edgechat.base import paths
 from edgechat.base.errors import EngineClosed, ModelFileError, ModelNotFound
+from edgechat.documents import registry
 from edgechat.documents.embedding import Embedder, embedder_here
+from edgechat.documents.indexing import Progress
+from edgechat.documents.library import DocumentLibrary, Room
 from edgechat.documents.vectors import packed, unpacked
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.models.catalogue import EmbeddingPrefixes
@@ -160,3 +164,35 @@ def test_a_chat_model_is_refused() -> None:
     settings.change(("embedding_model",), str(at_home("dense", "chat.gguf")))
     with pytest.raises(ModelFileError, match="no embeddings"):
         embedder_here()
+
+
+async def test_passages_that_were_embedded_before_it_was_stopped_stay_so(tmp_path: Path) -> None:
+    at_home("bert", "nomic-embed-text-v1.5.Q8_0.gguf")
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for number in range(60):
+        (folder / f"{number}.md").write_text(f"The part {number} is heavy. {'So. ' * 100}")
+    with closing(registry.create("parts")) as collection:
+        collection.add_root(str(folder))
+    seen: list[Progress] = []
+
+    def stop(progress: Progress) -> None:
+        seen.append(progress)
+        if len(seen) == 2:
+            embedding.cancel()
+
+    library = DocumentLibrary(embedder_here)
+    try:
+        await library.refresh(["parts"])
+        await library.embed_searched(stop)  # nothing was searched
+        await library.find(["parts"], "heavy", Room(passages=3000, whole=0))
+        embedding = asyncio.create_task(library.embed_searched(stop))
+        with pytest.raises(asyncio.CancelledError):
+            await embedding
+        assert [(one.done, one.total) for one in seen] == [(16, 60), (32, 60)]
+        await library.embed_searched(seen.append)
+        assert (seen[-1].done, seen[-1].total) == (28, 28)
+    finally:
+        await library.close()
+    with closing(registry.open_collection("parts")) as collection:
+        assert collection.counts().embedded == 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,6 +86,69 @@ def test_one_file_is_a_root(collection: Collection, folder: Path) -> None:
     (file,) = collection.files()
     assert (file.path, file.name, file.location) == ("", "a.md", folder / "a.md")
     (folder / "a.md").unlink()
+    assert update(collection).removed == 1
+
+
+def test_a_folder_that_is_not_there_keeps_its_files(collection: Collection, folder: Path) -> None:
+    other = folder.with_name("other.txt")
+    other.write_text("other words", encoding="utf-8")
+    collection.add_root(str(other))
+    update(collection)
+    folder.rename(folder.with_name("unplugged"))
+    other.write_text("changed words", encoding="utf-8")
+    told = update(collection)
+    assert (told.read, told.removed, told.is_complete) == (1, 0, True)
+    (root,) = told.away
+    assert root.away == f"{folder} is not there now; its 2 files are answered from what was indexed."
+    assert contents(collection) == {
+        "": "changed words",
+        "a.md": "# Title\nalpha words",
+        "sub/b.txt": "beta words",
+    }
+
+    folder.with_name("unplugged").rename(folder)
+    (folder / "a.md").unlink()
+    told = update(collection)
+    assert (told.removed, told.away) == (1, [])
+
+
+def test_a_folder_that_cannot_be_listed_keeps_its_files(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update(collection)
+
+    def refuse(path: Path) -> None:
+        raise OSError(112, "Host is down")
+
+    monkeypatch.setattr("os.scandir", refuse)
+    assert [root.files for root in update(collection).away] == [2]
+    assert len(contents(collection)) == 2
+
+
+def test_an_empty_folder_is_empty_unless_it_is_on_another_device(
+    collection: Collection, folder: Path
+) -> None:
+    update(collection)
+    (files,) = collection.roots()
+    assert files.device == str(os.stat(folder).st_dev)
+    shutil.rmtree(folder)
+    folder.mkdir()  # as the folder on which a drive was mounted
+    collection.put_device(str(folder), "another")
+    told = update(collection)
+    assert (told.removed, len(told.away), len(contents(collection))) == (0, 1, 2)
+    collection.put_device(str(folder), files.device)
+    told = update(collection)
+    assert (told.removed, told.away, contents(collection)) == (2, [], {})
+
+
+def test_a_file_of_a_folder_that_is_not_there(collection: Collection, folder: Path) -> None:
+    collection.remove_root(str(folder))
+    collection.add_root(str(folder / "a.md"))
+    update(collection)
+    folder.rename(folder.with_name("unplugged"))
+    told = update(collection)
+    assert (told.removed, [root.files for root in told.away]) == (0, [1])
+    folder.mkdir()
     assert update(collection).removed == 1
 
 

@@ -92,6 +92,19 @@ async def test_changes_are_seen_and_told(library: DocumentLibrary, folder: Path)
     assert after.text == "A gnu."
 
 
+async def test_what_is_away_is_told_once(library: DocumentLibrary, folder: Path) -> None:
+    notes: list[str] = []
+    library.on_note = notes.append
+    for _ in range(2):
+        folder.rename(folder.with_name("unplugged"))
+        await library.refresh(["handbook"], fresh_seconds=0)
+        await library.refresh(["handbook"], fresh_seconds=0)
+        folder.with_name("unplugged").rename(folder)
+        await library.refresh(["handbook"], fresh_seconds=0)
+    assert notes == [f"{folder} is not there now; its 2 files are answered from what was indexed."] * 2
+    assert await library.find(["handbook"], "zebra", PASSAGES)
+
+
 async def test_cancelling_a_refresh_stops_it(folder: Path) -> None:
     library = DocumentLibrary()
     began = asyncio.Event()

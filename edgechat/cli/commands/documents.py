@@ -8,9 +8,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
-from edgechat.base.errors import DocumentError, EdgechatError
+from edgechat.base.errors import DocumentError, EdgechatError, ToolError
+from edgechat.base.process.spawn import frozen
 from edgechat.base.text import flat, mebibytes, one_line, printable
 from edgechat.cli.output.layout import table
 from edgechat.cli.output.status import StatusLine
@@ -19,7 +21,7 @@ from edgechat.documents import registry
 from edgechat.documents.collection import Collection, Counts
 from edgechat.documents.embedding import embedder_here
 from edgechat.documents.indexing import Progress, Update
-from edgechat.documents.known import collection_at, free_name, root_of
+from edgechat.documents.known import KnownCollection, collection_at, free_name, known_collections, root_of
 from edgechat.documents.library import DocumentLibrary, Given
 
 _MOST_TOLD = 10
@@ -49,36 +51,34 @@ def add(paths: Sequence[str], name: str | None) -> None:
 
 
 def list_documents(*, json: bool) -> None:
-    """Print all collections. Raises DocumentError."""
-    rows = []
-    for name in registry.names():
-        with closing(registry.open_collection(name)) as collection:
-            rows.append((name, collection.roots(), collection.counts()))
+    """Print all collections, also those that cannot be used."""
+    known = known_collections()
     if json:
-        print_json(
-            [
-                {
-                    "name": name,
-                    "paths": roots,
-                    "files": counts.files,
-                    "passages": counts.passages,
-                    "bytes": counts.n_bytes,
-                    "embedded": counts.embedded,
-                }
-                for name, roots, counts in rows
-            ]
-        )
-    elif not rows:
+        print_json([_as_json(one) for one in known])
+        return
+    usable = [(one, one.counts) for one in known if one.counts is not None]
+    if usable:
+        print(table([(flat(one.name), _amount(n), flat(", ".join(one.roots))) for one, n in usable]))
+    elif not known:
         print("There are no documents yet. To add some: edgechat docs add FOLDER")
-    else:
-        print(table([(flat(name), _amount(counts), flat(", ".join(roots))) for name, roots, counts in rows]))
+    for one in known:
+        for root in one.away:
+            note(root.away)
+        if one.problem:
+            note(f"{one.problem} {one.hint}")
 
 
 def update(names: Sequence[str]) -> None:
     """Read what has changed. Raises DocumentError."""
-    names = names or registry.names()
     if not names:
-        print("There are no documents yet. To add some: edgechat docs add FOLDER")
+        known = known_collections()
+        if not known:
+            print("There are no documents yet. To add some: edgechat docs add FOLDER")
+        for one in known:
+            if one.problem:
+                note(f"{one.problem} {one.hint}")
+        names = [one.name for one in known if not one.problem]
+    if not names:
         return
     for name, told in zip(names, _update(names), strict=True):
         changes = [f"{told.read:,} read"] if told.read else []
@@ -112,21 +112,40 @@ def search(name: str, question: str, limit: int, *, json: bool) -> None:
 
 def remove(name: str, paths: Sequence[str], *, yes: bool) -> None:
     """Forget a collection, or some of its folders and files, after asking. Raises DocumentError."""
-    with closing(registry.open_collection(name)) as collection:
-        known, amount = collection.roots(), _amount(collection.counts())
-        chosen = [str(Path(path).expanduser().absolute()) for path in paths]
-        for path in chosen:
-            if path not in known:
-                hint = "There are: " + ", ".join(map(one_line, known))
-                raise DocumentError(f"{one_line(path)} is no part of {name}.", hint=hint)
-        print(flat(f"{name}  {', '.join(chosen) or amount}"))
-        if not yes:
-            confirm("Forget it?", "Nothing was removed", "Add --yes to forget it.")
-        for path in chosen:
-            collection.remove_root(path)
+    known = next((one for one in known_collections() if one.name == name), None)
+    if known is None or (paths and known.problem):
+        registry.open_collection(name).close()  # which says what is wrong
+    assert known is not None
+    chosen = [str(Path(path).expanduser().absolute()) for path in paths]
+    for path in chosen:
+        if path not in known.roots:
+            hint = "There are: " + ", ".join(map(one_line, known.roots))
+            raise DocumentError(f"{one_line(path)} is no part of {name}.", hint=hint)
+    amount = _amount(known.counts) if known.counts is not None else known.problem
+    print(flat(f"{name}  {', '.join(chosen) or amount}"))
+    if not yes:
+        confirm("Forget it?", "Nothing was removed", "Add --yes to forget it.")
     if not chosen:
         registry.remove(name)
+    for path in chosen:
+        with closing(registry.open_collection(name)) as collection:
+            collection.remove_root(path)
     print(flat(f"Forgot {', '.join(chosen) or name}. The files themselves are still there."))
+
+
+def serve(names: Sequence[str]) -> None:
+    """Offer collections, or all there are, over MCP until stdin ends. Raises DocumentError and ToolError."""
+    for name in names:
+        registry.open_collection(name).close()
+    if find_spec("mcp") is None:
+        hint = None if frozen() else 'To install them: pip install "edgechat[tools]"'
+        raise ToolError("MCP needs packages that are not installed.", hint=hint)
+    from edgechat.server.documents.mcp_server import serve_documents
+
+    if sys.stdin.isatty():
+        own = shlex.join(["edgechat", "docs", "serve", *names])
+        note(f"this waits for the program that starts it, such as: claude mcp add documents -- {own}")
+    asyncio.run(serve_documents(names))
 
 
 async def _found(name: str, question: str, limit: int) -> list[Given]:
@@ -158,6 +177,8 @@ def _update(names: Sequence[str]) -> list[Update]:
     with StatusLine(sys.stderr) as status:
         updates = asyncio.run(work(status))
     for told in updates:
+        for root in told.away:
+            note(root.away)
         for file in told.left_out[:_MOST_TOLD]:
             note(f"{file.name}: {file.note}.")
         if (more := len(told.left_out) - _MOST_TOLD) > 0:
@@ -179,13 +200,27 @@ def _recommend_embedder() -> None:
 
 def _check_apart(collection: Collection, roots: Sequence[Path]) -> None:
     """Refuse a folder in, or around, one that is in the collection: its files would be there twice."""
-    for known in map(Path, collection.roots()):
+    for known in (Path(one.path) for one in collection.roots()):
         for root in roots:
             if root != known and (root in known.parents or known in root.parents):
                 raise DocumentError(
                     f"{one_line(str(root))} overlaps {one_line(str(known))}, which is in {collection.name}.",
                     hint=f"Choose another name: edgechat docs add --name NAME {shlex.quote(str(root))}",
                 )
+
+
+def _as_json(one: KnownCollection) -> dict[str, object]:
+    if one.counts is None:
+        return {"name": one.name, "problem": one.problem}
+    return {
+        "name": one.name,
+        "paths": one.roots,
+        "away": [root.path for root in one.away],
+        "files": one.counts.files,
+        "passages": one.counts.passages,
+        "bytes": one.counts.n_bytes,
+        "embedded": one.counts.embedded,
+    }
 
 
 def _amount(counts: Counts) -> str:

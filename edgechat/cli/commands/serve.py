@@ -100,6 +100,7 @@ def run(options: ServeOptions) -> None:
         fetcher = ImageFetcher() if options.fetch_images else None
         media = RequestMedia(paths.cache_dir() / "request-images", fetcher=fetcher)
         documents = RequestDocuments(options.docs)
+        pool.on_busy = documents.models_busy
         asyncio.run(_serve(options, think, listener, rules, pool, media, documents, store))
 
 

@@ -16,6 +16,7 @@ _Name = Annotated[
         metavar="NAME", help="A name shown by `edgechat docs list`.", autocompletion=completion.documents
     ),
 ]
+_SERVE_EPILOG = "For Claude Code: claude mcp add handbook -- edgechat docs serve handbook"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -27,6 +28,7 @@ def add_to(app: typer.Typer) -> None:
     documents.command("update")(update)
     documents.command("search")(search)
     documents.command("rm")(rm)
+    documents.command("serve", epilog=_SERVE_EPILOG)(serve)
     app.add_typer(documents, name="docs")
 
 
@@ -96,3 +98,20 @@ def rm(
     from edgechat.cli.commands import documents as command
 
     command.remove(as_text(name), [as_text(path) for path in paths or ()], yes=yes)
+
+
+def serve(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            help="Default: whichever there are, also later.",
+            autocompletion=completion.documents,
+        ),
+    ] = None,
+    debug: DebugOption = False,
+) -> None:
+    """Let another program, which starts this, search and read documents, over MCP (stdin and stdout)."""
+    from edgechat.cli.commands import documents as command
+
+    command.serve([as_text(name) for name in names or ()])

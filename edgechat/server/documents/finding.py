@@ -15,7 +15,7 @@ from edgechat.chat.attachments.documents import BYTES_PER_TOKEN, attached_passag
 from edgechat.chat.messages import with_passages
 from edgechat.documents import registry
 from edgechat.documents.embedding import embedder_here
-from edgechat.documents.library import DocumentLibrary, Given
+from edgechat.documents.library import DocumentLibrary, Given, Room
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.server.documents.asked import AskedDocuments
 from edgechat.server.http.refusal import Refusal
@@ -51,14 +51,17 @@ class RequestDocuments:
         self._allowed = allowed
         self._refresh_seconds = refresh_seconds
         self._library = DocumentLibrary(embedder_here)
-        self._library.on_note = lambda note: _LOG.warning("%s", note)
         self._updates = DocumentLibrary()
         """Has a thread of its own: what is being read holds up no search."""
+        for library in (self._library, self._updates):
+            library.on_note = lambda note: _LOG.warning("%s", note)
         self._refreshing: dict[str, asyncio.Task[None]] = {}
+        self._embedding: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
         """Close them; what is being read is read on with the next question."""
         tasks = list(self._refreshing.values())
+        tasks += [self._embedding] if self._embedding is not None else []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -116,6 +119,19 @@ class RequestDocuments:
         """Return the best passages for a query, the best first. Raises Refusal."""
         with _refused():
             return await self._library.best(name, query[:QUESTION_LETTERS], most)
+
+    async def passages(self, names: Sequence[str], query: str, most: int) -> list[Given]:
+        """Return the best passages for a query, in all no more than `most` bytes. Raises Refusal."""
+        with _refused():
+            return await self._library.find(names, query[:QUESTION_LETTERS], Room(passages=most, whole=0))
+
+    def models_busy(self, is_busy: bool) -> None:
+        """Embed passages that were searched by words alone, while models have nothing to do."""
+        if self._embedding is not None:
+            self._embedding.cancel()
+        self._embedding = None
+        if not is_busy:
+            self._embedding = asyncio.create_task(self._library.embed_searched())
 
     def _refresh(self, name: str) -> asyncio.Task[None]:
         """Return what brings documents up to date; requests share it."""

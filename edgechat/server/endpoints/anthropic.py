@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edgechat.server.documents.asked import asked_documents
 from edgechat.server.endpoints.base import Endpoints
 from edgechat.server.http.exchange import Exchange
 from edgechat.server.protocol.anthropic.answer import MessagesAnswers
@@ -17,5 +18,7 @@ class AnthropicEndpoints(Endpoints):
 
     async def count(self, exchange: Exchange) -> None:
         """POST /v1/messages/count_tokens."""
-        model, chat = await self._made_of(exchange, CountBody, lambda body: (body.model, body.asked()))
-        await exchange.run_until_disconnect(self._count(exchange, model, chat, TokenCount))
+        asked = await self._made_of(
+            exchange, CountBody, lambda body: (body.model, body.asked(), asked_documents(body.docs))
+        )
+        await exchange.run_until_disconnect(self._count(exchange, *asked, TokenCount))

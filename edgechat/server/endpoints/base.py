@@ -11,7 +11,8 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from edgechat.engine.types import ChatRequest, Translatable, Translated
-from edgechat.server.documents.finding import RequestDocuments
+from edgechat.server.documents.asked import AskedDocuments
+from edgechat.server.documents.finding import RequestDocuments, with_documents
 from edgechat.server.http.exchange import ClientDisconnected, Exchange
 from edgechat.server.http.http_errors import refusal_of
 from edgechat.server.http.refusal import Refusal
@@ -74,10 +75,13 @@ class Endpoints:
         exchange: Exchange,
         model: str | None,
         chat: ChatRequest,
+        documents: AskedDocuments | None,
         answer: Callable[[int], msgspec.Struct],
     ) -> None:
-        """Answer with the number of tokens that a chat's prompt has."""
-        translated = await self._translated(exchange, model, chat)
+        """Answer with the number of tokens that a chat's prompt has, with passages of documents."""
+        if documents is not None:
+            await self._documents.prepare(documents)
+        translated = await self._translated(exchange, model, chat, documents)
         await exchange.answer(200, msgspec.json.encode(answer(len(translated.tokens))))
 
     async def _translated(
@@ -85,6 +89,8 @@ class Endpoints:
         exchange: Exchange,
         model: str | None,
         what: Translatable,
+        documents: AskedDocuments | None = None,
+        /,
         *,
         bos: bool = False,
         special: bool = False,
@@ -95,6 +101,9 @@ class Endpoints:
             name = f"tokn-{secrets.token_hex(12)}"
             async with AsyncExitStack() as held:
                 if isinstance(what, ChatRequest):
+                    if documents is not None:
+                        found = await self._documents.find(documents, served, what)
+                        what = with_documents(what, found)
                     what = await held.enter_async_context(self._media.placed(what, served, self._models))
                 translated = await served.translate(name, what, bos=bos, special=special)
         if translated is None:

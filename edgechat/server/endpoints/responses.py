@@ -8,6 +8,8 @@ from typing import TypeVar
 import msgspec
 
 from edgechat.chat.storage.response_store import ResponseStore
+from edgechat.engine.types import ChatRequest
+from edgechat.server.documents.asked import AskedDocuments
 from edgechat.server.documents.finding import RequestDocuments
 from edgechat.server.endpoints.base import Endpoints
 from edgechat.server.http.exchange import Exchange
@@ -56,12 +58,13 @@ class ResponseEndpoints(Endpoints):
 
     async def count_input(self, exchange: Exchange) -> None:
         """POST /v1/responses/input_tokens."""
-        model, chat = await self._made_with_earlier(
-            exchange,
-            InputBody,
-            lambda body, earlier: (body.model, body.asked(toolbox_of(body.tools or ()), earlier)),
-        )
-        counted = self._count(exchange, model, chat, lambda count: InputTokens(input_tokens=count))
+
+        def made(body: InputBody, earlier: Earlier) -> tuple[str | None, ChatRequest, AskedDocuments | None]:
+            box = toolbox_of(body.tools or ())
+            return body.model, body.asked(box, earlier), body.documents(box)
+
+        asked = await self._made_with_earlier(exchange, InputBody, made)
+        counted = self._count(exchange, *asked, lambda count: InputTokens(input_tokens=count))
         await exchange.run_until_disconnect(counted)
 
     async def stored(self, exchange: Exchange) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Literal, Protocol
 
@@ -176,6 +176,9 @@ class Pool:
             self._slots, available.default, self.metrics, engines, prepare, patience=patience, on_note=on_note
         )
         self._draining = False
+        self.on_busy: Callable[[bool], None] = lambda _is_busy: None
+        """Called with True when a request comes and no other is here, and with False after the last one."""
+        self._requests = 0
 
     async def __aenter__(self) -> Pool:
         return self
@@ -246,7 +249,7 @@ class Pool:
         arrived = time.perf_counter()
         slot, adapters = await self._slot(model)
         self._refuse_if_draining()
-        with slot.admitted(places, self._most_waiting, priority):
+        with slot.admitted(places, self._most_waiting, priority), self._busy():
             while not slot.is_ready or slot.claimed:
                 await self._load(slot)
             engine = slot.engine
@@ -258,6 +261,18 @@ class Pool:
             finally:
                 slot.held -= 1
                 self._residency.request_left()
+
+    @contextlib.contextmanager
+    def _busy(self) -> Iterator[None]:
+        self._requests += 1
+        if self._requests == 1:
+            self.on_busy(True)
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            if not self._requests and not self._draining:
+                self.on_busy(False)
 
     def refuse(self) -> None:
         """Take no more requests; those that are here go on."""

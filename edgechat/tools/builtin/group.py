@@ -64,7 +64,7 @@ class BuiltInGroup:
             server=self._name,
             name=tool.name,
             description=tool.description,
-            schema=_schema_of(tool.arguments),
+            schema=json.dumps(schema_of(tool.arguments)),
             read_only=True,
             destructive=False,
             built_in=True,
@@ -72,8 +72,8 @@ class BuiltInGroup:
         )
 
 
-def _schema_of(arguments: type[msgspec.Struct]) -> str:
-    """Return the JSON schema of a struct of plain fields, as text."""
+def schema_of(arguments: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the JSON schema of a struct of plain fields."""
     schema = msgspec.json.schema(arguments)["$defs"][arguments.__name__]
     schema = {key: schema[key] for key in ("type", "properties", "required")}
-    return json.dumps({**schema, "additionalProperties": False})
+    return {**schema, "additionalProperties": False}

@@ -44,6 +44,7 @@ from edgechat.tui.chat.open_conversation import (
 from edgechat.tui.chat.views import ChatView
 
 if TYPE_CHECKING:
+    from edgechat.documents.indexing import Progress
     from edgechat.tui.chat.model_downloads import ModelDownloads
     from edgechat.tui.models.library import ModelLibrary
     from edgechat.tui.models.pull import Pull
@@ -86,7 +87,7 @@ class ChatController:
         """What was typed for a new conversation while a stored one is shown."""
         self._save_timer: asyncio.TimerHandle | None = None
         self._is_closing = False
-        self._titling: asyncio.Task[None] | None = None
+        self._idle_work: asyncio.Task[None] | None = None
         self._arrived: str | None = None
         """A model that was awaited, and is switched to once nothing is being answered."""
         self._reading: asyncio.Task[None] | None = None
@@ -143,7 +144,7 @@ class ChatController:
     async def close(self) -> None:
         """Save replies and prompts, end downloads and the worker, and close the store."""
         self._is_closing = True
-        self._end_title()
+        self._end_idle_work()
         self.stop_reading()
         if "downloads" in self.__dict__:
             await self.downloads.pulls.close()
@@ -492,7 +493,7 @@ class ChatController:
         self._answer(self.shown, self.shown.continue_reply())
 
     def _answer(self, opened: OpenConversation, answering: Coroutine[Any, Any, None]) -> None:
-        self._end_title()
+        self._end_idle_work()
         self.view.run_in_background(self._wait_for(opened, opened.start(answering)))
         self.view.refresh_chat()
 
@@ -507,7 +508,7 @@ class ChatController:
             self._ask_next(opened)
             if time.monotonic() - began >= _LONG and not opened.is_answering:
                 self._announce_end(opened)
-            self._begin_title(opened)
+            self._begin_idle_work(opened)
             self._close_answered()
             self._begin_with_arrived()
             self.view.refresh_chat()
@@ -523,13 +524,17 @@ class ChatController:
             self._answer(opened, opened.ask(question))
             self._waiting_changed(opened)
 
-    def _begin_title(self, opened: OpenConversation) -> None:
-        """Let the model title a conversation; a question, or another model, ends that at once."""
+    def _begin_idle_work(self, opened: OpenConversation) -> None:
+        """Title a conversation, and embed documents; a question, or another model, ends that at once."""
+        if not self._is_closing and not self.answering:
+            self._idle_work = asyncio.create_task(self._work_idly(opened))
+
+    async def _work_idly(self, opened: OpenConversation) -> None:
         conversation = opened.conversation
-        if self._is_closing or self.answering or conversation is None or not conversation.has_first_title:
-            return
-        if opened.turns and opened.turns[-1].state == "complete":
-            self._titling = asyncio.create_task(self._title(conversation))
+        is_complete = opened.turns and opened.turns[-1].state == "complete"
+        if conversation is not None and conversation.has_first_title and is_complete:
+            await self._title(conversation)
+        await self._embed_documents(opened)
 
     async def _title(self, conversation: Conversation) -> None:
         with suppress(EdgechatError):  # the first question stays the title
@@ -537,9 +542,23 @@ class ChatController:
             if title and await conversation.retitle(title) and self.view.is_open:
                 self.view.refresh_chat()
 
-    def _end_title(self) -> None:
-        if self._titling is not None:
-            self._titling.cancel()
+    async def _embed_documents(self, opened: OpenConversation) -> None:
+        activity = ""
+
+        def show(progress: Progress) -> None:
+            nonlocal activity
+            activity = f"Embedding passages of {one_line(progress.name, 30)}"
+            opened.show_activity(activity, progress.done / progress.total)
+
+        try:
+            await self.session.embed_documents(show)
+        finally:
+            if activity and opened.activity[0] == activity:
+                opened.show_activity("")
+
+    def _end_idle_work(self) -> None:
+        if self._idle_work is not None:
+            self._idle_work.cancel()
 
     def _announce_end(self, opened: OpenConversation) -> None:
         if opened.conversation is not None and opened.turns:
@@ -624,7 +643,7 @@ class ChatController:
         session = self.session
         if self.answering:
             raise ChatBusy("An answer is being generated.", hint="Stop it first: Escape.")
-        self._end_title()
+        self._end_idle_work()
         self.view.clear_messages()
         self.shown.show_activity(f"Inspecting {one_line(name, 60)}")
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import accumulate
 from typing import ClassVar
 
 from textual import events, on, work
@@ -18,6 +19,10 @@ from edgechat.documents.known import KnownCollection
 from edgechat.tui.models.keyed_list import KeyedList, ListLine
 from edgechat.tui.terminal.screens import AppDialog, error_text
 
+_NARROWEST, _WIDEST = 20, 30
+"""Letters of the column of names."""
+_MOST_ROWS = 5
+"""In which the folders of a collection are shown: more would not fit on a small screen."""
 _ADD = "To add a folder: /docs FOLDER, or @FOLDER/ in a question."
 
 
@@ -86,20 +91,31 @@ class DocumentsScreen(AppDialog[None]):
         self._show_details()
 
     def _line(self, one: KnownCollection) -> Content:
-        label = one_line(one.name, 30)
-        room = max(10, self.query_one(KeyedList).size.width - max(20, len(label)) - 7)
+        width = max(_NARROWEST, *(len(one_line(each.name, _WIDEST)) for each in self._known))
+        room = max(10, self.query_one(KeyedList).size.width - width - 7)
         mark = "◉" if one.name in self._chosen else "○"
-        return Content.assemble(
-            (f"{mark} ", "$primary"), label.ljust(20), (f"  {one_line(one.about, room)}", "dim")
-        )
+        label = one_line(one.name, _WIDEST).ljust(width)
+        return Content.assemble((f"{mark} ", "$primary"), label, (f"  {one_line(one.about, room)}", "dim"))
 
     @on(OptionList.OptionHighlighted)
     def _show_details(self) -> None:
         name = self.query_one(KeyedList).key
-        roots = next((one.roots for one in self._known if one.name == name), ())
+        shown = next((one for one in self._known if one.name == name), KnownCollection(name=""))
         none = [] if self._known else [Content("There are no documents yet.")]
-        lines = [*none, *(Content(one_line(root, 200)) for root in roots), Content(_ADD).stylize("dim")]
-        self.query_one("#details", Static).update(Content("\n").join(lines))
+        away = {root.path: root.away for root in shown.away}
+        details = self.query_one("#details", Static)
+        # What is away comes first, as the rest may not be shown.
+        roots = [
+            one_line(away.get(root, root), 200)
+            for root in sorted(shown.roots, key=lambda root: root not in away)
+        ]
+        rows = accumulate(-(-len(root) // max(20, details.size.width)) for root in roots)
+        about = [Content(root) for root, row in zip(roots, rows, strict=True) if row <= _MOST_ROWS]
+        if more := len(roots) - len(about):
+            about.append(Content(f"… and {more:,} more").stylize("dim"))
+        about += [Content(one_line(text)).stylize("$warning") for text in (shown.problem, shown.hint) if text]
+        lines = [*none, *about, Content(_ADD).stylize("dim")]
+        details.update(Content("\n").join(lines))
 
     @on(OptionList.OptionSelected)
     def action_switch(self) -> None:

@@ -24,6 +24,7 @@ from edgechat.tui.terminal.screens import AppDialog, error_text
 _MOST_SHOWN = 50_000
 """Letters of a document that was given whole."""
 _GONE = "The file is not in the documents any more."
+_AWAY = "The file is not there now."
 _CHANGED = "The file has changed since."
 _SAME = "The file is as it was then."
 
@@ -101,8 +102,8 @@ class PassageScreen(AppDialog[None]):
     async def action_open(self) -> None:
         _, source = self._passages[self._at]
         try:
-            if not await asyncio.to_thread(_is_there, source):
-                raise EditorError(_GONE)
+            if (missing := await asyncio.to_thread(_missing, source)) is not None:
+                raise EditorError(missing)
             from edgechat.tui.terminal.viewer import show_file
 
             await asyncio.to_thread(show_file, Path(source.path))
@@ -110,13 +111,13 @@ class PassageScreen(AppDialog[None]):
             self.app.notify(error_text(error), severity="error", markup=False)
 
 
-def _is_there(source: PassageSource) -> bool:
+def _missing(source: PassageSource) -> str | None:
     # An imported chat may name any path: only those of the user's documents are looked at.
-    return holds(source.collection, source.path) and Path(source.path).is_file()
+    if not holds(source.collection, source.path):
+        return _GONE
+    return None if Path(source.path).is_file() else _AWAY
 
 
 def _state_of(source: PassageSource) -> str:
     """Return what has become of the file. Reads it."""
-    if not _is_there(source):
-        return _GONE
-    return _CHANGED if source.has_changed else _SAME
+    return _missing(source) or (_CHANGED if source.has_changed else _SAME)

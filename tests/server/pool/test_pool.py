@@ -138,6 +138,22 @@ async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
         await asyncio.sleep(0.01)
 
 
+async def test_it_tells_when_it_begins_and_ends_to_be_busy(make: Made, machine: Machine) -> None:
+    pool, told = make(), list[bool]()
+    pool.on_busy = told.append
+    machine.add("two")
+    async with pool.serve("one"):
+        assert told == [True]
+        with pytest.raises(ModelNotFound):
+            await load(pool, "nosuch")
+        await load(pool, "two")
+        assert told == [True]
+    assert told == [True, False]
+    async with pool.serve("one"):
+        pool.refuse()
+    assert told == [True, False, True]  # no work is begun while the server ends
+
+
 def loaded(pool: Pool) -> set[str]:
     return {card.id for card in pool.names() if card.loaded}
 

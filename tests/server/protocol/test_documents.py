@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx2
 import ollama
 import openai
@@ -15,6 +17,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
+from edgechat.base import paths
 from edgechat.base.errors import DocumentError
 from edgechat.chat.messages import BEFORE_PASSAGES
 from edgechat.documents import registry
@@ -23,7 +26,9 @@ from edgechat.documents.library import DocumentLibrary
 from edgechat.server.documents import finding
 from edgechat.server.documents.finding import RequestDocuments
 from edgechat.server.media.request_media import PLACE
-from tests import scripted
+from tests import homes, scripted
+from tests.fakes import FakeEmbedder
+from tests.kit import tiny
 from tests.server.fakes import KEY, FakeModels, called, serving
 from tests.server.program import served
 
@@ -180,6 +185,29 @@ async def test_anthropics_and_ollamas_clients_get_sources() -> None:
         assert (await ollama.AsyncClient(host=url, headers=bearer).chat("default", messages)).done
 
 
+@pytest.mark.parametrize("more", [{"extra_body": {"docs": "manual"}}, {"tools": [FILE_SEARCH]}])
+async def test_passages_are_counted(more: Any) -> None:
+    models = FakeModels(CITING)
+    async with client_of(models) as client:
+        await respond(client, **more)
+        counted = await client.responses.input_tokens.count(model="default", input=QUESTION, **more)
+    assert counted.input_tokens == len(given_to(models)) > len(QUESTION) + len(GUIDE)
+
+
+async def test_passages_are_counted_for_anthropics_clients() -> None:
+    models = FakeModels(CITING)
+    sent: Any = {"model": "default", "messages": [{"role": "user", "content": QUESTION}]}
+    async with (
+        serving(models, docs=["manual"]) as url,
+        AsyncAnthropic(base_url=url, api_key=KEY, max_retries=0) as client,
+    ):
+        await client.messages.create(**sent, max_tokens=9, extra_body={"docs": "manual"})
+        counted = await client.messages.count_tokens(**sent, extra_body={"docs": "manual"})
+        assert counted.input_tokens == len(given_to(models)) > len(QUESTION) + len(GUIDE)
+        with pytest.raises(anthropic.BadRequestError, match="There are no documents 'private' here"):
+            await client.messages.count_tokens(**sent, extra_body={"docs": "private"})
+
+
 # Who may ask what.
 
 
@@ -320,6 +348,63 @@ async def test_documents_that_cannot_be_read_are_an_error_without_paths(
     assert error.value.status_code == 503
     assert str(registry.folder()) not in error.value.message
     assert "cannot be read" in caplog.text
+
+
+async def test_passages_are_embedded_while_models_have_nothing_to_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(90):
+        (folder / f"{number}.md").write_text(f"The part {number} is heavy. {'So. ' * 200}")
+    embedder = FakeEmbedder(40)
+    monkeypatch.setattr(finding, "embedder_here", lambda: embedder)
+    documents = RequestDocuments(["manual"])
+
+    def embedded() -> int:
+        with closing(registry.open_collection("manual")) as collection:
+            return collection.counts().embedded
+
+    try:
+        await documents.prepare(finding.AskedDocuments(("manual",)))
+        documents.models_busy(False)
+        await asyncio.sleep(0.1)
+        assert not embedder.answering  # nothing was searched
+        documents.models_busy(True)
+        assert await documents.passages(["manual"], "heavy", 4000)
+        assert not embedder.answering
+        documents.models_busy(False)
+        async with asyncio.timeout(20):
+            while len(embedder.answering) < 3:
+                await asyncio.sleep(0.01)
+        documents.models_busy(True)
+        embedder.most = 200
+        await asyncio.sleep(0.1)
+        assert (embedder.cancelled, embedded()) == (1, 32)
+        documents.models_busy(False)
+        async with asyncio.timeout(20):
+            while embedded() < 91:
+                await asyncio.sleep(0.01)
+    finally:
+        await documents.close()
+    assert len(embedder.texts) == 91  # none twice
+
+
+@pytest.mark.slow
+def test_the_program_loads_the_embedding_model_after_an_answer(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "home"))
+    homes.place(tiny("bert"), paths.data_dir() / "models" / "nomic-embed-text-v1.5.Q8_0.gguf")
+    for number in range(40):
+        (folder / f"{number}.md").write_text(f"The part {number} is heavy. {'So. ' * 200}")
+    script = scripted.write(tmp_path / "default.gguf", reply="Hi.")
+    with served(script, "--docs", "manual", home=tmp_path / "home") as server:
+        body = {"messages": [{"role": "user", "content": "How heavy is the part 7?"}], "docs": "manual"}
+        status, answer = server.ask("/v1/chat/completions", body)
+        assert (status, answer["sources"][0]["path"]) == (200, "manual/7.md")
+        end = time.monotonic() + 30
+        while len(server.workers()) < 2:  # the second one follows no script, and embeds nothing
+            assert time.monotonic() < end
+            time.sleep(0.05)
 
 
 # The tool of responses.

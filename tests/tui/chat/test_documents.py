@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -251,6 +253,40 @@ async def test_only_a_file_of_the_documents_is_looked_at_and_opened(
         assert "To ask without them: /docs off" in text_of(pilot)
         assert pilot.app.screen.prompt.text == "And the pump 9?"  # type: ignore[attr-defined]
     assert len(shown) == 1
+
+
+async def test_a_folder_that_is_away_is_told_of_and_still_answers(path: Path, folder: Path) -> None:
+    async with app_with(FakeEngine([ANSWER], ["Again [1]."]), path).run_test(
+        size=(80, 24), notifications=True
+    ) as pilot:
+        await begun(pilot)
+        await say(pilot, "How is the pump 7 of @handbook/ primed?")
+        folder.rename(folder.with_name("unplugged"))
+        pilot.app.screen.session.documents._fresh.clear()  # type: ignore[attr-defined]  # 10 seconds later
+        await say(pilot, "And the pump 9?")
+        await until(pilot, lambda: "is not there now; its 3 files" in " ".join(text_of(pilot).split()))
+        await pilot.press("tab", "p")
+        await until(pilot, lambda: "The file is not there now." in text_of(pilot))
+        await pilot.press("escape", "escape", *"/docs", "enter")
+        await until(pilot, lambda: "◉ handbook              3 files · not there now" in text_of(pilot))
+    assert any(one.source is not None for one in (await stored_turns(path))[2].attachments)
+
+
+async def test_the_list_of_documents_fits_on_a_small_screen(path: Path, tmp_path: Path) -> None:
+    for number in range(15):
+        with closing(registry.create(f"c{number:02}")) as collection:
+            for part in range(20):
+                collection.add_root(str(tmp_path / f"{part:02}"))
+    (registry.folder() / "c01.db").write_text("no database at all, " * 99)
+    async with app_with(FakeEngine(), path).run_test(size=(80, 24)) as pilot:
+        await begun(pilot)
+        await pilot.press(*"/docs", "enter")
+        await until(pilot, lambda: re.search(r"… and 1\d more", text_of(pilot)) is not None)
+        assert "To add a folder: " in text_of(pilot)
+        assert "Esc closes ─╯" in text_of(pilot)
+        await pilot.press("down")
+        await until(pilot, lambda: "To index them anew: edgechat docs rm c01" in text_of(pilot))
+        assert "The documents c01 cannot be read: file is not a database." in text_of(pilot)
 
 
 def test_a_folder_gets_a_name_of_its_own_once(tmp_path: Path) -> None:

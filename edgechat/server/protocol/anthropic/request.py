@@ -84,6 +84,7 @@ class CountBody(msgspec.Struct, frozen=True, kw_only=True):
     output_config: OutputOptions | None = None
     output_format: OutputFormat | None = None
     cache_control: CacheHint = None
+    docs: Docs = None
 
     @property
     def overruled(self) -> tuple[str, ...]:
@@ -156,7 +157,6 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
         Meta(description="Extension: background requests run only while nothing else is waiting."),
     ] = None
     lora: Lora = None
-    docs: Docs = None
     metadata: Annotated[dict[str, Any] | None, no_effect("Ignored: nothing is stored.")] = None
     service_tier: Annotated[str | None, no_effect("Ignored: there is one tier.", "auto", "standard_only")] = (
         None

@@ -121,6 +121,7 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Only null is accepted: use previous_response_id, or send the whole conversation."),
     ] = None
     prompt: Annotated[None, Meta(description="Only null is accepted: no prompts are stored here.")] = None
+    docs: Docs = None
 
     @property
     def overruled(self) -> tuple[str, ...]:
@@ -152,6 +153,13 @@ class InputBody(msgspec.Struct, frozen=True, kw_only=True):
         with errors_about("tool_choice"):
             check_choice(request)
         return request
+
+    def documents(self, box: Toolbox) -> AskedDocuments | None:
+        """Return what is asked of documents. Raises Refusal."""
+        sent = asked_documents(self.docs)
+        if sent is not None and box.search is not None:
+            raise Refusal("docs and the tool file_search are the same; send one of them.", param="docs")
+        return sent or (box.search if self.tool_choice != "none" else None)
 
     def _choice(self, box: Toolbox) -> tuple[str, tuple[Tool, ...], str | None]:
         """Return whether a call is required, the tools that can be called, and the one that must be."""
@@ -211,7 +219,6 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
         Meta(description="Extension: background requests run only while nothing else is waiting."),
     ] = None
     lora: Lora = None
-    docs: Docs = None
     background: Annotated[
         Literal[False] | None, Meta(description="Only false is accepted: the client waits for the response.")
     ] = None
@@ -230,13 +237,6 @@ class ResponseBody(InputBody, frozen=True, kw_only=True):
     max_tool_calls: Annotated[
         int | None, no_effect("Ignored: it limits calls of hosted tools, of which there are none.")
     ] = None
-
-    def documents(self, box: Toolbox) -> AskedDocuments | None:
-        """Return what is asked of documents. Raises Refusal."""
-        sent = asked_documents(self.docs)
-        if sent is not None and box.search is not None:
-            raise Refusal("docs and the tool file_search are the same; send one of them.", param="docs")
-        return sent or (box.search if self.tool_choice != "none" else None)
 
     def sampling(self, defaults: SamplingDefaults) -> Sampling:
         """Return how tokens are chosen."""
