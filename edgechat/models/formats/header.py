@@ -207,10 +207,15 @@ class ModelHeader:
         return self.pooling > 0
 
     @cached_property
+    def reranks(self) -> bool:
+        """Whether it is a reranking model, which scores pairs of texts and makes no vectors."""
+        return self.pooling == POOLED_RANK
+
+    @cached_property
     def reads_in_parts(self) -> bool:
         """Whether a long text can be computed in parts: causal attention, and only the end counts."""
         causal = self.shape_value("attention.causal") is not False and not self.is_encoder
-        return causal and self.pooling in (0, POOLED_LAST)
+        return causal and self.pooling in (0, POOLED_LAST, POOLED_RANK)
 
     @cached_property
     def _head_length(self) -> int:
