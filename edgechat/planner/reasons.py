@@ -139,7 +139,8 @@ def sequences(header: ModelHeader, load: LoadConfig) -> str:
     state = recurrent_bytes(header, 1)
     n = load.params.n_seq_max
     if header.makes_embeddings:
-        return f"{'Scores' if header.reranks else 'Produces embeddings of'} up to {n} texts per call."
+        what = "Scores" if header.kind == "reranking" else "Produces embeddings of"
+        return f"{what} up to {n} texts per call."
     if not state:
         return f"{n} sequences share the KV cache, so several chats can continue at once."
     return f"{n} sequences, each with a recurrent state of {mebibytes(state)}."

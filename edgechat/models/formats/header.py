@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.limits import MAX_LAYERS, MAX_NUMBER
+from edgechat.models.formats.modalities import ModelKind
 from edgechat.models.formats.quants import FILE_TYPES, GgmlType
 
 ENCODERS = frozenset(
@@ -207,9 +208,9 @@ class ModelHeader:
         return self.pooling > 0
 
     @cached_property
-    def reranks(self) -> bool:
-        """Whether it is a reranking model, which scores pairs of texts and makes no vectors."""
-        return self.pooling == POOLED_RANK
+    def kind(self) -> ModelKind:
+        """What it is made for."""
+        return "chat" if not self.pooling else "reranking" if self.pooling == POOLED_RANK else "embedding"
 
     @cached_property
     def reads_in_parts(self) -> bool:

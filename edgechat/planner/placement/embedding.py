@@ -26,7 +26,12 @@ def for_embeddings(params: _Params, header: ModelHeader) -> _Params:
     """
     size = min(params.n_batch, params.context) if header.reads_in_parts else params.context
     return msgspec.structs.replace(
-        params, embeddings=True, reranks=header.reranks, n_batch=size, n_ubatch=size, n_outputs_max=0
+        params,
+        embeddings=True,
+        reranks=header.kind == "reranking",
+        n_batch=size,
+        n_ubatch=size,
+        n_outputs_max=0,
     )
 
 
@@ -34,13 +39,14 @@ def check(name: str, header: ModelHeader, *, may_embed: bool) -> None:
     """Raise ModelFileError for a model that cannot chat; may_embed: nor produce embeddings or scores."""
     if not header.makes_embeddings:
         return
-    if not may_embed and header.reranks:
+    reranks = header.kind == "reranking"
+    if not may_embed and reranks:
         raise ModelFileError(
             f"{name} is a reranking model and cannot chat.",
             hint="`edgechat serve` provides scores at /v1/rerank, and `reranking_model` in settings.toml has "
             "documents searched with it. To chat, choose a chat model; `edgechat run guide` always works.",
         )
-    if header.reranks and not any(tensor.name.startswith(_HEAD) for tensor in header.tensors):
+    if reranks and not any(tensor.name.startswith(_HEAD) for tensor in header.tensors):
         # llama.cpp would return a number of the hidden state as the score.
         raise ModelFileError(
             f"{name} is a reranking model without the classification head that makes its scores.",

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -204,13 +204,12 @@ class Pool:
             return card
         plan = slot.engine.plan
         context = plan.context if slot.is_ready else card.context
-        kind: Literal["chat", "embedding"] = "embedding" if plan.embeddings else "chat"
         model = slot.engine.model
         if model is not None:
             card = msgspec.structs.replace(
                 card, sees=model.sees, hears=model.hears, can_switch_thinking=model.can_switch_thinking
             )
-        return msgspec.structs.replace(card, loaded=slot.is_ready, kind=kind, context=context)
+        return msgspec.structs.replace(card, loaded=slot.is_ready, kind=plan.kind, context=context)
 
     @property
     def state(self) -> tuple[State, str]:
