@@ -14,14 +14,17 @@ from contextlib import suppress
 from functools import partial
 
 from edgechat import settings
+from edgechat.base.errors import EngineError
 from edgechat.documents.embedding import SearchModel, closed, plan_beside
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.ranking.embedders import named_reranker
 
 SECONDS = 5.0
 """For the passages of a question, once the model is loaded: those that come later keep their ranks."""
-_TEXTS = 4
-"""Of one request, whose scores are kept when time is up during the next."""
+_FEWEST = 4
+"""Passages in that time; fewer are not worth waiting for."""
+_QUICK = 0.25
+"""Seconds of a request, after which the next one may have twice as many passages."""
 
 
 class Reranker(SearchModel):
@@ -30,18 +33,27 @@ class Reranker(SearchModel):
     async def scores(self, question: str, texts: Sequence[str], seconds: float = SECONDS) -> list[float]:
         """Return the scores of texts as answers to a question, which are higher for better ones.
 
-        Of the first texts only, where the time is up. Of a text that is too long, the beginning counts.
+        Of the first texts only, where the time is up; raises EngineError where these are few. Of a text that
+        is too long, the beginning counts.
         """
         engine = await self._started()
         scores: list[float] = []
+        n, loop = 1, asyncio.get_running_loop()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while len(scores) < len(texts):
-                    batch = tuple(texts[len(scores) : len(scores) + _TEXTS])
+                    batch = tuple(texts[len(scores) : len(scores) + n])
+                    began = loop.time()
                     found = await engine.embed(uuid.uuid4().hex, batch, cut=True, query=question)
                     if found is None:
                         raise closed()
                     scores += struct.unpack(f"<{len(batch)}f", b"".join(found.vectors))
+                    n *= 2 if loop.time() - began < _QUICK else 1
+        if len(scores) < min(_FEWEST, len(texts)):
+            raise EngineError(
+                f"It is too slow here: it scored {len(scores)} of {len(texts)} passages in {seconds:.0f} s.",
+                hint="Name a smaller one as reranking_model in settings.toml, or none.",
+            )
         return scores
 
 
