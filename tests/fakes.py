@@ -201,9 +201,10 @@ class FakeEngine:
         on_progress: Callable[[float], None] | None = None,
         *,
         cut: bool = False,
+        query: str | None = None,
         may_load: bool = True,
     ) -> Embedded | None:
-        raise cannot_embed(self.plan.model_name)
+        raise cannot_embed(self.plan.model_name, query)
 
     async def translate(
         self,

@@ -36,12 +36,40 @@ _LONGEST = 1 << 16
 """Characters of a text that are sent to the worker, which cuts it to the model's context."""
 
 
-class Embedder:
-    """An embedding model. Loaded by the first text, unloaded when idle; belongs to one event loop.
+class SearchModel:
+    """A model for searching. Loaded by the first text, unloaded when idle; belongs to one event loop.
 
     Errors are EdgechatErrors: DoesNotFit, LoadFailed, EngineCrashed, ModelFileError, …; EngineClosed where
     `close` ended or precedes a call. Cancelling a call stops its computation.
     """
+
+    def __init__(self, plan: Callable[[], LoadPlan], *, idle_seconds: float = 600.0) -> None:
+        """plan: plans a load, called in a thread before it. idle_seconds: 0 never unloads."""
+        self._plan, self._idle_seconds = plan, idle_seconds
+        self._engine: EngineSupervisor | None = None
+        self._lock = asyncio.Lock()
+        self._closed = False
+
+    async def close(self) -> None:
+        """End the worker, and with it every call."""
+        self._closed = True
+        if self._engine is not None:
+            await self._engine.close()
+
+    async def _started(self) -> EngineSupervisor:
+        """Return the engine, loaded."""
+        async with self._lock:
+            if self._engine is None and not self._closed:
+                plan = await asyncio.to_thread(self._plan)
+                self._engine = EngineSupervisor(plan, idle_seconds=self._idle_seconds, replan=self._plan)
+        if self._engine is None or self._closed:
+            raise closed()
+        await self._engine.start()
+        return self._engine
+
+
+class Embedder(SearchModel):
+    """An embedding model."""
 
     def __init__(
         self,
@@ -51,13 +79,11 @@ class Embedder:
         *,
         idle_seconds: float = 600.0,
     ) -> None:
-        """plan: plans a load, called in a thread before it. idle_seconds: 0 never unloads."""
+        """See `SearchModel`."""
+        super().__init__(plan, idle_seconds=idle_seconds)
         self.name = name
         """Of the model, its quantization and its content: vectors of two names cannot be compared."""
-        self._plan, self._prefixes, self._idle_seconds = plan, prefixes, idle_seconds
-        self._engine: EngineSupervisor | None = None
-        self._lock = asyncio.Lock()
-        self._closed = False
+        self._prefixes = prefixes
 
     async def passages(
         self, texts: Sequence[str], on_progress: Callable[[int], None] = lambda _done: None
@@ -73,34 +99,20 @@ class Embedder:
         vectors = await self._vectors([self._prefixes.query + text[:_LONGEST]], lambda _done: None)
         return vectors.reshape(-1)
 
-    async def close(self) -> None:
-        """End the worker, and with it every call."""
-        self._closed = True
-        if self._engine is not None:
-            await self._engine.close()
-
     async def _vectors(self, texts: Sequence[str], on_progress: Callable[[int], None]) -> Vectors:
         import numpy as np
 
         engine = await self._started()
-        d = (await engine.start()).embedding
+        assert engine.model is not None
+        d = engine.model.embedding
         parts: list[bytes] = []
         for batch in _batches(texts):
             found = await engine.embed(uuid.uuid4().hex, batch, cut=True)
             if found is None:
-                raise _closed()
+                raise closed()
             parts += found.vectors
             on_progress(len(parts))
         return np.frombuffer(b"".join(parts), "<f4").reshape(len(texts), d)
-
-    async def _started(self) -> EngineSupervisor:
-        async with self._lock:
-            if self._engine is None and not self._closed:
-                plan = await asyncio.to_thread(self._plan)
-                self._engine = EngineSupervisor(plan, idle_seconds=self._idle_seconds, replan=self._plan)
-        if self._engine is None or self._closed:
-            raise _closed()
-        return self._engine
 
 
 def embedder_here(staying: Callable[[], Sequence[LoadPlan]] = tuple) -> Embedder | None:
@@ -116,13 +128,14 @@ def embedder_here(staying: Callable[[], Sequence[LoadPlan]] = tuple) -> Embedder
     prefixes = prefixes_of(model)
     return Embedder(
         _name(model, prefixes),
-        partial(_plan, str(model.path), staying),
+        partial(plan_beside, str(model.path), staying),
         prefixes,
         idle_seconds=60 * config.idle_minutes,
     )
 
 
-def _plan(path: str, staying: Callable[[], Sequence[LoadPlan]]) -> LoadPlan:
+def plan_beside(path: str, staying: Callable[[], Sequence[LoadPlan]]) -> LoadPlan:
+    """Return how a model for searching is loaded beside others. Raises as `prepare` does."""
     return prepare(path, EMBEDDING, may_embed=True, staying=staying())
 
 
@@ -149,5 +162,6 @@ def _batches(texts: Sequence[str]) -> Iterator[tuple[str, ...]]:
         yield tuple(batch)
 
 
-def _closed() -> EngineClosed:
-    return EngineClosed("The embedding model was unloaded.", hint="Search again.")
+def closed() -> EngineClosed:
+    """Return the error for what comes after the end of a model."""
+    return EngineClosed("The model that searches documents was unloaded.", hint="Search again.")

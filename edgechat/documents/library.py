@@ -21,13 +21,16 @@ from edgechat.base.errors import EdgechatError
 from edgechat.documents import registry, retrieval
 from edgechat.documents.collection import Collection, Found, Root
 from edgechat.documents.indexing import Progress, Update, update
+from edgechat.documents.retrieval import RERANKED, Ranked
 from edgechat.documents.source import PassageSource, place_of
 from edgechat.documents.vectors import VectorIndex, packed
 
 if TYPE_CHECKING:
-    from edgechat.documents.embedding import Embedder
+    from edgechat.documents.embedding import Embedder, SearchModel
+    from edgechat.documents.reranking import Reranker
 
 T = TypeVar("T")
+M = TypeVar("M", bound="SearchModel")
 
 FRESH_SECONDS = 10.0
 """A collection that was brought up to date so recently is not looked at again for a question."""
@@ -64,9 +67,14 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 class DocumentLibrary:
     """The collections that a program uses. Belongs to one event loop; close it."""
 
-    def __init__(self, make_embedder: Callable[[], Embedder | None] = lambda: None) -> None:
-        """make_embedder: is called once, on another thread; None: documents are searched by words alone."""
-        self._make_embedder = make_embedder
+    def __init__(
+        self,
+        make_embedder: Callable[[], Embedder | None] = lambda: None,
+        make_reranker: Callable[[], Reranker | None] = lambda: None,
+    ) -> None:
+        """Both are called once, on another thread. Without an embedder, words alone are compared."""
+        self._make_embedder, self._make_reranker = make_embedder, make_reranker
+        self._reranker: asyncio.Future[Reranker | None] | None = None
         self._embedder: asyncio.Future[Embedder | None] | None = None
         self._matrices: dict[str, tuple[int, VectorIndex]] = {}
         self.on_note: Callable[[str], None] = lambda _note: None
@@ -80,10 +88,11 @@ class DocumentLibrary:
         """Collections of which passages were found for a question."""
 
     async def close(self) -> None:
-        """Close all collections, once what is being read is done, and end the embedding model."""
-        with suppress(EdgechatError):  # which whoever asked for it was told
-            if self._embedder is not None and (embedder := await self._embedder) is not None:
-                await embedder.close()
+        """Close all collections, once what is being read is done, and end the models that search."""
+        if self._embedder is not None:
+            await _ended(self._embedder)
+        if self._reranker is not None:
+            await _ended(self._reranker)
         await self._call(self._close)
         self._thread.shutdown(wait=False)
 
@@ -185,7 +194,7 @@ class DocumentLibrary:
             try:
                 await self.embed(names, on_progress)
             except EdgechatError as error:
-                self._do_without_meaning(error)
+                await self._do_without_meaning(error)
 
     async def _nearest(self, names: Sequence[str], question: str, embed: int) -> list[list[int]]:
         """Return for each collection the ids of the passages nearest in meaning; nothing without a model.
@@ -197,13 +206,13 @@ class DocumentLibrary:
                 await self.embed(names, most=embed)
             return await self._nearest_of(names, question)
         except EdgechatError as error:
-            self._do_without_meaning(error)
+            await self._do_without_meaning(error)
             return []
 
-    def _do_without_meaning(self, error: EdgechatError) -> None:
+    async def _do_without_meaning(self, error: EdgechatError) -> None:
         """Search by words from now on: the embedding model may not fit beside the one that answers."""
-        self._embedder = asyncio.get_running_loop().create_future()
-        self._embedder.set_result(None)
+        if self._embedder is not None:
+            self._embedder = await _ended(self._embedder)
         self.on_note(f"Documents are searched by words alone. {error.message}")
 
     async def _nearest_of(self, names: Sequence[str], question: str) -> list[list[int]]:
@@ -256,12 +265,34 @@ class DocumentLibrary:
     async def _passages(self, names: Sequence[str], question: str, limit: int, embed: int = 0) -> list[Piece]:
         nearest = await self._nearest(names, question, embed)
 
-        def work() -> list[Piece]:
+        def joined() -> list[Ranked]:
             collections = [self._collection(name) for name in names]
-            ranked = retrieval.search(collections, question, limit, nearest=nearest)
-            return [(name, parts, False) for name, parts in retrieval.widened(collections, ranked)]
+            return retrieval.search(collections, question, max(limit, RERANKED), nearest=nearest)
 
-        return await self._call(work)
+        ranked = await self._reranked(question, await self._call(joined))
+
+        def widened() -> list[Piece]:
+            collections = [self._collection(name) for name in names]
+            return [(name, parts, False) for name, parts in retrieval.widened(collections, ranked[:limit])]
+
+        return await self._call(widened)
+
+    async def _reranked(self, question: str, ranked: list[Ranked]) -> list[Ranked]:
+        """Return passages with the first of them in the order of the reranking model, where there is one."""
+        if self._reranker is None:
+            self._reranker = asyncio.ensure_future(asyncio.to_thread(self._make_reranker))
+        try:
+            reranker = await asyncio.shield(self._reranker)
+            if reranker is None or len(ranked) < 2:
+                return ranked
+            texts = [retrieval.text_of(one.found) for one in ranked[:RERANKED]]
+            scores = await reranker.scores(question, texts)
+        except EdgechatError as error:  # it may not fit beside the model that answers
+            self._reranker = await _ended(self._reranker)
+            self.on_note(f"Documents are searched without the reranking model. {error.message}")
+            return ranked
+        order = sorted(range(len(scores)), key=lambda at: -scores[at])
+        return [*(ranked[at] for at in order), *ranked[len(scores) :]]
 
     def _whole(self, names: Sequence[str], room: int) -> list[Piece] | None:
         """Return all documents, or None if they are longer than `room` bytes together."""
@@ -274,6 +305,16 @@ class DocumentLibrary:
             for file in collection.files()
             if file.n_bytes and (parts := collection.document(file))
         ]
+
+
+async def _ended(made: asyncio.Future[M | None]) -> asyncio.Future[M | None]:
+    """End a model that was made, or not; return that there is none."""
+    with suppress(EdgechatError):  # which whoever asked for it was told
+        if (model := await made) is not None:
+            await model.close()
+    nothing: asyncio.Future[M | None] = asyncio.get_running_loop().create_future()
+    nothing.set_result(None)
+    return nothing
 
 
 def _numbered(pieces: Sequence[Piece], room: int, given: Sequence[PassageSource], first: int) -> list[Given]:

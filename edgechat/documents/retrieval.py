@@ -31,6 +31,10 @@ _FEW = 4
 _SECTION_LETTERS = 3000
 
 
+RERANKED = 32
+"""Of the joined list, which a reranking model ranks anew."""
+
+
 class Ranked(msgspec.Struct, frozen=True, kw_only=True):
     """A passage, and by which list it was found."""
 
@@ -70,6 +74,11 @@ def joined(lists: Sequence[Sequence[int]]) -> dict[int, float]:
         for rank, one in enumerate(ranks, 1):
             scores[one] = scores.get(one, 0.0) + 1 / (_RANK + rank)
     return scores
+
+
+def text_of(found: Found) -> str:
+    """Return what a model is shown of a passage: its heading, too."""
+    return f"{found.heading}\n{found.text}" if found.heading else found.text
 
 
 def _match(collection: Collection, question: str) -> str:

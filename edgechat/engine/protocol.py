@@ -66,11 +66,13 @@ class Engine(Protocol):
         on_progress: Callable[[float], None] | None = None,
         *,
         cut: bool = False,
+        query: str | None = None,
         may_load: bool = True,
     ) -> Embedded | None:
         """Return embeddings of texts, or of their tokens; None if it was cancelled.
 
         cut: take what fits of texts that are too long, instead of raising PromptTooLong.
+        query: return the scores of texts as answers to it instead, by a reranking model.
         Loads and raises as `stream` does; raises WrongKind, PromptTooLong and NotEmbeddable.
         """
         ...

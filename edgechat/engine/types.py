@@ -178,7 +178,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """chatml: the file has no template, so the most common one is used."""
     load_ms: float
     embedding: int = 0
-    """Dimensions of an embedding, for embedding models, which cannot chat; 0 for others."""
+    """Dimensions of an embedding, for embedding models, which cannot chat; 0 for others, 1 for scores."""
     memory_bytes: int = 0
     """Resident memory of the worker after the load."""
     buffers: tuple[Buffer, ...] = ()
@@ -225,12 +225,17 @@ class CachePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Embed(msgspec.Struct, frozen=True, tag=True):
-    """Compute an embedding of each text (or its tokens); only with an embedding model."""
+    """Compute an embedding of each text (or its tokens); only with an embedding model.
+
+    Or, with a reranking model, the score of each text as an answer to a query.
+    """
 
     request_id: str
     texts: tuple[str | tuple[int, ...], ...]
     cut: bool = False
     """Take what fits of a text that is too long, instead of refusing it."""
+    query: str | None = None
+    """For a reranking model; None for an embedding model."""
 
 
 Translatable = str | tuple[int, ...] | ChatRequest
@@ -333,7 +338,10 @@ class Persisted(msgspec.Struct, frozen=True, tag=True):
 
 
 class Embedded(msgspec.Struct, frozen=True, tag=True):
-    """The answer to Embed: a vector of length 1 (or 0) for each text, as little-endian 32-bit floats."""
+    """The answer to Embed: a vector of length 1 (or 0) for each text, as little-endian 32-bit floats.
+
+    To one with a query: a single number for each text, which is higher for better answers.
+    """
 
     request_id: str
     vectors: tuple[bytes, ...]

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from edgechat.base import paths
 from edgechat.base.errors import SettingsError
-from edgechat.models.formats.modalities import Modality, modalities
+from edgechat.models.formats.modalities import Modality, ModelKind, modalities
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.names import valid_repo
 from edgechat.settings import SamplingDefaults, checked, read_toml
@@ -75,11 +75,18 @@ class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Recommended for the other position of the switch; None if it is the same."""
     embedding: EmbeddingPrefixes | None = None
     """Of a model that makes embeddings; None for others."""
+    reranks: bool = False
+    """Whether it scores texts as answers to a query, and nothing else."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Its name and aliases."""
         return (self.name, *self.aliases)
+
+    @property
+    def kind(self) -> ModelKind:
+        """What it is made for."""
+        return "reranking" if self.reranks else "chat" if self.embedding is None else "embedding"
 
     @property
     def modalities(self) -> tuple[Modality, ...]:
@@ -229,8 +236,10 @@ def _parse_entry(table: dict[str, Any], where: str) -> CatalogueEntry:
             raise SettingsError(
                 f"{where}: mlx says {repo!r} for {label!r}, which is not the name of a repository."
             )
-    if entry.embedding is not None and entry.quality is not None:
-        raise SettingsError(f"{where}: an embedding model cannot chat, so it has no quality.")
+    if entry.kind != "chat" and entry.quality is not None:
+        raise SettingsError(f"{where}: {entry.kind} models cannot chat, so it has no quality.")
+    if entry.reranks and entry.embedding is not None:
+        raise SettingsError(f"{where}: give either embedding or reranks: no model does both.")
     if entry.draft is not None and entry.no_draft is not None:
         raise SettingsError(f"{where}: give either draft or no_draft, the reason why there is none.")
     return entry

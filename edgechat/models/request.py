@@ -67,8 +67,8 @@ def parse_request(
         )
     if revision is not None and not valid_revision(revision):
         raise SettingsError(f"{one_line(revision)!r} is not a valid branch, tag or commit.")
-    # What a quantization is chosen by, the speed of generating, does not matter to embeddings.
-    usual = entry.quant if entry is not None and entry.embedding is not None else None
+    # What a quantization is chosen by, the speed of generating, does not matter to others than chat models.
+    usual = entry.quant if entry is not None and entry.kind != "chat" else None
     label = quant or hub.quant or usual
     hub = replace(hub, quant=None, revision=revision or hub.revision)
     return ModelRequest(hub, entry, canonical(label) if label else None, format)

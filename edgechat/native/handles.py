@@ -170,6 +170,12 @@ class Model:
         template = lib.llama_model_chat_template(self.pointer, None)
         return template.decode("utf-8", "replace") if template else None
 
+    @property
+    def rerank_template(self) -> str | None:
+        """What a reranking model reads, with '{query}' and '{document}' in it; None if the file has none."""
+        template = lib.llama_model_chat_template(self.pointer, b"rerank")
+        return template.decode("utf-8", "replace") if template else None
+
     def meta(self, key: str) -> str | None:
         """Return a metadata value as llama.cpp prints it, up to 1 KiB of it."""
         buffer = ctypes.create_string_buffer(1024)
@@ -255,6 +261,8 @@ class Context:
         """Width of a row of logits."""
         self.n_embd = int(lib.llama_model_n_embd_out(model.pointer)) if params.embeddings else 0
         """Size of an embedding; 0 if none are made."""
+        self.n_pooled = int(lib.llama_model_n_cls_out(model.pointer)) if params.reranks else self.n_embd
+        """Numbers made of a sequence: an embedding, or a reranking model's scores."""
         n_rows = params.n_batch if params.embeddings else max(params.n_seq_max, params.n_outputs_max)
         self.output_bytes = 4 * (self.n_vocab + self.n_embd) * n_rows
         """Size of llama.cpp's buffer for logits and embeddings: the most rows that a call may return."""
@@ -368,7 +376,7 @@ class Context:
         self._abort[0] = b"\0"
 
     def embed(self, runs: Sequence[tuple[int, int, Sequence[int]]]) -> npt.NDArray[np.float32]:
-        """Compute runs of (sequence, start position, tokens); return what is pooled of each [n, n_embd].
+        """Compute runs of (sequence, start position, tokens); return what is pooled of each [n, n_pooled].
 
         What a sequence held before the run counts only in the attention. Raises DecodeFailed.
         """
@@ -376,12 +384,12 @@ class Context:
         code = int(lib.llama_decode(self._pointer, self._batch.native))  # encodes if there is no cache
         if code != DECODE_OK:
             raise DecodeFailed(f"llama.cpp could not compute an embedding (code {code}): {logs.cause()}")
-        embeddings = np.empty((len(runs), self.n_embd), np.float32)
+        embeddings = np.empty((len(runs), self.n_pooled), np.float32)
         for row, (seq, _, _) in zip(embeddings, runs, strict=True):
             pooled = lib.llama_get_embeddings_seq(self._pointer, seq)
             if not pooled:
                 raise DecodeFailed("llama.cpp returned no embedding for a text.")
-            row[:] = np.ctypeslib.as_array(pooled, (self.n_embd,))
+            row[:] = np.ctypeslib.as_array(pooled, (self.n_pooled,))
         return embeddings
 
     def clear(self) -> None:

@@ -28,6 +28,8 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
     flash_attention: bool = True
     embeddings: bool = False
     """Make an embedding of each sequence of a call instead of logits."""
+    reranks: bool = False
+    """With `embeddings`: the model's classification head makes a score of each sequence, and no vector."""
     devices: tuple[str, ...] = ()
     """llama.cpp's names of the accelerators to use, the first layers' first, or 'MLX' for that of an Apple
     processor; none: the processor alone."""

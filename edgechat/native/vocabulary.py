@@ -83,6 +83,17 @@ class NativeVocabulary:
             count = int(lib.llama_tokenize(self._vocab, raw, len(raw), ids, len(ids), around, special))
         return list(ids[:count])
 
+    def around_pair(self) -> tuple[list[int], list[int], list[int]]:
+        """Return the ids before, between and behind two texts that a cross-encoder reads, as in llama-server.
+
+        [CLS], [SEP] and an end, as far as the vocabulary says that it wants them.
+        """
+        vocab = self._vocab
+        eos, sep = int(lib.llama_vocab_eos(vocab)), int(lib.llama_vocab_sep(vocab))
+        end = [eos if eos >= 0 else sep] if lib.llama_vocab_get_add_eos(vocab) else []
+        between = [*end, sep] if lib.llama_vocab_get_add_sep(vocab) else end
+        return [self._bos_id] if self._adds_bos else [], between, end
+
     def piece_of(self, token: int, *, special: bool) -> bytes:
         """Return the bytes of a token, uncached."""
         size = 64

@@ -22,7 +22,7 @@ from edgechat.device.memory import read_memory
 from edgechat.device.mlx import missing_vision
 from edgechat.models.adapters.local import states_adapter
 from edgechat.models.formats.header import ModelHeader
-from edgechat.models.formats.modalities import Modality
+from edgechat.models.formats.modalities import Modality, ModelKind
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import find_models
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from edgechat.native.params import CacheType
 
 _FILE = "glances.bin"
-_FORMAT = 5
+_FORMAT = 6
 MAX_MODELS = 2048
 _MAX_FILE_BYTES = 8 << 20
 _SPARE = 0.1
@@ -50,8 +50,7 @@ class HeaderSummary(msgspec.Struct, frozen=True, array_like=True):
     """Tokens it was trained to look back on."""
     needs: tuple[tuple[int, int], ...] = ()
     """Contexts, the longest first, and the bytes of RAM that a load with them takes."""
-    embeds: bool = False
-    """Whether it makes embeddings instead of chatting."""
+    kind: ModelKind = "chat"
     damage: str = ""
     """Why it is no model that can be loaded."""
     modalities: tuple[Modality, ...] = ()
@@ -123,7 +122,7 @@ def _summarize(model: LocalModel) -> HeaderSummary:
             n_params=header.n_params,
             context=header.number("context_length", 0),
             needs=tuple(_needs(header)),
-            embeds=header.makes_embeddings,
+            kind=header.kind,
             modalities=projector.modalities if projector is not None else (),
             no_vision=no_vision,
             mtp=can_draft(header) or model.found.head is not None,

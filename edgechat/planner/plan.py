@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from edgechat.models.formats.modalities import ModelKind
 from edgechat.models.remote.model import HostedModel
 from edgechat.native.buffers import Buffer
 from edgechat.native.params import LoadParams
@@ -189,6 +190,11 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
             quant=self.draft.quant,
             file_bytes=self.draft.file_bytes,
         )
+
+    @property
+    def kind(self) -> ModelKind:
+        """What it is loaded for."""
+        return "reranking" if self.reranks else "embedding" if self.embeddings else "chat"
 
     @property
     def drafters(self) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ def context(header: ModelHeader, budget: Budget, load: LoadConfig, slower: bool)
     if slower:
         return f"Context {load.context}{cache}: more would push layers off the accelerator."
     if header.makes_embeddings and load.context >= LONGEST_TEXT:
-        return f"Context {load.context}: longer texts are rarely embedded as a whole."
+        return f"Context {load.context}: longer texts are rarely read as a whole."
     if load.context >= USUAL:
         return f"Context {load.context}{cache}: enough for long conversations, and it fits comfortably."
     free = mebibytes(budget.ram)
@@ -139,7 +139,8 @@ def sequences(header: ModelHeader, load: LoadConfig) -> str:
     state = recurrent_bytes(header, 1)
     n = load.params.n_seq_max
     if header.makes_embeddings:
-        return f"Produces embeddings of up to {n} texts per call."
+        what = "Scores" if header.kind == "reranking" else "Produces embeddings of"
+        return f"{what} up to {n} texts per call."
     if not state:
         return f"{n} sequences share the KV cache, so several chats can continue at once."
     return f"{n} sequences, each with a recurrent state of {mebibytes(state)}."

@@ -70,6 +70,7 @@ def make_app(
         _get("/v1/responses/{id}/input_items", responses.input_items),
         _post("/v1/completions", openai.completions),
         _post("/v1/embeddings", openai.embeddings),
+        _post("/v1/rerank", service.rerank),
         _get("/v1/vector_stores", vector_stores.stores),
         _get("/v1/vector_stores/{id}", vector_stores.one_store),
         _post("/v1/vector_stores/{id}/search", vector_stores.search),

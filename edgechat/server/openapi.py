@@ -35,6 +35,7 @@ from edgechat.server.protocol.openai.chat_answer import ChatChunk, ChatCompletio
 from edgechat.server.protocol.openai.completions import Completion, CompletionBody
 from edgechat.server.protocol.openai.embeddings import EmbeddingBody, EmbeddingList
 from edgechat.server.protocol.openai.listing import Health, ModelEntry, ModelList, ModelsQuery
+from edgechat.server.protocol.openai.reranking import RerankBody, RerankList
 from edgechat.server.protocol.responses.items import CallItem, CallOutputItem, MessageItem, ReasoningItem
 from edgechat.server.protocol.responses.output import InputTokens, Response
 from edgechat.server.protocol.responses.request import InputBody, ResponseBody
@@ -95,6 +96,8 @@ def _described() -> dict[str, Any]:
         Completion,
         EmbeddingBody,
         EmbeddingList,
+        RerankBody,
+        RerankList,
         TokenizeBody,
         TokenList,
         DetokenizeBody,
@@ -201,6 +204,7 @@ def _described() -> dict[str, Any]:
             "get": _operation("ollamaVersion", "Return the version.", VersionBody, _GET, OllamaError)
         },
         "/v1/embeddings": _post("embed", "Create embeddings.", EmbeddingBody, EmbeddingList),
+        "/v1/rerank": _post("rerank", "Rank documents for a query.", RerankBody, RerankList),
         "/tokenize": _post("tokenize", "Return the tokens of a text.", TokenizeBody, TokenList),
         "/detokenize": _post("detokenize", "Return the text of tokens.", DetokenizeBody, TokensText),
         "/v1/models": {"get": models},

@@ -207,6 +207,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             unset="the first on this machine in the order of the catalogue; without one, by words alone",
         ),
     ] = None
+    reranking_model: Annotated[
+        _Name | None,
+        _about(
+            "The model that ranks the passages found in documents anew, reading each with the question: a "
+            "name shown by `edgechat list`, or the path of a GGUF file. On a CPU, that takes seconds.",
+            "Model",
+            "load",
+            unset="none",
+        ),
+    ] = None
     system: Annotated[
         _System | None, _about("The system prompt of new chats.", "Conversation", "new chat", unset="none")
     ] = None

@@ -121,6 +121,6 @@ def tensor(name: str, shape: tuple[int, ...], kind: GgmlType) -> ModelTensor:
     return ModelTensor(name, shape, kind, 0, n_bytes)
 
 
-def _array(values: list[int] | list[bool]) -> GgufArray:
-    kind = "bool" if isinstance(values[0], bool) else "uint32"
-    return GgufArray(kind, len(values), tuple(values))
+def _array(values: list[int] | list[bool] | list[str]) -> GgufArray:
+    kinds = {bool: "bool", int: "uint32", str: "string"}
+    return GgufArray(kinds[type(values[0])], len(values), tuple(values))

@@ -189,6 +189,15 @@ SHAPES: dict[str, tuple[str, Numbers]] = {
         "bert",
         _encoder(24, 1024, 16, 4096, 250002, 8192, 2, attention__layer_norm_epsilon=1e-5, token_types=1),
     ),
+    "bge-reranker-v2-m3": (
+        "bert",
+        _encoder(24, 1024, 16, 4096, 250002, 8192, 4, attention__layer_norm_epsilon=1e-5, token_types=1),
+    ),
+    "qwen3-reranker-0.6b": (
+        "qwen3",
+        _dense(28, 1024, 16, 8, 128, 3072, 151669, 32768, tied=True, pooling_type=4)
+        | {"classifier.output_labels": ["yes", "no"]},
+    ),
     "nomic-embed-text-v1.5": (
         "nomic-bert",
         _encoder(12, 768, 12, 3072, 30522, 2048, 1, attention__layer_norm_epsilon=1e-12, token_types=2)
@@ -240,5 +249,7 @@ PARAMETERS: dict[str, int] = {
     "embeddinggemma": 307_581_696,
     "qwen3-embedding-0.6b": 595_776_512,
     "bge-m3": 566_703_104,
+    "bge-reranker-v2-m3": 566_703_104 + 1024 * 1024 + 1024 + 1024 + 1,
+    "qwen3-reranker-0.6b": 595_776_512 + 1024 * 2,
     "nomic-embed-text-v1.5": 136_727_040,
 }

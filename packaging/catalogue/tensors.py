@@ -31,12 +31,16 @@ def plain(row: Row) -> bool:
     )
 
 
+RANKED = 4
+"""llama.cpp's number of a pooling type."""
 _BERTS = ("bert", "nomic-bert")
 
 
 def table(arch: str, numbers: Numbers) -> list[Row]:
     """Return all tensors of a model."""
     rows = [*(_bert_ends(arch, numbers) if arch in _BERTS else _ends(numbers))]
+    if numbers.get("pooling_type") == RANKED:
+        rows += _head_of_reranker(arch, numbers["embedding_length"])
     block = {"phi3": _phi3, "gemma4": _gemma4, "qwen35": _qwen35, "qwen35moe": _qwen35, "gpt-oss": _gpt_oss}
     block |= dict.fromkeys(_BERTS, _bert)
     for layer in range(numbers["block_count"]):
@@ -44,6 +48,15 @@ def table(arch: str, numbers: Numbers) -> list[Row]:
             (f"blk.{layer}.{name}", shape) for name, shape in block.get(arch, _block)(arch, numbers, layer)
         ]
     return rows
+
+
+def _head_of_reranker(arch: str, e: int) -> Iterator[Row]:
+    """A BERT's has two layers and one score; Qwen3's are the rows of its output for 'yes' and 'no'."""
+    if arch == "bert":
+        yield from _biased("cls", (e, e))
+        yield from (("cls.output.weight", (e,)), ("cls.output.bias", (1,)))
+    else:
+        yield "cls.output.weight", (e, 2)
 
 
 def _ends(n: Numbers) -> Iterator[Row]:

@@ -286,3 +286,15 @@ def test_an_embedding_model_comes_as_recommended(home: Path, hub: Hub, pull: Pul
     assert "Chat with it" not in answer.stdout
     assert "/v1/embeddings" in answer.stdout
     assert found(pull("tiny-embedder", "--quant", "f16", "--json"))["quant"] == "F16"
+
+
+def test_a_reranking_model_comes_as_recommended(home: Path, hub: Hub, pull: Pull) -> None:
+    (home / "config").mkdir(parents=True)
+    entry = EMBEDDER.partition("[model.embedding]")[0].replace("tiny-embedder", "tiny-ranker")
+    (home / "config/models.toml").write_text(entry + "reranks = true\n")
+    hub.add(REPO, {f"tiny-{quant}.gguf": tiny("bert-reranker", weights=quant) for quant in ("F16", "Q8_0")})
+    answer = pull("tiny-ranker")
+    assert "downloaded tiny-Q8_0.gguf" in answer.stdout
+    assert 'reranking_model = "tiny-ranker" in settings.toml' in answer.stdout
+    assert "/v1/rerank" in answer.stdout
+    assert "Chat with it" not in answer.stdout

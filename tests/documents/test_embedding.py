@@ -162,7 +162,7 @@ def test_settings_name_the_model() -> None:
 
 def test_a_chat_model_is_refused() -> None:
     settings.change(("embedding_model",), str(at_home("dense", "chat.gguf")))
-    with pytest.raises(ModelFileError, match="no embeddings"):
+    with pytest.raises(ModelFileError, match="no embedding model"):
         embedder_here()
 
 

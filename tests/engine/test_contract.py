@@ -258,6 +258,8 @@ async def test_a_model_for_chat_makes_no_embeddings(make: Make) -> None:
     engine = make("hi")
     with pytest.raises(WrongKind):
         await engine.embed("r", ("Hello",))
+    with pytest.raises(WrongKind, match="scores no texts"):
+        await engine.embed("r", ("Hello",), query="Hello?")
     assert await reply_of(engine) == HELLO
 
 

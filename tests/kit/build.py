@@ -18,10 +18,12 @@ from gguf import GGMLQuantizationType as Type
 from gguf import GGUFValueType as Value
 
 from tests.kit import weights
-from tests.kit.shapes import DENSE, EMBEDDERS, KINDS, Shape, Tensor, metadata, tensors
+from tests.kit.shapes import DENSE, EMBEDDERS, KINDS, RANKED, RERANKERS, Shape, Tensor, metadata, tensors
 from tests.kit.tokenizers import (
     CHATML,
     N_BYTES_VOCAB,
+    RERANK,
+    START,
     KeyValue,
     byte_tokenizer,
     copied_tokenizer,
@@ -75,9 +77,9 @@ class Spec:
 def tiny(kind: str = "dense", *, folder: Path = MODELS_DIR, **changes: Any) -> Path:
     """Return the path of a tiny model: dense, qwen3, windowed, hybrid or moe; `changes` go to its Spec.
 
-    bert and qwen3-embedding make embeddings.
+    bert and qwen3-embedding make embeddings; bert-reranker and qwen3-reranker score pairs of texts.
     """
-    shape = (KINDS | EMBEDDERS)[kind]
+    shape = (KINDS | EMBEDDERS | RERANKERS)[kind]
     return build(Spec(shape=shape, name=f"tiny-{kind}", **changes), folder=folder)
 
 
@@ -191,6 +193,10 @@ def _key_values(spec: Spec, tokenizer: list[KeyValue]) -> Iterator[KeyValue]:
             "tokenizer.ggml.add_bos_token": spec.shape.arch == "bert",
             "tokenizer.ggml.add_eos_token": True,
         }
+    if spec.shape.pooling == RANKED and spec.shape.arch == "bert":
+        plain |= {"tokenizer.ggml.add_sep_token": True, "tokenizer.ggml.seperator_token_id": START}
+    elif spec.shape.pooling == RANKED:
+        plain["tokenizer.chat_template.rerank"] = RERANK
     for key, value in plain.items():
         found[key] = typed(key, value)
     found |= {entry[0]: entry for entry in tokenizer}

@@ -39,7 +39,10 @@ class Shape:
     rope_sections: tuple[int, ...] = ()
     """Pairs of a head's channels that turn with the time, the row, the column and nothing (M-RoPE)."""
     pooling: int = 0
-    """What is made of a text's tokens, by llama.cpp's number: 1 their mean, 3 the last one; 0: nothing."""
+    """What is made of a text's tokens, by llama.cpp's number: 1 their mean, 3 the last one; 0: nothing.
+
+    4: a head scores the first token, or the last one, by which documents are ranked.
+    """
     tied: bool = False
     """The embeddings make the logits too: there is no output.weight."""
 
@@ -82,10 +85,17 @@ QWEN35 = Shape(arch="qwen35", n_layers=4, head_dim=32, delta_layers=(0, 1, 2), r
 """Three recurrent layers, then one of attention: the pattern of Qwen 3.5."""
 MOE = Shape(arch="qwen3moe", head_dim=32, n_ff=64, n_experts=8, n_experts_used=2)
 
+RANKED = 4
+"""llama.cpp's number of a pooling type."""
 BERT = Shape(arch="bert", n_kv_heads=4, context_length=512, pooling=1)
 QWEN3_EMBEDDING = QWEN3.sized(pooling=3)
 
 EMBEDDERS: dict[str, Shape] = {"bert": BERT, "qwen3-embedding": QWEN3_EMBEDDING}
+
+RERANKERS: dict[str, Shape] = {
+    "bert-reranker": BERT.sized(pooling=RANKED),
+    "qwen3-reranker": QWEN3.sized(pooling=RANKED),
+}
 
 KINDS: dict[str, Shape] = {
     "dense": DENSE,
@@ -177,12 +187,26 @@ def _norms_of_encoder(shape: Shape) -> Iterator[str]:
         yield from (f"blk.{layer}.attn_output_norm", f"blk.{layer}.layer_output_norm")
 
 
+def _head_of_reranker(shape: Shape) -> Iterator[Tensor]:
+    """Yield the classification head: of a BERT two layers, of Qwen3 the rows of 'yes' and 'no'."""
+    e, n_labels = shape.n_embd, 1
+    if shape.arch == "bert":
+        yield Tensor("cls.weight", (e, e), 1.0)
+        yield Tensor("cls.bias", (e,), 0.1 * math.sqrt(e), plain=True)
+        yield Tensor("cls.output.bias", (n_labels,), 0.1, plain=True)
+    else:
+        n_labels = 2
+    yield Tensor("cls.output.weight", (e, n_labels), 1.0, plain=True)
+
+
 def tensors(shape: Shape, n_vocab: int, *, logit_scale: float, damped: dict[int, float]) -> Iterator[Tensor]:
     """Yield every tensor of a model, in file order.
 
     logit_scale: standard deviation of the logits. damped: layer -> factor of its two output projections;
     at 0 a layer adds nothing.
     """
+    if shape.pooling == RANKED:
+        yield from _head_of_reranker(shape)
     if shape.arch == "bert":
         yield from _encoder(shape, n_vocab)
         return
@@ -223,6 +247,8 @@ def metadata(shape: Shape) -> dict[str, Any]:
     }
     if shape.pooling:
         kv["pooling_type"] = shape.pooling
+    if shape.pooling == RANKED and shape.arch != "bert":
+        kv["classifier.output_labels"] = ["yes", "no"]
     if shape.arch == "bert":
         kv["attention.causal"] = False
         kv["attention.layer_norm_epsilon"] = 1e-5

@@ -24,6 +24,12 @@ CHATML = (
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
+RERANK = (
+    "<|im_start|>system\nJudge: yes or no.<|im_end|>\n<|im_start|>user\n<Query>: {query}\n"
+    "<Document>: {document}<|im_end|>\n<|im_start|>assistant\n"
+)
+"""The template of a reranking model, as Qwen3-Reranker's is."""
+
 KeyValue = tuple[str, Any, Value, Value | None]
 """Key, value, its type, and the type of an array's elements."""
 

@@ -169,7 +169,9 @@ def test_sampling_follows_the_switch() -> None:
         ("quality = 7", "quality = 7"),
         ('quants = ["Q4_0"]', "quant = 'Q8_0' is not one of its quants"),
         ("context = 0", "context = 0"),
-        ("quality = 3\nembedding = {}", "an embedding model cannot chat"),
+        ("quality = 3\nembedding = {}", "embedding models cannot chat"),
+        ("quality = 3\nreranks = true", "reranking models cannot chat"),
+        ("reranks = true\nembedding = {}", "either embedding or reranks"),
         ('embedding = { document = "x" }', "unknown field `document`"),
     ],
 )

@@ -178,7 +178,11 @@ class FakeModels:
             return Translated(request_id, (*([1] if bos else []), *map(ord, what)), b"")
         return Translated(request_id, what, bytes(what))
 
-    async def embed(self, request_id: str, texts: tuple[str | tuple[int, ...], ...]) -> Embedded | None:
+    async def embed(
+        self, request_id: str, texts: tuple[str | tuple[int, ...], ...], *, query: str | None = None
+    ) -> Embedded | None:
+        if query is not None:  # a text is the better the longer it is
+            return Embedded(request_id, tuple(np.array([len(text)], "<f4").tobytes() for text in texts), 7)
         vectors = tuple(np.array([len(text), 1, 2, 3], "<f4").tobytes() for text in texts)
         return Embedded(request_id, vectors, 7)
 

@@ -61,7 +61,7 @@ def test_the_server_keeps_to_its_description(
         check=False,
     )
     assert done.returncode == 0, done.stdout[-5000:]
-    assert "Tested: 27" in done.stdout
+    assert "Tested: 28" in done.stdout
     assert server.figure("crashes_total") == 0
     assert server.figure("running") == 0
 

@@ -133,7 +133,7 @@ def test_the_commands_are_powershells_on_windows(key: str, monkeypatch: pytest.M
         "none": (None, '"none"'),
     }
     with listen("127.0.0.1", 0) as listener:
-        screen = first_screen("guide", listener, keys[key][0], embeds=True)
+        screen = first_screen("guide", listener, keys[key][0], kind="embedding")
     assert f"$env:OPENAI_API_KEY = {keys[key][1]}\n" in screen
     assert 'Invoke-RestMethod "$env:OPENAI_BASE_URL/embeddings"' in screen
     assert ("Bearer $env:OPENAI_API_KEY" in screen) is (key != "none")
@@ -142,7 +142,7 @@ def test_the_commands_are_powershells_on_windows(key: str, monkeypatch: pytest.M
 
 def test_who_opens_it_to_others_is_told_their_address_and_what_is_not_safe() -> None:
     with listen("0.0.0.0", 0) as listener:
-        screen = first_screen("guide", listener, Key("k" * 16), embeds=False)
+        screen = first_screen("guide", listener, Key("k" * 16), kind="chat")
         port = listener.getsockname()[1]
     assert re.search(
         rf"Other machines can reach it at http://[^/ ]+:{port}/v1. Connections are not encrypted", screen

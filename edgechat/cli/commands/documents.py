@@ -23,6 +23,7 @@ from edgechat.documents.embedding import embedder_here
 from edgechat.documents.indexing import Progress, Update
 from edgechat.documents.known import KnownCollection, collection_at, free_name, known_collections, root_of
 from edgechat.documents.library import DocumentLibrary, Given
+from edgechat.documents.reranking import reranker_here
 
 _MOST_TOLD = 10
 """Files that are left out and named; of more, only the number is told."""
@@ -149,7 +150,7 @@ def serve(names: Sequence[str]) -> None:
 
 
 async def _found(name: str, question: str, limit: int) -> list[Given]:
-    library = DocumentLibrary(embedder_here)
+    library = DocumentLibrary(embedder_here, reranker_here)
     library.on_note = note
     try:
         await library.refresh([name])

@@ -96,7 +96,7 @@ def run(options: ServeOptions) -> None:
         # Its own thread, not a loop, is what a store belongs to.
         store = asyncio.run(ResponseStore.open(store_path())) if options.store_responses else None
         logged = not sys.stdout.isatty()
-        print(first_screen(name, listener, key, embeds=plan.embeddings, logged=logged), flush=True)
+        print(first_screen(name, listener, key, kind=plan.kind, logged=logged), flush=True)
         fetcher = ImageFetcher() if options.fetch_images else None
         media = RequestMedia(paths.cache_dir() / "request-images", fetcher=fetcher)
         documents = RequestDocuments(options.docs)

@@ -79,8 +79,14 @@ def result(
         yield f"{mebibytes(received)} in {seconds:.0f} s; {verified}."
     if not dry_run:
         name = decision.parts[0].name
-        if decision.embeds:
+        if decision.kind == "embedding":
             yield "Documents are searched with it; `edgechat serve` has it at /v1/embeddings."
+            return
+        if decision.kind == "reranking":
+            yield (
+                f'To search documents with it, too: reranking_model = "{name}" in settings.toml. '
+                "`edgechat serve` has it at /v1/rerank."
+            )
             return
         argument = flat(shlex.quote(name)) if os.path.isabs(name) else name
         yield f"Chat with it: edgechat run {argument}"

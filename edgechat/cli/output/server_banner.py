@@ -8,20 +8,30 @@ import sys
 from typing import TYPE_CHECKING
 
 from edgechat.base.text import one_line
+from edgechat.models.formats.modalities import ModelKind
 
 if TYPE_CHECKING:
     from edgechat.server.http.api_key import Key
 
-_CHAT = '{"model": "default", "messages":\n      [{"role": "user", "content": "Hello"}]}'
-_EMBED = '{"model": "default", "input": "Hello"}'
+_EXAMPLES: dict[ModelKind, tuple[str, str]] = {
+    "chat": (
+        "chat/completions",
+        '{"model": "default", "messages":\n      [{"role": "user", "content": "Hello"}]}',
+    ),
+    "embedding": ("embeddings", '{"model": "default", "input": "Hello"}'),
+    "reranking": (
+        "rerank",
+        '{"model": "default", "query": "Hello",\n      "documents": ["Hello there", "Goodbye"]}',
+    ),
+}
 
 
 def first_screen(
-    name: str, listener: socket.socket, key: Key | None, *, embeds: bool, logged: bool = False
+    name: str, listener: socket.socket, key: Key | None, *, kind: ModelKind, logged: bool = False
 ) -> str:
     """Return the text. It contains the key only if that is new and the output is not logged.
 
-    embeds: whether the default model makes embeddings. logged: whether the output is stored, as in a journal.
+    kind: of the default model. logged: whether the output is stored, as in a journal.
     Commands have at most 60 columns, except for paths and keys.
     """
     from edgechat.server.serving import is_loopback, url_for_others, url_of
@@ -44,14 +54,14 @@ def first_screen(
         _setting("OPENAI_API_KEY", _key_expression(key)),
         "",
         "To try it:",
-        _example_request(has_key=key is not None, embeds=embeds),
+        _example_request(has_key=key is not None, kind=kind),
         "",
     ]
     return "\n".join(lines)
 
 
-def _example_request(*, has_key: bool, embeds: bool) -> str:
-    path, body = ("embeddings", _EMBED) if embeds else ("chat/completions", _CHAT)
+def _example_request(*, has_key: bool, kind: ModelKind) -> str:
+    path, body = _EXAMPLES[kind]
     if sys.platform == "win32":  # PowerShell, which has another curl and takes quotes apart
         command = f'Invoke-RestMethod "$env:OPENAI_BASE_URL/{path}" -Method Post'
         authorization = '-Headers @{Authorization = "Bearer $env:OPENAI_API_KEY"}'

@@ -352,7 +352,7 @@ class LlamaCppBackend(LlamaCppModel):
 
 
 class LlamaCppEmbedder(LlamaCppModel):
-    """A GGUF model made for embeddings; nothing is kept between two calls."""
+    """A GGUF model made for embeddings, or for reranking; nothing is kept between two calls."""
 
     def __init__(self, plan: LoadPlan, on_progress: Callable[[float], None] | None = None) -> None:
         super().__init__(plan, on_progress, must_decode=False)
@@ -362,11 +362,14 @@ class LlamaCppEmbedder(LlamaCppModel):
         """Tokens of a text."""
         self.n_batch = plan.n_batch
         """Tokens of a call, which takes up to `n_seq_max` texts."""
-        self.dimensions = self._context.n_embd
+        self.reranks = plan.reranks
+        self.rerank_template = self._model.rerank_template if plan.reranks else None
+        self.dimensions = 1 if plan.reranks else self._context.n_embd
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Logits:
         """Return a vector of the length 1 (or 0) for each text [n, dimensions]. Raises DecodeFailed.
 
+        With a reranking model, the score of each pair [n, 1], which the head puts first.
         Texts that fit into a call together, or one that is longer and then computed in parts.
         """
         self._context.clear()
@@ -381,5 +384,7 @@ class LlamaCppEmbedder(LlamaCppModel):
                 "The model produced NaN or infinite values.",
                 hint="Try another text, or another quantization.",
             )
+        if self.reranks:
+            return vectors[:, :1]
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         return (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)

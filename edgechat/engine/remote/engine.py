@@ -254,9 +254,10 @@ class RemoteEngine:
         on_progress: Callable[[float], None] | None = None,
         *,
         cut: bool = False,
+        query: str | None = None,
         may_load: bool = True,
     ) -> Embedded | None:
-        raise cannot_embed(self._remote.name)
+        raise cannot_embed(self._remote.name, query)
 
     async def translate(
         self,

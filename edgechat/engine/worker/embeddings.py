@@ -1,4 +1,4 @@
-"""Embeddings: texts in, vectors out, by a model made for that.
+"""Embeddings: texts in, vectors out, by a model made for that; or scores, by a reranking model.
 
 Submit texts, then step(): a batch of them, from all requests. A request with many texts does not keep others
 waiting: each call begins with the texts of another request.
@@ -17,6 +17,7 @@ import psutil
 from edgechat.base.errors import EdgechatError, NotEmbeddable, PromptTooLong
 from edgechat.engine import types
 from edgechat.engine.kv.snapshot import CacheMap, CacheStats, DraftingState, SchedulerState, Snapshot
+from edgechat.engine.prompt.pairs import PairPrompt
 from edgechat.engine.prompt.token_estimate import at_least
 from edgechat.engine.prompt.translation import translate
 from edgechat.engine.scheduling.preparation import fault
@@ -35,6 +36,7 @@ _BATCH = 512  # tokens of short texts in one call, which cannot be interrupted
 _LARGEST = 48 << 20  # bytes of an answer, which must fit into one message
 _CUT = 16  # characters of a token at most, where a text is cut; tokens of nearly all texts have fewer
 _NO_DRAFTS = "It is an embedding model."
+_PAIR = "A document, with the query,"
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +46,7 @@ class _Job:
     id: str
     texts: deque[str | tuple[int, ...]]
     cut: bool = False
+    query: str | None = None
     tokens: list[int] = field(default_factory=list)
     """Of the next text, once it has been tokenized; empty before."""
     vectors: list[bytes] = field(default_factory=list)
@@ -56,6 +59,7 @@ class EmbeddingEngine:
     def __init__(self, embedder: LlamaCppEmbedder) -> None:
         self.vocabulary = embedder.vocabulary
         self._embedder = embedder
+        self._pairs = PairPrompt(embedder.vocabulary, embedder.rerank_template)
         self._jobs: deque[_Job] = deque()
         self._batches = [0] * embedder.n_seq_max
         self._seconds = 0.0
@@ -77,7 +81,7 @@ class EmbeddingEngine:
                 hint=f"Send up to {most} at once.",
             )
             return [Failed(request.request_id, ErrorInfo.of(error))]
-        self._jobs.append(_Job(request.request_id, deque(request.texts), request.cut))
+        self._jobs.append(_Job(request.request_id, deque(request.texts), request.cut, request.query))
         return []
 
     def cancel(self, request_id: str) -> list[Event]:
@@ -122,7 +126,7 @@ class EmbeddingEngine:
         for job in list(self._jobs):
             while n < self._embedder.n_seq_max and (job.texts or job.tokens):
                 try:
-                    tokens = job.tokens = job.tokens or self._tokens(job.texts.popleft(), cut=job.cut)
+                    tokens = job.tokens = job.tokens or self._tokens(job.texts.popleft(), job)
                 except Exception as error:
                     events.append(self._fail(job, fault(error)))
                     break
@@ -133,15 +137,22 @@ class EmbeddingEngine:
                 n += 1
                 yield job, tokens
 
-    def _tokens(self, text: str | tuple[int, ...], *, cut: bool) -> list[int]:
+    def _tokens(self, text: str | tuple[int, ...], job: _Job) -> list[int]:
+        if job.query is not None:
+            tokens = self._pair(job.query, text, cut=job.cut)
+        else:
+            tokens = self._text(text, cut=job.cut)
+        if not tokens:
+            raise NotEmbeddable("An empty text has no embedding.", hint="Omit it.")
+        return tokens
+
+    def _text(self, text: str | tuple[int, ...], *, cut: bool) -> list[int]:
         vocabulary, longest = self.vocabulary, self._embedder.longest
         if cut:
             text = text[: _CUT * longest]
         elif isinstance(text, str) and (more := at_least(text, longest, vocabulary.whole)):
             raise _too_long(f"more than {more}", longest)
         tokens = vocabulary.whole(text) if isinstance(text, str) else list(text)
-        if not tokens:
-            raise NotEmbeddable("An empty text has no embedding.", hint="Omit it.")
         if any(not 0 <= token < vocabulary.size for token in tokens):
             raise NotEmbeddable(
                 f"Unknown tokens were given; the model's tokens are 0 to {vocabulary.size - 1}.",
@@ -151,6 +162,20 @@ class EmbeddingEngine:
             return [*tokens[: longest - 1], tokens[-1]]  # the last one may be the model's own: [SEP], an end
         if len(tokens) > longest:
             raise _too_long(str(len(tokens)), longest)
+        return tokens
+
+    def _pair(self, query: str, document: str | tuple[int, ...], *, cut: bool) -> list[int]:
+        longest = self._embedder.longest
+        if not isinstance(document, str):
+            raise NotEmbeddable("A reranking model reads texts, not tokens.", hint="Send texts.")
+        if cut:
+            most = _CUT * longest
+            return self._pairs.beginning(query[:most], document[:most], longest)
+        if more := at_least(query + document, longest, self.vocabulary.whole):
+            raise _too_long(f"more than {more}", longest, _PAIR)
+        tokens = self._pairs.tokens(query, document)
+        if len(tokens) > longest:
+            raise _too_long(str(len(tokens)), longest, _PAIR)
         return tokens
 
     def _fail(self, job: _Job, error: EdgechatError) -> Event:
@@ -190,9 +215,9 @@ class EmbeddingEngine:
         self._embedder.close()
 
 
-def _too_long(tokens: str, longest: int) -> PromptTooLong:
+def _too_long(tokens: str, longest: int, what: str = "A text") -> PromptTooLong:
     return PromptTooLong(
-        f"A text has {tokens} tokens; the model's limit is {longest}.", hint="Split it into shorter texts."
+        f"{what} has {tokens} tokens; the model's limit is {longest}.", hint="Split it into shorter texts."
     )
 
 

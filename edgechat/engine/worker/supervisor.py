@@ -132,13 +132,15 @@ class EngineSupervisor:
         on_progress: Callable[[float], None] | None = None,
         *,
         cut: bool = False,
+        query: str | None = None,
         may_load: bool = True,
     ) -> Embedded | None:
-        if not self.plan.embeddings:
-            raise cannot_embed(self.plan.model_name)
-        digest = _digest(Embed("", texts, cut))
+        if not self.plan.embeddings or self.plan.reranks != (query is not None):
+            raise cannot_embed(self.plan.model_name, query)
+        request = Embed(request_id, texts, cut, query)
+        digest = _digest(msgspec.structs.replace(request, request_id=""))
         async with self._worker_for(request_id, digest, on_progress, may_load) as worker:
-            return None if worker is None else await worker.embed(Embed(request_id, texts, cut))
+            return None if worker is None else await worker.embed(request)
 
     async def translate(
         self,

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.limits import MAX_LAYERS, MAX_NUMBER
+from edgechat.models.formats.modalities import ModelKind
 from edgechat.models.formats.quants import FILE_TYPES, GgmlType
 
 ENCODERS = frozenset(
@@ -207,10 +208,15 @@ class ModelHeader:
         return self.pooling > 0
 
     @cached_property
+    def kind(self) -> ModelKind:
+        """What it is made for."""
+        return "chat" if not self.pooling else "reranking" if self.pooling == POOLED_RANK else "embedding"
+
+    @cached_property
     def reads_in_parts(self) -> bool:
         """Whether a long text can be computed in parts: causal attention, and only the end counts."""
         causal = self.shape_value("attention.causal") is not False and not self.is_encoder
-        return causal and self.pooling in (0, POOLED_LAST)
+        return causal and self.pooling in (0, POOLED_LAST, POOLED_RANK)
 
     @cached_property
     def _head_length(self) -> int:

@@ -1,10 +1,12 @@
-"""What a model takes besides text."""
+"""What a model makes, and what it takes besides text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Literal
 
+ModelKind = Literal["chat", "embedding", "reranking"]
+"""What a model makes: replies, vectors of texts, or scores of texts as answers to a query."""
 Modality = Literal["vision", "audio"]
 SENSES: dict[Modality, str] = {"vision": "sees", "audio": "hears"}
 """What a model does that takes it."""

@@ -1,4 +1,4 @@
-"""Which embedding model searches documents: of those on this machine, and of the catalogue for a download."""
+"""Which models search documents: of those on this machine, and of the catalogue for a download."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from edgechat.base.errors import DoesNotFit, ModelFileError
 from edgechat.models.catalogue import CatalogueEntry, EmbeddingPrefixes, catalogue
-from edgechat.models.formats.header import POOLED_RANK
 from edgechat.models.formats.header_reading import read_model
+from edgechat.models.formats.modalities import ModelKind
 from edgechat.models.formats.quants import canonical
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.resolve import find_models
@@ -55,16 +55,25 @@ def installed_embedder(named: str | None = None) -> LocalModel | None:
     `embedding_model` in settings.toml says instead. Raises ModelNotFound or ModelFileError for that.
     """
     if named is not None:
-        model = min(find_models(named), key=_place)
-        header = read_model(model.path)
-        if not header.makes_embeddings:
-            raise ModelFileError(
-                f"{model.name} produces no embeddings, but settings.toml names it as embedding_model.",
-                hint="Name an embedding model there, or none.",
-            )
-        check(model.name, header, may_embed=True)
-        return model
+        return _named(named, "embedding")
     return next(_embedders(inventory().models), None)
+
+
+def named_reranker(named: str) -> LocalModel:
+    """Return the reranking model that settings.toml names. Raises ModelNotFound or ModelFileError."""
+    return _named(named, "reranking")
+
+
+def _named(name: str, kind: ModelKind) -> LocalModel:
+    model = min(find_models(name), key=_place)
+    header = read_model(model.path)
+    if header.kind != kind:
+        raise ModelFileError(
+            f"settings.toml names {model.name} as {kind}_model, but it is no {kind} model.",
+            hint="Name another one there, or none.",
+        )
+    check(model.name, header, may_embed=True)
+    return model
 
 
 def prefixes_of(model: LocalModel) -> EmbeddingPrefixes:
@@ -78,16 +87,13 @@ def prefixes_of(model: LocalModel) -> EmbeddingPrefixes:
 
 def _embedders(models: Sequence[LocalModel]) -> Iterator[LocalModel]:
     summaries = zip(models, glances(models), strict=True)
-    for model in sorted((model for model, glance in summaries if glance.embeds), key=_place):
-        with contextlib.suppress(ModelFileError):
-            if read_model(model.path).pooling != POOLED_RANK:  # a reranker makes no vectors
-                yield model
+    yield from sorted((model for model, glance in summaries if glance.kind == "embedding"), key=_place)
 
 
 def _place(model: LocalModel) -> tuple[int, bool, int]:
     """Return what models are sorted by: the order of the catalogue, others by size."""
     entry = model.entry
-    known = [entry.name for entry in catalogue() if entry.embedding is not None]
+    known = [entry.name for entry in catalogue() if entry.kind != "chat"]
     if entry is None or entry.name not in known:
         return len(known), False, model.size
     return known.index(entry.name), model.quant != canonical(entry.quant or ""), model.size

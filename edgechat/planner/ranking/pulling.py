@@ -24,6 +24,7 @@ from edgechat.base.errors import (
 )
 from edgechat.models.choices import ModelChoice, RemoteFile
 from edgechat.models.formats.header import Format
+from edgechat.models.formats.modalities import ModelKind
 from edgechat.models.hub.cache_layout import HubStore, check_space
 from edgechat.models.hub.download import DownloadObserver, FetchedFile, download
 from edgechat.models.hub.listing import resolve_remote
@@ -113,11 +114,10 @@ class PullDecision:
         return self.picked is None or self.picked.plan is not None
 
     @property
-    def embeds(self) -> bool:
-        """Whether the model makes embeddings instead of chatting, as far as anyone knows."""
+    def kind(self) -> ModelKind:
+        """What the model is made for, as far as anyone knows."""
         entry, plan = self.parts[0].source.want.entry, self.picked.plan if self.picked is not None else None
-        known = entry is not None and entry.embedding is not None
-        return known or (plan is not None and plan.embeddings)
+        return plan.kind if plan is not None else entry.kind if entry is not None else "chat"
 
     @property
     def total(self) -> int:

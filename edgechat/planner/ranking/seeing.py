@@ -59,6 +59,6 @@ def local_model(rows: Sequence[ModelRow]) -> StandIn | None:
 
     rows: of this machine, most recently used first.
     """
-    fitting = [row.model for row in rows if row.fits and not row.glance.damage and not row.glance.embeds]
+    fitting = [row.model for row in rows if row.fits and not row.glance.damage and row.glance.kind == "chat"]
     fitting.sort(key=lambda model: model.place is Place.SHIPPED)
     return StandIn(fitting[0].chat_name, is_here=True, what="fits") if fitting else None

@@ -16,6 +16,7 @@ from edgechat.chat.messages import with_passages
 from edgechat.documents import registry
 from edgechat.documents.embedding import embedder_here
 from edgechat.documents.library import DocumentLibrary, Given, Room
+from edgechat.documents.reranking import reranker_here
 from edgechat.engine.types import ChatRequest, Message
 from edgechat.server.documents.asked import AskedDocuments
 from edgechat.server.http.refusal import Refusal
@@ -50,7 +51,7 @@ class RequestDocuments:
         """allowed: names of documents; ALL: all there are."""
         self._allowed = allowed
         self._refresh_seconds = refresh_seconds
-        self._library = DocumentLibrary(embedder_here)
+        self._library = DocumentLibrary(embedder_here, reranker_here)
         self._updates = DocumentLibrary()
         """Has a thread of its own: what is being read holds up no search."""
         for library in (self._library, self._updates):

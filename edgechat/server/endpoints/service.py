@@ -1,16 +1,19 @@
-"""What the server tells of itself, and tokens as llama.cpp's server has them."""
+"""What the server tells of itself, and tokens and scores as llama.cpp's server has them."""
 
 from __future__ import annotations
 
+import secrets
+
 import msgspec
 
-from edgechat.server.endpoints.base import Endpoints
+from edgechat.server.endpoints.base import Endpoints, stopped
 from edgechat.server.http.access_policy import TRUSTED
 from edgechat.server.http.exchange import Exchange
 from edgechat.server.metrics import CONTENT_TYPE
 from edgechat.server.openapi import description
 from edgechat.server.pool.models import State
 from edgechat.server.protocol.openai.listing import Health
+from edgechat.server.protocol.openai.reranking import RerankBody, RerankList
 from edgechat.server.protocol.translating import DetokenizeBody, TokenizeBody
 
 _PLAIN = "text/plain; charset=utf-8"
@@ -23,6 +26,7 @@ POST /v1/messages           ... as Anthropic's clients ask for it
 POST /v1/completions        text that goes on
 GET  /v1/vector_stores      the documents that a request may name; POST /v1/vector_stores/ID/search
 POST /v1/embeddings         embeddings, of models made for that
+POST /v1/rerank             documents ranked for a query, by models made for that
 POST /api/chat              ... as Ollama's clients ask for it; /api/generate, /api/embed, /api/tags
 POST /tokenize              the tokens of a text; POST /detokenize goes back; /v1/responses/input_tokens
                             and /v1/messages/count_tokens count those of a chat
@@ -56,6 +60,19 @@ class ServiceEndpoints(Endpoints):
             await exchange.answer(200, msgspec.json.encode(body.response(translated)))
 
         await exchange.run_until_disconnect(convert())
+
+    async def rerank(self, exchange: Exchange) -> None:
+        """POST /v1/rerank."""
+        await exchange.run_until_disconnect(self._rank(exchange, await self._body(exchange, RerankBody)))
+
+    async def _rank(self, exchange: Exchange, body: RerankBody) -> None:
+        async with self._models.serve(body.model or "") as served:
+            exchange.record_model(served.name)
+            scored = await served.embed(f"rank-{secrets.token_hex(12)}", body.texts, query=body.query)
+        if scored is None:
+            raise stopped()
+        exchange.record_tokens(scored.tokens, 0)
+        await exchange.answer(200, msgspec.json.encode(RerankList.of(body, served.name, scored)))
 
     async def health(self, exchange: Exchange) -> None:
         """GET /health."""

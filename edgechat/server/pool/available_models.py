@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -21,6 +20,7 @@ from edgechat.base.errors import FolderError, ModelNotFound, StoreError
 from edgechat.base.text import one_line
 from edgechat.chat.model_choice import ChosenModel, choose_model, remembered
 from edgechat.chat.storage.store import Store, store_path
+from edgechat.models.formats.modalities import ModelKind
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.resolve import ResolvedModel, entry_of, local_file, resolve
@@ -52,7 +52,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     """Seconds since 1970 at which its file was last changed."""
     loaded: bool = False
-    kind: Literal["chat", "embedding"] = "chat"
+    kind: ModelKind = "chat"
     context: int = 0
     """Tokens; of one that is not loaded what it was trained on, 0 where that is not known."""
     size: int = 0
@@ -169,7 +169,7 @@ def _card(known: AvailableModel, one: LocalModel, glance: HeaderSummary) -> Mode
     return ModelCard(
         id=known.id,
         created=max((int(file.changed / 1e9) for file in one.found.files), default=0),
-        kind="embedding" if glance.embeds else "chat",
+        kind=glance.kind,
         context=glance.context,
         size=one.size,
         format=one.found.format,

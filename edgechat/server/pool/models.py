@@ -46,9 +46,12 @@ class ServedModel(Protocol):
         """
         ...
 
-    async def embed(self, request_id: str, texts: tuple[str | tuple[int, ...], ...]) -> Embedded | None:
+    async def embed(
+        self, request_id: str, texts: tuple[str | tuple[int, ...], ...], *, query: str | None = None
+    ) -> Embedded | None:
         """Make an embedding of each text, or of its tokens; None where it was cancelled.
 
+        query: score the texts as answers to it instead, by a reranking model.
         Raises EdgechatError.
         """
         ...

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from types import TracebackType
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -116,16 +116,19 @@ class PooledModel:
             meter.broke_off("failed" if isinstance(error, Exception) else "cancelled")
             raise
 
-    async def embed(self, request_id: str, texts: tuple[str | tuple[int, ...], ...]) -> Embedded | None:
+    async def embed(
+        self, request_id: str, texts: tuple[str | tuple[int, ...], ...], *, query: str | None = None
+    ) -> Embedded | None:
         """Make an embedding of each text, or of its tokens; None where it was cancelled.
 
+        query: score the texts as answers to it instead, by a reranking model.
         Raises EdgechatError.
         """
         try:
-            found = await self._engine.embed(request_id, texts, may_load=False)
+            found = await self._engine.embed(request_id, texts, query=query, may_load=False)
         except EngineGone:
             await self._load_again(self._slot)
-            found = await self._engine.embed(request_id, texts, may_load=False)
+            found = await self._engine.embed(request_id, texts, query=query, may_load=False)
         if found is not None:
             self._metrics.embedded(self._slot.id, found)
             self._slot.trouble = ""
@@ -204,13 +207,12 @@ class Pool:
             return card
         plan = slot.engine.plan
         context = plan.context if slot.is_ready else card.context
-        kind: Literal["chat", "embedding"] = "embedding" if plan.embeddings else "chat"
         model = slot.engine.model
         if model is not None:
             card = msgspec.structs.replace(
                 card, sees=model.sees, hears=model.hears, can_switch_thinking=model.can_switch_thinking
             )
-        return msgspec.structs.replace(card, loaded=slot.is_ready, kind=kind, context=context)
+        return msgspec.structs.replace(card, loaded=slot.is_ready, kind=plan.kind, context=context)
 
     @property
     def state(self) -> tuple[State, str]:

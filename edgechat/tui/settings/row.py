@@ -20,9 +20,18 @@ from textual.widgets import Static
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import printable
 from edgechat.models.catalogue import catalogue
+from edgechat.models.formats.modalities import ModelKind
 from edgechat.tui.settings.entries import SettingEntry
 from edgechat.tui.widgets.line_field import LineField
 from edgechat.tui.widgets.text_area import Area
+
+_KINDS: dict[tuple[str, ...], ModelKind] = {
+    ("model",): "chat",
+    ("draft",): "chat",
+    ("embedding_model",): "embedding",
+    ("reranking_model",): "reranking",
+}
+"""Settings that name a model, and of which kind."""
 
 
 class LineEditor(LineField):
@@ -211,12 +220,12 @@ class SettingRow(Vertical, can_focus=True):
 
     @property
     def _suggester(self) -> SuggestFromList | None:
-        if self.entry.path not in (("model",), ("draft",), ("embedding_model",)):
+        kind = _KINDS.get(self.entry.path)
+        if kind is None:
             return None
         with contextlib.suppress(EdgechatError):
             words = ["mtp", "ngram"] if self.entry.path == ("draft",) else []
-            embeds = self.entry.path == ("embedding_model",)
-            names = [model.name for model in catalogue() if (model.embedding is not None) == embeds]
+            names = [model.name for model in catalogue() if model.kind == kind]
             return SuggestFromList([*words, *names], case_sensitive=False)
         return None
 

@@ -191,6 +191,7 @@ class Numbers:
 
     longest, n_batch, n_seq_max, dimensions = 100, 30, 3, 2
     size = 1000
+    rerank_template = None
 
     def __init__(self) -> None:
         self.vocabulary = self
@@ -301,12 +302,6 @@ def test_an_encoder_that_does_not_say_how_gets_the_mean() -> None:
     assert said.embed([[1, 2, 3]]) == pytest.approx(other.embed([[1, 2, 3]]))
     said.close()
     other.close()
-
-
-def test_what_only_ranks_is_refused() -> None:
-    path = build(Spec(shape=EMBEDDERS["bert"], name="rank", overrides={"bert.pooling_type": 4}))
-    with pytest.raises(ModelFileError, match="rerank"):
-        prepare(str(path), may_embed=True)
 
 
 def test_chat_refuses_an_embedding_model_before_it_loads(path: Path) -> None:

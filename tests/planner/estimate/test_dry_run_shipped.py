@@ -62,6 +62,8 @@ CACHES: dict[str, tuple[float, float]] = {
     "embeddinggemma": (0, 0),
     "qwen3-embedding-0.6b": (896, 3584),
     "bge-m3": (0, 0),
+    "bge-reranker-v2-m3": (0, 0),
+    "qwen3-reranker-0.6b": (896, 3584),
     "nomic-embed-text-v1.5": (0, 0),
 }
 

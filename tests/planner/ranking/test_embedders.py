@@ -80,7 +80,7 @@ def test_of_those_here_the_catalogue_comes_first(user: Path) -> None:
     own(tiny("qwen3-embedding"), "Qwen3-Embedding-0.6B-Q8_0.gguf")
     assert installed().name == "qwen3-embedding-0.6b"
     assert installed("nomic-embed-text").quant == "Q8_0"
-    with pytest.raises(ModelFileError, match="reranking"):
+    with pytest.raises(ModelFileError, match="no embedding model"):
         installed("a-reranker")
 
 

@@ -125,7 +125,7 @@ def _model(named: str | None) -> str:
     if named is None and choice.model == GUIDE:
         from edgechat.planner.listing import rows
 
-        able = (row for row in rows() if row.model.name != GUIDE and row.fits and not row.glance.embeds)
+        able = (row for row in rows() if row.model.name != GUIDE and row.fits and row.glance.kind == "chat")
         found = next(able, None)
         if found is None:
             raise ModelNotFound(

@@ -164,8 +164,8 @@ def _when(card: ModelCard) -> str:
 
 
 def _capabilities(card: ModelCard) -> list[str]:
-    if card.kind == "embedding":
-        return ["embedding"]
+    if card.kind != "chat":  # Ollama has no word for rerankers
+        return ["embedding"] if card.kind == "embedding" else []
     able = {"vision": card.sees, "thinking": card.can_switch_thinking}
     return ["completion", "tools", *(name for name, is_so in able.items() if is_so)]
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from edgechat.models.formats.modalities import ModelKind
 from edgechat.server.pool.available_models import ModelCard
 from edgechat.server.pool.models import State
 
@@ -51,7 +52,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str
     owned_by: Literal["edgechat"] = "edgechat"
     loaded: bool
-    kind: Literal["chat", "embedding"]
+    kind: ModelKind
     context: int
     architecture: Modalities | UnsetType = UNSET
 
