@@ -264,7 +264,8 @@ async def test_a_folder_that_is_away_is_told_of_and_still_answers(path: Path, fo
         folder.rename(folder.with_name("unplugged"))
         pilot.app.screen.session.documents._fresh.clear()  # type: ignore[attr-defined]  # 10 seconds later
         await say(pilot, "And the pump 9?")
-        await until(pilot, lambda: "is not there now; its 3 files" in " ".join(text_of(pilot).split()))
+        told = [one.message for one in pilot.app._notifications]
+        assert any("is not there now; its 3 files" in message for message in told)
         await pilot.press("tab", "p")
         await until(pilot, lambda: "The file is not there now." in text_of(pilot))
         await pilot.press("escape", "escape", *"/docs", "enter")
