@@ -1,4 +1,4 @@
-"""Which cases of a grid of parameters show each pair of values."""
+"""Which cases of a grid of parameters show each value, or each pair of values."""
 
 from __future__ import annotations
 
@@ -7,34 +7,39 @@ from itertools import combinations
 
 import pytest
 
+STRENGTHS = {"values": 1, "pairs": 2}
+"""By the mark of a test: of how many parameters all combinations of values are shown."""
 
-def pairs(cases: Sequence[Sequence[Hashable]]) -> set[int]:
-    """Return the numbers of cases that have every pair of values that any case has, chosen greedily.
+
+def covering(cases: Sequence[Sequence[Hashable]], strength: int = 2) -> set[int]:
+    """Return the numbers of cases that show every combination of `strength` values of any case; greedily.
 
     What only some values of the parameters break, two of them nearly always do (Kuhn, Wallace and Gallo:
     Software fault interactions and implications for software testing, 2004).
     """
-    pairs_of = [set(combinations(enumerate(case), 2)) for case in cases]
-    missing = set().union(*pairs_of)
+    shown_by = [set(combinations(enumerate(case), strength)) for case in cases]
+    missing = set().union(*shown_by)
     chosen = set()
     while missing:
-        best = max(range(len(cases)), key=lambda number: len(pairs_of[number] & missing))
-        missing -= pairs_of[best]
+        best = max(range(len(cases)), key=lambda number: len(shown_by[number] & missing))
+        missing -= shown_by[best]
         chosen.add(best)
     return chosen
 
 
 def leave_to_soak(items: Sequence[pytest.Item]) -> None:
-    """Of tests marked `pairs`, mark the cases as `soak` that no pair of values needs."""
-    grids: dict[str, list[pytest.Item]] = {}
+    """Mark cases of grids as `soak` that what their test's mark asks for does not need."""
+    grids: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("pairs") and hasattr(item, "callspec"):
-            grids.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for grid in grids.values():
+        is_skipped = any(mark.args[:1] == (True,) for mark in item.iter_markers("skipif"))
+        if not hasattr(item, "callspec") or is_skipped or item.get_closest_marker("soak"):
+            continue  # none of these shows anything
+        for mark, strength in STRENGTHS.items():
+            if item.get_closest_marker(mark) and len(item.callspec.params) > strength:
+                grids.setdefault((item.nodeid.partition("[")[0], strength), []).append(item)
+    for (_, strength), grid in grids.items():
         # pytest numbers cases, not values; these are the same objects in all cases.
-        cases = [tuple(map(id, item.callspec.params.values())) for item in grid]
-        if len(cases[0]) > 2:
-            chosen = pairs(cases)
-            for number, item in enumerate(grid):
-                if number not in chosen:
-                    item.add_marker("soak")
+        chosen = covering([tuple(map(id, item.callspec.params.values())) for item in grid], strength)
+        for number, item in enumerate(grid):
+            if number not in chosen:
+                item.add_marker("soak")
