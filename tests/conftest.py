@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if needs_tmux.mark in item.iter_markers("skipif"):
             item.add_marker("slow")
     grids.leave_to_soak(items)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector ten thousand tests: to look through them took it a tenth of the time."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
