@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edgechat.base.errors import LoadFailed
-from edgechat.native.accelerators import amx
-from edgechat.native.bindings import lib
+from edgechat.native.bindings import amx, lib
 
 CPU = "CPU"
 _CPU, _ACCELERATED_CPU = 0, 3  # of ggml_backend_dev_type
