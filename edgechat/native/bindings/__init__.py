@@ -13,11 +13,13 @@ from typing import Any
 
 
 def version() -> str:
-    """Return the version of llama-cpp-python, or "?"."""
+    """Return the version of llama-cpp-python."""
     try:
         return importlib.metadata.version("llama-cpp-python")
-    except importlib.metadata.PackageNotFoundError:
-        return "?"
+    except importlib.metadata.PackageNotFoundError:  # the package says so, too, but is slow to import
+        import llama_cpp
+
+        return str(llama_cpp.__version__)
 
 
 def _import_without_interface() -> None:
