@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
-from filelock import FileLock
 from hypothesis import settings
 
-from edgechat.base import paths
 from edgechat.base.process import spawn
-from edgechat.device.profile import probe
-from edgechat.planner.machine import with_speeds
-from tests import disks
+from edgechat.device.cpu import choose_threads, read_cpu
+from edgechat.device.speed import store_speed
+from edgechat.planner.estimate.rates import guessed
+from tests import disks, grids
 from tests.hub import Hub
 from tests.rpc_server import RpcServer
 from tests.scripted import PROGRAM
@@ -28,10 +28,17 @@ settings.load_profile("edgechat")  # which --hypothesis-profile replaces
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count what drives a terminal as slow: it waits for a screen to be drawn."""
+    """Count what drives a terminal as slow, for it waits for a screen; leave most of a grid to the soak."""
     for item in items:
         if needs_tmux.mark in item.iter_markers("skipif"):
             item.add_marker("slow")
+    grids.leave_to_soak(items)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector ten thousand tests: to look through them took it a tenth of the time."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -47,24 +54,12 @@ def scripted_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spawn, "PROGRAM", PROGRAM)
 
 
-@pytest.fixture(scope="session")
-def speed_file(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """Measure this machine, once for all processes that run tests; return the file with its speed."""
-    folder = tmp_path_factory.getbasetemp()
-    home = (folder if worker_id == "master" else folder.parent) / "measured"
-    speed = home / "cache" / "speed.json"
-    with FileLock(f"{home}.lock"), pytest.MonkeyPatch.context() as patch:
-        if not speed.exists():
-            patch.setenv("EDGECHAT_HOME", str(home))
-            patch.setattr("edgechat.planner.estimate.kernel_probe.TIME_LIMIT", 600.0)  # others compute, too
-            with_speeds(probe())
-    return speed
-
-
 @pytest.fixture
-def measured(home: Path, speed_file: Path) -> None:
-    """Let the machine be measured already, which takes a program in a new home a second of every core."""
-    shutil.copy(speed_file, paths.cache_dir())
+def measured(home: Path) -> None:
+    """Let the machine be measured already, which takes a program in a new home six seconds of every core."""
+    cpu = read_cpu()
+    speed = guessed(2e10, 2e11, choose_threads(cpu)[0])
+    store_speed(msgspec.structs.replace(speed, measured=1.0), cpu)
 
 
 HUB_VARIABLES = (

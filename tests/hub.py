@@ -113,6 +113,7 @@ class Hub:
         self.repos: dict[str, Repo] = {}
         self.seen: list[Seen] = []
         self.stopped = threading.Event()
+        self.mended = threading.Event()
         self._faults: list[tuple[Place, Fault]] = []
         self._lock = threading.Lock()
         self._servers = [Server(self, store=store, tls=tls) for store in (False, True)]
@@ -159,11 +160,13 @@ class Hub:
         """Spoil answers of `place` from now on."""
         with self._lock:
             self._faults.append((place, fault))
+            self.mended.clear()
 
     def mend(self) -> None:
-        """Take all faults away."""
+        """Take all faults away; what is being sent slowly comes at once."""
         with self._lock:
             self._faults.clear()
+            self.mended.set()
 
     def requests(self, place: Place) -> list[Seen]:
         """Return the requests that reached `place`."""

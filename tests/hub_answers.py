@@ -193,7 +193,8 @@ class _Handler(BaseHTTPRequestHandler):
         whole, body = body, body[: fault.cut_after]
         view = memoryview(body)
         for at in range(0, len(body), fault.piece):
-            if fault.pause and self.server.hub.stopped.wait(fault.pause):
+            hub = self.server.hub
+            if fault.pause and not hub.mended.is_set() and hub.stopped.wait(fault.pause):
                 break
             piece = view[at : at + fault.piece]
             self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if fault.chunked else piece)

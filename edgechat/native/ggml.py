@@ -10,10 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
-
 from edgechat.base.errors import LoadFailed
-from edgechat.native import amx
+from edgechat.native.bindings import amx, lib
 
 CPU = "CPU"
 _CPU, _ACCELERATED_CPU = 0, 3  # of ggml_backend_dev_type

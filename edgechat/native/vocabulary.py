@@ -6,8 +6,7 @@ import ctypes
 from functools import lru_cache, partial
 from itertools import repeat
 
-import llama_cpp.llama_cpp as lib
-
+from edgechat.native.bindings import lib
 from edgechat.native.handles import Model
 
 _MORE = 128

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
 GIB = 2**30
 
 
+@pytest.mark.usefixtures("measured")
 def test_this_machine_for_people() -> None:
     run = edgechat("device")
     assert (run.returncode, run.stderr) == (0, "")
@@ -35,6 +36,7 @@ def test_this_machine_for_people() -> None:
     assert "\x1b" not in run.stdout
 
 
+@pytest.mark.usefixtures("measured")
 def test_this_machine_for_programs() -> None:
     run = edgechat("device", "--json")
     assert (run.returncode, run.stderr) == (0, "")

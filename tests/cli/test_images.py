@@ -64,6 +64,7 @@ def test_images_in_a_conversation(model: Path, tmp_path: Path) -> None:
     assert "red.png, 64 × 64 pixels, will be sent with the next question." in told
 
 
+@pytest.mark.usefixtures("measured")
 def test_a_model_that_does_not_see_says_so_before_it_is_loaded(
     script: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -222,6 +222,7 @@ def test_a_name_without_a_command_says_what_to_type(user: Path, model: Path) -> 
     assert "edgechat run ollama/llama3.2:3b hi" in " ".join(run.stderr.split())
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("command", ["show", "rm", "verify", "import"])
 @pytest.mark.parametrize("name", ["nowhere", "", "a/../../nowhere", "x" * 3000, "\x1b[31m"])
 def test_names_that_mean_nothing(user: Path, command: str, name: str) -> None:

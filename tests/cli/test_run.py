@@ -220,6 +220,7 @@ def test_a_reader_that_goes_away_is_no_error(script: Callable[..., Path]) -> Non
     assert "error" not in run.stderr
 
 
+@pytest.mark.usefixtures("measured")
 @pytest.mark.parametrize("words", [("device",), ("--help",), ("run", "guide", "hi")])
 def test_a_reader_that_never_reads_is_no_error(words: tuple[str, ...]) -> None:
     reading, writing = os.pipe()

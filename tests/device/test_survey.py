@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,14 @@ from edgechat.base.process import spawn
 from edgechat.device import survey as module
 from edgechat.device.profile import disk_free, probe
 from edgechat.device.survey import survey
+from edgechat.models.formats.quants import GgmlType
 from edgechat.native.accelerators import devices
 from edgechat.planner.machine import with_speeds
 
 
 @pytest.mark.slow
 def test_this_machine() -> None:
-    found = survey(with_speeds)
+    found = survey(partial(with_speeds, types=(GgmlType.Q4_K,)))
     assert found.failures == ()
     assert found.build is not None
     assert found.instruction_sets

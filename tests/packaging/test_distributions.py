@@ -132,7 +132,7 @@ def test_the_command_runs_from_what_was_installed(site: Path, tmp_path: Path) ->
 
 def test_the_catalogue_and_the_skeletons_are_the_installed_ones(site: Path, tmp_path: Path) -> None:
     """A plan for a model that is not here asks for both."""
-    words = ("plan", "tinyllama-1.1b", "--json")
+    words = ("plan", "tinyllama-1.1b", "--json", "--bandwidth", "50GB/s")
     assert json.loads(run(site, tmp_path / "home", *words))["model"] == "tinyllama-1.1b"
     for name in ("models.toml", "skeletons.bin"):
         path = site / "edgechat" / "base" / "data" / name

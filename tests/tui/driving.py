@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -59,11 +59,11 @@ def text_of(pilot: Pilot[None]) -> str:
 
 
 async def until(pilot: Pilot[None], true: Callable[[], bool], seconds: float = 30.0) -> None:
-    for _ in range(int(seconds / 0.02)):
-        await pilot.pause()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        await pilot.pause()  # 20 ms and more
         if true():
             return
-        await asyncio.sleep(0.02)
     raise AssertionError(f"in vain waited for it; the screen shows:\n{text_of(pilot)}")
 
 

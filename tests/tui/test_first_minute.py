@@ -43,6 +43,7 @@ async def test_two_keys_beside_the_question(hub: Hub, home: Path, tmp_path: Path
         await until(pilot, lambda: "is answered as soon as" in text_of(pilot))
         assert "takes it back" in " ".join(text_of(pilot).split())
         assert "Take back" in text_of(pilot).splitlines()[-1]
+        hub.mend()
         await until(pilot, lambda: "Scattering." in text_of(pilot), 40)
         assert app_of(pilot).session.model == "mid-8b"
         assert "answered as soon" not in text_of(pilot)
@@ -88,6 +89,8 @@ async def test_a_better_model_is_offered_and_chosen(hub: Hub, home: Path, tmp_pa
     on_the_hub(hub, home, "tiny-1b", "mid-8b")
     async with first_start(tmp_path, FakeEngine(["Scattering."], ["More."])) as pilot:
         await pilot.press("b")
+        await until(pilot, lambda: app_of(pilot).screen is app_of(pilot).chat)
+        hub.mend()
         await until(pilot, lambda: app_of(pilot).session.model == "tiny-1b", 40)
         await until(pilot, lambda: "A better model is ready: mid-8b. F5" in text_of(pilot), 40)
         assert app_of(pilot).session.model == "tiny-1b"

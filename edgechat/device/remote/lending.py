@@ -65,8 +65,9 @@ def serve(offer: Offer, pipes: tuple[BinaryIO, BinaryIO], *, cached: bool = True
     names = [device.name for device in offer.devices]
     threading.Thread(target=_run, args=(port, names, offer.threads, cache), daemon=True, name="rpc").start()
     _await(port)
+    answers = _Answers(offer.devices, incoming, outgoing, cache)  # before the parent reads, and may be gone
     send(outgoing, msgspec.structs.replace(offer, port=port, sandbox=confined))
-    _Answers(offer.devices, incoming, outgoing, cache).run()
+    answers.run()
     os._exit(0)  # the server's thread never ends
 
 

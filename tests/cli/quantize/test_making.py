@@ -87,6 +87,7 @@ def test_a_file_is_listed_says_how_it_was_made_and_generates(folder: Path) -> No
     assert reply.returncode == 0, reply.stderr
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("level", ["Q8_0", "Q4_K_M", "Q3_K_M", "Q2_K", "IQ4_XS", "BF16", "F32"])
 @pytest.mark.parametrize("shape", [WIDE, QWEN35, MOE], ids=["dense", "hybrid", "experts"])
 def test_the_bytes_are_llama_cpps(level: str, shape: Shape, folder: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from edgechat.engine.backends.checkpoint import Checkpoint
 from tests.engine.runtimes import Cold, Load, Runtime, feed, is_true, load, plan, some
 from tests.kit import CHATML, END, TEXT_END, Spec
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.pairs]
 
 CUTS_ANYWHERE = ("dense", "moe")
 

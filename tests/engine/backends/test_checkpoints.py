@@ -15,7 +15,7 @@ from edgechat.planner.estimate.footprint import footprint_of
 from tests.engine import runtimes
 from tests.engine.runtimes import Cold, Load, Runtime, batches, feed, is_true, plan, some
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.pairs]
 
 
 @pytest.fixture

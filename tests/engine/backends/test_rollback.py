@@ -11,12 +11,13 @@ from edgechat.engine.backends.base import Backend, BatchPart
 from tests.engine import runtimes
 from tests.engine.runtimes import Cold, Runtime, batches, feed, is_true, plan, some
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.pairs]
 
 SNAPSHOTS = 8
 LLAMA_CPP = Runtime("llama.cpp")
 SEEDS = {"llama.cpp": 12, "mlx": 2}
 """MLX takes ten times as long on a processor."""
+SEEDS_OF_MOVES = [*range(6), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(6, 30))]
 
 
 def load(runtime: Runtime, kind: str, **changes: object) -> Backend:
@@ -168,7 +169,7 @@ def test_others_are_computed_while_one_waits_to_go_on(backend: Backend, cold: Co
         assert is_true(feed(backend, seq, len(held[seq]), [70]), cold([*held[seq], 70], 1))
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", SEEDS_OF_MOVES)
 def test_llama_cpp_does_not_lose_a_state_that_waits_where_others_are_moved(seed: int) -> None:
     rng = random.Random(seed)
     n = rng.randrange(3, 6)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,14 @@ from tests.native.multimodal.seer import Place, Seer
 pytestmark = pytest.mark.slow
 
 Make = Callable[..., EngineCore]
+
+
+def first_and_soak(kinds: Iterable[str]) -> list[Any]:
+    """Return the kinds, all but the first for the soak: what is tested lies above them, and takes long."""
+    first, *others = kinds
+    return [first, *(pytest.param(kind, marks=pytest.mark.soak) for kind in others)]
+
+
 GREEDY = Sampling(temperature=0)
 
 
@@ -156,7 +164,7 @@ def test_a_chat_with_an_image_goes_on_after_a_restart(
     assert not engine.encoding.has_encoded
 
 
-@pytest.mark.parametrize("kind", MANY)
+@pytest.mark.parametrize("kind", first_and_soak(MANY))
 def test_old_images_leave_with_their_turns(kind: str, make: Make, tmp_path: Path) -> None:
     engine = make(kind, context=256)
     said: list[Message] = []
@@ -263,7 +271,7 @@ def test_a_model_that_cannot_see_says_so(make: Make, tmp_path: Path) -> None:
     assert "cannot see images" in failed.error.message
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ALL_KINDS if kind not in ("mlx-dense", "mlx-hybrid")])
+@pytest.mark.parametrize("kind", first_and_soak(kind for kind in MANY if kind != "mlx-hybrid"))
 def test_pixels_that_were_released_are_read_again(kind: str, make: Make, tmp_path: Path) -> None:
     engine = make(kind)
     image = image_of(noisy("blue"), tmp_path)

@@ -15,7 +15,7 @@ from edgechat.engine.speculative.controller import Controller, DraftOffer, Round
 from edgechat.engine.speculative.step_cost import LARGEST, Shape, StepCost, expected_shape
 from edgechat.planner.estimate.speed import Forecast
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.pairs]
 
 Curve = Callable[[int], float]
 PLAIN = 0.02

@@ -24,7 +24,7 @@ from tests.engine.runtimes import Runtime, load, plan
 from tests.engine.speculative.always import Always
 from tests.kit import CHATML
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.pairs]
 
 SOME, MANY = {"llama.cpp": 40, "mlx": 4}, {"llama.cpp": 200, "mlx": 50}
 """Prompts: MLX takes ten times as long on a processor."""

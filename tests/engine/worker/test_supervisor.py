@@ -144,7 +144,7 @@ async def test_no_process_outlives_a_worker_whatever_it_computes(
     else:
         worker.kill()
     for child in children:
-        assert await gone(child, within=1.5)
+        assert await gone(child, within=3.0)  # by itself it would end five seconds after it was asked
     await asking
 
 

@@ -144,6 +144,7 @@ async def test_what_fits_on_the_larger_leaves_the_smaller_alone(two: tuple[RpcSe
     assert model.differences == ()
 
 
+@pytest.mark.usefixtures("measured")
 async def test_experts_stay_in_ram_where_a_card_is_faster(moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, _, _ = await reply(prepare(str(moe), WISHES))
     monkeypatch.setattr(

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import AsyncIterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,20 +20,20 @@ from edgechat.tools.registry import ToolRegistry, ToolSet
 from edgechat.tools.tool import ToolResult
 
 BINARIES = Path(os.environ.get("EDGECHAT_TEST_NPM", "")) / "node_modules" / ".bin"
+SERVER = BINARIES / "mcp-server-everything"
 pytestmark = [
     pytest.mark.soak,
     pytest.mark.skipif(
-        shutil.which("node") is None or not (BINARIES / "mcp-server-everything").exists(),
-        reason="node, or the servers, are not here",
+        any((find_spec("mcp") is None, shutil.which("node") is None, not SERVER.exists())),
+        reason="node, the servers, or the SDK are not here",
     ),
 ]
-pytest.importorskip("mcp")
 
 
 @pytest.fixture
 async def tools(tmp_path: Path) -> AsyncIterator[ToolSet]:
     entries = {
-        "all": {"command": str(BINARIES / "mcp-server-everything")},
+        "all": {"command": str(SERVER)},
         "disk": {"command": str(BINARIES / "mcp-server-filesystem"), "args": [str(tmp_path)]},
     }
     config_path().write_text(json.dumps({"mcpServers": entries}), encoding="utf-8")

@@ -213,6 +213,7 @@ async def test_enter_pulls_what_is_highlighted_and_the_prompt_is_open_at_once(
         (choice,) = app.results
         assert (choice.model, choice.follower) == ("guide", None)
         assert not choice.pull.is_over
+        hub.mend()
         await until(pilot, lambda: choice.pull.is_over, 20)
         assert (choice.pull.state, choice.pull.model) == (PullState.DONE, "mid-8b")
 
@@ -226,6 +227,7 @@ async def test_a_better_model_may_follow(hub: Hub, hf_cache: Path, home: Path, t
         await until(pilot, lambda: bool(app.results), 5)
         (choice,) = app.results
         assert (choice.pull.name, choice.follower.name) == ("tiny-1b", "mid-8b")
+        hub.mend()
         await until(pilot, lambda: choice.follower.is_over, 30)
         assert (choice.pull.model, choice.follower.model) == ("tiny-1b", "mid-8b")
 

@@ -21,9 +21,9 @@ APP = [sys.executable, "-m", "edgechat"]
 
 
 @pytest.fixture
-def terminal(tmp_path: Path, hub: Hub, hf_cache: Path) -> Iterator[Terminal]:
+def terminal(home: Path, tmp_path: Path, hub: Hub, hf_cache: Path) -> Iterator[Terminal]:
     hub.add(REPO, {"tiny-F32.gguf": tiny()})
-    with Terminal(tmp_path / "terminal") as opened:
+    with Terminal(tmp_path / "terminal", home=home) as opened:
         yield opened
 
 
@@ -84,6 +84,7 @@ def test_from_the_first_start_to_the_second(terminal: Terminal, hf_cache: Path) 
         assert db.execute("SELECT count(*) FROM conversations").fetchone() == (1,)
 
 
+@pytest.mark.usefixtures("measured")
 def test_without_a_network_there_is_a_way_on(
     terminal: Terminal, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
