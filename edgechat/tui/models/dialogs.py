@@ -19,13 +19,7 @@ class ConfirmDialog(AppDialog[bool]):
 
     DEFAULT_CSS = """
     ConfirmDialog {
-        align: center middle;
-        background: $background 60%;
-        &:ansi { background: transparent; }
-        & > VerticalScroll {
-            width: 64; max-width: 100%; height: auto; max-height: 100%;
-            border: round $warning; padding: 1 2; background: $surface;
-        }
+        & > .frame { width: 64; border: round $warning; padding: 1 2; }
         & Horizontal { height: auto; margin-top: 1; align-horizontal: right; }
         & Button { margin-left: 2; min-width: 14; }
         & Button:focus { text-style: bold reverse; }
@@ -42,7 +36,7 @@ class ConfirmDialog(AppDialog[bool]):
         self._question, self._yes, self._no = question, yes, no
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(can_focus=False):
+        with VerticalScroll(can_focus=False, classes="frame"):
             yield Static(self._question)
             with Horizontal():
                 yield Button(f"{self._no} (n)", id="no", compact=True)
@@ -60,16 +54,7 @@ class TextDialog(AppDialog[None]):
     """A text that scrolls."""
 
     DEFAULT_CSS = """
-    TextDialog {
-        align: center middle;
-        background: $background 60%;
-        &:ansi { background: transparent; }
-        & > VerticalScroll {
-            width: 90; max-width: 100%; height: auto; max-height: 100%;
-            border: round $primary; padding: 1 2; background: $surface;
-            border-title-style: bold; border-subtitle-style: dim;
-        }
-    }
+    TextDialog > .frame { padding: 1 2; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q,w", "dismiss", "Back", show=False)]
 
@@ -78,7 +63,7 @@ class TextDialog(AppDialog[None]):
         self._title, self._text = title, text
 
     def compose(self) -> ComposeResult:
-        box = VerticalScroll(Static(self._text))
+        box = VerticalScroll(Static(self._text), classes="frame")
         box.border_title = Content(self._title)
         box.border_subtitle = "Esc closes"
         yield box

@@ -32,21 +32,8 @@ class DocumentsScreen(AppDialog[None]):
     DEFAULT_CSS = """
     DocumentsScreen {
         align: center top;
-        background: $background 60%;
-        &:ansi { background: transparent; }
-        & > Vertical {
-            width: 90; max-width: 100%; height: auto; max-height: 100%; margin-top: 1;
-            border: round $primary; padding: 0 1; background: $surface;
-            border-title-style: bold; border-title-color: $primary; border-subtitle-style: dim;
-        }
-        & KeyedList, & KeyedList:focus {
-            height: auto; max-height: 12;
-            & > .option-list--option-highlighted {
-                background: $block-cursor-background;
-                color: $block-cursor-foreground;
-                text-style: $block-cursor-text-style;
-            }
-        }
+        & > .frame { margin-top: 1; }
+        & KeyedList, & KeyedList:focus { max-height: 12; }
         & Static { height: auto; margin-top: 1; color: $foreground; }
     }
     """
@@ -72,7 +59,7 @@ class DocumentsScreen(AppDialog[None]):
         self._save = save
 
     def compose(self) -> ComposeResult:
-        with Vertical() as box:
+        with Vertical(classes="frame") as box:
             yield KeyedList()
             yield Static(id="details", markup=False)
         box.border_title = "Documents in this conversation"

@@ -38,20 +38,9 @@ class ModelSwitcher(AppDialog[ModelName | None]):
     ModelSwitcher {
         align: center top;
         background: $background;
-        & > Vertical {
-            width: 76; max-width: 100%; height: auto; max-height: 90%; margin-top: 2;
-            border: round $primary; padding: 0 1; background: $background;
-            border-title-style: bold; border-subtitle-style: dim;
-        }
+        & > .frame { width: 76; max-height: 90%; margin-top: 2; background: $background; }
         & LineField, & LineField:focus { height: 1; border: none; padding: 0; background: $background; }
-        & KeyedList, & KeyedList:focus {
-            height: auto; max-height: 16; margin-top: 1;
-            & > .option-list--option-highlighted {
-                background: $block-cursor-background;
-                color: $block-cursor-foreground;
-                text-style: $block-cursor-text-style;
-            }
-        }
+        & KeyedList, & KeyedList:focus { max-height: 16; margin-top: 1; }
         & #none { height: auto; margin-top: 1; }
     }
     """
@@ -74,7 +63,7 @@ class ModelSwitcher(AppDialog[ModelName | None]):
         self._search = FuzzySearch()
 
     def compose(self) -> ComposeResult:
-        with Vertical() as box:
+        with Vertical(classes="frame") as box:
             yield LineField(placeholder="a model's name, or a part of it")
             yield KeyedList(id="models")
             yield Static("No model matches. Ctrl+O lists all, and finds others on the hub.", id="none")

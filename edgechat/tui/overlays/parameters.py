@@ -43,12 +43,7 @@ class ParametersScreen(AppDialog[None]):
 
     DEFAULT_CSS = """
     ParametersScreen {
-        align: center middle;
-        #box {
-            width: 76; max-width: 100%; height: 25; max-height: 100%;
-            border: round $primary; padding: 0 1; background: $surface;
-            border-title-color: $primary; border-title-style: bold; border-subtitle-style: dim;
-        }
+        & > .frame { width: 76; height: 25; }
         #fields { height: 1fr; }
         #system { height: 6; margin: 0 0 1 0; border: round $border-blurred; background: $surface; }
         #system:focus { border: round $primary; }
@@ -96,7 +91,7 @@ class ParametersScreen(AppDialog[None]):
         self._save = save
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
+        with Vertical(classes="frame") as box:
             box.border_title = "This conversation"
             box.border_subtitle = "Tab: next field · Ctrl+S: save · Esc: cancel"
             yield from self._fields()

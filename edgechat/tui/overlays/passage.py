@@ -35,14 +35,7 @@ class PassageScreen(AppDialog[None]):
     DEFAULT_CSS = """
     PassageScreen {
         align: center top;
-        background: $background 60%;
-        &:ansi { background: transparent; }
-        & > VerticalScroll {
-            width: 90; max-width: 100%; height: auto; max-height: 100%; margin-top: 1;
-            border: round $primary; padding: 0 1; background: $surface;
-            border-title-style: bold; border-title-color: $primary; border-subtitle-style: dim;
-            scrollbar-size-vertical: 1;
-        }
+        & > .frame { margin-top: 1; }
         & Static { height: auto; }
         & #place { text-style: dim; }
         & #state { margin-bottom: 1; min-height: 1; }
@@ -63,7 +56,7 @@ class PassageScreen(AppDialog[None]):
         self._at = next((at for at, (_, source) in enumerate(self._passages) if source.number == number), 0)
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll() as box:
+        with VerticalScroll(classes="frame") as box:
             yield Static(id="place", markup=False)
             yield Static(id="state", markup=False)
             yield Static(id="text", markup=False)

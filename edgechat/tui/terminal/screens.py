@@ -36,7 +36,27 @@ class AppScreen(Screen[ScreenResultType]):
 
 
 class AppDialog(ModalScreen[ScreenResultType], AppScreen[ScreenResultType]):
-    """A screen in front of another one."""  # Textual inherits CSS from the first base
+    """A screen in front of another one, with a box of the class `frame` around all that it has."""
+
+    # Textual inherits CSS from the first base.
+    DEFAULT_CSS = """
+    AppDialog {
+        align: center middle;
+        & > .frame {
+            width: 90; max-width: 100%; height: auto; max-height: 100%;
+            border: round $primary; padding: 0 1; background: $surface; scrollbar-size-vertical: 1;
+            border-title-style: bold; border-title-color: $primary; border-subtitle-style: dim;
+        }
+        & KeyedList, & KeyedList:focus {
+            height: auto;
+            & > .option-list--option-highlighted {
+                background: $block-cursor-background;
+                color: $block-cursor-foreground;
+                text-style: $block-cursor-text-style;
+            }
+        }
+    }
+    """
 
 
 def error_text(error: EdgechatError) -> str:

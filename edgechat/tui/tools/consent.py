@@ -36,23 +36,9 @@ class ConsentScreen(AppDialog[Answer | None]):
 
     DEFAULT_CSS = """
     ConsentScreen {
-        align: center middle;
-        background: $background 60%;
-        &:ansi { background: transparent; }
-        & > Vertical {
-            width: 90; max-width: 100%; height: auto; max-height: 100%;
-            border: round $warning; padding: 0 1; background: $surface;
-            border-title-style: bold; border-title-color: $warning; border-subtitle-style: dim;
-        }
+        & > .frame { border: round $warning; border-title-color: $warning; }
         & VerticalScroll { height: auto; max-height: 60vh; scrollbar-size-vertical: 1; }
-        & KeyedList, & KeyedList:focus {
-            height: 5; margin-top: 1;
-            & > .option-list--option-highlighted {
-                background: $block-cursor-background;
-                color: $block-cursor-foreground;
-                text-style: $block-cursor-text-style;
-            }
-        }
+        & KeyedList, & KeyedList:focus { height: 5; margin-top: 1; }
     }
     """
     AUTO_FOCUS = "KeyedList"
@@ -74,7 +60,7 @@ class ConsentScreen(AppDialog[Answer | None]):
         self._quiet_since = 0.0
 
     def compose(self) -> ComposeResult:
-        with Vertical() as box:
+        with Vertical(classes="frame") as box:
             with VerticalScroll(can_focus=False):
                 yield Static(self._text())
             yield KeyedList()

@@ -38,21 +38,8 @@ class ToolsScreen(AppDialog[None]):
     DEFAULT_CSS = """
     ToolsScreen {
         align: center top;
-        background: $background 60%;
-        &:ansi { background: transparent; }
-        & > Vertical {
-            width: 90; max-width: 100%; height: auto; max-height: 100%; margin-top: 1;
-            border: round $primary; padding: 0 1; background: $surface;
-            border-title-style: bold; border-title-color: $primary; border-subtitle-style: dim;
-        }
-        & KeyedList, & KeyedList:focus {
-            height: auto; max-height: 10;
-            & > .option-list--option-highlighted {
-                background: $block-cursor-background;
-                color: $block-cursor-foreground;
-                text-style: $block-cursor-text-style;
-            }
-        }
+        & > .frame { margin-top: 1; }
+        & KeyedList, & KeyedList:focus { max-height: 10; }
         & LineField, & LineField:focus {
             display: none; height: 3; border: round $primary; padding: 0 1; background: $surface;
         }
@@ -93,7 +80,7 @@ class ToolsScreen(AppDialog[None]):
         """What is shown about each that is on, by its name."""
 
     def compose(self) -> ComposeResult:
-        with Vertical() as box:
+        with Vertical(classes="frame") as box:
             yield Static(self._note, id="note", markup=False)
             yield KeyedList()
             yield LineField()
