@@ -6,10 +6,9 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
-
-from edgechat.native.bindings import lib
 
 
 class TokenBatch:

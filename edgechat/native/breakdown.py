@@ -15,8 +15,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
+import llama_cpp.llama_cpp as lib
+
 from edgechat.native import ggml
-from edgechat.native.bindings import lib
 from edgechat.native.buffers import Breakdown, Buffer
 from edgechat.native.handles import Context, Model
 

@@ -10,8 +10,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+import llama_cpp.llama_cpp as lib
+
 from edgechat.base.errors import LoadFailed
-from edgechat.native.bindings import amx, lib
+from edgechat.native import amx
 
 CPU = "CPU"
 _CPU, _ACCELERATED_CPU = 0, 3  # of ggml_backend_dev_type

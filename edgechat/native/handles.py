@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import llama_cpp
+import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 import psutil
@@ -21,7 +23,6 @@ from edgechat.native import ggml, logs
 from edgechat.native.accelerators import rpc
 from edgechat.native.accelerators.placement import Placement, device_handles, layer_devices
 from edgechat.native.batches import EmbeddingBatch, TokenBatch, pointer
-from edgechat.native.bindings import lib, version
 from edgechat.native.params import LoadParams
 
 CACHE_TYPES = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
@@ -470,4 +471,4 @@ class Context:
 
 def build() -> str:
     """Return which llama.cpp this is: its Python package's version, and what it was compiled for."""
-    return f"{version()} {ggml.text(lib.llama_print_system_info())}"
+    return f"{llama_cpp.__version__} {ggml.text(lib.llama_print_system_info())}"

@@ -8,8 +8,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import llama_cpp.llama_cpp as lib
+
 from edgechat.base.errors import LoadFailed, OutOfMemory
-from edgechat.native.bindings import lib
 
 _LOG = logging.getLogger("llama.cpp")
 _LEVELS = {3: logging.WARNING, 4: logging.ERROR}

@@ -6,7 +6,8 @@ import ctypes
 from functools import lru_cache, partial
 from itertools import repeat
 
-from edgechat.native.bindings import lib
+import llama_cpp.llama_cpp as lib
+
 from edgechat.native.handles import Model
 
 _MORE = 128

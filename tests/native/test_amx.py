@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
 
 _ASK = """
 import ctypes, faulthandler, sys
-from edgechat.native.bindings import amx
+from edgechat.native import amx
 libc = ctypes.CDLL(None)
 def ask():  # arch_prctl(ARCH_REQ_XCOMP_PERM, the tiles' data)
     return libc.syscall(158, 0x1023, 18) == 0

@@ -117,15 +117,17 @@ def inventory(rpc: tuple[str, ...] = ()) -> DeviceInventory:
 
     rpc: servers whose devices are listed, too, as GPUs. Raises ServerRefused.
     """
+    import llama_cpp
+    import llama_cpp.llama_cpp as lib
+
     from edgechat.native import ggml, logs
-    from edgechat.native.bindings import lib, version
 
     logs.install()
     ggml.start()
     servers.register(rpc)
     backends = [ggml.registry_name(registry) for registry in ggml.registries()]
     build = Build(
-        version=version(),
+        version=llama_cpp.__version__,
         ggml=f"{_version('ggml_version')} ({_version('ggml_commit')})",
         backends=tuple(name for name in backends if not name.startswith(f"{_RPC}[")),
         features=features_of(ggml.text(lib.llama_print_system_info())),

@@ -11,10 +11,11 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import llama_cpp.llama_cpp as lib
+
 from edgechat.base.errors import LoadFailed
 from edgechat.native import ggml
 from edgechat.native.accelerators import rpc
-from edgechat.native.bindings import lib
 from edgechat.native.params import LoadParams
 
 

@@ -13,12 +13,12 @@ from itertools import accumulate
 from types import ModuleType
 from typing import Literal
 
+import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 
 from edgechat.base.errors import LoadFailed
 from edgechat.native.batches import pointer
-from edgechat.native.bindings import lib
 from edgechat.native.handles import Context, Model
 from edgechat.native.heads.architectures import CHAINED, HANDS_OUT_ALL
 from edgechat.native.params import LoadParams
@@ -108,7 +108,7 @@ class HeadContext(Context):
 def _functions() -> ModuleType:
     """Return the bindings of llama-ext.h. Raises LoadFailed where this build does not export it."""
     try:
-        import llama_cpp.llama_cpp_ext as llama_cpp_ext
+        from llama_cpp import llama_cpp_ext
     except (ImportError, AttributeError) as error:
         raise LoadFailed(
             "This build of llama.cpp cannot draft with a model's own layers (MTP).",

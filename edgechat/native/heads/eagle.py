@@ -10,12 +10,12 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from edgechat.base.errors import DecodeFailed, LoadFailed
 from edgechat.native import logs
 from edgechat.native.batches import EmbeddingBatch
-from edgechat.native.bindings import lib
 from edgechat.native.handles import DECODE_OK, Context, Model
 from edgechat.native.heads.architectures import EAGLE_LAYERS, HANDS_OUT_INPUTS
 from edgechat.native.heads.context import HeadContext, Rows

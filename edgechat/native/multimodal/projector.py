@@ -18,13 +18,13 @@ from contextlib import ExitStack, closing
 from itertools import groupby
 from pathlib import Path
 
+import llama_cpp.llama_cpp as llama
 import numpy as np
 import numpy.typing as npt
 import psutil
 
 from edgechat.base.errors import BadRequest, DecodeFailed, LoadFailed, OutOfMemory
 from edgechat.native import ggml, logs
-from edgechat.native.bindings import lib as llama
 from edgechat.native.handles import Model
 from edgechat.native.multimodal.chunks import Bitmap, MediaChunk, Medium, TextChunk
 from edgechat.native.multimodal.library import lib

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 
-from edgechat.native.bindings import lib
 from edgechat.native.quantization import tensors
 
 _LEAST_ROWS = 16

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 from concurrent.futures import ThreadPoolExecutor
 
+import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 
 from edgechat.native import ggml
-from edgechat.native.bindings import lib
 
 Floats = npt.NDArray[np.float32]
 _SLAB = 1 << 18

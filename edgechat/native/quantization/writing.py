@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import llama_cpp.llama_cpp as lib
 import numpy as np
 import numpy.typing as npt
 
 from edgechat.base.errors import NotQuantized
 from edgechat.native import ggml, logs
-from edgechat.native.bindings import lib
 
 Floats = npt.NDArray[np.float32]
 _MAX_BUFFER = 1 << 30
