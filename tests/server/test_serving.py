@@ -291,7 +291,10 @@ def test_a_real_model_is_held_to_a_schema_and_to_a_tool(guide: Served) -> None:
         )
         assert isinstance(parsed.choices[0].message.parsed, Answer)
         forced = client.chat.completions.create(
-            **chat("What is a quant?", max_tokens=200), tools=[WEATHER], tool_choice="required"
+            **chat("What is a quant?", max_tokens=200),
+            tools=[WEATHER],
+            tool_choice="required",
+            parallel_tool_calls=False,
         )
         [call] = forced.choices[0].message.tool_calls or ()
         assert call.type == "function"
