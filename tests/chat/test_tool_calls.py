@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from edgechat.chat.import_export.importing import add_chat, parse_chat
 from edgechat.chat.messages import AFTER_RESULT
 from edgechat.chat.records import ChatSettings, ToolUse, Turn
 from edgechat.chat.reply.calls import UseChanged
+from edgechat.chat.reply.images import ChatImages
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Finished, Message, ToolCall
 from edgechat.tools.tool import ToolResult, ToolSpec
@@ -254,6 +255,40 @@ async def test_a_stop_ends_a_call(store: Store) -> None:
     await drain(conversation.answer(engine, access=shelf.access()))
     assert conversation.turns[-1].content == "Well."
     assert [one.role for one in engine.requests[1].messages] == ["user", "assistant", "tool", "tool"]
+
+
+def request_is_over(event: object) -> bool:
+    return isinstance(event, Finished)
+
+
+def call_is_shown(event: object) -> bool:
+    return isinstance(event, UseChanged) and not event.running
+
+
+@pytest.mark.parametrize("moment", [request_is_over, call_is_shown])
+async def test_a_stop_before_a_call_is_in_time(store: Store, moment: Callable[[object], bool]) -> None:
+    shelf, conversation = Shelf(), await asked(store)
+    engine = FakeEngine(["I write.", call(WRITE, text="gone")], ["Well."])
+    async for event in conversation.answer(engine, access=shelf.access()):
+        if moment(event):
+            assert await conversation.stop()
+    reply = await stored(store, conversation)
+    assert (reply.state, shelf.calls, len(engine.requests)) == ("stopped", [], 1)
+    assert [use.outcome for use in uses(reply)] == ["stopped"]
+
+
+async def test_a_stop_after_the_calls_ends_the_reply(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find(*_: object) -> None:
+        await conversation.stop()
+
+    shelf, conversation = Shelf(), await asked(store)
+    engine = FakeEngine([call(READ)], ["Well."])
+    async for event in conversation.answer(engine, access=shelf.access()):
+        if isinstance(event, UseChanged) and event.use.outcome == "answered":
+            monkeypatch.setattr(ChatImages, "find", find)
+    reply = await stored(store, conversation)
+    assert (reply.state, len(engine.requests)) == ("stopped", 1)
+    assert [use.outcome for use in uses(reply)] == ["answered"]
 
 
 async def test_a_stop_ends_the_question_to_the_user(store: Store) -> None:

@@ -22,7 +22,7 @@ _AT_ONCE = 4
 """Calls that run at the same time."""
 _LEAST_RESULT = 400
 """Characters of a result that the model is told in any case."""
-_STOPPED = "The user stopped the reply before there was a result."
+STOPPED = "The user stopped the reply before there was a result."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +78,24 @@ class RoundOfCalls:
         self._events: asyncio.Queue[UseChanged | None] = asyncio.Queue()
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._task: asyncio.Task[None] | None = None
+        self._stopping = False
 
     async def run(self) -> AsyncGenerator[UseChanged, None]:
         """Yield what becomes of the calls. Closing the generator cancels those that are not over."""
         for use in self._uses:
             yield UseChanged(self._turn_id, use)
         self._task = asyncio.create_task(self._run_all())
+        self._task.add_done_callback(lambda _: self._events.put_nowait(None))
+        if self._stopping:  # before it has begun
+            self._task.cancel()
         try:
             while (event := await self._events.get()) is not None:
                 yield event
-            await asyncio.wait([self._task])
-            if not self._task.cancelled():
+            if self._task.cancelled():
+                for use in self._uses:
+                    if use.outcome == "open":
+                        yield UseChanged(self._turn_id, _ended(use, "stopped", STOPPED))
+            else:
                 self._task.result()
         finally:
             self._task.cancel()
@@ -96,22 +103,15 @@ class RoundOfCalls:
 
     def stop(self) -> None:
         """Cancel what is not over; those calls become 'stopped', and `run` ends."""
+        self._stopping = True
         if self._task is not None:
             self._task.cancel()
 
     async def _run_all(self) -> None:
-        try:
-            for group in self._groups():
-                async with asyncio.TaskGroup() as tasks:
-                    for use in group:
-                        tasks.create_task(self._run(use))
-        except asyncio.CancelledError:
-            for use in self._uses:
-                if use.outcome == "open":
-                    self._end(use, "stopped", _STOPPED)
-            raise
-        finally:
-            self._events.put_nowait(None)
+        for group in self._groups():
+            async with asyncio.TaskGroup() as tasks:
+                for use in group:
+                    tasks.create_task(self._run(use))
 
     def _groups(self) -> Sequence[Sequence[ToolUse]]:
         """Return the calls in order, those in a group to be run at the same time."""
@@ -150,9 +150,13 @@ class RoundOfCalls:
         self._end(use, "failed" if result.failed else "answered", text, result.error)
 
     def _end(self, use: ToolUse, outcome: str, text: str, error: EdgechatError | None = None) -> None:
-        ended = msgspec.structs.replace(use, outcome=outcome, result=text)
+        ended = _ended(use, outcome, text)
         self._uses = [ended if one.id == use.id else one for one in self._uses]
         self._events.put_nowait(UseChanged(self._turn_id, ended, error=error))
+
+
+def _ended(use: ToolUse, outcome: str, text: str) -> ToolUse:
+    return msgspec.structs.replace(use, outcome=outcome, result=text)
 
 
 def _with_tool(use: ToolUse, tool: ToolSpec | None) -> ToolUse:

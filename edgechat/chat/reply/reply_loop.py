@@ -11,7 +11,7 @@ import msgspec
 
 from edgechat.chat.messages import messages_of_rounds
 from edgechat.chat.records import ToolUse, Turn
-from edgechat.chat.reply.calls import RoundOfCalls, ToolAccess, UseChanged
+from edgechat.chat.reply.calls import STOPPED, RoundOfCalls, ToolAccess, UseChanged
 from edgechat.chat.reply.images import ChatImages
 from edgechat.engine.protocol import Engine
 from edgechat.engine.types import ChatRequest, Finished, Message, ModelInfo, RequestEvent
@@ -88,11 +88,14 @@ class ReplyLoop:
         n_left = self._access.rounds
         if tools := self._access.offered:
             request = msgspec.structs.replace(request, tools=tools, most_calls=_MOST_CALLS)
-        while True:
+        while not self._is_stopped():
             async with aclosing(self._request(request)) as events:
                 async for event in events:
                     yield event
             if not self._saver.uses:
+                return
+            if self._is_stopped():  # too late for the request, in time for what it calls
+                self._leave_open(STOPPED)
                 return
             if not n_left:
                 self._leave_open(_TOO_MANY)
@@ -103,12 +106,13 @@ class ReplyLoop:
                 async for change in calls:
                     yield change
             self._saver.end_round()
-            if self.stopping:
-                return
             turn = self._saver.turn
             find_image = await self._images.find([turn], self.engine.model)
             messages_now = (*messages, *messages_of_rounds(turn.rounds, find_image))
             request = msgspec.structs.replace(request, id=uuid.uuid4().hex, messages=messages_now)
+
+    def _is_stopped(self) -> bool:  # unlike an attribute, known to change during an await
+        return self.stopping
 
     async def stop(self) -> None:
         """End the reply here."""
