@@ -16,6 +16,8 @@ _MOST_CHARACTERS = 500
 _MOST_BITS = 4096
 """Of an integer, whose computation must stay fast."""
 _MOST_FACTORIAL = 500
+_MOST_DIGITS = 400
+"""That a number is rounded to: Python computes that power of ten."""
 Number = int | float
 
 _BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
@@ -38,7 +40,7 @@ _OF_MATH = (
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     **{name: getattr(math, name) for name in _OF_MATH.split()},
     "abs": abs,
-    "round": round,
+    "round": lambda number, digits=None: _rounded(number, digits),
     "min": min,
     "max": max,
     "factorial": lambda n: math.factorial(n if n <= _MOST_FACTORIAL else _too_large()),
@@ -101,6 +103,12 @@ def _power(base: Number, exponent: Number) -> Number:
     if isinstance(result, complex):
         raise ToolFailure("the result is not a real number.")
     return float(result)
+
+
+def _rounded(number: Number, digits: int | None) -> Number:
+    if digits is not None and abs(digits) > _MOST_DIGITS:
+        _too_large()
+    return round(number, digits)
 
 
 def _bounded(value: Any) -> Number:

@@ -134,11 +134,18 @@ class _Files:
             folder, found, is_complete = self._walk(name, _MOST_SEARCHED)
         words = set(_WORDS.findall(text))
         hits, near = list[str](), list[tuple[str, set[str]]]()
+
+        def is_enough() -> bool:
+            return len(hits) > _MOST_FOUND or time.monotonic() > end
+
         for path in sorted(found):
-            if time.monotonic() > end or len(hits) > _MOST_FOUND:
+            if is_enough():
                 is_complete = False
                 break
             for where, line in self._lines(folder / path):
+                if is_enough():
+                    is_complete = False
+                    break
                 folded = line.casefold()
                 if text in folded:
                     hits.append(f"{where}: {line.strip()[:_LINE]}")

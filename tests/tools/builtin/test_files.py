@@ -109,6 +109,7 @@ async def test_search_is_bounded(group: BuiltInGroup, folder: Path) -> None:
     (folder / "many.txt").write_text("hello\n" * 500, encoding="utf-8")
     text = await call(group, "search_files", text="hello")
     assert len(text.splitlines()) == 61
+    assert await call(group, "search_files", text="hello", folder="many.txt") == text
     assert text.endswith("[Not complete: it ends after 60 lines.]")
 
 
