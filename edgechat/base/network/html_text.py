@@ -5,6 +5,7 @@ Python's parser can be made to take hours, so callers run this in a child proces
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -20,6 +21,8 @@ _BLOCKS = _LINES | _LISTS | _PARAGRAPHS | {*_HEADINGS, "pre"}
 _DEEPEST = 8
 """Lists in lists whose depth is shown."""
 _CHARSET = re.compile(r"(?:charset|encoding)=[\"']?([\w.:-]+)", re.IGNORECASE)
+_SLOW_CHARSETS = ("idna", "punycode")
+"""They are for names, and take minutes for a page."""
 _SPACES = re.compile(r"\s+")
 
 
@@ -30,7 +33,8 @@ def decoded(data: bytes, content_type: str = "") -> str:
             return data.decode(charset, "replace").removeprefix("\ufeff")
     named = _CHARSET.search(content_type) or _CHARSET.search(data[:2048].decode("latin-1"))
     try:
-        return data.decode(named.group(1) if named else "utf-8", "replace")
+        charset = codecs.lookup(named.group(1) if named else "utf-8").name
+        return data.decode("utf-8" if charset in _SLOW_CHARSETS else charset, "replace")
     except (LookupError, ValueError):  # no such charset, or one that is not for text
         return data.decode("utf-8", "replace")
 

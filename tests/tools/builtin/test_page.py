@@ -67,6 +67,7 @@ def test_pages_that_are_broken(html: str) -> None:
         ("<p>café</p>".encode(), "text/html", "café"),
         (b'<meta charset="iso-8859-1"><p>caf\xe9</p>', "text/html", "café"),
         (b"<p>x</p>", "text/html; charset=nonsense", "x"),
+        (b"<p>x</p>" + b"z" * 500_000, "text/plain; charset=Punycode", "<p>x</p>" + "z" * 500_000),
         (b"<p>x</p>", "text/plain", "<p>x</p>"),
         (b'{"a": 1}', "application/json", '{"a": 1}'),
         (b"<HTML><p>x", "", "x"),
