@@ -170,6 +170,9 @@ class ToolRegistry:
         # Read each time: the user may have changed the file.
         servers = await asyncio.to_thread(read_servers, self._config or config_path())
         if name not in servers:
+            _, removed = self._servers.pop(name, (None, None))
+            if removed is not None:
+                await removed.close()
             raise ToolError(
                 f"There is no tool server {one_line(name, 60)!r}.", hint="To list them: edgechat mcp list"
             )

@@ -82,6 +82,8 @@ class McpServer:
             self._check_may_start()
             if self._connection is not None:
                 await self._connection.close()
+                if self._closed:  # meanwhile
+                    raise self._was_closed()
             self._start = asyncio.ensure_future(McpConnection.start(self._config.resolved()))
             try:
                 self._connection = await self._start

@@ -316,6 +316,31 @@ async def test_a_server_that_dies_is_started_again_but_not_forever(program: Prog
     assert "has ended 3 times in 10 minutes" in (await program.registry.open(["bad"])).problems[0].message
 
 
+async def test_a_server_that_is_closed_meanwhile_is_not_started_again(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = await program.opened(bad=hostile("dies"))
+    await call(tools, "bad__do")
+    ((_, closing),) = program.registry.running()
+    close = connection.McpConnection.close
+
+    async def close_all(_: object) -> None:
+        monkeypatch.setattr(connection.McpConnection, "close", close)
+        await closing.close()
+
+    monkeypatch.setattr(connection.McpConnection, "close", close_all)
+    assert (await call(tools, "bad__do")).text == "Error: The tool server bad was closed."
+    assert running() == []
+
+
+async def test_a_server_that_is_no_longer_configured_ends(program: Program) -> None:
+    await program.opened(good=FRIENDLY)
+    config_path().write_text("{}", encoding="utf-8")
+    (problem,) = (await program.registry.open(["good"])).problems
+    assert problem.message == "There is no tool server 'good'."
+    assert running() == []
+
+
 @pytest.mark.parametrize("mode", ["flood", "long-line"])
 async def test_output_without_end(program: Program, mode: str) -> None:
     tools = await program.opened(bad=hostile(mode))
