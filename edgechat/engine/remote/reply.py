@@ -108,6 +108,7 @@ class RemoteReply:
         self._has_thought = False
         self._calls = 0
         self._call: tuple[int | None, str | None] = (None, None)
+        self._has_arguments = False
         self._reason: str | None = None
         self._usage: dict[str, Any] = {}
         self._timings: dict[str, Any] = {}
@@ -194,7 +195,10 @@ class RemoteReply:
     def _called(self, call: _CallPart) -> Iterator[RequestEvent]:
         name, arguments = call.function.name or "", call.function.arguments or ""
         known_index, known_id = self._call
-        is_new = self._calls == 0 or call.index != known_index or (call.id or known_id) != known_id
+        is_other = call.index != known_index or (call.id or known_id) != known_id
+        # Without ids a name behind arguments is another call's: some servers send each call whole.
+        is_next = bool(name) and not call.id and self._has_arguments
+        is_new = self._calls == 0 or is_other or is_next
         if is_new:
             if not name or len(name) > _MOST_NAME or not name.isprintable():
                 raise self._client.failed("calls a tool without a name")
@@ -204,11 +208,12 @@ class RemoteReply:
                 return
             yield from self._texts(self._text.finish() if self._calls == 0 else ())
             self._calls += 1
-            self._call = (call.index, call.id)
+            self._call, self._has_arguments = (call.index, call.id), False
             # Ours: a server may use the same ids in every answer.
             begun = ToolCall(f"call_{uuid.uuid4().hex[:24]}", name, "")
             yield ToolCallBegun(self._request.id, begun, self._tokens)
         if arguments:
+            self._has_arguments = True
             yield ToolCallArguments(self._request.id, arguments, self._tokens)
 
     def _note_token(self) -> None:
@@ -234,9 +239,7 @@ class RemoteReply:
         cached = min(cached or _count(self._timings.get("cache_n")), prompt)
         # Each piece is a token at least: a server that counts fewer is wrong.
         written = max(_count(told.get("completion_tokens")), self._tokens)
-        return Usage(
-            prompt, min(cached or _count(self._timings.get("cache_n")), prompt), written, self._dropped
-        )
+        return Usage(prompt, cached, written, self._dropped)
 
     @property
     def _n_hidden(self) -> int:

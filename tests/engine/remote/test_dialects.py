@@ -233,6 +233,13 @@ async def test_tools(raw: RawServer, engine: RemoteEngine) -> None:
     assert (called["content"], result["content"]) == (None, "Sunny.")
 
 
+async def test_whole_calls_without_ids_are_told_apart(raw: RawServer, engine: RemoteEngine) -> None:
+    calls = [{"index": 0, "id": "", "function": {"name": "f", "arguments": f'{{"n": {n}}}'}} for n in (1, 2)]
+    raw.chat({"choices": [{"delta": {"tool_calls": calls}}]}, text("", "tool_calls"))
+    events = await events_of(engine)
+    assert sum(isinstance(event, ToolCallBegun) for event in events) == 2
+
+
 async def test_the_answer_ends_after_so_many_calls(raw: RawServer, engine: RemoteEngine) -> None:
     calls = [{"index": at, "id": str(at), "function": {"name": "f", "arguments": "{}"}} for at in range(5)]
     raw.chat({"choices": [{"delta": {"tool_calls": calls}}]}, text("", "tool_calls"))
