@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -62,7 +63,8 @@ class Program:
     def exit_code(self) -> int | None:
         """Of a program that has ended; negative: the signal that ended it. None: it runs."""
         code = self._process.returncode
-        return code if code is None or code < 128 or code == 255 else 128 - code
+        has_signal = code is not None and 128 < code < 255 and sys.platform != "win32"
+        return 128 - code if code is not None and has_signal else code
 
     async def close(self) -> None:
         """End it, with all processes of its group. May be called again."""
@@ -95,7 +97,11 @@ def main() -> None:
     code = process.wait()
     _kill(process.pid, psutil.Process().children(recursive=True))
     log.join(_KILL_SECONDS)
-    os._exit(code if code >= 0 else 128 - code)  # a thread still waits for the parent
+    if sys.platform == "win32":  # where codes are unsigned, and `_exit` takes a signed number
+        code = ctypes.c_int(code).value
+    elif code < 0:
+        code = 128 - code
+    os._exit(code)  # a thread still waits for the parent
 
 
 def _end_with_parent(incoming: BinaryIO, process: subprocess.Popen[bytes]) -> None:
