@@ -13,7 +13,9 @@ from edgechat.engine.types import Message, ToolCall
 _TITLE_LENGTH, _LINE_LENGTH = 60, 1000
 _LINK = re.compile(r"!?\[([^\]\n]*)\]\([^)\n]*\)")
 _BEFORE_LINE = re.compile(r"^(?:\s|#{1,6}\s|>|[-*+]\s|\d{1,9}[.)]\s)+")
-_AROUND_WORDS = re.compile(r"\*{1,3}(?=\S)|(?<=\S)\*{1,3}|~~|`+|(?<!\w)_{1,3}(?=\w)|(?<=\w)_{1,3}(?!\w)")
+_AROUND_WORDS = re.compile(
+    r"(?<!\w)\*{1,3}(?=\S)|(?<=\S)\*{1,3}(?!\w)|~~|`+|(?<!\w)_{1,3}(?=\w)|(?<=\w)_{1,3}(?!\w)"
+)
 _MOST_FOR_TITLE = 1500
 """Characters of a question, and of an answer, from which a title is made."""
 _BEFORE_TITLE = re.compile(r"^title\s*:\s*", re.IGNORECASE)

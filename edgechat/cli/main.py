@@ -141,7 +141,7 @@ def chat(
             "Chat line by line instead: edgechat --screen-reader",
         )
         raise typer.Exit(USAGE_ERROR)
-    if not is_interactive():
+    if not is_interactive() or not sys.stderr.isatty():  # it is drawn on stderr
         complain(
             "The app needs a terminal, and there is none.",
             'To ask a single question: edgechat run guide "What is edgechat?"',

@@ -13,6 +13,8 @@ from edgechat.documents.collection import Collection
 
 _ENDING = ".db"
 _NAME = re.compile(r"[\w][\w.-]{0,63}")
+_WORDS = ("all", "off")
+"""With which commands speak of documents."""
 _NOT_IN_NAME = re.compile(r"[^\w.-]+")
 
 
@@ -33,15 +35,17 @@ def names() -> list[str]:
 def name_for(path: Path) -> str:
     """Return a name for a collection of what is at a path."""
     name = _NOT_IN_NAME.sub("-", unicodedata.normalize("NFC", path.stem if path.is_file() else path.name))
-    return name.strip("-.")[:64] or "documents"
+    name = name.strip("-.")[:64]
+    return "documents" if not name or name in _WORDS else name
 
 
 def create(name: str) -> Collection:
     """Open a collection, a new one if there is none of this name. Raises DocumentError."""
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) or name in _WORDS:
         raise DocumentError(
             f"{one_line(name, 80)!r} is no name for documents.",
-            hint="Use letters, digits, '.', '_' and '-': edgechat docs add --name notes FOLDER",
+            hint="Use letters, digits, '.', '_' and '-', but not all or off: "
+            "edgechat docs add --name notes FOLDER",
         )
     return Collection(folder() / f"{name}{_ENDING}", name)
 

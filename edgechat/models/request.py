@@ -126,7 +126,8 @@ def _raise_not_remote(name: str) -> ModelRequest:
         raise ModelNotFound(
             f"{one_line(name)} is already on this machine.", hint=f"To run it: edgechat run {one_line(name)}"
         )
-    resolve(name)
+    resolve(name)  # which says what is wrong with a name that is unknown here, too
     raise ModelNotFound(
-        f"{one_line(name)} is not the name of a model.", hint="Use a name of the catalogue, or owner/name."
+        f"{one_line(name)} is on this machine already, and not a name of the catalogue.",
+        hint=f"To run it: edgechat run {one_line(name)}. To download another model: edgechat pull OWNER/NAME",
     )

@@ -139,8 +139,14 @@ def test_a_folder_without_documents(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     added = docs("add", empty)
-    assert "there is nothing to read in it yet" in added.stderr
-    assert added.stdout.startswith("empty: 0 files")
+    assert "there is no text in it yet that could be read" in added.stderr
+    assert added.stdout == "empty: 0 files, 0 passages, 0 MiB of text.\n"
+
+
+def test_words_of_commands_are_no_names(folder: Path) -> None:
+    assert "'off' is no name for documents" in docs("add", folder, "--name", "off").stderr
+    (folder.parent / "all").mkdir()
+    assert docs("add", folder.parent / "all").stdout.startswith("documents: 0 files")
 
 
 def test_a_folder_that_is_away_is_told_of_and_kept(folder: Path) -> None:

@@ -66,8 +66,10 @@ async def test_a_server_is_added_used_and_removed(raw: RawServer) -> None:
 
 
 async def test_a_name_is_made_of_the_host(raw: RawServer) -> None:
-    for name in ("here", "here-2"):
-        assert f"Added {name} to" in (await remote("add", raw.url)).stdout
+    for name, url in (("here", raw.url), ("here-2", f"{raw.url}/v1")):
+        assert f"Added {name} to" in (await remote("add", url)).stdout
+    again = await remote("add", raw.url)
+    assert (again.returncode, "is there already, as here." in again.stderr) == (1, True)
     assert "Added desk to" in (await remote("add", "desk.invalid:8000", "--kind", "vllm", "--offline")).stdout
     assert settings.load().remotes["desk"].url == "http://desk.invalid:8000"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,13 @@ def draw(report: BenchReport, title: str, path: Path) -> None:
         raise NotDrawn(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
-def check(path: Path) -> None:
-    """Check, before anything is measured, that a plot can be drawn. Raises NotDrawn."""
+def check(path: Path, kinds: Sequence[str] = (".png",)) -> None:
+    """Check, before anything is measured, that a plot of these kinds can be drawn. Raises NotDrawn."""
+    if path.suffix.lower() not in kinds:
+        raise NotDrawn(
+            f"{path} does not say what to draw: it ends in none of {', '.join(kinds)}.",
+            hint=f"For example: --plot plot{kinds[-1]}",
+        )
     figure_of()
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise NotDrawn(f"{path} cannot be written: it is a folder, or its folder does not exist.")

@@ -111,6 +111,8 @@ class AnswerPrinter:
             print_json(self._object(plan, model, chat, error))
             return
         self._finish_text(error)
+        if not self._text and self._uses and error is None:
+            note(f"the model has called tools {len(self._uses)} times, and given no answer.")
         self._print_sources()
         if self._finished is not None:
             self._print_timings(self._finished, plan.context)

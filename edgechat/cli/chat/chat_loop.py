@@ -34,7 +34,7 @@ from edgechat.cli.chat.conversation import ConversationChoice, hinting_at_no_sto
 from edgechat.cli.chat.event_loop import Background
 from edgechat.cli.chat.screen_reader import SpokenAnswer, SpokenStatus
 from edgechat.cli.chat.slash_commands import SlashCommands
-from edgechat.cli.chat.tool_consent import CommandLinePermission, TerminalQuestions, can_ask
+from edgechat.cli.chat.tool_consent import CommandLinePermission, TerminalQuestions, can_ask, unknown_names
 from edgechat.cli.output.layout import can_render
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import as_text, complain, note
@@ -113,6 +113,7 @@ class ChatLoop:
         self.images: list[AttachedImage] = []
         """What is sent with the next question, as `attachments` is."""
         self._answer_task: asyncio.Task[None] | None = None
+        self._unknown_names: list[str] = []
         session.on_note = self._note
 
     @property
@@ -412,6 +413,7 @@ class ChatLoop:
         chat_id = self.conversation.chat.id
         asking = await self.session.tools.asking(chat_id, ask) if can_ask() else None
         permission = CommandLinePermission(self.options.yes, asking)
+        self._note_unknown_names()
         try:
             reply = self.session.answer(self.conversation, permission=permission)
             async with aclosing(reply) as events:
@@ -419,6 +421,14 @@ class ChatLoop:
                     printer.take(event)
         finally:
             printer.flush()  # Ctrl+C too
+
+    def _note_unknown_names(self) -> None:
+        """Say once which names of --yes permit nothing."""
+        unknown = unknown_names(self.options.yes, self.session.chosen_tools(self.conversation.settings))
+        if unknown and unknown != self._unknown_names:
+            self.status.clear()
+            note(f"--yes {', '.join(map(one_line, unknown))} permits nothing: no such tools are chosen.")
+        self._unknown_names = unknown
 
     async def _stop(self) -> None:
         task = self._answer_task

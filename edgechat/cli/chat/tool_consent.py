@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -32,6 +32,12 @@ _CHOICES = "o: once, c: always in this chat, a: always, n: no, v: never"
 def can_ask() -> bool:
     """Return whether there is a person who can be asked."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def unknown_names(names: Sequence[str], chosen: Collection[str]) -> list[str]:
+    """Return those names of `--yes` that are of no tool server that is chosen."""
+    servers = {name.partition(":")[0] for name in chosen}
+    return [name for name in names if name.partition("/")[0].partition("__")[0] not in servers]
 
 
 @dataclass(frozen=True, slots=True)

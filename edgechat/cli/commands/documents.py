@@ -43,9 +43,10 @@ def add(paths: Sequence[str], name: str | None) -> None:
     _update([name])
     with closing(registry.open_collection(name)) as collection:
         counts = collection.counts()
-        if is_new and not counts.files:
-            note("there is nothing to read in it yet.")
         print(flat(f"{name}: {_amount(counts)}."))
+    if not counts.passages:
+        note("there is no text in it yet that could be read. What is added to it later is found.")
+        return
     print(flat(f'To ask about it: edgechat run MODEL --docs {shlex.quote(name)} "QUESTION"'))
     if is_new and not counts.embedded:
         _recommend_embedder()
@@ -227,4 +228,5 @@ def _as_json(one: KnownCollection) -> dict[str, object]:
 def _amount(counts: Counts) -> str:
     files = f"{counts.files:,} file{'s' * (counts.files != 1)}"
     by_meaning = f", {counts.embedded:,} by meaning" if counts.embedded else ""
-    return f"{files}, {counts.passages:,} passages{by_meaning}, {mebibytes(counts.n_bytes)} of text"
+    passages = f"{counts.passages:,} passage{'s' * (counts.passages != 1)}"
+    return f"{files}, {passages}{by_meaning}, {mebibytes(counts.n_bytes)} of text"

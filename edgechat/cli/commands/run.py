@@ -147,5 +147,10 @@ def _whole_prompt(prompt: str | None) -> str | None:
             f"More than {PIPED_LIMIT // 2**20} MiB were piped in, which is more than any context can hold.",
             hint="Pipe in only the relevant part.",
         )
+    if b"\0" in piped[:8192]:
+        raise EdgechatError(
+            "What was piped in is not text.",
+            hint='To send an image: edgechat run MODEL "What is this?" --image - < photo.png',
+        )
     text = piped.decode("utf-8", "replace")
     return "\n\n".join(part for part in (prompt, text) if part) if prompt or text else prompt or ""

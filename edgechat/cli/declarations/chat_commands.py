@@ -146,7 +146,7 @@ def run(
         typer.Option(
             metavar="TOOL[,...]",
             help="Call these tools without asking: SERVER/TOOL, or SERVER for all of its tools. Without a "
-            "terminal, no others are called.",
+            "terminal, no others are called but those that can do no harm, such as the calculator.",
         ),
     ] = None,
     docs: Annotated[

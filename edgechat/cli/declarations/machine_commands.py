@@ -140,6 +140,7 @@ def pull(
     model: Annotated[
         str,
         typer.Argument(
+            metavar="MODEL",
             help="A name of the catalogue, owner/repo[:QUANT], or its URL.",
             autocompletion=completion.catalogue_models,
         ),

@@ -67,15 +67,15 @@ def run(model: str, options: QuantizeOptions, *, dry_run: bool, json: bool) -> N
         raise BadRequest(f"There is no folder {one_line(str(options.save_imatrix.parent))}.")
     source = Source(model)
     with StatusLine(sys.stderr) as status:
-        if level is not None and dry_run:
-            _print_dry_run(source, level, has_importance=options.imatrix is not None, json=json)
-            return
         if options.fit == "auto":
             status.show("inspecting this machine")
             n_bytes = affordable(source, options.context)
         for warning in _warnings(source, n_bytes):
             status.clear()
             print(flat(f"Warning: {warning}"), file=sys.stderr)
+        if level is not None and dry_run:
+            _print_dry_run(source, level, has_importance=options.imatrix is not None, json=json)
+            return
         request = QuantizeRequest(
             model=model,
             level=level,

@@ -115,7 +115,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
             yield Static(id="caption", markup=False)
             yield Static("On this machine", classes="title", id="here")
             yield from (Choice(id=f"local-{n}") for n in range(1, _LOCAL + 1))
-            yield Static("Or", classes="title")
+            yield Static("Or", classes="title", id="or")
             yield from (Choice(id=name) for name in ("both", "guide", "models"))
         yield KeyBar(id="keys")
 
@@ -178,6 +178,7 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         self._show_text("network", self._network())
         self._show_cards()
         self.query_one("#here").display = bool(self._local)
+        self.query_one("#or").display = bool(self._cards or self._local) or self._is_pending
         for number in range(1, _LOCAL + 1):
             item = self._local[number - 1] if number <= len(self._local) else None
             note = describe_local(item) if item is not None else ""

@@ -120,10 +120,11 @@ class KeyQueue:
 
     @property
     def _is_editing(self) -> bool:
-        from edgechat.tui.widgets.line_field import LineField  # the first frame does not wait for it
+        from textual.widgets import Input  # the first frame does not wait for it
+
         from edgechat.tui.widgets.text_area import Area
 
-        return isinstance(self._app.focused, Area | LineField)
+        return isinstance(self._app.focused, Area | Input)
 
     def _leading_letters(self) -> list[events.Key]:
         """Return the letters at the front of the queue that belong to one burst."""

@@ -30,6 +30,7 @@ from edgechat.engine.backends.base import Backend, BatchPart, Vocabulary
 from edgechat.engine.worker.worker import open_backend
 
 _SEQUENCE = 0
+_SHORTEST = 512  # tokens that --ctx may be
 _SPEED_DEPTH, _SPEED_TOKENS = 64, 24
 """Tokens in the cache, and tokens decoded one by one, when the speed is measured."""
 Tokens = npt.NDArray[np.int32]
@@ -95,7 +96,7 @@ def _chunks(vocabularies: Sequence[Vocabulary], text: str, n_ctx: int) -> Tokens
     if not n_chunks:
         raise BadRequest(
             f"The text has {len(first)} tokens, and one chunk takes {n_ctx}.",
-            hint="Give a longer text (--text), or a smaller --ctx.",
+            hint="Give a longer text: --text FILE" + (", or a smaller --ctx" if n_ctx > _SHORTEST else ""),
         )
     return np.array(first[: n_chunks * n_ctx], np.int32).reshape(n_chunks, n_ctx)
 

@@ -11,7 +11,7 @@ from edgechat.cli.bench.plot import check as _check
 from edgechat.cli.bench.plot import figure_of
 from edgechat.cli.bench.quality.measuring import MeasuredModel, QualityReport
 
-_KINDS = {".png", ".svg", ".pdf"}
+_KINDS = (".pdf", ".png", ".svg")
 _WIDTH, _HEIGHT = 58, 12
 """Of a plot in text, in cells."""
 _LABEL = 18
@@ -56,12 +56,7 @@ AXES: tuple[tuple[str, str, Measure, int], ...] = (
 
 def check(path: Path) -> None:
     """Check, before anything is measured, that a plot can be drawn. Raises NotDrawn."""
-    if path.suffix.lower() not in _KINDS:
-        raise NotDrawn(
-            f"{path} does not say what to draw: it ends in none of {', '.join(sorted(_KINDS))}.",
-            hint="--plot quality.svg, or --plot - for the terminal.",
-        )
-    _check(path)
+    _check(path, _KINDS)
 
 
 def draw(report: QualityReport, path: Path) -> None:

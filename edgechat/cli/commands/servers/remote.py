@@ -39,6 +39,11 @@ def add(url: str, *, name: str | None, key_env: str | None, kind: RemoteKind | N
     remotes = settings.load().remotes
     server = RemoteServer(url=url, key_env=key_env, kind=kind)
     if name is None:
+        if same := next((known for known, one in remotes.items() if one.url == url), None):
+            raise SettingsError(
+                f"{one_line(url)} is there already, as {same}.",
+                hint=f"To ask it: edgechat remote test {same}. To add it once more: --name NAME",
+            )
         name = _free_name(url, remotes)
     elif name in remotes:
         hint = f"To remove it: edgechat remote rm {one_line(name, 60)}"
