@@ -105,8 +105,15 @@ def _entries(folder: Path, rules: _Rules) -> Iterator[str]:
                 continue
             is_folder = entry.is_dir(follow_symlinks=False)
             name += "/" * is_folder
-            if (is_folder or entry.is_file()) and not rules.ignore(name):
+            if (is_folder or _is_file(entry)) and not rules.ignore(name):
                 yield name
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a circle of links
+        return False
 
 
 def _rules_above(folder: Path) -> _Rules:

@@ -25,6 +25,7 @@ from edgechat.documents.reading.reader import DocumentReader
 MOST_FILES = 200_000
 _WALK_SECONDS = 120.0
 _SECRET = "left out: it may hold a secret"
+_OUTSIDE = "left out: it is a link to what is hidden, or outside the folder"
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,14 +142,15 @@ def _device_of(path: Path) -> str:
 
 def _is_same(before: File, file: File) -> bool:
     """Whether a file need not be looked at again. What could not be read may be readable now."""
-    was_read = before.digest or before.note == _SECRET
-    return bool(was_read) and (before.size, before.changed) == (file.size, file.changed)
+    if file.note:
+        return before.note == file.note
+    return bool(before.digest) and (before.size, before.changed) == (file.size, file.changed)
 
 
 def _take(collection: Collection, reader: DocumentReader, file: File, before: File | None) -> File:
     """Read a file into the collection; return it, or `before` if its content is the same."""
-    if is_secret(file.location):
-        return _leave_out(collection, file, _SECRET)
+    if file.note:
+        return _leave_out(collection, file, file.note)
     try:
         data = paths.read_bytes(file.location, MAX_FILE_BYTES)
         digest = hashlib.sha256(data).hexdigest()
@@ -184,29 +186,47 @@ def files_below(
 ) -> tuple[list[File], list[Path], bool]:
     """Return the documents below a folder, or that one file, unreadable folders, and if these are all.
 
-    most, seconds: entries that are looked at, and for how long.
+    Those with a note are not to be read. most, seconds: entries that are looked at, and for how long.
     """
     try:
+        real = Path(os.path.realpath(root))  # a folder that the user has named may be a link
         if not root.is_dir():
-            return list(_document(root, "")), [], True
+            return list(_document(root, "", real)), [], True
         contents = walk(root, most=most, seconds=seconds)
     except OSError as error:
         if isinstance(error, FileNotFoundError):
             return [], [], True
         return [], [], False
     files = [
-        one for path in sorted(contents.paths) if not path.endswith("/") for one in _document(root, path)
+        one
+        for path in sorted(contents.paths)
+        if not path.endswith("/")
+        for one in _document(root, path, real)
     ]
     return files, [root / path for path in contents.unreadable], contents.is_complete
 
 
-def _document(root: Path, path: str) -> Iterator[File]:
-    location = root / path if path else root
+def _document(root: Path, path: str, real: Path) -> Iterator[File]:
+    """Yield the file at a path below a folder, if it is a document. real: the folder, without links."""
+    location, target = root / path, real / path
     if not is_text(str(location)) or (kind_of(location) is None and not is_secret(location)):
         return
+    note = ""
     try:
-        facts = os.stat(location)
-    except OSError:
+        facts = os.lstat(target)
+        if stat.S_ISLNK(facts.st_mode):  # only a file: `walk` follows no links to folders
+            target = Path(os.path.realpath(target, strict=True))
+            facts = os.stat(target)
+            note = "" if _is_shown(target, real) else _OUTSIDE
+    except OSError:  # gone, or a circle of links
         return
     if stat.S_ISREG(facts.st_mode):
-        yield File(root=str(root), path=path, size=facts.st_size, changed=facts.st_mtime_ns)
+        note = _SECRET if is_secret(location) or is_secret(target) else note
+        yield File(root=str(root), path=path, size=facts.st_size, changed=facts.st_mtime_ns, note=note)
+
+
+def _is_shown(path: Path, folder: Path) -> bool:
+    """Return whether a path is below a folder, and nothing on the way is hidden."""
+    return path.is_relative_to(folder) and not any(
+        part.startswith(".") for part in path.relative_to(folder).parts
+    )

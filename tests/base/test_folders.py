@@ -87,6 +87,7 @@ def test_a_link_to_a_folder_is_not_followed(tmp_path: Path) -> None:
     make(tmp_path, "a/b.txt")
     (tmp_path / "a" / "loop").symlink_to(tmp_path)
     (tmp_path / "a" / "link.txt").symlink_to("b.txt")
+    (tmp_path / "a" / "circle.txt").symlink_to("circle.txt")
     assert found(tmp_path) == ["a/", "a/b.txt", "a/link.txt"]
 
 

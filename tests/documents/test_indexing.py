@@ -160,6 +160,50 @@ def test_secrets_are_left_out_and_told(collection: Collection, folder: Path) -> 
     assert not collection.by_words('"zebra"', 8)
 
 
+def test_links_lead_to_nothing_secret_hidden_or_outside(collection: Collection, folder: Path) -> None:
+    outside = folder.with_name("outside.md")
+    outside.write_text("# Outside\nzebra words", encoding="utf-8")
+    links = {
+        "home.md": Path("../.aws/config"),
+        "secret.md": Path("credentials"),
+        "hidden.md": Path(".git/config"),
+        "outside.md": outside,
+        "sub/up.md": Path("../../outside.md"),
+        "within.md": Path("sub/b.txt"),
+        "circle.md": Path("circle.md"),
+    }
+    for file in ("../.aws/config", "credentials", ".git/config"):
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_text("zebra", encoding="utf-8")
+    (folder / "home.md").write_text("innocent", encoding="utf-8")
+    update(collection)
+    (folder / "home.md").unlink()  # it becomes a link after it was read
+    for name, target in links.items():
+        (folder / name).symlink_to(target)
+    for _ in range(2):
+        assert {file.path: file.note for file in update(collection).left_out} == {
+            "credentials": "left out: it may hold a secret",
+            "home.md": "left out: it may hold a secret",
+            "secret.md": "left out: it may hold a secret",
+            "hidden.md": "left out: it is a link to what is hidden, or outside the folder",
+            "outside.md": "left out: it is a link to what is hidden, or outside the folder",
+            "sub/up.md": "left out: it is a link to what is hidden, or outside the folder",
+        }
+        assert sorted(contents(collection)) == ["a.md", "sub/b.txt", "within.md"]
+    assert not collection.by_words('"zebra"', 8)
+
+
+def test_a_folder_or_file_that_is_named_may_be_a_link(collection: Collection, folder: Path) -> None:
+    folder.with_name("link").symlink_to(folder)
+    folder.with_name("link.md").symlink_to(folder / "a.md")
+    folder.with_name("key.md").symlink_to("key.pem")
+    folder.with_name("key.pem").write_text("zebra", encoding="utf-8")
+    for name in ("link", "link.md", "key.md"):
+        collection.add_root(str(folder.with_name(name)))
+    told = update(collection)
+    assert (told.read, [file.name for file in told.left_out]) == (5, ["key.md"])
+
+
 def test_what_git_ignores_is_left_out(collection: Collection, folder: Path) -> None:
     (folder / ".gitignore").write_text("sub/\n", encoding="utf-8")
     update(collection)
