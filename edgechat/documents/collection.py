@@ -102,7 +102,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     changed: int
     """When it was changed last, as the system says (nanoseconds)."""
     digest: str = ""
-    """SHA-256 of its bytes, hexadecimal; '' if it could not be read."""
+    """SHA-256 of its bytes, hexadecimal; '' if it could not be read, and is worth another try."""
     unit: str = "line"
     """How people name places in it: line, page, chapter, paragraph or row."""
     starts: tuple[int, ...] = ()

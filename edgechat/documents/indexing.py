@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from edgechat.base import paths
-from edgechat.base.errors import DocumentError
+from edgechat.base.errors import DocumentError, ReaderLost, ReaderMissing
 from edgechat.base.folders import walk
 from edgechat.base.process.file_decoder import MAX_FILE_BYTES
 from edgechat.base.text import is_text
@@ -90,19 +90,20 @@ def update(
     gone = [file for file in gone if not any(folder in file.location.parents for folder in hidden)]
     collection.remove(gone)
     told.removed = sum(file.n_bytes > 0 for file in gone)
+    failing: set[str] = set()
     with DocumentReader() as reader:
         for number, file in enumerate(found):
             if is_cancelled():
                 told.is_complete = False
                 break
             before = known.get((file.root, file.path))
-            if before is not None and _is_same(before, file):
+            if before is not None and _is_same(before, file, failing):
                 told.unchanged += 1
                 if before.note:
                     told.left_out.append(before)
                 continue
             on_progress(Progress(done=number, total=len(found), name=file.name))
-            if (after := _take(collection, reader, file, before)) is before:
+            if (after := _take(collection, reader, file, before, failing)) is before:
                 told.unchanged += 1
             elif after.n_bytes:
                 told.read += 1
@@ -140,17 +141,29 @@ def _device_of(path: Path) -> str:
     return str(os.stat(path).st_dev)
 
 
-def _is_same(before: File, file: File) -> bool:
-    """Whether a file need not be looked at again. What could not be read may be readable now."""
+def _is_same(before: File, file: File, failing: set[str]) -> bool:
+    """Whether a file need not be looked at again. What could not be read may be readable now.
+
+    failing: why others cannot be read now.
+    """
     if file.note:
         return before.note == file.note
-    return bool(before.digest) and (before.size, before.changed) == (file.size, file.changed)
+    return bool(before.digest or before.note in failing) and not _differ(before, file)
 
 
-def _take(collection: Collection, reader: DocumentReader, file: File, before: File | None) -> File:
-    """Read a file into the collection; return it, or `before` if its content is the same."""
+def _differ(before: File, file: File) -> bool:
+    return (before.size, before.changed) != (file.size, file.changed)
+
+
+def _take(
+    collection: Collection, reader: DocumentReader, file: File, before: File | None, failing: set[str]
+) -> File:
+    """Read a file into the collection; return it, or `before` if nothing has changed.
+
+    failing: gets why it is not read, if that need not be the fault of the file.
+    """
     if file.note:
-        return _leave_out(collection, file, file.note)
+        return _leave_out(collection, file, before, file.note)
     try:
         data = paths.read_bytes(file.location, MAX_FILE_BYTES)
         digest = hashlib.sha256(data).hexdigest()
@@ -160,9 +173,15 @@ def _take(collection: Collection, reader: DocumentReader, file: File, before: Fi
         file = msgspec.structs.replace(file, digest=digest)
         extracted = reader.read(data, name=file.name)
     except OSError as error:
-        return _leave_out(collection, file, f"cannot be read: {error.strerror}")
+        return _leave_out(collection, file, before, f"cannot be read: {error.strerror}")
     except DocumentError as error:
-        return _leave_out(collection, file, error.message.removeprefix(file.name).strip(" :."))
+        note = error.message.removeprefix(file.name).strip(" :.")
+        # A file over which its reader is lost twice is to blame itself: each try takes long.
+        is_second = before is not None and not before.digest and not _differ(before, file)
+        if isinstance(error, ReaderMissing) or (isinstance(error, ReaderLost) and not is_second):
+            file = msgspec.structs.replace(file, digest="")
+            failing.add(note)
+        return _leave_out(collection, file, before, note)
     file = msgspec.structs.replace(
         file,
         unit=extracted.unit,
@@ -175,8 +194,10 @@ def _take(collection: Collection, reader: DocumentReader, file: File, before: Fi
     return file
 
 
-def _leave_out(collection: Collection, file: File, why: str) -> File:
+def _leave_out(collection: Collection, file: File, before: File | None, why: str) -> File:
     file = msgspec.structs.replace(file, note=why)
+    if before is not None and msgspec.structs.replace(before, id=file.id) == file:
+        return before
     collection.put(file)
     return file
 

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.base.process.child import ChildLost, ChildNeverReady
 from edgechat.documents.collection import Collection
 from edgechat.documents.indexing import Progress, update
+from tests.documents.reading.files import pdf
 from tests.documents.test_collection import check
 
 KILLS = int(os.environ.get("EDGECHAT_SOAK_KILLS", "100"))
@@ -243,6 +245,48 @@ def test_a_file_that_could_not_be_read_is_tried_again(
         assert notes == {"cannot be read: Permission denied"}
     assert update(collection).read == 2
     assert len(contents(collection)) == 2
+
+
+def test_a_missing_package_is_no_fault_of_the_files(
+    collection: Collection, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stub").mkdir()
+    (tmp_path / "stub" / "pypdf.py").write_text("raise ImportError", encoding="utf-8")
+    for name in ("one", "two"):
+        (folder / f"{name}.pdf").write_bytes(pdf([name]))
+    with monkeypatch.context() as patched:
+        patched.setenv("PYTHONPATH", str(tmp_path / "stub"))
+        for unchanged in (0, 4, 4):
+            told = update(collection)
+            assert told.unchanged == unchanged
+            notes = [file.note for file in told.left_out]
+            assert notes == ["is a PDF, for which pypdf is not installed"] * 2
+    told = update(collection)
+    assert (told.read, told.left_out) == (2, [])
+    assert contents(collection)["one.pdf"] == "one"
+
+
+@pytest.mark.parametrize(
+    ("lost", "tries"), [(ChildLost("died"), 2), (ChildNeverReady("could not be started"), 3)]
+)
+def test_a_reader_that_is_lost_is_tried_again(
+    collection: Collection, folder: Path, monkeypatch: pytest.MonkeyPatch, lost: ChildLost, tries: int
+) -> None:
+    (folder / "c.html").write_text("<p>gamma", encoding="utf-8")
+    started = 0
+
+    def fail(role: str) -> None:
+        nonlocal started
+        started += 1
+        raise lost
+
+    with monkeypatch.context() as patched:
+        patched.setattr("edgechat.base.process.file_decoder.Child", fail)
+        for _ in range(3):
+            assert [file.path for file in update(collection).left_out] == ["c.html"]
+        assert started == tries  # a file that costs its reader each time is let be
+    os.utime(folder / "c.html", ns=(1, 1))
+    assert update(collection).read == (1 if tries == 3 else 0)
 
 
 def test_cancelling_keeps_what_is_done(collection: Collection, folder: Path) -> None:

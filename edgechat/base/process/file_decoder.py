@@ -37,6 +37,10 @@ class NotDecodable(Exception):
         self.hint = hint
 
 
+class PackageMissing(NotDecodable):
+    """In the child: what decodes such files is not installed."""
+
+
 class FileDecoder:
     """Asks one child process about files, one after the other. Not thread-safe.
 
@@ -47,6 +51,10 @@ class FileDecoder:
     what: ClassVar[str]
     """What a file is called: 'image'."""
     error: ClassVar[type[EdgechatError]]
+    unready: ClassVar[type[EdgechatError]]
+    """Raised if the child does not start."""
+    lost: ClassVar[type[EdgechatError]]
+    """Raised if it ends at a file."""
     smaller: ClassVar[str]
     """What to do about a file that is too long."""
     otherwise: ClassVar[str]
@@ -109,15 +117,17 @@ class FileDecoder:
             return self._child.ask(packed, seconds=seconds or self._seconds, memory=self._memory)
         except ChildNeverReady as lost:
             self._child = None
-            raise self.error(
+            raise self.unready(
                 f"The process that decodes {self.what}s did not start: it {lost}.", hint="Try it again."
             ) from lost
         except ChildLost as lost:
             self._child = None
-            raise self.error(
+            raise self.lost(
                 f"{name} cannot be decoded: the process that decodes it {lost}.", hint=self.otherwise
             ) from lost
 
-    def _problem(self, name: str, problem: str, hint: str) -> EdgechatError:
-        """Return the error for what the child has found."""
-        return self.error(f"{name} {one_line(problem)}.", hint=hint)
+    def _problem(
+        self, name: str, problem: str, hint: str, error: type[EdgechatError] | None = None
+    ) -> EdgechatError:
+        """Return the error for what the child has found. error: its class, if it is not `error`."""
+        return (error or self.error)(f"{name} {one_line(problem)}.", hint=hint)
