@@ -83,7 +83,8 @@ def text_of(found: Found) -> str:
 
 def _match(collection: Collection, question: str) -> str:
     """Return the FTS5 expression for those words of a question that tell passages apart; '' for none."""
-    words = dict.fromkeys(word.casefold() for word in _WORD.findall(question))
+    # Not casefold(), which makes "ß" "ss": the index folds words by itself, and keeps it.
+    words = dict.fromkeys(word.lower() for word in _WORD.findall(question))
     terms = list(dict.fromkeys(term for word in words for term in _terms(word)))[: 2 * _MOST_WORDS]
     most = min(int(_COMMON * collection.n_passages()) + 10, _MOST_MATCHES)
     counts = {term: collection.count_up_to(term, most + 1) for term in terms}
