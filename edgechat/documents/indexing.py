@@ -71,9 +71,9 @@ def update(
     began, told = time.monotonic(), Update()
     known = {(file.root, file.path): file for file in collection.files()}
     found: list[File] = []
-    hidden: list[Path] = []
+    gone: list[File] = []
     for root in collection.roots():
-        files, unreadable, is_complete = files_below(Path(root.path))
+        files, unread, is_complete = files_below(Path(root.path))
         if is_away(root):  # asked after the walk, during which a drive may have been unplugged
             told.away.append(root)
             continue
@@ -81,13 +81,14 @@ def update(
             if (device := _device_of(Path(root.path))) != root.device:
                 collection.put_device(root.path, device)
         found += files
-        hidden += unreadable
         told.is_complete &= is_complete
-    here, away = {(file.root, file.path) for file in found}, {root.path for root in told.away}
-    # What a walk did not reach is not gone.
-    gone = [file for key, file in known.items() if key not in here] if told.is_complete else []
-    gone = [file for file in gone if file.root not in away]
-    gone = [file for file in gone if not any(folder in file.location.parents for folder in hidden)]
+        here = {file.path for file in files}
+        # What the walk did not reach is not gone.
+        gone += (
+            file
+            for file in known.values()
+            if file.root == root.path and file.path not in here and unread.isdisjoint(file.location.parents)
+        )
     collection.remove(gone)
     told.removed = sum(file.n_bytes > 0 for file in gone)
     failing: set[str] = set()
@@ -204,27 +205,27 @@ def _leave_out(collection: Collection, file: File, before: File | None, why: str
 
 def files_below(
     root: Path, *, most: int = MOST_FILES, seconds: float = _WALK_SECONDS
-) -> tuple[list[File], list[Path], bool]:
-    """Return the documents below a folder, or that one file, unreadable folders, and if these are all.
+) -> tuple[list[File], set[Path], bool]:
+    """Return the documents below a folder, or that one file, folders that were not read, and if it is all.
 
-    Those with a note are not to be read. most, seconds: entries that are looked at, and for how long.
+    Documents with a note are not to be read. most, seconds: entries that are looked at, and for how long.
     """
     try:
         real = Path(os.path.realpath(root))  # a folder that the user has named may be a link
         if not root.is_dir():
-            return list(_document(root, "", real)), [], True
+            return list(_document(root, "", real)), set(), True
         contents = walk(root, most=most, seconds=seconds)
     except OSError as error:
         if isinstance(error, FileNotFoundError):
-            return [], [], True
-        return [], [], False
+            return [], set(), True
+        return [], {root}, False
     files = [
         one
         for path in sorted(contents.paths)
         if not path.endswith("/")
         for one in _document(root, path, real)
     ]
-    return files, [root / path for path in contents.unreadable], contents.is_complete
+    return files, {root / path for path in contents.unread}, contents.is_complete
 
 
 def _document(root: Path, path: str, real: Path) -> Iterator[File]:

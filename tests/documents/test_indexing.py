@@ -232,6 +232,23 @@ def test_a_folder_that_cannot_be_read_is_not_gone(
     assert update(collection).removed == 1
 
 
+def test_a_folder_that_is_too_deep_keeps_only_what_is_in_it(
+    collection: Collection, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = folder.with_name("other")
+    (other / "deep").mkdir(parents=True)
+    for file in ("c.md", "deep/d.md"):
+        (other / file).write_text("delta", encoding="utf-8")
+    collection.add_root(str(other))
+    update(collection)
+    monkeypatch.setattr("edgechat.base.folders._DEEPEST", 0)
+    for gone in (folder / "a.md", other / "c.md", other / "deep" / "d.md"):
+        gone.unlink()
+    told = update(collection)
+    assert (told.removed, told.is_complete) == (2, False)
+    assert list(contents(collection)) == ["sub/b.txt", "deep/d.md"]
+
+
 def test_a_file_that_could_not_be_read_is_tried_again(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,9 @@ def test_words_are_found_in_other_forms(small: Collection) -> None:
     assert names(small, "nothing of that kind") == []
 
 
-@pytest.mark.parametrize("word", ["groß", "Fußball", "weiß", "Hauptstraße", "ΟΔΟΣ", "İstanbul", "ışık", "Ærø"])
+@pytest.mark.parametrize(
+    "word", ["groß", "Fußball", "weiß", "Hauptstraße", "ΟΔΟΣ", "İstanbul", "ışık", "Ærø"]
+)
 def test_words_are_folded_as_the_index_folds_them(small: Collection, word: str) -> None:
     corpus.put(small, "more.txt", f"One {word} more.")
     assert names(small, word) == ["more.txt"]
