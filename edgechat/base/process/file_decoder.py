@@ -7,6 +7,8 @@ Whatever is wrong with a file, the answer is an error within seconds. `edgechat.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -99,22 +101,32 @@ class FileDecoder:
         return cls.error(f"{name} has more than {mebibytes(MAX_FILE_BYTES)}, the limit.", hint=cls.smaller)
 
     def _send(self, source: Path | bytes, name: str) -> None:
-        """Give the child a file."""
+        """Give the child a file: a new one, if it died after the file before."""
         data = source if isinstance(source, bytes) else self.read_file(source, name)
         if len(data) > MAX_FILE_BYTES:
             raise self._too_long(name)
+        if self._child is not None and not self._child.alive:
+            self.close()
+        if self._child is None:
+            with self._translated(name):
+                self._child = Child(self.role)
         for start in range(0, len(data), PART):
             self._ask(FilePart(data[start : start + PART]), name)
 
     def _ask(self, question: msgspec.Struct, name: str, *, seconds: float | None = None) -> bytes:
-        """Return the child's answer. Raises `error` where there is none. seconds: if less is left."""
-        if self._child is not None and not self._child.alive:  # it died before this question
-            self.close()
-        try:
-            if self._child is None:
-                self._child = Child(self.role)
+        """Return the child's answer about the file that was sent. Raises `unready` and `lost`.
+
+        seconds: if less is left.
+        """
+        assert self._child is not None  # not a new one, which would know nothing of the file
+        with self._translated(name):
             packed = msgspec.msgpack.encode(question)
             return self._child.ask(packed, seconds=seconds or self._seconds, memory=self._memory)
+
+    @contextmanager
+    def _translated(self, name: str) -> Iterator[None]:
+        try:
+            yield
         except ChildNeverReady as lost:
             self._child = None
             raise self.unready(
