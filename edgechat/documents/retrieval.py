@@ -117,9 +117,7 @@ def widened(collections: Sequence[Collection], ranked: Sequence[Ranked]) -> list
     for one in ranked:
         key = one.collection, one.found.file.id, one.found.section
         if key not in groups:
-            whole = by_name[one.collection].section(one.found)
-            is_short = sum(len(part.text) for part in whole) <= _SECTION_LETTERS
-            groups[key] = whole if is_short else []
+            groups[key] = by_name[one.collection].section(one.found, _SECTION_LETTERS)
         if all(part.id != one.found.id for part in groups[key]):
             groups[key] = sorted([*groups[key], one.found], key=lambda part: part.id)
     return [(name, parts) for (name, _, _), parts in groups.items()]

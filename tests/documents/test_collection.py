@@ -64,6 +64,18 @@ def test_what_is_put_comes_back(collection: Collection, tmp_path: Path) -> None:
     assert [(one.size, one.changed, one.note) for one in collection.files()] == [(4, 5, "n")]
 
 
+def test_passages_of_a_file_share_it_and_long_sections_stay_on_the_disk(collection: Collection) -> None:
+    corpus.put(collection, "a.md", "# Title\n" + "many words here\n" * 200)
+    (file,) = collection.files()
+    passages = collection.document(file)
+    again = collection.passages([one.id for one in passages])
+    assert len(again) == len(passages) > 2
+    assert all(one.file is again[0].file for one in again)  # read once: that of a long PDF is large
+    letters = sum(len(one.text) for one in passages)
+    assert collection.section(again[0], letters) == passages
+    assert collection.section(again[0], letters - 1) == []
+
+
 def _broken() -> Iterator[Passage]:
     yield Passage(1, 1, 0, "", "half of it")
     raise KeyError
