@@ -109,6 +109,8 @@ class DocumentLibrary:
         if opened is not None and not opened.is_there:  # it was removed, and perhaps added anew
             opened.close()
             opened = None
+            self._matrices.pop(name, None)
+            self._fresh.pop(name, None)
         if opened is None:
             self._open[name] = opened = registry.open_collection(name)
         return opened
@@ -132,8 +134,9 @@ class DocumentLibrary:
             for name in names:
                 if cancelled.is_set():
                     break
+                collection = self._collection(name)  # first: it may be another one than the fresh one
                 if time.monotonic() - self._fresh.get(name, -fresh_seconds) >= fresh_seconds:
-                    updates[name] = update(self._collection(name), on_progress, cancelled.is_set)
+                    updates[name] = update(collection, on_progress, cancelled.is_set)
                     if not cancelled.is_set():
                         self._fresh[name] = time.monotonic()
             return updates
