@@ -206,16 +206,22 @@ class Collection:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # SQLite ends it by itself when the disk is full
+                    with contextlib.suppress(sqlite3.Error):
+                        self._db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+                raise DocumentError(
+                    f"The documents {self.name} cannot be written: the disk is full.", hint="Free some space."
+                ) from error
             what = one_line(str(error), 120)
             raise DocumentError(
                 f"The documents {self.name} cannot be read: {what}.",
@@ -333,7 +339,7 @@ class Collection:
         return [found[one] for one in ids if one in found]
 
     def section(self, found: Found, most: int) -> list[Found]:
-        """Return all passages of a passage's section, in order; none if they have more than `most` letters."""
+        """Return all passages of a passage's section, in order; none if it has more than `most` letters."""
         where, values = "WHERE file = ? AND section = ?", (found.file.id, found.section)
         with self._translated():
             (letters,) = self._db.execute(

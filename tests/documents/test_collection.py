@@ -76,6 +76,17 @@ def test_passages_of_a_file_share_it_and_long_sections_stay_on_the_disk(collecti
     assert collection.section(again[0], letters - 1) == []
 
 
+def test_a_full_disk_is_told(collection: Collection) -> None:
+    corpus.put(collection, "a.txt", "before")
+    (pages,) = collection._db.execute("PRAGMA page_count").fetchone()
+    collection._db.execute(f"PRAGMA max_page_count = {pages + 2}")
+    for _ in range(2):
+        with pytest.raises(DocumentError, match="cannot be written: the disk is full") as failed:
+            corpus.put(collection, "b.txt", "many words here\n" * 10_000)
+        assert failed.value.hint == "Free some space."
+    assert [one.path for one in collection.files()] == ["a.txt"]
+
+
 def _broken() -> Iterator[Passage]:
     yield Passage(1, 1, 0, "", "half of it")
     raise KeyError
