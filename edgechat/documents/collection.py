@@ -375,13 +375,17 @@ class Collection:
 
     # Vectors.
 
-    def without_vector(self, model: str, limit: int) -> list[tuple[int, str]]:
-        """Return ids and texts of passages that have no vector of a model; headings begin the texts."""
+    def without_vector(self, model: str, limit: int, after: int = 0) -> list[tuple[int, str]]:
+        """Return ids and texts of passages that have no vector of a model; headings begin the texts.
+
+        after: the id behind which they are looked for, so that those with one are not passed over each time.
+        """
         with self._translated():
             rows = self._db.execute(
                 "SELECT p.id, p.heading, p.text FROM passages p LEFT JOIN vectors v "
-                "ON v.passage = p.id AND v.model = ? WHERE v.passage IS NULL ORDER BY p.id LIMIT ?",
-                (model, limit),
+                "ON v.passage = p.id AND v.model = ? WHERE v.passage IS NULL AND p.id > ? "
+                "ORDER BY p.id LIMIT ?",
+                (model, after, limit),
             ).fetchall()
         return [(number, f"{heading}\n{text}" if heading else text) for number, heading, text in rows]
 

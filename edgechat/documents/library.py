@@ -178,11 +178,15 @@ class DocumentLibrary:
         for name in names:
             collection = await self._call(partial(self._collection, name))
             total = await self._call(partial(collection.count_without_vector, embedder.name))
-            before = done
+            before, after = done, 0
             while done < most:
-                work = partial(collection.without_vector, embedder.name, min(_BATCH, most - done))
+                work = partial(collection.without_vector, embedder.name, min(_BATCH, most - done), after)
                 if not (batch := await self._call(work)):
-                    break
+                    if not after:
+                        break
+                    after = 0  # once more: some may have been added meanwhile
+                    continue
+                after = batch[-1][0]
                 vectors = packed(await embedder.passages([text for _, text in batch]))
                 size = len(vectors) // len(batch)
                 rows = [(one, vectors[at * size : (at + 1) * size]) for at, (one, _) in enumerate(batch)]

@@ -13,6 +13,7 @@ import pytest
 
 from edgechat.base.errors import DocumentError, DoesNotFit
 from edgechat.documents import registry
+from edgechat.documents.collection import Collection
 from edgechat.documents.embedding import Embedder
 from edgechat.documents.indexing import Progress, update
 from edgechat.documents.library import DocumentLibrary, Room
@@ -201,4 +202,25 @@ async def test_a_collection_that_is_removed_and_added_anew_is_another_one(tmp_pa
         found = await library.find(["shed"], "fruit", PASSAGES)
         assert [one.text for one in found] == ["An apple.", "A brick."]
         registry.remove("shed")
+    await library.close()
+
+
+async def test_each_batch_is_looked_for_behind_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = DocumentLibrary(lambda: cast("Embedder", FruitEmbedder(8)))
+    await add_embedded(tmp_path / "shed", "An apple.")
+    for number in range(40):
+        (tmp_path / "shed" / f"new{number}.txt").write_text(f"Brick {number}.", encoding="utf-8")
+    await library.refresh(["shed"])
+    asked: list[int] = []
+    look = Collection.without_vector
+
+    def looked(collection: Collection, model: str, limit: int, after: int = 0) -> list[tuple[int, str]]:
+        asked.append(after)
+        return look(collection, model, limit, after)
+
+    monkeypatch.setattr(Collection, "without_vector", looked)
+    assert await library.embed(["shed"]) == 40
+    assert asked == [0, 17, 33, 41, 0]
     await library.close()
