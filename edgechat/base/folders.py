@@ -102,6 +102,14 @@ def walk(folder: Path, *, most: int, seconds: float) -> FolderContents:
     return contents
 
 
+def told_size(path: Path) -> str:
+    """Return the size of a file as it stands behind its name in a list; '' for one that is gone."""
+    try:
+        return f"  {path.lstat().st_size:,} bytes"
+    except OSError:
+        return ""
+
+
 def _entries(folder: Path, rules: _Rules) -> Iterator[str]:
     """Yield the names of the files and folders in a folder; links to folders are left out."""
     with os.scandir(folder) as entries:
