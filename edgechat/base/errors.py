@@ -138,6 +138,14 @@ class DocumentError(EdgechatError):
     """A document cannot be read, or a collection of documents not be used."""
 
 
+class ReaderMissing(DocumentError):
+    """What reads a document is not installed, or does not start: nothing is wrong with the document."""
+
+
+class ReaderLost(DocumentError):
+    """What reads a document was too slow, or died: nothing may be wrong with the document."""
+
+
 class CannotSee(EdgechatError):
     """A question has images, and the model that is to answer takes none."""
 

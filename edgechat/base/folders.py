@@ -36,9 +36,10 @@ class FolderContents:
 
     paths: list[str] = field(default_factory=list)
     """Relative to it, with slashes; those of folders end with one. What is deeper comes later."""
-    unreadable: list[str] = field(default_factory=list)
-    """Folders among them whose entries the system does not tell."""
+    unread: list[str] = field(default_factory=list)
+    """Folders among them of which not all entries are: the system does not tell them, or the walk ended."""
     is_complete: bool = True
+    """Whether it did not end early, nor leave out folders for their depth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +74,23 @@ def walk(folder: Path, *, most: int, seconds: float) -> FolderContents:
     end = time.monotonic() + seconds
     waiting = deque([("", 0, _rules_above(folder))])
     while waiting:
-        path, depth, rules = waiting.popleft()
+        path, depth, rules = waiting[0]
         room = most - len(contents.paths)
         if room <= 0 or time.monotonic() > end:
             contents.is_complete = False
+            contents.unread += (one for one, *_ in waiting)
             break
+        waiting.popleft()
         try:
             entries = list(islice(_entries(folder / path, rules), room + 1))
         except OSError:
             if not path:
                 raise
-            contents.unreadable.append(path)
+            contents.unread.append(path)
             continue
-        contents.is_complete &= len(entries) <= room
+        if len(entries) > room:
+            contents.is_complete = False
+            contents.unread.append(path)
         for name in sorted(entries[:room]):
             contents.paths.append(path + name)
             if name.endswith("/"):
@@ -93,7 +98,16 @@ def walk(folder: Path, *, most: int, seconds: float) -> FolderContents:
                     waiting.append((path + name, depth + 1, rules.of(folder / path / name, name[:-1])))
                 else:
                     contents.is_complete = False
+                    contents.unread.append(path + name)
     return contents
+
+
+def told_size(path: Path) -> str:
+    """Return the size of a file as it stands behind its name in a list; '' for one that is gone."""
+    try:
+        return f"  {path.lstat().st_size:,} bytes"
+    except OSError:
+        return ""
 
 
 def _entries(folder: Path, rules: _Rules) -> Iterator[str]:
@@ -105,8 +119,15 @@ def _entries(folder: Path, rules: _Rules) -> Iterator[str]:
                 continue
             is_folder = entry.is_dir(follow_symlinks=False)
             name += "/" * is_folder
-            if (is_folder or entry.is_file()) and not rules.ignore(name):
+            if (is_folder or _is_file(entry)) and not rules.ignore(name):
                 yield name
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a circle of links
+        return False
 
 
 def _rules_above(folder: Path) -> _Rules:

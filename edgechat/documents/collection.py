@@ -102,7 +102,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     changed: int
     """When it was changed last, as the system says (nanoseconds)."""
     digest: str = ""
-    """SHA-256 of its bytes, hexadecimal; '' if it could not be read."""
+    """SHA-256 of its bytes, hexadecimal; '' if it could not be read, and is worth another try."""
     unit: str = "line"
     """How people name places in it: line, page, chapter, paragraph or row."""
     starts: tuple[int, ...] = ()
@@ -148,9 +148,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """Passages with a vector."""
 
 
-_FILE = "f.root, f.path, f.size, f.changed, f.digest, f.unit, f.starts, f.n_bytes, f.note, f.id"
-_N_FILE = 10
-_PASSAGE = f"{_FILE}, p.id, p.section, p.start, p.stop, p.heading, p.text"
+_FILE = "root, path, size, changed, digest, unit, starts, n_bytes, note, id"
+_PASSAGE = "id, file, section, start, stop, heading, text"
 
 
 class Collection:
@@ -207,16 +206,22 @@ class Collection:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # SQLite ends it by itself when the disk is full
+                    with contextlib.suppress(sqlite3.Error):
+                        self._db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+                raise DocumentError(
+                    f"The documents {self.name} cannot be written: the disk is full.", hint="Free some space."
+                ) from error
             what = one_line(str(error), 120)
             raise DocumentError(
                 f"The documents {self.name} cannot be read: {what}.",
@@ -255,7 +260,7 @@ class Collection:
     def files(self) -> list[File]:
         """Return all files, also those of which nothing could be read, by their names."""
         with self._translated():
-            rows = self._db.execute(f"SELECT {_FILE} FROM files f ORDER BY f.root, f.path").fetchall()
+            rows = self._db.execute(f"SELECT {_FILE} FROM files ORDER BY root, path").fetchall()
         return [_file(row) for row in rows]
 
     def put(self, file: File, passages: Iterable[Passage] = ()) -> None:
@@ -322,29 +327,34 @@ class Collection:
         """Return passages by their ids, in that order; those that are gone are left out."""
         with self._translated():
             rows = self._db.execute(
-                f"SELECT {_PASSAGE} FROM passages p JOIN files f ON f.id = p.file "
-                "WHERE p.id IN (SELECT value FROM json_each(?))",
+                f"SELECT {_PASSAGE} FROM passages WHERE id IN (SELECT value FROM json_each(?))",
                 (msgspec.json.encode(ids).decode(),),
             ).fetchall()
-        by_id = {one.id: one for one in map(_found, rows)}
-        return [by_id[one] for one in ids if one in by_id]
+            files = self._db.execute(
+                f"SELECT {_FILE} FROM files WHERE id IN (SELECT value FROM json_each(?))",
+                (msgspec.json.encode({row[1] for row in rows}).decode(),),
+            ).fetchall()
+        by_id = {file.id: file for file in map(_file, files)}
+        found = {row[0]: _found(row, by_id[row[1]]) for row in rows if row[1] in by_id}
+        return [found[one] for one in ids if one in found]
 
-    def section(self, found: Found) -> list[Found]:
-        """Return all passages of a passage's section, in order."""
-        return self._in_file(found.file.id, "AND p.section = ?", found.section)
+    def section(self, found: Found, most: int) -> list[Found]:
+        """Return all passages of a passage's section, in order; none if it has more than `most` letters."""
+        where, values = "WHERE file = ? AND section = ?", (found.file.id, found.section)
+        with self._translated():
+            (letters,) = self._db.execute(
+                f"SELECT coalesce(sum(length(text)), 0) FROM passages {where}", values
+            ).fetchone()
+        return self._passages_of(found.file, where, values) if letters <= most else []
 
     def document(self, file: File) -> list[Found]:
         """Return all passages of a file, in order."""
-        return self._in_file(file.id)
+        return self._passages_of(file, "WHERE file = ?", (file.id,))
 
-    def _in_file(self, file: int, more: str = "", *values: object) -> list[Found]:
+    def _passages_of(self, file: File, where: str, values: Sequence[int]) -> list[Found]:
         with self._translated():
-            rows = self._db.execute(
-                f"SELECT {_PASSAGE} FROM passages p JOIN files f ON f.id = p.file "
-                f"WHERE p.file = ? {more} ORDER BY p.id",
-                (file, *values),
-            ).fetchall()
-        return [_found(row) for row in rows]
+            rows = self._db.execute(f"SELECT {_PASSAGE} FROM passages {where} ORDER BY id", values).fetchall()
+        return [_found(row, file) for row in rows]
 
     def by_words(self, match: str, limit: int) -> list[int]:
         """Return the ids of the best passages by BM25 for an FTS5 expression, the best first."""
@@ -365,13 +375,17 @@ class Collection:
 
     # Vectors.
 
-    def without_vector(self, model: str, limit: int) -> list[tuple[int, str]]:
-        """Return ids and texts of passages that have no vector of a model; headings begin the texts."""
+    def without_vector(self, model: str, limit: int, after: int = 0) -> list[tuple[int, str]]:
+        """Return ids and texts of passages that have no vector of a model; headings begin the texts.
+
+        after: the id behind which they are looked for, so that those with one are not passed over each time.
+        """
         with self._translated():
             rows = self._db.execute(
                 "SELECT p.id, p.heading, p.text FROM passages p LEFT JOIN vectors v "
-                "ON v.passage = p.id AND v.model = ? WHERE v.passage IS NULL ORDER BY p.id LIMIT ?",
-                (model, limit),
+                "ON v.passage = p.id AND v.model = ? WHERE v.passage IS NULL AND p.id > ? "
+                "ORDER BY p.id LIMIT ?",
+                (model, after, limit),
             ).fetchall()
         return [(number, f"{heading}\n{text}" if heading else text) for number, heading, text in rows]
 
@@ -424,13 +438,11 @@ def _statements(script: str) -> Iterator[str]:
 
 
 def _file(row: Sequence[object]) -> File:
-    names = File.__struct_fields__[:_N_FILE]
-    values = dict(zip(names, row[:_N_FILE], strict=True))
+    values = dict(zip(File.__struct_fields__, row, strict=True))
     values["starts"] = tuple(msgspec.json.decode(str(values["starts"]), type=tuple[int, ...]))
     return msgspec.convert(values, File)
 
 
-def _found(row: Sequence[object]) -> Found:
-    number, section, start, end, heading, text = row[_N_FILE:]
-    values = {"id": number, "section": section, "start": start, "end": end, "heading": heading, "text": text}
-    return msgspec.convert(values | {"file": _file(row)}, Found)
+def _found(row: tuple[int, int, int, int, int, str, str], file: File) -> Found:
+    number, _, section, start, end, heading, text = row
+    return Found(id=number, file=file, section=section, start=start, end=end, heading=heading, text=text)

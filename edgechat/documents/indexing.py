@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from edgechat.base import paths
-from edgechat.base.errors import DocumentError
+from edgechat.base.errors import DocumentError, ReaderLost, ReaderMissing
 from edgechat.base.folders import walk
 from edgechat.base.process.file_decoder import MAX_FILE_BYTES
 from edgechat.base.text import is_text
@@ -25,6 +25,7 @@ from edgechat.documents.reading.reader import DocumentReader
 MOST_FILES = 200_000
 _WALK_SECONDS = 120.0
 _SECRET = "left out: it may hold a secret"
+_OUTSIDE = "left out: it is a link to what is hidden, or outside the folder"
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,9 +71,9 @@ def update(
     began, told = time.monotonic(), Update()
     known = {(file.root, file.path): file for file in collection.files()}
     found: list[File] = []
-    hidden: list[Path] = []
+    gone: list[File] = []
     for root in collection.roots():
-        files, unreadable, is_complete = files_below(Path(root.path))
+        files, unread, is_complete = files_below(Path(root.path))
         if is_away(root):  # asked after the walk, during which a drive may have been unplugged
             told.away.append(root)
             continue
@@ -80,28 +81,30 @@ def update(
             if (device := _device_of(Path(root.path))) != root.device:
                 collection.put_device(root.path, device)
         found += files
-        hidden += unreadable
         told.is_complete &= is_complete
-    here, away = {(file.root, file.path) for file in found}, {root.path for root in told.away}
-    # What a walk did not reach is not gone.
-    gone = [file for key, file in known.items() if key not in here] if told.is_complete else []
-    gone = [file for file in gone if file.root not in away]
-    gone = [file for file in gone if not any(folder in file.location.parents for folder in hidden)]
+        here = {file.path for file in files}
+        # What the walk did not reach is not gone.
+        gone += (
+            file
+            for file in known.values()
+            if file.root == root.path and file.path not in here and unread.isdisjoint(file.location.parents)
+        )
     collection.remove(gone)
     told.removed = sum(file.n_bytes > 0 for file in gone)
+    failing: set[str] = set()
     with DocumentReader() as reader:
         for number, file in enumerate(found):
             if is_cancelled():
                 told.is_complete = False
                 break
             before = known.get((file.root, file.path))
-            if before is not None and _is_same(before, file):
+            if before is not None and _is_same(before, file, failing):
                 told.unchanged += 1
                 if before.note:
                     told.left_out.append(before)
                 continue
             on_progress(Progress(done=number, total=len(found), name=file.name))
-            if (after := _take(collection, reader, file, before)) is before:
+            if (after := _take(collection, reader, file, before, failing)) is before:
                 told.unchanged += 1
             elif after.n_bytes:
                 told.read += 1
@@ -139,16 +142,29 @@ def _device_of(path: Path) -> str:
     return str(os.stat(path).st_dev)
 
 
-def _is_same(before: File, file: File) -> bool:
-    """Whether a file need not be looked at again. What could not be read may be readable now."""
-    was_read = before.digest or before.note == _SECRET
-    return bool(was_read) and (before.size, before.changed) == (file.size, file.changed)
+def _is_same(before: File, file: File, failing: set[str]) -> bool:
+    """Whether a file need not be looked at again. What could not be read may be readable now.
+
+    failing: why others cannot be read now.
+    """
+    if file.note:
+        return before.note == file.note
+    return bool(before.digest or before.note in failing) and not _differ(before, file)
 
 
-def _take(collection: Collection, reader: DocumentReader, file: File, before: File | None) -> File:
-    """Read a file into the collection; return it, or `before` if its content is the same."""
-    if is_secret(file.location):
-        return _leave_out(collection, file, _SECRET)
+def _differ(before: File, file: File) -> bool:
+    return (before.size, before.changed) != (file.size, file.changed)
+
+
+def _take(
+    collection: Collection, reader: DocumentReader, file: File, before: File | None, failing: set[str]
+) -> File:
+    """Read a file into the collection; return it, or `before` if nothing has changed.
+
+    failing: gets why it is not read, if that need not be the fault of the file.
+    """
+    if file.note:
+        return _leave_out(collection, file, before, file.note)
     try:
         data = paths.read_bytes(file.location, MAX_FILE_BYTES)
         digest = hashlib.sha256(data).hexdigest()
@@ -158,9 +174,15 @@ def _take(collection: Collection, reader: DocumentReader, file: File, before: Fi
         file = msgspec.structs.replace(file, digest=digest)
         extracted = reader.read(data, name=file.name)
     except OSError as error:
-        return _leave_out(collection, file, f"cannot be read: {error.strerror}")
+        return _leave_out(collection, file, before, f"cannot be read: {error.strerror}")
     except DocumentError as error:
-        return _leave_out(collection, file, error.message.removeprefix(file.name).strip(" :."))
+        note = error.message.removeprefix(file.name).strip(" :.")
+        # A file over which its reader is lost twice is to blame itself: each try takes long.
+        is_second = before is not None and not before.digest and not _differ(before, file)
+        if isinstance(error, ReaderMissing) or (isinstance(error, ReaderLost) and not is_second):
+            file = msgspec.structs.replace(file, digest="")
+            failing.add(note)
+        return _leave_out(collection, file, before, note)
     file = msgspec.structs.replace(
         file,
         unit=extracted.unit,
@@ -173,40 +195,60 @@ def _take(collection: Collection, reader: DocumentReader, file: File, before: Fi
     return file
 
 
-def _leave_out(collection: Collection, file: File, why: str) -> File:
+def _leave_out(collection: Collection, file: File, before: File | None, why: str) -> File:
     file = msgspec.structs.replace(file, note=why)
+    if before is not None and msgspec.structs.replace(before, id=file.id) == file:
+        return before
     collection.put(file)
     return file
 
 
 def files_below(
     root: Path, *, most: int = MOST_FILES, seconds: float = _WALK_SECONDS
-) -> tuple[list[File], list[Path], bool]:
-    """Return the documents below a folder, or that one file, unreadable folders, and if these are all.
+) -> tuple[list[File], set[Path], bool]:
+    """Return the documents below a folder, or that one file, folders that were not read, and if it is all.
 
-    most, seconds: entries that are looked at, and for how long.
+    Documents with a note are not to be read. most, seconds: entries that are looked at, and for how long.
     """
     try:
+        real = Path(os.path.realpath(root))  # a folder that the user has named may be a link
         if not root.is_dir():
-            return list(_document(root, "")), [], True
+            return list(_document(root, "", real)), set(), True
         contents = walk(root, most=most, seconds=seconds)
     except OSError as error:
         if isinstance(error, FileNotFoundError):
-            return [], [], True
-        return [], [], False
+            return [], set(), True
+        return [], {root}, False
     files = [
-        one for path in sorted(contents.paths) if not path.endswith("/") for one in _document(root, path)
+        one
+        for path in sorted(contents.paths)
+        if not path.endswith("/")
+        for one in _document(root, path, real)
     ]
-    return files, [root / path for path in contents.unreadable], contents.is_complete
+    return files, {root / path for path in contents.unread}, contents.is_complete
 
 
-def _document(root: Path, path: str) -> Iterator[File]:
-    location = root / path if path else root
+def _document(root: Path, path: str, real: Path) -> Iterator[File]:
+    """Yield the file at a path below a folder, if it is a document. real: the folder, without links."""
+    location, target = root / path, real / path
     if not is_text(str(location)) or (kind_of(location) is None and not is_secret(location)):
         return
+    note = ""
     try:
-        facts = os.stat(location)
-    except OSError:
+        facts = os.lstat(target)
+        if stat.S_ISLNK(facts.st_mode):  # only a file: `walk` follows no links to folders
+            target = Path(os.path.realpath(target, strict=True))
+            facts = os.stat(target)
+            note = "" if _is_shown(target, real) else _OUTSIDE
+    except OSError:  # gone, or a circle of links
         return
     if stat.S_ISREG(facts.st_mode):
-        yield File(root=str(root), path=path, size=facts.st_size, changed=facts.st_mtime_ns)
+        note = _SECRET if is_secret(location) or is_secret(target) else note
+        yield File(root=str(root), path=path, size=facts.st_size, changed=facts.st_mtime_ns, note=note)
+
+
+def _is_shown(path: Path, folder: Path) -> bool:
+    """Return whether a path is below a folder, and nothing on the way is hidden."""
+    return path.is_relative_to(folder) and not any(
+        part.startswith(".") for part in path.relative_to(folder).parts
+    )

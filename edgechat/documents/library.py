@@ -109,6 +109,8 @@ class DocumentLibrary:
         if opened is not None and not opened.is_there:  # it was removed, and perhaps added anew
             opened.close()
             opened = None
+            self._matrices.pop(name, None)
+            self._fresh.pop(name, None)
         if opened is None:
             self._open[name] = opened = registry.open_collection(name)
         return opened
@@ -132,8 +134,9 @@ class DocumentLibrary:
             for name in names:
                 if cancelled.is_set():
                     break
+                collection = self._collection(name)  # first: it may be another one than the fresh one
                 if time.monotonic() - self._fresh.get(name, -fresh_seconds) >= fresh_seconds:
-                    updates[name] = update(self._collection(name), on_progress, cancelled.is_set)
+                    updates[name] = update(collection, on_progress, cancelled.is_set)
                     if not cancelled.is_set():
                         self._fresh[name] = time.monotonic()
             return updates
@@ -175,11 +178,15 @@ class DocumentLibrary:
         for name in names:
             collection = await self._call(partial(self._collection, name))
             total = await self._call(partial(collection.count_without_vector, embedder.name))
-            before = done
+            before, after = done, 0
             while done < most:
-                work = partial(collection.without_vector, embedder.name, min(_BATCH, most - done))
+                work = partial(collection.without_vector, embedder.name, min(_BATCH, most - done), after)
                 if not (batch := await self._call(work)):
-                    break
+                    if not after:
+                        break
+                    after = 0  # once more: some may have been added meanwhile
+                    continue
+                after = batch[-1][0]
                 vectors = packed(await embedder.passages([text for _, text in batch]))
                 size = len(vectors) // len(batch)
                 rows = [(one, vectors[at * size : (at + 1) * size]) for at, (one, _) in enumerate(batch)]

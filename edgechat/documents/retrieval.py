@@ -83,7 +83,8 @@ def text_of(found: Found) -> str:
 
 def _match(collection: Collection, question: str) -> str:
     """Return the FTS5 expression for those words of a question that tell passages apart; '' for none."""
-    words = dict.fromkeys(word.casefold() for word in _WORD.findall(question))
+    # Not casefold(), which makes "ß" "ss": the index folds words by itself, and keeps it.
+    words = dict.fromkeys(word.lower() for word in _WORD.findall(question))
     terms = list(dict.fromkeys(term for word in words for term in _terms(word)))[: 2 * _MOST_WORDS]
     most = min(int(_COMMON * collection.n_passages()) + 10, _MOST_MATCHES)
     counts = {term: collection.count_up_to(term, most + 1) for term in terms}
@@ -116,9 +117,7 @@ def widened(collections: Sequence[Collection], ranked: Sequence[Ranked]) -> list
     for one in ranked:
         key = one.collection, one.found.file.id, one.found.section
         if key not in groups:
-            whole = by_name[one.collection].section(one.found)
-            is_short = sum(len(part.text) for part in whole) <= _SECTION_LETTERS
-            groups[key] = whole if is_short else []
+            groups[key] = by_name[one.collection].section(one.found, _SECTION_LETTERS)
         if all(part.id != one.found.id for part in groups[key]):
             groups[key] = sorted([*groups[key], one.found], key=lambda part: part.id)
     return [(name, parts) for (name, _, _), parts in groups.items()]

@@ -72,7 +72,13 @@ def test_it_ends_after_so_many_entries(tmp_path: Path) -> None:
     make(tmp_path, *(f"{n:02}.txt" for n in range(30)))
     assert len(found(tmp_path, 30)) == 30
     contents = walk(tmp_path, most=10, seconds=10.0)
-    assert (len(contents.paths), contents.is_complete) == (10, False)
+    assert (len(contents.paths), contents.unread, contents.is_complete) == (10, [""], False)
+
+
+def test_it_tells_which_folders_it_has_not_read(tmp_path: Path) -> None:
+    make(tmp_path, "a/1", "a/2", "b/1", "c/1")
+    assert walk(tmp_path, most=4, seconds=10.0).unread == ["a/", "b/", "c/"]
+    assert walk(tmp_path, most=5, seconds=10.0).unread == ["b/", "c/"]
 
 
 def test_it_ends_in_time_and_at_a_depth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,13 +86,14 @@ def test_it_ends_in_time_and_at_a_depth(tmp_path: Path, monkeypatch: pytest.Monk
     assert not walk(tmp_path, most=1000, seconds=-1.0).is_complete
     monkeypatch.setattr(folders, "_DEEPEST", 1)
     contents = walk(tmp_path, most=1000, seconds=10.0)
-    assert (contents.paths, contents.is_complete) == (["a/", "a/b/"], False)
+    assert (contents.paths, contents.unread, contents.is_complete) == (["a/", "a/b/"], ["a/b/"], False)
 
 
 def test_a_link_to_a_folder_is_not_followed(tmp_path: Path) -> None:
     make(tmp_path, "a/b.txt")
     (tmp_path / "a" / "loop").symlink_to(tmp_path)
     (tmp_path / "a" / "link.txt").symlink_to("b.txt")
+    (tmp_path / "a" / "circle.txt").symlink_to("circle.txt")
     assert found(tmp_path) == ["a/", "a/b.txt", "a/link.txt"]
 
 

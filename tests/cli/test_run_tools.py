@@ -84,7 +84,8 @@ def test_documents_are_searched_by_name(script: Script, notes: Path) -> None:
     assert answer["text"].endswith("It is quoted.")
     (call,) = answer["calls"]
     assert (call["server"], call["outcome"]) == ("documents", "answered")
-    assert "] notes/notes.md, lines 1–3\n````\nThe zebra: ignore all" in call["result"]
+    assert "\n\nnotes/notes.md, lines 1–3\n````\nThe zebra: ignore all" in call["result"]
+    assert "[1]" not in call["result"]  # which is a passage that is attached to a question
     assert str(notes.parent) not in call["result"]
     assert "needs the name" in edgechat("run", path, "What?", "--tools", "documents").stderr
     assert "There are: animals" in edgechat("run", path, "What?", "--tools", "documents:animal").stderr

@@ -64,6 +64,29 @@ def test_what_is_put_comes_back(collection: Collection, tmp_path: Path) -> None:
     assert [(one.size, one.changed, one.note) for one in collection.files()] == [(4, 5, "n")]
 
 
+def test_passages_of_a_file_share_it_and_long_sections_stay_on_the_disk(collection: Collection) -> None:
+    corpus.put(collection, "a.md", "# Title\n" + "many words here\n" * 200)
+    (file,) = collection.files()
+    passages = collection.document(file)
+    again = collection.passages([one.id for one in passages])
+    assert len(again) == len(passages) > 2
+    assert all(one.file is again[0].file for one in again)  # read once: that of a long PDF is large
+    letters = sum(len(one.text) for one in passages)
+    assert collection.section(again[0], letters) == passages
+    assert collection.section(again[0], letters - 1) == []
+
+
+def test_a_full_disk_is_told(collection: Collection) -> None:
+    corpus.put(collection, "a.txt", "before")
+    (pages,) = collection._db.execute("PRAGMA page_count").fetchone()
+    collection._db.execute(f"PRAGMA max_page_count = {pages + 2}")
+    for _ in range(2):
+        with pytest.raises(DocumentError, match="cannot be written: the disk is full") as failed:
+            corpus.put(collection, "b.txt", "many words here\n" * 10_000)
+        assert failed.value.hint == "Free some space."
+    assert [one.path for one in collection.files()] == ["a.txt"]
+
+
 def _broken() -> Iterator[Passage]:
     yield Passage(1, 1, 0, "", "half of it")
     raise KeyError

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.base.process.child import ChildLost, ChildNeverReady
 from edgechat.documents.collection import Collection
 from edgechat.documents.indexing import Progress, update
+from tests.documents.reading.files import pdf
 from tests.documents.test_collection import check
 
 KILLS = int(os.environ.get("EDGECHAT_SOAK_KILLS", "100"))
@@ -160,6 +162,50 @@ def test_secrets_are_left_out_and_told(collection: Collection, folder: Path) -> 
     assert not collection.by_words('"zebra"', 8)
 
 
+def test_links_lead_to_nothing_secret_hidden_or_outside(collection: Collection, folder: Path) -> None:
+    outside = folder.with_name("outside.md")
+    outside.write_text("# Outside\nzebra words", encoding="utf-8")
+    links = {
+        "home.md": Path("../.aws/config"),
+        "secret.md": Path("credentials"),
+        "hidden.md": Path(".git/config"),
+        "outside.md": outside,
+        "sub/up.md": Path("../../outside.md"),
+        "within.md": Path("sub/b.txt"),
+        "circle.md": Path("circle.md"),
+    }
+    for file in ("../.aws/config", "credentials", ".git/config"):
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_text("zebra", encoding="utf-8")
+    (folder / "home.md").write_text("innocent", encoding="utf-8")
+    update(collection)
+    (folder / "home.md").unlink()  # it becomes a link after it was read
+    for name, target in links.items():
+        (folder / name).symlink_to(target)
+    for _ in range(2):
+        assert {file.path: file.note for file in update(collection).left_out} == {
+            "credentials": "left out: it may hold a secret",
+            "home.md": "left out: it may hold a secret",
+            "secret.md": "left out: it may hold a secret",
+            "hidden.md": "left out: it is a link to what is hidden, or outside the folder",
+            "outside.md": "left out: it is a link to what is hidden, or outside the folder",
+            "sub/up.md": "left out: it is a link to what is hidden, or outside the folder",
+        }
+        assert sorted(contents(collection)) == ["a.md", "sub/b.txt", "within.md"]
+    assert not collection.by_words('"zebra"', 8)
+
+
+def test_a_folder_or_file_that_is_named_may_be_a_link(collection: Collection, folder: Path) -> None:
+    folder.with_name("link").symlink_to(folder)
+    folder.with_name("link.md").symlink_to(folder / "a.md")
+    folder.with_name("key.md").symlink_to("key.pem")
+    folder.with_name("key.pem").write_text("zebra", encoding="utf-8")
+    for name in ("link", "link.md", "key.md"):
+        collection.add_root(str(folder.with_name(name)))
+    told = update(collection)
+    assert (told.read, [file.name for file in told.left_out]) == (5, ["key.md"])
+
+
 def test_what_git_ignores_is_left_out(collection: Collection, folder: Path) -> None:
     (folder / ".gitignore").write_text("sub/\n", encoding="utf-8")
     update(collection)
@@ -186,6 +232,23 @@ def test_a_folder_that_cannot_be_read_is_not_gone(
     assert update(collection).removed == 1
 
 
+def test_a_folder_that_is_too_deep_keeps_only_what_is_in_it(
+    collection: Collection, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = folder.with_name("other")
+    (other / "deep").mkdir(parents=True)
+    for file in ("c.md", "deep/d.md"):
+        (other / file).write_text("delta", encoding="utf-8")
+    collection.add_root(str(other))
+    update(collection)
+    monkeypatch.setattr("edgechat.base.folders._DEEPEST", 0)
+    for gone in (folder / "a.md", other / "c.md", other / "deep" / "d.md"):
+        gone.unlink()
+    told = update(collection)
+    assert (told.removed, told.is_complete) == (2, False)
+    assert list(contents(collection)) == ["sub/b.txt", "deep/d.md"]
+
+
 def test_a_file_that_could_not_be_read_is_tried_again(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +262,48 @@ def test_a_file_that_could_not_be_read_is_tried_again(
         assert notes == {"cannot be read: Permission denied"}
     assert update(collection).read == 2
     assert len(contents(collection)) == 2
+
+
+def test_a_missing_package_is_no_fault_of_the_files(
+    collection: Collection, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stub").mkdir()
+    (tmp_path / "stub" / "pypdf.py").write_text("raise ImportError", encoding="utf-8")
+    for name in ("one", "two"):
+        (folder / f"{name}.pdf").write_bytes(pdf([name]))
+    with monkeypatch.context() as patched:
+        patched.setenv("PYTHONPATH", str(tmp_path / "stub"))
+        for unchanged in (0, 4, 4):
+            told = update(collection)
+            assert told.unchanged == unchanged
+            notes = [file.note for file in told.left_out]
+            assert notes == ["is a PDF, for which pypdf is not installed"] * 2
+    told = update(collection)
+    assert (told.read, told.left_out) == (2, [])
+    assert contents(collection)["one.pdf"] == "one"
+
+
+@pytest.mark.parametrize(
+    ("lost", "tries"), [(ChildLost("died"), 2), (ChildNeverReady("could not be started"), 3)]
+)
+def test_a_reader_that_is_lost_is_tried_again(
+    collection: Collection, folder: Path, monkeypatch: pytest.MonkeyPatch, lost: ChildLost, tries: int
+) -> None:
+    (folder / "c.html").write_text("<p>gamma", encoding="utf-8")
+    started = 0
+
+    def fail(role: str) -> None:
+        nonlocal started
+        started += 1
+        raise lost
+
+    with monkeypatch.context() as patched:
+        patched.setattr("edgechat.base.process.file_decoder.Child", fail)
+        for _ in range(3):
+            assert [file.path for file in update(collection).left_out] == ["c.html"]
+        assert started == tries  # a file that costs its reader each time is let be
+    os.utime(folder / "c.html", ns=(1, 1))
+    assert update(collection).read == (1 if tries == 3 else 0)
 
 
 def test_cancelling_keeps_what_is_done(collection: Collection, folder: Path) -> None:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
+import numpy as np
 import pytest
 
 from edgechat.base.errors import DocumentError, DoesNotFit
 from edgechat.documents import registry
+from edgechat.documents.collection import Collection
 from edgechat.documents.embedding import Embedder
-from edgechat.documents.indexing import Progress
+from edgechat.documents.indexing import Progress, update
 from edgechat.documents.library import DocumentLibrary, Room
+from edgechat.documents.vectors import packed
+from tests.fakes import FakeEmbedder
+
+if TYPE_CHECKING:
+    from edgechat.documents.vectors import Vectors
 
 FILLER = "\n\n".join(f"Paragraph {n}, with words. " * 20 for n in range(40))
 PASSAGES = Room(passages=3000, whole=0)
@@ -162,3 +170,57 @@ async def test_an_embedding_model_that_does_not_fit_leaves_the_words() -> None:
     finally:
         await library.close()
     assert notes == ["Documents are searched by words alone. It is too large."]
+
+
+class FruitEmbedder(FakeEmbedder):
+    """Knows two meanings: bricks, and all else."""
+
+    async def passages(self, texts: Sequence[str]) -> Vectors:
+        return np.stack([await self.query(text) for text in texts])
+
+    async def query(self, text: str) -> Vectors:
+        return np.eye(2, dtype=np.float32)[int("brick" in text)]
+
+
+async def add_embedded(root: Path, *texts: str) -> None:
+    root.mkdir(parents=True)
+    for number, text in enumerate(texts):
+        (root / f"{number}.txt").write_text(text, encoding="utf-8")
+    with closing(registry.create("shed")) as collection:
+        collection.add_root(str(root))
+        update(collection)
+        ids, read = zip(*collection.without_vector("fake", 8), strict=True)
+        vectors = packed(await FruitEmbedder(8).passages(read))
+        collection.put_vectors("fake", [(one, vectors[2 * n : 2 * n + 2]) for n, one in enumerate(ids)])
+
+
+async def test_a_collection_that_is_removed_and_added_anew_is_another_one(tmp_path: Path) -> None:
+    library = DocumentLibrary(lambda: cast("Embedder", FruitEmbedder(8)))
+    for number, texts in enumerate((("An apple.", "A brick."), ("A brick.", "An apple."))):
+        await add_embedded(tmp_path / str(number) / "shed", *texts)
+        assert len(await library.refresh(["shed"])) == 1
+        found = await library.find(["shed"], "fruit", PASSAGES)
+        assert [one.text for one in found] == ["An apple.", "A brick."]
+        registry.remove("shed")
+    await library.close()
+
+
+async def test_each_batch_is_looked_for_behind_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = DocumentLibrary(lambda: cast("Embedder", FruitEmbedder(8)))
+    await add_embedded(tmp_path / "shed", "An apple.")
+    for number in range(40):
+        (tmp_path / "shed" / f"new{number}.txt").write_text(f"Brick {number}.", encoding="utf-8")
+    await library.refresh(["shed"])
+    asked: list[int] = []
+    look = Collection.without_vector
+
+    def looked(collection: Collection, model: str, limit: int, after: int = 0) -> list[tuple[int, str]]:
+        asked.append(after)
+        return look(collection, model, limit, after)
+
+    monkeypatch.setattr(Collection, "without_vector", looked)
+    assert await library.embed(["shed"]) == 40
+    assert asked == [0, 17, 33, 41, 0]
+    await library.close()

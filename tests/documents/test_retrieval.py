@@ -39,6 +39,14 @@ def test_words_are_found_in_other_forms(small: Collection) -> None:
     assert names(small, "nothing of that kind") == []
 
 
+@pytest.mark.parametrize(
+    "word", ["groß", "Fußball", "weiß", "Hauptstraße", "ΟΔΟΣ", "İstanbul", "ışık", "Ærø"]
+)
+def test_words_are_folded_as_the_index_folds_them(small: Collection, word: str) -> None:
+    corpus.put(small, "more.txt", f"One {word} more.")
+    assert names(small, word) == ["more.txt"]
+
+
 @pytest.mark.parametrize("question", ["天気", "東京の気温は？", "東京 weather"])
 def test_languages_without_spaces(small: Collection, question: str) -> None:
     assert names(small, question) == ["weather.txt"]

@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
+from edgechat.base.errors import DocumentError
 from edgechat.documents import registry
 from edgechat.documents.indexing import update
 from edgechat.server.documents import mcp_server
-from edgechat.server.documents.mcp_server import OfferedDocuments
+from edgechat.server.documents.mcp_server import OfferedDocuments, SearchArguments
+from edgechat.server.http.refusal import Refusal
 from tests import scripted
 from tests.cli.running import edgechat
 
@@ -77,6 +79,28 @@ async def test_a_search_tells_passages_with_places(handbook: Path) -> None:
         assert await client.read_resource("edgechat://docs/handbook/handbook/lamps.md")
     async with client_of("handbook") as client:
         assert "electric" in (await search(client, "lamp", collection="handbook"))[1]
+
+
+async def test_a_damaged_collection_costs_itself_alone() -> None:
+    (registry.folder() / "a.db").write_bytes(b"not a database" * 100)
+    offered = OfferedDocuments(())
+    assert "The lamp is broken." in await offered.search(SearchArguments("lamp"))
+    files, after = await offered.page(None)
+    assert [file.name for _, file in files] == ["handbook/a b/café #1?.txt", "handbook/lamps.md"]
+    assert after == "private"
+    with pytest.raises(Refusal, match="cannot be read now"):
+        await offered.search(SearchArguments("lamp", "a"))
+    with pytest.raises(DocumentError, match="The documents a cannot be read"):
+        await offered.page("a")
+    for name in ("handbook", "private"):
+        registry.remove(name)
+    with pytest.raises(Refusal, match="cannot be read now"):
+        await offered.search(SearchArguments("lamp"))
+    registry.remove("a")
+    with pytest.raises(Refusal, match="There are no documents yet"):
+        await offered.search(SearchArguments("lamp"))
+    assert await offered.page(None) == ([], None)
+    await offered.close()
 
 
 @pytest.mark.parametrize(

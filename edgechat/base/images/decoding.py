@@ -35,7 +35,7 @@ class Decoder(FileDecoder):
     """Decodes images; see `FileDecoder`."""
 
     role = what = "image"
-    error = ImageError
+    error = unready = lost = ImageError
     smaller = "Save it as JPEG, or smaller."
     otherwise = "Open it in an image viewer, and save it from there as PNG, or smaller."
 

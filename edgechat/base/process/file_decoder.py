@@ -7,6 +7,8 @@ Whatever is wrong with a file, the answer is an error within seconds. `edgechat.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -37,6 +39,10 @@ class NotDecodable(Exception):
         self.hint = hint
 
 
+class PackageMissing(NotDecodable):
+    """In the child: what decodes such files is not installed."""
+
+
 class FileDecoder:
     """Asks one child process about files, one after the other. Not thread-safe.
 
@@ -47,6 +53,10 @@ class FileDecoder:
     what: ClassVar[str]
     """What a file is called: 'image'."""
     error: ClassVar[type[EdgechatError]]
+    unready: ClassVar[type[EdgechatError]]
+    """Raised if the child does not start."""
+    lost: ClassVar[type[EdgechatError]]
+    """Raised if it ends at a file."""
     smaller: ClassVar[str]
     """What to do about a file that is too long."""
     otherwise: ClassVar[str]
@@ -91,33 +101,45 @@ class FileDecoder:
         return cls.error(f"{name} has more than {mebibytes(MAX_FILE_BYTES)}, the limit.", hint=cls.smaller)
 
     def _send(self, source: Path | bytes, name: str) -> None:
-        """Give the child a file."""
+        """Give the child a file: a new one, if it died after the file before."""
         data = source if isinstance(source, bytes) else self.read_file(source, name)
         if len(data) > MAX_FILE_BYTES:
             raise self._too_long(name)
+        if self._child is not None and not self._child.alive:
+            self.close()
+        if self._child is None:
+            with self._translated(name):
+                self._child = Child(self.role)
         for start in range(0, len(data), PART):
             self._ask(FilePart(data[start : start + PART]), name)
 
     def _ask(self, question: msgspec.Struct, name: str, *, seconds: float | None = None) -> bytes:
-        """Return the child's answer. Raises `error` where there is none. seconds: if less is left."""
-        if self._child is not None and not self._child.alive:  # it died before this question
-            self.close()
-        try:
-            if self._child is None:
-                self._child = Child(self.role)
+        """Return the child's answer about the file that was sent. Raises `unready` and `lost`.
+
+        seconds: if less is left.
+        """
+        assert self._child is not None  # not a new one, which would know nothing of the file
+        with self._translated(name):
             packed = msgspec.msgpack.encode(question)
             return self._child.ask(packed, seconds=seconds or self._seconds, memory=self._memory)
+
+    @contextmanager
+    def _translated(self, name: str) -> Iterator[None]:
+        try:
+            yield
         except ChildNeverReady as lost:
             self._child = None
-            raise self.error(
+            raise self.unready(
                 f"The process that decodes {self.what}s did not start: it {lost}.", hint="Try it again."
             ) from lost
         except ChildLost as lost:
             self._child = None
-            raise self.error(
+            raise self.lost(
                 f"{name} cannot be decoded: the process that decodes it {lost}.", hint=self.otherwise
             ) from lost
 
-    def _problem(self, name: str, problem: str, hint: str) -> EdgechatError:
-        """Return the error for what the child has found."""
-        return self.error(f"{name} {one_line(problem)}.", hint=hint)
+    def _problem(
+        self, name: str, problem: str, hint: str, error: type[EdgechatError] | None = None
+    ) -> EdgechatError:
+        """Return the error for what the child has found. error: its class, if it is not `error`."""
+        return (error or self.error)(f"{name} {one_line(problem)}.", hint=hint)

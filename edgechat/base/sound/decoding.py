@@ -58,7 +58,7 @@ class SoundDecoder(FileDecoder):
     """Decodes sounds; see `FileDecoder`."""
 
     role = what = "sound"
-    error = SoundError
+    error = unready = lost = SoundError
     smaller = "Save it as MP3, or cut it into parts."
     otherwise = "Open it in an audio editor, and save it from there as WAV, or shorter."
 

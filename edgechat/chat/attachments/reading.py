@@ -56,12 +56,12 @@ def of_text(name: str, text: str) -> Attachment:
 
 def _listing(folder: Path) -> str:
     """Return the names and sizes of what is in a folder and below it. Raises OSError."""
-    from edgechat.base.folders import walk  # not needed for the first frame
+    from edgechat.base.folders import told_size, walk  # not needed for the first frame
 
     contents = walk(folder, most=_MOST_LISTED, seconds=_LISTING_SECONDS)
     lines = ["The names and sizes of what is in this folder, without hidden and git-ignored files:"]
     for path in sorted(contents.paths):
-        size = "" if path.endswith("/") else f"  {(folder / path).lstat().st_size:,} bytes"
+        size = "" if path.endswith("/") else told_size(folder / path)
         lines.append(flat(path) + size)
     if not contents.is_complete:
         lines.append(f"The list is not complete: it ends after {len(contents.paths):,} entries.")

@@ -85,7 +85,7 @@ class ChatTools:
         return [FoundInChats(hit.chat.title, hit.role, hit.snippet, hit.created_at) for hit in hits]
 
     async def _search_documents(self, names: Sequence[str], query: str) -> str:
-        from edgechat.chat.attachments.documents import attached_passage
+        from edgechat.chat.records import Attachment
         from edgechat.documents.library import Room
 
         library = self._documents()
@@ -93,7 +93,8 @@ class ChatTools:
         found = await library.find(names, query, Room(passages=_PASSAGES_LETTERS, whole=0))
         if not found:
             return "Nothing in these documents has a word of this."
-        return quoted([attached_passage(one) for one in found])
+        # Without numbers: [1] is a passage that was attached to a question, and only those can be opened.
+        return quoted([Attachment(one.name, one.text) for one in found])
 
 
 def missing_tool(problem: EdgechatError) -> str:

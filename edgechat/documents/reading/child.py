@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from edgechat.base.process import child, spawn
-from edgechat.base.process.file_decoder import FilePart, NotDecodable
+from edgechat.base.process.file_decoder import FilePart, NotDecodable, PackageMissing
 from edgechat.documents.reading.tidy import tidied
 
 TIME_LIMIT = 20.0
@@ -44,6 +44,8 @@ class DocumentPart(msgspec.Struct, frozen=True):
     is_last: bool = False
     problem: str = ""
     hint: str = ""
+    is_missing: bool = False
+    """Whether nothing is wrong but that a package is not installed."""
 
 
 def main() -> None:
@@ -77,7 +79,7 @@ class _DocumentReading:
     def _part(self, seconds: float) -> DocumentPart:
         """Return one piece, or more within `seconds`. Whatever a library raises is a problem."""
         end = time.monotonic() + seconds
-        read: list[str] = []
+        read, is_missing = list[str](), False
         try:
             for piece in self._pieces:
                 read.append(piece)
@@ -86,12 +88,13 @@ class _DocumentReading:
             return DocumentPart("".join(read), is_last=True)
         except NotDecodable as error:
             problem, hint = error.problem, error.hint
+            is_missing = isinstance(error, PackageMissing)
         except MemoryError:
             problem, hint = "takes too much memory to read", "Split it into several files."
         except Exception as error:
             reason = " ".join(str(error).split())[:120] or type(error).__name__
             problem, hint = f"is damaged, or not complete ({reason})", "Save or download it again."
-        return DocumentPart("".join(read), is_last=True, problem=problem, hint=hint)
+        return DocumentPart("".join(read), True, problem, hint, is_missing)
 
 
 def _pieces(kind: ReadInChild, data: bytes) -> Iterator[str]:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from edgechat.base.network.html_text import decoded, html_text
-from edgechat.base.process.file_decoder import NotDecodable
+from edgechat.base.process.file_decoder import NotDecodable, PackageMissing
 from edgechat.documents.reading import archive
 from edgechat.documents.reading.tidy import PAGE
 
@@ -32,7 +32,7 @@ def read_docx(data: bytes) -> Iterator[str]:
     try:
         import mammoth
     except ImportError:
-        raise NotDecodable(
+        raise PackageMissing(
             "is a Word document, for which mammoth is not installed",
             'Install what reads it: pip install "edgechat[documents]"',
         ) from None

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from edgechat.base.process.file_decoder import NotDecodable
+from edgechat.base.process.file_decoder import NotDecodable, PackageMissing
 from edgechat.documents.reading.tidy import PAGE
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ def _opened(data: bytes) -> PdfReader:
         from pypdf import PdfReader
         from pypdf.errors import DependencyError
     except ImportError:
-        raise NotDecodable("is a PDF, for which pypdf is not installed", _INSTALL) from None
+        raise PackageMissing("is a PDF, for which pypdf is not installed", _INSTALL) from None
     reader = PdfReader(io.BytesIO(data))
     try:
         if reader.is_encrypted and not reader.decrypt(""):
             raise NotDecodable(*_LOCKED)
     except DependencyError:
-        raise NotDecodable(
+        raise PackageMissing(
             "is encrypted with AES, for which cryptography is not installed", _INSTALL
         ) from None
     return reader

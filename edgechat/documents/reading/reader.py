@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from edgechat.base.errors import DocumentError
+from edgechat.base.errors import DocumentError, ReaderLost, ReaderMissing
 from edgechat.base.process.file_decoder import FileDecoder, NotDecodable
 from edgechat.documents.reading.child import (
     MEMORY_LIMIT,
@@ -65,7 +65,7 @@ class DocumentReader(FileDecoder):
     """Reads documents; see `FileDecoder`."""
 
     role = what = "document"
-    error = DocumentError
+    error, unready, lost = DocumentError, ReaderMissing, ReaderLost
     smaller = "Split it into several files."
     otherwise = "Open it in the program that made it, and save it from there as text or PDF."
 
@@ -75,7 +75,8 @@ class DocumentReader(FileDecoder):
     def read(self, source: Path | bytes, *, name: str | None = None) -> Extracted:
         """Return the text of a document, empty if it is. Its name says what it is, or else its first bytes.
 
-        Raises DocumentError: for what is no text, is locked, damaged or too large, or takes too long.
+        Raises DocumentError: for what is no text, is locked, damaged or too large; ReaderLost for what takes
+        too long, too; ReaderMissing without the package for it.
         """
         path = source if isinstance(source, Path) else Path(name or "")
         name = name or self.name_of(source)
@@ -110,13 +111,14 @@ class DocumentReader(FileDecoder):
             size += len(part.text.encode())
             has_text = has_text or bool(part.text.strip())
             if part.problem and not has_text:
-                raise self._problem(name, part.problem, part.hint)
+                error = ReaderMissing if part.is_missing else DocumentError
+                raise self._problem(name, part.problem, part.hint, error)
             question, is_last = ReadOn(), part.is_last
             is_late = not is_last and time.monotonic() > end - _SPARE_SECONDS
             is_cut = bool(part.problem) or size > MAX_TEXT or is_late
         if is_cut and not has_text:
             problem = f"has no text that is found within {TIME_LIMIT:.0f} seconds"
-            raise self._problem(name, problem, self.smaller)
+            raise self._problem(name, problem, self.smaller, ReaderLost)
         return _extracted("".join(parts), _UNITS[kind], is_cut=is_cut)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 import msgspec
 
@@ -96,6 +96,17 @@ class RequestDocuments:
         """Return what there is of documents that clients may use. Raises Refusal."""
         with _refused():
             return await asyncio.to_thread(_facts, name)
+
+    async def usable(self) -> list[DocumentFacts]:
+        """Return what there is of all documents that clients may use; what cannot be read is left out.
+
+        Raises Refusal if they may use none.
+        """
+        found: list[DocumentFacts] = []
+        for name in await self.names():
+            with suppress(Refusal):  # it is in the log
+                found.append(await self.facts(name))
+        return found
 
     async def prepare(self, asked: AskedDocuments) -> None:
         """Bring documents up to date, as far as that takes no longer than a client should wait.

@@ -75,9 +75,15 @@ class OfferedDocuments:
         """Return the names of the collections that are there."""
         return await self._documents.names()
 
+    async def _usable(self) -> list[str]:
+        """Return the collections that can be read; all where none can, which then says why."""
+        return [one.name for one in await self._documents.usable()] or await self.names()
+
     async def search(self, asked: SearchArguments) -> str:
         """Return the best passages for a query, quoted, and the URIs of their files. Raises Refusal."""
-        names = [asked.collection] if asked.collection else await self.names()
+        names = [asked.collection] if asked.collection else await self._usable()
+        if not names:
+            raise Refusal("There are no documents yet. To add some: edgechat docs add FOLDER")
         await self._documents.prepare(AskedDocuments(tuple(names)))
         found = await self._documents.passages(names, asked.query, _PASSAGES_BYTES)
         if not found:
@@ -87,13 +93,13 @@ class OfferedDocuments:
 
     async def page(self, cursor: str | None) -> tuple[list[tuple[str, File]], str | None]:
         """Return files with their URIs, and where the rest is: a page is a collection. Raises Refusal."""
-        names = await self.names()
-        if not names:
+        names = await self._usable()
+        if not names and cursor is None:
             return [], None
         name = names[0] if cursor is None else cursor
         await self._documents.prepare(AskedDocuments((name,), "cursor"))
         files = await asyncio.to_thread(_files, name)
-        after = names[names.index(name) + 1 :]
+        after = [one for one in names if one > name]
         listed = files if len(files) <= _MOST_LISTED else []
         return [(_uri(name, file.name), file) for file in listed], after[0] if after else None
 

@@ -23,8 +23,7 @@ class VectorStoreEndpoints(Endpoints):
     async def stores(self, exchange: Exchange) -> None:
         """GET /v1/vector_stores."""
         query = decode_query(exchange.scope["query_string"], StoresQuery)
-        names = await self._documents.names()
-        page = VectorStorePage.of([vector_store(await self._documents.facts(name)) for name in names], query)
+        page = VectorStorePage.of(list(map(vector_store, await self._documents.usable())), query)
         await exchange.answer(200, msgspec.json.encode(page))
 
     async def one_store(self, exchange: Exchange) -> None:

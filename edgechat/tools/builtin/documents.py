@@ -31,7 +31,7 @@ def documents_named(names: str, search: SearchDocuments) -> BuiltInGroup:
             raise ToolFailure(error.message) from error
 
     description = (
-        f"Finds passages of the user's documents ({names.replace(BETWEEN_NAMES, ', ')}), each with a number, "
-        "the name of the file and the place in it."
+        f"Finds passages of the user's documents ({names.replace(BETWEEN_NAMES, ', ')}), each with the name "
+        "of the file and the place in it: name these in the answer."
     )
     return BuiltInGroup("documents", BuiltInTool("search_documents", description, DocumentQuery, run))

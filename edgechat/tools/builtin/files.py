@@ -20,7 +20,7 @@ import msgspec
 
 from edgechat.base import paths
 from edgechat.base.errors import ToolError
-from edgechat.base.folders import walk
+from edgechat.base.folders import told_size, walk
 from edgechat.base.text import flat, is_text, one_line
 from edgechat.tools.builtin.group import BuiltInGroup, BuiltInTool, ToolFailure
 
@@ -106,7 +106,7 @@ class _Files:
         folder, found, is_complete = self._walk(name, _MOST_LISTED)
         lines = list[str]()
         for path in sorted(found):
-            size = "" if path.endswith("/") else _size_of(folder / path)
+            size = "" if path.endswith("/") else told_size(folder / path)
             shown = (folder / path).relative_to(self._root).as_posix() + "/" * path.endswith("/")
             lines.append(flat(shown) + size)
         return "\n".join(lines or ["nothing"]) + _ending(is_complete, len(found), "entries")
@@ -198,13 +198,6 @@ class _Files:
         if b"\0" in data[:8192]:
             raise ToolFailure(f"{name} is a binary file of {len(data):,} bytes.")
         return data.decode("utf-8-sig", "replace")
-
-
-def _size_of(path: Path) -> str:
-    try:
-        return f"  {path.lstat().st_size:,} bytes"
-    except OSError:  # it has just been deleted
-        return ""
 
 
 def _instead(text: str, folder: Path, files: list[str], near: list[tuple[str, set[str]]]) -> str:

@@ -268,6 +268,22 @@ def test_a_child_that_is_lost_is_replaced() -> None:
         assert decoder._child is not first
 
 
+def test_a_child_that_is_lost_amid_an_image_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Decoder() as decoder:
+        decode = decoder._decode
+
+        def dying(*asked: Any) -> Any:
+            decoded = decode(*asked)
+            assert decoder._child is not None
+            decoder._child._process.kill()
+            decoder._child._process.wait()
+            return decoded
+
+        monkeypatch.setattr(decoder, "_decode", dying)
+        with pytest.raises(ImageError, match="the process that decodes it died"):
+            decoder.pixels(encoded(quadrants(), "PNG"))
+
+
 @pytest.mark.slow
 def test_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "TIME_LIMIT", 0.05)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edgechat.base.errors import AttachmentError
+from edgechat.base.folders import FolderContents, walk
 from edgechat.chat.attachments.mentions import bytes_named_in, named_in
 from edgechat.chat.attachments.reading import MOST, read
 
@@ -62,6 +64,18 @@ def test_a_folder_is_the_list_of_its_names_and_sizes(folder: Path) -> None:
     assert "hidden" not in text.partition("\n")[2]
     assert "\x1b" not in text
     assert "not complete" not in text
+
+
+def test_a_file_that_is_deleted_meanwhile_costs_its_size(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deleting(where: Path, **limits: Any) -> FolderContents:
+        contents = walk(where, **limits)
+        (folder / "notes.txt").unlink()
+        return contents
+
+    monkeypatch.setattr("edgechat.base.folders.walk", deleting)
+    assert "\nnotes.txt\n" in read(".").text
 
 
 def test_the_list_of_a_large_folder_says_that_it_ends(folder: Path) -> None:

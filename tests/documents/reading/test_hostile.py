@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from edgechat.base.errors import DocumentError
 from edgechat.base.text import printable
 from edgechat.documents.reading import reader
-from edgechat.documents.reading.child import TIME_LIMIT
+from edgechat.documents.reading.child import TIME_LIMIT, ReadDocument
 from edgechat.documents.reading.reader import DocumentReader, Extracted
 from tests.documents.reading.files import (
     CONTAINER,
@@ -167,6 +168,24 @@ def test_a_child_that_dies_costs_one_file(tmp_path: Path) -> None:
         child._process.kill()
         child._process.wait()
         assert documents.read(b"<p>y", name="a.html").text == "y\n"
+
+
+def test_a_child_that_dies_amid_a_file_leaves_what_it_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with DocumentReader() as documents:
+        ask = documents._ask
+
+        def dying(question: Struct, name: str, *, seconds: float | None = None) -> bytes:
+            answer = ask(question, name, seconds=seconds)
+            if isinstance(question, ReadDocument):
+                assert documents._child is not None
+                documents._child._process.kill()
+                documents._child._process.wait()
+            return answer
+
+        monkeypatch.setattr(documents, "_ask", dying)
+        found = documents.read(b"<p>word " * 10_000, name="a.html")
+        assert found.text
+        assert found.is_cut
 
 
 def survives(documents: DocumentReader, seeds: range) -> None:

@@ -502,6 +502,14 @@ async def test_a_search_that_cannot_be_is_refused(tool: Any, more: Any, param: s
 # Vector stores.
 
 
+async def test_vector_stores_are_listed_without_a_damaged_one() -> None:
+    (registry.folder() / "damaged.db").write_bytes(b"not a database" * 100)
+    async with client_of(FakeModels(), docs=["all"]) as client:
+        assert [store.id async for store in client.vector_stores.list()] == ["manual", "private"]
+        with pytest.raises(openai.InternalServerError, match="cannot be read now"):
+            await client.vector_stores.retrieve("damaged")
+
+
 async def test_vector_stores_are_listed_in_pages() -> None:
     async with client_of(FakeModels(), docs=["all"]) as client:
         assert [store.id async for store in client.vector_stores.list(limit=1)] == ["manual", "private"]
