@@ -333,6 +333,10 @@ class ChatSession:
         room = room_for(self.plan, context, sent, question, self.options.max_tokens)
         given, numbered = sources_in(sent), sources_in(turns)
         found = await self.documents.find(names, question, room, given, numbered, embed=_MOST_EMBEDDED)
+        if not found and not given:
+            self.on_note(
+                "Nothing in the documents was found for this question, which is answered without them."
+            )
         return [attached_passage(one) for one in found]
 
     async def embed_documents(self, on_progress: Callable[[Progress], None]) -> None:

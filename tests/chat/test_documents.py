@@ -115,6 +115,16 @@ async def test_passages_are_given_where_not_all_fits(tmp_path: Path, town: Path)
     assert sum(len(file.text) for file in passages) <= 2048 * 3
 
 
+async def test_a_question_of_which_nothing_is_found_is_told(session: ChatSession, town: Path) -> None:
+    notes: list[str] = []
+    session.on_note = notes.append
+    for file in town.iterdir():
+        file.unlink()
+    conversation = await session.begin()
+    assert await session.passages(conversation, "Which lamp?") == []
+    assert notes == ["Nothing in the documents was found for this question, which is answered without them."]
+
+
 async def test_what_cannot_be_found_is_an_error(session: ChatSession) -> None:
     conversation = await session.begin()
     with pytest.raises(DocumentError, match="There are no documents 'town'"):

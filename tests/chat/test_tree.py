@@ -255,6 +255,7 @@ async def test_attachments_without_words(store: Store) -> None:
         ("---\n***", "--- ***"),
         ("x" * 99, "x" * 59 + "…"),
         ("", ""),
+        ("*What* is **2*3*4** and snake_case?", "What is 2*3*4 and snake_case?"),
     ],
 )
 def test_titles(text: str, title: str) -> None:

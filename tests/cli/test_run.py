@@ -83,6 +83,7 @@ def test_a_piped_prompt(script: Callable[..., Path]) -> None:
     assert edgechat("run", path, "Sum up:", piped="the text").stdout == "both\n"
     assert edgechat("run", path, "-", piped="the text").stdout == "one\n"
     assert "empty" in complaint(edgechat("run", path, piped=" \n"))
+    assert "is not text" in complaint(edgechat("run", path, "Sum up:", piped="\0\1"))
 
 
 def test_stop_strings_and_thinking(script: Callable[..., Path]) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from textual import events
+from textual.widgets import Input
 
 from edgechat import settings as settings_module
 from edgechat.settings import Preset, SamplingDefaults, Settings
@@ -176,6 +178,15 @@ async def test_the_palette_does_what_commands_do(path: Path) -> None:
         await until(pilot, lambda: "/rename TITLE" in text_of(pilot))
         await pilot.press("enter")
         await until(pilot, lambda: app.chat.prompt.text == "/rename ")
+
+
+async def test_text_is_pasted_into_the_palette(path: Path) -> None:
+    async with app_with(FakeEngine(), path).run_test(size=(100, 30)) as pilot:
+        app = await started(pilot)
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: isinstance(app.focused, Input))
+        app.post_message(events.Paste("colours dark"))
+        await until(pilot, lambda: "/theme dark" in text_of(pilot))
 
 
 async def test_a_theme_is_taken_by_name_and_at_the_start(path: Path) -> None:
