@@ -126,7 +126,10 @@ def run(
         int | None, typer.Option(min=0, max=_MOST_SEED, help="The same seed reproduces the same text.")
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Stop after this many tokens.")
+        int | None,
+        typer.Option(
+            min=1, max=MOST, help="Stop after this many tokens; after calls of tools, after as many again."
+        ),
     ] = None,
     ctx: Annotated[int | None, typer.Option(min=1, max=MOST, help="Context length, in tokens.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; can be repeated.")] = None,
