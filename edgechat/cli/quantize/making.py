@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from filelock import FileLock
 
 from edgechat import __version__
 from edgechat.base.errors import NotQuantized
@@ -47,6 +48,7 @@ from edgechat.models.formats.quants import GgmlType
 from edgechat.models.local import locations
 from edgechat.models.local.importing import (
     DRAFT,
+    DRAFT_LOCK,
     RESERVE,
     SHARD_NUMBER,
     check_name,
@@ -186,7 +188,8 @@ def make(source: Source, request: QuantizeRequest, tell: Tell) -> QuantizedModel
 def _draft_folder(folder: Path) -> Iterator[Path]:
     draft = Path(tempfile.mkdtemp(dir=folder, prefix=".", suffix=DRAFT))
     try:
-        yield draft
+        with FileLock(draft / DRAFT_LOCK):
+            yield draft
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
