@@ -122,6 +122,16 @@ async def test_without_a_question_the_model_is_loaded() -> None:
     assert models.asked == ["scripted", "scripted"]
 
 
+@pytest.mark.parametrize("strict", [False, True])
+async def test_ollama_stop_unloads_the_model_and_does_not_load_it(strict: bool) -> None:
+    models = FakeModels()
+    async with client_of(models, strict=strict) as client:
+        answer = await client.generate(model="scripted:latest", keep_alive=0)
+        assert (await client.chat(model="scripted", messages=[], keep_alive="0")).done_reason == "unload"
+    assert (answer.done, answer.done_reason, answer.model) == (True, "unload", "scripted")
+    assert (models.asked, models.unloaded) == ([], ["scripted", "scripted"])
+
+
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
