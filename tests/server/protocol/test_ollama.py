@@ -113,6 +113,11 @@ async def test_a_prompt_is_a_chat_or_text_to_continue() -> None:
     assert (raw.text, raw.messages, infill.text, infill.suffix) == ("Once", (), "def f(", "return 1")
 
 
+@pytest.mark.parametrize(("sent", "most"), [(0.5, 1), (7.9, 7), (1e19, 2**31 - 1), (1e300, 2**31 - 1)])
+async def test_any_number_of_tokens_is_bounded(sent: float, most: int) -> None:
+    assert (await asked(FakeModels(), options={"num_predict": sent})).max_tokens == most
+
+
 async def test_without_a_question_the_model_is_loaded() -> None:
     models = FakeModels()
     async with client_of(models) as client:

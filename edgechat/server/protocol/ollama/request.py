@@ -38,6 +38,7 @@ Thinking = Annotated[
     bool | Literal["low", "medium", "high", "max"] | None,
     Meta(description="Whether to think, or how long. Models that cannot switch it do as they are used to."),
 ]
+_MOST_TOKENS = 2**31 - 1
 _SCHEMA_OF_TEXT = b'"json"'
 
 
@@ -128,7 +129,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def most_tokens(self) -> int | None:
         """After how many tokens to end; None: when the context is full."""
-        return int(self.num_predict) if self.num_predict is not None and self.num_predict > 0 else None
+        if self.num_predict is None or self.num_predict <= 0:
+            return None
+        return min(max(1, int(self.num_predict)), _MOST_TOKENS)
 
 
 class OllamaBody(msgspec.Struct, frozen=True, kw_only=True):
