@@ -132,7 +132,8 @@ class AvailableModels:
         if found:
             return _card(known, found[0], glances(found[:1])[0])
         path = known.path  # a default that is somewhere else
-        return ModelCard(id=known.id, created=_created(path.stat().st_mtime if path.exists() else time.time()))
+        changed = path.stat().st_mtime if path.exists() else time.time()
+        return ModelCard(id=known.id, created=_created(changed))
 
     def cards(self) -> list[ModelCard]:
         """Return all that can be loaded, the default first."""

@@ -1,8 +1,9 @@
 """Where models go: one load at a time, beside the others where the memory carries both, else in their place.
 
-Nothing but this loads a model or unloads one for another or at a client's wish, so that each plan knows what the others take. A
-model that does not fit beside the others, or would be the lesser for it, has idle ones unloaded first, those
-that were not used for longest. Busy ones are waited for, unless a lesser plan fits beside them.
+Nothing but this loads a model, or unloads one for another or for a client, so that each plan knows what the
+others take. A model that does not fit beside the others, or would be the lesser for it, has idle ones
+unloaded first, those that were not used for longest. Busy ones are waited for, unless a lesser plan fits
+beside them.
 """
 
 from __future__ import annotations

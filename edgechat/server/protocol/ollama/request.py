@@ -29,8 +29,8 @@ _AT_ONCE = (0, "0", "0s", "0m", "0h")
 _KeepLoaded = Annotated[
     str | float | None,
     no_effect(
-        "0 without anything to answer unloads the model, unless it is in use. Otherwise ignored: settings.toml "
-        "says after how long a model is unloaded.",
+        "0 without anything to answer unloads the model, unless it is in use. Otherwise ignored: "
+        "settings.toml says after how long a model is unloaded.",
         *_AT_ONCE,
     ),
 ]
@@ -185,6 +185,7 @@ class OllamaChatBody(OllamaBody, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
+        """Whether there is nothing to answer."""
         return not self.messages
 
     def asked(self) -> ChatRequest:
@@ -210,6 +211,7 @@ class GenerateBody(OllamaBody, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
+        """Whether there is nothing to answer."""
         return not (self.prompt or self.suffix or self.images)
 
     @property
