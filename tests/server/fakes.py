@@ -99,6 +99,7 @@ class FakeModels:
         self.places: list[int] = []
         self.asked: list[str] = []
         """The models that were asked for."""
+        self.unloaded: list[str] = []
         self.plan = LoadPlan(model_path="", model_name="scripted", context=4096, threads=1)
         self.model: ModelInfo = msgspec.structs.replace(MODEL, name="as its file is called", **info)
         self._scripts = list(scripts) or [["Hello", " there."]]
@@ -140,6 +141,10 @@ class FakeModels:
         if self.refuses is not None:
             raise self.refuses
         yield self
+
+    async def unload(self, model: str) -> str:
+        self.unloaded.append(model)
+        return self.name
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[RequestEvent, None]:
         self.requests.append(request)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from edgechat.base.errors import NotAnAdapter
 from edgechat.models.adapters.use import AdapterUse
 from edgechat.planner.placement.adapters import AdapterPlan
 from edgechat.planner.plan import LoadPlan
@@ -125,3 +126,5 @@ def test_requests_choose_by_number_name_and_model() -> None:
     assert requested_adapters(("french",), None, plan) == (french,)
     assert requested_adapters(("french",), [LoraBody(id=1)], plan) == (other,)
     assert requested_adapters((), [LoraBody(name="FRENCH")], plan) == (AdapterUse("/x/French", 1.0),)
+    with pytest.raises(NotAnAdapter, match="the limit is 4"):
+        requested_adapters(("french",) * 5, None, plan)

@@ -27,6 +27,7 @@ from edgechat.cli.quantize.making import (
     QuantizedModel,
     QuantizeRequest,
     Source,
+    is_matrix,
     level_types,
     make,
     sizes_of,
@@ -63,6 +64,11 @@ def run(model: str, options: QuantizeOptions, *, dry_run: bool, json: bool) -> N
     n_bytes = None if options.fit in (None, "auto") else amount("--fit", options.fit)
     if options.imatrix and not Path(options.imatrix).is_file():
         raise BadRequest(f"{one_line(options.imatrix)} is not a file.", hint="Check the path, or use auto.")
+    if options.save_imatrix is not None and is_matrix(options.imatrix):
+        raise BadRequest(
+            f"{one_line(str(options.imatrix))} is an importance matrix already, so there is none to save.",
+            hint="Omit --save-imatrix, or give a text: --imatrix TEXT",
+        )
     if options.save_imatrix is not None and not options.save_imatrix.absolute().parent.is_dir():
         raise BadRequest(f"There is no folder {one_line(str(options.save_imatrix.parent))}.")
     source = Source(model)

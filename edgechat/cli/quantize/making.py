@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from filelock import FileLock
 
 from edgechat import __version__
 from edgechat.base.errors import NotQuantized
@@ -47,6 +48,7 @@ from edgechat.models.formats.quants import GgmlType
 from edgechat.models.local import locations
 from edgechat.models.local.importing import (
     DRAFT,
+    DRAFT_LOCK,
     RESERVE,
     SHARD_NUMBER,
     check_name,
@@ -186,7 +188,8 @@ def make(source: Source, request: QuantizeRequest, tell: Tell) -> QuantizedModel
 def _draft_folder(folder: Path) -> Iterator[Path]:
     draft = Path(tempfile.mkdtemp(dir=folder, prefix=".", suffix=DRAFT))
     try:
-        yield draft
+        with FileLock(draft / DRAFT_LOCK):
+            yield draft
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -248,7 +251,7 @@ class _Maker:
         given = request.imatrix
         if given is None and request.level is not None:
             return
-        if given and given.lower().endswith(".gguf"):
+        if given and is_matrix(given):
             self._imatrix = given
             return
         self._text = given or ""
@@ -256,9 +259,7 @@ class _Maker:
         step = ImatrixStep(str(self._source.path), self._load, self._text, self._imatrix)
         take_step(step, self._tell)
         if request.save_imatrix is not None:
-            part = request.save_imatrix.with_name(f".{request.save_imatrix.name}{DRAFT}")
-            shutil.copyfile(self._imatrix, part)
-            os.replace(part, request.save_imatrix)
+            _save_matrix(Path(self._imatrix), request.save_imatrix)
 
     def _searched(self) -> QuantizedModel:
         levels = level_types(self._source, PLAIN_LEVELS, has_importance=True)
@@ -490,6 +491,28 @@ def reading_params(path: Path, threads: int | None = None) -> LoadParams:
 def take_step(step: Any, tell: Tell) -> Any:
     """Return what a child process answers to a step. Raises EdgechatError."""
     return ask("quantize", QuantizeTask(step), StepAnswer, tell, _HINT)
+
+
+def is_matrix(imatrix: str | None) -> bool:
+    """Return whether --imatrix names a matrix, and not a text."""
+    return imatrix is not None and imatrix.lower().endswith(".gguf")
+
+
+def _save_matrix(matrix: Path, target: Path) -> None:
+    """Copy a matrix to where the user wants it. Raises NotQuantized."""
+    part = target.with_name(f".{target.name}{DRAFT}")
+    try:
+        shutil.copyfile(matrix, part)
+        os.replace(part, target)
+    except OSError as error:
+        raise NotQuantized(
+            f"The importance matrix cannot be written to {one_line(str(target), 300)}: "
+            f"{error.strerror or error}.",
+            hint="Check the permissions of the folder and the free disk space.",
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
 
 
 def chosen_types(chosen: Mapping[str, Any]) -> dict[str, str]:

@@ -10,6 +10,8 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from edgechat.models.adapters.use import checked_scale
+
 _MARK_LENGTH = 4
 _MARK = 1 << 31
 """A bit that neither tokens nor the ids of media have."""
@@ -37,12 +39,15 @@ AdapterSet = tuple[ActiveAdapter, ...]
 
 
 def adapter_set(adapters: Iterable[ActiveAdapter]) -> AdapterSet:
-    """Return the set of some adapters: scales of the same one add up, and those with scale 0 are left out."""
+    """Return the set of some adapters: scales of the same one add up, and those with scale 0 are left out.
+
+    Raises NotAnAdapter where a sum is no valid scale.
+    """
     by_digest: dict[str, ActiveAdapter] = {}
     for adapter in adapters:
         same = by_digest.get(adapter.digest)
         by_digest[adapter.digest] = replace(adapter, scale=adapter.scale + same.scale) if same else adapter
-    return tuple(sorted(adapter for adapter in by_digest.values() if adapter.scale))
+    return tuple(sorted(adapter for adapter in by_digest.values() if checked_scale(adapter.scale)))
 
 
 def mark_of(adapters: AdapterSet) -> tuple[int, ...]:

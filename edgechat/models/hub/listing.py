@@ -35,7 +35,7 @@ from edgechat.models.hub import metadata_cache
 from edgechat.models.hub.endpoint import Endpoint, endpoint, require_network
 from edgechat.models.hub.errors import nonsense
 from edgechat.models.hub.http.transfer import ask_hub
-from edgechat.models.hub.names import HubName, safe_path, valid_repo, valid_revision
+from edgechat.models.hub.names import HubName, portable_path, safe_path, valid_repo, valid_revision
 from edgechat.models.hub.remote_headers import read_remote_contents, read_remote_header, read_remote_start
 from edgechat.models.local.hashes import is_git_sha1
 
@@ -195,7 +195,10 @@ def _cached_listing(hub: Endpoint, name: HubName) -> RepoListing | None:
 
 
 def _listing(hub: Endpoint, repo: str, cached: _CachedListing) -> RepoListing:
-    """Return the listing of a response. Raises HubAnswerError for duplicate or unsafe names."""
+    """Return the listing of a response, without files that not every platform can have.
+
+    Raises HubAnswerError for duplicate or unsafe names.
+    """
     files: list[RemoteFile] = []
     names = {sibling.rfilename for sibling in cached.info.siblings}
     if len(names) < len(cached.info.siblings):
@@ -205,6 +208,8 @@ def _listing(hub: Endpoint, repo: str, cached: _CachedListing) -> RepoListing:
             raise nonsense(
                 hub.url, f"lists a file of {repo} with an unsafe name: {one_line(sibling.rfilename, 80)!a}"
             )
+        if not portable_path(sibling.rfilename):
+            continue
         size = sibling.lfs.size if sibling.lfs else sibling.size
         if size is not None:
             small = sibling.blob_id if sibling.lfs is None and is_git_sha1(sibling.blob_id or "") else None

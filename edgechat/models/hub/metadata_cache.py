@@ -68,7 +68,8 @@ def cached_start(listing: RepoListing, file: RemoteFile) -> ModelHeader | None:
 
 def store_start(listing: RepoListing, file: RemoteFile, data: bytes) -> None:
     """Store the bytes of such a header."""
-    _write("headers", _file_key(listing, (file,)), zlib.compress(data), MAX_HEADERS)
+    if len(data) <= MAX_BYTES:
+        _write("headers", _file_key(listing, (file,)), zlib.compress(data), MAX_HEADERS)
 
 
 def cached_listing(hub: str, repo: str, revision: str | None) -> bytes | None:
@@ -113,7 +114,9 @@ def _read(kind: str, key: tuple[str, ...]) -> bytes | None:
 
 
 def _write(kind: str, key: tuple[str, ...], data: bytes, most: int) -> None:
-    """Write an entry atomically; errors are ignored."""
+    """Write an entry atomically, unless it is too large to be read; errors are ignored."""
+    if len(data) > MAX_BYTES:
+        return
     with contextlib.suppress(OSError, FolderError):
         path = _path(kind, key)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -10,6 +10,7 @@ _HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co", "www.hf.co"
 _PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?", re.ASCII)
 _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_])?", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._/-]{0,254}[A-Za-z0-9_])?", re.ASCII)
+_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\.|$)", re.IGNORECASE)
 _MAX_REPO = 96
 _MAX_TEXT = 2048
 MAX_PATH = 1024
@@ -86,6 +87,15 @@ def safe_path(name: str) -> bool:
     return all(
         part not in ("", ".", "..") and len(part.encode()) <= MAX_COMPONENT for part in name.split("/")
     )
+
+
+def portable_path(name: str) -> bool:
+    """Return whether Windows can have a file at a path that is safe.
+
+    There a ':' begins a stream of a file or ends the name of a drive, devices have names in every folder, and
+    dots and spaces at an end are dropped.
+    """
+    return not any(":" in part or part[-1] in ". " or _DEVICE.match(part) for part in name.split("/"))
 
 
 def _from_name(text: str) -> HubName | None:

@@ -38,6 +38,8 @@ RESERVE = 1 << 26
 SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.ASCII)
 _FICLONE = 0x40049409
 DRAFT = ".part"
+DRAFT_LOCK = "lock"
+"""A file in a draft's folder; whoever works there holds its lock."""
 _STALE_AFTER = 3600.0
 """Age in seconds after which a draft is abandoned."""
 
@@ -201,11 +203,20 @@ def _place_one(source: Path, target: Path, *, clone: bool, on_progress: Callable
 
 def remove_old_drafts(folder: Path) -> None:
     """Remove the drafts of killed imports, which are files, and of killed `quantize`, which are folders."""
+    from filelock import FileLock
+
     for draft in folder.glob(f"**/.*{DRAFT}"):
         with contextlib.suppress(OSError):
             changed = max(path.stat().st_mtime for path in (draft, *draft.glob("*")))
-            if time.time() - changed > _STALE_AFTER:
-                shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
+            if time.time() - changed <= _STALE_AFTER:
+                continue
+            if draft.is_dir():
+                # One that is worked on may be unchanged for hours; then this raises Timeout, an OSError.
+                with FileLock(draft / DRAFT_LOCK, timeout=0):
+                    pass
+                shutil.rmtree(draft)
+            else:
+                draft.unlink()
 
 
 def _hard_linked(source: Path, target: Path) -> bool:

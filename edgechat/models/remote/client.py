@@ -73,18 +73,21 @@ class RemoteClient:
     async def lines(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[list[bytes], None]:
         """Yield the lines of an answer, those together that come together. Raises EdgechatError."""
         async with self._response("POST", path, body, self._silent_seconds) as response:
-            rest, n_bytes = b"", 0
+            rest, n_bytes = bytearray(), 0
             async for piece in response.aiter_raw():
                 n_bytes += len(piece)
-                *lines, rest = (rest + piece).split(b"\n")
+                *lines, last = piece.split(b"\n")
                 if lines:
+                    lines[0] = bytes(rest + lines[0])
+                    rest.clear()
                     yield lines
+                rest += last
                 if len(rest) > MOST_LINE:
                     raise self.failed(f"sends a line of more than {mebibytes(MOST_LINE)}")
                 if n_bytes > MOST_ANSWER:
                     raise self.failed(f"sends an answer of more than {mebibytes(MOST_ANSWER)}")
             if rest:
-                yield [rest]
+                yield [bytes(rest)]
 
     async def close(self) -> None:
         """Close all connections."""

@@ -20,7 +20,7 @@ from edgechat.server.protocol.ollama.models import (
     VersionBody,
     embed_answer,
 )
-from edgechat.server.protocol.ollama.request import GenerateBody, OllamaChatBody, model_of
+from edgechat.server.protocol.ollama.request import GenerateBody, OllamaBody, OllamaChatBody, model_of
 
 
 class OllamaEndpoints(Endpoints):
@@ -28,25 +28,22 @@ class OllamaEndpoints(Endpoints):
 
     async def chat(self, exchange: Exchange) -> None:
         """POST /api/chat."""
-        only_load, answers = await self._made_of(
-            exchange, OllamaChatBody, lambda body: (not body.messages, OllamaChatAnswers(body, self._think))
+        body, answers = await self._made_of(
+            exchange, OllamaChatBody, lambda body: (body, OllamaChatAnswers(body, self._think))
         )
-        await self._answer(exchange, answers, only_load=only_load)
+        await self._answer(exchange, body, answers)
 
     async def generate(self, exchange: Exchange) -> None:
         """POST /api/generate."""
-        only_load, answers = await self._made_of(
-            exchange,
-            GenerateBody,
-            lambda body: (
-                not (body.prompt or body.suffix or body.images),
-                GenerateAnswers(body, self._think),
-            ),
+        body, answers = await self._made_of(
+            exchange, GenerateBody, lambda body: (body, GenerateAnswers(body, self._think))
         )
-        await self._answer(exchange, answers, only_load=only_load)
+        await self._answer(exchange, body, answers)
 
-    async def _answer(self, exchange: Exchange, answers: OllamaAnswers, *, only_load: bool) -> None:
-        if only_load:
+    async def _answer(self, exchange: Exchange, body: OllamaBody, answers: OllamaAnswers) -> None:
+        if body.unloads:
+            await exchange.run_until_disconnect(self._unload(exchange, answers))
+        elif body.is_empty:
             await exchange.run_until_disconnect(self._load(exchange, answers))
         else:
             await self._send(exchange, answers)
@@ -56,7 +53,12 @@ class OllamaEndpoints(Endpoints):
         async with self._models.serve(answers.requested_model) as served:
             answers.model = served.name
             exchange.record_model(served.name)
-        await exchange.answer(200, answers.loaded())
+        await exchange.answer(200, answers.empty("load"))
+
+    async def _unload(self, exchange: Exchange, answers: OllamaAnswers) -> None:
+        answers.model = await self._models.unload(answers.requested_model)
+        exchange.record_model(answers.model)
+        await exchange.answer(200, answers.empty("unload"))
 
     async def embed(self, exchange: Exchange) -> None:
         """POST /api/embed."""

@@ -9,11 +9,14 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+import filelock
+
 from edgechat.base import paths
 from edgechat.base.errors import SettingsError
 
 _KEY = re.compile(r"[\x21-\x7e]{8,512}")
 _LINE = 4096
+_LOCK_SECONDS = 10.0
 VARIABLE = "EDGECHAT_API_KEY"
 
 
@@ -49,19 +52,26 @@ def find_key(given: str | None) -> Key:
         return _kept(file)
     except FileNotFoundError:
         pass
-    made = f"ek-{secrets.token_urlsafe(32)}"
     try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:  # another server has made it meanwhile
-        return _kept(file)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(f"{made}\n")
+        with filelock.FileLock(file.with_name(".api-key.lock"), timeout=_LOCK_SECONDS, mode=0o600):
+            with contextlib.suppress(FileNotFoundError):  # another server may have made it meanwhile
+                return _kept(file)
+            made = f"ek-{secrets.token_urlsafe(32)}"
+            paths.replace(file, f"{made}\n".encode())
+    except OSError as error:
+        raise SettingsError(
+            f"A key cannot be written to {file}: {error.strerror or error}.",
+            hint=f"Check the free disk space and the permissions of {file.parent}.",
+        ) from error
     return Key(made, file, is_new=True)
 
 
 def _kept(file: Path) -> Key:
+    """Return the key in the file. Raises FileNotFoundError, for an empty one, too, and SettingsError."""
     try:
         text = paths.read_bytes(file, _LINE).decode("utf-8", "replace").strip()
+        if not text and not file.is_symlink():  # a kill or a full disk has left it so
+            raise FileNotFoundError
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not file.is_symlink():
             raise

@@ -32,6 +32,8 @@ DEFAULT_NAMES = ("", "default")
 """Names of the model that the server was started with."""
 _LONGEST = 200
 _NEAREST = 3
+_LAST_SECOND = 253402300799
+"""Of the year 9999, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,8 @@ class AvailableModels:
         if found:
             return _card(known, found[0], glances(found[:1])[0])
         path = known.path  # a default that is somewhere else
-        return ModelCard(id=known.id, created=int(path.stat().st_mtime if path.exists() else time.time()))
+        changed = path.stat().st_mtime if path.exists() else time.time()
+        return ModelCard(id=known.id, created=_created(changed))
 
     def cards(self) -> list[ModelCard]:
         """Return all that can be loaded, the default first."""
@@ -165,10 +168,15 @@ async def _last_used() -> str | None:
     return None
 
 
+def _created(seconds: float) -> int:
+    """Return a file's time as one that calendars have."""
+    return min(max(0, int(seconds)), _LAST_SECOND)
+
+
 def _card(known: AvailableModel, one: LocalModel, glance: HeaderSummary) -> ModelCard:
     return ModelCard(
         id=known.id,
-        created=max((int(file.changed / 1e9) for file in one.found.files), default=0),
+        created=_created(max((file.changed / 1e9 for file in one.found.files), default=0)),
         kind=glance.kind,
         context=glance.context,
         size=one.size,

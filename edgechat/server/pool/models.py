@@ -100,6 +100,10 @@ class ModelPool(Protocol):
         """
         ...
 
+    async def unload(self, model: str) -> str:
+        """Unload a model unless it is in use; return what clients call it. Raises ModelNotFound."""
+        ...
+
     @property
     def metrics(self) -> RequestCounter:
         """What is counted."""

@@ -264,6 +264,12 @@ class Pool:
                 slot.held -= 1
                 self._residency.request_left()
 
+    async def unload(self, model: str) -> str:
+        """Unload a model unless it is in use; return what clients call it. Raises ModelNotFound."""
+        slot, _ = await self._slot(model)
+        await self._residency.unload(slot)
+        return slot.id
+
     @contextlib.contextmanager
     def _busy(self) -> Iterator[None]:
         self._requests += 1

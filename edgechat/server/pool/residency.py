@@ -1,8 +1,9 @@
 """Where models go: one load at a time, beside the others where the memory carries both, else in their place.
 
-Nothing but this loads a model or unloads one for another, so that each plan knows what the others take. A
-model that does not fit beside the others, or would be the lesser for it, has idle ones unloaded first, those
-that were not used for longest. Busy ones are waited for, unless a lesser plan fits beside them.
+Nothing but this loads a model, or unloads one for another or for a client, so that each plan knows what the
+others take. A model that does not fit beside the others, or would be the lesser for it, has idle ones
+unloaded first, those that were not used for longest. Busy ones are waited for, unless a lesser plan fits
+beside them.
 """
 
 from __future__ import annotations
@@ -82,6 +83,17 @@ class ResidencyManager:
         if task.cancelled():
             raise EngineError("The load was cancelled.")
         task.result()
+
+    async def unload(self, slot: ModelSlot) -> None:
+        """Unload a model that nobody uses; one in use stays."""
+        if slot.loading is not None:
+            return
+        async with self._load_lock:
+            if slot.takes_memory and not slot.held:
+                try:
+                    await _unload(slot)
+                finally:
+                    slot.claimed = False
 
     async def _place(self, slot: ModelSlot) -> None:
         """Load a model, once no other load goes on and there is room for it."""

@@ -50,6 +50,8 @@ def requested_adapters(
 
     named: those in the model's name, if there is no `lora`. A client names no paths.
     """
+    if len(named) > MOST:
+        raise NotAnAdapter(f"The model's name has {len(named)} adapters; the limit is {MOST}.")
     if lora is None:
         scales = {adapter.name.casefold(): adapter.scale for adapter in plan.adapters}
         lora = [LoraBody(name=name, scale=scales.get(name.casefold(), 1.0)) for name in named]

@@ -171,6 +171,15 @@ def test_a_saved_matrix_is_used_again(folder: Path, tmp_path: Path, text: Path) 
     assert contents(folder / "a.gguf") == contents(folder / "b.gguf")
     quantize(source(), tmp_path / "plain.gguf", QuantizeParams(file_type=12))
     assert contents(folder / "a.gguf")[1] != contents(tmp_path / "plain.gguf")[1]
+    again = edgechat("quantize", source(), "--imatrix", saved, "--save-imatrix", tmp_path / "again.gguf")
+    assert "is an importance matrix already" in complaint(again)
+
+
+def test_a_matrix_that_cannot_be_saved_leaves_nothing_and_names_its_path(tmp_path: Path, text: Path) -> None:
+    (taken := tmp_path / "saved" / "taken").mkdir(parents=True)
+    run = edgechat("quantize", source(), "--imatrix", text, "--save-imatrix", taken)
+    assert f"written to {taken}: Is a directory" in complaint(run)
+    assert list(taken.parent.iterdir()) == [taken]
 
 
 def test_a_mixture_has_the_size_and_is_no_worse_than_the_level_of_that_size(folder: Path, text: Path) -> None:

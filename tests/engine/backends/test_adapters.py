@@ -10,6 +10,7 @@ import pytest
 
 from edgechat.base.errors import DecodeFailed, EdgechatError, NotAnAdapter
 from edgechat.engine.backends import llama_cpp_adapters
+from edgechat.engine.backends.adapters import ActiveAdapter, adapter_set
 from edgechat.engine.backends.base import Backend, BatchPart
 from edgechat.models.adapters.use import AdapterUse
 from edgechat.models.formats.gguf import read_header
@@ -29,6 +30,13 @@ def logits(backend: Backend, *adapters: AdapterUse) -> np.ndarray:
     backend.adapters.use(backend.adapters.resolve(adapters))
     backend.truncate(0, 0)
     return backend.decode([BatchPart(0, 0, TOKENS, 1)])[0].copy()
+
+
+def test_scales_of_one_adapter_add_up_to_a_valid_one() -> None:
+    half, most = (ActiveAdapter("a", scale, "a.gguf", ()) for scale in (50.0, 100.0))
+    assert adapter_set([half, half]) == (most,)
+    with pytest.raises(NotAnAdapter, match="150 is not valid"):
+        adapter_set([half, most])
 
 
 @pytest.mark.parametrize("kind", ["dense", "qwen3", "windowed", "hybrid", "moe"])

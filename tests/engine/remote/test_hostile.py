@@ -70,6 +70,19 @@ async def test_a_line_without_end(raw: RawServer, engine: RemoteEngine) -> None:
     await asyncio.wait_for(raw.left.wait(), 5)
 
 
+async def test_a_line_that_comes_byte_by_byte(raw: RawServer, engine: RemoteEngine) -> None:
+    body = b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\ndata: [DONE]\n'
+
+    async def answer(write: Write) -> None:
+        await write(STREAM)
+        for at in range(len(body)):
+            await write(body[at : at + 1])
+            await asyncio.sleep(0)
+
+    raw.answers["/v1/chat/completions"] = answer
+    assert [event.text for event in await events_of(engine) if isinstance(event, Delta)] == ["Hi"]
+
+
 async def test_a_stream_without_end(
     raw: RawServer, engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

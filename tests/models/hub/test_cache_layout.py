@@ -12,6 +12,7 @@ from edgechat.base.errors import DiskError, HubAnswerError, HubError
 from edgechat.models.hub.cache_layout import HubStore, check_space
 from edgechat.models.hub.download import download
 from edgechat.models.hub.listing import list_repo
+from edgechat.models.hub.names import portable_path
 from tests.hub import Fault, Hub
 from tests.models.downloads import DATA, FILE, REPO, Seen, fetch, listed
 
@@ -119,6 +120,20 @@ def test_evil_names_are_no_listing(hub: Hub, cache: Path, name: str) -> None:
     ]
     with pytest.raises(HubAnswerError, match="unsafe name"):
         list_repo(REPO, None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sub/D:a.gguf", "a.gguf:b", "con/a.gguf", "x/NUL.gguf", "com1", "LPT9 .tar.gz", "x./a.gguf", "a "],
+)
+def test_files_that_windows_cannot_have_are_left_out(hub: Hub, name: str) -> None:
+    hub.add(REPO, {FILE: DATA, name: DATA})
+    assert [file.name for file in list_repo(REPO, None).files] == [FILE]
+
+
+@pytest.mark.parametrize("name", ["console.gguf", "x/com10.gguf", "nul-a/.a", "a.b c/conf.gguf"])
+def test_names_that_look_alike_stay(name: str) -> None:
+    assert portable_path(name)
 
 
 @pytest.mark.parametrize(

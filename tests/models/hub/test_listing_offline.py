@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgechat.base.errors import HubUnreachable, OfflineMode, RepoNotFound
+from edgechat.models.choices import RemoteFile, RepoListing
 from edgechat.models.hub import metadata_cache
 from edgechat.models.hub.listing import list_repo, resolve_remote
 from edgechat.models.hub.names import HubName
@@ -71,6 +72,14 @@ def test_the_cache_is_bounded(home: Path) -> None:
     entries = list((home / "cache/hub/listings").iterdir())
     assert len(entries) == metadata_cache.MAX_LISTINGS
     assert metadata_cache.cached_listing("http://a", "o/0", None) == b"x"
+
+
+def test_what_would_not_be_read_is_not_written(home: Path) -> None:
+    listing = RepoListing("http://a", "o/r", "c" * 40, False, None, (), 0.0)
+    file = RemoteFile("mmproj.gguf", 1 << 30, "0" * 64)
+    metadata_cache.store_start(listing, file, bytes(metadata_cache.MAX_BYTES + 1))
+    metadata_cache.store_listing("http://a", "o/r", None, bytes(metadata_cache.MAX_BYTES + 1))
+    assert not (home / "cache/hub").exists()
 
 
 OFFLINE = """

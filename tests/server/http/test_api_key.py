@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 import stat
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from edgechat.base import paths
 from edgechat.base.errors import SettingsError
 from edgechat.server.http.api_key import Key, find_key, key_file
 from edgechat.server.serving import is_loopback, listen, url_for_others, url_of
@@ -38,13 +40,29 @@ def test_a_key_that_is_given_wins_and_is_not_kept(monkeypatch: pytest.MonkeyPatc
     assert not key_file().exists()
 
 
-@pytest.mark.parametrize("bad", ["", "short", "with a space", "with\nnewline", "schlüssel-lang", "x" * 513])
+@pytest.mark.parametrize("bad", ["short", "with a space", "with\nnewline", "schlüssel-lang", "x" * 513])
 def test_what_no_header_can_carry_is_no_key(bad: str, home: Path) -> None:
     with pytest.raises(SettingsError):
         find_key(bad)
     key_file().write_text(bad)
     with pytest.raises(SettingsError, match="api-key"):
         find_key(None)
+
+
+def test_an_empty_key_is_refused_but_a_file_left_empty_gets_a_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(SettingsError):
+        find_key("")
+    key_file().touch()
+    with monkeypatch.context() as full:
+        full.setattr(paths, "replace", Mock(side_effect=OSError(28, "No space left on device")))
+        with pytest.raises(SettingsError, match="No space left"):
+            find_key(None)
+    made = find_key(None)
+    assert made.is_new
+    assert find_key(None).text == made.text
+    assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
 
 
 def test_a_port_that_is_taken_is_told_with_another() -> None:

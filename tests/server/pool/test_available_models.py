@@ -22,8 +22,10 @@ from edgechat.planner import machine
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.request import PlanRequest
 from edgechat.server.factory import real_pool
-from edgechat.server.pool.available_models import AvailableModels, first_model
+from edgechat.server.pool import available_models
+from edgechat.server.pool.available_models import AvailableModels, ModelCard, first_model
 from edgechat.server.pool.pool import Pool
+from edgechat.server.protocol.openai.listing import ModelList, ModelsQuery
 from tests import homes
 from tests.engine.worker.test_supervisor import workers
 from tests.kit import Spec, build, tiny
@@ -33,6 +35,12 @@ from tests.kit.shapes import BERT
 pytestmark = pytest.mark.slow
 
 MIB = 2**20
+
+
+@pytest.mark.parametrize(("changed", "created"), [(300_000_000_000, 253402300799), (-1e12, 0), (7.9, 7)])
+def test_models_are_listed_whatever_time_their_files_tell(changed: float, created: int) -> None:
+    card = ModelCard(id="a", created=available_models._created(changed))
+    assert ModelList.of([card], ModelsQuery()).data[0].created == created
 
 
 @pytest.fixture

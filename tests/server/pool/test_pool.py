@@ -258,6 +258,21 @@ async def test_a_model_that_would_be_the_lesser_for_it_has_the_other_one_unloade
     assert loaded(pool) == {"wide"}
 
 
+async def test_a_client_can_have_a_model_unloaded_that_is_not_in_use(make: Made, machine: Machine) -> None:
+    pool = make()
+    assert await pool.unload("one") == "one"
+    assert machine.planned == []
+    async with pool.serve("one") as served:
+        await pool.unload("one")
+        assert await answer(served) == "I am one."
+    await pool.unload("one")
+    assert not loaded(pool)
+    assert workers() == []
+    assert await said(pool, "one") == "I am one."
+    with pytest.raises(ModelNotFound):
+        await pool.unload("nosuch")
+
+
 async def test_who_leaves_while_another_model_is_unloaded_leaves_nothing_half_done(
     make: Made, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,11 @@ async def test_a_prompt_is_a_chat_or_text_to_continue() -> None:
     assert (raw.text, raw.messages, infill.text, infill.suffix) == ("Once", (), "def f(", "return 1")
 
 
+@pytest.mark.parametrize(("sent", "most"), [(0.5, 1), (7.9, 7), (1e19, 2**31 - 1), (1e300, 2**31 - 1)])
+async def test_any_number_of_tokens_is_bounded(sent: float, most: int) -> None:
+    assert (await asked(FakeModels(), options={"num_predict": sent})).max_tokens == most
+
+
 async def test_without_a_question_the_model_is_loaded() -> None:
     models = FakeModels()
     async with client_of(models) as client:
@@ -120,6 +125,16 @@ async def test_without_a_question_the_model_is_loaded() -> None:
         assert (await client.chat(model="scripted", messages=[])).done_reason == "load"
     assert (answer.done, answer.done_reason, models.requests) == (True, "load", [])
     assert models.asked == ["scripted", "scripted"]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_ollama_stop_unloads_the_model_and_does_not_load_it(strict: bool) -> None:
+    models = FakeModels()
+    async with client_of(models, strict=strict) as client:
+        answer = await client.generate(model="scripted:latest", keep_alive=0)
+        assert (await client.chat(model="scripted", messages=[], keep_alive="0")).done_reason == "unload"
+    assert (answer.done, answer.done_reason, answer.model) == (True, "unload", "scripted")
+    assert (models.asked, models.unloaded) == ([], ["scripted", "scripted"])
 
 
 @pytest.mark.parametrize(

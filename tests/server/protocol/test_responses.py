@@ -114,6 +114,17 @@ async def test_a_conversation_comes_back_as_it_was() -> None:
     )
 
 
+async def test_system_messages_at_the_start_are_one_and_later_ones_stay_where_they_are() -> None:
+    roles = ("developer", "system", "user", "system", "system")
+    request = await asked(FakeModels(), [{"role": role, "content": f"{n}"} for n, role in enumerate(roles)])
+    assert request.messages == (
+        Message("system", "0\n\n1"),
+        Message("user", "2"),
+        Message("system", "3"),
+        Message("system", "4"),
+    )
+
+
 async def test_tools_of_all_kinds_are_functions_to_the_model() -> None:
     tools = [WEATHER, PATCH, FILES, {"type": "web_search"}, {"type": "local_shell"}]
     request = await asked(FakeModels(), tools=tools, parallel_tool_calls=False)

@@ -179,6 +179,19 @@ async def test_the_own_input_is_listed_in_pages(path: Path) -> None:
             assert error.value.param == next(iter(fields))
 
 
+async def test_pages_end_though_items_were_sent_with_the_same_id(path: Path) -> None:
+    items: Any = [{"type": "message", "role": "user", "content": f"{n}", "id": "msg_1"} for n in range(5)]
+    async with client_of(FakeModels(), path) as client:
+        first = await ask(client, items)
+        listed = client.responses.input_items.list(first.id, order="asc", limit=2)
+        found: list[Any] = []
+        async for item in listed:
+            found.append(item)
+            assert len(found) <= len(items)
+    assert [item.content[0].text for item in found] == ["0", "1", "2", "3", "4"]
+    assert found[0].id == "msg_1"
+
+
 async def test_store_false_stores_nothing(path: Path) -> None:
     async with client_of(FakeModels(), path) as client:
         first = await ask(client, store=False)

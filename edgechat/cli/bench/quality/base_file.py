@@ -6,6 +6,7 @@ for each chunk, rows of 16-bit numbers for the tokens that are scored: see `dive
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -69,7 +70,7 @@ class BaseFileWriter:
 
     def __init__(self, path: Path, tokens: npt.NDArray[np.int32], n_vocab: int) -> None:
         """Begin. tokens: [n_chunks, n_ctx]. Raises DiskError."""
-        self._path, self._part = path, path.with_name(f"{UNFINISHED}{path.name}")
+        self._path, self._part = path, _part(path)
         n_chunks, n_ctx = tokens.shape
         self._check_disk(file_bytes(n_ctx, n_vocab, n_chunks))
         header = np.array([n_ctx, n_vocab, n_chunks], "<i4").tobytes()
@@ -107,6 +108,16 @@ class BaseFileWriter:
 
     def _error(self, error: OSError) -> DiskError:
         return DiskError(f"{self._path.name} cannot be written: {error.strerror or error}.")
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what a writer has left that was killed; nothing where it has finished."""
+    with contextlib.suppress(OSError):
+        _part(path).unlink()
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f"{UNFINISHED}{path.name}")
 
 
 def scored(n_ctx: int) -> int:

@@ -13,7 +13,7 @@ from edgechat import settings
 from edgechat.base import paths
 from edgechat.base.errors import BadRequest
 from edgechat.cli.bench.asking import ask
-from edgechat.cli.bench.quality.base_file import BaseFile, scored
+from edgechat.cli.bench.quality.base_file import BaseFile, remove_unfinished, scored
 from edgechat.cli.bench.quality.divergence import TextFigures, summary
 from edgechat.cli.bench.quality.score_file import ScoreFile, drop_oldest, score_path
 from edgechat.cli.bench.quality.selection import Candidate, groups, select
@@ -174,7 +174,11 @@ def _score_missing(
             save_base=str(request.save_base) if saves else "",
         )
         hint = "Measure fewer models at once, or give a smaller --ctx."
-        answer: Scored = ask("quality", task, ScoringAnswer, tell, hint)
+        try:
+            answer: Scored = ask("quality", task, ScoringAnswer, tell, hint)
+        finally:
+            if saves and request.save_base is not None:
+                remove_unfinished(request.save_base)
         n_chunks = answer.n_chunks
     return n_chunks
 

@@ -36,7 +36,7 @@ from edgechat.server.protocol.ollama.request import (
 from edgechat.server.protocol.schemas import arguments_object
 from edgechat.server.protocol.thinking import thinking_of
 
-DoneReason = Literal["stop", "length", "load"]
+DoneReason = Literal["stop", "length", "load", "unload"]
 _NANOSECONDS = 1e9
 
 
@@ -154,9 +154,9 @@ class OllamaAnswers(OneAnswer[OllamaLine]):
         line = self._line("".join(self._texts), "".join(self._thoughts), self._calls, self._ends[0])
         return msgspec.json.encode(line)
 
-    def loaded(self) -> bytes:
-        """Return the answer to a request that only loads the model."""
-        line = msgspec.structs.replace(self._line(""), done=True, done_reason="load")
+    def empty(self, reason: Literal["load", "unload"]) -> bytes:
+        """Return the answer to a request that only loads or unloads the model."""
+        line = msgspec.structs.replace(self._line(""), done=True, done_reason=reason)
         return msgspec.json.encode(line)
 
     def waiting(self) -> bytes:

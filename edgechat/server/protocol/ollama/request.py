@@ -25,10 +25,20 @@ Images = Annotated[
 KeepAlive = Annotated[
     str | float | None, no_effect("Ignored: settings.toml says after how long a model is unloaded.")
 ]
+_AT_ONCE = (0, "0", "0s", "0m", "0h")
+_KeepLoaded = Annotated[
+    str | float | None,
+    no_effect(
+        "0 without anything to answer unloads the model, unless it is in use. Otherwise ignored: "
+        "settings.toml says after how long a model is unloaded.",
+        *_AT_ONCE,
+    ),
+]
 Thinking = Annotated[
     bool | Literal["low", "medium", "high", "max"] | None,
     Meta(description="Whether to think, or how long. Models that cannot switch it do as they are used to."),
 ]
+_MOST_TOKENS = 2**31 - 1
 _SCHEMA_OF_TEXT = b'"json"'
 
 
@@ -119,7 +129,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def most_tokens(self) -> int | None:
         """After how many tokens to end; None: when the context is full."""
-        return int(self.num_predict) if self.num_predict is not None and self.num_predict > 0 else None
+        if self.num_predict is None or self.num_predict <= 0:
+            return None
+        return min(max(1, int(self.num_predict)), _MOST_TOKENS)
 
 
 class OllamaBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +148,22 @@ class OllamaBody(msgspec.Struct, frozen=True, kw_only=True):
     ] = UNSET
     options: Options | None = None
     think: Thinking = None
-    keep_alive: KeepAlive = None
+    keep_alive: _KeepLoaded = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to answer: clients send that to load a model, or to unload it."""
+        raise NotImplementedError
+
+    @property
+    def unloads(self) -> bool:
+        """Whether the model is to be unloaded, as `ollama stop` asks for."""
+        return self.is_empty and self.keep_alive in _AT_ONCE
+
+    @property
+    def overruled(self) -> tuple[str, ...]:
+        """The fields that other fields overrule."""
+        return ("keep_alive",) if self.keep_alive in _AT_ONCE and not self.is_empty else ()
 
     @property
     def schema(self) -> str | None:
@@ -155,6 +182,11 @@ class OllamaChatBody(OllamaBody, frozen=True, kw_only=True):
     messages: Annotated[list[OllamaMessage], Meta(max_length=4096)] = []
     tools: Annotated[list[OllamaTool], Meta(max_length=128)] | None = None
     docs: Docs = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to answer."""
+        return not self.messages
 
     def asked(self) -> ChatRequest:
         """Return what the engine is asked, but for what depends on the model. Raises Refusal."""
@@ -179,7 +211,7 @@ class GenerateBody(OllamaBody, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to answer: clients send that to load a model."""
+        """Whether there is nothing to answer."""
         return not (self.prompt or self.suffix or self.images)
 
     @property

@@ -201,13 +201,14 @@ def messages_of(
     Thinking, text and calls in a row are one message. Instructions and what follows of the system's and the
     developer's messages before the first of the user are one, too: many templates take only one.
     """
-    found: list[Message] = [Message("system", instructions)] if instructions else []
+    found: list[Message] = []
+    system = [instructions] if instructions else []
     made: set[str] = set()
     for where, item in _located(sent, earlier):
         kind = kind_of(item, where) or "message"
         if kind in _KINDS:
-            _add(found, decode(item, _KINDS[kind], where), where, made)
-    return tuple(found)
+            _add(found, decode(item, _KINDS[kind], where), where, made, system)
+    return (*([Message("system", "\n\n".join(system))] if system else []), *found)
 
 
 def _located(sent: str | Sequence[Raw], earlier: Earlier) -> Iterator[tuple[str, Raw]]:
@@ -225,7 +226,9 @@ def _add(
     item: MessageItem | CallItem | CallOutputItem | ReasoningItem,
     where: str,
     made: set[str],
+    system: list[str],
 ) -> None:
+    """Add an item to the messages `found`, or to the texts that come before them, `system`."""
     last = found[-1] if found and found[-1].role == "assistant" else None
     match item:
         case MessageItem(role="assistant"):
@@ -238,10 +241,10 @@ def _add(
             found.append(message_of("user", _parts(item.content, f"{where}.content", media=True)))
         case MessageItem():
             text = _text(item.content, f"{where}.content")
-            if len(found) == 1 and found[0].role == "system":
-                found[0] = Message("system", f"{found[0].content}\n\n{text}")
-            else:
+            if found:
                 found.append(Message("system", text))
+            else:
+                system.append(text)
         case CallItem():
             made.add(item.call_id)
             call = item.call

@@ -123,7 +123,7 @@ class StoredResponses:
             places = [at for at, item in enumerate(items) if item.id == query.after]
             if not places:
                 raise Refusal("No item of this input has this id.", param="after", code="invalid_value")
-            items = items[places[0] + 1 :]
+            items = items[places[-1] + 1 :]
         data = [_listed(item) for item in items[: query.limit]]
         return InputItems(
             data=data,
@@ -180,8 +180,9 @@ def record_of(response: Response, created: float, sent: tuple[StoredItem, ...]) 
 
 
 def stored_items(sent: Sequence[Raw]) -> tuple[StoredItem, ...]:
-    """Return the items of an input as they are stored: those that came without an id get one."""
-    return tuple(map(_with_id, sent))
+    """Return the items of an input as they are stored: those without an id of their own get one."""
+    used: set[str] = set()
+    return tuple(_with_id(item, used) for item in sent)
 
 
 class _SentItem(msgspec.Struct, frozen=True):
@@ -190,9 +191,11 @@ class _SentItem(msgspec.Struct, frozen=True):
     role: Any = None
 
 
-def _with_id(item: Raw) -> StoredItem:
+def _with_id(item: Raw, used: set[str]) -> StoredItem:
+    """used: the ids of the items before, as pages begin behind an id."""
     sent = msgspec.json.decode(item, type=_SentItem)
-    if isinstance(sent.id, str) and sent.id:
+    if isinstance(sent.id, str) and sent.id and sent.id not in used:
+        used.add(sent.id)
         return StoredItem(sent.id, bytes(item))
     name = f"{_PREFIXES.get(sent.type, 'item')}_{secrets.token_hex(16)}"
     fields = decode(item, dict[str, Raw]) | {"id": Raw(msgspec.json.encode(name))}

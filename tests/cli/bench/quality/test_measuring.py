@@ -226,6 +226,20 @@ def measured(request: QualityRequest) -> QualityReport:
     return measure_quality(request, lambda _text: None)
 
 
+def test_interrupted_it_leaves_no_unfinished_base_file(folder: Path, text: Path) -> None:
+    saved = folder / "saved" / "x.base"
+    saved.parent.mkdir()
+
+    def interrupted(told: str) -> None:
+        if told.startswith("chunk 1 "):
+            assert [path.name for path in saved.parent.iterdir()] == [".part-x.base"]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure_quality(wish(folder / "small-Q4_0.gguf", text=text, save_base=saved), interrupted)
+    assert list(saved.parent.iterdir()) == []
+
+
 def test_the_most_exact_file_beside_a_model_is_the_base(folder: Path, text: Path) -> None:
     report = measured(wish(folder / "small-Q4_0.gguf", text=text))
     assert (report.base, report.title, report.n_chunks) == ("F32", "small", N_CHUNKS)
