@@ -238,3 +238,12 @@ async def test_ids_of_calls_are_kept() -> None:
         Message("assistant", "", calls=(ToolCall("mine", "weather", "{}"),)),
         Message("tool", "Sunny.", call_id="mine"),
     )
+
+
+async def test_arguments_of_calls_are_objects() -> None:
+    call = {"function": {"name": "weather", "arguments": [None]}}
+    messages = [{"role": "assistant", "tool_calls": [call]}]
+    async with serving(FakeModels()) as url, httpx2.AsyncClient(headers=BEARER) as client:
+        answer = await client.post(f"{url}/api/chat", json={"messages": messages})
+    assert answer.status_code == 400
+    assert "The arguments of a call are an object" in answer.text

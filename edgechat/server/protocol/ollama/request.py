@@ -68,6 +68,10 @@ class CalledBefore(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     arguments: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
+    def __post_init__(self) -> None:
+        if not bytes(self.arguments).lstrip().startswith(b"{"):
+            raise ValueError("The arguments of a call are an object")
+
 
 class CallBefore(msgspec.Struct, frozen=True, kw_only=True):
     """An earlier call of the model."""
