@@ -258,6 +258,26 @@ def test_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         parse_chat(filed(turns=[turn(str(number)) for number in range(4)]))
 
 
+def called(n: int, *, parts: int = 1) -> list[dict[str, Any]]:
+    """Return the messages of a reply of so many parts, each with n calls that are answered last first."""
+    calls = [{"id": str(at), "function": {"name": "f", "arguments": ""}} for at in range(n)]
+    results = [{"role": "tool", "tool_call_id": str(at), "content": "x"} for at in reversed(range(n))]
+    return [{"role": "assistant", "content": "", "tool_calls": calls}, *results] * parts
+
+
+@pytest.mark.parametrize("reply", [called(1000), called(499, parts=3), called(50_000)])
+def test_a_reply_with_too_many_calls_is_refused_at_once(reply: list[dict[str, Any]]) -> None:
+    with pytest.raises(NotAChat, match="more than 1000 calls"):
+        parse_chat(json.dumps([{"role": "user", "content": "x"}, *reply]))
+    assert parse_chat(json.dumps(called(499, parts=2))).turns[0].rounds[1].uses[498].result == "x"
+
+
+def test_many_system_prompts_are_joined_at_once() -> None:
+    said = [{"role": "system", "content": "x" * 1000}] * 50_000
+    new = parse_chat(json.dumps([*said, {"role": "user", "content": "Hi"}]))
+    assert new.turns[0].content == "\n\n".join(["x" * 1000] * 50_000)
+
+
 @pytest.mark.parametrize("when", [1e300, -5, 0, 1e12])
 def test_times_that_cannot_have_been_are_now(when: float) -> None:
     text = filed(chat={"created_at": when, "date": "tomorrow"}, turns=[turn("a", created_at=when)])
