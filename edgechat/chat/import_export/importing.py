@@ -161,9 +161,9 @@ def _from_export(table: dict[str, Any]) -> ImportedChat:
         created_at=_past(file.chat.created_at),
         updated_at=_past(file.chat.updated_at),
         pinned=file.chat.pinned,
-        # Neither this machine's tools nor its documents are for a stranger's conversation.
+        # None of this machine's tools, documents and adapters is for a stranger's conversation.
         settings=msgspec.structs.replace(
-            settings_of(msgspec.json.encode(settings).decode()), tools=(), documents=()
+            settings_of(msgspec.json.encode(settings).decode()), tools=(), documents=(), adapters=None
         ),
         leaf=ids.get(file.leaf or ""),
     )

@@ -91,15 +91,18 @@ async def test_cited_places_are_listed_and_documents_stay_here(store: Store) -> 
     passages = [passage(1, "guide.md, lines 3–4"), passage(2, "guide.md, lines 8–9")]
     await conversation.ask("What?", passages)
     await drain(conversation.answer(FakeEngine(["So [2], and [7]. `[1]` is code."])))
-    await conversation.set_settings(ChatSettings(documents=("handbook",)))
+    await conversation.set_settings(ChatSettings(documents=("handbook",), adapters=("/home/me/a.gguf",)))
     text = to_markdown(conversation)
     assert "## You\n\n[1] guide.md, lines 3–4\n```\nText 1.\n```\n\n[2] guide.md" in text
     assert text.endswith("`[1]` is code.\n\nSources:\n\n- [2] guide.md, lines 8–9\n")
-    new = await brought_in(store, to_json(conversation))
+    exported = to_json(conversation)
+    assert "a.gguf" not in exported
+    new = await brought_in(store, exported)
     assert new.turns[0].attachments == tuple(passages)
-    assert new.settings.documents == ()
-    meddled = to_json(conversation).replace('"chat": {', '"chat": {"settings": {"documents": ["notes"]},', 1)
-    assert (await brought_in(store, meddled)).settings.documents == ()
+    assert new.settings == ChatSettings()
+    settings = '"settings": {"documents": ["notes"], "adapters": ["b.gguf"]}'
+    meddled = exported.replace('"chat": {', f'"chat": {{{settings},', 1)
+    assert (await brought_in(store, meddled)).settings == ChatSettings()
 
 
 async def test_a_question_may_have_many_passages(store: Store) -> None:
