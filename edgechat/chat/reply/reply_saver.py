@@ -59,7 +59,7 @@ class ReplySaver:
         self.begun = True
         adding = asyncio.create_task(self._add())
         cancellation: asyncio.CancelledError | None = None
-        # If this is cancelled, the store would drop a write that waits for its turn, and the reply had no row.
+        # If it were cancelled with this, the store would drop a write that waits, and the reply had no row.
         while not adding.done():
             try:
                 await asyncio.wait([adding])
