@@ -207,6 +207,7 @@ class EngineCore:
     def forget(self, chat: str) -> None:
         """Delete everything kept of a chat, in memory and on disk."""
         self.preparation.forget(chat)
+        self.constraints.forget(chat)
         self.chat_cache.forget(chat)
         self.speculation.forget_chat(chat)
 

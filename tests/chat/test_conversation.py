@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -256,6 +257,28 @@ async def test_stopping_before_the_engine_has_begun_is_up_to_the_reader(store: S
     with pytest.raises(asyncio.CancelledError):
         await task
     assert (await stored(store, conversation))[-1].state == "stopped"
+
+
+async def test_a_reply_that_is_stopped_while_the_store_is_busy_has_its_row(store: Store) -> None:
+    engine = FakeEngine("Yes.")
+    conversation = Conversation(store, "guide")
+    await conversation.ask("Go.")
+    is_free = threading.Event()
+    busy = asyncio.create_task(store._on_thread(is_free.wait))
+    task = asyncio.create_task(drain(conversation.answer(engine)))
+    while not (conversation._saver is not None and conversation._saver.begun):
+        await asyncio.sleep(0.01)
+    assert not await conversation.stop()
+    for _ in range(2):
+        await asyncio.sleep(0.01)
+        task.cancel()
+    asyncio.get_running_loop().call_later(0.05, is_free.set)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await busy
+    assert [turn.state for turn in await stored(store, conversation)] == ["complete", "stopped"]
+    await drain(conversation.send(engine, "And now?"))
+    assert len(await stored(store, conversation)) == 4
 
 
 async def test_a_stream_that_is_left_is_interrupted_and_its_engine_let_go(store: Store) -> None:

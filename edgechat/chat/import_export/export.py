@@ -45,7 +45,7 @@ def to_json(conversation: Conversation) -> str:
     """Return a whole conversation, without its id, as JSON of an `ExportedFile`. Reads its images."""
     chat = msgspec.convert(conversation.chat, ExportedChat, from_attributes=True)
     # What is of this machine only.
-    settings = msgspec.structs.replace(chat.settings, tools=(), documents=())
+    settings = msgspec.structs.replace(chat.settings, tools=(), documents=(), adapters=None)
     file = ExportedFile(
         chat=msgspec.structs.replace(chat, settings=settings),
         turns=tuple(_exported(turn, conversation) for turn in conversation.all_turns),

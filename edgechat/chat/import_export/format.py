@@ -24,7 +24,7 @@ class ExportedChat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     updated_at: float = 0.0
     pinned: bool = False
     settings: ChatSettings = ChatSettings()
-    """Without `tools`: a file turns none on, and says nothing of the folders of a machine."""
+    """Without tools, documents and adapters: a file turns none on, and tells no paths of a machine."""
 
 
 class ExportedImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

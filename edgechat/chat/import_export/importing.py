@@ -11,9 +11,10 @@ import base64
 import math
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
+from itertools import groupby
 from typing import Any, Never
 
 import msgspec
@@ -160,9 +161,9 @@ def _from_export(table: dict[str, Any]) -> ImportedChat:
         created_at=_past(file.chat.created_at),
         updated_at=_past(file.chat.updated_at),
         pinned=file.chat.pinned,
-        # Neither this machine's tools nor its documents are for a stranger's conversation.
+        # None of this machine's tools, documents and adapters is for a stranger's conversation.
         settings=msgspec.structs.replace(
-            settings_of(msgspec.json.encode(settings).decode()), tools=(), documents=()
+            settings_of(msgspec.json.encode(settings).decode()), tools=(), documents=(), adapters=None
         ),
         leaf=ids.get(file.leaf or ""),
     )
@@ -197,9 +198,14 @@ def _check(turns: Sequence[ExportedTurn]) -> None:
             _refuse(f"turn {number} has more than {_MOST_ATTACHMENTS} attachments")
         if turn.rounds and turn.role != "assistant":
             _refuse(f"turn {number} has calls, and is no reply")
-        if sum(1 + len(part.uses) for part in turn.rounds) > _MOST_USES:
+        if _n_calls(turn.rounds) > _MOST_USES:
             _refuse(f"turn {number} has more than {_MOST_USES} calls")
         known.add(turn.id)
+
+
+def _n_calls(rounds: Iterable[ToolRound]) -> int:
+    """Return how many calls there are; a round counts as one more."""
+    return sum(1 + len(part.uses) for part in rounds)
 
 
 def _turn(turn: ExportedTurn, chat_id: str, ids: dict[str, str]) -> Turn:
@@ -230,23 +236,30 @@ def _from_messages(messages: list[Any], model: str, title: str) -> ImportedChat:
     if len(messages) > MOST_TURNS:
         _refuse(f"it has {len(messages)} messages, and the limit is {MOST_TURNS}")
     turns: list[ExportedTurn] = []
-    for number, message in enumerate(messages, 1):
-        if isinstance(message, dict) and message.get("role") == "tool":
-            _add_result(turns, number, message)
+    system: list[str] = []
+    for are_results, group in groupby(enumerate(messages, 1), lambda numbered: _is_result(numbered[1])):
+        if are_results:
+            _add_results(turns, group)
             continue
-        role, content, images = _message(number, message)
-        if role == "system" and any(turn.role != "system" for turn in turns):
-            _refuse(f"message {number} is a system prompt, which must be the first message")
-        if role == "system" and turns:
-            turns[-1] = msgspec.structs.replace(turns[-1], content=f"{turns[-1].content}\n\n{content}")
-            continue
-        is_more = role == "assistant" and bool(turns and turns[-1].rounds) and not turns[-1].content
-        turn = turns.pop() if is_more else _next_turn(turns, role, images)
-        if role == "assistant" and (uses := _uses(number, message)):
-            part = ToolRound(uses=uses, content=content)
-            turns.append(msgspec.structs.replace(turn, rounds=(*turn.rounds, part)))
-        else:
-            turns.append(msgspec.structs.replace(turn, content=content))
+        for number, message in group:
+            role, content, images = _message(number, message)
+            if role == "system":
+                if turns and turns[-1].role != "system":
+                    _refuse(f"message {number} is a system prompt, which must be the first message")
+                system.append(content)
+                if turns:
+                    continue
+            is_more = role == "assistant" and bool(turns and turns[-1].rounds) and not turns[-1].content
+            turn = turns.pop() if is_more else _next_turn(turns, role, images)
+            if role == "assistant" and (uses := _uses(number, message)):
+                rounds = (*turn.rounds, ToolRound(uses=uses, content=content))
+                if _n_calls(rounds) > _MOST_USES:
+                    _refuse(f"up to message {number}, a reply has more than {_MOST_USES} calls")
+                turns.append(msgspec.structs.replace(turn, rounds=rounds))
+            else:
+                turns.append(msgspec.structs.replace(turn, content=content))
+    if system:
+        turns[0] = msgspec.structs.replace(turns[0], content="\n\n".join(system))
     if not any(turn.role != "system" for turn in turns):
         _refuse("it contains no text")
     _check(turns)
@@ -276,20 +289,27 @@ def _uses(number: int, message: dict[str, Any]) -> tuple[ToolUse, ...]:
     return tuple(uses)
 
 
-def _add_result(turns: list[ExportedTurn], number: int, message: dict[str, Any]) -> None:
-    """Give the result in a message of a tool to its call: to the first one without, if it names none."""
+def _is_result(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") == "tool"
+
+
+def _add_results(turns: list[ExportedTurn], messages: Iterable[tuple[int, dict[str, Any]]]) -> None:
+    """Give the results in messages of tools to their calls: to the first one without, if one names none."""
     part = turns[-1].rounds[-1] if turns and turns[-1].rounds and not turns[-1].content else None
-    wanted = message.get("tool_call_id")
-    waiting = [use for use in part.uses if use.outcome == "open"] if part is not None else []
-    use = next((use for use in waiting if wanted in (None, use.id)), None)
-    content = message.get("content")
-    if isinstance(content, list) and all(map(_is_text, content)):
-        content = "\n\n".join(text["text"] for text in content)
-    if part is None or use is None or not isinstance(content, str):
-        _refuse(f"message {number} is no text that answers a call of the message before")
-    answered = msgspec.structs.replace(use, outcome="answered", result=content)
-    uses = tuple(answered if one is use else one for one in part.uses)
-    rounds = (*turns[-1].rounds[:-1], msgspec.structs.replace(part, uses=uses))
+    uses = list(part.uses) if part is not None else []
+    waiting = [at for at, use in enumerate(uses) if use.outcome == "open"]
+    for number, message in messages:
+        wanted = message.get("tool_call_id")
+        at = next((at for at in waiting if wanted in (None, uses[at].id)), None)
+        content = message.get("content")
+        if isinstance(content, list) and all(map(_is_text, content)):
+            content = "\n\n".join(text["text"] for text in content)
+        if at is None or not isinstance(content, str):
+            _refuse(f"message {number} is no text that answers a call of the message before")
+        waiting.remove(at)
+        uses[at] = msgspec.structs.replace(uses[at], outcome="answered", result=content)
+    assert part is not None
+    rounds = (*turns[-1].rounds[:-1], msgspec.structs.replace(part, uses=tuple(uses)))
     turns[-1] = msgspec.structs.replace(turns[-1], rounds=rounds)
 
 

@@ -57,17 +57,18 @@ class ReplySaver:
         Raises StoreError, and ChatBusy if another program has changed what is to be continued.
         """
         self.begun = True
-        try:
-            if self._before is None:
-                await self._store.add_turn(self._turn)
-            elif not await self._store.resume_turn(self._before):
-                raise ChatBusy(
-                    "Another edgechat has continued this conversation in the meantime.",
-                    hint="Open it again to see how.",
-                )
-        except (StoreError, ChatBusy):
-            self.begun = False
-            raise
+        adding = asyncio.create_task(self._add())
+        cancellation: asyncio.CancelledError | None = None
+        # If it were cancelled with this, the store would drop a write that waits, and the reply had no row.
+        while not adding.done():
+            try:
+                await asyncio.wait([adding])
+            except asyncio.CancelledError as exc:
+                cancellation = exc
+        self.begun = adding.exception() is None
+        if cancellation is not None:
+            raise cancellation
+        adding.result()
         self._saver = asyncio.create_task(self._save_changes())
 
     @property
@@ -164,6 +165,15 @@ class ReplySaver:
         if self._saver is not None:
             self._saver.cancel()
             await asyncio.wait([self._saver])
+
+    async def _add(self) -> None:
+        if self._before is None:
+            await self._store.add_turn(self._turn)
+        elif not await self._store.resume_turn(self._before):
+            raise ChatBusy(
+                "Another edgechat has continued this conversation in the meantime.",
+                hint="Open it again to see how.",
+            )
 
     async def _save_last(self) -> None:
         if self._saver is not None:

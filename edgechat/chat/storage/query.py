@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from dataclasses import dataclass
 
 from edgechat.base.text import one_line
@@ -109,7 +110,7 @@ def snippet(text: str, words: list[SearchWord]) -> Snippet:
     if not places:
         return Snippet(one_line(text[: 2 * _SNIPPET], _SNIPPET), (), 0)
     places.sort()
-    first = max(places, key=lambda place: (_words_from(places, place[0]), -place[0]))[0]
+    first = _densest(places)
     begin = max(0, first - _BEFORE)
     if begin:
         space = re.compile(r"\s+").search(text, begin, first)
@@ -148,5 +149,17 @@ def _starts(word: SearchWord, text: str) -> list[int]:
     return [match.start() for match, _ in zip(matches, range(_MOST_PLACES), strict=False)]
 
 
-def _words_from(places: list[tuple[int, int]], start: int) -> int:
-    return len({number for at, number in places if start <= at < start + _SNIPPET - _BEFORE})
+def _densest(places: list[tuple[int, int]]) -> int:
+    """Return the first of the ordered places from which a snippet has the most of the words."""
+    best = most = end = 0
+    inside: Counter[int] = Counter()
+    for start, number in places:
+        while end < len(places) and places[end][0] < start + _SNIPPET - _BEFORE:
+            inside[places[end][1]] += 1
+            end += 1
+        if len(inside) > most:
+            best, most = start, len(inside)
+        inside[number] -= 1
+        if not inside[number]:
+            del inside[number]
+    return best

@@ -205,8 +205,7 @@ class Store(Database):
         The trash keeps them for TRASH_DAYS, or until it gets too full.
         """
         await self._call(changes.trash, chat_ids)
-        with contextlib.suppress(FolderError):  # they are removed when the store is next opened
-            await self._forget_states(chat_ids)
+        await self._forget_states(chat_ids)
         crowded_out = await self._call(changes.crowded_out, _TRASH_CHATS, _TRASH_BYTES)
         await self._delete(crowded_out, only_trashed=True)
 
@@ -293,7 +292,8 @@ class Store(Database):
 
     async def _forget_states(self, chat_ids: Sequence[str]) -> None:
         if chat_ids and self.lasting:
-            await self._on_thread(lambda: _forget_states(chat_ids))
+            with contextlib.suppress(FolderError):  # they are removed when the store is next opened
+                await self._on_thread(lambda: _forget_states(chat_ids))
 
     def _remove_images(self, digests: Iterable[str]) -> None:
         with contextlib.suppress(ImageError):  # they are removed when the store is next opened

@@ -182,8 +182,9 @@ class PrefixCache:
         """Free a slot whose request has ended; its tokens stay for prompts with the same beginning."""
         slot.busy = False
         self._touch(slot)
-        if slot.approximate:
+        if slot.approximate or slot.forgotten:
             self.clear(slot)
+            slot.forgotten = False
 
     def _touch(self, slot: Slot) -> None:
         self._clock += 1
@@ -213,9 +214,11 @@ class PrefixCache:
         slot.approximate, slot.chat = False, None
 
     def forget(self, chat: str) -> None:
-        """Empty the free slots that were filled for a conversation."""
+        """Empty the slots that were filled for a conversation; busy ones when their requests end."""
         for slot in self.slots:
-            if slot.chat == chat and not slot.busy:
+            if slot.chat == chat and slot.busy:
+                slot.forgotten = True
+            elif slot.chat == chat:
                 self.clear(slot)
 
     def evict(self) -> bool:

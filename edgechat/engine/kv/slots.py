@@ -42,6 +42,8 @@ class Slot:
     """Whether a request runs in it."""
     approximate: bool = False
     """Whether cells were moved by `shift`: they were computed with tokens that are gone."""
+    forgotten: bool = False
+    """Whether nothing of it may be kept when its request ends."""
     last_used: int = 0
 
     @property

@@ -23,14 +23,12 @@ from edgechat.base.text import one_line
 from edgechat.engine.kv import state_file, state_folder
 from edgechat.engine.kv.snapshot import StatesOnDisk
 from edgechat.engine.kv.state_file import Cut, SavedState, StateHeader, StateRefused, WriteStopped
-from edgechat.engine.kv.state_folder import folder, forget, prune
+from edgechat.engine.kv.state_folder import forget
 from edgechat.engine.kv.state_index import FoundState, KnownState, StateIndex, best_of
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-__all__ = ["FoundState", "KVStateStore", "SavedState", "folder", "forget", "prune", "worth_saving"]
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")

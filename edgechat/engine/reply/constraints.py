@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from edgechat.base.errors import EdgechatError, EngineError, SchemaError
 from edgechat.base.process.child import Child, ChildLost, ChildNeverReady
@@ -137,6 +138,12 @@ class Constraints:
         self._waiting.remove(pair)
         pair[1].cancel()
         return pair[0]
+
+    def forget(self, chat: str) -> None:
+        """Detach the requests of a deleted chat from it."""
+        for sequence, _ in self._waiting:
+            if sequence.request.chat == chat:
+                sequence.request = replace(sequence.request, chat=None)
 
     def of(self, grammar: str) -> Future[Constraint]:
         """Begin to make the constraint of a grammar; the future may raise SchemaError.

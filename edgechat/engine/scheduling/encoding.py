@@ -68,16 +68,6 @@ class MediaEncoding:
         threading.Thread(target=self._encode, args=(missing,), name="encoding", daemon=True).start()
 
     @property
-    def has_encoded(self) -> bool:
-        """Whether embeddings are kept."""
-        return bool(self._made)
-
-    def forget(self) -> None:
-        """Drop the embeddings that are kept."""
-        with self._turns:
-            self._made.clear()
-
-    @property
     def is_running(self) -> bool:
         """Whether something is being encoded."""
         return self._running is not None
@@ -97,11 +87,6 @@ class MediaEncoding:
             with self._turns:
                 self._decodes = self._paused = False
                 self._turns.notify_all()
-
-    def wait(self, seconds: float) -> None:
-        """Wait until the encoder has ended, or so long."""
-        with self._turns:
-            self._turns.wait_for(lambda: self._running is None, seconds)
 
     def close(self) -> None:
         """End the encoder, so that it does not use the model any more."""

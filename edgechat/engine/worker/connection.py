@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import tempfile
@@ -18,7 +19,7 @@ import msgspec
 import psutil
 
 from edgechat.base import paths
-from edgechat.base.errors import EngineClosed, EngineCrashed, FolderError, RemoteWorkerLost
+from edgechat.base.errors import EngineClosed, EngineCrashed, FolderError, PromptTooLong, RemoteWorkerLost
 from edgechat.base.process import frames, spawn
 from edgechat.base.text import printable
 from edgechat.device.memory import oom_kills
@@ -161,11 +162,11 @@ class WorkerConnection:
     @contextlib.contextmanager
     def _events(self, request_id: str, command: messages.Command) -> Iterator[_EventQueue]:
         """Send a request and yield the queue of its events; cancel it if that is left before its end."""
+        self.send(command)  # first: what is too long to be sent needs no cancelling
         events = self._streams[request_id] = _EventQueue()
         if not self.alive:
             events.put_nowait(None)
         try:
-            self.send(command)
             yield events
         finally:
             del self._streams[request_id]
@@ -196,10 +197,19 @@ class WorkerConnection:
         return answer.result() if done else None
 
     def send(self, command: messages.Command) -> None:
-        """Write a command; a pipe that is broken shows itself in the reader."""
+        """Write a command; a pipe that is broken shows itself in the reader. Raises PromptTooLong."""
         assert self._process.stdin is not None
+        payload = self._encoder.encode(command)
+        try:
+            frame = frames.pack(payload)
+        except frames.BrokenFrame as error:
+            size, limit = math.ceil(len(payload) / 2**20), frames.MAX_FRAME // 2**20
+            raise PromptTooLong(
+                f"The model would be sent {size} MiB, and the limit is {limit} MiB.",
+                hint="Send only the relevant part, or start a new chat.",
+            ) from error
         with contextlib.suppress(OSError, RuntimeError):
-            self._process.stdin.write(frames.pack(self._encoder.encode(command)))
+            self._process.stdin.write(frame)
 
     async def _read(self) -> None:
         """Put each event into the queue of its request, and at the worker's end None into all."""

@@ -78,9 +78,20 @@ async def load_unsent(store: Store, chat_id: str | None) -> UnsentPrompt:
 
 async def save_unsent(store: Store, chat_id: str | None, prompt: UnsentPrompt) -> None:
     """Store the unsent prompt of a conversation, or (None) of a new one. Raises StoreError."""
-    if len(prompt.text) + sum(len(attachment.text) for attachment in prompt.attachments) > _MAX_STORED:
-        prompt = UnsentPrompt(prompt.text[:_MAX_STORED], images=prompt.images)
-    await store.keep_unsent(chat_id, "" if prompt.is_empty else msgspec.json.encode(prompt).decode())
+    value = "" if prompt.is_empty else msgspec.json.encode(_bounded(prompt)).decode()
+    await store.keep_unsent(chat_id, value)
+
+
+def _bounded(prompt: UnsentPrompt) -> UnsentPrompt:
+    """Return a prompt, and what it set aside, without attachments and the end of a text over the limit."""
+    text = prompt.text[:_MAX_STORED]
+    room, attachments = _MAX_STORED - len(text), []
+    for attachment in prompt.attachments:
+        if len(attachment.text) <= room:
+            attachments.append(attachment)
+            room -= len(attachment.text)
+    aside = _bounded(prompt.aside) if prompt.aside is not None else None
+    return msgspec.structs.replace(prompt, text=text, attachments=attachments, aside=aside)
 
 
 def progress_on_loop(show: Callable[[str, float], None]) -> Callable[[Progress], None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -26,14 +27,25 @@ async def edit(app: App[None], text: str) -> str:
     Replies go on meanwhile: only the screen is not drawn.
     """
     command = _command()
-    with tempfile.TemporaryDirectory(prefix="edgechat-") as folder:  # only the user may enter it
-        file = Path(folder) / "prompt.md"
+    folder = Path(tempfile.mkdtemp(prefix="edgechat-"))  # only the user may enter it
+    file, is_kept = folder / "prompt.md", False
+    try:
         with open(
             os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
         ) as stream:
             stream.write(text)
-        await _run(app, [*command, str(file)])
-        edited = _read(file)
+        before = _version(file)
+        try:
+            await _run(app, [*command, str(file)])
+            edited = _read(file)
+        except EditorError as error:
+            is_kept = _version(file) not in (before, None)
+            if is_kept:
+                error.hint = f"{_KEPT} What the editor saved: {file}"
+            raise
+    finally:
+        if not is_kept:
+            shutil.rmtree(folder, ignore_errors=True)
     return edited if text.endswith("\n") else edited.removesuffix("\n")  # which editors add
 
 
@@ -85,6 +97,15 @@ def _interrupts_ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+def _version(file: Path) -> tuple[int, ...] | None:
+    """Return what differs once a file has been written again; None if there is none."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _read(file: Path) -> str:

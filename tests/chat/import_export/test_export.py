@@ -91,15 +91,18 @@ async def test_cited_places_are_listed_and_documents_stay_here(store: Store) -> 
     passages = [passage(1, "guide.md, lines 3–4"), passage(2, "guide.md, lines 8–9")]
     await conversation.ask("What?", passages)
     await drain(conversation.answer(FakeEngine(["So [2], and [7]. `[1]` is code."])))
-    await conversation.set_settings(ChatSettings(documents=("handbook",)))
+    await conversation.set_settings(ChatSettings(documents=("handbook",), adapters=("/home/me/a.gguf",)))
     text = to_markdown(conversation)
     assert "## You\n\n[1] guide.md, lines 3–4\n```\nText 1.\n```\n\n[2] guide.md" in text
     assert text.endswith("`[1]` is code.\n\nSources:\n\n- [2] guide.md, lines 8–9\n")
-    new = await brought_in(store, to_json(conversation))
+    exported = to_json(conversation)
+    assert "a.gguf" not in exported
+    new = await brought_in(store, exported)
     assert new.turns[0].attachments == tuple(passages)
-    assert new.settings.documents == ()
-    meddled = to_json(conversation).replace('"chat": {', '"chat": {"settings": {"documents": ["notes"]},', 1)
-    assert (await brought_in(store, meddled)).settings.documents == ()
+    assert new.settings == ChatSettings()
+    settings = '"settings": {"documents": ["notes"], "adapters": ["b.gguf"]}'
+    meddled = exported.replace('"chat": {', f'"chat": {{{settings},', 1)
+    assert (await brought_in(store, meddled)).settings == ChatSettings()
 
 
 async def test_a_question_may_have_many_passages(store: Store) -> None:
@@ -256,6 +259,26 @@ def test_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         parse_chat(json.dumps([{"role": "user", "content": "x"}] * 4))
     with pytest.raises(NotAChat, match="4 turns"):
         parse_chat(filed(turns=[turn(str(number)) for number in range(4)]))
+
+
+def called(n: int, *, parts: int = 1) -> list[dict[str, Any]]:
+    """Return the messages of a reply of so many parts, each with n calls that are answered last first."""
+    calls = [{"id": str(at), "function": {"name": "f", "arguments": ""}} for at in range(n)]
+    results = [{"role": "tool", "tool_call_id": str(at), "content": "x"} for at in reversed(range(n))]
+    return [{"role": "assistant", "content": "", "tool_calls": calls}, *results] * parts
+
+
+@pytest.mark.parametrize("reply", [called(1000), called(499, parts=3), called(50_000)])
+def test_a_reply_with_too_many_calls_is_refused_at_once(reply: list[dict[str, Any]]) -> None:
+    with pytest.raises(NotAChat, match="more than 1000 calls"):
+        parse_chat(json.dumps([{"role": "user", "content": "x"}, *reply]))
+    assert parse_chat(json.dumps(called(499, parts=2))).turns[0].rounds[1].uses[498].result == "x"
+
+
+def test_many_system_prompts_are_joined_at_once() -> None:
+    said = [{"role": "system", "content": "x" * 1000}] * 50_000
+    new = parse_chat(json.dumps([*said, {"role": "user", "content": "Hi"}]))
+    assert new.turns[0].content == "\n\n".join(["x" * 1000] * 50_000)
 
 
 @pytest.mark.parametrize("when", [1e300, -5, 0, 1e12])

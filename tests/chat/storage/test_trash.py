@@ -107,6 +107,20 @@ async def test_after_thirty_days_it_is_gone_for_good(path: Path) -> None:
     assert b"xyzzybbbbbbbb" not in raw(path)
 
 
+async def test_a_cache_that_cannot_be_read_keeps_no_store_shut(path: Path, home: Path) -> None:
+    (home / "cache").mkdir(parents=True)
+    (home / "cache" / "states").write_text("no folder")
+    store = await Store.open(path)
+    await put(store, "aaaaaaaa")
+    await store.trash("aaaaaaaa")
+    assert store._db is not None
+    store._db.execute("UPDATE conversations SET trashed_at = 1")
+    await store.close()
+    store = await Store.open(path)
+    assert await store.trashed(9) == []
+    await store.close()
+
+
 @pytest.mark.parametrize("bound", ["_TRASH_CHATS", "_TRASH_BYTES"])
 async def test_what_came_first_makes_room(path: Path, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     monkeypatch.setattr(store_module, bound, {"_TRASH_CHATS": 2, "_TRASH_BYTES": 3_000}[bound])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ def until_idle(engine: EngineCore) -> list[Event]:
     events: list[Event] = []
     while not engine.is_idle:
         if engine.is_waiting:
-            engine.encoding.wait(0.01)
+            time.sleep(0.001)
         events += engine.step()
     return events
 

@@ -161,7 +161,7 @@ def test_a_chat_with_an_image_goes_on_after_a_restart(
     text, end = ask(engine, "b", *said, chat="c0ffee00")
     assert text == "magenta"
     assert end.usage.prompt_tokens - end.usage.cached_tokens <= len(QUESTION) + 60
-    assert not engine.encoding.has_encoded
+    assert not engine.encoding._made
 
 
 @pytest.mark.parametrize("kind", first_and_soak(MANY))
@@ -241,7 +241,8 @@ def test_an_encoding_ends_with_its_request(make: Make, tmp_path: Path) -> None:
         engine.step()
     engine.cancel("a")
     until_idle(engine)
-    engine.encoding.wait(5)
+    while engine.encoding.is_running:
+        time.sleep(0.001)
     assert eyes.ended == ["stopped"]
     slowly(engine, 1)
     assert ask(engine, "b", asking(image))[0] == "red"
@@ -278,7 +279,7 @@ def test_pixels_that_were_released_are_read_again(kind: str, make: Make, tmp_pat
     assert ask(engine, "a", asking(image))[0] == "blue"
     for number in range(20):
         ask(engine, f"n{number}", asking(image_of(noisy("red", seed=number), tmp_path)))
-    engine.encoding.forget()
+    engine.encoding._made.clear()
     while engine.scheduler.cache.evict():
         pass
     text, end = ask(engine, "b", asking(image))

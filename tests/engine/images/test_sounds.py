@@ -98,7 +98,7 @@ def test_a_chat_with_a_sound_goes_on_after_a_restart(
     again, end = ask(second, "b", *said, chat="c0ffee00")
     assert again == "green"
     assert end.usage.cached_tokens > N_TOKENS
-    assert not second.encoding.has_encoded
+    assert not second.encoding._made
 
 
 def test_sounds_beside_each_other_and_streams_of_text(make: Make, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_samples_that_were_released_are_read_again(
     assert ask(engine, "a", asking(sound))[0] == "blue"
     for number in range(2):
         ask(engine, f"n{number}", asking(sound_of(tone("red", seed=number), tmp_path)))
-    engine.encoding.forget()
+    engine.encoding._made.clear()
     while engine.scheduler.cache.evict():
         pass
     text, end = ask(engine, "b", asking(sound))

@@ -25,8 +25,9 @@ from hypothesis import strategies as st
 
 from edgechat.engine.kv import state_file, state_index, state_store
 from edgechat.engine.kv.state_file import Cut
+from edgechat.engine.kv.state_folder import folder, forget, prune
 from edgechat.engine.kv.state_index import FoundState
-from edgechat.engine.kv.state_store import KVStateStore, folder, forget, prune, worth_saving
+from edgechat.engine.kv.state_store import KVStateStore, worth_saving
 
 A, B, C, D = "a" * 32, "b" * 32, "c" * 8, "d" * 64
 TOKENS = [1, 0, 2**32 - 1, 42]
@@ -638,7 +639,7 @@ def test_a_save_clears_what_dead_processes_left(kept: KVStateStore) -> None:
 
 def test_front_ends_need_no_numpy(home: Path) -> None:
     program = (
-        "import sys; from edgechat.engine.kv.state_store import forget, prune, folder;"
+        "import sys; from edgechat.engine.kv.state_folder import forget, prune, folder;"
         "forget('a' * 32); prune(lambda chat: False); folder();"
         "sys.exit('numpy' in sys.modules or 'llama_cpp' in sys.modules)"
     )

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgechat.engine.kv.state_store import KVStateStore, folder, prune
+from edgechat.engine.kv.state_folder import folder, prune
+from edgechat.engine.kv.state_store import KVStateStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="it forks")]
 

@@ -165,6 +165,23 @@ def test_others_go_on_while_a_grammar_is_compiled_and_it_can_be_cancelled(
     assert texts(events) == {"streams": '{"n": 1}', "waits": '{"n": 1}'}
 
 
+def test_a_chat_that_is_deleted_while_its_grammar_is_compiled_is_not_remembered(
+    make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, try_out = threading.Event(), Constraints._compile_in_child
+    monkeypatch.setattr(Constraints, "_compile_in_child", lambda *asked: (gate.wait(), try_out(*asked)))
+    engine = make(reply='{"n": 1}')
+    engine.submit(request("r", schema="{}", chat="c0ffee00"))
+    try:
+        while not engine.constraints.n_waiting:
+            engine.step()
+        engine.forget("c0ffee00")
+    finally:
+        gate.set()
+    assert texts(run(engine)) == {"r": '{"n": 1}'}
+    assert not engine.chat_cache.chats
+
+
 def test_a_grammar_too_complex_for_its_text_ends_the_request(make, monkeypatch: pytest.MonkeyPatch) -> None:
     """What only shows at its third token."""
     nested = {"properties": {"x": {"type": "object", "properties": {f"p{at}": {} for at in range(900)}}}}

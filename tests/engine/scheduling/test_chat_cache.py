@@ -518,6 +518,19 @@ def test_nothing_is_kept_of_a_chat_that_is_deleted_while_it_is_answered(make: Ma
     assert not path_of(CHAT).exists()
 
 
+def test_no_cell_is_kept_of_a_chat_that_is_deleted_while_it_is_answered(make: MakeEngine) -> None:
+    engine = make()
+    engine.submit(ChatRequest(id="a", chat=CHAT, messages=(user("What?"),)))
+    while not any(isinstance(event, Delta) for event in engine.step()):
+        pass
+    engine.forget(CHAT)
+    idle(engine)
+    assert not engine.scheduler.cache.cells_used
+    _, end, _ = ask(engine, "b", user("What? And why?"))
+    assert end.usage.cached_tokens == 0
+    assert engine.scheduler.cache.cells_used
+
+
 def test_nothing_is_looked_for_while_a_state_is_being_read(
     make: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

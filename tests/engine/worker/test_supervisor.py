@@ -30,6 +30,7 @@ from edgechat.base.errors import (
     RequestRefused,
     SchemaError,
 )
+from edgechat.base.process import frames
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.engine.protocol import EngineState
@@ -368,6 +369,17 @@ async def test_what_a_request_says_arrives_as_an_error(start: Callable[..., Engi
     engine = start()
     with pytest.raises(PromptTooLong, match="4096"):
         await said(engine, "x" * 5000)
+    assert await said(engine, "hi") == "Hello!"
+
+
+async def test_what_is_too_long_to_be_sent_is_told_and_the_next_request_works(
+    start: Callable[..., EngineSupervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = start()
+    await engine.start()
+    monkeypatch.setattr(frames, "MAX_FRAME", 2**16)
+    with pytest.raises(PromptTooLong, match="MiB"):
+        await said(engine, "x" * 2**16)
     assert await said(engine, "hi") == "Hello!"
 
 

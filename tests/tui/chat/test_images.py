@@ -14,6 +14,7 @@ from edgechat.base.images.image import PLACE
 from edgechat.tui.chat.prompt.chips import Chips
 from edgechat.tui.chat.prompt.pane import PromptPane
 from edgechat.tui.chat.screen import ChatScreen
+from edgechat.tui.terminal import key_order
 from edgechat.tui.transcript.pieces import UserPiece
 from tests.base.images.files import encoded, quadrants
 from tests.fakes import MODEL, FakeEngine
@@ -103,6 +104,21 @@ async def test_a_dropped_image_becomes_a_chip(path: Path, folder: Path, form: st
         await until(pilot, lambda: CHIP in text_of(pilot))
         await say(pilot, "What is this?")
         assert engine.requests[0].messages[0].content == f"{PLACE}What is this?"
+
+
+@pytest.mark.parametrize("hold", [2.0, 0.0])
+async def test_enter_right_behind_an_image_sends_it(
+    path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, hold: float
+) -> None:
+    monkeypatch.setattr(key_order, "_HOLD_TIMEOUT", hold)
+    engine = seeing()
+    async with app_with(engine, path).run_test() as pilot:
+        await pilot.press(*"What is this?")
+        pilot.app.post_message(events.Paste(str(folder / "photo.png")))
+        pilot.app.post_message(events.Key("enter", "\r"))
+        await until(pilot, lambda: engine.requests != [])
+        assert engine.requests[0].messages[0].content == f"{PLACE}What is this?"
+        assert pane(pilot).images == []
 
 
 async def test_a_dropped_image_whose_name_has_spaces(path: Path, folder: Path) -> None:

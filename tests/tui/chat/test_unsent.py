@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from edgechat.base.errors import ModelNotFound, PromptTooLong
+from edgechat.chat.records import Attachment
 from edgechat.chat.storage.store import Store
 from edgechat.planner.plan import LoadPlan
+from edgechat.tui.chat.open_conversation import UnsentPrompt, load_unsent, save_unsent
 from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.chat.stored_conversations import delete
 from tests.fakes import FakeEngine
@@ -75,6 +77,18 @@ async def test_a_rewording_outlives_the_app(path: Path) -> None:
         assert screen.prompt.text == "Who? Really?"
         await pilot.press("escape")
         assert screen.prompt.text == "mine"
+
+
+async def test_of_a_large_prompt_only_what_is_large_is_not_stored() -> None:
+    store = await Store.in_memory()
+    small, large = Attachment("a.txt", "milk"), Attachment("b.txt", "x" * 2**20)
+    aside = UnsentPrompt("mine", [large, small])
+    await save_unsent(store, None, UnsentPrompt("Really?", [large, small], edits="t1", aside=aside))
+    aside = UnsentPrompt("mine", [small])
+    assert await load_unsent(store, None) == UnsentPrompt("Really?", [small], edits="t1", aside=aside)
+    await save_unsent(store, None, UnsentPrompt("x" * 2**21))
+    assert await load_unsent(store, None) == UnsentPrompt("x" * 2**20)
+    await store.close()
 
 
 async def test_what_is_too_long_behind_the_screen_comes_back(path: Path) -> None:

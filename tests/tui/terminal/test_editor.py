@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sqlite3
+import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from edgechat.base.errors import EditorError
+from edgechat.tui.terminal.editor import edit
 from tests import scripted
 from tests.terminal import Terminal, needs_tmux
 
@@ -132,3 +137,38 @@ def test_an_editor_that_does_not_work_is_told_and_the_prompt_stays(
     terminal.until("│ draft")
     terminal.type("ed")
     terminal.until("│ drafted")
+
+
+class Suspended:
+    """As much of an app as an editor needs."""
+
+    def suspend(self) -> nullcontext[None]:
+        return nullcontext()
+
+    batch_update = suspend
+
+
+@pytest.mark.parametrize("end", ["exit 1", 'head -c 5000000 /dev/zero >> "$1"'])
+async def test_what_was_saved_outlives_the_editors_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", shlex.quote(str(program(tmp_path, f'printf mine > "$1"; {end}'))))
+    with pytest.raises(EditorError) as told:
+        await edit(Suspended(), "draft")  # type: ignore[arg-type]
+    (file,) = tmp_path.glob("edgechat-*/prompt.md")
+    assert told.value.hint == f"The prompt is as it was. What the editor saved: {file}"
+    assert file.read_text().startswith("mine")
+
+
+async def test_an_editor_that_saved_nothing_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", "false")
+    with pytest.raises(EditorError, match="error") as told:
+        await edit(Suspended(), "draft")  # type: ignore[arg-type]
+    assert told.value.hint == "The prompt is as it was."
+    assert list(tmp_path.glob("edgechat-*")) == []

@@ -67,9 +67,10 @@ class PromptBox(Area):
 
     @dataclass
     class Pasted(Message):
-        """A paste that may be better as an attachment."""
+        """A paste that may be better as an attachment; `release` lets the keys go on that follow it."""
 
         text: str
+        release: Callable[[], None]
 
     @dataclass
     class WantsClipboard(Message):
@@ -304,7 +305,7 @@ class PromptBox(Area):
         if not text:  # some terminals paste nothing where the clipboard has an image
             self.post_message(self.WantsClipboard(or_text=False))
         elif is_long(text) or may_be_path(text):
-            self.post_message(self.Pasted(text))
+            self.post_message(self.Pasted(text, self.app.keys.hold()))  # type: ignore[attr-defined]
         else:  # at once: the next key must not overtake it
             await self.insert_paste(text)
 

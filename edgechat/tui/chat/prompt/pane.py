@@ -215,12 +215,15 @@ class PromptPane(Vertical):
     # Sending.
 
     @on(PromptBox.Submitted)
-    def _submit(self, event: PromptBox.Submitted) -> None:
+    async def _submit(self, event: PromptBox.Submitted) -> None:
         event.stop()
         command = parse_command(event.text)
         if command is not None:
             self.post_message(self.Commanded(*command))
         else:
+            # What was dropped before Enter is part of the question, however long reading it takes.
+            attaching = [one for one in self.workers if one.node is self and one.group == "attach"]
+            await asyncio.gather(*(one.wait() for one in attaching), return_exceptions=True)
             asked = self.Asked(event.text, tuple(self.attachments), tuple(self.images))
             self._named.clear()
             self._set_attached((), ())
@@ -265,8 +268,8 @@ class PromptPane(Vertical):
     @on(PromptBox.Pasted)
     @work(group="attach")
     async def _handle_paste(self, event: PromptBox.Pasted) -> None:
-        paths = await asyncio.to_thread(pastes.dropped, event.text)
         try:
+            paths = await asyncio.to_thread(pastes.dropped, event.text)
             for path in paths:
                 await self.attach_file(path)
             if not paths and pastes.is_long(event.text):
@@ -276,6 +279,8 @@ class PromptPane(Vertical):
                 await self.box.insert_paste(event.text)
         except (AttachmentError, ImageError) as error:
             self.post_message(self.AttachFailed(error))
+        finally:
+            event.release()
 
     @on(PromptBox.WantsClipboard)
     @work(group="attach")
