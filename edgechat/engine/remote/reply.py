@@ -196,7 +196,7 @@ class RemoteReply:
         name, arguments = call.function.name or "", call.function.arguments or ""
         known_index, known_id = self._call
         is_other = call.index != known_index or (call.id or known_id) != known_id
-        # Where there are no ids, a name behind arguments is another call's: some servers send each call whole.
+        # Without any ids a name behind arguments is another call's: some servers send each call whole.
         is_next = bool(name) and not (call.id or known_id) and self._has_arguments
         is_new = self._calls == 0 or is_other or is_next
         if is_new:
