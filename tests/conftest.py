@@ -21,7 +21,8 @@ from tests.scripted import PROGRAM
 from tests.terminal import needs_tmux
 
 # How long an example takes is the machine's affair; pytest's own timeout ends what hangs.
-settings.register_profile("edgechat", deadline=None)
+# The same examples each time: what guards a merge must not fail by chance. The soak looks for new ones.
+settings.register_profile("edgechat", deadline=None, derandomize=True)
 settings.register_profile("soak", deadline=None, max_examples=2_000)
 settings.load_profile("edgechat")  # which --hypothesis-profile replaces
 

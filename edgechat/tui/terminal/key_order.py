@@ -120,11 +120,12 @@ class KeyQueue:
 
     @property
     def _is_editing(self) -> bool:
-        from textual.widgets import Input  # the first frame does not wait for it
+        from textual.command import CommandInput  # the first frame does not wait for these
 
+        from edgechat.tui.widgets.line_field import LineField
         from edgechat.tui.widgets.text_area import Area
 
-        return isinstance(self._app.focused, Area | Input)
+        return isinstance(self._app.focused, Area | LineField | CommandInput)
 
     def _leading_letters(self) -> list[events.Key]:
         """Return the letters at the front of the queue that belong to one burst."""

@@ -175,7 +175,8 @@ def test_a_text_looks_the_same_however_it_arrives(text: str, data: st.DataObject
 def test_no_word_is_lost_and_no_line_too_wide(text: str) -> None:
     assume(not FENCE_WITH_WORDS.search(text))
     lines = [line.content.plain for line in Document(text).lines(WIDTH)]
-    assert len(re.findall("word", text)) == len(re.findall("word", "".join(lines)))
+    unfolded = "".join(re.sub(r"^\W*↪ ", "", line.rstrip()) for line in lines)  # of code that is too wide
+    assert len(re.findall("word", text)) == len(re.findall("word", unfolded))
     assert max(map(cell_len, lines), default=0) <= WIDTH or max(line.count("▎") for line in lines) > 5
 
 
