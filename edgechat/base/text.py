@@ -50,6 +50,11 @@ def is_text(text: str) -> bool:
     return _SURROGATE.search(text) is None
 
 
+def is_binary(data: bytes) -> bool:
+    """Return whether the content of a file is no text, as git decides it: by a zero near its beginning."""
+    return b"\0" in data[:8192]
+
+
 def escaped_json(text: str) -> str:
     r"""Return JSON `text` with every character that a terminal obeys or hides written as \uXXXX."""
     return _INVISIBLE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)

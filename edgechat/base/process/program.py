@@ -63,8 +63,9 @@ class Program:
     def exit_code(self) -> int | None:
         """Of a program that has ended; negative: the signal that ended it. None: it runs."""
         code = self._process.returncode
-        has_signal = code is not None and 128 < code < 255 and sys.platform != "win32"
-        return 128 - code if code is not None and has_signal else code
+        if code is None or sys.platform == "win32" or not 128 < code < 255:
+            return code
+        return 128 - code
 
     async def close(self) -> None:
         """End it, with all processes of its group. May be called again."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgechat.base.errors import AttachmentError
-from edgechat.base.text import flat, one_line
+from edgechat.base.text import flat, is_binary, one_line
 
 if TYPE_CHECKING:
     from edgechat.chat.records import Attachment
@@ -42,7 +42,7 @@ def read(path: str) -> Attachment:
         raise AttachmentError(
             f"{shown} has more than {limit}, the limit.", hint="Send only the relevant part."
         )
-    if b"\0" in data[:8192]:
+    if is_binary(data):
         raise AttachmentError(f"{shown} is not a text file.", hint="Only text files can be attached.")
     return of_text(file.name, data.decode("utf-8-sig", "replace"))
 

@@ -36,12 +36,12 @@ def draw(report: BenchReport, title: str, path: Path) -> None:
         raise NotDrawn(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
-def check(path: Path, kinds: Sequence[str] = (".png",)) -> None:
+def check(path: Path, kinds: Sequence[str] = (".png",), example: str = "--plot bench.png") -> None:
     """Check, before anything is measured, that a plot of these kinds can be drawn. Raises NotDrawn."""
     if path.suffix.lower() not in kinds:
         raise NotDrawn(
             f"{path} does not say what to draw: it ends in none of {', '.join(kinds)}.",
-            hint=f"For example: --plot plot{kinds[-1]}",
+            hint=f"For example: {example}",
         )
     figure_of()
     if path.is_dir() or not path.absolute().parent.is_dir():

@@ -15,6 +15,7 @@ import msgspec
 
 from edgechat.base.errors import EdgechatError, ModelNotFound, StoreError
 from edgechat.base.images.decoding import MAX_FILE_BYTES
+from edgechat.base.text import is_binary
 from edgechat.chat.reply.chat_tools import choice
 from edgechat.chat.session import ChatSession, SessionServices
 from edgechat.cli.chat.chat_loop import ChatLoop, RunOptions
@@ -147,7 +148,7 @@ def _whole_prompt(prompt: str | None) -> str | None:
             f"More than {PIPED_LIMIT // 2**20} MiB were piped in, which is more than any context can hold.",
             hint="Pipe in only the relevant part.",
         )
-    if b"\0" in piped[:8192]:
+    if is_binary(piped):
         raise EdgechatError(
             "What was piped in is not text.",
             hint='To send an image: edgechat run MODEL "What is this?" --image - < photo.png',

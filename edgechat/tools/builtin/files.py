@@ -21,7 +21,7 @@ import msgspec
 from edgechat.base import paths
 from edgechat.base.errors import ToolError
 from edgechat.base.folders import told_size, walk
-from edgechat.base.text import flat, is_text, one_line
+from edgechat.base.text import flat, is_binary, is_text, one_line
 from edgechat.tools.builtin.group import BuiltInGroup, BuiltInTool, ToolFailure
 
 _MOST_BYTES = 8 * 2**20
@@ -195,7 +195,7 @@ class _Files:
             data = paths.read_bytes(path, _MOST_BYTES)
         except OSError as error:
             raise ToolFailure(f"{name} cannot be read: {error.strerror}.") from error
-        if b"\0" in data[:8192]:
+        if is_binary(data):
             raise ToolFailure(f"{name} is a binary file of {len(data):,} bytes.")
         return data.decode("utf-8-sig", "replace")
 

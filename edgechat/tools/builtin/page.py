@@ -10,7 +10,7 @@ import msgspec
 from edgechat.base.network.html_text import decoded
 from edgechat.base.network.web import Fetched, NotFetched, PublicWeb
 from edgechat.base.process.ask import ChildFailed, ask
-from edgechat.base.text import one_line
+from edgechat.base.text import is_binary, one_line
 from edgechat.tools.builtin.group import BuiltInGroup, BuiltInTool, ToolFailure
 
 _MOST_BYTES = 2 * 2**20
@@ -45,7 +45,7 @@ def _text_of(found: Fetched) -> str:
     kind = found.content_type.lower()
     if kind and not kind.startswith(_READABLE) and "+json" not in kind and "+xml" not in kind:
         raise ToolFailure(f"{one_line(found.url)} is no text, but {one_line(kind, 80)}.")
-    if b"\0" in found.data[:8192]:
+    if is_binary(found.data):
         raise ToolFailure(f"{one_line(found.url)} is no text.")
     text = decoded(found.data, kind)
     if "html" in kind or (not kind and "<html" in text[:2048].lower()):

@@ -86,8 +86,11 @@ def test_a_plot_is_a_picture(report: BenchReport, tmp_path: Path) -> None:
 
 
 def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
-    with pytest.raises(NotDrawn):
-        plot.check(tmp_path)
+    with pytest.raises(NotDrawn, match=r"ends in none of \.png"):
+        plot.check(tmp_path / "bench.pdf")
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(NotDrawn, match="it is a folder"):
+        plot.check(tmp_path / "folder.png")
     with pytest.raises(NotDrawn):
         plot.check(tmp_path / "nowhere" / "bench.png")
 

@@ -143,41 +143,42 @@ def test_without_llguidance_it_says_what_to_install(make, monkeypatch: pytest.Mo
     assert caught.value.hint == 'pip install "edgechat[server]"'
 
 
-def test_others_go_on_while_a_grammar_is_compiled_and_it_can_be_cancelled(
-    make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Let no grammar be compiled before it is set, which the end of the test does as well."""
     gate, try_out = threading.Event(), Constraints._compile_in_child
     monkeypatch.setattr(Constraints, "_compile_in_child", lambda *asked: (gate.wait(), try_out(*asked)))
+    yield gate
+    gate.set()
+
+
+def test_others_go_on_while_a_grammar_is_compiled_and_it_can_be_cancelled(
+    make, gate: threading.Event
+) -> None:
     engine = make(reply='{"n": 1}')
     events = []
     for one in (request("streams"), request("waits", schema="{}"), request("cancelled", schema=PINNED)):
         events += engine.submit(one)
-    try:
-        assert engine.n_running == 3
-        events += engine.cancel("cancelled")
-        while not any(isinstance(one, Finished) and one.request_id == "streams" for one in events):
-            events += engine.step()
-        assert engine.n_running == engine.n_waiting == 1
-    finally:
-        gate.set()
+    assert engine.n_running == 3
+    events += engine.cancel("cancelled")
+    while not any(isinstance(one, Finished) and one.request_id == "streams" for one in events):
+        events += engine.step()
+    assert engine.n_running == engine.n_waiting == 1
+    gate.set()
     events += run(engine)
     assert end(events, "cancelled").reason == "cancelled"
     assert texts(events) == {"streams": '{"n": 1}', "waits": '{"n": 1}'}
 
 
 def test_a_chat_that_is_deleted_while_its_grammar_is_compiled_is_not_remembered(
-    make, monkeypatch: pytest.MonkeyPatch
+    make, gate: threading.Event
 ) -> None:
-    gate, try_out = threading.Event(), Constraints._compile_in_child
-    monkeypatch.setattr(Constraints, "_compile_in_child", lambda *asked: (gate.wait(), try_out(*asked)))
     engine = make(reply='{"n": 1}')
     engine.submit(request("r", schema="{}", chat="c0ffee00"))
-    try:
-        while not engine.constraints.n_waiting:
-            engine.step()
-        engine.forget("c0ffee00")
-    finally:
-        gate.set()
+    while not engine.constraints.n_waiting:
+        engine.step()
+    engine.forget("c0ffee00")
+    gate.set()
     assert texts(run(engine)) == {"r": '{"n": 1}'}
     assert not engine.chat_cache.chats
 

@@ -56,7 +56,7 @@ AXES: tuple[tuple[str, str, Measure, int], ...] = (
 
 def check(path: Path) -> None:
     """Check, before anything is measured, that a plot can be drawn. Raises NotDrawn."""
-    _check(path, _KINDS)
+    _check(path, _KINDS, "--plot quality.svg, or --plot - for the terminal")
 
 
 def draw(report: QualityReport, path: Path) -> None:
