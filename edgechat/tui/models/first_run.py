@@ -178,7 +178,8 @@ class FirstRun(AppScreen[FirstRunChoice | None]):
         self._show_text("network", self._network())
         self._show_cards()
         self.query_one("#here").display = bool(self._local)
-        self.query_one("#or").display = bool(self._cards or self._local) or self._is_pending
+        has_others = bool(self._cards or self._local) or self._is_pending
+        self.query_one("#or", Static).update("Or" if has_others else "Begin with")
         for number in range(1, _LOCAL + 1):
             item = self._local[number - 1] if number <= len(self._local) else None
             note = describe_local(item) if item is not None else ""
