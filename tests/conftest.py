@@ -1,10 +1,6 @@
 """What all tests share: a home of their own, so that no chat or log is the user's, and devices."""
 
-from __future__ import annotations
-
 import gc
-from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -28,7 +24,7 @@ settings.load_profile("edgechat")  # which --hypothesis-profile replaces
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Count what drives a terminal as slow, for it waits for a screen; leave most of a grid to the soak."""
     for item in items:
         if needs_tmux.mark in item.iter_markers("skipif"):
@@ -37,26 +33,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     """Spare the garbage collector ten thousand tests: to look through them took it a tenth of the time."""
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     """Keep settings, chats and logs inside the test's folder; child processes inherit it."""
     monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
 
 @pytest.fixture
-def scripted_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def scripted_workers(monkeypatch):
     """Let workers that this process starts know the models of tests/scripted."""
     monkeypatch.setattr(spawn, "PROGRAM", PROGRAM)
 
 
 @pytest.fixture
-def measured(home: Path) -> None:
+def measured(home):
     """Let the machine be measured already, which takes a program in a new home six seconds of every core."""
     cpu = read_cpu()
     speed = guessed(2e10, 2e11, choose_threads(cpu)[0])
@@ -73,7 +69,7 @@ HUB_VARIABLES = (
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+def hub(monkeypatch, tmp_path):
     """Start a hub, and let edgechat ask it."""
     for name in HUB_VARIABLES:
         monkeypatch.delenv(name, raising=False)
@@ -86,14 +82,14 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch):
     """Wait for one second of silence from the hub, not eight: for tests of hubs that fall silent."""
     monkeypatch.setattr("edgechat.models.hub.http.transfer.IDLE", 1.0)
     monkeypatch.setattr("edgechat.models.hub.http.transfer.SPARE", 0.3)
 
 
 @pytest.fixture
-def hf_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def hf_cache(tmp_path, monkeypatch):
     """Keep huggingface_hub's cache inside the test's folder; nothing is made yet."""
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hf-hub"))
     monkeypatch.delenv("HF_HUB_DISABLE_SYMLINKS", raising=False)
@@ -101,13 +97,13 @@ def hf_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_waits(monkeypatch):
     """Let a download try again at once."""
     monkeypatch.setattr("edgechat.models.hub.download.WAITS", (0.01,) * 7)
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def small_disk(tmp_path, monkeypatch):
     """Put huggingface_hub's cache onto a disk of 2 MiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -117,7 +113,7 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 
 @pytest.fixture(scope="session")
-def servers() -> Iterator[tuple[RpcServer, RpcServer]]:
+def servers():
     """Two devices, RPC0 and RPC1, of unequal memory.
 
     For all tests that load models in their own process: it knows one list of servers in its life.

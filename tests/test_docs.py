@@ -1,16 +1,12 @@
 """The documentation: it builds, its links lead somewhere, and what it names is there and runs as it says."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,14 +24,14 @@ FROM_ELSEWHERE = re.compile(
 each_page = pytest.mark.parametrize("page", READ, ids=lambda page: page.name)
 
 
-def build(project: Path) -> subprocess.CompletedProcess[str]:
+def build(project):
     """Build the documentation of a project as `make docs` does."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path):
     """A copy of what the documentation is made from."""
     folder = tmp_path / "project"
     shutil.copytree(ROOT / "docs", folder / "docs")
@@ -45,7 +41,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_it_builds_and_fetches_nothing_from_elsewhere(project: Path) -> None:
+def test_it_builds_and_fetches_nothing_from_elsewhere(project):
     done = build(project)
     assert done.returncode == 0, done.stderr
     built = project / "build" / "docs"
@@ -56,7 +52,7 @@ def test_it_builds_and_fetches_nothing_from_elsewhere(project: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["[a](nowhere.md)", "[a](app.md#nowhere)", "![a](nowhere.png)"])
-def test_a_broken_link_fails(project: Path, link: str) -> None:
+def test_a_broken_link_fails(project, link):
     with (project / "docs" / "index.md").open("a", encoding="utf-8") as page:
         page.write(f"\n{link}\n")
     done = build(project)
@@ -65,7 +61,7 @@ def test_a_broken_link_fails(project: Path, link: str) -> None:
 
 
 @each_page
-def test_linked_files_of_the_repository_exist(page: Path) -> None:
+def test_linked_files_of_the_repository_exist(page):
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         if link.startswith(REPOSITORY):
             assert (ROOT / link.removeprefix(REPOSITORY)).is_file(), link
@@ -73,7 +69,7 @@ def test_linked_files_of_the_repository_exist(page: Path) -> None:
             assert (ROOT / link).is_file(), link
 
 
-def test_the_readme_is_short_and_names_every_page() -> None:
+def test_the_readme_is_short_and_names_every_page():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(readme.split()) < 900
     assert [page.name for page in PAGES if f"/docs/{page.name})" not in readme] == ["index.md"]
@@ -83,7 +79,7 @@ def test_the_readme_is_short_and_names_every_page() -> None:
 
 
 @pytest.fixture(scope="module")
-def product() -> Iterator[Any]:
+def product():
     """What edgechat has that has a name, as the guide's corpus knows it."""
     sys.path.insert(0, str(ROOT / "packaging" / "guide"))
     yield importlib.import_module("product").product()
@@ -91,7 +87,7 @@ def product() -> Iterator[Any]:
 
 
 @each_page
-def test_commands_are_those_of_the_program(page: Path, product: Any) -> None:
+def test_commands_are_those_of_the_program(page, product):
     text = page.read_text(encoding="utf-8")
     blocks = re.findall(r"```\n(.*?)```", text, re.DOTALL)
     lines = [line.partition("  #")[0] for block in blocks for line in block.splitlines()]
@@ -104,7 +100,7 @@ def test_commands_are_those_of_the_program(page: Path, product: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["app.md", "command-line.md"])
-def test_slash_commands_are_those_of_the_program(name: str, product: Any) -> None:
+def test_slash_commands_are_those_of_the_program(name, product):
     text = (ROOT / "docs" / name).read_text(encoding="utf-8")
     known = set(product.slashes) if name == "app.md" else set(product.inside) - {"help"}
     rows = "".join(re.findall(r"^\| `/.*$", text, re.MULTILINE))
@@ -114,12 +110,12 @@ def test_slash_commands_are_those_of_the_program(name: str, product: Any) -> Non
 # The source.
 
 
-def found(name: str) -> Any:
+def found(name):
     """Return the module, class, function or constant of a dotted name. Raises AttributeError."""
     parts = name.split(".")
     for at in range(len(parts), 0, -1):
         try:
-            thing: Any = importlib.import_module(".".join(parts[:at]))
+            thing = importlib.import_module(".".join(parts[:at]))
         except ModuleNotFoundError:
             continue
         for part in parts[at:]:
@@ -128,13 +124,13 @@ def found(name: str) -> Any:
     raise AttributeError(name)
 
 
-def test_functions_that_are_named_exist() -> None:
+def test_functions_that_are_named_exist():
     for name in re.findall(r"`(edgechat(?:\.\w+)+)`", ARCHITECTURE):
         assert found(name) is not None, name
 
 
 @each_page
-def test_files_that_are_named_exist(page: Path) -> None:
+def test_files_that_are_named_exist(page):
     text = page.read_text(encoding="utf-8")
     for path in re.findall(r"`((?:tests|packaging|benchmarks|docs)/[\w./*-]+)`", text):
         assert list(ROOT.glob(path)), path
@@ -158,13 +154,13 @@ sys.setprofile(profile)
 """
 
 
-def walk(*titles: str) -> list[str]:
+def walk(*titles):
     """Return the functions in the tables below some headings of the architecture's walk, in their order."""
     sections = [ARCHITECTURE.split(f"### {title}\n", 1)[1].split("\n#", 1)[0] for title in titles]
     return [name for text in sections for name in re.findall(r"^\| `(edgechat[\w.]+)`", text, re.MULTILINE)]
 
 
-def test_the_walk_of_a_prompt_is_what_happens(tmp_path: Path) -> None:
+def test_the_walk_of_a_prompt_is_what_happens(tmp_path):
     """`edgechat run` under a profile, in the front end and in its worker."""
     front = walk("Loading: front end process", "Down: front end process", "Up: front end process")
     worker = walk("Down: worker process", "Up: worker process")
@@ -186,7 +182,7 @@ def test_the_walk_of_a_prompt_is_what_happens(tmp_path: Path) -> None:
         assert missing(expected, trace) == ""
 
 
-def missing(expected: list[str], trace: list[str]) -> str:
+def missing(expected, trace):
     """Return the first name that is not called after those before it; '' where all come in this order."""
     at = 0
     for name in expected:

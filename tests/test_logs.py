@@ -1,14 +1,11 @@
 """Logs: where records go, what of an exception is in them, and how large and how private the files are."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +17,7 @@ LOG = logging.getLogger("edgechat.somewhere")
 
 
 @pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
+def as_before():
     loggers = [logging.getLogger(name) for name in ("", "edgechat", "edgechat.server")]
     before = [(list(logger.handlers), logger.level) for logger in loggers]
     loggers[1].handlers.clear()
@@ -31,7 +28,7 @@ def as_before() -> Iterator[None]:
     logging.raiseExceptions = True
 
 
-def fail(logger: logging.Logger = LOG) -> None:
+def fail(logger=LOG):
     try:
         try:
             raise KeyError(SECRET)
@@ -41,11 +38,11 @@ def fail(logger: logging.Logger = LOG) -> None:
         logger.error("a fault", exc_info=error)
 
 
-def files() -> dict[str, str]:
+def files():
     return {path.name: path.read_text() for path in paths.log_dir().iterdir()}
 
 
-def test_a_front_end_writes_time_level_name_and_where_it_failed_but_not_over_what() -> None:
+def test_a_front_end_writes_time_level_name_and_where_it_failed_but_not_over_what():
     logs.to_file()
     assert files() == {}
     LOG.debug("not this")
@@ -62,7 +59,7 @@ def test_a_front_end_writes_time_level_name_and_where_it_failed_but_not_over_wha
     assert SECRET not in text
 
 
-def test_a_front_ends_logs_are_private_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_front_ends_logs_are_private_and_bounded(monkeypatch):
     monkeypatch.setattr(logs, "MOST_BYTES", 1000)
     logs.to_file()
     logs.to_file()  # again is no harm
@@ -77,14 +74,14 @@ def test_a_front_ends_logs_are_private_and_bounded(monkeypatch: pytest.MonkeyPat
         assert modes == {0o600}
 
 
-def test_a_folder_that_is_none_costs_the_log(home: Path) -> None:
+def test_a_folder_that_is_none_costs_the_log(home):
     home.write_text("no folder")
     logs.to_file()
     LOG.info("lost")
 
 
 @pytest.mark.parametrize(("verbose", "debug"), [(False, False), (True, False), (False, True)])
-def test_a_servers_terminal(verbose: bool, debug: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_servers_terminal(verbose, debug, monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal := io.StringIO())
     logs.to_file()
     logs.to_terminal(verbose=verbose, debug=debug)
@@ -117,12 +114,12 @@ outgoing.write(b"went on")
 """
 
 
-def work(log: int) -> bytes:
+def work(log):
     words = [sys.executable, "-c", WORKER]
     return subprocess.run(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, check=True).stdout
 
 
-def test_a_workers_log_keeps_its_end(tmp_path: Path) -> None:
+def test_a_workers_log_keeps_its_end(tmp_path):
     path = tmp_path / "engine.log"
     log = paths.private(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
@@ -138,6 +135,6 @@ def test_a_workers_log_keeps_its_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
-def test_a_worker_goes_on_where_its_log_is_full() -> None:
+def test_a_worker_goes_on_where_its_log_is_full():
     with open("/dev/full", "wb") as full:
         assert work(full.fileno()) == b"went on"

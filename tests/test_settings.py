@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -8,7 +6,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -24,16 +21,16 @@ from edgechat.settings.writing import _without_empty_tables
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path))
     return tmp_path
 
 
-def write(text: str | bytes) -> None:
+def write(text):
     settings.settings_file().write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
-def refusal(text: str | bytes) -> SettingsError:
+def refusal(text):
     write(text)
     with pytest.raises(SettingsError) as caught:
         settings.load()
@@ -41,17 +38,17 @@ def refusal(text: str | bytes) -> SettingsError:
     return caught.value
 
 
-def test_no_file_means_defaults() -> None:
+def test_no_file_means_defaults():
     assert settings.load() == Settings(idle_minutes=10)
 
 
-def test_everything_at_once() -> None:
+def test_everything_at_once():
     write('model = "guide"\ncontext = 4096\nthreads = 3\nidle_minutes = 2.5\n[sampling]\ntemperature = 1\n')
     expected = Settings(model="guide", context=4096, threads=3, idle_minutes=2.5)
     assert settings.load() == msgspec.structs.replace(expected, sampling=SamplingDefaults(temperature=1.0))
 
 
-def test_who_drafts() -> None:
+def test_who_drafts():
     assert settings.load().draft is None
     write('draft = "ngram"\n')
     assert settings.load().draft == "ngram"
@@ -62,7 +59,7 @@ def test_who_drafts() -> None:
     "server",
     ["evil:50052", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", "0.0.0.0:1", "[::1]:1", "", "a\x1b:1"],
 )
-def test_servers_elsewhere_are_refused_in_words(server: str) -> None:
+def test_servers_elsewhere_are_refused_in_words(server):
     error = refusal(f"rpc = ['127.0.0.1:1', {json.dumps(server)}]")
     assert f"{server!r} is not a llama.cpp server on this machine" in error.message
     assert "ssh -L" in (error.hint or "")
@@ -70,7 +67,7 @@ def test_servers_elsewhere_are_refused_in_words(server: str) -> None:
         change("rpc", (server,))
 
 
-def test_staying_off_the_network() -> None:
+def test_staying_off_the_network():
     write("offline = true\n")
     assert settings.load().offline
     assert "offline" in refusal("offline = 1\n").message
@@ -85,30 +82,30 @@ def test_staying_off_the_network() -> None:
         ("state_gib = 1.5", CachePolicy(disk_bytes=3 * 2**29)),
     ],
 )
-def test_what_becomes_of_chats_between_their_turns(text: str, expected: CachePolicy) -> None:
+def test_what_becomes_of_chats_between_their_turns(text, expected):
     write(text)
     assert cache_policy(settings.load(), lasting=True) == expected
     assert cache_policy(settings.load(), lasting=False) == msgspec.structs.replace(expected, disk_bytes=0)
 
 
-def test_a_byte_order_mark_is_no_error() -> None:
+def test_a_byte_order_mark_is_no_error():
     write(b"\xef\xbb\xbfcontext = 4096\n")
     assert settings.load().context == 4096
 
 
-def test_a_misspelt_field() -> None:
+def test_a_misspelt_field():
     error = refusal("contxt = 4096\n")
     assert "contxt" in error.message
     assert error.hint == "Did you mean context?"
 
 
-def test_a_misspelt_field_of_a_table() -> None:
+def test_a_misspelt_field_of_a_table():
     error = refusal("[sampling]\ntemprature = 0.5\n")
     assert "sampling.temprature" in error.message
     assert error.hint == "Did you mean sampling.temperature?"
 
 
-def test_a_field_like_no_other_lists_them() -> None:
+def test_a_field_like_no_other_lists_them():
     assert "idle_minutes" in (refusal("zzz = 1\n").hint or "")
 
 
@@ -145,7 +142,7 @@ def test_a_field_like_no_other_lists_them() -> None:
         ("[sampling]\ntemperature = inf", "sampling.temperature"),
     ],
 )
-def test_values_that_make_no_sense(text: str, field: str) -> None:
+def test_values_that_make_no_sense(text, field):
     error = refusal(text)
     assert f"{field} = " in error.message
     assert "null" not in error.message
@@ -162,16 +159,16 @@ def test_values_that_make_no_sense(text: str, field: str) -> None:
     ],
     ids=["no value", "twice", "no UTF-8", "nested", "digits"],
 )
-def test_no_toml(text: str | bytes) -> None:
+def test_no_toml(text):
     assert "cannot be read" in refusal(text).message
 
 
-def test_control_characters_do_not_reach_the_terminal() -> None:
+def test_control_characters_do_not_reach_the_terminal():
     assert "\x1b" not in refusal('"\\u001b[2J" = 1\n').message
     assert "\x1b" not in refusal('context = "\\u001b[2J"\n').message
 
 
-def test_the_names_are_those_of_the_engine() -> None:
+def test_the_names_are_those_of_the_engine():
     assert set(SamplingDefaults.__struct_fields__) <= set(Sampling.__struct_fields__)
 
 
@@ -181,7 +178,7 @@ _some = st.builds(
 
 
 @given(mine=_some, theirs=_some)
-def test_over_keeps_mine_and_fills_with_theirs(mine: SamplingDefaults, theirs: SamplingDefaults) -> None:
+def test_over_keeps_mine_and_fills_with_theirs(mine, theirs):
     both = mine.over(theirs)
     for name in SamplingDefaults.__struct_fields__:
         own, other = getattr(mine, name), getattr(theirs, name)
@@ -193,7 +190,7 @@ PENALTIES = {"repetition_penalty": 1.1, "presence_penalty": 1.5, "frequency_pena
 
 
 @pytest.mark.parametrize("name", PENALTIES)
-def test_who_wants_the_likeliest_token_gets_no_penalties_of_others(name: str) -> None:
+def test_who_wants_the_likeliest_token_gets_no_penalties_of_others(name):
     makers = SamplingDefaults(top_k=20, temperature=0.7, **{name: PENALTIES[name]})
     greedy = SamplingDefaults(temperature=0.0)
     assert greedy.over(makers) == SamplingDefaults(temperature=0.0, top_k=20)
@@ -215,15 +212,15 @@ def test_who_wants_the_likeliest_token_gets_no_penalties_of_others(name: str) ->
         ('[presets.coder]\nsytem = "x"', ""),
     ],
 )
-def test_errors_list_what_is_allowed(text: str, allowed: str) -> None:
+def test_errors_list_what_is_allowed(text, allowed):
     assert refusal(text).message.endswith(allowed)
 
 
-def test_a_misspelt_field_of_a_preset() -> None:
+def test_a_misspelt_field_of_a_preset():
     assert refusal('[presets.coder]\nsytem = "x"').hint == "Did you mean presets.coder.system?"
 
 
-def test_saved_prompts() -> None:
+def test_saved_prompts():
     write('[prompts]\ntr = "Translate to {language}: {text}"\n')
     assert settings.load().prompts == {"tr": "Translate to {language}: {text}"}
     change(("prompts", "tr"), None)
@@ -233,14 +230,14 @@ def test_saved_prompts() -> None:
     assert "prompts = 3 is not valid" in refusal("prompts = 3").message
 
 
-def test_presets() -> None:
+def test_presets():
     write('[presets.coder]\nsystem = "You write code."\nthink = false\n[presets.coder.sampling]\ntop_k = 5\n')
     coder = Preset(system="You write code.", think=False, sampling=SamplingDefaults(top_k=5))
     assert settings.load().presets == {"coder": coder}
 
 
 @pytest.mark.parametrize("name", ["", "a" * 41, "a\\u001bb", "a\\nb", " a", "a\\u202eb", "a\\u200b"])
-def test_names_that_no_preset_has(name: str) -> None:
+def test_names_that_no_preset_has(name):
     error = refusal(f'[presets."{name}"]\nthink = true\n')
     assert "1 to 40 visible characters" in error.message
     assert error.message.isprintable()
@@ -249,7 +246,7 @@ def test_names_that_no_preset_has(name: str) -> None:
 # The documentation.
 
 
-def test_every_field_is_documented() -> None:
+def test_every_field_is_documented():
     found = {one.name: one for one in documented()}
     inner = {f"sampling.{name}" for name in SamplingDefaults.__struct_fields__}
     assert set(found) == (set(Settings.__struct_fields__) - {"sampling"}) | inner
@@ -262,7 +259,7 @@ def test_every_field_is_documented() -> None:
     assert (found["settle"].default, found["idle_minutes"].default) == ("on", "10")
 
 
-def test_the_documentation_names_every_setting_and_each_line_of_it_is_right() -> None:
+def test_the_documentation_names_every_setting_and_each_line_of_it_is_right():
     page = (Path(__file__).parent.parent / "docs" / "settings.md").read_text(encoding="utf-8")
     match = re.search(r"```toml\n(.*?)```", page, re.DOTALL)
     assert match is not None
@@ -276,11 +273,11 @@ def test_the_documentation_names_every_setting_and_each_line_of_it_is_right() ->
 # Changing the file.
 
 
-def file_text() -> str:
+def file_text():
     return settings.settings_file().read_bytes().decode()
 
 
-def test_a_change_leaves_what_a_person_wrote() -> None:
+def test_a_change_leaves_what_a_person_wrote():
     write(
         "# mine\n\ncontext  =  8192   # enough\nmodel = 'guide'\n\n# how\n[sampling]  # hot\n"
         "temperature = 0.7 # warm\n\n[presets.coder]\nthink = false # quick\n"
@@ -304,7 +301,7 @@ def test_a_change_leaves_what_a_person_wrote() -> None:
     assert '[presets.coder]\nthink = true # quick\nsystem = "Code."\n' in text
 
 
-def test_a_setting_may_be_named_in_parts() -> None:
+def test_a_setting_may_be_named_in_parts():
     save({("presets", "a.b"): {}, ("presets", "a.b", "sampling", "top_k"): 3})
     assert change(("presets", "a.b", "think"), True).presets["a.b"].think
     assert settings.load().presets == {"a.b": Preset(think=True, sampling=SamplingDefaults(top_k=3))}
@@ -312,20 +309,20 @@ def test_a_setting_may_be_named_in_parts() -> None:
     assert settings.load() == Settings()
 
 
-def test_nothing_takes_a_setting_out() -> None:
+def test_nothing_takes_a_setting_out():
     write("threads = 3 # all\nsettle = false\n[sampling]\ntop_k = 3\n")
     assert save({"threads": None, "sampling.top_k": None, "presets.none": None}) == Settings(settle=False)
     assert file_text() == "settle = false\n[sampling]\n"
 
 
-def test_the_first_change_makes_a_file_that_nobody_else_reads() -> None:
+def test_the_first_change_makes_a_file_that_nobody_else_reads():
     assert change("rpc", ("127.0.0.1:50052",)) == Settings(rpc=("127.0.0.1:50052",))
     assert settings.load().rpc == ("127.0.0.1:50052",)
     if os.name == "posix":
         assert stat.S_IMODE(settings.settings_file().stat().st_mode) == 0o600
 
 
-def test_a_change_that_changes_nothing_writes_nothing() -> None:
+def test_a_change_that_changes_nothing_writes_nothing():
     assert change("threads", None) == Settings()
     assert not settings.settings_file().exists()
 
@@ -342,7 +339,7 @@ def test_a_change_that_changes_nothing_writes_nothing() -> None:
         ({"idle_minutes": float("nan")}, "idle_minutes"),
     ],
 )
-def test_nothing_is_written_of_what_makes_no_sense(changes: dict[str, Any], field: str) -> None:
+def test_nothing_is_written_of_what_makes_no_sense(changes, field):
     write("context = 1024\n")
     with pytest.raises(SettingsError, match=re.escape(field)):
         save(changes)
@@ -350,7 +347,7 @@ def test_nothing_is_written_of_what_makes_no_sense(changes: dict[str, Any], fiel
 
 
 @pytest.mark.parametrize("text", ["context = \n", "a = 1\n", "threads = 0\n", b"model = '\xff'\n"])
-def test_a_broken_file_is_never_overwritten(text: str | bytes) -> None:
+def test_a_broken_file_is_never_overwritten(text):
     write(text)
     before = settings.settings_file().read_bytes()
     with pytest.raises(SettingsError):
@@ -358,13 +355,13 @@ def test_a_broken_file_is_never_overwritten(text: str | bytes) -> None:
     assert settings.settings_file().read_bytes() == before
 
 
-def test_a_wrong_value_can_be_put_right() -> None:
+def test_a_wrong_value_can_be_put_right():
     write("threads = 0 # none\n")
     assert change("threads", 2).threads == 2
     assert file_text() == "threads = 2 # none\n"
 
 
-def test_the_ends_of_lines_and_the_mode_stay() -> None:
+def test_the_ends_of_lines_and_the_mode_stay():
     write(b"\xef\xbb\xbfcontext = 4096\r\n# mine\r\n")
     settings.settings_file().chmod(0o640)
     change("threads", 2)
@@ -374,7 +371,7 @@ def test_the_ends_of_lines_and_the_mode_stay() -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs links")
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
+def test_a_link_stays_a_link(tmp_path):
     (tmp_path / "dotfiles").mkdir()
     real = tmp_path / "dotfiles" / "edgechat.toml"
     real.write_text("context = 4096\n")
@@ -386,7 +383,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written() -> None:
+def test_a_folder_that_may_not_be_written():
     write("context = 4096\n")
     folder = settings.settings_file().parent
     folder.chmod(0o500)
@@ -397,7 +394,7 @@ def test_a_folder_that_may_not_be_written() -> None:
         folder.chmod(0o700)
 
 
-def test_two_programs_lose_no_change_of_the_other() -> None:
+def test_two_programs_lose_no_change_of_the_other():
     write("# mine\n")
     program = (
         "import sys; from edgechat.settings import change\nfor n in range(1, 9): change(sys.argv[1], n)\n"
@@ -434,9 +431,7 @@ _changes = st.dictionaries(
 
 
 @given(text=_shapes, numbers=_changes)
-def test_any_change_of_any_shape_of_file_says_what_it_should(
-    text: str, numbers: dict[str, int | None]
-) -> None:
+def test_any_change_of_any_shape_of_file_says_what_it_should(text, numbers):
     write(text)
     changes = {
         name: {"sampling": {"top_k": n}} if name.startswith("presets") and n else n

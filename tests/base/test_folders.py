@@ -1,9 +1,6 @@
 """What is found below a folder, and what of it git ignores."""
 
-from __future__ import annotations
-
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +8,7 @@ from edgechat.base import folders
 from edgechat.base.folders import walk
 
 
-def make(root: Path, *files: str, **texts: str) -> Path:
+def make(root, *files, **texts):
     for path in files:
         file = root / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -19,13 +16,13 @@ def make(root: Path, *files: str, **texts: str) -> Path:
     return root
 
 
-def found(folder: Path, most: int = 1000) -> list[str]:
+def found(folder, most=1000):
     contents = walk(folder, most=most, seconds=10.0)
     assert contents.is_complete
     return contents.paths
 
 
-def test_what_is_deeper_comes_later_and_hidden_entries_not_at_all(tmp_path: Path) -> None:
+def test_what_is_deeper_comes_later_and_hidden_entries_not_at_all(tmp_path):
     make(tmp_path, "z.txt", "a/deep/b.txt", "a/c.txt", ".hidden", ".git/config")
     assert found(tmp_path) == ["a/", "z.txt", "a/c.txt", "a/deep/", "a/deep/b.txt"]
 
@@ -41,7 +38,7 @@ FILES = (
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
+def repository(tmp_path):
     make(tmp_path, *FILES)
     for path, text in RULES.items():
         (tmp_path / path).write_text(text)
@@ -50,7 +47,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("folder", [".", "src", "src/deep"])
-def test_what_git_ignores_is_left_out(repository: Path, folder: str) -> None:
+def test_what_git_ignores_is_left_out(repository, folder):
     listed = subprocess.run(
         ["git", "ls-files", "--others", "--exclude-standard"],
         cwd=repository / folder,
@@ -62,26 +59,26 @@ def test_what_git_ignores_is_left_out(repository: Path, folder: str) -> None:
     assert {path for path in found(repository / folder) if not path.endswith("/")} == git_files
 
 
-def test_rules_outside_a_repository_are_heeded_too(tmp_path: Path) -> None:
+def test_rules_outside_a_repository_are_heeded_too(tmp_path):
     make(tmp_path, "a.log", "b.txt")
     (tmp_path / ".gitignore").write_text("*.log\n")
     assert found(tmp_path) == ["b.txt"]
 
 
-def test_it_ends_after_so_many_entries(tmp_path: Path) -> None:
+def test_it_ends_after_so_many_entries(tmp_path):
     make(tmp_path, *(f"{n:02}.txt" for n in range(30)))
     assert len(found(tmp_path, 30)) == 30
     contents = walk(tmp_path, most=10, seconds=10.0)
     assert (len(contents.paths), contents.unread, contents.is_complete) == (10, [""], False)
 
 
-def test_it_tells_which_folders_it_has_not_read(tmp_path: Path) -> None:
+def test_it_tells_which_folders_it_has_not_read(tmp_path):
     make(tmp_path, "a/1", "a/2", "b/1", "c/1")
     assert walk(tmp_path, most=4, seconds=10.0).unread == ["a/", "b/", "c/"]
     assert walk(tmp_path, most=5, seconds=10.0).unread == ["b/", "c/"]
 
 
-def test_it_ends_in_time_and_at_a_depth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_ends_in_time_and_at_a_depth(tmp_path, monkeypatch):
     make(tmp_path, "a/b/c/d.txt")
     assert not walk(tmp_path, most=1000, seconds=-1.0).is_complete
     monkeypatch.setattr(folders, "_DEEPEST", 1)
@@ -89,7 +86,7 @@ def test_it_ends_in_time_and_at_a_depth(tmp_path: Path, monkeypatch: pytest.Monk
     assert (contents.paths, contents.unread, contents.is_complete) == (["a/", "a/b/"], ["a/b/"], False)
 
 
-def test_a_link_to_a_folder_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_to_a_folder_is_not_followed(tmp_path):
     make(tmp_path, "a/b.txt")
     (tmp_path / "a" / "loop").symlink_to(tmp_path)
     (tmp_path / "a" / "link.txt").symlink_to("b.txt")
@@ -97,6 +94,6 @@ def test_a_link_to_a_folder_is_not_followed(tmp_path: Path) -> None:
     assert found(tmp_path) == ["a/", "a/b.txt", "a/link.txt"]
 
 
-def test_a_folder_that_cannot_be_read_is_an_error_only_if_it_is_the_one_asked_for(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_read_is_an_error_only_if_it_is_the_one_asked_for(tmp_path):
     with pytest.raises(FileNotFoundError):
         walk(tmp_path / "gone", most=10, seconds=10.0)

@@ -1,7 +1,5 @@
 """How files are read and made: plain ones of a bounded size, and for their owner alone."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess
@@ -29,24 +27,24 @@ from tests.kit import NOT_PRINTABLE, tiny
 posix = pytest.mark.skipif(os.name != "posix", reason="pipes and modes are POSIX's")
 
 
-def a_pipe(path: Path) -> None:
+def a_pipe(path):
     os.mkfifo(path)
 
 
-def an_endless_device(path: Path) -> None:
+def an_endless_device(path):
     path.symlink_to("/dev/zero")
 
 
-def a_hole(path: Path) -> None:
+def a_hole(path):
     path.touch()
     os.truncate(path, 1 << 40)
 
 
-def a_folder(path: Path) -> None:
+def a_folder(path):
     path.mkdir()
 
 
-def a_link_to_nothing(path: Path) -> None:
+def a_link_to_nothing(path):
     path.symlink_to("nowhere")
 
 
@@ -54,7 +52,7 @@ ODD = [a_pipe, an_endless_device, a_hole, a_folder]
 Make = Callable[[Path], None]
 
 
-def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
+def test_a_file_is_read_up_to_its_limit(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"12345")
     assert paths.read_bytes(path, 5) == b"12345"
@@ -66,7 +64,7 @@ def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
 
 @posix
 @pytest.mark.parametrize("make", ODD)
-def test_what_is_no_plain_file_is_not_read(tmp_path: Path, make: Make) -> None:
+def test_what_is_no_plain_file_is_not_read(tmp_path, make):
     make(tmp_path / "x")
     with pytest.raises(OSError, match=r"not a regular file|more than \d+ bytes"):
         paths.read_bytes(tmp_path / "x", 1 << 20)
@@ -83,9 +81,7 @@ def test_what_is_no_plain_file_is_not_read(tmp_path: Path, make: Make) -> None:
         (key_file, lambda: find_key(None)),
     ],
 )
-def test_a_persons_file_is_refused_in_words(
-    make: Make, file: Callable[[], Path], read: Callable[[], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_persons_file_is_refused_in_words(make, file, read, monkeypatch):
     monkeypatch.delenv("EDGECHAT_API_KEY", raising=False)
     make(file())
     with pytest.raises(
@@ -95,7 +91,7 @@ def test_a_persons_file_is_refused_in_words(
     assert str(file()) in caught.value.message
 
 
-def test_a_file_of_settings_may_have_a_mebibyte() -> None:
+def test_a_file_of_settings_may_have_a_mebibyte():
     settings_file().write_bytes(b"threads = 3\n" + b"#" * (MAX_BYTES - 12))
     assert load().threads == 3
     with settings_file().open("ab") as file:
@@ -106,7 +102,7 @@ def test_a_file_of_settings_may_have_a_mebibyte() -> None:
 
 @posix
 @pytest.mark.parametrize("make", [*ODD, a_link_to_nothing])
-def test_an_odd_cache_is_as_if_there_were_none(make: Make) -> None:
+def test_an_odd_cache_is_as_if_there_were_none(make):
     for name in ("speed.json", "glances.bin", "learned.json", "speculation.json"):
         make(paths.cache_dir() / name)
     for path in (metadata_cache._path("listings", ("hub", "owner/name", "")), usage._folder() / ("0" * 40)):
@@ -120,7 +116,7 @@ def test_an_odd_cache_is_as_if_there_were_none(make: Make) -> None:
     assert usage.uses() == {}
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"old")
     paths.replace(path, b"new")
@@ -132,7 +128,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 @posix
-def test_what_is_replaced_is_nobody_elses_to_read_and_no_link_is_followed(tmp_path: Path) -> None:
+def test_what_is_replaced_is_nobody_elses_to_read_and_no_link_is_followed(tmp_path):
     other = tmp_path / "other"
     other.write_bytes(b"other")
     path = tmp_path / "file"
@@ -144,7 +140,7 @@ def test_what_is_replaced_is_nobody_elses_to_read_and_no_link_is_followed(tmp_pa
 
 @pytest.mark.slow
 @posix
-def test_nothing_that_is_kept_is_for_others_whatever_the_folders_allow(home: Path) -> None:
+def test_nothing_that_is_kept_is_for_others_whatever_the_folders_allow(home):
     """Folders that were open before, and a umask that takes nothing away."""
     for name in ("config", "data", "log", "cache", "cache/hub", "cache/states", "data/used"):
         (home / name).mkdir(parents=True)

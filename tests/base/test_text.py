@@ -1,7 +1,5 @@
 """Predicted numbers as text: no digit that means nothing."""
 
-from __future__ import annotations
-
 import pytest
 
 from edgechat.base.text import rough, rough_seconds
@@ -21,7 +19,7 @@ from edgechat.base.text import rough, rough_seconds
         (1234, "~1200"),
     ],
 )
-def test_a_number(value: float, text: str) -> None:
+def test_a_number(value, text):
     assert rough(value) == text
 
 
@@ -38,5 +36,5 @@ def test_a_number(value: float, text: str) -> None:
         (7200, "~2 h"),
     ],
 )
-def test_a_duration(seconds: float, text: str) -> None:
+def test_a_duration(seconds, text):
     assert rough_seconds(seconds) == text

@@ -1,14 +1,12 @@
 """The simulation of many people: closed forms, conservation of tokens, determinism."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import replace
 
 import pytest
 
 from benchmarks.fleet import AGENT, CHAT, CPU, SPARK, crowd, most
-from benchmarks.fleet_simulation import WHOLE, Costs, Fleet, Habit, Link, Once, Person, Policy, poisson
+from benchmarks.fleet_simulation import WHOLE, Costs, Fleet, Link, Once, Person, Policy, poisson
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +16,7 @@ FLAT = Costs(
 )  # fmt: skip
 
 
-def test_one_stream_is_plain_arithmetic() -> None:
+def test_one_stream_is_plain_arithmetic():
     """300 tokens of a prompt in one call, then nine calls, over ever more cells."""
     costs = replace(FLAT, cell_seconds=1e-6, pair_seconds=1e-7)
     report = Fleet(costs, [Once(0, 5.0, 300, 10)]).simulate(100)
@@ -31,7 +29,7 @@ def test_one_stream_is_plain_arithmetic() -> None:
     assert report.busy * 100 == pytest.approx(reading + sum(writing))
 
 
-def test_two_streams_share_their_calls() -> None:
+def test_two_streams_share_their_calls():
     costs = replace(FLAT, token_seconds=0.0001)
     report = Fleet(costs, [Once(at, 0.0, 1, 101) for at in range(2)]).simulate(100)
     c2 = costs.streams(2)
@@ -41,7 +39,7 @@ def test_two_streams_share_their_calls() -> None:
 
 
 @pytest.mark.parametrize("utilisation", [0.3, 0.6, 0.8])
-def test_a_queue_of_equal_prompts_waits_as_m_d_1_does(utilisation: float) -> None:
+def test_a_queue_of_equal_prompts_waits_as_m_d_1_does(utilisation):
     """Pollaczek-Khinchine: the mean wait is u / (2 (1 - u)) of a service."""
     costs = replace(FLAT, slots=1)
     service = costs.call(0, 0, ((0, 200),))
@@ -54,7 +52,7 @@ def test_a_queue_of_equal_prompts_waits_as_m_d_1_does(utilisation: float) -> Non
 
 @pytest.mark.parametrize("policy", [Policy(), WHOLE])
 @pytest.mark.parametrize("n_prefill", [0, 1])
-def test_no_token_is_lost_or_made_up(policy: Policy, n_prefill: int) -> None:
+def test_no_token_is_lost_or_made_up(policy, n_prefill):
     people = poisson(3, 200, 300, 40, seed=5)
     fleet = Fleet(FLAT, people, n=2, router="least", policy=policy, n_prefill=n_prefill)
     report = fleet.simulate(2000)
@@ -67,14 +65,14 @@ def test_no_token_is_lost_or_made_up(policy: Policy, n_prefill: int) -> None:
 
 
 @pytest.mark.parametrize("router", ["random", "least", "affinity"])
-def test_prompts_are_cached_or_computed(router: str) -> None:
+def test_prompts_are_cached_or_computed(router):
     report = crowd(SPARK, AGENT, 12, n=3, router=router)
     assert report.cached + report.computed > 0
     assert report.computed >= report.new  # what nobody has seen cannot be cached
     assert report.preempted == 0
 
 
-def test_a_full_cache_evicts_and_preempts_and_still_answers() -> None:
+def test_a_full_cache_evicts_and_preempts_and_still_answers():
     """Three replies of 400 tokens that fit one at a time only grow into each other."""
     costs = replace(FLAT, cells=1100)
     fleet = Fleet(costs, [Once(at, 0.01 * at, 100, 400) for at in range(3)])
@@ -88,15 +86,15 @@ def test_a_full_cache_evicts_and_preempts_and_still_answers() -> None:
     assert report.prefilled > roomy.prefilled == 300
 
 
-def test_what_never_fits_is_an_error() -> None:
+def test_what_never_fits_is_an_error():
     with pytest.raises(ValueError, match="does not fit"):
         Fleet(replace(FLAT, cells=50), [Once(0, 0.0, 100, 10)]).simulate(10)
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("habit", [CHAT, AGENT], ids=lambda habit: habit.name)
-def test_affinity_never_computes_more_than_random(habit: Habit, seed: int) -> None:
-    def computed(router: str) -> float:
+def test_affinity_never_computes_more_than_random(habit, seed):
+    def computed(router):
         people = [Person(number, habit, seed) for number in range(12)]
         report = Fleet(SPARK, people, n=4, router=router, system=habit.system, seed=seed).simulate(1800)
         return report.computed / len(report.first)
@@ -104,21 +102,21 @@ def test_affinity_never_computes_more_than_random(habit: Habit, seed: int) -> No
     assert computed("affinity") <= computed("random")
 
 
-def test_affinity_without_load_computes_only_what_is_new() -> None:
+def test_affinity_without_load_computes_only_what_is_new():
     """... and the last token of each reply, which is drawn but not computed when it ends."""
     people = [Person(number, CHAT, 7) for number in range(4)]
     report = Fleet(SPARK, people, n=4, system=CHAT.system).simulate(6000)
     assert report.new <= report.computed <= report.new + len(report.first)
 
 
-def test_a_conversation_moves_when_its_machine_is_busy() -> None:
+def test_a_conversation_moves_when_its_machine_is_busy():
     """Where the others have less to do, it is computed again; with patience it stays."""
     stays, moves = (crowd(SPARK, CHAT, 60, n=4, patience=patience) for patience in (1000, 0))
     assert stays.computed <= stays.new + len(stays.first)
     assert moves.computed > 1.2 * moves.new
 
 
-def test_streams_go_on_beside_a_long_prompt_in_chunks_only() -> None:
+def test_streams_go_on_beside_a_long_prompt_in_chunks_only():
     """A prompt of 8,000 tokens beside a stream: whole, it stands still for eight seconds."""
     people = [Once(0, 0.0, 10, 600), Once(1, 1.0, 8000, 2)]
     chunked = Fleet(FLAT, people).simulate(100)
@@ -129,7 +127,7 @@ def test_streams_go_on_beside_a_long_prompt_in_chunks_only() -> None:
     assert max(whole.first) < max(chunked.first)  # what the prompt pays for it
 
 
-def test_the_link_delays_the_second_token() -> None:
+def test_the_link_delays_the_second_token():
     """1 MB over 8 Mbit/s takes a second."""
     report = Fleet(
         FLAT, [Once(0, 0.0, 1000, 3)], n=2, n_prefill=1, link=Link(8e6, 0.5), policy=WHOLE
@@ -138,20 +136,20 @@ def test_the_link_delays_the_second_token() -> None:
     assert report.first == [pytest.approx(0.02 + 0.999)]
 
 
-def test_equal_seeds_give_equal_reports() -> None:
+def test_equal_seeds_give_equal_reports():
     first, second = (crowd(CPU, CHAT, 6, n=2, router="random") for _ in range(2))
     assert first == second
     assert crowd(CPU, CHAT, 6, n=2, router="random", seed=1) != first
 
 
-def test_more_people_wait_longer() -> None:
+def test_more_people_wait_longer():
     few, many = (crowd(SPARK, CHAT, n) for n in (10, 80))
     assert few.first_token(0.95) < many.first_token(0.95)
     assert few.gap(0.95) <= many.gap(0.95)
     assert few.busy < many.busy <= 1
 
 
-def test_costs_are_interpolated_and_checked() -> None:
+def test_costs_are_interpolated_and_checked():
     assert [FLAT.streams(n) for n in (1, 8)] == [0.02, 0.04]
     assert FLAT.streams(4) < 0.03 < FLAT.streams(5)
     assert FLAT.streams(15) == pytest.approx(0.06)
@@ -160,6 +158,6 @@ def test_costs_are_interpolated_and_checked() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 1, 7, 25, 999])
-def test_most_finds_the_largest_number(limit: int) -> None:
+def test_most_finds_the_largest_number(limit):
     found = most(lambda n: n <= limit)
     assert limit - max(1, limit // 30) < found <= limit or found == limit

@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import pytest
 
 from edgechat.base.errors import CommandError
 from edgechat.chat.commands import COMMANDS, check, commands_of, parse_command, question_text
-from edgechat.chat.records import Front
 
 
 @pytest.mark.parametrize(
@@ -16,7 +13,7 @@ from edgechat.chat.records import Front
         ("/system\nBe brief.", ("system", "Be brief.")),
     ],
 )
-def test_a_word_after_a_stroke_is_a_command(text: str, found: tuple[str, str]) -> None:
+def test_a_word_after_a_stroke_is_a_command(text, found):
     assert parse_command(text) == found
 
 
@@ -36,12 +33,12 @@ def test_a_word_after_a_stroke_is_a_command(text: str, found: tuple[str, str]) -
         ("Either /or", "Either /or"),
     ],
 )
-def test_what_is_no_command_is_sent(text: str, question: str) -> None:
+def test_what_is_no_command_is_sent(text, question):
     assert parse_command(text) is None
     assert question_text(text) == question
 
 
-def test_each_command_is_named_once_and_some_front_end_has_it() -> None:
+def test_each_command_is_named_once_and_some_front_end_has_it():
     names = [command.name for command in COMMANDS]
     assert len(set(names)) == len(names)
     assert {*commands_of("app"), *commands_of("run")} == set(COMMANDS)
@@ -58,12 +55,12 @@ def test_each_command_is_named_once_and_some_front_end_has_it() -> None:
         ("/rename", "app", "Rename this conversation."),
     ],
 )
-def test_a_wrong_command_says_what_is_right(typed: str, front: Front, told: str) -> None:
+def test_a_wrong_command_says_what_is_right(typed, front, told):
     with pytest.raises(CommandError) as raised:
-        check(*parse_command(typed), front)  # type: ignore[misc]
+        check(*parse_command(typed), front)
     assert raised.value.hint == told
 
 
 @pytest.mark.parametrize("typed", ["/new", "/model", "/model guide", "/search", "/open 1a2b"])
-def test_an_argument_in_brackets_may_be_omitted(typed: str) -> None:
-    check(*parse_command(typed), "run")  # type: ignore[misc]
+def test_an_argument_in_brackets_may_be_omitted(typed):
+    check(*parse_command(typed), "run")

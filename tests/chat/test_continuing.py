@@ -1,32 +1,28 @@
 """A reply that ended early goes on as the same turn, and never loses what it had."""
 
-from __future__ import annotations
-
 import sqlite3
-from collections.abc import AsyncIterator
 from contextlib import aclosing
-from pathlib import Path
 
 import pytest
 
 from edgechat.base.errors import ChatBusy, EngineCrashed, PromptTooLong
 from edgechat.chat.conversation import Conversation
-from edgechat.chat.records import Figures, Turn
+from edgechat.chat.records import Figures
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Delta, Finished, Message, Prefill, Timings, Usage
 from tests.fakes import FakeEngine, thought
 
 
-async def drain(events: AsyncIterator[object]) -> list[object]:
+async def drain(events):
     return [event async for event in events]
 
 
-async def stored(store: Store, conversation: Conversation) -> list[Turn]:
+async def stored(store, conversation):
     _, turns = await store.load(conversation.chat.id)
     return turns
 
 
-async def stopped(store: Store, engine: FakeEngine, question: str = "Count.") -> Conversation:
+async def stopped(store, engine, question="Count."):
     """A conversation whose reply was stopped at its first text."""
     conversation = Conversation(store, "guide")
     async for event in conversation.send(engine, question):
@@ -35,7 +31,7 @@ async def stopped(store: Store, engine: FakeEngine, question: str = "Count.") ->
     return conversation
 
 
-async def test_a_stopped_reply_goes_on_as_the_same_turn(store: Store) -> None:
+async def test_a_stopped_reply_goes_on_as_the_same_turn(store):
     engine = FakeEngine(["One, ", 5.0], ["two."])
     conversation = await stopped(store, engine)
     before = conversation.turns[-1]
@@ -49,7 +45,7 @@ async def test_a_stopped_reply_goes_on_as_the_same_turn(store: Store) -> None:
     assert not conversation.can_continue
 
 
-async def test_a_thought_goes_on_too(store: Store) -> None:
+async def test_a_thought_goes_on_too(store):
     engine = FakeEngine([thought("Hm, "), 5.0], [thought("well. "), "Yes."])
     conversation = await stopped(store, engine)
     assert conversation.can_continue
@@ -59,7 +55,7 @@ async def test_a_thought_goes_on_too(store: Store) -> None:
     assert engine.requests[1].messages[-1] == Message("assistant", "", "Hm, ")
 
 
-async def test_only_what_ended_early_can_be_continued(store: Store) -> None:
+async def test_only_what_ended_early_can_be_continued(store):
     engine = FakeEngine(["Done."])
     conversation = Conversation(store, "guide")
     assert not conversation.can_continue
@@ -70,9 +66,9 @@ async def test_only_what_ended_early_can_be_continued(store: Store) -> None:
 
 
 @pytest.mark.parametrize("reason", ["length", "context"])
-async def test_what_a_limit_cut_off_can_be_continued(store: Store, reason: str) -> None:
+async def test_what_a_limit_cut_off_can_be_continued(store, reason):
     class Limited(FakeEngine):
-        async def stream(self, request, on_progress=None):  # type: ignore[no-untyped-def]
+        async def stream(self, request, on_progress=None):
             async for event in super().stream(request, on_progress):
                 is_first = len(self.requests) == 1 and isinstance(event, Finished)
                 yield Finished(event.request_id, reason, event.usage, event.timings) if is_first else event
@@ -87,8 +83,8 @@ async def test_what_a_limit_cut_off_can_be_continued(store: Store, reason: str) 
 
 
 @pytest.mark.parametrize("fault", [EngineCrashed("It died."), PromptTooLong("It has 9000 tokens.")])
-async def test_a_failure_before_more_text_leaves_it_as_it_was(store: Store, fault: Exception) -> None:
-    engine = FakeEngine(["One, ", 5.0], [fault], ["two."])  # type: ignore[list-item]
+async def test_a_failure_before_more_text_leaves_it_as_it_was(store, fault):
+    engine = FakeEngine(["One, ", 5.0], [fault], ["two."])
     conversation = await stopped(store, engine)
     before = list(conversation.turns)
     with pytest.raises(type(fault)):
@@ -98,7 +94,7 @@ async def test_a_failure_before_more_text_leaves_it_as_it_was(store: Store, faul
     assert conversation.turns[-1].content == "One, two."
 
 
-async def test_a_failure_after_more_text_keeps_all_of_it(store: Store) -> None:
+async def test_a_failure_after_more_text_keeps_all_of_it(store):
     engine = FakeEngine(["One, ", 5.0], ["two, ", EngineCrashed("It died.")], ["three."])
     conversation = await stopped(store, engine)
     with pytest.raises(EngineCrashed):
@@ -111,7 +107,7 @@ async def test_a_failure_after_more_text_keeps_all_of_it(store: Store) -> None:
     assert (reply.content, reply.error) == ("One, two, three.", None)
 
 
-async def test_what_is_stopped_before_more_text_came_is_as_it_was(store: Store) -> None:
+async def test_what_is_stopped_before_more_text_came_is_as_it_was(store):
     engine = FakeEngine(["One, ", 5.0], [Prefill("", 5, 20), 5.0, "two."])
     conversation = await stopped(store, engine)
     before = list(conversation.turns)
@@ -121,7 +117,7 @@ async def test_what_is_stopped_before_more_text_came_is_as_it_was(store: Store) 
     assert conversation.turns == before == await stored(store, conversation)
 
 
-async def test_a_program_that_dies_while_it_goes_on_leaves_all_text(tmp_path: Path) -> None:
+async def test_a_program_that_dies_while_it_goes_on_leaves_all_text(tmp_path):
     store = await Store.open(tmp_path / "chats.db")
     engine = FakeEngine(["One, ", 5.0], ["two, ", 1.0, "three."])
     conversation = await stopped(store, engine)
@@ -143,7 +139,7 @@ async def test_a_program_that_dies_while_it_goes_on_leaves_all_text(tmp_path: Pa
     await store.close()
 
 
-async def test_of_several_versions_the_one_that_is_shown_goes_on(store: Store) -> None:
+async def test_of_several_versions_the_one_that_is_shown_goes_on(store):
     engine = FakeEngine(["One, ", 5.0], ["Another."], ["two."])
     conversation = await stopped(store, engine)
     first = conversation.turns[-1].id
@@ -156,7 +152,7 @@ async def test_of_several_versions_the_one_that_is_shown_goes_on(store: Store) -
     assert again.branches(first) == (0, 2)
 
 
-async def test_another_program_is_not_written_over(store: Store) -> None:
+async def test_another_program_is_not_written_over(store):
     engine = FakeEngine(["One, ", 5.0], ["two."], ["Mine."])
     conversation = await stopped(store, engine)
     other = await Conversation.load(store, conversation.chat.id)
@@ -166,7 +162,7 @@ async def test_another_program_is_not_written_over(store: Store) -> None:
     assert (await stored(store, conversation))[-1].content == "One, two."
 
 
-async def test_what_was_found_by_search_is_found_to_its_end(store: Store) -> None:
+async def test_what_was_found_by_search_is_found_to_its_end(store):
     engine = FakeEngine(["Flour, ", 5.0], ["sourdough."])
     conversation = await stopped(store, engine)
     assert [hit.turn_id for hit in await store.search("sourdough")] == []
@@ -175,11 +171,11 @@ async def test_what_was_found_by_search_is_found_to_its_end(store: Store) -> Non
         assert [hit.turn_id for hit in await store.search(word)] == [conversation.turns[-1].id]
 
 
-def figures(prompt: int, tokens: int, tps: float, **more: int) -> Figures:
+def figures(prompt, tokens, tps, **more):
     return Figures(usage=Usage(prompt, 0, tokens), timings=Timings(500.0, 100.0, tps), model="a", **more)
 
 
-def test_figures_of_two_parts_are_those_of_the_whole() -> None:
+def test_figures_of_two_parts_are_those_of_the_whole():
     whole = figures(20, 101, 10.0, thinking_tokens=7).followed_by(figures(121, 50, 20.0, thinking_tokens=2))
     assert whole.usage == Usage(20, 0, 151)
     assert whole.thinking_tokens == 9
@@ -189,6 +185,6 @@ def test_figures_of_two_parts_are_those_of_the_whole() -> None:
     assert whole.timings.ttft_ms == 500.0
 
 
-def test_figures_that_are_half_unknown_are_not_guessed() -> None:
+def test_figures_that_are_half_unknown_are_not_guessed():
     whole = Figures(thinking_tokens=3).followed_by(figures(121, 50, 20.0))
     assert (whole.timings, whole.seconds, whole.model) == (None, 0.0, "a")

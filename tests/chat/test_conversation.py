@@ -1,10 +1,6 @@
-from __future__ import annotations
-
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from contextlib import aclosing
-from pathlib import Path
 
 import pytest
 
@@ -19,21 +15,21 @@ from edgechat.engine.types import Delta, Dropped, Finished, Message, Prefill, Sa
 from tests.fakes import FakeEngine, thought
 
 
-async def drain(events: AsyncIterator[object]) -> list[object]:
+async def drain(events):
     return [event async for event in events]
 
 
-async def stored(store: Store, conversation: Conversation) -> list[Turn]:
+async def stored(store, conversation):
     _, turns = await store.load(conversation.chat.id)
     return turns
 
 
-async def test_a_turn_is_saved_before_it_is_computed_with(store: Store) -> None:
+async def test_a_turn_is_saved_before_it_is_computed_with(store):
     conversation = Conversation(store, "guide")
-    seen: list[Turn] = []
+    seen = []
 
     class Watching(FakeEngine):
-        async def stream(self, request, on_progress=None):  # type: ignore[no-untyped-def]
+        async def stream(self, request, on_progress=None):
             seen.extend(await stored(store, conversation))
             async for event in super().stream(request, on_progress):
                 yield event
@@ -46,12 +42,12 @@ async def test_a_turn_is_saved_before_it_is_computed_with(store: Store) -> None:
     assert conversation.chat.title == "Hello"
 
 
-async def test_a_conversation_without_words_is_not_stored(store: Store) -> None:
+async def test_a_conversation_without_words_is_not_stored(store):
     Conversation(store, "guide")
     assert await store.chats() == []
 
 
-async def test_a_reply_is_passed_on_and_kept_with_its_figures(store: Store) -> None:
+async def test_a_reply_is_passed_on_and_kept_with_its_figures(store):
     engine = FakeEngine([Prefill("", 5, 20), thought("Hm. "), thought("Well."), "Yes", "."])
     conversation = Conversation(store, "guide")
     events = await drain(conversation.send(engine, "Is it?"))
@@ -63,7 +59,7 @@ async def test_a_reply_is_passed_on_and_kept_with_its_figures(store: Store) -> N
     assert await stored(store, conversation) == conversation.turns
 
 
-async def test_the_model_is_sent_the_whole_chat_and_its_first_day(store: Store) -> None:
+async def test_the_model_is_sent_the_whole_chat_and_its_first_day(store):
     engine = FakeEngine(["One."], ["Two."])
     conversation = Conversation(store, "guide")
     await drain(conversation.send(engine, "1?"))
@@ -74,7 +70,7 @@ async def test_the_model_is_sent_the_whole_chat_and_its_first_day(store: Store) 
     assert first.date == second.date == conversation.chat.date
 
 
-async def test_a_crash_keeps_the_text_and_the_next_turn_works(store: Store) -> None:
+async def test_a_crash_keeps_the_text_and_the_next_turn_works(store):
     engine = FakeEngine(["So ", "far", EngineCrashed("It died.", hint="Again.")], ["Here."])
     conversation = Conversation(store, "guide")
     with pytest.raises(EngineCrashed):
@@ -88,7 +84,7 @@ async def test_a_crash_keeps_the_text_and_the_next_turn_works(store: Store) -> N
     assert Message("assistant", "So far") in engine.requests[-1].messages
 
 
-async def test_a_failed_reply_leaves_no_gap_and_may_be_tried_again(store: Store) -> None:
+async def test_a_failed_reply_leaves_no_gap_and_may_be_tried_again(store):
     engine = FakeEngine([DecodeFailed("NaN.")], ["Now."])
     conversation = Conversation(store, "guide")
     with pytest.raises(DecodeFailed):
@@ -105,7 +101,7 @@ async def test_a_failed_reply_leaves_no_gap_and_may_be_tried_again(store: Store)
 TOO_LONG = PromptTooLong("The conversation has 9000 tokens, and the context is 4096 tokens long.")
 
 
-async def test_a_question_that_is_too_long_is_taken_back(store: Store) -> None:
+async def test_a_question_that_is_too_long_is_taken_back(store):
     engine = FakeEngine(["One."], [TOO_LONG], ["Two."])
     conversation = Conversation(store, "guide")
     await drain(conversation.send(engine, "1?"))
@@ -117,7 +113,7 @@ async def test_a_question_that_is_too_long_is_taken_back(store: Store) -> None:
     assert [one.content for one in engine.requests[-1].messages] == ["1?", "One.", "2?"]
 
 
-async def test_a_first_question_that_is_too_long_leaves_no_chat(store: Store) -> None:
+async def test_a_first_question_that_is_too_long_leaves_no_chat(store):
     engine = FakeEngine([TOO_LONG], ["One."])
     conversation = Conversation(store, "guide")
     with pytest.raises(PromptTooLong):
@@ -128,7 +124,7 @@ async def test_a_first_question_that_is_too_long_leaves_no_chat(store: Store) ->
     assert await stored(store, conversation) == conversation.turns
 
 
-async def test_a_question_with_words_of_an_earlier_try_is_not_taken_back(store: Store) -> None:
+async def test_a_question_with_words_of_an_earlier_try_is_not_taken_back(store):
     engine = FakeEngine(["So ", "far", EngineCrashed("It died.")], [TOO_LONG], [TOO_LONG], ["Here."])
     conversation = Conversation(store, "guide")
     with pytest.raises(EngineCrashed):
@@ -142,7 +138,7 @@ async def test_a_question_with_words_of_an_earlier_try_is_not_taken_back(store: 
     assert [one.role for one in conversation.turns] == ["user", "assistant"]
 
 
-async def test_a_system_prompt_is_the_first_turn_and_is_sent(store: Store) -> None:
+async def test_a_system_prompt_is_the_first_turn_and_is_sent(store):
     engine = FakeEngine(["One."], ["Two."])
     conversation = Conversation(store, "guide", front="run", system="Be brief.")
     assert conversation.system == "Be brief."
@@ -156,7 +152,7 @@ async def test_a_system_prompt_is_the_first_turn_and_is_sent(store: Store) -> No
     ]
 
 
-async def test_a_chat_that_is_taken_back_as_a_whole_begins_again_under_another_id(store: Store) -> None:
+async def test_a_chat_that_is_taken_back_as_a_whole_begins_again_under_another_id(store):
     engine = FakeEngine([TOO_LONG], ["One."], [TOO_LONG])
     conversation = Conversation(store, "guide", system="Be brief.")
     first = conversation.chat.id
@@ -173,7 +169,7 @@ async def test_a_chat_that_is_taken_back_as_a_whole_begins_again_under_another_i
     assert [turn.content for turn in conversation.turns] == ["Be brief.", "1?", "One."]
 
 
-async def test_a_request_carries_the_chat_and_the_manner(store: Store) -> None:
+async def test_a_request_carries_the_chat_and_the_manner(store):
     manner = GenerationOptions(
         sampling=Sampling(temperature=0.0), max_tokens=5, stop=("x",), think=True, overflow="error"
     )
@@ -190,7 +186,7 @@ async def test_a_request_carries_the_chat_and_the_manner(store: Store) -> None:
     )
 
 
-async def test_what_is_not_kept_has_a_name_for_the_engines_memory_only() -> None:
+async def test_what_is_not_kept_has_a_name_for_the_engines_memory_only():
     store, engine = await Store.in_memory(), FakeEngine()
     conversation = Conversation(store, "guide")
     await drain(conversation.send(engine, "Go."))
@@ -198,7 +194,7 @@ async def test_what_is_not_kept_has_a_name_for_the_engines_memory_only() -> None
     await store.close()
 
 
-async def test_the_turns_that_the_last_whole_reply_was_written_without(store: Store) -> None:
+async def test_the_turns_that_the_last_whole_reply_was_written_without(store):
     crash = EngineCrashed("It died.")
     engine = FakeEngine(["One."], [Dropped("", 3), "Two."], [Dropped("", 5), "So", crash])
     conversation = Conversation(store, "guide")
@@ -212,9 +208,7 @@ async def test_the_turns_that_the_last_whole_reply_was_written_without(store: St
     assert [*seen, again.dropped] == [0, 0, 3, 3]
 
 
-async def test_a_model_that_is_a_file_is_named_by_its_whole_path(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_model_that_is_a_file_is_named_by_its_whole_path(store, tmp_path, monkeypatch):
     (tmp_path / "mine.gguf").touch()
     monkeypatch.chdir(tmp_path)
     conversation = Conversation(store, "guide", front="run")
@@ -228,15 +222,15 @@ async def test_a_model_that_is_a_file_is_named_by_its_whole_path(
     assert chat.front == "app"
 
 
-def test_turns_that_meet_over_an_empty_reply_become_one() -> None:
-    def turn(role: str, content: str, state: str = "complete") -> Turn:
-        return Turn(id=content, chat_id="c", role=role, content=content, state=state, created_at=0.0)  # type: ignore[arg-type]
+def test_turns_that_meet_over_an_empty_reply_become_one():
+    def turn(role, content, state="complete"):
+        return Turn(id=content, chat_id="c", role=role, content=content, state=state, created_at=0.0)
 
     turns = [turn("user", "a"), turn("assistant", "", "stopped"), turn("user", "b"), turn("assistant", "c")]
     assert messages_of(turns) == (Message("user", "a\n\nb"), Message("assistant", "c"))
 
 
-async def test_a_stopped_reply_is_marked(store: Store) -> None:
+async def test_a_stopped_reply_is_marked(store):
     engine = FakeEngine(["One ", 5.0, "two"])
     conversation = Conversation(store, "guide")
     async for event in conversation.send(engine, "Count."):
@@ -246,7 +240,7 @@ async def test_a_stopped_reply_is_marked(store: Store) -> None:
     assert conversation.turns[-1].content == "One "
 
 
-async def test_stopping_before_the_engine_has_begun_is_up_to_the_reader(store: Store) -> None:
+async def test_stopping_before_the_engine_has_begun_is_up_to_the_reader(store):
     engine = FakeEngine(load_seconds=10.0)
     conversation = Conversation(store, "guide")
     task = asyncio.create_task(drain(conversation.send(engine, "Go.")))
@@ -259,7 +253,7 @@ async def test_stopping_before_the_engine_has_begun_is_up_to_the_reader(store: S
     assert (await stored(store, conversation))[-1].state == "stopped"
 
 
-async def test_a_reply_that_is_stopped_while_the_store_is_busy_has_its_row(store: Store) -> None:
+async def test_a_reply_that_is_stopped_while_the_store_is_busy_has_its_row(store):
     engine = FakeEngine("Yes.")
     conversation = Conversation(store, "guide")
     await conversation.ask("Go.")
@@ -281,11 +275,11 @@ async def test_a_reply_that_is_stopped_while_the_store_is_busy_has_its_row(store
     assert len(await stored(store, conversation)) == 4
 
 
-async def test_a_stream_that_is_left_is_interrupted_and_its_engine_let_go(store: Store) -> None:
+async def test_a_stream_that_is_left_is_interrupted_and_its_engine_let_go(store):
     closed = asyncio.Event()
 
     class Closing(FakeEngine):
-        async def stream(self, request, on_progress=None):  # type: ignore[no-untyped-def]
+        async def stream(self, request, on_progress=None):
             try:
                 async for event in super().stream(request, on_progress):
                     yield event
@@ -302,7 +296,7 @@ async def test_a_stream_that_is_left_is_interrupted_and_its_engine_let_go(store:
     assert (await stored(store, conversation))[-1].state == "interrupted"
 
 
-async def test_the_words_are_in_the_store_while_the_model_pauses(store: Store) -> None:
+async def test_the_words_are_in_the_store_while_the_model_pauses(store):
     engine = FakeEngine(["One ", 0.1, "two ", 0.1, "three", 3.0])
     conversation = Conversation(store, "guide")
     task = asyncio.create_task(drain(conversation.send(engine, "Count.")))
@@ -313,11 +307,11 @@ async def test_the_words_are_in_the_store_while_the_model_pauses(store: Store) -
     await task
 
 
-async def test_a_store_that_fails_at_the_end_is_told_and_the_text_stays(store: Store) -> None:
+async def test_a_store_that_fails_at_the_end_is_told_and_the_text_stays(store):
     engine = FakeEngine(["One ", "two"])
     conversation = Conversation(store, "guide")
 
-    async def lose_the_store() -> None:
+    async def lose_the_store():
         async for event in conversation.send(engine, "Count."):
             if isinstance(event, Finished):
                 await store.close()
@@ -327,14 +321,14 @@ async def test_a_store_that_fails_at_the_end_is_told_and_the_text_stays(store: S
     assert conversation.turns[-1].content == "One two"
 
 
-def fill(store: Store, *, pages: int) -> None:
+def fill(store, *, pages):
     """Let SQLite say that the disk is full (or, with many pages, no more)."""
     assert store._db is not None
     store._db.execute(f"PRAGMA max_page_count = {pages}")
 
 
-async def fill_the_disk_as_a_reply_ends(store: Store, conversation: Conversation) -> None:
-    async def reply() -> None:
+async def fill_the_disk_as_a_reply_ends(store, conversation):
+    async def reply():
         async for event in conversation.send(FakeEngine(["One ", "two" * 10_000]), "Count."):
             if isinstance(event, Finished):
                 fill(store, pages=1)
@@ -344,7 +338,7 @@ async def fill_the_disk_as_a_reply_ends(store: Store, conversation: Conversation
     assert "saved with" in str(told.value.hint)
 
 
-async def test_what_a_full_disk_refused_is_saved_with_the_next_message(store: Store) -> None:
+async def test_what_a_full_disk_refused_is_saved_with_the_next_message(store):
     conversation = Conversation(store, "guide")
     await fill_the_disk_as_a_reply_ends(store, conversation)
     with pytest.raises(StoreError):
@@ -355,7 +349,7 @@ async def test_what_a_full_disk_refused_is_saved_with_the_next_message(store: St
     assert await stored(store, conversation) == conversation.turns
 
 
-async def test_what_a_full_disk_refused_is_saved_when_the_store_is_closed(tmp_path: Path) -> None:
+async def test_what_a_full_disk_refused_is_saved_when_the_store_is_closed(tmp_path):
     for room in (True, False):
         path = tmp_path / f"{room}.db"
         store = await Store.open(path)
@@ -373,13 +367,13 @@ async def test_what_a_full_disk_refused_is_saved_when_the_store_is_closed(tmp_pa
         await again.close()
 
 
-async def test_text_that_is_no_text_is_stored_as_what_it_can_be(store: Store) -> None:
+async def test_text_that_is_no_text_is_stored_as_what_it_can_be(store):
     conversation = Conversation(store, "guide")
     await drain(conversation.send(FakeEngine(), "broken \udce4 half"))
     assert (await stored(store, conversation))[0].content == "broken ? half"
 
 
-async def test_what_another_program_has_said_meanwhile_comes_before_the_question(store: Store) -> None:
+async def test_what_another_program_has_said_meanwhile_comes_before_the_question(store):
     mine = Conversation(store, "guide")
     await drain(mine.send(FakeEngine(["One."]), "1?"))
     other = await Conversation.load(store, mine.chat.id)
@@ -391,7 +385,7 @@ async def test_what_another_program_has_said_meanwhile_comes_before_the_question
     assert len(mine.turns) == 6
 
 
-async def test_no_question_comes_between_another_and_its_reply(store: Store) -> None:
+async def test_no_question_comes_between_another_and_its_reply(store):
     mine = Conversation(store, "guide")
     await drain(mine.send(FakeEngine(["One."]), "1?"))
     other = await Conversation.load(store, mine.chat.id)
@@ -404,7 +398,7 @@ async def test_no_question_comes_between_another_and_its_reply(store: Store) -> 
     assert mine.turns == before
 
 
-async def test_half_a_reply_of_another_program_is_never_sent(store: Store, tmp_path: Path) -> None:
+async def test_half_a_reply_of_another_program_is_never_sent(store, tmp_path):
     second = await Store.open(tmp_path / "chats.db")
     mine = Conversation(store, "guide")
     await drain(mine.send(FakeEngine(["One."]), "1?"))
@@ -429,9 +423,7 @@ async def test_half_a_reply_of_another_program_is_never_sent(store: Store, tmp_p
     await second.close()
 
 
-async def test_no_question_is_put_beside_a_reply_that_another_program_writes(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_no_question_is_put_beside_a_reply_that_another_program_writes(store, tmp_path):
     second = await Store.open(tmp_path / "chats.db")
     mine = Conversation(store, "guide")
     await mine.ask("1?")
@@ -456,7 +448,7 @@ async def test_no_question_is_put_beside_a_reply_that_another_program_writes(
     await second.close()
 
 
-async def test_a_question_may_follow_what_a_dead_program_was_writing(store: Store, tmp_path: Path) -> None:
+async def test_a_question_may_follow_what_a_dead_program_was_writing(store, tmp_path):
     second = await Store.open(tmp_path / "chats.db")
     mine = Conversation(store, "guide")
     await mine.ask("1?")
@@ -481,11 +473,11 @@ async def test_a_question_may_follow_what_a_dead_program_was_writing(store: Stor
     await second.close()
 
 
-async def test_a_reply_whose_end_is_cut_off_does_not_stream_for_ever(store: Store) -> None:
+async def test_a_reply_whose_end_is_cut_off_does_not_stream_for_ever(store):
     conversation = Conversation(store, "guide")
     has_begun = asyncio.Event()
 
-    async def read() -> None:
+    async def read():
         async for _ in conversation.send(FakeEngine(["One ", 5.0, "two"]), "Count."):
             has_begun.set()
 
@@ -506,7 +498,7 @@ async def test_a_reply_whose_end_is_cut_off_does_not_stream_for_ever(store: Stor
     ]
 
 
-async def test_it_is_pinned_before_and_after_its_first_question(store: Store) -> None:
+async def test_it_is_pinned_before_and_after_its_first_question(store):
     conversation = Conversation(store, "guide")
     await conversation.pin(True)
     await conversation.ask("Hi")

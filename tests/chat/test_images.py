@@ -1,14 +1,11 @@
 """Images in conversations: sent to a model that sees, kept while a turn has them, exported and imported."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json
 import os
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,7 +19,7 @@ from edgechat.chat.import_export import files
 from edgechat.chat.import_export.export import to_json, to_markdown
 from edgechat.chat.import_export.importing import add_chat, parse_chat
 from edgechat.chat.messages import messages_of
-from edgechat.chat.records import AttachedImage, Attachment
+from edgechat.chat.records import Attachment
 from edgechat.chat.storage.migrations import MIGRATIONS
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Message
@@ -32,15 +29,15 @@ from tests.fakes import MODEL, FakeEngine
 SEEING = msgspec.structs.replace(MODEL, sees=True)
 
 
-def png(width: int = 64, height: int = 32) -> bytes:
+def png(width=64, height=32):
     return encoded(quadrants(width, height), "PNG")
 
 
-async def picture(store: Store, name: str = "photo.png", width: int = 64) -> AttachedImage:
+async def picture(store, name="photo.png", width=64):
     return await asyncio.to_thread(keep_image, store.images, png(width), name)
 
 
-async def answered(conversation: Conversation, *, sees: bool = True) -> tuple[Message, ...]:
+async def answered(conversation, *, sees=True):
     """Let a model answer; return what it was sent."""
     engine = FakeEngine(["Yes."])
     engine.model = SEEING if sees else MODEL
@@ -49,12 +46,12 @@ async def answered(conversation: Conversation, *, sees: bool = True) -> tuple[Me
     return engine.requests[0].messages
 
 
-def files_of(store: Store) -> set[str]:
+def files_of(store):
     assert store.path is not None
     return {path.name for path in (store.path.parent / "images").glob("*") if path.suffix != ".json"}
 
 
-async def test_an_image_reaches_a_model_that_sees(store: Store) -> None:
+async def test_an_image_reaches_a_model_that_sees(store):
     photo = await picture(store)
     conversation = Conversation(store, "guide")
     await conversation.ask("What is this?", [Attachment("a.txt", "milk")], [photo])
@@ -69,7 +66,7 @@ async def test_an_image_reaches_a_model_that_sees(store: Store) -> None:
     assert (await answered(again))[0] == message
 
 
-async def test_several_images_have_names_and_successive_questions_keep_their_order(store: Store) -> None:
+async def test_several_images_have_names_and_successive_questions_keep_their_order(store):
     first, second, third = [await picture(store, f"{n}.png", 60 + n) for n in range(3)]
     conversation = Conversation(store, "guide")
     await conversation.ask("Compare.", images=[first, second])
@@ -79,14 +76,14 @@ async def test_several_images_have_names_and_successive_questions_keep_their_ord
     assert [image.width for image in message.media] == [60, 61, 62]
 
 
-async def test_a_model_that_does_not_see_is_told_of_what_it_misses(store: Store) -> None:
+async def test_a_model_that_does_not_see_is_told_of_what_it_misses(store):
     conversation = Conversation(store, "guide")
     await conversation.ask("What is this?", images=[await picture(store)])
     (message,) = await answered(conversation, sees=False)
     assert message == Message("user", "(photo.png, an image, is missing here.)\n\nWhat is this?")
 
 
-async def test_an_image_whose_file_is_gone_is_told_and_the_others_are_sent(store: Store) -> None:
+async def test_an_image_whose_file_is_gone_is_told_and_the_others_are_sent(store):
     gone, here = [await picture(store, name, width) for name, width in (("a.png", 9), ("b.png", 8))]
     store.images.remove(gone.digest)
     conversation = Conversation(store, "guide")
@@ -96,7 +93,7 @@ async def test_an_image_whose_file_is_gone_is_told_and_the_others_are_sent(store
     assert [image.digest for image in message.media] == [here.digest]
 
 
-async def test_a_pasted_place_is_no_place_of_an_image(store: Store) -> None:
+async def test_a_pasted_place_is_no_place_of_an_image(store):
     conversation = Conversation(store, "guide")
     photo = await picture(store, f"a{PLACE}.png")
     await conversation.ask(
@@ -107,12 +104,12 @@ async def test_a_pasted_place_is_no_place_of_an_image(store: Store) -> None:
         assert sent.content.count(PLACE) == len(sent.media)
 
 
-async def _asked(conversation: Conversation, text: str) -> Conversation:
+async def _asked(conversation, text):
     await conversation.ask(text)
     return conversation
 
 
-async def test_a_new_wording_keeps_its_images_unless_it_has_others(store: Store) -> None:
+async def test_a_new_wording_keeps_its_images_unless_it_has_others(store):
     one, other = await picture(store), await picture(store, "other.png", 9)
     conversation = Conversation(store, "guide")
     await conversation.ask("What?", images=[one])
@@ -127,7 +124,7 @@ async def test_a_new_wording_keeps_its_images_unless_it_has_others(store: Store)
     ]
 
 
-async def test_a_file_stays_as_long_as_a_turn_has_it(store: Store) -> None:
+async def test_a_file_stays_as_long_as_a_turn_has_it(store):
     shared, own = await picture(store), await picture(store, "own.png", 9)
     first, second = Conversation(store, "guide"), Conversation(store, "guide")
     await first.ask("What?", images=[shared, own])
@@ -143,7 +140,7 @@ async def test_a_file_stays_as_long_as_a_turn_has_it(store: Store) -> None:
     assert files_of(store) == set()
 
 
-async def test_what_is_typed_and_not_sent_keeps_its_images(store: Store) -> None:
+async def test_what_is_typed_and_not_sent_keeps_its_images(store):
     photo = await picture(store)
     conversation = Conversation(store, "guide")
     await conversation.ask("What?", images=[photo])
@@ -158,7 +155,7 @@ async def test_what_is_typed_and_not_sent_keeps_its_images(store: Store) -> None
     assert files_of(store) == set()
 
 
-async def test_a_question_that_is_taken_back_has_its_images_still(store: Store) -> None:
+async def test_a_question_that_is_taken_back_has_its_images_still(store):
     photo = await picture(store)
     conversation = Conversation(store, "guide")
     await conversation.ask("What?", images=[photo])
@@ -167,7 +164,7 @@ async def test_a_question_that_is_taken_back_has_its_images_still(store: Store) 
     assert (await conversation.ask("What?", images=[photo])).images == (photo,)
 
 
-async def test_what_nothing_refers_to_is_gone_when_the_store_is_opened_a_while_later(tmp_path: Path) -> None:
+async def test_what_nothing_refers_to_is_gone_when_the_store_is_opened_a_while_later(tmp_path):
     store = await Store.open(tmp_path / "chats.db")
     kept, forgotten, new = [await picture(store, width=width) for width in (7, 8, 9)]
     await Conversation(store, "guide").ask("What?", images=[kept])
@@ -180,7 +177,7 @@ async def test_what_nothing_refers_to_is_gone_when_the_store_is_opened_a_while_l
     await store.close()
 
 
-async def test_a_store_in_memory_leaves_no_files() -> None:
+async def test_a_store_in_memory_leaves_no_files():
     store = await Store.in_memory()
     photo = await picture(store)
     found = store.images.get(photo.digest)
@@ -189,7 +186,7 @@ async def test_a_store_in_memory_leaves_no_files() -> None:
     assert not Path(found.path).parent.exists()
 
 
-async def test_conversations_of_earlier_versions_get_images(tmp_path: Path) -> None:
+async def test_conversations_of_earlier_versions_get_images(tmp_path):
     path = tmp_path / "chats.db"
     with sqlite3.connect(path) as db:
         for script in MIGRATIONS[:5]:
@@ -211,7 +208,7 @@ async def test_conversations_of_earlier_versions_get_images(tmp_path: Path) -> N
     await store.close()
 
 
-async def test_a_file_that_is_no_image_is_refused(store: Store, tmp_path: Path) -> None:
+async def test_a_file_that_is_no_image_is_refused(store, tmp_path):
     (tmp_path / "bad.png").write_text("no image")
     with pytest.raises(ImageError, match=r"bad\.png"):
         await asyncio.to_thread(read_image, store.images, str(tmp_path / "bad.png"))
@@ -223,14 +220,14 @@ async def test_a_file_that_is_no_image_is_refused(store: Store, tmp_path: Path) 
 
 
 @pytest.fixture
-async def elsewhere(tmp_path: Path) -> AsyncIterator[Store]:
+async def elsewhere(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     store = await Store.open(tmp_path / "elsewhere" / "chats.db")
     yield store
     await store.close()
 
 
-async def with_images(store: Store, images: Sequence[AttachedImage]) -> Conversation:
+async def with_images(store, images):
     conversation = Conversation(store, "guide")
     await conversation.ask("What is this?", images=images)
     await conversation.edit(conversation.turns[0].id, "And this?")
@@ -238,7 +235,7 @@ async def with_images(store: Store, images: Sequence[AttachedImage]) -> Conversa
     return conversation
 
 
-async def test_json_takes_the_images_along(store: Store, elsewhere: Store) -> None:
+async def test_json_takes_the_images_along(store, elsewhere):
     photo, gone = await picture(store), await picture(store, "gone.png", 9)
     old = await with_images(store, [photo, gone])
     store.images.remove(gone.digest)
@@ -252,7 +249,7 @@ async def test_json_takes_the_images_along(store: Store, elsewhere: Store) -> No
     assert Path(message.media[0].path).read_bytes() == png()
 
 
-async def test_an_image_of_a_stranger_is_checked(store: Store) -> None:
+async def test_an_image_of_a_stranger_is_checked(store):
     turn = {"id": "q", "role": "user", "content": "What?"}
     bad = {"name": "a\x1b.png", "width": 10**30, "height": -1, "data": base64.b64encode(b"no").decode()}
     good = {"name": "b.png", "width": 10**9, "height": 1, "data": base64.b64encode(png()).decode()}
@@ -266,7 +263,7 @@ async def test_an_image_of_a_stranger_is_checked(store: Store) -> None:
         parse_chat(json.dumps(file | {"turns": [turn | {"images": [good] * 101}]}))
 
 
-async def test_images_in_messages_of_openai_are_read(store: Store) -> None:
+async def test_images_in_messages_of_openai_are_read(store):
     url = f"data:image/png;base64,{base64.b64encode(png()).decode()}"
     parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What?"}]
     new = parse_chat(json.dumps([{"role": "user", "content": parts}]))
@@ -287,12 +284,12 @@ async def test_images_in_messages_of_openai_are_read(store: Store) -> None:
         ({"type": "input_audio"}, "neither text nor an image"),
     ],
 )
-def test_other_parts_are_refused(part: object, why: str) -> None:
+def test_other_parts_are_refused(part, why):
     with pytest.raises(NotAChat, match=why):
         parse_chat(json.dumps([{"role": "user", "content": [part]}]))
 
 
-async def test_markdown_links_to_the_images_beside_it(store: Store, tmp_path: Path) -> None:
+async def test_markdown_links_to_the_images_beside_it(store, tmp_path):
     photo, gone = await picture(store, "my [first] photo.png"), await picture(store, "gone.png", 9)
     conversation = await with_images(store, [photo, gone])
     store.images.remove(gone.digest)
@@ -304,7 +301,7 @@ async def test_markdown_links_to_the_images_beside_it(store: Store, tmp_path: Pa
     assert (tmp_path / "a chat-images" / name).read_bytes() == png()
 
 
-async def test_markdown_for_the_terminal_only_names_them(store: Store) -> None:
+async def test_markdown_for_the_terminal_only_names_them(store):
     conversation = await with_images(store, [await picture(store)])
     text = to_markdown(conversation)
     assert "(Image: photo.png, 64 × 32)\n\nAnd this?" in text

@@ -1,13 +1,8 @@
 """Commands that change how replies are generated, on a real session and conversation."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from edgechat.base.errors import DocumentError, SettingsError, SwitchUnknown
-from edgechat.chat.conversation import Conversation
 from edgechat.chat.generation_options import CommandLineOptions
 from edgechat.chat.parameters import add_documents, adjust, is_folder_of_documents, number
 from edgechat.chat.session import ChatSession, SessionServices
@@ -19,7 +14,7 @@ GIVEN = CommandLineOptions(sampling=SamplingDefaults(temperature=0.9, top_k=3), 
 POET = Preset(system="You write haiku.", think=False, sampling=SamplingDefaults(temperature=1.5))
 
 
-async def held(tmp_path: Path) -> tuple[ChatSession, Conversation]:
+async def held(tmp_path):
     """A session of `edgechat run --temperature 0.9 --top-k 3 --think`."""
     services = SessionServices(
         lambda: tmp_path / "chats.db",
@@ -32,7 +27,7 @@ async def held(tmp_path: Path) -> tuple[ChatSession, Conversation]:
     return session, await session.begin()
 
 
-async def test_what_is_typed_later_counts_more_than_the_command_line(tmp_path: Path) -> None:
+async def test_what_is_typed_later_counts_more_than_the_command_line(tmp_path):
     session, conversation = await held(tmp_path)
     options = session.generation_options(conversation.settings)
     assert (options.sampling.temperature, options.sampling.top_k, options.think) == (0.9, 3, True)
@@ -47,7 +42,7 @@ async def test_what_is_typed_later_counts_more_than_the_command_line(tmp_path: P
     await session.close()
 
 
-async def test_a_preset_is_applied(tmp_path: Path) -> None:
+async def test_a_preset_is_applied(tmp_path):
     session, conversation = await held(tmp_path)
     await adjust(session, conversation, "preset", "poet")
     options = session.generation_options(conversation.settings)
@@ -58,7 +53,7 @@ async def test_a_preset_is_applied(tmp_path: Path) -> None:
     await session.close()
 
 
-async def test_the_thinking_of_a_model_without_the_switch_stays(tmp_path: Path) -> None:
+async def test_the_thinking_of_a_model_without_the_switch_stays(tmp_path):
     session, conversation = await held(tmp_path)
     await (await session.engine()).start()
     with pytest.raises(SwitchUnknown):
@@ -78,7 +73,7 @@ async def test_the_thinking_of_a_model_without_the_switch_stays(tmp_path: Path) 
         ("preset", "x"),
     ],
 )
-async def test_what_makes_no_sense_changes_nothing(tmp_path: Path, command: str, argument: str) -> None:
+async def test_what_makes_no_sense_changes_nothing(tmp_path, command, argument):
     session, conversation = await held(tmp_path)
     before = session.generation_options(conversation.settings)
     with pytest.raises(SettingsError):
@@ -87,20 +82,20 @@ async def test_what_makes_no_sense_changes_nothing(tmp_path: Path, command: str,
     await session.close()
 
 
-def test_a_number_may_have_a_comma() -> None:
+def test_a_number_may_have_a_comma():
     assert (number(" 0,5 "), number("7")) == (0.5, 7)
     with pytest.raises(SettingsError):
         number("x")
 
 
-async def test_documents_are_added_and_switched_on_and_off(tmp_path: Path) -> None:
+async def test_documents_are_added_and_switched_on_and_off(tmp_path):
     session, conversation = await held(tmp_path)
     folder = tmp_path / "notes"
     folder.mkdir()
     (folder / "one.md").write_text("# One\n\nText.\n")
     assert "There are" not in await adjust(session, conversation, "docs", "")
     assert is_folder_of_documents(str(folder))
-    seen: list[str] = []
+    seen = []
     told = await add_documents(session, conversation, str(folder), lambda one: seen.append(one.name))
     assert told == "notes is switched on in this conversation: 1 file."
     assert "notes/one.md" in seen

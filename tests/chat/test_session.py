@@ -1,11 +1,6 @@
 """The one owner of a conversation, with a scripted engine: no front end is needed to hold one."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -27,18 +22,18 @@ GONE = ("gone", "lost.gguf")
 class Machine:
     """The layers below a session, and what they were asked for."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
         self.settings = Settings()
-        self.engines: list[FakeEngine] = []
-        self.policies: list[CachePolicy] = []
-        self.replans: list[Callable[[], LoadPlan]] = []
-        self.leaving: list[list[str]] = []
+        self.engines = []
+        self.policies = []
+        self.replans = []
+        self.leaving = []
         """The loads that are about to end, as each plan was told."""
-        self.notes: list[str] = []
+        self.notes = []
         self.load_seconds = 0.0
 
-    def prepare(self, model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
+    def prepare(self, model, *, leaving=()):
         self.leaving.append([one.model_name for one in leaving])
         if model in GONE:
             raise ModelNotFound(f"There is no {model}.")
@@ -46,9 +41,7 @@ class Machine:
             raise DoesNotFit("It is too large.")
         return LoadPlan(model_path=model, model_name=model, context=4096, threads=1)
 
-    def engine(
-        self, plan: LoadPlan, *, cache_policy: CachePolicy, replan: Callable[[], LoadPlan], **_: object
-    ) -> FakeEngine:
+    def engine(self, plan, *, cache_policy, replan, **_):
         made = FakeEngine(load_seconds=self.load_seconds)
         made.plan = plan
         self.engines.append(made)
@@ -56,7 +49,7 @@ class Machine:
         self.replans.append(replan)
         return made
 
-    def session(self, model: str | None = None, **options: Any) -> ChatSession:
+    def session(self, model=None, **options):
         services = SessionServices(lambda: self.path, self.prepare, self.engine, lambda: self.settings)
         session = ChatSession(services, model, **options)
         session.on_note = self.notes.append
@@ -64,15 +57,15 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path):
     return Machine(tmp_path / "chats.db")
 
 
 @pytest.fixture
-async def open_session(machine: Machine) -> AsyncIterator[Callable[..., ChatSession]]:
-    opened: list[ChatSession] = []
+async def open_session(machine):
+    opened = []
 
-    def make(model: str | None = None, **options: Any) -> ChatSession:
+    def make(model=None, **options):
         opened.append(machine.session(model, **options))
         return opened[-1]
 
@@ -81,7 +74,7 @@ async def open_session(machine: Machine) -> AsyncIterator[Callable[..., ChatSess
         await session.close()
 
 
-async def answer(session: ChatSession, text: str) -> str:
+async def answer(session, text):
     conversation = await session.begin()
     await conversation.ask(text)
     events = [event async for event in session.answer(conversation)]
@@ -103,15 +96,8 @@ async def answer(session: ChatSession, text: str) -> str:
         (None, "gone", "mine", "guide", "gone"),
     ],
 )
-async def test_which_model_is_chosen(
-    machine: Machine,
-    named: str | None,
-    configured: str | None,
-    last: str | None,
-    chosen: str,
-    missing: str | None,
-) -> None:
-    async def last_used() -> str | None:
+async def test_which_model_is_chosen(machine, named, configured, last, chosen, missing):
+    async def last_used():
         return last
 
     choice = await choose_model(named, configured, last_used, machine.prepare)
@@ -120,14 +106,12 @@ async def test_which_model_is_chosen(
     assert (choice.note is None) == (missing is None)
 
 
-async def test_a_named_model_that_is_gone_is_an_error(open_session: Callable[..., ChatSession]) -> None:
+async def test_a_named_model_that_is_gone_is_an_error(open_session):
     with pytest.raises(ModelNotFound):
         await open_session("gone").engine()
 
 
-async def test_a_configured_model_that_is_gone_is_told_of_once(
-    machine: Machine, open_session: Callable[..., ChatSession]
-) -> None:
+async def test_a_configured_model_that_is_gone_is_told_of_once(machine, open_session):
     machine.settings = Settings(model="gone")
     session = open_session()
     assert await answer(session, "Hi") == "Hello there."
@@ -136,9 +120,7 @@ async def test_a_configured_model_that_is_gone_is_told_of_once(
     assert session.model == "guide"
 
 
-async def test_the_model_used_last_answers_next_time(
-    machine: Machine, open_session: Callable[..., ChatSession]
-) -> None:
+async def test_the_model_used_last_answers_next_time(machine, open_session):
     first = open_session("mine")
     await first.engine()
     await first.remember_model()
@@ -148,9 +130,7 @@ async def test_the_model_used_last_answers_next_time(
     assert (session.model, session.is_first_run) == ("mine", False)
 
 
-async def test_another_model_that_does_not_fit_leaves_the_present_one(
-    open_session: Callable[..., ChatSession],
-) -> None:
+async def test_another_model_that_does_not_fit_leaves_the_present_one(open_session):
     session = open_session("mine")
     await answer(session, "Hi")
     with pytest.raises(DoesNotFit):
@@ -159,9 +139,7 @@ async def test_another_model_that_does_not_fit_leaves_the_present_one(
     assert await answer(session, "Still there?") == "Hello there."
 
 
-async def test_another_model_is_planned_for_the_memory_of_the_present_one(
-    machine: Machine, open_session: Callable[..., ChatSession]
-) -> None:
+async def test_another_model_is_planned_for_the_memory_of_the_present_one(machine, open_session):
     session = open_session("mine")
     await session.engine()
     await session.switch_model("second")  # nothing was loaded, so nothing becomes free
@@ -171,9 +149,7 @@ async def test_another_model_is_planned_for_the_memory_of_the_present_one(
     assert [engine.closed for engine in machine.engines] == [True, True, False]
 
 
-async def test_a_model_is_planned_anew_for_more_memory(
-    machine: Machine, open_session: Callable[..., ChatSession]
-) -> None:
+async def test_a_model_is_planned_anew_for_more_memory(machine, open_session):
     session = open_session("mine")
     await session.engine()
     await session.switch_model("other")
@@ -181,9 +157,7 @@ async def test_a_model_is_planned_anew_for_more_memory(
     assert machine.leaving[-2:] == [[], []]
 
 
-async def test_switching_while_a_model_loads_ends_the_load_and_is_no_crash(
-    machine: Machine, open_session: Callable[..., ChatSession]
-) -> None:
+async def test_switching_while_a_model_loads_ends_the_load_and_is_no_crash(machine, open_session):
     machine.load_seconds = 60.0
     session = open_session("mine")
     loading = asyncio.create_task((await session.engine()).start())
@@ -196,7 +170,7 @@ async def test_switching_while_a_model_loads_ends_the_load_and_is_no_crash(
     assert (session.model, len(machine.engines)) == ("other", 2)
 
 
-async def test_no_engine_is_made_once_it_is_closed(machine: Machine) -> None:
+async def test_no_engine_is_made_once_it_is_closed(machine):
     session = machine.session("mine")
     await session.store()
     await session.close()
@@ -208,9 +182,7 @@ async def test_no_engine_is_made_once_it_is_closed(machine: Machine) -> None:
 # What is kept.
 
 
-async def test_what_is_computed_is_kept_on_disk_where_the_text_is(
-    machine: Machine, open_session: Callable[..., ChatSession]
-) -> None:
+async def test_what_is_computed_is_kept_on_disk_where_the_text_is(machine, open_session):
     session = open_session()
     await answer(session, "Hi")
     assert machine.policies == [CachePolicy()]
@@ -223,12 +195,9 @@ async def test_what_is_computed_is_kept_on_disk_where_the_text_is(
 
 @pytest.mark.parametrize("unwritable", [True, False])
 async def test_neither_text_nor_states_are_kept_without_a_store(
-    machine: Machine,
-    open_session: Callable[..., ChatSession],
-    unwritable: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def refuse(_: Path) -> Store:
+    machine, open_session, unwritable, monkeypatch
+):
+    async def refuse(_):
         raise StoreUnwritable("Nothing can be written here.")
 
     if unwritable:
@@ -244,10 +213,8 @@ async def test_neither_text_nor_states_are_kept_without_a_store(
     assert not machine.path.exists()
 
 
-async def test_a_stored_conversation_is_not_continued_without_its_store(
-    machine: Machine, open_session: Callable[..., ChatSession], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def refuse(_: Path) -> Store:
+async def test_a_stored_conversation_is_not_continued_without_its_store(machine, open_session, monkeypatch):
+    async def refuse(_):
         raise StoreUnwritable("Nothing can be written here.")
 
     monkeypatch.setattr(Store, "open", refuse)
@@ -256,14 +223,12 @@ async def test_a_stored_conversation_is_not_continued_without_its_store(
     assert machine.notes == []
 
 
-async def test_nothing_is_computed_ahead_of_a_question_that_will_not_come(
-    machine: Machine, open_session: Callable[..., ChatSession]
-) -> None:
+async def test_nothing_is_computed_ahead_of_a_question_that_will_not_come(machine, open_session):
     await open_session(prewarm=False).engine()
     assert machine.policies == [CachePolicy(settle=False)]
 
 
-async def test_an_in_memory_store_remembers_no_model(machine: Machine) -> None:
+async def test_an_in_memory_store_remembers_no_model(machine):
     store = await Store.open(machine.path)
     await remember(store, "mine")
     session = machine.session("other", keep=False)
@@ -277,7 +242,7 @@ async def test_an_in_memory_store_remembers_no_model(machine: Machine) -> None:
 # How replies are generated.
 
 
-def test_options_come_from_the_command_line_the_chat_the_settings_and_the_makers() -> None:
+def test_options_come_from_the_command_line_the_chat_the_settings_and_the_makers():
     plan = LoadPlan(
         model_path="",
         model_name="",
@@ -299,7 +264,7 @@ def test_options_come_from_the_command_line_the_chat_the_settings_and_the_makers
     assert (options.think, options.overflow) == (True, "window")
 
 
-def test_a_setting_for_thinking_is_for_models_that_can_switch_it() -> None:
+def test_a_setting_for_thinking_is_for_models_that_can_switch_it():
     settings, nothing = Settings(think=True), CommandLineOptions()
     can = msgspec.structs.replace(MODEL, can_switch_thinking=True)
     assert resolve_options(nothing, ChatSettings(), settings, None, MODEL).think is None

@@ -1,12 +1,7 @@
 """A reply that calls tools: asked about, answered, stopped, interrupted, continued; stored throughout."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,12 +11,12 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export.export import to_json, to_markdown
 from edgechat.chat.import_export.importing import add_chat, parse_chat
 from edgechat.chat.messages import AFTER_RESULT
-from edgechat.chat.records import ChatSettings, ToolUse, Turn
+from edgechat.chat.records import ChatSettings
 from edgechat.chat.reply.calls import UseChanged
 from edgechat.chat.reply.images import ChatImages
 from edgechat.chat.storage.store import Store
 from edgechat.engine.types import Finished, Message, ToolCall
-from edgechat.tools.tool import ToolResult, ToolSpec
+from edgechat.tools.tool import ToolResult
 from tests.chat.offering import Shelf, call
 from tests.chat.test_images import SEEING, png
 from tests.fakes import MODEL, FakeEngine, thought
@@ -31,27 +26,27 @@ WRITE = "shelf__write"
 FROM_TOOL = AFTER_RESULT["answered"]
 
 
-async def drain(events: AsyncIterator[Any]) -> list[Any]:
+async def drain(events):
     return [event async for event in events]
 
 
-async def stored(store: Store, conversation: Conversation) -> Turn:
+async def stored(store, conversation):
     _, turns = await store.load(conversation.chat.id)
     assert turns == conversation.all_turns
     return turns[-1]
 
 
-async def asked(store: Store, question: str = "What is in it?") -> Conversation:
+async def asked(store, question="What is in it?"):
     conversation = Conversation(store, "guide")
     await conversation.ask(question)
     return conversation
 
 
-def uses(turn: Turn) -> list[ToolUse]:
+def uses(turn):
     return [use for part in turn.rounds for use in part.uses]
 
 
-async def test_results_go_into_the_next_request(store: Store) -> None:
+async def test_results_go_into_the_next_request(store):
     engine = FakeEngine([thought("Hm."), "Let me look.", call(READ, book="a")], ["It ", "says a."])
     shelf, conversation = Shelf(), await asked(store)
     events = await drain(conversation.answer(engine, access=shelf.access()))
@@ -86,7 +81,7 @@ async def test_results_go_into_the_next_request(store: Store) -> None:
     assert len([event for event in events if isinstance(event, Finished)]) == 2
 
 
-async def test_the_next_question_follows_calls_and_results(store: Store) -> None:
+async def test_the_next_question_follows_calls_and_results(store):
     engine = FakeEngine([call(READ)], ["Done."], ["Yes."])
     conversation = await asked(store)
     await drain(conversation.answer(engine, access=Shelf().access()))
@@ -98,7 +93,7 @@ async def test_the_next_question_follows_calls_and_results(store: Store) -> None
     assert engine.requests[-1].tools == ()
 
 
-async def test_figures_are_of_the_whole_reply(store: Store) -> None:
+async def test_figures_are_of_the_whole_reply(store):
     conversation = await asked(store)
     await drain(conversation.answer(FakeEngine([call(READ)], ["a", "b"]), access=Shelf().access()))
     figures = conversation.turns[-1].figures
@@ -107,8 +102,8 @@ async def test_figures_are_of_the_whole_reply(store: Store) -> None:
     assert (figures.reason, figures.usage.completion_tokens) == ("stop", 3)
 
 
-async def test_readers_run_at_once_and_writers_alone_in_order(store: Store) -> None:
-    async def answer(name: str, arguments: dict[str, Any]) -> str:
+async def test_readers_run_at_once_and_writers_alone_in_order(store):
+    async def answer(name, arguments):
         await asyncio.sleep(0.01)
         return f"{arguments['n']} beside {shelf.running - 1}"
 
@@ -123,8 +118,8 @@ async def test_readers_run_at_once_and_writers_alone_in_order(store: Store) -> N
     assert [result.split()[-1] for result in results[6:]] == ["0"] * 3
 
 
-async def test_what_is_not_allowed_is_not_called(store: Store) -> None:
-    async def only_reading(tool: ToolSpec, arguments: str) -> bool:
+async def test_what_is_not_allowed_is_not_called(store):
+    async def only_reading(tool, arguments):
         return tool.name == "read"
 
     shelf, conversation = Shelf(), await asked(store)
@@ -136,8 +131,8 @@ async def test_what_is_not_allowed_is_not_called(store: Store) -> None:
     assert engine.requests[-1].messages[-2].content == "The user did not allow this call."
 
 
-async def test_consent_that_cannot_be_kept_is_none(store: Store) -> None:
-    async def broken(tool: ToolSpec, arguments: str) -> bool:
+async def test_consent_that_cannot_be_kept_is_none(store):
+    async def broken(tool, arguments):
         raise StoreError("The disk is full.")
 
     shelf, conversation = Shelf(), await asked(store)
@@ -157,7 +152,7 @@ async def test_consent_that_cannot_be_kept_is_none(store: Store) -> None:
         (ToolCall("1", READ, "[1]"), "not a JSON object"),
     ],
 )
-async def test_a_wrong_call_is_told_to_the_model(store: Store, wrong: ToolCall, why: str) -> None:
+async def test_a_wrong_call_is_told_to_the_model(store, wrong, why):
     shelf, conversation = Shelf(), await asked(store)
     engine = FakeEngine([wrong], ["Oh."])
     await drain(conversation.answer(engine, access=shelf.access()))
@@ -166,8 +161,8 @@ async def test_a_wrong_call_is_told_to_the_model(store: Store, wrong: ToolCall, 
     assert uses(await stored(store, conversation))[0].outcome == "failed"
 
 
-async def test_results_leave_room_in_the_context(store: Store) -> None:
-    async def much(name: str, arguments: dict[str, Any]) -> str:
+async def test_results_leave_room_in_the_context(store):
+    async def much(name, arguments):
         return "x" * 100_000
 
     conversation = await asked(store)
@@ -180,12 +175,12 @@ async def test_results_leave_room_in_the_context(store: Store) -> None:
 class Drawing(Shelf):
     """Returns an image, and what is none."""
 
-    async def call(self, tool: ToolSpec, arguments: str) -> ToolResult:
+    async def call(self, tool, arguments):
         return ToolResult(text="Here.", images=(png(8, 4), b"none"))
 
 
 @pytest.mark.parametrize("sees", [True, False])
-async def test_images_of_results_are_for_models_that_see(store: Store, sees: bool) -> None:
+async def test_images_of_results_are_for_models_that_see(store, sees):
     engine, conversation = FakeEngine([call(READ)], ["Oh."], ["Red."]), await asked(store)
     engine.model = SEEING if sees else MODEL
     await drain(conversation.answer(engine, access=Drawing().access()))
@@ -202,7 +197,7 @@ async def test_images_of_results_are_for_models_that_see(store: Store, sees: boo
         assert ("Images that you cannot see: 1" in told.content) == (not sees)
 
 
-async def test_images_of_results_are_kept_exported_and_deleted_with_the_chat(store: Store) -> None:
+async def test_images_of_results_are_kept_exported_and_deleted_with_the_chat(store):
     conversation = await asked(store)
     await drain(conversation.answer(FakeEngine([call(READ)], ["Oh."]), access=Drawing().access()))
     (image,) = conversation.turns[-1].all_images
@@ -220,7 +215,7 @@ async def test_images_of_results_are_kept_exported_and_deleted_with_the_chat(sto
 # Rounds without end.
 
 
-async def test_a_reply_that_calls_for_ever_ends_and_can_be_continued(store: Store) -> None:
+async def test_a_reply_that_calls_for_ever_ends_and_can_be_continued(store):
     shelf, conversation = Shelf(), await asked(store)
     engine = FakeEngine([call(READ, "1")])
     await drain(conversation.answer(engine, access=shelf.access(rounds=2)))
@@ -237,8 +232,8 @@ async def test_a_reply_that_calls_for_ever_ends_and_can_be_continued(store: Stor
 # Stopping and interruptions: nothing is lost.
 
 
-async def test_a_stop_ends_a_call(store: Store) -> None:
-    async def never(name: str, arguments: dict[str, Any]) -> str:
+async def test_a_stop_ends_a_call(store):
+    async def never(name, arguments):
         await asyncio.sleep(60)
         return ""
 
@@ -257,16 +252,16 @@ async def test_a_stop_ends_a_call(store: Store) -> None:
     assert [one.role for one in engine.requests[1].messages] == ["user", "assistant", "tool", "tool"]
 
 
-def request_is_over(event: object) -> bool:
+def request_is_over(event):
     return isinstance(event, Finished)
 
 
-def call_is_shown(event: object) -> bool:
+def call_is_shown(event):
     return isinstance(event, UseChanged) and not event.running
 
 
 @pytest.mark.parametrize("moment", [request_is_over, call_is_shown])
-async def test_a_stop_before_a_call_is_in_time(store: Store, moment: Callable[[object], bool]) -> None:
+async def test_a_stop_before_a_call_is_in_time(store, moment):
     shelf, conversation = Shelf(), await asked(store)
     engine = FakeEngine(["I write.", call(WRITE, text="gone")], ["Well."])
     async for event in conversation.answer(engine, access=shelf.access()):
@@ -277,8 +272,8 @@ async def test_a_stop_before_a_call_is_in_time(store: Store, moment: Callable[[o
     assert [use.outcome for use in uses(reply)] == ["stopped"]
 
 
-async def test_a_stop_after_the_calls_ends_the_reply(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def find(*_: object) -> None:
+async def test_a_stop_after_the_calls_ends_the_reply(store, monkeypatch):
+    async def find(*_):
         await conversation.stop()
 
     shelf, conversation = Shelf(), await asked(store)
@@ -291,11 +286,11 @@ async def test_a_stop_after_the_calls_ends_the_reply(store: Store, monkeypatch: 
     assert [use.outcome for use in uses(reply)] == ["answered"]
 
 
-async def test_a_stop_ends_the_question_to_the_user(store: Store) -> None:
+async def test_a_stop_ends_the_question_to_the_user(store):
     waiting = asyncio.Event()
     withdrawn = False
 
-    async def ask(tool: ToolSpec, arguments: str) -> bool:
+    async def ask(tool, arguments):
         nonlocal withdrawn
         waiting.set()
         try:
@@ -316,8 +311,8 @@ async def test_a_stop_ends_the_question_to_the_user(store: Store) -> None:
     assert (conversation.turns[-1].state, shelf.calls) == ("stopped", [])
 
 
-async def test_a_reader_that_leaves_cancels_the_calls(store: Store) -> None:
-    async def never(name: str, arguments: dict[str, Any]) -> str:
+async def test_a_reader_that_leaves_cancels_the_calls(store):
+    async def never(name, arguments):
         await asyncio.sleep(60)
         return ""
 
@@ -335,7 +330,7 @@ async def test_a_reader_that_leaves_cancels_the_calls(store: Store) -> None:
     assert (reply.state, uses(reply)[0].outcome) == ("interrupted", "open")
 
 
-async def test_a_crash_after_calls_keeps_them_and_the_reply_goes_on(store: Store) -> None:
+async def test_a_crash_after_calls_keeps_them_and_the_reply_goes_on(store):
     engine = FakeEngine(["Look.", call(READ)], ["It ", EngineCrashed("It died.")], ["says a."])
     shelf, conversation = Shelf(), await asked(store)
     with pytest.raises(EngineCrashed):
@@ -351,7 +346,7 @@ async def test_a_crash_after_calls_keeps_them_and_the_reply_goes_on(store: Store
     assert len(shelf.calls) == 1
 
 
-async def test_a_call_that_was_cut_off_is_kept_and_not_carried_out(store: Store) -> None:
+async def test_a_call_that_was_cut_off_is_kept_and_not_carried_out(store):
     engine = FakeEngine(["Look.", call(WRITE, text="long"), EngineCrashed("It died.")], ["Again."])
     shelf, conversation = Shelf(), await asked(store)
     with pytest.raises(EngineCrashed):
@@ -361,11 +356,11 @@ async def test_a_call_that_was_cut_off_is_kept_and_not_carried_out(store: Store)
     assert (use.outcome, json.loads(use.arguments), shelf.calls) == ("stopped", {"text": "long"}, [])
 
 
-async def test_a_program_that_dies_during_a_call_loses_no_word(store: Store, tmp_path: Path) -> None:
+async def test_a_program_that_dies_during_a_call_loses_no_word(store, tmp_path):
     """What is on the disk while a call runs is a whole reply, of which the call is open."""
-    on_disk: list[Turn] = []
+    on_disk = []
 
-    async def look(name: str, arguments: dict[str, Any]) -> str:
+    async def look(name, arguments):
         await asyncio.sleep(0.5)
         other = await Store.open(tmp_path / "chats.db")
         _, turns = await other.load(conversation.chat.id)
@@ -381,7 +376,7 @@ async def test_a_program_that_dies_during_a_call_loses_no_word(store: Store, tmp
     assert (uses(reply)[0].outcome, uses(reply)[0].arguments) == ("open", '{"book": "a"}')
 
 
-async def test_too_long_a_result_does_not_take_the_question_back(store: Store) -> None:
+async def test_too_long_a_result_does_not_take_the_question_back(store):
     engine = FakeEngine([call(READ)], [PromptTooLong("Too long.")])
     conversation = await asked(store)
     with pytest.raises(PromptTooLong):
@@ -393,7 +388,7 @@ async def test_too_long_a_result_does_not_take_the_question_back(store: Store) -
 # Versions, search, files.
 
 
-async def test_another_version_calls_anew(store: Store) -> None:
+async def test_another_version_calls_anew(store):
     shelf, conversation = Shelf(), await asked(store)
     engine = FakeEngine([call(READ)], ["One."], [call(READ), call(WRITE)], ["Two."])
     await drain(conversation.answer(engine, access=shelf.access()))
@@ -406,8 +401,8 @@ async def test_another_version_calls_anew(store: Store) -> None:
     assert [len(uses(turn)) for turn in conversation.versions(first.id)] == [1, 2]
 
 
-async def test_calls_and_results_are_searched(store: Store) -> None:
-    async def answer(name: str, arguments: dict[str, Any]) -> str:
+async def test_calls_and_results_are_searched(store):
+    async def answer(name, arguments):
         return "The heron eats C++ at dawn."
 
     conversation = await asked(store)
@@ -422,7 +417,7 @@ async def test_calls_and_results_are_searched(store: Store) -> None:
     assert await store.search("heron") == []
 
 
-async def test_a_file_has_the_calls_and_turns_no_tools_on(store: Store) -> None:
+async def test_a_file_has_the_calls_and_turns_no_tools_on(store):
     conversation = await asked(store)
     await conversation.set_settings(ChatSettings(tools=("shelf", "files:/home/me")))
     engine = FakeEngine(["Look.", call(READ, book="```")], ["Yes."])

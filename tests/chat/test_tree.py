@@ -1,9 +1,5 @@
-from __future__ import annotations
-
 import time
-from collections.abc import AsyncIterator
 from contextlib import aclosing
-from pathlib import Path
 
 import pytest
 
@@ -12,19 +8,18 @@ from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export.importing import parse_chat
 from edgechat.chat.messages import messages_of, title_of
 from edgechat.chat.records import Attachment, ChatSettings, Figures, Turn
-from edgechat.chat.storage.store import Store
 from edgechat.chat.tree import Tree, left_out
 from edgechat.engine.types import Dropped, Message, Usage
 from edgechat.settings import SamplingDefaults
 from tests.fakes import FakeEngine
 
 
-async def drain(events: AsyncIterator[object]) -> None:
+async def drain(events):
     async for _ in events:
         pass
 
 
-async def talk(store: Store, *texts: str, system: str | None = None) -> Conversation:
+async def talk(store, *texts, system=None):
     """Return a conversation with these questions and answers by turns."""
     conversation = Conversation(store, "guide", system=system)
     for question, answer in zip(texts[::2], texts[1::2], strict=True):
@@ -32,15 +27,15 @@ async def talk(store: Store, *texts: str, system: str | None = None) -> Conversa
     return conversation
 
 
-def said(conversation: Conversation) -> list[str]:
+def said(conversation):
     return [turn.content for turn in conversation.turns]
 
 
-async def reopened(store: Store, conversation: Conversation) -> list[str]:
+async def reopened(store, conversation):
     return said(await Conversation.load(store, conversation.chat.id))
 
 
-async def test_a_question_is_edited_into_a_line_of_its_own(store: Store) -> None:
+async def test_a_question_is_edited_into_a_line_of_its_own(store):
     conversation = await talk(store, "1?", "One.", "2?", "Two.", "3?", "Three.")
     second = conversation.turns[2]
     new = await conversation.edit(second.id, "2b?")
@@ -53,7 +48,7 @@ async def test_a_question_is_edited_into_a_line_of_its_own(store: Store) -> None
     assert conversation.branches(conversation.turns[0].id) == (0, 1)
 
 
-async def test_the_first_question_may_be_edited_too(store: Store) -> None:
+async def test_the_first_question_may_be_edited_too(store):
     for system in (None, "Be brief."):
         conversation = await talk(store, "1?", "One.", system=system)
         head = [system] if system else []
@@ -63,7 +58,7 @@ async def test_the_first_question_may_be_edited_too(store: Store) -> None:
         assert await reopened(store, conversation) == said(conversation) == [*head, "1?", "One."]
 
 
-async def test_what_was_switched_to_is_shown_when_it_is_opened_again(store: Store) -> None:
+async def test_what_was_switched_to_is_shown_when_it_is_opened_again(store):
     conversation = await talk(store, "1?", "One.", "2?", "Two.")
     first = conversation.turns[0].id
     await conversation.edit(first, "1b?")
@@ -79,7 +74,7 @@ async def test_what_was_switched_to_is_shown_when_it_is_opened_again(store: Stor
         await again.switch(first, 2)
 
 
-async def test_a_complete_reply_is_tried_again_and_the_old_one_stays(store: Store) -> None:
+async def test_a_complete_reply_is_tried_again_and_the_old_one_stays(store):
     conversation = await talk(store, "1?", "One.")
     old = conversation.turns[-1]
     conversation.regenerate()
@@ -91,7 +86,7 @@ async def test_a_complete_reply_is_tried_again_and_the_old_one_stays(store: Stor
     assert conversation.turns[-1] == old
 
 
-async def test_a_try_without_words_is_no_branch(store: Store) -> None:
+async def test_a_try_without_words_is_no_branch(store):
     conversation = Conversation(store, "guide")
     with pytest.raises(EngineCrashed):
         await drain(conversation.send(FakeEngine([EngineCrashed("It died.")]), "1?"))
@@ -100,7 +95,7 @@ async def test_a_try_without_words_is_no_branch(store: Store) -> None:
     assert conversation.branches(conversation.turns[-1].id) == (0, 1)
 
 
-async def test_an_edit_that_is_too_long_leaves_the_old_line(store: Store) -> None:
+async def test_an_edit_that_is_too_long_leaves_the_old_line(store):
     too_long = FakeEngine([PromptTooLong("It has 9000 tokens.")])
     for texts in (("1?", "One."), ("1?", "One.", "2?", "Two.")):
         conversation = await talk(store, *texts)
@@ -111,7 +106,7 @@ async def test_an_edit_that_is_too_long_leaves_the_old_line(store: Store) -> Non
     assert too_long.forgotten == []
 
 
-async def test_a_question_that_is_too_long_after_a_switch_leaves_the_line_that_is_shown(store: Store) -> None:
+async def test_a_question_that_is_too_long_after_a_switch_leaves_the_line_that_is_shown(store):
     conversation = await talk(store, "1?", "One.")
     await conversation.edit(conversation.turns[0].id, "1b?")
     await drain(conversation.answer(FakeEngine(["One b."])))
@@ -121,7 +116,7 @@ async def test_a_question_that_is_too_long_after_a_switch_leaves_the_line_that_i
     assert await reopened(store, conversation) == said(conversation) == ["1?", "One."]
 
 
-async def test_nothing_changes_under_a_reply_that_is_being_written(store: Store) -> None:
+async def test_nothing_changes_under_a_reply_that_is_being_written(store):
     conversation = await talk(store, "1?", "One.")
     first = conversation.turns[0].id
     await conversation.ask("2?")
@@ -141,9 +136,7 @@ async def test_nothing_changes_under_a_reply_that_is_being_written(store: Store)
     assert [one.title for one in await store.chats()] == ["Another title"]
 
 
-async def test_only_questions_of_the_line_are_edited_and_only_what_was_asked_is_tried_again(
-    store: Store,
-) -> None:
+async def test_only_questions_of_the_line_are_edited_and_only_what_was_asked_is_tried_again(store):
     conversation = await talk(store, "1?", "One.")
     for name in (conversation.turns[1].id, "nosuch"):
         with pytest.raises(ChatNotFound, match="Only a question"):
@@ -152,7 +145,7 @@ async def test_only_questions_of_the_line_are_edited_and_only_what_was_asked_is_
         Conversation(store, "guide").regenerate()
 
 
-async def test_two_programs_ask_in_lines_of_their_own(store: Store) -> None:
+async def test_two_programs_ask_in_lines_of_their_own(store):
     mine = await talk(store, "1?", "One.", "2?", "Two.")
     other = await Conversation.load(store, mine.chat.id)
     await other.edit(other.turns[2].id, "2b?")
@@ -165,7 +158,7 @@ async def test_two_programs_ask_in_lines_of_their_own(store: Store) -> None:
     assert again.branches(again.turns[2].id) == (1, 2)
 
 
-async def test_a_system_prompt_changes_in_all_lines(store: Store) -> None:
+async def test_a_system_prompt_changes_in_all_lines(store):
     conversation = await talk(store, "1?", "One.")
     await conversation.edit(conversation.turns[0].id, "1b?")
     await drain(conversation.answer(FakeEngine(["One b."])))
@@ -184,7 +177,7 @@ async def test_a_system_prompt_changes_in_all_lines(store: Store) -> None:
     assert engine.requests[0].messages[0] == Message("system", "Sing.")
 
 
-async def test_a_system_prompt_of_a_chat_that_has_not_begun(store: Store) -> None:
+async def test_a_system_prompt_of_a_chat_that_has_not_begun(store):
     conversation = Conversation(store, "guide")
     await conversation.set_system("Be brief.")
     await conversation.rename("Mine")
@@ -195,7 +188,7 @@ async def test_a_system_prompt_of_a_chat_that_has_not_begun(store: Store) -> Non
     assert (chat.title, chat.settings) == ("Mine", ChatSettings(think=False))
 
 
-async def test_settings_and_title_of_a_chat(store: Store) -> None:
+async def test_settings_and_title_of_a_chat(store):
     conversation = await talk(store, "**What** is `this`?\nmore", "That.")
     assert conversation.chat.title == "What is this?"
     wanted = ChatSettings(think=True, sampling=SamplingDefaults(temperature=0.5))
@@ -207,7 +200,7 @@ async def test_settings_and_title_of_a_chat(store: Store) -> None:
     assert again.chat.title == "What is this?"
 
 
-async def test_settings_of_a_newer_program_are_read_as_far_as_they_are_known(store: Store) -> None:
+async def test_settings_of_a_newer_program_are_read_as_far_as_they_are_known(store):
     conversation = await talk(store, "1?", "One.")
     assert store._db is not None
     text = '{"think": false, "voice": "low", "sampling": {"top_k": 5, "swirl": 1, "temperature": 99}}'
@@ -217,7 +210,7 @@ async def test_settings_of_a_newer_program_are_read_as_far_as_they_are_known(sto
     await conversation.set_settings(ChatSettings())
 
 
-async def test_attachments_are_sent_before_the_question(store: Store) -> None:
+async def test_attachments_are_sent_before_the_question(store):
     files = [Attachment("a.md", "```py\nx\n```\n"), Attachment("b\x1b\n.txt", "plain")]
     conversation = Conversation(store, "guide")
     engine = FakeEngine(["One."])
@@ -234,7 +227,7 @@ async def test_attachments_are_sent_before_the_question(store: Store) -> None:
     assert again.turns[0].attachments == ()
 
 
-async def test_attachments_without_words(store: Store) -> None:
+async def test_attachments_without_words(store):
     conversation = Conversation(store, "guide")
     await conversation.ask("", [Attachment("notes.txt", "x")])
     assert conversation.chat.title == "notes.txt"
@@ -258,13 +251,13 @@ async def test_attachments_without_words(store: Store) -> None:
         ("*What* is **2*3*4** and snake_case?", "What is 2*3*4 and snake_case?"),
     ],
 )
-def test_titles(text: str, title: str) -> None:
+def test_titles(text, title):
     assert title_of(text) == title
 
 
-def line(*sizes: tuple[int, int], context: int = 1000, dropped: int = 0, silent: bool = False) -> list[Turn]:
+def line(*sizes, context=1000, dropped=0, silent=False):
     """Return a line of exchanges, of which each reply counted so many tokens before and in itself."""
-    turns: list[Turn] = []
+    turns = []
     for number, (before, reply) in enumerate(sizes):
         figures = Figures(
             context=context,
@@ -284,11 +277,11 @@ def line(*sizes: tuple[int, int], context: int = 1000, dropped: int = 0, silent:
     return turns
 
 
-def ids(turns: object) -> list[str]:
-    return [turn.id for turn in turns]  # type: ignore[attr-defined]
+def ids(turns):
+    return [turn.id for turn in turns]
 
 
-def test_what_left_the_window_comes_after_the_first_turn_where_that_is_short() -> None:
+def test_what_left_the_window_comes_after_the_first_turn_where_that_is_short():
     short = line((200, 50), (400, 100), (600, 100), (500, 10), dropped=2)
     assert ids(left_out(short)) == ["q1", "a1", "q2", "a2"]
     long = line((200, 51), (400, 100), (600, 100), (500, 10), dropped=2)
@@ -297,12 +290,12 @@ def test_what_left_the_window_comes_after_the_first_turn_where_that_is_short() -
     assert ids(left_out([])) == []
 
 
-def test_a_reply_without_words_leaves_with_its_question() -> None:
+def test_a_reply_without_words_leaves_with_its_question():
     turns = line((10, 10), (20, 10), (30, 10), dropped=1, silent=True)
     assert ids(left_out(turns)) == ["q1", "s1", "a1"]
 
 
-def test_a_system_prompt_never_leaves() -> None:
+def test_a_system_prompt_never_leaves():
     system = Turn(id="s", chat_id="c", role="system", content="s", created_at=0.0)
     turns = [system, *line((10, 10), (20, 10), (30, 10), dropped=1)]
     assert ids(left_out(turns)) == ["q1", "a1"]
@@ -311,13 +304,13 @@ def test_a_system_prompt_never_leaves() -> None:
     assert ids(left_out(turns)) == ["q1", "a1"]
 
 
-async def test_the_window_of_a_conversation(store: Store) -> None:
+async def test_the_window_of_a_conversation(store):
     conversation = await talk(store, "1?", "One.", "2?", "Two.")
     await drain(conversation.send(FakeEngine([Dropped("", 1), "Three."]), "3?"))
     assert [turn.content for turn in conversation.left_out()] == ["2?", "Two."]
 
 
-async def test_a_chat_in_the_trash_cannot_be_written_in(store: Store) -> None:
+async def test_a_chat_in_the_trash_cannot_be_written_in(store):
     conversation = await talk(store, "1?", "One.")
     await store.trash(conversation.chat.id)
     with pytest.raises(StoreError, match="deleted meanwhile"):
@@ -326,7 +319,7 @@ async def test_a_chat_in_the_trash_cannot_be_written_in(store: Store) -> None:
     await conversation.ask("2?")
 
 
-async def test_what_is_on_another_line_is_gone_to(store: Store, tmp_path: Path) -> None:
+async def test_what_is_on_another_line_is_gone_to(store, tmp_path):
     conversation = await talk(store, "1?", "One.", "2?", "Two.")
     first, old = conversation.turns[0].id, conversation.turns[2].id
     await conversation.edit(first, "1b?")
@@ -353,7 +346,7 @@ async def test_what_is_on_another_line_is_gone_to(store: Store, tmp_path: Path) 
     assert said(conversation) == ["1c?"]
 
 
-async def test_a_try_that_cannot_begin_leaves_the_reply_that_there_was(store: Store) -> None:
+async def test_a_try_that_cannot_begin_leaves_the_reply_that_there_was(store):
     conversation = await talk(store, "1?", "One.", "2?", "Two.", system="Be brief.")
     shown = list(conversation.turns)
     for at in (None, shown[1].id, shown[2].id):
@@ -372,7 +365,7 @@ async def test_a_try_that_cannot_begin_leaves_the_reply_that_there_was(store: St
     assert sent == ["Be brief.", "1?", "One.", "2?", "Two.", "3?"]
 
 
-async def test_nothing_is_put_back_where_another_try_has_begun(store: Store) -> None:
+async def test_nothing_is_put_back_where_another_try_has_begun(store):
     conversation = await talk(store, "1?", "One.")
     conversation.regenerate()
     async with aclosing(conversation.answer(FakeEngine(["One b."]))) as events:
@@ -389,7 +382,7 @@ async def test_nothing_is_put_back_where_another_try_has_begun(store: Store) -> 
     assert said(conversation) == ["1?", ""]
 
 
-async def test_a_reply_that_answers_nothing_is_not_tried_again(store: Store) -> None:
+async def test_a_reply_that_answers_nothing_is_not_tried_again(store):
     new = parse_chat('[{"role": "assistant", "content": "Hello!"}, {"role": "user", "content": "Hi"}]')
     await store.add(new.chat, new.turns)
     conversation = await Conversation.load(store, new.chat.id)
@@ -398,7 +391,7 @@ async def test_a_reply_that_answers_nothing_is_not_tried_again(store: Store) -> 
     assert said(conversation) == ["Hello!", "Hi"]
 
 
-def test_long_lines_cost_their_length() -> None:
+def test_long_lines_cost_their_length():
     """The bound is 20 times what it takes, and a tenth of what one look at all turns for each would."""
     turns = [
         Turn(

@@ -1,11 +1,7 @@
 """A turn with calls computes only what is new: the tools, the question and the results stay in the cache."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import AsyncGenerator, Callable
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 import pytest
@@ -13,8 +9,7 @@ import pytest
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.generation_options import GenerationOptions
 from edgechat.chat.reply.calls import ToolAccess
-from edgechat.chat.storage.store import Store
-from edgechat.engine.types import ChatRequest, Finished, RequestEvent, Sampling, Usage
+from edgechat.engine.types import Finished, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.tools.registry import ToolSet
 from edgechat.tools.tool import ToolSpec
@@ -39,22 +34,14 @@ OPTIONS = GenerationOptions(sampling=Sampling(temperature=2.0, top_k=0, seed=1, 
 class Calling(EngineSupervisor):
     """A model with random weights, which is made to call a tool first, and then to say a few letters."""
 
-    async def stream(
-        self,
-        request: ChatRequest,
-        on_progress: Callable[[float], None] | None = None,
-        *,
-        may_load: bool = True,
-    ) -> AsyncGenerator[RequestEvent, None]:
+    async def stream(self, request, on_progress=None, *, may_load=True):
         is_first = request.messages[-1].role == "user"
-        choice: dict[str, Any] = (
-            {"tool_choice": "required", "most_calls": 1} if is_first else {"max_tokens": 8}
-        )
+        choice = {"tool_choice": "required", "most_calls": 1} if is_first else {"max_tokens": 8}
         async for event in super().stream(msgspec.structs.replace(request, **choice), on_progress):
             yield event
 
 
-def access(shelf: Shelf) -> ToolAccess:
+def access(shelf):
     about = "Reads one of the books on the shelf. " * 40
     tools = [
         ToolSpec(server="shelf", name=name, description=about, schema=json.dumps(SCHEMA), read_only=True)
@@ -63,7 +50,7 @@ def access(shelf: Shelf) -> ToolAccess:
     return ToolAccess(tools=ToolSet(tuple(tools), servers={"shelf": shelf}), permission=permit)
 
 
-async def asked(conversation: Conversation, engine: EngineSupervisor, question: str) -> list[Usage]:
+async def asked(conversation, engine, question):
     """Ask, and return what each request of the reply took."""
     await conversation.ask(question)
     reply = conversation.answer(engine, OPTIONS, access=access(Shelf()))
@@ -71,7 +58,7 @@ async def asked(conversation: Conversation, engine: EngineSupervisor, question: 
 
 
 @pytest.mark.parametrize("kind", ["dense", "hybrid"])
-async def test_only_what_is_new_is_computed(kind: str, store: Store) -> None:
+async def test_only_what_is_new_is_computed(kind, store):
     path = tiny(kind, chat_template=SOURCES["hermes"])
     engine = Calling(plan(path, context=8192))
     conversation = Conversation(store, "m", system="Be brief. " * 50)

@@ -1,9 +1,6 @@
 """What left the window, as the conversation works it out, beside what the engine really leaves out."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import AsyncGenerator, Callable
 
 import msgspec
 import pytest
@@ -11,7 +8,7 @@ import pytest
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.storage.store import Store
 from edgechat.engine.prompt.prompts import Prompts
-from edgechat.engine.types import ChatRequest, Delta, Finished, RequestEvent, Timings, Usage
+from edgechat.engine.types import Delta, Finished, Timings, Usage
 from tests.engine.prompt.test_prompts import Words, template
 from tests.fakes import MODEL, FakeEngine
 
@@ -21,20 +18,18 @@ CELLS = 600
 class Windowed(FakeEngine):
     """Answers at random length, of prompts made as the engine makes them."""
 
-    def __init__(self, source: str, seed: int) -> None:
+    def __init__(self, source, seed):
         super().__init__()
         self.model = msgspec.structs.replace(MODEL, context=CELLS)
         self.random = random.Random(seed)
         self.vocabulary = Words()
         self.prompts = Prompts(template(source), self.vocabulary)
-        self.left: list[str] = []
+        self.left = []
         """What the last prompt was without."""
         self.near = False
         """Whether head and first turn are a quarter of the context to within a few tokens."""
 
-    async def stream(
-        self, request: ChatRequest, on_progress: Callable[[float], None] | None = None
-    ) -> AsyncGenerator[RequestEvent, None]:
+    async def stream(self, request, on_progress=None):
         prompt = self.prompts.of(request, CELLS)
         window = self.prompts._window(request, request.messages, CELLS, exact=True)
         kept = set(self.prompts._fit(request, request.messages, window, CELLS, CELLS - 37).window.kept)
@@ -48,13 +43,13 @@ class Windowed(FakeEngine):
         yield Finished(request.id, "stop", usage, Timings(1.0, 1.0, 1.0))
 
 
-def words(source: random.Random, n: int) -> str:
+def words(source, n):
     return " ".join("".join(source.choices("abcdefgh", k=5)) for _ in range(n))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["chatml", "merges_system", "strips_thinking", "phi"])
-async def test_the_turns_that_left_are_those_that_the_engine_left_out(source: str) -> None:
+async def test_the_turns_that_left_are_those_that_the_engine_left_out(source):
     compared = pinned = 0
     for seed in range(12):
         engine, store = Windowed(source, seed), await Store.in_memory()

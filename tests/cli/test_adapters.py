@@ -1,7 +1,5 @@
 """LoRA adapters on the command line: pulled, listed, shown, planned and applied; never offered as models."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -12,9 +10,8 @@ from edgechat.models.adapters.local import find_adapter, local_adapters
 from edgechat.models.adapters.peft import conversions
 from edgechat.models.local.locations import own_folder
 from edgechat.planner.listing import rows
-from tests.cli.pulling import Pull, complaint, found
+from tests.cli.pulling import complaint, found
 from tests.cli.running import edgechat
-from tests.hub import Hub
 from tests.kit import NOT_PRINTABLE, Spec, build
 from tests.kit.adapters import adapter, pairs, peft_folder, write_adapter
 
@@ -24,31 +21,31 @@ SPEC = Spec(mute=NOT_PRINTABLE, name="kit")
 BASE = {"general.base_model.0.repo_url": "https://huggingface.co/kit/base"}
 
 
-def gguf(tmp_path: Path, **how: int) -> bytes:
+def gguf(tmp_path, **how):
     path = write_adapter(tmp_path / "a.gguf", pairs(SPEC, **how), SPEC.shape, overrides=BASE)
     return path.read_bytes()
 
 
-def peft(tmp_path: Path) -> dict[str, Path]:
+def peft(tmp_path):
     folder = peft_folder(tmp_path / "peft", pairs(SPEC), SPEC.shape)
     return {path.name: path for path in folder.iterdir()}
 
 
 @pytest.fixture
-def own_models(hf_cache: Path) -> Path:
+def own_models(hf_cache):
     """The folder of edgechat's own models; the hub's cache is empty."""
     folder = own_folder()
     folder.mkdir(parents=True)
     return folder
 
 
-def said(*arguments: object) -> str:
+def said(*arguments):
     run = edgechat(*map(str, arguments))
     assert run.returncode == 0, run.stderr
     return str(run.stdout)
 
 
-def test_a_gguf_repository_is_pulled_as_an_adapter(hub: Hub, pull: Pull, tmp_path: Path) -> None:
+def test_a_gguf_repository_is_pulled_as_an_adapter(hub, pull, tmp_path):
     hub.add("me/french", {"lora-F16.gguf": gguf(tmp_path), "lora-F32.gguf": gguf(tmp_path, rank=8)})
     dry = found(pull("me/french", "--dry-run", "--json"))
     assert (dry["kind"], dry["dry_run"], dry["received_bytes"]) == ("adapter", True, 0)
@@ -61,7 +58,7 @@ def test_a_gguf_repository_is_pulled_as_an_adapter(hub: Hub, pull: Pull, tmp_pat
     assert "--lora me/french" in pull("me/french").stdout
 
 
-def test_a_peft_repository_is_pulled_as_an_adapter(hub: Hub, pull: Pull, tmp_path: Path) -> None:
+def test_a_peft_repository_is_pulled_as_an_adapter(hub, pull, tmp_path):
     hub.add("me/peft", {**peft(tmp_path), "README.md": b"An adapter."})
     answer = found(pull("me/peft", "--json"))
     assert (answer["format"], answer["base"], answer["rank"]) == ("peft", "kit/base", 4)
@@ -70,12 +67,12 @@ def test_a_peft_repository_is_pulled_as_an_adapter(hub: Hub, pull: Pull, tmp_pat
     assert (one.name, one.path) == ("me/peft", Path(answer["path"]))
 
 
-def test_other_repositories_are_what_they_were(hub: Hub, pull: Pull) -> None:
+def test_other_repositories_are_what_they_were(hub, pull):
     hub.add("me/nothing", {"README.md": b"Nothing."})
     assert "no model" in complaint(pull("me/nothing"))
 
 
-def test_it_is_listed_shown_and_applied(tmp_path: Path, own_models: Path) -> None:
+def test_it_is_listed_shown_and_applied(tmp_path, own_models):
     (own_models / "french.gguf").write_bytes(gguf(tmp_path))
     shutil.copytree(peft_folder(tmp_path / "polish", pairs(SPEC, seed=9), SPEC.shape), own_models / "polish")
     listed = json.loads(said("list", "--json"))
@@ -111,7 +108,7 @@ def test_it_is_listed_shown_and_applied(tmp_path: Path, own_models: Path) -> Non
         ("french:0,5", "'0,5' is not valid as the scale"),
     ],
 )
-def test_what_cannot_be_applied_is_refused(tmp_path: Path, own_models: Path, lora: str, why: str) -> None:
+def test_what_cannot_be_applied_is_refused(tmp_path, own_models, lora, why):
     (own_models / "french.gguf").write_bytes(gguf(tmp_path))
     other = Spec(shape=SPEC.shape.sized(arch="qwen3"))
     shutil.copy(adapter(tmp_path, other, "wrong"), own_models)
@@ -120,7 +117,7 @@ def test_what_cannot_be_applied_is_refused(tmp_path: Path, own_models: Path, lor
     assert why in run.stderr
 
 
-def test_an_adapter_is_no_model(tmp_path: Path, own_models: Path) -> None:
+def test_an_adapter_is_no_model(tmp_path, own_models):
     folder = peft_folder(own_models / "polish", pairs(SPEC), SPEC.shape)
     for name in (adapter(tmp_path, SPEC), folder, "Polish"):
         run = edgechat("run", str(name), "Hi")
@@ -129,13 +126,13 @@ def test_an_adapter_is_no_model(tmp_path: Path, own_models: Path) -> None:
     assert "Did you mean polish?" in edgechat("rm", "polsh").stderr
 
 
-def damaged(path: Path) -> None:
+def damaged(path):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
 
 
-def test_adapters_of_the_hubs_cache_are_verified_and_removed(hub: Hub, pull: Pull, tmp_path: Path) -> None:
+def test_adapters_of_the_hubs_cache_are_verified_and_removed(hub, pull, tmp_path):
     hub.add("me/peft", peft(tmp_path))
     hub.add("me/french", {"lora-F16.gguf": gguf(tmp_path)})
     folder, file = (Path(found(pull(name, "--json"))["path"]) for name in ("me/peft", "me/french"))
@@ -158,7 +155,7 @@ def test_adapters_of_the_hubs_cache_are_verified_and_removed(hub: Hub, pull: Pul
     assert local_adapters() == []
 
 
-def test_what_an_adapter_was_converted_to_goes_with_it(tmp_path: Path, own_models: Path) -> None:
+def test_what_an_adapter_was_converted_to_goes_with_it(tmp_path, own_models):
     shutil.copytree(peft_folder(tmp_path / "polish", pairs(SPEC, seed=9), SPEC.shape), own_models / "polish")
     shutil.copytree(own_models / "polish", own_models / "other")
     for name in ("polish", "other"):
@@ -171,7 +168,7 @@ def test_what_an_adapter_was_converted_to_goes_with_it(tmp_path: Path, own_model
     assert [path.name for path in own_models.iterdir()] == ["other"]
 
 
-def test_adapters_in_the_own_folder_are_verified_by_their_format(tmp_path: Path, own_models: Path) -> None:
+def test_adapters_in_the_own_folder_are_verified_by_their_format(tmp_path, own_models):
     (own_models / "french.gguf").write_bytes(gguf(tmp_path))
     peft_folder(own_models / "polish", pairs(SPEC), SPEC.shape)
     assert "3 models and adapters checked, none damaged" in said("verify")
@@ -186,7 +183,7 @@ def test_adapters_in_the_own_folder_are_verified_by_their_format(tmp_path: Path,
     assert list(own_models.iterdir()) == []
 
 
-def test_a_model_with_the_name_of_an_adapter_comes_first(tmp_path: Path, own_models: Path) -> None:
+def test_a_model_with_the_name_of_an_adapter_comes_first(tmp_path, own_models):
     folder = peft_folder(own_models / "polish", pairs(SPEC), SPEC.shape)
     model = Path(shutil.copy(build(SPEC), own_models / "polish.gguf"))
     assert "Architecture  llama, " in said("show", "polish")
@@ -194,7 +191,7 @@ def test_a_model_with_the_name_of_an_adapter_comes_first(tmp_path: Path, own_mod
     assert (model.exists(), folder.exists()) == (False, True)
 
 
-def test_an_adapter_elsewhere_is_verified_and_not_removed(tmp_path: Path, own_models: Path) -> None:
+def test_an_adapter_elsewhere_is_verified_and_not_removed(tmp_path, own_models):
     folder = peft_folder(tmp_path / "polish", pairs(SPEC), SPEC.shape)
     assert said("verify", folder).startswith("ok       polish: ")
     run = edgechat("rm", str(folder), "--yes")
@@ -203,6 +200,6 @@ def test_an_adapter_elsewhere_is_verified_and_not_removed(tmp_path: Path, own_mo
     assert folder.exists()
 
 
-def test_a_folder_that_cannot_be_converted_says_why(tmp_path: Path, own_models: Path) -> None:
+def test_a_folder_that_cannot_be_converted_says_why(tmp_path, own_models):
     peft_folder(own_models / "dora", pairs(SPEC), SPEC.shape, use_dora=True)
     assert "it uses DoRA" in said("show", "dora")

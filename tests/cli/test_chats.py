@@ -1,15 +1,11 @@
 """`edgechat chats`: the list, and what reads and deletes conversations."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sqlite3
 import stat
 import subprocess
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -22,12 +18,10 @@ from tests.fakes import FakeEngine, thought
 from tests.terminal import Terminal, needs_tmux
 
 
-def hold(
-    *questions: str, engine: FakeEngine | None = None, model: str = "guide", system: str | None = None
-) -> str:
+def hold(*questions, engine=None, model="guide", system=None):
     """Leave a chat in the store; return its id."""
 
-    async def talk() -> str:
+    async def talk():
         store = await Store.open(store_path())
         conversation = Conversation(store, model, system=system)
         for question in questions:
@@ -42,10 +36,10 @@ def hold(
     return asyncio.run(talk())
 
 
-def put(*ids: str) -> None:
+def put(*ids):
     """Leave chats with these ids, the first as the one that was used last."""
 
-    async def write() -> None:
+    async def write():
         store = await Store.open(store_path())
         for name in reversed(ids):
             chat = Chat(id=name, title=name, model="m", date="d", created_at=1.0, updated_at=1.0)
@@ -56,20 +50,20 @@ def put(*ids: str) -> None:
     asyncio.run(write())
 
 
-def state_of(chat: str, home: Path) -> Path:
+def state_of(chat, home):
     path = home / "cache" / "states" / f"{chat}.state"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"state")
     return path
 
 
-def rows(*words: str) -> list[list[str]]:
+def rows(*words):
     run = edgechat("chats", *words)
     assert run.returncode == 0, run
     return [line.split("  ") for line in run.stdout.splitlines()]
 
 
-def test_no_conversations_yet() -> None:
+def test_no_conversations_yet():
     run = edgechat("chats")
     assert run.returncode == 0
     assert "no conversations yet" in run.stdout
@@ -77,7 +71,7 @@ def test_no_conversations_yet() -> None:
     assert json.loads(edgechat("chats", "--json").stdout) == []
 
 
-def test_the_latest_comes_first() -> None:
+def test_the_latest_comes_first():
     crashing = FakeEngine(["So", EngineCrashed("It died.")], ["Here."])
     first = hold("One", "Two", engine=crashing, system="Be brief.", model="/models/tiny.gguf")
     second = hold("A " + "long " * 40)
@@ -95,8 +89,8 @@ def test_the_latest_comes_first() -> None:
     assert time.time() - found[0]["updated_at"] < 60
 
 
-def test_tries_at_one_reply_count_once() -> None:
-    async def talk() -> None:
+def test_tries_at_one_reply_count_once():
+    async def talk():
         store = await Store.open(store_path())
         conversation, engine = Conversation(store, "guide"), FakeEngine([EngineCrashed("It died.")], ["Now."])
         with pytest.raises(EngineCrashed):
@@ -111,7 +105,7 @@ def test_tries_at_one_reply_count_once() -> None:
     asyncio.run(talk())
 
 
-def test_a_limit_says_that_there_are_more() -> None:
+def test_a_limit_says_that_there_are_more():
     put("aaaaaaaa1", "bbbbbbbb1", "cccccccc1")
     run = edgechat("chats", "--limit", "2")
     assert [line.split()[0] for line in run.stdout.splitlines()] == ["ID", "aaaaaaaa", "bbbbbbbb"]
@@ -119,7 +113,7 @@ def test_a_limit_says_that_there_are_more() -> None:
     assert edgechat("chats", "--limit", "3").stderr == ""
 
 
-def test_ids_are_shown_as_long_as_they_have_to_be() -> None:
+def test_ids_are_shown_as_long_as_they_have_to_be():
     put("0123456789ab", "0123456789cd", "01234567zz", "ffff0000ffff")
     shown = [row[0] for row in rows()[1:]]
     assert shown == ["0123456789a", "0123456789c", "01234567z", "ffff0000"]
@@ -127,7 +121,7 @@ def test_ids_are_shown_as_long_as_they_have_to_be() -> None:
         assert edgechat("chats", "show", name).returncode == 0
 
 
-def test_a_conversation_is_shown() -> None:
+def test_a_conversation_is_shown():
     engine = FakeEngine([thought("Hm."), "**Hello**.\n"], ["So", EngineCrashed("It died.")])
     chat = hold("Hi", "And?", engine=engine, system="Be brief.")
     run = edgechat("chats", "show", chat[:5])
@@ -155,7 +149,7 @@ def test_a_conversation_is_shown() -> None:
     assert found["messages"][4]["error"]["kind"] == "EngineCrashed"
 
 
-def test_nothing_of_a_stranger_moves_the_cursor() -> None:
+def test_nothing_of_a_stranger_moves_the_cursor():
     evil = "a\x1b]52;c;aGk=\x07b\x9b31mc\x00"
     chat = hold(evil, engine=FakeEngine([evil]), model=evil, system=evil)
     outputs = [edgechat("chats"), edgechat("chats", "--json"), edgechat("chats", "show", chat)]
@@ -168,14 +162,14 @@ def test_nothing_of_a_stranger_moves_the_cursor() -> None:
 
 
 @pytest.mark.parametrize("words", [("chats", "show"), ("chats", "rm"), ("run", "guide", "Hi", "--chat")])
-def test_an_id_of_bytes_that_are_no_text(words: tuple[str, ...]) -> None:
+def test_an_id_of_bytes_that_are_no_text(words):
     hold("Hi")
     done = edgechat(*words, "\udcff")
     assert done.returncode == 1
     assert "There is no conversation" in done.stderr
 
 
-def test_removing_at_once_takes_the_words_and_the_state(home: Path) -> None:
+def test_removing_at_once_takes_the_words_and_the_state(home):
     kept, gone, other = hold("Stays"), hold("xyzzy, a secret"), hold("Goes too")
     states = {name: state_of(name, home) for name in (kept, gone)}
     assert edgechat("chats", "rm", other, "--yes").returncode == 0
@@ -193,7 +187,7 @@ def test_removing_at_once_takes_the_words_and_the_state(home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_removed_is_in_the_trash_and_comes_back(home: Path) -> None:
+def test_what_is_removed_is_in_the_trash_and_comes_back(home):
     first, second = hold("A pelican"), hold("A heron", "And?")
     assert edgechat("chats", "--trash").stdout == (
         "The trash is empty. Deleted conversations stay there for 30 days.\n"
@@ -230,7 +224,7 @@ def test_what_is_removed_is_in_the_trash_and_comes_back(home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_cannot_be_removed_leaves_all_as_it_was() -> None:
+def test_what_cannot_be_removed_leaves_all_as_it_was():
     chat = hold("Stays")
     assert "edgechat chats" in complaint(edgechat("chats", "rm", chat, "nosuch", "--yes"))
     run = edgechat("chats", "rm", chat)
@@ -245,7 +239,7 @@ def test_what_cannot_be_removed_leaves_all_as_it_was() -> None:
 
 
 @pytest.mark.slow
-def test_a_conversation_that_is_being_answered_is_not_removed(script: Callable[..., Path]) -> None:
+def test_a_conversation_that_is_being_answered_is_not_removed(script):
     path = script(reply="word " * 2000, token_ms=5)
     other = subprocess.Popen(
         [*EDGECHAT, "run", str(path), "Hi"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
@@ -261,7 +255,7 @@ def test_a_conversation_that_is_being_answered_is_not_removed(script: Callable[.
     assert edgechat("chats", "rm", found["id"], "--yes").returncode == 0
 
 
-def test_what_was_said_is_found() -> None:
+def test_what_was_said_is_found():
     chat = hold("Which bird is it?", "And\x1b now?", engine=FakeEngine(["A brown Pelican, I think."]))
     hold("Something else")
     run = edgechat("chats", "search", "brown", "pel")
@@ -277,7 +271,7 @@ def test_what_was_said_is_found() -> None:
     assert json.loads(edgechat("chats", "search", "heron", "--json").stdout) == []
 
 
-def test_a_title_that_has_the_words_is_found() -> None:
+def test_a_title_that_has_the_words_is_found():
     chat = hold("Hi")
     edgechat("chats", "rename", chat, "My pelican\x1b")
     assert edgechat("chats", "search", "pelican").stdout.splitlines()[1] == "  My pelican"
@@ -285,7 +279,7 @@ def test_a_title_that_has_the_words_is_found() -> None:
 
 
 @pytest.mark.slow
-def test_a_conversation_is_written_and_read_again(tmp_path: Path) -> None:
+def test_a_conversation_is_written_and_read_again(tmp_path):
     chat = hold("Hi", "And?", engine=FakeEngine([thought("Hm."), "**Hello**.\n"]))
     shown = edgechat("chats", "show", chat).stdout
     assert edgechat("chats", "export", chat).stdout == shown
@@ -308,7 +302,7 @@ def test_a_conversation_is_written_and_read_again(tmp_path: Path) -> None:
     assert len(rows()) == 4
 
 
-def test_what_cannot_be_read_or_written_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_read_or_written_is_told(tmp_path):
     chat = hold("Hi")
     assert "cannot be written" in complaint(edgechat("chats", "export", chat, tmp_path / "no" / "a.md"))
     assert "cannot be read" in complaint(edgechat("chats", "import", tmp_path / "nosuch"))
@@ -326,7 +320,7 @@ def test_what_cannot_be_read_or_written_is_told(tmp_path: Path) -> None:
     assert len(rows()) == 2
 
 
-def test_renaming_and_pinning() -> None:
+def test_renaming_and_pinning():
     chat = hold("First words")
     assert edgechat("chats", "rename", chat[:6], "Another").stdout == "Renamed to 'Another'.\n"
     assert edgechat("chats", "pin", chat).stdout == "Pinned: Another\n"
@@ -339,7 +333,7 @@ def test_renaming_and_pinning() -> None:
         assert "There is no conversation" in complaint(edgechat("chats", *words))
 
 
-def test_a_store_that_is_damaged(home: Path) -> None:
+def test_a_store_that_is_damaged(home):
     store_path().write_bytes(b"this is no database" * 100)
     for words in ((), ("show", "ab"), ("rm", "ab", "--yes"), ("search", "ab"), ("pin", "ab")):
         assert "damaged" in complaint(edgechat("chats", *words))
@@ -366,7 +360,7 @@ def test_a_store_that_is_damaged(home: Path) -> None:
         (("chats", "trash"), "Did you mean: edgechat chats --trash"),
     ],
 )
-def test_usage_errors(words: tuple[str, ...], said: str) -> None:
+def test_usage_errors(words, said):
     run = edgechat(*words)
     assert run.returncode == 2
     assert said in run.stderr
@@ -374,7 +368,7 @@ def test_usage_errors(words: tuple[str, ...], said: str) -> None:
 
 
 @needs_tmux
-def test_removing_is_asked_first(tmp_path: Path) -> None:
+def test_removing_is_asked_first(tmp_path):
     chat, other = hold("First"), hold("Second")
     with Terminal(tmp_path, home=tmp_path / "home") as terminal:
         terminal.run([*EDGECHAT, "chats", "rm", chat])

@@ -25,7 +25,7 @@ def user(tmp_path, monkeypatch):
 def offered(monkeypatch, capsys):
     """A function from a line to the values that are offered; nothing else is said, whatever is wrong."""
 
-    def ask(line: str) -> list[str]:
+    def ask(line):
         monkeypatch.setenv("_EDGECHAT_COMPLETE", "complete_fish")
         monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
         monkeypatch.setenv("_TYPER_COMPLETE_ARGS", line)
@@ -38,7 +38,7 @@ def offered(monkeypatch, capsys):
     return ask
 
 
-async def kept(title: str) -> str:
+async def kept(title):
     store = await Store.open(store_path())
     try:
         conversation = Conversation(store, "guide")

@@ -1,10 +1,7 @@
 """`edgechat device`: as a program on this machine, and what it would say of others."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -27,7 +24,7 @@ GIB = 2**30
 
 
 @pytest.mark.usefixtures("measured")
-def test_this_machine_for_people() -> None:
+def test_this_machine_for_people():
     run = edgechat("device")
     assert (run.returncode, run.stderr) == (0, "")
     labels = [line.split()[0] for line in run.stdout.splitlines() if not line.startswith(" ")]
@@ -37,7 +34,7 @@ def test_this_machine_for_people() -> None:
 
 
 @pytest.mark.usefixtures("measured")
-def test_this_machine_for_programs() -> None:
+def test_this_machine_for_programs():
     run = edgechat("device", "--json")
     assert (run.returncode, run.stderr) == (0, "")
     found = json.loads(run.stdout)
@@ -72,11 +69,11 @@ CPU = Cpu("A laptop's", tuple(Core((n,), fast=n < 4) for n in range(8)), frozens
 BUILD = Build("0.3.36", "0.25.3 (0c1e570)", ("CUDA", "CPU"), ("AVX", "AVX2"), True, False, True, True, "")
 
 
-def card(name: str, devices: tuple[str, ...], total: int, *, shares: bool = False) -> Accelerator:
+def card(name, devices, total, *, shares=False):
     return Accelerator(name, "nvidia", devices, total, total // 2, shares, 0, None, ("ggml",))
 
 
-def test_another_machine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_machine(monkeypatch, capsys):
     profile = DeviceProfile(
         CPU,
         Memory(16 * GIB, 3 * GIB, "the control group /sys/fs/cgroup", 4 * GIB),
@@ -115,14 +112,7 @@ def test_another_machine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         (mac(16, mlx=False), "Without MLX, all models run on llama.cpp.", None, "llama.cpp"),
     ],
 )
-def test_which_backend_computes(
-    profile: DeviceProfile,
-    line: str,
-    on: str | None,
-    backend: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_which_backend_computes(profile, line, on, backend, monkeypatch, capsys):
     monkeypatch.setattr(device, "survey", lambda _measure: Survey(profile, (), BUILD))
     device.run(json=False, refresh=False)
     said = " ".join(capsys.readouterr().out.split())
@@ -134,9 +124,7 @@ def test_which_backend_computes(
     assert (found["mlx"]["version"] is None) == (on is None)
 
 
-def test_a_machine_that_tells_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_machine_that_tells_nothing(monkeypatch, capsys, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "file"))
     found = Survey(DeviceProfile(Cpu("", (Core((0,)),), frozenset({0})), Memory(GIB, GIB)), (), None)
@@ -147,7 +135,7 @@ def test_a_machine_that_tells_nothing(
     assert json.loads(capsys.readouterr().out)["disk"] is None
 
 
-def test_a_sheet_wraps_words_and_leaves_commands_whole() -> None:
+def test_a_sheet_wraps_words_and_leaves_commands_whole():
     text = "word " * 30 + "\n  command" + " --option" * 20 + "\nof a stranger: \x1b[31mred"
     lines = sheet([("Label", text)]).split("\n")
     assert lines[0].startswith("Label      word word")

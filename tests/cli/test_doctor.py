@@ -1,14 +1,11 @@
 """`edgechat doctor`: as a program in a home that is damaged, and its findings about other machines."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -17,9 +14,9 @@ from edgechat.base import paths
 from edgechat.chat.storage.store import store_path
 from edgechat.cli.commands import doctor
 from edgechat.cli.output import findings, remedies
-from edgechat.cli.output.findings import Finding, Weight, machine_findings
+from edgechat.cli.output.findings import Weight, machine_findings
 from edgechat.device.cpu import Core, Cpu
-from edgechat.device.gpu.accelerators import Accelerator, Vendor
+from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey
@@ -34,17 +31,17 @@ PROFILE = DeviceProfile(CPU, Memory(16 * GIB, 9 * GIB))
 HEALTHY = Survey(PROFILE, FEATURES, BUILD)
 
 
-def found_in(survey: Survey, **disks: int) -> list[Finding]:
+def found_in(survey, **disks):
     return list(machine_findings(survey, {Path(name): free for name, free in disks.items()}))
 
 
-def with_card(vendor: Vendor, *, shares: bool = False, build: Build = BUILD, **fields: Any) -> Survey:
+def with_card(vendor, *, shares=False, build=BUILD, **fields):
     card = Accelerator(f"The {vendor} card", vendor, (), 8 * GIB, 7 * GIB, shares, 0, None, ("kernel",))
     card = replace(card, **fields)
     return replace(HEALTHY, profile=replace(PROFILE, accelerators=(card,)), build=build)
 
 
-def test_mlx_is_missed_on_a_mac_only() -> None:
+def test_mlx_is_missed_on_a_mac_only():
     """With a llama.cpp that knows Metal nothing is wrong; MLX would be one more way."""
     metal = with_card("apple", shares=True, devices=("MTL0",))
     (note,) = found_in(metal)
@@ -57,7 +54,7 @@ def test_mlx_is_missed_on_a_mac_only() -> None:
 # As a program
 
 
-def test_what_is_damaged_is_said_with_its_remedy() -> None:
+def test_what_is_damaged_is_said_with_its_remedy():
     paths.config_dir().joinpath("settings.toml").write_text("contxt = 3\n")
     store_path().write_text("no database" * 100)
     run = edgechat("doctor")
@@ -75,26 +72,26 @@ def test_what_is_damaged_is_said_with_its_remedy() -> None:
     assert store_path().read_text() == "no database" * 100
 
 
-def test_a_fresh_home_has_nothing_broken() -> None:
+def test_a_fresh_home_has_nothing_broken():
     said = json.loads(edgechat("doctor", "--json").stdout)
     assert not [one for one in said["findings"] if one["weight"] == "broken"]
     assert not store_path().exists()
 
 
-def test_a_home_that_cannot_be_made_is_said_once(tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_made_is_said_once(tmp_path):
     (tmp_path / "file").write_text("")
     run = edgechat("doctor", EDGECHAT_HOME=str(tmp_path / "file"))
     assert run.returncode == 1
     assert run.stdout.count("cannot make its folder") == 1
 
 
-def test_a_model_of_the_settings_that_is_gone() -> None:
+def test_a_model_of_the_settings_that_is_gone():
     paths.config_dir().joinpath("settings.toml").write_text('model = "/nowhere/model.gguf"\n')
     (finding,) = doctor.own_findings()
     assert "/nowhere/model.gguf" in finding.what
 
 
-def test_a_guide_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_guide_that_is_missing(monkeypatch, tmp_path):
     shipped = paths.shipped
     monkeypatch.setattr(paths, "shipped", lambda name: tmp_path if name == "guide.gguf" else shipped(name))
     (finding,) = doctor.own_findings()
@@ -103,13 +100,13 @@ def test_a_guide_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_is_read_only() -> None:
+def test_a_folder_that_is_read_only():
     paths.log_dir().chmod(0o500)
     (finding,) = doctor.own_findings()
     assert "is not writable" in finding.what
 
 
-def test_a_folder_that_nothing_can_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_nothing_can_be_written_to(monkeypatch):
     monkeypatch.setattr(paths, "log_dir", lambda: Path("/proc") if Path("/proc").exists() else Path("/dev"))
     (finding,) = doctor.own_findings()
     assert finding.weight is Weight.BROKEN
@@ -119,7 +116,7 @@ def test_a_folder_that_nothing_can_be_written_to(monkeypatch: pytest.MonkeyPatch
 # Other machines
 
 
-def test_nothing_is_wrong_with_a_healthy_machine() -> None:
+def test_nothing_is_wrong_with_a_healthy_machine():
     assert found_in(HEALTHY, models=100 * GIB) == []
 
 
@@ -132,7 +129,7 @@ def test_nothing_is_wrong_with_a_healthy_machine() -> None:
         ("apple", "Metal", "-DGGML_METAL=ON -DGGML_RPC=ON"),
     ],
 )
-def test_a_build_without_the_backend_of_a_card(vendor: Vendor, backend: str, option: str) -> None:
+def test_a_build_without_the_backend_of_a_card(vendor, backend, option):
     (finding,) = found_in(with_card(vendor))
     assert finding.weight is Weight.SLOW
     assert f"has no {backend}, although the machine has a" in finding.what
@@ -143,21 +140,21 @@ def test_a_build_without_the_backend_of_a_card(vendor: Vendor, backend: str, opt
     assert sys.executable in finding.fix
 
 
-def test_rocm_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rocm_where_it_is_installed(monkeypatch):
     monkeypatch.setattr(remedies.shutil, "which", lambda tool: f"/usr/bin/{tool}")
     (finding,) = found_in(with_card("amd"))
     assert "-DGGML_HIP=ON" in finding.fix
     assert "Install" not in finding.fix
 
 
-def test_graphics_inside_a_processor_are_only_a_note() -> None:
+def test_graphics_inside_a_processor_are_only_a_note():
     (finding,) = found_in(with_card("intel", shares=True))
     assert finding.weight is Weight.NOTE
     finding, _ = found_in(with_card("apple", shares=True))  # and MLX is not here either
     assert finding.weight is Weight.SLOW
 
 
-def test_a_card_that_the_build_should_see_but_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_that_the_build_should_see_but_does_not(monkeypatch):
     for name in findings._HIDING:
         monkeypatch.delenv(name, raising=False)
     cuda = replace_struct(BUILD, backends=("CUDA", "CPU"))
@@ -170,25 +167,25 @@ def test_a_card_that_the_build_should_see_but_does_not(monkeypatch: pytest.Monke
     assert "CUDA_VISIBLE_DEVICES is set to '-1'" in finding.why
 
 
-def test_a_card_that_is_used_is_no_finding() -> None:
+def test_a_card_that_is_used_is_no_finding():
     assert found_in(with_card("nvidia", devices=("CUDA0",))) == []
 
 
-def replace_struct(build: Build, **fields: Any) -> Build:
+def replace_struct(build, **fields):
     import msgspec
 
     return msgspec.structs.replace(build, **fields)
 
 
 @pytest.mark.parametrize(("features", "weight"), [(("AVX",), Weight.SLOW), (FEATURES, Weight.NOTE)])
-def test_a_build_that_leaves_the_processor_unused(features: tuple[str, ...], weight: Weight) -> None:
+def test_a_build_that_leaves_the_processor_unused(features, weight):
     build = replace_struct(BUILD, features=features)
     (finding,) = found_in(replace(HEALTHY, build=build, instruction_sets=(*FEATURES, "AVX512")))
     assert finding.weight is weight
     assert ("AVX2" in finding.what) == (weight is Weight.SLOW)
 
 
-def test_no_rpc_is_a_note() -> None:
+def test_no_rpc_is_a_note():
     (finding,) = found_in(replace(HEALTHY, build=replace_struct(BUILD, rpc=False, backends=("CPU",))))
     assert finding.weight is Weight.NOTE
     assert "-DGGML_RPC=ON" in finding.fix
@@ -208,19 +205,19 @@ def test_no_rpc_is_a_note() -> None:
         ),
     ],
 )
-def test_memory(memory: Memory, whats: list[str]) -> None:
+def test_memory(memory, whats):
     found = found_in(replace(HEALTHY, profile=replace(PROFILE, memory=memory)))
     assert all(one.weight is Weight.TIGHT for one in found)
     assert [one.what.startswith(what) for one, what in zip(found, whats, strict=True)] == [True] * len(whats)
 
 
 @pytest.mark.parametrize(("quota", "weight"), [(2.0, Weight.TIGHT), (6.0, Weight.NOTE), (8.0, None)])
-def test_a_quota(quota: float, weight: Weight | None) -> None:
+def test_a_quota(quota, weight):
     found = found_in(replace(HEALTHY, profile=replace(PROFILE, cpu=replace(CPU, quota=quota))))
     assert [one.weight for one in found] == ([] if weight is None else [weight])
 
 
-def test_disks() -> None:
+def test_disks():
     found = found_in(HEALTHY, full=GIB, some=5 * GIB, empty=50 * GIB)
     assert [one.weight for one in found] == [Weight.TIGHT, Weight.NOTE]
 
@@ -235,7 +232,7 @@ def test_disks() -> None:
         ("speed", "ended with SIGSEGV", Weight.NOTE, "less accurate"),
     ],
 )
-def test_sources_that_failed(source: Any, why: str, weight: Weight, said: str) -> None:
+def test_sources_that_failed(source, why, weight, said):
     (finding,) = found_in(replace(HEALTHY, build=None, failures=(Failure(source, why),)))
     assert finding.weight is weight
     assert why in finding.what
@@ -243,12 +240,12 @@ def test_sources_that_failed(source: Any, why: str, weight: Weight, said: str) -
     assert finding.fix
 
 
-def test_an_environment_without_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_without_pip(monkeypatch):
     monkeypatch.setattr(remedies.importlib.util, "find_spec", lambda _name: None)
     assert f"uv pip install --python {sys.executable}" in remedies.install_llama("0.3.36", "-DGGML_CUDA=ON")
 
 
-def test_a_packaged_program_has_other_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_packaged_program_has_other_remedies(monkeypatch):
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")

@@ -1,19 +1,16 @@
 """`edgechat docs`, as somebody types it."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
 from edgechat.documents import registry
-from tests.cli.running import Run, edgechat
+from tests.cli.running import edgechat
 from tests.kit import tiny
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     folder = tmp_path / "handbook"
     folder.mkdir()
     (folder / "guide.md").write_text("# Lamps\nThe lamp burns oil.\n", encoding="utf-8")
@@ -21,11 +18,11 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def docs(*words: str | Path, piped: str | None = None) -> Run:
+def docs(*words, piped=None):
     return edgechat("docs", *words, piped=piped)
 
 
-def test_from_the_first_folder_to_the_last(folder: Path) -> None:
+def test_from_the_first_folder_to_the_last(folder):
     assert docs("list").stdout == "There are no documents yet. To add some: edgechat docs add FOLDER\n"
     assert docs("update").stdout == "There are no documents yet. To add some: edgechat docs add FOLDER\n"
 
@@ -55,7 +52,7 @@ def test_from_the_first_folder_to_the_last(folder: Path) -> None:
     assert docs("list", "--json").stdout == "[]\n"
 
 
-def test_json(folder: Path) -> None:
+def test_json(folder):
     docs("add", folder, "--name", "books")
     (entry,) = json.loads(docs("list", "--json").stdout)
     assert entry == {
@@ -79,12 +76,12 @@ def test_json(folder: Path) -> None:
     assert docs("search", "books", "whales", "--json").stdout == "[]\n"
 
 
-def test_escape_sequences_stay_in_the_document(folder: Path) -> None:
+def test_escape_sequences_stay_in_the_document(folder):
     docs("add", folder)
     assert "\x1b" not in docs("search", "handbook", "ships").stdout
 
 
-def test_another_folder_and_its_removal(folder: Path, tmp_path: Path) -> None:
+def test_another_folder_and_its_removal(folder, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("Whales.\n", encoding="utf-8")
     docs("add", folder)
@@ -100,7 +97,7 @@ def test_another_folder_and_its_removal(folder: Path, tmp_path: Path) -> None:
     assert docs("list").stdout.startswith("handbook  2 files")
 
 
-def test_nothing_is_removed_without_consent(folder: Path) -> None:
+def test_nothing_is_removed_without_consent(folder):
     docs("add", folder)
     refused = docs("rm", "handbook")
     assert refused.returncode != 0
@@ -119,7 +116,7 @@ def test_nothing_is_removed_without_consent(folder: Path) -> None:
         (("serch", "handbook", "x"), "serch", "search"),
     ],
 )
-def test_typos_are_answered(folder: Path, words: tuple[str, ...], said: str, hint: str) -> None:
+def test_typos_are_answered(folder, words, said, hint):
     docs("add", folder)
     failed = docs(*words)
     assert failed.returncode != 0
@@ -128,14 +125,14 @@ def test_typos_are_answered(folder: Path, words: tuple[str, ...], said: str, hin
     assert "Traceback" not in failed.stderr
 
 
-def test_what_is_left_out_is_told(folder: Path) -> None:
+def test_what_is_left_out_is_told(folder):
     (folder / "key.pem").write_text("secret", encoding="utf-8")
     added = docs("add", folder)
     assert added.returncode == 0
     assert "handbook/key.pem: left out: it may hold a secret." in added.stderr
 
 
-def test_a_folder_without_documents(tmp_path: Path) -> None:
+def test_a_folder_without_documents(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     added = docs("add", empty)
@@ -143,13 +140,13 @@ def test_a_folder_without_documents(tmp_path: Path) -> None:
     assert added.stdout == "empty: 0 files, 0 passages, 0 MiB of text.\n"
 
 
-def test_words_of_commands_are_no_names(folder: Path) -> None:
+def test_words_of_commands_are_no_names(folder):
     assert "'off' is no name for documents" in docs("add", folder, "--name", "off").stderr
     (folder.parent / "all").mkdir()
     assert docs("add", folder.parent / "all").stdout.startswith("documents: 0 files")
 
 
-def test_a_folder_that_is_away_is_told_of_and_kept(folder: Path) -> None:
+def test_a_folder_that_is_away_is_told_of_and_kept(folder):
     docs("add", folder)
     folder.rename(folder.with_name("elsewhere"))
     away = f"note: {folder} is not there now; its 2 files are answered from what was indexed.\n"
@@ -163,7 +160,7 @@ def test_a_folder_that_is_away_is_told_of_and_kept(folder: Path) -> None:
     assert docs("list").stdout.startswith("handbook  0 files")
 
 
-def test_a_damaged_collection_hides_no_other(folder: Path) -> None:
+def test_a_damaged_collection_hides_no_other(folder):
     docs("add", folder, "--name", "a")
     docs("add", folder, "--name", "c")
     (registry.folder() / "b.db").write_text("no database at all, " * 99)
@@ -183,7 +180,7 @@ def test_a_damaged_collection_hides_no_other(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("measured")
-def test_a_question_about_documents(folder: Path) -> None:
+def test_a_question_about_documents(folder):
     docs("add", folder)
     options = ("--docs", "handbook", "--max-tokens", "8", "--temperature", "0", "--ctx", "8192")
     asked = edgechat("run", tiny(), "What does the lamp burn?", *options)

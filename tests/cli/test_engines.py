@@ -1,18 +1,15 @@
 """--engine in `plan`, `run` and `serve`: a program of a test in the place of vLLM."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 
 from edgechat import settings
-from tests.cli.running import Run, edgechat
+from tests.cli.running import edgechat
 from tests.engine.remote.test_started import SCRIPT
 from tests.kit import tiny as tiny_gguf
 from tests.planner.placement.engines.test_engine_plan import folder
@@ -22,19 +19,19 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def tiny(tmp_path: Path) -> str:
+def tiny(tmp_path):
     return folder(tmp_path / "tiny")
 
 
 @pytest.fixture
-def program() -> None:
+def program():
     command = shlex.join([sys.executable, str(SCRIPT), "ready"])
     path = settings.settings_file()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"[engines.vllm]\ncommand = {json.dumps(command)}\n")
 
 
-def test_a_program_that_is_not_installed_is_told_with_what_to_do(tiny: str) -> None:
+def test_a_program_that_is_not_installed_is_told_with_what_to_do(tiny):
     done = edgechat("run", "--engine", "sglang", tiny, "Hi", PATH="/nowhere")
     assert done.returncode == 1
     assert "SGLang is not installed" in done.stderr
@@ -42,7 +39,7 @@ def test_a_program_that_is_not_installed_is_told_with_what_to_do(tiny: str) -> N
     assert "[engines.sglang]" in done.stderr
 
 
-def test_a_plan_says_that_it_is_a_formula_and_shows_the_command(tiny: str) -> None:
+def test_a_plan_says_that_it_is_a_formula_and_shows_the_command(tiny):
     done = edgechat("plan", "--engine", "sglang", tiny, PATH="/nowhere")
     assert done.returncode == 0
     assert "by formula" in done.stdout
@@ -55,23 +52,23 @@ def test_a_plan_says_that_it_is_a_formula_and_shows_the_command(tiny: str) -> No
 
 @pytest.mark.usefixtures("program")
 @pytest.mark.parametrize("words", [("--engine", "vllm", "{}"), ("vllm:{}",)])
-def test_a_question_is_answered_by_the_program(tiny: str, words: tuple[str, ...]) -> None:
+def test_a_question_is_answered_by_the_program(tiny, words):
     done = edgechat("run", *(word.format(tiny) for word in words), "Hi")
     assert (done.returncode, done.stdout) == (0, "Hello there\n"), done.stderr
 
 
-def test_quant_is_for_programs_that_can_it(tiny: str) -> None:
+def test_quant_is_for_programs_that_can_it(tiny):
     for words in (
         ("run", "--quant", "nf4", tiny, "Hi"),
         ("plan", "--engine", "vllm", "--quant", "nf4", tiny),
     ):
-        done: Run = edgechat(*words)
+        done = edgechat(*words)
         assert done.returncode == 2
         assert "needs --engine transformers" in done.stderr
 
 
 @pytest.mark.skipif(PROGRAM is None, reason="there is no llama-server")
-def test_a_real_llama_server_runs_a_file() -> None:
+def test_a_real_llama_server_runs_a_file():
     path = settings.settings_file()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"[engines.llama-server]\ncommand = {json.dumps(PROGRAM)}\n")

@@ -1,17 +1,12 @@
 """Layers that draft, in files of their own: named behind --draft, and refused where they do not fit."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests import homes
 from tests.cli.running import complaint, edgechat
-from tests.kit.heads import Pair, eagle3_pair, gemma4_pair, split_head, with_head
+from tests.kit.heads import eagle3_pair, gemma4_pair, split_head, with_head
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
@@ -19,19 +14,19 @@ PAIRS = {"eagle3": eagle3_pair, "gemma4": gemma4_pair, "mtp": lambda: split_head
 
 
 @pytest.fixture(autouse=True)
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def user(tmp_path, monkeypatch):
     homes.settle(tmp_path / "user", monkeypatch)
 
 
-def answer(*words: str | Path) -> Any:
+def answer(*words):
     run = edgechat(*words)
     assert run.returncode == 0, run
     return json.loads(run.stdout)
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-def test_a_file_of_layers_drafts(kind: str) -> None:
-    pair: Pair = PAIRS[kind]()
+def test_a_file_of_layers_drafts(kind):
+    pair = PAIRS[kind]()
     told = answer("plan", pair.target, "--draft", pair.drafter, "--json")
     assert told["draft"]["kind"] == ("eagle3" if kind == "eagle3" else "mtp")
     assert told["draft"]["path"] == str(pair.drafter)
@@ -46,7 +41,7 @@ def test_a_file_of_layers_drafts(kind: str) -> None:
     assert speculation is None or speculation["drafters"] == [pair.drafter.stem, "n-grams"]
 
 
-WRONG: dict[str, tuple[Callable[[], tuple[Path, Path]], str]] = {
+WRONG = {
     "another architecture": (
         lambda: (with_head("qwen35"), eagle3_pair().drafter),
         "drafts with layers of its own file",
@@ -63,7 +58,7 @@ WRONG: dict[str, tuple[Callable[[], tuple[Path, Path]], str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_layers_for_another_model_are_refused(what: str) -> None:
+def test_layers_for_another_model_are_refused(what):
     files, why = WRONG[what]
     model, draft = files()
     assert why in complaint(edgechat("run", model, "Hello", "--draft", draft))

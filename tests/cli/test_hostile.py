@@ -1,11 +1,8 @@
 """Names, titles, metadata and answers of strangers, in what every command prints."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +13,7 @@ from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli.main import app, translated
 from tests import homes
 from tests.cli.running import edgechat
-from tests.hub import Fault, Hub
+from tests.hub import Fault
 from tests.kit import Spec
 from tests.kit.build import write
 
@@ -34,7 +31,7 @@ Say = Callable[..., str]
 
 
 @pytest.mark.parametrize("text", [EVIL, *CONTROLS, *BIDI, "\u2028", "\u2029", "\ud800"])
-def test_no_way_of_showing_text_lets_anything_through(text: str) -> None:
+def test_no_way_of_showing_text_lets_anything_through(text):
     assert not unseen(printable(text))
     assert not unseen(escaped_json(json.dumps({"text": text}, ensure_ascii=False)))
     assert json.loads(escaped_json(json.dumps(text, ensure_ascii=False))) == text
@@ -42,20 +39,20 @@ def test_no_way_of_showing_text_lets_anything_through(text: str) -> None:
         assert shown.isprintable()
 
 
-def test_prose_keeps_its_lines_and_its_letters() -> None:
+def test_prose_keeps_its_lines_and_its_letters():
     prose = "Schön\n\n\tשלום — 你好 👩‍👩‍👧 e\u0301\n"
     assert printable(prose) == prose
 
 
-def unseen(text: str) -> set[str]:
+def unseen(text):
     return {one for one in text if one not in "\n\t" and not one.isprintable()} - {"\u200d"}
 
 
 @pytest.fixture
-def say(capfd: pytest.CaptureFixture[str]) -> Say:
+def say(capfd):
     """Return a function that runs a command, looks at all it prints, and returns that."""
 
-    def run(*words: str | Path, ends: int = 0, prose: bool = False) -> str:
+    def run(*words, ends=0, prose=False):
         capfd.readouterr()
         code = translated(lambda: app([*map(str, words)], prog_name="edgechat"))
         out, err = capfd.readouterr()
@@ -66,7 +63,7 @@ def say(capfd: pytest.CaptureFixture[str]) -> Say:
     return run
 
 
-def harmless(text: str, *, may_fail: bool, prose: bool = False) -> None:
+def harmless(text, *, may_fail, prose=False):
     assert not unseen(text), text
     if prose:  # it keeps its lines
         return
@@ -77,7 +74,7 @@ def harmless(text: str, *, may_fail: bool, prose: bool = False) -> None:
 
 
 @pytest.fixture
-def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def models(tmp_path, monkeypatch):
     """Leave a sound and a damaged model of a stranger; return the sound one."""
     user = tmp_path / "user"
     homes.settle(user, monkeypatch)
@@ -96,7 +93,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_models(models: Path, say: Say, flags: tuple[str, ...]) -> None:
+def test_models(models, say, flags):
     assert "tame" in say("list", *flags)
     assert say("show", "tame", *flags)
     assert say("show", models, *flags)
@@ -106,7 +103,7 @@ def test_models(models: Path, say: Say, flags: tuple[str, ...]) -> None:
         say("show", name["full_name"], *flags, ends=int(bool(name["damage"])))
 
 
-def test_models_that_are_read_and_removed(models: Path, say: Say) -> None:
+def test_models_that_are_read_and_removed(models, say):
     assert "DAMAGED" in say("verify", ends=1)
     for name in json.loads(say("list", "--json")):
         say(
@@ -122,12 +119,12 @@ def test_models_that_are_read_and_removed(models: Path, say: Say) -> None:
 
 
 @pytest.mark.parametrize("command", ["show", "rm", "verify", "plan", "pull", "import"])
-def test_names_that_are_none(command: str, say: Say) -> None:
+def test_names_that_are_none(command, say):
     word = "a\nerror: pwned" if command == "import" else f"a{EVIL}".replace("\0", "")
     assert say(command, word, ends=1).startswith("error: ")
 
 
-def test_a_name_that_is_none_for_a_run() -> None:
+def test_a_name_that_is_none_for_a_run():
     run = edgechat("run", f"a{EVIL}".replace("\0", ""), "hi")
     assert run.returncode == 1
     harmless(run.stdout + run.stderr, may_fail=True)
@@ -136,13 +133,13 @@ def test_a_name_that_is_none_for_a_run() -> None:
 @pytest.mark.parametrize(
     "words", [["{}"], ["chats", "{}"], ["list", "--{}"], ["run", "guide", "--seed", "{}"]]
 )
-def test_words_that_are_none(words: list[str]) -> None:
+def test_words_that_are_none(words):
     run = edgechat(*(word.format("pwn\nerror: pwned\u202e") for word in words))
     assert run.returncode == 2
     harmless(run.stdout + run.stderr, may_fail=True)
 
 
-async def _hold() -> None:
+async def _hold():
     store = await Store.open(store_path())
     chat = Chat(id=CHAT, title=EVIL, model=f"/{EVIL}", date="2026-01-01", created_at=1.0, updated_at=1.0)
     turns = [
@@ -154,7 +151,7 @@ async def _hold() -> None:
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_chats(say: Say, tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_chats(say, tmp_path, flags):
     asyncio.run(_hold())
     assert CHAT[:4] in say("chats", *flags)
     assert CHAT[:4] in say("chats", "search", "pelican", *flags)
@@ -162,7 +159,7 @@ def test_chats(say: Say, tmp_path: Path, flags: tuple[str, ...]) -> None:
     say("chats", "export", CHAT, str(tmp_path / NAMED), *flags)
 
 
-def test_chats_that_are_changed(say: Say) -> None:
+def test_chats_that_are_changed(say):
     asyncio.run(_hold())
     say("chats", "pin", CHAT)
     say("chats", "rm", CHAT, ends=2)
@@ -172,7 +169,7 @@ def test_chats_that_are_changed(say: Say) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 403, 418])
-def test_a_hubs_own_words(hub: Hub, hf_cache: Path, say: Say, status: int) -> None:
+def test_a_hubs_own_words(hub, hf_cache, say, status):
     hub.add("a/b-GGUF", {"b-Q4_0.gguf": b"GGUF"})
     words = "No. \x9b2J\x85error: pwned".encode("latin-1").decode("latin-1")
     hub.fail("api", Fault(status=status, headers={"X-Error-Message": words}))
@@ -180,7 +177,7 @@ def test_a_hubs_own_words(hub: Hub, hf_cache: Path, say: Say, status: int) -> No
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",), ("--screen-reader",)])
-def test_an_answer(script: Callable[..., Path], flags: tuple[str, ...]) -> None:
+def test_an_answer(script, flags):
     path = script(reply=f"First.\n\nSecond {CONTROLS}{BIDI} third.\n")
     run = edgechat("run", path, "hi", "--no-store", *flags)
     assert run.returncode == 0, run

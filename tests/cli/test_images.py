@@ -1,11 +1,8 @@
 """`edgechat run` with images: files and standard input, and a model that does not see."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +19,14 @@ QUESTION = "What colour is it?"
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def model(tmp_path):
     """Return a real model that names the colour of the last image."""
     eyes = seeing("dense")
     shutil.copy(eyes.projector, tmp_path / "mmproj-eyes.gguf")
     return Path(shutil.copy(eyes.model, tmp_path / "eyes.gguf"))
 
 
-def colour(folder: Path, name: str) -> Path:
+def colour(folder, name):
     from PIL import Image
 
     path = folder / f"{name}.png"
@@ -37,17 +34,17 @@ def colour(folder: Path, name: str) -> Path:
     return path
 
 
-def test_the_model_sees_the_images(model: Path, tmp_path: Path) -> None:
+def test_the_model_sees_the_images(model, tmp_path):
     red, blue = colour(tmp_path, "red"), colour(tmp_path, "blue")
     assert edgechat("run", model, QUESTION, "--image", red).stdout.strip() == "red"
     run = edgechat("run", model, QUESTION, "--image", red, "--image", blue, "--json")
     assert json.loads(run.stdout)["text"].strip() == "blue"
-    one, _ = open_store(lambda store: store.chats())  # type: ignore[misc]
-    _, turns = open_store(lambda store: store.load(one.id))  # type: ignore[misc]
+    one, _ = open_store(lambda store: store.chats())
+    _, turns = open_store(lambda store: store.load(one.id))
     assert [image.name for image in turns[0].images] == ["red.png", "blue.png"]
 
 
-def test_an_image_is_piped_in(model: Path, tmp_path: Path) -> None:
+def test_an_image_is_piped_in(model, tmp_path):
     command = [*EDGECHAT, "run", str(model), QUESTION, "--image", "-"]
     run = subprocess.run(
         command, input=colour(tmp_path, "green").read_bytes(), capture_output=True, timeout=90
@@ -55,7 +52,7 @@ def test_an_image_is_piped_in(model: Path, tmp_path: Path) -> None:
     assert run.stdout.decode().strip() == "green"
 
 
-def test_images_in_a_conversation(model: Path, tmp_path: Path) -> None:
+def test_images_in_a_conversation(model, tmp_path):
     red = colour(tmp_path, "red")
     run = held(model, f"/image {tmp_path / 'gone.png'}", f"/image {red}", QUESTION, "/new", QUESTION)
     assert [line.strip() for line in run.stdout.splitlines()] == ["red", "nothing"]
@@ -65,9 +62,7 @@ def test_images_in_a_conversation(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("measured")
-def test_a_model_that_does_not_see_says_so_before_it_is_loaded(
-    script: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_model_that_does_not_see_says_so_before_it_is_loaded(script, tmp_path):
     path, red = script(reply="Red."), colour(tmp_path, "red")
     run = edgechat("run", path, QUESTION, "--image", red, "--json")
     assert complaint(run).startswith("error: model cannot see images.")
@@ -87,12 +82,10 @@ def test_a_model_that_does_not_see_says_so_before_it_is_loaded(
         (("What?", "--image", "pyproject.toml"), None, "is not an image"),
     ],
 )
-def test_what_cannot_be_sent_is_told(
-    model: Path, words: tuple[str, ...], piped: str | None, said: str
-) -> None:
+def test_what_cannot_be_sent_is_told(model, words, piped, said):
     assert said in complaint(edgechat("run", model, *words, piped=piped))
 
 
-def test_a_damaged_image_is_told(model: Path, tmp_path: Path) -> None:
+def test_a_damaged_image_is_told(model, tmp_path):
     (tmp_path / "half.png").write_bytes(encoded(quadrants(), "PNG")[:60])
     assert "half.png" in complaint(edgechat("run", model, "What?", "--image", tmp_path / "half.png"))

@@ -1,7 +1,5 @@
 """`edgechat launch`: a program of the user's, a server for it, and nothing left when it ends."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -41,12 +39,12 @@ sys.exit(7)
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def model(tmp_path):
     return scripted.write(tmp_path / "little.gguf", reply="Hello there.")
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
+def path(tmp_path):
     """A PATH with an agent in front."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -56,7 +54,7 @@ def path(tmp_path: Path) -> str:
     return f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
-def servers() -> list[int]:
+def servers():
     return [
         process.pid
         for process in psutil.process_iter(["cmdline"])
@@ -64,7 +62,7 @@ def servers() -> list[int]:
     ]
 
 
-def test_an_agent_has_its_server_while_it_runs(model: Path, path: str, tmp_path: Path) -> None:
+def test_an_agent_has_its_server_while_it_runs(model, path, tmp_path):
     run = edgechat(
         "launch", "aider", "-m", model, "--", "--yes", "file.py", PATH=path, EDGECHAT_HOME=str(tmp_path)
     )
@@ -74,7 +72,7 @@ def test_an_agent_has_its_server_while_it_runs(model: Path, path: str, tmp_path:
     assert servers() == []
 
 
-def test_the_server_ends_with_a_terminal_that_is_closed(model: Path, path: str, tmp_path: Path) -> None:
+def test_the_server_ends_with_a_terminal_that_is_closed(model, path, tmp_path):
     process = subprocess.Popen(
         [*EDGECHAT, "launch", "aider", "--model", str(model), "--", "--stay", "now"],
         env={**os.environ, "PATH": path, "EDGECHAT_HOME": str(tmp_path)},
@@ -92,7 +90,7 @@ def test_the_server_ends_with_a_terminal_that_is_closed(model: Path, path: str, 
         time.sleep(0.05)
 
 
-def test_an_agent_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
+def test_an_agent_that_is_not_there_is_not_waited_for(tmp_path):
     said = complaint(edgechat("launch", "codex", PATH=str(tmp_path)))
     assert "codex is not installed" in said
     assert "npm install -g @openai/codex" in said
@@ -100,7 +98,7 @@ def test_an_agent_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
     assert "Which program" in complaint(edgechat("launch"))
 
 
-def test_settings_are_printed_for_other_programs(model: Path, tmp_path: Path) -> None:
+def test_settings_are_printed_for_other_programs(model, tmp_path):
     process = subprocess.Popen(
         [*EDGECHAT, "launch", "--print", "--model", str(model)],
         env={**os.environ, "EDGECHAT_HOME": str(tmp_path)},
@@ -117,7 +115,7 @@ def test_settings_are_printed_for_other_programs(model: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_an_agent_is_told_where_the_model_is(name: str, tmp_path: Path) -> None:
+def test_an_agent_is_told_where_the_model_is(name, tmp_path):
     settings = AGENTS[name].settings(ADDRESS, tmp_path)
     said = json.dumps([settings.arguments, dict(settings.environment), dict(settings.files)])
     assert "http://127.0.0.1:9" in said
@@ -136,8 +134,8 @@ def test_an_agent_is_told_where_the_model_is(name: str, tmp_path: Path) -> None:
         ("pi", '"input": ["text", "image"]'),
     ],
 )
-def test_an_agent_is_told_whether_the_model_sees(name: str, said: str, tmp_path: Path) -> None:
-    def told(address: ServerAddress) -> str:
+def test_an_agent_is_told_whether_the_model_sees(name, said, tmp_path):
+    def told(address):
         settings = AGENTS[name].settings(address, tmp_path)
         return " ".join(str(value) for value in (*settings.environment.values(), *settings.files.values()))
 

@@ -1,36 +1,32 @@
 """`edgechat mcp`: tool servers are added, tried, listed, removed and imported."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edgechat.tools.config import config_path
 from edgechat.tools.consent_store import ConsentStore, consents_path
 from edgechat.tools.tool import ToolSpec
-from tests.cli.running import Run, edgechat
+from tests.cli.running import edgechat
 
 SERVER = Path(__file__).parents[1] / "tools" / "mcp" / "sdk_server.py"
 HOSTILE = SERVER.with_name("hostile_server.py")
 READ = ToolSpec(server="disk", name="read", description="Reads.")
 
 
-def mcp(*words: str | Path, **environment: str) -> Run:
+def mcp(*words, **environment):
     return edgechat("mcp", *words, **environment)
 
 
-def servers() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(config_path().read_text(encoding="utf-8"))["mcpServers"]
-    return found
+def servers():
+    return json.loads(config_path().read_text(encoding="utf-8"))["mcpServers"]
 
 
-def test_add() -> None:
+def test_add():
     done = mcp("add", "disk", "--env", "KEY=${OWN}=1", "--env", "EMPTY=", "--", "npx", "-y", "thing", "~/x")
     assert done.returncode == 0
     assert f"Added disk to {config_path()}." in done.stdout
@@ -45,7 +41,7 @@ def test_add() -> None:
     assert (again.returncode, "edgechat mcp rm disk" in again.stderr) == (1, True)
 
 
-def test_a_path_is_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_is_kept_whole(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "server").write_text("", encoding="utf-8")
     assert mcp("add", "mine", os.path.join(".", "server")).returncode == 0
@@ -63,14 +59,14 @@ def test_a_path_is_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (["a", "x", "--env", "A"], "has no '='"),
     ],
 )
-def test_what_cannot_be_added(words: list[str], why: str) -> None:
+def test_what_cannot_be_added(words, why):
     done = mcp("add", *words)
     assert done.returncode != 0
     assert why in done.stderr
     assert not config_path().exists()
 
 
-def test_list_and_forget() -> None:
+def test_list_and_forget():
     assert "There is no tool server yet" in mcp("list").stdout
     mcp("add", "disk", "npx", "thing")
     store = ConsentStore(consents_path())
@@ -89,7 +85,7 @@ def test_list_and_forget() -> None:
     assert "always" not in mcp("list").stdout
 
 
-def test_rm() -> None:
+def test_rm():
     mcp("add", "disk", "npx", "thing")
     asyncio.run(ConsentStore(consents_path()).keep(READ, "always", "c1"))
     assert mcp("rm", "disk").returncode == 2  # there is nobody to ask
@@ -100,12 +96,12 @@ def test_rm() -> None:
     assert "is a part of edgechat" in mcp("rm", "date", "--yes").stderr
 
 
-async def _answers() -> list[object]:
+async def _answers():
     return list(await ConsentStore(consents_path()).given())
 
 
 @pytest.fixture
-def others(tmp_path: Path) -> Path:
+def others(tmp_path):
     """A home with the files of other programs."""
     home = tmp_path / "user"
     (home / ".cursor").mkdir(parents=True)
@@ -122,7 +118,7 @@ def others(tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows finds a home by other variables")
-def test_import(others: Path) -> None:
+def test_import(others):
     shown = mcp("import", HOME=str(others))
     assert shown.returncode == 2  # there is nobody to ask
     assert "  disk  npx thing (with KEY)\n" in shown.stdout
@@ -138,7 +134,7 @@ def test_import(others: Path) -> None:
     assert "No tool servers of Claude Desktop" in mcp("import", "claude", HOME=str(others)).stderr
 
 
-def test_import_of_a_file(tmp_path: Path) -> None:
+def test_import_of_a_file(tmp_path):
     file = tmp_path / "other.json"
     assert "There is no file" in mcp("import", "--file", file).stderr
     file.write_text('{"mcpServers": {"a": {"command": "x"}}}', encoding="utf-8")
@@ -147,7 +143,7 @@ def test_import_of_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_test() -> None:
+def test_test():
     pytest.importorskip("mcp")
     mcp("add", "nice", sys.executable, str(SERVER))
     mcp("add", "bad", "--", sys.executable, str(HOSTILE), "dies-at-once")

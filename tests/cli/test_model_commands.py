@@ -1,7 +1,5 @@
 """`edgechat list`, `show`, `rm`, `import` and `verify` in homes where other tools left models."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -9,7 +7,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,28 +28,28 @@ FILE = "Qwen3-4B-Instruct-2507-Q4_K_M.gguf"
 
 
 @pytest.fixture(scope="module")
-def model() -> Path:
+def model():
     return tiny("dense", mute=NOT_PRINTABLE)
 
 
 @pytest.fixture(scope="module")
-def other() -> Path:
+def other():
     return tiny("qwen3")
 
 
 @pytest.fixture
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def user(tmp_path, monkeypatch):
     homes.settle(tmp_path / "user", monkeypatch)
     return tmp_path / "user"
 
 
-def said(*words: str | Path) -> str:
+def said(*words):
     run = edgechat(*words)
     assert (run.returncode, run.stderr) == (0, ""), run
     return run.stdout
 
 
-def refusal(*words: str | Path) -> str:
+def refusal(*words):
     run = edgechat(*words)
     assert run.returncode == 1, run
     assert run.stderr.startswith("error: ")
@@ -60,18 +57,18 @@ def refusal(*words: str | Path) -> str:
     return run.stderr
 
 
-def own(name: str) -> Path:
+def own(name):
     return paths.data_dir() / "models" / name
 
 
-def listed() -> dict[str, dict[str, Any]]:
+def listed():
     return {one["name"]: one for one in json.loads(said("list", "--json"))}
 
 
 # list
 
 
-def test_the_list_for_people(user: Path, model: Path) -> None:
+def test_the_list_for_people(user, model):
     homes.place(model, own("mine-F32.gguf"))
     homes.in_ollama(user, model, "llama3.2:3b")
     lines = said("list").splitlines()
@@ -81,7 +78,7 @@ def test_the_list_for_people(user: Path, model: Path) -> None:
     assert re.fullmatch(r"ollama/llama3.2:3b +F32 +\d+ [KM]iB +\d+ +yes +Ollama", lines[3])
 
 
-def test_the_list_for_programs(user: Path, model: Path) -> None:
+def test_the_list_for_programs(user, model):
     link = homes.in_hub(user, model, QWEN, FILE)
     found = listed()["qwen3-4b"]
     assert all(re.search(rf"\b{field}\b", listing.__doc__ or "") for field in found)
@@ -94,7 +91,7 @@ def test_the_list_for_programs(user: Path, model: Path) -> None:
     assert (found["last_used"], found["loaded"], found["damage"]) == (None, False, None)
 
 
-def test_a_damaged_file_is_listed_as_such(user: Path, model: Path) -> None:
+def test_a_damaged_file_is_listed_as_such(user, model):
     own("x").parent.mkdir(parents=True)
     own("cut.gguf").write_bytes(model.read_bytes()[:-100])
     own("page.gguf").write_text("<!doctype html>")
@@ -105,10 +102,10 @@ def test_a_damaged_file_is_listed_as_such(user: Path, model: Path) -> None:
     assert said("list").count("damaged") == 2
 
 
-def test_a_header_is_read_once(user: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_is_read_once(user, model, monkeypatch):
     path = homes.place(model, own("mine.gguf"))
     (mine,) = [one for one in inventory().models if one.name == "mine"]
-    read: list[str] = []
+    read = []
     first = planner_listing.glances([mine], read.append)
     assert first[0].architecture == "llama"
     assert planner_listing.glances([mine], read.append) == first
@@ -126,7 +123,7 @@ def test_a_header_is_read_once(user: Path, model: Path, monkeypatch: pytest.Monk
     assert len(planner_listing._read()) == 1
 
 
-def test_what_fits_is_what_the_planner_says(user: Path, other: Path) -> None:
+def test_what_fits_is_what_the_planner_says(user, other):
     homes.place(other, own("mine.gguf"))
     (mine,) = [one for one in inventory().models if one.name == "mine"]
     (seen,) = planner_listing.glances([mine])
@@ -142,7 +139,7 @@ def test_what_fits_is_what_the_planner_says(user: Path, other: Path) -> None:
 
 
 @pytest.mark.soak
-def test_two_hundred_models(user: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_hundred_models(user, model, capsys):
     """Measured, not asserted: the first listing reads the headers, the second does not."""
     for number in range(50):
         homes.in_hub(user, tiny("dense", seed=number + 1), f"them/M{number}-GGUF", f"M{number}-Q4_0.gguf")
@@ -150,7 +147,7 @@ def test_two_hundred_models(user: Path, model: Path, capsys: pytest.CaptureFixtu
         homes.in_ollama(user, model, f"o{number}:1b", host="registry.ollama.ai/them")
         homes.place(model, own(f"own{number}.gguf"))
         usage.note_use(str(own(f"own{number}.gguf")))
-    seconds: list[float] = []
+    seconds = []
     for _ in range(3):
         began = time.perf_counter()
         run = edgechat("list")
@@ -171,7 +168,7 @@ def test_two_hundred_models(user: Path, model: Path, capsys: pytest.CaptureFixtu
 # What was used last
 
 
-def test_a_run_is_remembered(user: Path, model: Path) -> None:
+def test_a_run_is_remembered(user, model):
     homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf")
     began = time.time()
     assert edgechat("run", "them/Small-GGUF", "hi", "--max-tokens", "2").returncode == 0
@@ -183,7 +180,7 @@ def test_a_run_is_remembered(user: Path, model: Path) -> None:
     assert "just now" in said("list")
 
 
-def test_records_of_use_that_are_damaged(user: Path, model: Path) -> None:
+def test_records_of_use_that_are_damaged(user, model):
     path = homes.place(model, own("mine.gguf"))
     usage.note_use(str(path))
     (record,) = (paths.data_dir() / "used").iterdir()
@@ -195,7 +192,7 @@ def test_records_of_use_that_are_damaged(user: Path, model: Path) -> None:
     assert usage.use_of(path) is not None
 
 
-def test_records_of_use_do_not_pile_up(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_use_do_not_pile_up(user, monkeypatch):
     monkeypatch.setattr(usage, "MOST_REMEMBERED", 3)
     for number in range(6):
         usage.note_use(f"/models/{number}.gguf")
@@ -205,7 +202,7 @@ def test_records_of_use_do_not_pile_up(user: Path, monkeypatch: pytest.MonkeyPat
 # Names, everywhere
 
 
-def test_names_of_other_tools_models_run_and_plan(user: Path, model: Path) -> None:
+def test_names_of_other_tools_models_run_and_plan(user, model):
     homes.in_ollama(user, model, "llama3.2:3b")
     homes.in_lm_studio(user, model, "them/Mid-GGUF/Mid-Q6_K.gguf")
     for name in ("ollama/llama3.2:3b", "Mid-Q6_K"):
@@ -215,7 +212,7 @@ def test_names_of_other_tools_models_run_and_plan(user: Path, model: Path) -> No
         assert json.loads(said("plan", name, "--json"))["model"] == name
 
 
-def test_a_name_without_a_command_says_what_to_type(user: Path, model: Path) -> None:
+def test_a_name_without_a_command_says_what_to_type(user, model):
     homes.in_ollama(user, model, "llama3.2:3b")
     run = edgechat("ollama/llama3.2:3b", "hi")
     assert run.returncode == 2
@@ -225,11 +222,11 @@ def test_a_name_without_a_command_says_what_to_type(user: Path, model: Path) -> 
 @pytest.mark.values
 @pytest.mark.parametrize("command", ["show", "rm", "verify", "import"])
 @pytest.mark.parametrize("name", ["nowhere", "", "a/../../nowhere", "x" * 3000, "\x1b[31m"])
-def test_names_that_mean_nothing(user: Path, command: str, name: str) -> None:
+def test_names_that_mean_nothing(user, command, name):
     assert "\x1b" not in refusal(command, name)
 
 
-def test_a_typo_is_told(user: Path, model: Path) -> None:
+def test_a_typo_is_told(user, model):
     homes.place(model, own("my-model.gguf"))
     for command in ("show", "rm", "verify", "import"):
         assert "Did you mean my-model" in refusal(command, "my-modle")
@@ -238,7 +235,7 @@ def test_a_typo_is_told(user: Path, model: Path) -> None:
 # show
 
 
-def test_a_model_is_shown(user: Path, model: Path) -> None:
+def test_a_model_is_shown(user, model):
     link = homes.in_hub(user, model, QWEN, FILE)
     text = said("show", "qwen3-4b")
     labels = [line.split()[0] for line in text.splitlines() if not line.startswith(" ")]
@@ -250,7 +247,7 @@ def test_a_model_is_shown(user: Path, model: Path) -> None:
         assert part.lower() in text.lower(), part
 
 
-def test_a_model_is_shown_to_programs(user: Path, model: Path) -> None:
+def test_a_model_is_shown_to_programs(user, model):
     homes.place(tiny("moe"), own("routed.gguf"))
     found = json.loads(said("show", "routed", "--json"))
     names = set(re.findall(r"\b[a-z_]+\b", (show.__doc__ or "").split("\n\n")[2]))
@@ -261,7 +258,7 @@ def test_a_model_is_shown_to_programs(user: Path, model: Path) -> None:
     homes.in_hub(user, model, QWEN, FILE.replace("Q4_K_M", "Q8_0"))
 
 
-def test_every_kind_is_shown(user: Path) -> None:
+def test_every_kind_is_shown(user):
     for kind in ("dense", "windowed", "hybrid", "moe"):
         homes.place(tiny(kind), own(f"{kind}.gguf"))
         assert "Plan" in said("show", kind)
@@ -269,7 +266,7 @@ def test_every_kind_is_shown(user: Path) -> None:
     assert "layers have none" in said("show", "hybrid")
 
 
-def test_a_file_that_is_nobodys_is_shown(user: Path, model: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_nobodys_is_shown(user, model, tmp_path):
     path = homes.place(model, tmp_path / "loose.gguf")
     assert "elsewhere" in said("show", path)
     assert "is not a GGUF file" in refusal("show", __file__)
@@ -278,7 +275,7 @@ def test_a_file_that_is_nobodys_is_shown(user: Path, model: Path, tmp_path: Path
 # rm
 
 
-def test_removing_asks_and_without_a_terminal_wants_to_be_told(user: Path, model: Path) -> None:
+def test_removing_asks_and_without_a_terminal_wants_to_be_told(user, model):
     path = homes.place(model, own("mine.gguf"))
     run = edgechat("rm", "mine")
     assert run.returncode == 2
@@ -290,7 +287,7 @@ def test_removing_asks_and_without_a_terminal_wants_to_be_told(user: Path, model
 
 
 @needs_tmux
-def test_removing_in_a_terminal(user: Path, model: Path, tmp_path: Path) -> None:
+def test_removing_in_a_terminal(user, model, tmp_path):
     with Terminal(tmp_path / "terminal") as terminal:
         path = homes.place(model, terminal.home / "data/models/mine.gguf")
         terminal.run([*EDGECHAT, "rm", "mine"])
@@ -305,7 +302,7 @@ def test_removing_in_a_terminal(user: Path, model: Path, tmp_path: Path) -> None
         assert not path.exists()
 
 
-def hub_is_sound() -> set[str]:
+def hub_is_sound():
     """Return the files that huggingface_hub itself finds in its cache, which it must not find fault with."""
     code = (
         "from huggingface_hub import scan_cache_dir\nfound = scan_cache_dir()\nassert not found.warnings\n"
@@ -315,7 +312,7 @@ def hub_is_sound() -> set[str]:
     return set(run.stdout.split())
 
 
-def test_removing_from_the_hubs_cache(user: Path, model: Path, other: Path) -> None:
+def test_removing_from_the_hubs_cache(user, model, other):
     four = homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf")
     homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf", commit="f" * 40, main=False)
     homes.in_hub(user, other, "them/Small-GGUF", "Small-Q8_0.gguf")
@@ -329,7 +326,7 @@ def test_removing_from_the_hubs_cache(user: Path, model: Path, other: Path) -> N
     assert hub_is_sound() == set()
 
 
-def test_removing_keeps_what_another_file_or_a_download_needs(user: Path, model: Path) -> None:
+def test_removing_keeps_what_another_file_or_a_download_needs(user, model):
     """Two names for the same bytes are one model; a half download of another one is left."""
     first = homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf")
     config = homes.in_hub(user, Path(__file__), "them/Small-GGUF", "config.json")
@@ -341,7 +338,7 @@ def test_removing_keeps_what_another_file_or_a_download_needs(user: Path, model:
     assert hub_is_sound() == {"config.json"}
 
 
-def test_a_damaged_cache_is_left_alone(user: Path, model: Path) -> None:
+def test_a_damaged_cache_is_left_alone(user, model):
     link = homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf")
     (link.parent / "gone.gguf").symlink_to("../../blobs/" + "d" * 64)
     assert "hf cache" in refusal("rm", "Small-Q4_0", "--yes")
@@ -357,7 +354,7 @@ def test_a_damaged_cache_is_left_alone(user: Path, model: Path) -> None:
         ("old-Q8_0", "rm "),
     ],
 )
-def test_what_another_tool_keeps_is_not_removed(user: Path, model: Path, name: str, says: str) -> None:
+def test_what_another_tool_keeps_is_not_removed(user, model, name, says):
     files = [
         homes.in_ollama(user, model, "llama3.2:3b"),
         homes.in_lm_studio(user, model, "them/Mid-GGUF/Mid-Q6_K.gguf"),
@@ -367,13 +364,13 @@ def test_what_another_tool_keeps_is_not_removed(user: Path, model: Path, name: s
     assert all(file.exists() for file in files)
 
 
-def test_a_loose_file_is_not_removed(user: Path, model: Path, tmp_path: Path) -> None:
+def test_a_loose_file_is_not_removed(user, model, tmp_path):
     path = homes.place(model, tmp_path / "loose.gguf")
     assert "not in edgechat's folder" in refusal("rm", path, "--yes")
     assert path.exists()
 
 
-def test_of_several_files_one_has_to_be_named(user: Path, model: Path, other: Path) -> None:
+def test_of_several_files_one_has_to_be_named(user, model, other):
     homes.in_hub(user, model, QWEN, FILE)
     homes.in_hub(user, other, QWEN, FILE.replace("Q4_K_M", "Q8_0"))
     text = refusal("rm", "qwen3-4b", "--yes")
@@ -382,7 +379,7 @@ def test_of_several_files_one_has_to_be_named(user: Path, model: Path, other: Pa
     assert listed()["qwen3-4b"]["quant"] == "Q4_K_M"
 
 
-def test_a_model_that_is_loaded_is_not_removed(user: Path, model: Path) -> None:
+def test_a_model_that_is_loaded_is_not_removed(user, model):
     path = homes.place(model, own("mine.gguf"))
     command = [*EDGECHAT, "run", "mine", "Tell me a long story.", "--max-tokens", "100000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as running:
@@ -400,7 +397,7 @@ def test_a_model_that_is_loaded_is_not_removed(user: Path, model: Path) -> None:
     said("rm", "mine", "--yes")
 
 
-def test_a_link_in_our_folder_frees_nothing(user: Path, model: Path, tmp_path: Path) -> None:
+def test_a_link_in_our_folder_frees_nothing(user, model, tmp_path):
     target = homes.place(model, tmp_path / "kept.gguf")
     own("x").parent.mkdir(parents=True)
     own("link.gguf").symlink_to(target)
@@ -412,7 +409,7 @@ def test_a_link_in_our_folder_frees_nothing(user: Path, model: Path, tmp_path: P
 # import
 
 
-def test_a_file_is_imported_without_a_copy(user: Path, model: Path, tmp_path: Path) -> None:
+def test_a_file_is_imported_without_a_copy(user, model, tmp_path):
     path = homes.place(model, tmp_path / "loose.gguf")
     text = said("import", path)
     assert "edgechat run loose" in text
@@ -426,14 +423,14 @@ def test_a_file_is_imported_without_a_copy(user: Path, model: Path, tmp_path: Pa
     assert sorted(file.name for file in own("x").parent.iterdir()) == ["another.gguf", "loose.gguf"]
 
 
-def test_a_file_is_moved(user: Path, model: Path, tmp_path: Path) -> None:
+def test_a_file_is_moved(user, model, tmp_path):
     path = homes.place(model, tmp_path / "loose.gguf")
     said("import", path, "--move")
     assert not path.exists()
     assert own("loose.gguf").read_bytes() == model.read_bytes()
 
 
-def test_a_split_model_is_imported_whole(user: Path, tmp_path: Path) -> None:
+def test_a_split_model_is_imported_whole(user, tmp_path):
     write(Spec(), tmp_path / "big-Q8_0.gguf", split_max_tensors=10)
     parts = sorted(tmp_path.glob("big-*"))
     said("import", parts[1], "--name", "large")
@@ -444,7 +441,7 @@ def test_a_split_model_is_imported_whole(user: Path, tmp_path: Path) -> None:
     assert len(list(own("x").parent.iterdir())) == len(parts)
 
 
-def test_an_import_that_collides_in_its_last_part_leaves_nothing(user: Path, tmp_path: Path) -> None:
+def test_an_import_that_collides_in_its_last_part_leaves_nothing(user, tmp_path):
     write(Spec(), tmp_path / "big.gguf", split_max_tensors=10)
     parts = sorted(tmp_path.glob("big-*"))
     own("x").parent.mkdir(parents=True)
@@ -453,7 +450,7 @@ def test_an_import_that_collides_in_its_last_part_leaves_nothing(user: Path, tmp
     assert [file.name for file in own("x").parent.iterdir()] == [parts[0].name]
 
 
-def test_what_other_tools_keep_is_imported_by_its_name_and_never_moved(user: Path, model: Path) -> None:
+def test_what_other_tools_keep_is_imported_by_its_name_and_never_moved(user, model):
     blob = homes.in_ollama(user, model, "llama3.2:3b")
     assert "is not moved" in refusal("import", "ollama/llama3.2:3b", "--move")
     said("import", "ollama/llama3.2:3b", "--name", "mine")
@@ -462,12 +459,12 @@ def test_what_other_tools_keep_is_imported_by_its_name_and_never_moved(user: Pat
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/b", ".hidden", "", "a\x1bb", "x" * 300, "c:evil"])
-def test_names_that_cannot_be(user: Path, model: Path, tmp_path: Path, name: str) -> None:
+def test_names_that_cannot_be(user, model, tmp_path, name):
     path = homes.place(model, tmp_path / "loose.gguf")
     assert "is not a valid name for a model" in refusal("import", path, "--name", name)
 
 
-def test_what_is_no_model_is_not_imported(user: Path, model: Path, tmp_path: Path) -> None:
+def test_what_is_no_model_is_not_imported(user, model, tmp_path):
     damaged = tmp_path / "cut.gguf"
     damaged.write_bytes(model.read_bytes()[:-1])
     refusal("import", damaged)
@@ -476,16 +473,14 @@ def test_what_is_no_model_is_not_imported(user: Path, model: Path, tmp_path: Pat
     assert not own("x").parent.exists() or not list(own("x").parent.iterdir())
 
 
-def test_where_links_cannot_be_made_it_is_copied(
-    user: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_links_cannot_be_made_it_is_copied(user, model, tmp_path, monkeypatch):
     from edgechat.base.errors import NotImported
     from edgechat.models.local import importing
 
     path = homes.place(model, tmp_path / "loose.gguf")
     monkeypatch.setattr(importing, "_hard_linked", lambda source, target: False)
     monkeypatch.setattr(importing, "_cloned", lambda source, target: False)
-    told: list[tuple[int, int]] = []
+    told = []
     found = importing.import_model(str(path), on_progress=lambda n, total: told.append((n, total)))
     assert (found.how, told[-1]) == ("copied", (path.stat().st_size,) * 2)
     assert found.path.read_bytes() == path.read_bytes()
@@ -498,7 +493,7 @@ def test_where_links_cannot_be_made_it_is_copied(
 # verify
 
 
-def test_sound_models_verify(user: Path, model: Path, other: Path) -> None:
+def test_sound_models_verify(user, model, other):
     homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf")
     homes.in_ollama(user, other, "llama3.2:3b")
     homes.place(model, own("mine.gguf"))
@@ -509,13 +504,13 @@ def test_sound_models_verify(user: Path, model: Path, other: Path) -> None:
     assert said("verify", "mine").startswith("ok       mine: ")
 
 
-def flip(path: Path) -> None:
+def flip(path):
     data = bytearray(path.read_bytes())
     data[-5] ^= 1
     path.write_bytes(data)
 
 
-def test_a_changed_byte_is_found(user: Path, model: Path, other: Path) -> None:
+def test_a_changed_byte_is_found(user, model, other):
     flip(homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf").resolve())
     flip(homes.in_ollama(user, other, "llama3.2:3b"))
     homes.place(_cut(model, user), own("c.gguf"))
@@ -528,7 +523,7 @@ def test_a_changed_byte_is_found(user: Path, model: Path, other: Path) -> None:
     assert run.stdout.splitlines()[-1] == "4 models checked, 3 damaged."
 
 
-def test_a_hole_behind_a_model_is_damage(user: Path, model: Path) -> None:
+def test_a_hole_behind_a_model_is_damage(user, model):
     blob = homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf").resolve()
     homes.place(model, own("mine.gguf"))
     for path in (blob, own("mine.gguf")):
@@ -539,13 +534,13 @@ def test_a_hole_behind_a_model_is_damage(user: Path, model: Path) -> None:
     assert "is not a valid GGUF file" in edgechat("plan", "mine").stderr
 
 
-def _cut(model: Path, folder: Path) -> Path:
+def _cut(model, folder):
     path = folder / "cut"
     path.write_bytes(model.read_bytes()[:-1])
     return path
 
 
-def test_doctor_notes_a_folder_that_may_not_be_read(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_notes_a_folder_that_may_not_be_read(user, monkeypatch):
     from edgechat.cli.commands import doctor
     from edgechat.models.local.inventory import Inventory
 
@@ -555,7 +550,7 @@ def test_doctor_notes_a_folder_that_may_not_be_read(user: Path, monkeypatch: pyt
     assert not finding.weight
 
 
-def test_a_repository_of_the_cache_is_planned_without_a_network(user: Path, model: Path) -> None:
+def test_a_repository_of_the_cache_is_planned_without_a_network(user, model):
     link = homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf")
     for name in ("them/Small-GGUF", "them/Small-GGUF:Q4_0", "Small-Q4_0"):
         assert json.loads(said("plan", name, "--offline", "--json"))["path"] == str(link)

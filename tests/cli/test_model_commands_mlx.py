@@ -1,12 +1,9 @@
 """`edgechat list`, `show`, `rm`, `import` and `verify` of MLX models."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +15,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
 
 @pytest.fixture(autouse=True)
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def user(tmp_path, monkeypatch):
     homes.settle(tmp_path / "user", monkeypatch)
     return tmp_path / "user"
 
 
-def said(*words: str | Path, code: int = 0) -> str:
+def said(*words, code=0):
     run = subprocess.run(
         [sys.executable, "-m", "edgechat", *map(str, words)],
         capture_output=True, text=True, timeout=90, check=False, stdin=subprocess.DEVNULL,
@@ -32,7 +29,7 @@ def said(*words: str | Path, code: int = 0) -> str:
     return run.stdout + run.stderr
 
 
-def test_listing_and_showing() -> None:
+def test_listing_and_showing():
     folder = written(locations.own_folder() / "mine", mlx_files(n_files=2))
     (line,) = [line for line in said("list").splitlines() if line.startswith("mine")]
     assert line.split()[1:3] == ["4bit", "MLX"]
@@ -48,7 +45,7 @@ def test_listing_and_showing() -> None:
     assert (shown["format"], shown["quant"], shown["template"]) == ("mlx", "4bit", True)
 
 
-def test_what_becomes_of_one(user: Path) -> None:
+def test_what_becomes_of_one(user):
     source = written(user / "Tiny-8bit", mlx_files(bits=8))
     assert "Chat with it: edgechat run Tiny-8bit" in said("import", source)
     text = said("verify", "Tiny-8bit")
@@ -62,7 +59,7 @@ def test_what_becomes_of_one(user: Path) -> None:
     assert source.exists()
 
 
-def test_damage_is_told() -> None:
+def test_damage_is_told():
     folder = written(locations.own_folder() / "mine", mlx_files())
     weights = folder / "model.safetensors"
     data = weights.read_bytes()
@@ -73,6 +70,6 @@ def test_damage_is_told() -> None:
     assert "model.safetensors is not valid" in said("show", "mine", code=1)
 
 
-def test_a_folder_that_was_meant_to_be_run(user: Path) -> None:
+def test_a_folder_that_was_meant_to_be_run(user):
     folder = written(user / "Tiny-4bit", mlx_files())
     assert f"Did you mean: edgechat --model {folder}" in said(folder, code=2)

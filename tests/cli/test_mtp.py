@@ -1,10 +1,6 @@
 """Models that draft with layers of their own (MTP), on the command line."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,9 +9,8 @@ from edgechat.cli.commands import listing, plan, show
 from edgechat.cli.commands import pull as pull_command
 from tests import homes
 from tests.cli import pulling
-from tests.cli.pulling import REPO, Pull, found
+from tests.cli.pulling import REPO, found
 from tests.cli.running import complaint, edgechat
-from tests.hub import Hub
 from tests.kit import tiny
 from tests.kit.heads import split_head, with_head
 
@@ -25,18 +20,18 @@ OWN = "its own layers (MTP)"
 
 
 @pytest.fixture
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def user(tmp_path, monkeypatch):
     homes.settle(tmp_path / "user", monkeypatch)
     return tmp_path / "user"
 
 
-def answer(*words: str | Path) -> Any:
+def answer(*words):
     run = edgechat(*words)
     assert run.returncode == 0, run
     return json.loads(run.stdout)
 
 
-def check_drafts(reply: Any) -> None:
+def check_drafts(reply):
     """Of a tiny model a call may take less time than a draft: then none is made, and nothing is told."""
     speculation = reply["speculation"]
     if speculation is not None:
@@ -44,7 +39,7 @@ def check_drafts(reply: Any) -> None:
         assert speculation["accepted_tokens"] > 0
 
 
-def test_it_drafts_for_a_reply(user: Path) -> None:
+def test_it_drafts_for_a_reply(user):
     words = ("run", with_head("qwen35", eps=0.0), "Hello", "--max-tokens", "60", "--json")
     drafted = answer(*words, "--temperature", "0", "--draft", "mtp")
     assert drafted["plan"]["drafters"] == [OWN, "n-grams"]
@@ -54,7 +49,7 @@ def test_it_drafts_for_a_reply(user: Path) -> None:
     assert drafted["text"] == plain["text"]
 
 
-def test_a_plan_says_what_it_takes(user: Path) -> None:
+def test_a_plan_says_what_it_takes(user):
     one = answer("plan", with_head("qwen35"), "--draft", "mtp", "--json")
     assert one["drafters"] == [OWN, "n-grams"]
     assert one["mtp"]["total_bytes"] > 0
@@ -68,14 +63,14 @@ def test_a_plan_says_what_it_takes(user: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("run",), ("plan",), ("bench",)])
-def test_a_model_without_such_layers_is_told_what_to_do(user: Path, command: tuple[str, ...]) -> None:
+def test_a_model_without_such_layers_is_told_what_to_do(user, command):
     words = (*command, tiny(), *["hi"] * (command == ("run",)), "--draft", "mtp")
     text = complaint(edgechat(*words))
     assert "The model has no layers of its own to draft with (MTP)." in text
     assert "--draft auto" in text
 
 
-def test_lists_name_the_models_that_have_them(user: Path) -> None:
+def test_lists_name_the_models_that_have_them(user):
     folder = paths.data_dir() / "models"
     homes.place(tiny(), folder / "plain.gguf")
     assert "DRAFTS" not in edgechat("list").stdout
@@ -94,19 +89,19 @@ def test_lists_name_the_models_that_have_them(user: Path) -> None:
     assert all("mtp" in (module.__doc__ or "") for module in (listing, show))
 
 
-def test_no_draft_model_is_pulled_for_it(hub: Hub, pull: Pull) -> None:
+def test_no_draft_model_is_pulled_for_it(hub, pull):
     hub.add(REPO, {"tiny-F32.gguf": with_head("qwen35")})
     one = found(pull(REPO, "--draft", "mtp", "--json"))
     assert (one["draft"], one["plan"]["drafters"]) == (None, [OWN, "n-grams"])
     assert f"{OWN}, in the same file" in pull(REPO, "--draft", "mtp", "--dry-run").stdout
 
 
-def test_a_pull_of_a_model_without_them_is_refused(hub: Hub, pull: Pull) -> None:
+def test_a_pull_of_a_model_without_them_is_refused(hub, pull):
     hub.add(REPO, {"tiny-F32.gguf": tiny()})
     assert "no layers of its own" in pulling.complaint(pull(REPO, "--draft", "mtp"))
 
 
-def test_layers_in_a_file_of_their_own_are_found_and_draft(user: Path) -> None:
+def test_layers_in_a_file_of_their_own_are_found_and_draft(user):
     target, drafter = split_head("qwen35", eps=0.0)
     folder = paths.data_dir() / "models"
     homes.place(target, folder / "big-Q8_0.gguf")
@@ -122,7 +117,7 @@ def test_layers_in_a_file_of_their_own_are_found_and_draft(user: Path) -> None:
     assert not list(folder.iterdir())
 
 
-def test_layers_in_a_file_of_their_own_are_pulled_with_the_model(hub: Hub, pull: Pull) -> None:
+def test_layers_in_a_file_of_their_own_are_pulled_with_the_model(hub, pull):
     target, drafter = split_head("qwen35")
     hub.add(REPO, {"big-F32.gguf": target, "mtp-big-F32.gguf": drafter})
     text = pull(REPO, "--draft", "mtp", "--dry-run").stdout

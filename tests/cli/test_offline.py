@@ -1,10 +1,7 @@
 """`--offline`: every command that could touch the network takes it, and says by its name what it keeps."""
 
-from __future__ import annotations
-
 import os
 import sys
-from pathlib import Path
 
 import pytest
 import typer.main
@@ -12,7 +9,6 @@ import typer.main
 from edgechat.base.network.offline import OFFLINE, OFFLINE_OPTION, offline_by
 from edgechat.cli.main import app, translated
 from tests.cli.running import edgechat
-from tests.hub import Hub
 from tests.kit import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hub", "hf_cache", "measured")]
@@ -21,10 +17,10 @@ REPO = "owner/tiny-GGUF"
 
 @pytest.mark.parametrize(
     "command", ["", *sorted(set(typer.main.get_command(app).commands) - {"chats", "worker"})]
-)  # type: ignore[attr-defined]
-def test_every_command_takes_it(command: str) -> None:
+)
+def test_every_command_takes_it(command):
     group = typer.main.get_command(app)
-    taken = group.commands[command] if command else group  # type: ignore[attr-defined]
+    taken = group.commands[command] if command else group
     assert OFFLINE_OPTION in [name for one in taken.params for name in one.opts]
 
 
@@ -38,7 +34,7 @@ def test_every_command_takes_it(command: str) -> None:
         ("--offline", "plan", "owner/other"),
     ],
 )
-def test_the_error_names_the_option_and_not_a_variable(hub: Hub, words: tuple[str, ...]) -> None:
+def test_the_error_names_the_option_and_not_a_variable(hub, words):
     hub.add(REPO, {"tiny-F32.gguf": tiny(), "tiny-Q8_0.gguf": tiny()})
     run = edgechat(*words)
     assert (run.returncode, run.stdout) == (1, "")
@@ -61,23 +57,19 @@ def test_the_error_names_the_option_and_not_a_variable(hub: Hub, words: tuple[st
         (("serve", "owner/none", "--port", "0", "--offline"), 1),
     ],
 )
-def test_what_is_here_works_and_the_rest_is_no_wrong_usage(
-    hub: Hub, words: tuple[str, ...], code: int
-) -> None:
+def test_what_is_here_works_and_the_rest_is_no_wrong_usage(hub, words, code):
     run = edgechat(*words)
     assert run.returncode == code, run
     assert hub.seen == []
 
 
-def test_images_cannot_be_fetched_without_a_network() -> None:
+def test_images_cannot_be_fetched_without_a_network():
     run = edgechat("serve", "guide", "--port", "0", "--offline", "--fetch-images")
     assert (run.returncode, run.stdout) == (1, "")
     assert "--fetch-images needs the network, and --offline keeps edgechat offline" in run.stderr
 
 
-def test_it_ends_with_the_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_ends_with_the_command(monkeypatch, capsys):
     for before in (None, "0"):
         monkeypatch.delenv(OFFLINE, raising=False)
         if before is not None:
@@ -88,7 +80,7 @@ def test_it_ends_with_the_command(
         assert os.environ.get(OFFLINE) == before
 
 
-def test_who_switches_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_switches_it_off(monkeypatch):
     assert offline_by() is None
     monkeypatch.setenv("HF_HUB_OFFLINE", "yes")
     assert offline_by() == "HF_HUB_OFFLINE"
@@ -98,7 +90,7 @@ def test_who_switches_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert offline_by() == OFFLINE_OPTION
 
 
-def test_children_and_the_app_hear_of_it(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+def test_children_and_the_app_hear_of_it(monkeypatch, home):
     from edgechat.tui.models.library import ModelLibrary
 
     monkeypatch.setenv(OFFLINE, OFFLINE_OPTION)

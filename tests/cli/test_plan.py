@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -22,7 +21,7 @@ from edgechat.cli.main import app, translated
 from edgechat.cli.output.quantities import amount, quality_class, rate
 from edgechat.models.quality import QualityClass
 from edgechat.settings import settings_file
-from tests.hub import Fault, Hub
+from tests.hub import Fault
 from tests.kit import corrupt, tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
@@ -40,7 +39,7 @@ class Said:
     err: str
 
     @property
-    def json(self) -> Any:
+    def json(self):
         return json.loads(self.out, parse_constant=pytest.fail)
 
 
@@ -48,10 +47,10 @@ Plan = Callable[..., Said]
 
 
 @pytest.fixture
-def plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Plan:
+def plan(capsys, monkeypatch):
     """Return the command, which is not measured but given a machine's speed."""
 
-    def run(*words: str) -> Said:
+    def run(*words):
         monkeypatch.setattr(sys, "argv", ["edgechat", "plan", *words])
         code = translated(lambda: app(standalone_mode=True))
         return Said(code, *capsys.readouterr())
@@ -60,11 +59,11 @@ def plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> str:
+def model(tmp_path):
     return str(shutil.copy(tiny(), tmp_path / "mine.gguf"))
 
 
-def sound(said: Said, code: int = 0) -> None:
+def sound(said, code=0):
     """Assert what holds of every page: no line too long, no exponent, no escape, nothing on stderr."""
     assert (said.code, said.err) == (code, "")
     lines = said.out.splitlines()
@@ -75,13 +74,13 @@ def sound(said: Said, code: int = 0) -> None:
     assert all(line == line.rstrip() for line in lines)
 
 
-def labels(said: Said) -> list[str]:
+def labels(said):
     """Return the labels of the sheet below the table."""
     sheet = said.out.split("\n\n")[-1]
     return [line[:11].strip() for line in sheet.splitlines() if line[:1].isalpha()]
 
 
-def test_as_a_program_of_its_own(model: str) -> None:
+def test_as_a_program_of_its_own(model):
     run = subprocess.run(
         [sys.executable, "-m", "edgechat", "plan", model, "--json"],
         capture_output=True,
@@ -96,7 +95,7 @@ def test_as_a_program_of_its_own(model: str) -> None:
 # What may be typed.
 
 
-def test_a_path(plan: Plan, model: str) -> None:
+def test_a_path(plan, model):
     said = plan(model, *SMALL)
     sound(said)
     assert labels(said) == ["Machine", "Choice", "Why"]
@@ -106,7 +105,7 @@ def test_a_path(plan: Plan, model: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen3-8b", "llama-3.1"])
-def test_a_name_or_an_alias(plan: Plan, name: str) -> None:
+def test_a_name_or_an_alias(plan, name):
     said = plan(name, *SMALL)
     sound(said)
     assert labels(said) == ["Machine", "Choice", "Why", "Or", "Or", "Or", "Or"][: len(labels(said))]
@@ -119,7 +118,7 @@ def test_a_name_or_an_alias(plan: Plan, name: str) -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_a_mac_with_mlx(plan: Plan) -> None:
+def test_a_mac_with_mlx(plan):
     """Described from elsewhere: MLX has its GPU, and the sizes are those of its own models."""
     mac = ("--backend", "mlx", "--ram", "16GiB", "--bandwidth", "120GB/s")
     said = plan("qwen3-8b", *mac)
@@ -138,7 +137,7 @@ def test_a_mac_with_mlx(plan: Plan) -> None:
     assert (gguf["backend"], gguf["quant"]) == ("llama.cpp", "Q4_K_M")
 
 
-def test_a_backend_that_cannot_be(plan: Plan, model: str) -> None:
+def test_a_backend_that_cannot_be(plan, model):
     said = plan(model, "--backend", "mlx")
     assert said.code == 1
     assert "mine is not an MLX model" in said.err
@@ -148,7 +147,7 @@ def test_a_backend_that_cannot_be(plan: Plan, model: str) -> None:
     assert "--vram" in both.err
 
 
-def test_who_drafts(plan: Plan, model: str) -> None:
+def test_who_drafts(plan, model):
     """Of the catalogue also what is not here yet: pull would bring both."""
     said = plan("qwen3-8b", "--ram", "32GiB", "--vram", "0", "--bandwidth", "50GB/s")
     sound(said)
@@ -164,7 +163,7 @@ def test_who_drafts(plan: Plan, model: str) -> None:
     assert taken == sum(one["total_bytes"] for one in found["devices"]) + both["draft"]["total_bytes"]
 
 
-def test_a_state_that_is_too_large_to_be_copied_unasked(plan: Plan) -> None:
+def test_a_state_that_is_too_large_to_be_copied_unasked(plan):
     alone = plan("qwen3.5-4b", *SMALL, "--json").json
     assert (alone["ngrams"], alone["n_rs_seq"]) == (False, 0)
     assert "needed, 50 MiB each. To use them: --draft ngram" in alone["no_draft"]
@@ -176,33 +175,33 @@ def test_a_state_that_is_too_large_to_be_copied_unasked(plan: Plan) -> None:
     ("draft", "why"),
     [("qwen3-8b", "the same model"), ("llama-3.2-1b", "128256 tokens"), ("qwen3.5-0.8b", "recurrent")],
 )
-def test_what_cannot_draft(plan: Plan, draft: str, why: str) -> None:
+def test_what_cannot_draft(plan, draft, why):
     said = plan("qwen3-8b", *SMALL, "--draft", draft)
     assert (said.code, said.out) == (1, "")
     assert f"{draft} cannot draft for qwen3-8b: " in said.err
     assert why in said.err or draft == "qwen3-8b"
 
 
-def test_a_typo(plan: Plan) -> None:
+def test_a_typo(plan):
     said = plan("qwen3-8")
     assert (said.code, said.out) == (1, "")
     assert "Did you mean qwen3-8b" in said.err
 
 
-def test_a_folder(plan: Plan, model: str) -> None:
+def test_a_folder(plan, model):
     said = plan(str(Path(model).parent))
     assert (said.code, said.out) == (1, "")
     assert "is a folder" in said.err
     assert "mine.gguf" in said.err
 
 
-def test_a_damaged_file(plan: Plan, tmp_path: Path) -> None:
+def test_a_damaged_file(plan, tmp_path):
     said = plan(str(corrupt.truncated(tiny(), tmp_path / "a.gguf", keep=-99)))
     assert (said.code, said.out) == (1, "")
     assert said.err.startswith("error: ")
 
 
-def test_several(plan: Plan, model: str) -> None:
+def test_several(plan, model):
     said = plan(model, "guide", *SMALL)
     sound(said)
     assert said.out.count("Machine ") == 2
@@ -210,7 +209,7 @@ def test_several(plan: Plan, model: str) -> None:
     assert [one["model"] for one in found] == ["mine", "guide"]
 
 
-def test_the_whole_catalogue(plan: Plan) -> None:
+def test_the_whole_catalogue(plan):
     said = plan(*SMALL)
     sound(said)
     assert labels(said) == ["Too large", "Machine", "Choice", "Why", "Or", "Or", "Or", "Or"]
@@ -224,7 +223,7 @@ def test_the_whole_catalogue(plan: Plan) -> None:
     assert "llama-3.3-70b" in said.out
 
 
-def test_with_a_card_that_is_not_here(plan: Plan) -> None:
+def test_with_a_card_that_is_not_here(plan):
     said = plan("--ram", "16GiB", "--vram", "8GiB", "--bandwidth", "50GB/s")
     sound(said)
     assert "GPU" in said.out.splitlines()[0]
@@ -238,12 +237,12 @@ def test_with_a_card_that_is_not_here(plan: Plan) -> None:
 REPO = "owner/tiny-GGUF"
 
 
-def fill(hub: Hub) -> None:
+def fill(hub):
     files = {f"tiny-{quant}.gguf": tiny(weights=quant) for quant in ("F16", "Q8_0", "Q4_0")}
     hub.add(REPO, {**files, "README.md": b"# tiny"})
 
 
-def test_a_repository(plan: Plan, hub: Hub) -> None:
+def test_a_repository(plan, hub):
     fill(hub)
     said = plan(REPO, *SMALL)
     sound(said)
@@ -257,7 +256,7 @@ def test_a_repository(plan: Plan, hub: Hub) -> None:
     assert found["exact"] is True
 
 
-def test_of_many_files_few_are_read_and_that_is_said(plan: Plan, hub: Hub) -> None:
+def test_of_many_files_few_are_read_and_that_is_said(plan, hub):
     quants = ("F16", "Q8_0", "Q4_0", "F32")
     files = {f"tiny-{quant}.gguf": tiny(weights=quant) for quant in quants}
     files |= {
@@ -270,20 +269,20 @@ def test_of_many_files_few_are_read_and_that_is_said(plan: Plan, hub: Hub) -> No
     assert "3 more files of the repository" in " ".join(said.out.split())
 
 
-def test_a_repository_whose_files_are_no_models(plan: Plan, hub: Hub) -> None:
+def test_a_repository_whose_files_are_no_models(plan, hub):
     hub.add(REPO, {"a-Q4_K_M.gguf": b"GGUF" + bytes(100), "a-Q8_0.gguf": b"<html>"})
     said = plan(REPO, *SMALL)
     assert (said.code, said.out) == (1, "")
     assert "cannot read any of the 2 models" in said.err
 
 
-def test_a_repository_that_is_not_there(plan: Plan, hub: Hub) -> None:
+def test_a_repository_that_is_not_there(plan, hub):
     said = plan("owner/none")
     assert (said.code, said.out) == (1, "")
     assert "owner/none" in said.err
 
 
-def test_a_hub_in_trouble(plan: Plan, hub: Hub) -> None:
+def test_a_hub_in_trouble(plan, hub):
     fill(hub)
     hub.fail("api", Fault(status=503))
     said = plan(REPO)
@@ -291,7 +290,7 @@ def test_a_hub_in_trouble(plan: Plan, hub: Hub) -> None:
     assert len(said.err.splitlines()) == 2
 
 
-def test_offline(plan: Plan, hub: Hub, model: str) -> None:
+def test_offline(plan, hub, model):
     fill(hub)
     said = plan(REPO, "--offline")
     assert (said.code, said.out) == (1, "")
@@ -303,7 +302,7 @@ def test_offline(plan: Plan, hub: Hub, model: str) -> None:
 # Wishes, and what cannot be.
 
 
-def test_nothing_fits(plan: Plan) -> None:
+def test_nothing_fits(plan):
     said = plan("qwen3-8b", "--ram", "4GiB", "--vram", "0", "--bandwidth", "50GB/s")
     sound(said, 1)
     assert labels(said) == ["Machine", "Choice", "Instead"]
@@ -316,7 +315,7 @@ def test_nothing_fits(plan: Plan) -> None:
     assert found.json["verdict"] == "too large"
 
 
-def test_nothing_at_all_fits(plan: Plan) -> None:
+def test_nothing_at_all_fits(plan):
     said = plan("--ram", "64MiB", "--vram", "0", "--bandwidth", "50GB/s")
     sound(said, 1)
     assert labels(said) == ["Too large", "Machine", "Choice", "Instead"]
@@ -326,7 +325,7 @@ def test_nothing_at_all_fits(plan: Plan) -> None:
     assert {one["verdict"] for one in found.json} == {"too large"}
 
 
-def test_a_context_beyond_training(plan: Plan) -> None:
+def test_a_context_beyond_training(plan):
     said = plan("qwen3-0.6b", *SMALL, "--ctx", "100000")
     sound(said)
     words = " ".join(said.out.split())
@@ -337,7 +336,7 @@ def test_a_context_beyond_training(plan: Plan) -> None:
     assert (found["context"], found["verdict"]) == (40960, "short")
 
 
-def test_wishes(plan: Plan) -> None:
+def test_wishes(plan):
     found = plan(
         "qwen3-8b", "--ram", "32GiB", "--vram", "0", "--bandwidth", "50GB/s", "--ctx", "20000", "--json"
     )
@@ -365,7 +364,7 @@ def test_wishes(plan: Plan) -> None:
         (("--min-tps", "-1"), "greater than or equal to 0"),
     ],
 )
-def test_nonsense(plan: Plan, words: tuple[str, ...], says: str) -> None:
+def test_nonsense(plan, words, says):
     said = plan("guide", *words)
     assert (said.code, said.out) == (2, "")
     assert says in said.err
@@ -376,11 +375,11 @@ def test_nonsense(plan: Plan, words: tuple[str, ...], says: str) -> None:
     ("text", "n"),
     [("8GiB", 8 * GIB), ("8g", 8 * GIB), ("8 GB", 8 * GIB), ("6144 MiB", 6 * GIB), ("0", 0), (None, None)],
 )
-def test_amounts(text: str | None, n: int | None) -> None:
+def test_amounts(text, n):
     assert amount("--ram", text) == n
 
 
-def test_rates_and_quality_class() -> None:
+def test_rates_and_quality_class():
     assert rate("50GB/s") == rate("50 gb") == 50e9
     assert rate("1GiB/s") == GIB
     assert rate(None) is None
@@ -400,7 +399,7 @@ def test_rates_and_quality_class() -> None:
         (40.0, "40"),
     ],
 )
-def test_numbers_have_no_exponent(value: float, text: str) -> None:
+def test_numbers_have_no_exponent(value, text):
     assert figure(value) == text
 
 
@@ -408,14 +407,14 @@ def test_numbers_have_no_exponent(value: float, text: str) -> None:
     ("n", "text"),
     [(0.04, "0.0 s"), (5.26, "5.3 s"), (9.96, "10 s"), (99.4, "99 s"), (100, "2 min"), (9000, "2 h")],
 )
-def test_times(n: float, text: str) -> None:
+def test_times(n, text):
     assert seconds(n) == text
 
 
 # For programs.
 
 NUMBER = (int, float)
-SCHEMA: dict[str, Any] = {
+SCHEMA = {
     "model": str,
     "path": (str, type(None)),
     "backend": str,
@@ -480,7 +479,7 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-def conform(value: Any, schema: Any, where: str = "") -> None:
+def conform(value, schema, where=""):
     """Assert that a value is what the schema says, without anything more."""
     if isinstance(schema, list):
         assert isinstance(value, list), where
@@ -497,7 +496,7 @@ def conform(value: Any, schema: Any, where: str = "") -> None:
 
 
 @pytest.mark.parametrize("words", [("qwen3-8b",), ("qwen3.6-35b-a3b", "--vram", "24GiB"), ("guide",)])
-def test_the_object(plan: Plan, words: tuple[str, ...]) -> None:
+def test_the_object(plan, words):
     said = plan("--ram", "64GiB", *words, "--bandwidth", "50GB/s", "--json")
     assert (said.code, said.err) == (0, "")
     found = said.json
@@ -511,7 +510,7 @@ def test_the_object(plan: Plan, words: tuple[str, ...]) -> None:
         assert one["total_bytes"] <= one["budget_bytes"]
 
 
-def test_the_list(plan: Plan) -> None:
+def test_the_list(plan):
     found = plan(*SMALL, "--json").json
     assert len(found) > 30
     for one in found:
@@ -530,7 +529,7 @@ def test_the_list(plan: Plan) -> None:
     assert order == sorted(order)
 
 
-def test_the_docstring_says_what_there_is() -> None:
+def test_the_docstring_says_what_there_is():
     said = command.__doc__ or ""
     for name in SCHEMA:
         assert re.search(rf"\b{name}\b", said), name
@@ -538,7 +537,7 @@ def test_the_docstring_says_what_there_is() -> None:
         assert name in said
 
 
-def test_settings_count_as_they_do_for_a_load(plan: Plan, model: str) -> None:
+def test_settings_count_as_they_do_for_a_load(plan, model):
     settings_file().write_text("context = 512\nthreads = 1\n", encoding="utf-8")
     found = plan(model, "--json", *SMALL).json
     assert (found["context"], found["threads"]) == (512, 1)

@@ -1,11 +1,7 @@
 """`edgechat list`, `show`, `rm` and `verify` of models that see or hear."""
 
-from __future__ import annotations
-
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +12,6 @@ from edgechat.models.local.inventory import inventory
 from edgechat.planner import listing as planner_listing
 from tests import homes
 from tests.cli.running import edgechat
-from tests.hub import Hub
 from tests.kit import tiny
 from tests.kit.projector_files import projector
 
@@ -27,26 +22,26 @@ EYES = "mmproj-gemma-4-E4B-it-F16.gguf"
 
 
 @pytest.fixture
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def user(tmp_path, monkeypatch):
     homes.settle(tmp_path / "user", monkeypatch)
     return tmp_path / "user"
 
 
-def own(name: str) -> Path:
+def own(name):
     return paths.data_dir() / "models" / name
 
 
-def said(*words: str | Path) -> str:
+def said(*words):
     run = edgechat(*words)
     assert (run.returncode, run.stderr) == (0, ""), run
     return run.stdout
 
 
-def listed() -> dict[str, dict[str, Any]]:
+def listed():
     return {one["name"]: one for one in json.loads(said("list", "--json"))}
 
 
-def test_the_list_says_what_models_take(user: Path) -> None:
+def test_the_list_says_what_models_take(user):
     homes.place(tiny(), own("blind-Q8_0.gguf"))
     assert "INPUT" not in said("list")
     homes.in_hub(user, tiny(), REPO, FILE)
@@ -68,7 +63,7 @@ def test_the_list_says_what_models_take(user: Path) -> None:
     assert (found["blind-Q8_0"]["vision"], found["blind-Q8_0"]["projector"]) == (False, None)
 
 
-def test_a_projector_that_comes_later_is_noticed(user: Path) -> None:
+def test_a_projector_that_comes_later_is_noticed(user):
     homes.place(tiny(), own("mine-Q8_0.gguf"))
     (mine,) = (one for one in inventory().models if one.name == "mine-Q8_0")
     assert planner_listing.glances([mine])[0].modalities == ()
@@ -82,7 +77,7 @@ def test_a_projector_that_comes_later_is_noticed(user: Path) -> None:
     assert planner_listing.glances([mine])[0].modalities == ("vision",)
 
 
-def test_a_model_is_shown_with_its_projector(user: Path) -> None:
+def test_a_model_is_shown_with_its_projector(user):
     homes.in_hub(user, tiny(), REPO, FILE)
     text = said("show", "gemma-4-e4b")
     assert "Projector     not here; with it the model sees and hears" in text
@@ -100,7 +95,7 @@ def test_a_model_is_shown_with_its_projector(user: Path) -> None:
     assert "does not know: 'next'" in found["no_vision"]
 
 
-def test_it_is_verified_and_removed(user: Path) -> None:
+def test_it_is_verified_and_removed(user):
     homes.in_hub(user, tiny(), REPO, FILE)
     eyes = homes.in_hub(user, projector(), REPO, EYES)
     assert re.search(
@@ -111,7 +106,7 @@ def test_it_is_verified_and_removed(user: Path) -> None:
     assert not eyes.parents[2].exists()
 
 
-def test_the_catalogue_says_which_models_see() -> None:
+def test_the_catalogue_says_which_models_see():
     entries = {entry.name: entry for entry in catalogue()}
     assert entries["gemma-4-e4b"].modalities == ("vision", "audio")
     assert entries["gemma-3-4b"].modalities == ("vision",)
@@ -124,7 +119,7 @@ def test_the_catalogue_says_which_models_see() -> None:
 # plan, run
 
 
-def test_the_plan_has_it_before_the_download(user: Path, hub: Hub) -> None:
+def test_the_plan_has_it_before_the_download(user, hub):
     hub.add("owner/tiny-GGUF", {"tiny-F32.gguf": tiny(), "mmproj-F16.gguf": projector("qwen3vl_merger")})
     found = json.loads(said("plan", "owner/tiny-GGUF", "--json"))
     assert all(re.search(rf"\b{field}\b", plan.__doc__ or "") for field in (*found, *found["projector"]))
@@ -142,7 +137,7 @@ def test_the_plan_has_it_before_the_download(user: Path, hub: Hub) -> None:
     assert pulled["projector"] == found["projector"]
 
 
-def test_a_model_of_the_catalogue_says_that_it_would_see(user: Path) -> None:
+def test_a_model_of_the_catalogue_says_that_it_would_see(user):
     found = json.loads(said("plan", "gemma-3-4b", "--json"))
     assert found["projector"] is None
     assert "sees with its projector, which is downloaded with it" in found["no_vision"]
@@ -152,7 +147,7 @@ def test_a_model_of_the_catalogue_says_that_it_would_see(user: Path) -> None:
     )
 
 
-def test_a_run_is_planned_with_it(user: Path) -> None:
+def test_a_run_is_planned_with_it(user):
     homes.place(tiny(), own("mine-Q8_0.gguf"))
     homes.place(projector(), own("mmproj-mine-F16.gguf"))
     for words, seen in (((), "mmproj-mine-F16.gguf"), (("--no-vision",), None)):
@@ -165,7 +160,7 @@ def test_a_run_is_planned_with_it(user: Path) -> None:
     assert "must follow the command" in run.stderr
 
 
-def test_a_header_that_was_read_is_kept_for_plans_without_the_network(user: Path, hub: Hub) -> None:
+def test_a_header_that_was_read_is_kept_for_plans_without_the_network(user, hub):
     hub.add("owner/tiny-GGUF", {"tiny-F32.gguf": tiny(), "mmproj-F16.gguf": projector()})
     before = json.loads(said("plan", "owner/tiny-GGUF", "--json"))["projector"]
     hub.stop()

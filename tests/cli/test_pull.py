@@ -1,11 +1,8 @@
 """`edgechat pull` as a program: what it chooses, what it says, what is here then."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -16,14 +13,13 @@ from edgechat.models.choices import RemoteFile
 from tests.cli.pulling import (
     EDGECHAT,
     REPO,
-    Pull,
     complaint,
     found,
     sized,
     sound,
     variables,
 )
-from tests.hub import TOKEN, Hub
+from tests.hub import TOKEN
 from tests.kit import PAIR, pair, tiny
 from tests.planner.headers import little
 from tests.terminal import Terminal, needs_tmux
@@ -53,12 +49,12 @@ no_draft = "It is one."
 
 
 @pytest.fixture
-def entries(home: Path) -> None:
+def entries(home):
     (home / "config").mkdir(parents=True)
     (home / "config/models.toml").write_text(ENTRIES)
 
 
-def test_a_repository(hub: Hub, pull: Pull, hf_cache: Path) -> None:
+def test_a_repository(hub, pull, hf_cache):
     repo = hub.add(REPO, {"tiny-F32.gguf": tiny(), "README.md": b"# tiny", "mmproj-F16.gguf": b"GGUF"})
     dry = found(pull(REPO, "--dry-run", "--json"))
     assert dry["dry_run"]
@@ -94,7 +90,7 @@ def test_a_repository(hub: Hub, pull: Pull, hf_cache: Path) -> None:
 
 
 @pytest.mark.usefixtures("entries")
-def test_a_name_of_the_catalogue_and_its_draft(hub: Hub, pull: Pull) -> None:
+def test_a_name_of_the_catalogue_and_its_draft(hub, pull):
     hub.add(REPO, {"tiny-F32.gguf": tiny(), "tiny-sub-F32.gguf": b"GGUFother"})
     hub.add("owner/small-GGUF", {"small-F32.gguf": little()})
     before = subprocess.run(
@@ -133,7 +129,7 @@ def test_a_name_of_the_catalogue_and_its_draft(hub: Hub, pull: Pull) -> None:
 
 
 @pytest.mark.usefixtures("entries")
-def test_a_draft_that_is_not_much_smaller_is_left_where_nobody_names_it(hub: Hub, pull: Pull) -> None:
+def test_a_draft_that_is_not_much_smaller_is_left_where_nobody_names_it(hub, pull):
     target, draft = pair(0.05, shape=PAIR.sized(n_layers=2))
     hub.add(REPO, {"tiny-F32.gguf": target})
     hub.add("owner/small-GGUF", {"small-F32.gguf": draft})
@@ -148,7 +144,7 @@ def test_a_draft_that_is_not_much_smaller_is_left_where_nobody_names_it(hub: Hub
     assert (nobody["draft"], nobody["plan"]["ngrams"]) == (None, False)
 
 
-def test_the_quant_that_is_asked_for(hub: Hub, pull: Pull) -> None:
+def test_the_quant_that_is_asked_for(hub, pull):
     hub.add(REPO, {"a-Q8_0.gguf": tiny(), "a-F16.gguf": tiny(), "b/c-Q4_0-00001-of-00001.gguf": tiny()})
     answer = found(pull(REPO, "--quant", "q8_0", "--json"))
     assert [file["name"] for file in answer["files"]] == ["a-Q8_0.gguf"]
@@ -158,7 +154,7 @@ def test_the_quant_that_is_asked_for(hub: Hub, pull: Pull) -> None:
     assert found(pull(address, "--json"))["quant"] == "Q4_0"
 
 
-def test_a_listing_of_ten_thousand_models_is_no_work(hub: Hub, pull: Pull) -> None:
+def test_a_listing_of_ten_thousand_models_is_no_work(hub, pull):
     names = [f"m{n}-{('Q4_K_M', 'Q8_0', 'F16')[n % 3]}.gguf" for n in range(9_999)]
     repo = hub.add(REPO, {names[0]: tiny()})
     (sibling,) = [{"size": tiny().stat().st_size, "lfs": {"sha256": repo.sha256(names[0]), "size": 0}}]
@@ -172,7 +168,7 @@ def test_a_listing_of_ten_thousand_models_is_no_work(hub: Hub, pull: Pull) -> No
     assert used < 8, "the planner's own second, measuring among it; it took half a minute"
 
 
-def test_what_was_begun_is_gone_on_with(hub: Hub, pull: Pull, hf_cache: Path) -> None:
+def test_what_was_begun_is_gone_on_with(hub, pull, hf_cache):
     repo = hub.add(REPO, {"a-F32.gguf": tiny(), "a-Q8_0.gguf": sized(500_000)})
     assert found(pull(REPO, "--dry-run", "--json"))["quant"] == "Q8_0"
     blobs = hf_cache / f"models--{REPO.replace('/', '--')}" / "blobs"
@@ -186,7 +182,7 @@ def test_what_was_begun_is_gone_on_with(hub: Hub, pull: Pull, hf_cache: Path) ->
     assert found(pull(REPO, "--dry-run", "--json"))["quant"] == "Q8_0", "the better one of two that are here"
 
 
-def test_a_revision(hub: Hub, pull: Pull, hf_cache: Path) -> None:
+def test_a_revision(hub, pull, hf_cache):
     repo = hub.add(REPO, {"tiny-F32.gguf": tiny()})
     assert found(pull(REPO, "--revision", repo.commit, "--json"))["commit"] == repo.commit
     assert not list(hf_cache.glob("*/refs/*"))
@@ -194,7 +190,7 @@ def test_a_revision(hub: Hub, pull: Pull, hf_cache: Path) -> None:
     assert "is not a valid branch" in complaint(pull(REPO, "--revision", "../x"))
 
 
-def too_large(hub: Hub) -> None:
+def too_large(hub):
     """Let the hub list a model of the catalogue that does not fit here."""
     if os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") > 40 << 30:
         pytest.skip("it fits here")
@@ -204,7 +200,7 @@ def too_large(hub: Hub) -> None:
     hub.add(entry.repo or "", {}).info["siblings"] = files
 
 
-def test_what_does_not_fit_is_not_fetched_by_itself(hub: Hub, pull: Pull) -> None:
+def test_what_does_not_fit_is_not_fetched_by_itself(hub, pull):
     too_large(hub)
     run = pull("llama-3.3-70b", "--quant", "Q4_K_M")
     assert "--force" in complaint(run)
@@ -215,9 +211,7 @@ def test_what_does_not_fit_is_not_fetched_by_itself(hub: Hub, pull: Pull) -> Non
 
 
 @needs_tmux
-def test_what_does_not_fit_is_asked_about_in_a_terminal(
-    hub: Hub, hf_cache: Path, tmp_path: Path, home: Path
-) -> None:
+def test_what_does_not_fit_is_asked_about_in_a_terminal(hub, hf_cache, tmp_path, home):
     too_large(hub)
     with Terminal(tmp_path / "terminal", home=home) as terminal:
         terminal.run([*EDGECHAT, "pull", "llama-3.3-70b"], variables=variables())
@@ -227,14 +221,14 @@ def test_what_does_not_fit_is_asked_about_in_a_terminal(
         assert "Nothing was downloaded" in terminal.screen
 
 
-def test_names_that_mean_nothing_on_the_hub(pull: Pull) -> None:
+def test_names_that_mean_nothing_on_the_hub(pull):
     assert "is part of edgechat" in complaint(pull("guide"))
     assert "already on this machine" in complaint(pull(str(tiny())))
     assert "Did you mean" in complaint(pull("qwen3-4"))
     assert pull(REPO, "--quant", "Q8_0", "--auto-quant").returncode == 2
 
 
-def test_refusals(hub: Hub, pull: Pull, hf_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals(hub, pull, hf_cache, monkeypatch):
     hub.add(REPO, {"tiny-F32.gguf": tiny()}, gated="auto")
     said = complaint(pull(REPO))
     assert f"{hub.url}/{REPO}" in said
@@ -245,7 +239,7 @@ def test_refusals(hub: Hub, pull: Pull, hf_cache: Path, monkeypatch: pytest.Monk
     assert "or it is private" in complaint(pull("nobody/nothing"))
 
 
-def test_progress_in_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_in_lines(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     out, file = io.StringIO(), RemoteFile("sub/model-Q4_0.gguf", 100 << 20, "0" * 64)
@@ -276,7 +270,7 @@ query = "q: "
 """
 
 
-def test_an_embedding_model_comes_as_recommended(home: Path, hub: Hub, pull: Pull) -> None:
+def test_an_embedding_model_comes_as_recommended(home, hub, pull):
     (home / "config").mkdir(parents=True)
     (home / "config/models.toml").write_text(EMBEDDER)
     files = {f"tiny-{quant}.gguf": tiny("bert", weights=quant) for quant in ("F16", "Q8_0")}
@@ -288,7 +282,7 @@ def test_an_embedding_model_comes_as_recommended(home: Path, hub: Hub, pull: Pul
     assert found(pull("tiny-embedder", "--quant", "f16", "--json"))["quant"] == "F16"
 
 
-def test_a_reranking_model_comes_as_recommended(home: Path, hub: Hub, pull: Pull) -> None:
+def test_a_reranking_model_comes_as_recommended(home, hub, pull):
     (home / "config").mkdir(parents=True)
     entry = EMBEDDER.partition("[model.embedding]")[0].replace("tiny-embedder", "tiny-ranker")
     (home / "config/models.toml").write_text(entry + "reranks = true\n")

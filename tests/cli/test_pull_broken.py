@@ -1,21 +1,17 @@
 """`edgechat pull` where it is stopped, killed, cut off, or not alone."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.cli.pulling import (
     EDGECHAT,
     REPO,
-    Pull,
     complaint,
     found,
     no_blob,
@@ -24,14 +20,14 @@ from tests.cli.pulling import (
     sound,
     variables,
 )
-from tests.hub import Fault, Hub
+from tests.hub import Fault
 from tests.kit import tiny
 from tests.terminal import Terminal, needs_tmux
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
 
-def test_wrong_bytes(hub: Hub, pull: Pull, hf_cache: Path) -> None:
+def test_wrong_bytes(hub, pull, hf_cache):
     hub.add(REPO, {"tiny-F32.gguf": tiny()})
     found(pull(REPO, "--dry-run", "--json"))  # the header
     hub.fail("store", Fault(body=bytes(tiny().stat().st_size)))
@@ -40,7 +36,7 @@ def test_wrong_bytes(hub: Hub, pull: Pull, hf_cache: Path) -> None:
     assert not list(hf_cache.glob("*/snapshots/*/*"))
 
 
-def test_a_changed_file_starts_anew(hub: Hub, pull: Pull, hf_cache: Path) -> None:
+def test_a_changed_file_starts_anew(hub, pull, hf_cache):
     hub.add(REPO, {"tiny-F32.gguf": sized(1_000_000)})
     found(pull(REPO, "--dry-run", "--json"))
     hub.fail("store", Fault(cut_after=500_000, times=1))
@@ -54,7 +50,7 @@ def test_a_changed_file_starts_anew(hub: Hub, pull: Pull, hf_cache: Path) -> Non
 
 
 @pytest.mark.parametrize("n_points", [2, pytest.param(20, marks=pytest.mark.soak)])
-def test_killed_at_many_points(hub: Hub, pull: Pull, hf_cache: Path, n_points: int) -> None:
+def test_killed_at_many_points(hub, pull, hf_cache, n_points):
     size, random_ = 400_000 * n_points, random.Random(20)
     repo = hub.add(REPO, {"tiny-F32.gguf": sized(size)})
     found(pull(REPO, "--dry-run", "--json"))
@@ -86,7 +82,7 @@ def test_killed_at_many_points(hub: Hub, pull: Pull, hf_cache: Path, n_points: i
     assert not list(hf_cache.glob("*/blobs/*.incomplete"))
 
 
-def test_two_at_once(hub: Hub, hf_cache: Path) -> None:
+def test_two_at_once(hub, hf_cache):
     size = 2_000_000
     hub.add(REPO, {"tiny-F32.gguf": sized(size)})
     hub.fail("store", Fault(pause=0.01, piece=1 << 14))
@@ -104,7 +100,7 @@ def test_two_at_once(hub: Hub, hf_cache: Path) -> None:
     assert [("waiting for it" in err) for _, err in ends].count(True) == 1
 
 
-def test_stopped_by_a_person(hub: Hub, hf_cache: Path) -> None:
+def test_stopped_by_a_person(hub, hf_cache):
     hub.add(REPO, {"tiny-F32.gguf": sized(8_000_000)})
     hub.fail("store", Fault(pause=0.01, piece=1 << 14))
     child = subprocess.Popen([*EDGECHAT, "pull", REPO], stderr=subprocess.PIPE, text=True)
@@ -118,7 +114,7 @@ def test_stopped_by_a_person(hub: Hub, hf_cache: Path) -> None:
     assert partial(hf_cache) >= 100_000
 
 
-def test_too_small_a_disk(hub: Hub, pull: Pull, small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_small_a_disk(hub, pull, small_disk, monkeypatch):
     hub.add(REPO, {"tiny-F32.gguf": sized(3_000_000)})
     monkeypatch.setenv("HF_HUB_CACHE", str(small_disk / "cache"))
     said = complaint(pull(REPO))
@@ -141,9 +137,7 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize("by", ["EDGECHAT_OFFLINE", "HF_HUB_OFFLINE", "option", "settings"])
-def test_offline_opens_no_socket(
-    hub: Hub, pull: Pull, by: str, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offline_opens_no_socket(hub, pull, by, home, monkeypatch):
     hub.add(REPO, {"tiny-F32.gguf": tiny(), "tiny-Q8_0.gguf": tiny()})
     found(pull(REPO, "--quant", "F32", "--json"))
     words = ["--offline"] if by == "option" else []
@@ -167,7 +161,7 @@ def test_offline_opens_no_socket(
 
 
 @needs_tmux
-def test_one_line_on_a_terminal(hub: Hub, hf_cache: Path, tmp_path: Path, home: Path) -> None:
+def test_one_line_on_a_terminal(hub, hf_cache, tmp_path, home):
     hub.add(REPO, {"tiny-F32.gguf": sized(3_000_000)})
     hub.fail("store", Fault(pause=0.01, piece=1 << 14))
     with Terminal(tmp_path / "terminal", home=home) as terminal:

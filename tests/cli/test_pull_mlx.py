@@ -1,7 +1,5 @@
 """`edgechat pull` of models for MLX: one folder of several files, from repositories that hold one each."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from dataclasses import replace
@@ -10,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from edgechat.base.errors import BackendMissing, ModelNotFound
-from edgechat.device.profile import DeviceProfile
 from edgechat.models.request import parse_request
 from edgechat.planner import machine, prepare
 from edgechat.planner.ranking import pulling
 from edgechat.planner.ranking.pulling import PullDecision, bring, decide
 from edgechat.planner.request import PlanRequest
-from tests.cli.pulling import EDGECHAT, REPO, Pull, complaint, found
-from tests.hub import Hub
+from tests.cli.pulling import EDGECHAT, REPO, complaint, found
 from tests.kit import PAIR, pair, tiny
 from tests.models.downloads import Seen
 from tests.planner.headers import little
@@ -52,12 +48,12 @@ no_draft = "It is one."
 """
 
 
-def files_of(folder: Path) -> dict[str, Path | bytes]:
+def files_of(folder):
     return {path.name: path for path in folder.iterdir()} | {"README.md": b"# tiny"}
 
 
 @pytest.fixture
-def entries(home: Path, hub: Hub, hf_cache: Path) -> None:
+def entries(home, hub, hf_cache):
     (home / "config").mkdir(parents=True)
     (home / "config/models.toml").write_text(ENTRIES)
     target, draft = mlx_pair(0.05, weights="4bit")
@@ -69,24 +65,24 @@ def entries(home: Path, hub: Hub, hf_cache: Path) -> None:
     hub.add("owner/small-GGUF", {"small-F32.gguf": little()})
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
+def run(*words):
     return subprocess.run(
         [*EDGECHAT, "run", *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
 
 
-def decided(name: str, backend: str | None = None, quant: str | None = None, **more: object) -> PullDecision:
+def decided(name, backend=None, quant=None, **more):
     reads = {"mlx": "mlx", "llama.cpp": "gguf", None: None}[backend]
-    answer = decide(parse_request(name, quant, format=reads), backend=backend, **more)  # type: ignore[arg-type]
+    answer = decide(parse_request(name, quant, format=reads), backend=backend, **more)
     assert isinstance(answer, PullDecision)
     return answer
 
 
-def repos(answer: PullDecision) -> list[str]:
+def repos(answer):
     return [part.source.want.hub.repo for part in answer.parts]
 
 
-def test_a_repository(hub: Hub, pull: Pull) -> None:
+def test_a_repository(hub, pull):
     folder = mlx_tiny("dense", weights="4bit")
     hub.add(FOUR, files_of(folder))
     answer = found(pull(FOUR, "--json"))
@@ -110,7 +106,7 @@ def test_a_repository(hub: Hub, pull: Pull) -> None:
 
 
 @pytest.mark.usefixtures("entries")
-def test_a_name_of_the_catalogue_with_its_draft(pull: Pull, hub: Hub) -> None:
+def test_a_name_of_the_catalogue_with_its_draft(pull, hub):
     answer = found(pull("tiny-one", "--backend", "mlx", "--quant", "4bit", "--json"))
     assert (answer["repo"], answer["draft"]["repo"]) == (FOUR, SMALL)
     assert answer["plan"]["draft"]["quant"] == "4bit"
@@ -125,7 +121,7 @@ def test_a_name_of_the_catalogue_with_its_draft(pull: Pull, hub: Hub) -> None:
 
 
 @pytest.mark.usefixtures("entries")
-def test_of_several_repositories_the_better_one(hub: Hub) -> None:
+def test_of_several_repositories_the_better_one(hub):
     answer = decided("tiny-one", "mlx")
     assert repos(answer) == [EIGHT, SMALL]
     assert answer.picked is not None
@@ -136,7 +132,7 @@ def test_of_several_repositories_the_better_one(hub: Hub) -> None:
 
 
 @pytest.mark.usefixtures("entries")
-def test_elsewhere_than_on_a_mac_it_is_a_gguf_file(home: Path) -> None:
+def test_elsewhere_than_on_a_mac_it_is_a_gguf_file(home):
     assert repos(decided("tiny-one")) == [REPO, "owner/small-GGUF"]
     assert repos(decided("tiny-one", quant="4bit"))[0] == FOUR
     (home / "config/settings.toml").write_text('backend = "mlx"\n')
@@ -145,8 +141,8 @@ def test_elsewhere_than_on_a_mac_it_is_a_gguf_file(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("entries")
-def test_on_a_mac_both_are_weighed(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:
-    def look(*_: object) -> DeviceProfile:
+def test_on_a_mac_both_are_weighed(monkeypatch, hub):
+    def look(*_):
         return mac(16)
 
     monkeypatch.setattr(pulling, "current_profile", look)
@@ -163,7 +159,7 @@ def test_on_a_mac_both_are_weighed(monkeypatch: pytest.MonkeyPatch, hub: Hub) ->
 
 
 @pytest.mark.usefixtures("entries")
-def test_what_is_here_for_both(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_here_for_both(home, monkeypatch):
     for backend, quant in (("mlx", "4bit"), ("llama.cpp", None)):
         bring(decided("tiny-one", backend, quant, draft="none"), Seen())
     assert prepare.prepare("tiny-one").backend == "llama.cpp"
@@ -178,7 +174,7 @@ def test_what_is_here_for_both(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert any(" rather than " in one for one in made.reasons)
 
 
-def test_what_is_not_there_is_said(hub: Hub, hf_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there_is_said(hub, hf_cache, monkeypatch):
     hub.add(REPO, {"tiny-F32.gguf": tiny()})
     hub.add(FOUR, files_of(mlx_tiny("dense", weights="4bit")))
     with pytest.raises(ModelNotFound, match="no MLX model"):
@@ -186,7 +182,7 @@ def test_what_is_not_there_is_said(hub: Hub, hf_cache: Path, monkeypatch: pytest
     with pytest.raises(ModelNotFound, match="no GGUF file"):
         decided(FOUR, "llama.cpp")
 
-    def look(*_: object) -> DeviceProfile:
+    def look(*_):
         return replace(mac(16), mlx=False)
 
     monkeypatch.setattr(machine, "current_profile", look)

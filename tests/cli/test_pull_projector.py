@@ -1,17 +1,13 @@
 """`edgechat pull` of models with a projector: it comes too, unless it is unusable or not wanted."""
 
-from __future__ import annotations
-
 import hashlib
-from pathlib import Path
 
 import pytest
 
 from edgechat.models.local.inventory import inventory
 from edgechat.models.request import parse_request
 from edgechat.planner.ranking.pulling import PullDecision, decide
-from tests.cli.pulling import REPO, Pull, found, sized, sound
-from tests.hub import Hub
+from tests.cli.pulling import REPO, found, sized, sound
 from tests.kit import tiny
 from tests.kit.projector_files import projector
 
@@ -20,15 +16,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 MODEL, EYES = "tiny-F32.gguf", "mmproj-F16.gguf"
 
 
-def eyes() -> Path:
+def eyes():
     return projector("gemma4v", "gemma4a", n_rows=20_000)
 
 
-def blobs(hf_cache: Path) -> set[str]:
+def blobs(hf_cache):
     return {path.name for path in hf_cache.glob("*/blobs/*")}
 
 
-def test_it_comes_along(hub: Hub, pull: Pull, hf_cache: Path) -> None:
+def test_it_comes_along(hub, pull, hf_cache):
     repo = hub.add(REPO, {MODEL: tiny(), EYES: eyes(), "mmproj-F32.gguf": projector(weights="F32")})
     text = pull(REPO, "--dry-run").stdout
     size = eyes().stat().st_size
@@ -53,7 +49,7 @@ def test_it_comes_along(hub: Hub, pull: Pull, hf_cache: Path) -> None:
     assert f"{EYES} is already on this machine" in again
 
 
-def test_without_it_and_later_only_it(hub: Hub, pull: Pull, hf_cache: Path) -> None:
+def test_without_it_and_later_only_it(hub, pull, hf_cache):
     repo = hub.add(REPO, {MODEL: tiny(), EYES: eyes()})
     blind = found(pull(REPO, "--no-vision", "--json"))
     assert (blind["projector"], blind["vision"], blind["no_vision"]) == (None, False, None)
@@ -67,7 +63,7 @@ def test_without_it_and_later_only_it(hub: Hub, pull: Pull, hf_cache: Path) -> N
     assert found(pull(REPO, "--json", "--offline"))["projector"]["here"] is True
 
 
-def test_it_is_resumed_and_its_size_counts(hub: Hub, pull: Pull, hf_cache: Path) -> None:
+def test_it_is_resumed_and_its_size_counts(hub, pull, hf_cache):
     repo = hub.add(REPO, {MODEL: tiny(), EYES: eyes()})
     both = tiny().stat().st_size + eyes().stat().st_size
     decided = decide(parse_request(REPO))
@@ -83,7 +79,7 @@ def test_it_is_resumed_and_its_size_counts(hub: Hub, pull: Pull, hf_cache: Path)
     assert sound({"files": [answer["projector"]]})
 
 
-def test_what_is_here_already_is_taken_rather_than_a_better_one(hub: Hub, pull: Pull, hf_cache: Path) -> None:
+def test_what_is_here_already_is_taken_rather_than_a_better_one(hub, pull, hf_cache):
     large = projector(weights="F32")
     repo = hub.add(REPO, {MODEL: tiny(), EYES: projector(), "mmproj-F32.gguf": large})
     folder = hf_cache / f"models--{REPO.replace('/', '--')}" / "blobs"
@@ -105,7 +101,7 @@ def test_what_is_here_already_is_taken_rather_than_a_better_one(hub: Hub, pull: 
         (projector(width=128).read_bytes(), "it makes embeddings of 128 channels, and the model has 64"),
     ],
 )
-def test_one_that_cannot_be_used(hub: Hub, pull: Pull, hf_cache: Path, file: bytes, says: str) -> None:
+def test_one_that_cannot_be_used(hub, pull, hf_cache, file, says):
     hub.add(REPO, {MODEL: tiny(), EYES: file})
     answer = found(pull(REPO, "--json"))
     assert sound(answer)
@@ -115,7 +111,7 @@ def test_one_that_cannot_be_used(hub: Hub, pull: Pull, hf_cache: Path, file: byt
     assert says.split()[0] in pull(REPO).stdout
 
 
-def test_the_model_is_chosen_as_without_one(hub: Hub, pull: Pull) -> None:
+def test_the_model_is_chosen_as_without_one(hub, pull):
     files = {"a-F32.gguf": tiny(), "a-Q8_0.gguf": sized(500_000)}
     hub.add(REPO, files)
     alone = found(pull(REPO, "--dry-run", "--json"))["quant"]

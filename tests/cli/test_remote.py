@@ -1,12 +1,7 @@
 """`edgechat remote`, and the models of remotes in `list` and `run`."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -14,14 +9,14 @@ import pytest
 from edgechat import settings
 from edgechat.models.remote.measured import measured_speeds, note_speed
 from edgechat.server.factory import real_pool
-from tests.cli.running import Run, edgechat
-from tests.engine.remote.raw import KEY, RawServer, raw_server, said, text
+from tests.cli.running import edgechat
+from tests.engine.remote.raw import KEY, raw_server, said, text
 from tests.server.fakes import KEY as KEY_OF_POOL
 from tests.server.fakes import serving
 
 
 @pytest.fixture
-async def raw() -> AsyncIterator[RawServer]:
+async def raw():
     async with raw_server() as server:
         server.models(
             {"id": "m", "owned_by": "vllm", "max_model_len": 4096},
@@ -30,16 +25,16 @@ async def raw() -> AsyncIterator[RawServer]:
         yield server
 
 
-async def run(*words: str, **environment: str) -> Run:
+async def run(*words, **environment):
     """Run a command while the server of this process goes on."""
     return await asyncio.to_thread(edgechat, *words, **environment)
 
 
-async def remote(*words: str, **environment: str) -> Run:
+async def remote(*words, **environment):
     return await run("remote", *words, **environment)
 
 
-async def test_a_server_is_added_used_and_removed(raw: RawServer) -> None:
+async def test_a_server_is_added_used_and_removed(raw):
     done = await remote("add", raw.url, "--name", "desk", "--key-env", "DESK_KEY", DESK_KEY=KEY)
     assert (done.returncode, done.stderr) == (0, "")
     assert "desk works: vLLM, 1 model.\n  desk/m: 4,096 tokens of context\n" in done.stdout
@@ -65,7 +60,7 @@ async def test_a_server_is_added_used_and_removed(raw: RawServer) -> None:
     assert measured_speeds() == {}
 
 
-async def test_a_name_is_made_of_the_host(raw: RawServer) -> None:
+async def test_a_name_is_made_of_the_host(raw):
     for name, url in (("here", raw.url), ("here-2", f"{raw.url}/v1")):
         assert f"Added {name} to" in (await remote("add", url)).stdout
     again = await remote("add", raw.url)
@@ -85,14 +80,14 @@ async def test_a_name_is_made_of_the_host(raw: RawServer) -> None:
         (["rm", "nobody"], "There is no remote 'nobody'"),
     ],
 )
-async def test_what_cannot_be(words: list[str], why: str) -> None:
+async def test_what_cannot_be(words, why):
     done = await remote(*words)
     assert done.returncode != 0
     assert why in done.stderr
     assert "secret" not in done.stderr
 
 
-async def test_a_server_that_is_off_is_kept(raw: RawServer) -> None:
+async def test_a_server_that_is_off_is_kept(raw):
     done = await remote("add", "http://127.0.0.1:1", "--name", "desk")
     assert done.returncode == 0
     assert "there is no connection" in done.stderr
@@ -104,21 +99,21 @@ async def test_a_server_that_is_off_is_kept(raw: RawServer) -> None:
     assert "guide fits, and is on this machine. edgechat run guide" in asked.stderr
 
 
-async def test_models_are_listed_beside_local_ones(raw: RawServer) -> None:
+async def test_models_are_listed_beside_local_ones(raw):
     await remote("add", raw.url, "--name", "desk")
     await remote("add", "http://127.0.0.1:1", "--name", "off")
     note_speed("desk/m", 123.0, 45.6)
     listed = await run("list")
     assert "desk/m  vLLM    4096     123 ms       45.6 tok/s  just now" in listed.stdout
     assert "note: off cannot be reached" in listed.stderr
-    objects: list[dict[str, Any]] = json.loads((await run("list", "--json")).stdout)
+    objects = json.loads((await run("list", "--json")).stdout)
     local, hosted = objects[0], objects[-1]
     assert set(hosted) == set(local)
     assert (local["remote"], hosted["name"], hosted["remote"]["decode_tps"]) == (None, "desk/m", 45.6)
 
 
-async def test_a_server_that_never_answers_does_not_hold_the_list(raw: RawServer) -> None:
-    async def silent(_: object) -> None:
+async def test_a_server_that_never_answers_does_not_hold_the_list(raw):
+    async def silent(_):
         await asyncio.sleep(60)
 
     await remote("add", raw.url, "--name", "desk")
@@ -128,7 +123,7 @@ async def test_a_server_that_never_answers_does_not_hold_the_list(raw: RawServer
     assert "desk does not answer." in listed.stderr
 
 
-async def test_a_model_is_tried(raw: RawServer) -> None:
+async def test_a_model_is_tried(raw):
     await remote("add", raw.url, "--name", "desk")
     tried = await remote("test", "desk/m")
     assert "desk/m answers: first token after" in tried.stdout
@@ -143,7 +138,7 @@ async def test_a_model_is_tried(raw: RawServer) -> None:
     }
 
 
-async def test_a_model_is_shown_planned_and_measured(raw: RawServer) -> None:
+async def test_a_model_is_shown_planned_and_measured(raw):
     await remote("add", raw.url, "--name", "desk")
     shown = await run("show", "desk/m")
     assert f"Server     vLLM at {raw.url}\nContext    4096 tokens\n" in shown.stdout
@@ -174,14 +169,14 @@ async def test_a_model_is_shown_planned_and_measured(raw: RawServer) -> None:
         (["launch", "--print", "--model", "desk/m"], "is not loaded by edgechat"),
     ],
 )
-async def test_what_a_model_of_a_server_cannot(raw: RawServer, words: list[str], why: str) -> None:
+async def test_what_a_model_of_a_server_cannot(raw, words, why):
     await remote("add", raw.url, "--name", "desk")
     done = await run(*words)
     assert done.returncode in (1, 2)
     assert why in done.stderr
 
 
-async def test_a_model_is_served_under_this_api(raw: RawServer) -> None:
+async def test_a_model_is_served_under_this_api(raw):
     await remote("add", raw.url, "--name", "desk")
     raw.chat(text("From afar."), text("", "stop"))
     question = {"model": "default", "messages": [{"role": "user", "content": "Hi"}]}
@@ -197,7 +192,7 @@ async def test_a_model_is_served_under_this_api(raw: RawServer) -> None:
     assert refused.status_code == 400
 
 
-async def test_a_wrong_key_in_the_file_is_not_told(home: Path) -> None:
+async def test_a_wrong_key_in_the_file_is_not_told(home):
     settings.settings_file().write_text('[remotes.desk]\nurl = "http://x"\nkey = ["sk-secret"]\n')
     done = await remote("list")
     assert done.returncode == 1
@@ -205,7 +200,7 @@ async def test_a_wrong_key_in_the_file_is_not_told(home: Path) -> None:
     assert "sk-secret" not in done.stderr + done.stdout
 
 
-async def test_options_without_effect_are_refused_and_settings_told(raw: RawServer) -> None:
+async def test_options_without_effect_are_refused_and_settings_told(raw):
     await remote("add", raw.url, "--name", "desk")
     asked = await run("run", "desk/m", "Hi", "--draft", "none", "--no-vision")
     assert (asked.returncode, asked.stdout) == (2, "")

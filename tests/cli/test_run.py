@@ -1,14 +1,10 @@
 """`edgechat run` as a program: what it prints where, and how it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import subprocess
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
@@ -23,11 +19,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def model() -> Path:
+def model():
     return tiny("dense", mute=NOT_PRINTABLE)
 
 
-def test_the_answer_goes_to_stdout_and_the_rest_to_stderr(script: Callable[..., Path]) -> None:
+def test_the_answer_goes_to_stdout_and_the_rest_to_stderr(script):
     run = edgechat("run", script(reply="Hello, wörld."), "hi")
     assert (run.returncode, run.stdout) == (0, "Hello, wörld.\n")
     assert "14 tokens" in run.stderr
@@ -35,19 +31,19 @@ def test_the_answer_goes_to_stdout_and_the_rest_to_stderr(script: Callable[..., 
 
 
 @pytest.mark.quick
-def test_a_real_model_answers(model: Path) -> None:
+def test_a_real_model_answers(model):
     run = edgechat("run", model, "hi", "--max-tokens", "20", "--temperature", "0")
     assert run.returncode == 0
     assert len(run.stdout) == 21
 
 
-def test_the_seed_repeats_the_answer(model: Path) -> None:
+def test_the_seed_repeats_the_answer(model):
     words = ("run", model, "hi", "--max-tokens", "30", "--temperature", "1.5")
     first, second, other = (edgechat(*words, "--seed", seed).stdout for seed in "778")
     assert first == second != other
 
 
-def test_json(model: Path) -> None:
+def test_json(model):
     run = edgechat(
         "run", model, "hi", "--max-tokens", "20", "--system", "Be brief.", "--json", "--ctx", "512"
     )
@@ -75,7 +71,7 @@ def test_json(model: Path) -> None:
     assert found["plan"]["reasons"]
 
 
-def test_a_piped_prompt(script: Callable[..., Path]) -> None:
+def test_a_piped_prompt(script):
     path = script(
         rules=[{"when": "Sum up:\n\nthe text", "reply": "both"}, {"when": "the text", "reply": "one"}]
     )
@@ -86,7 +82,7 @@ def test_a_piped_prompt(script: Callable[..., Path]) -> None:
     assert "is not text" in complaint(edgechat("run", path, "Sum up:", piped="\0\1"))
 
 
-def test_stop_strings_and_thinking(script: Callable[..., Path]) -> None:
+def test_stop_strings_and_thinking(script):
     template = (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
         "<|im_start|>assistant\n{% if enable_thinking is defined and not enable_thinking %}{% endif %}"
@@ -100,7 +96,7 @@ def test_stop_strings_and_thinking(script: Callable[..., Path]) -> None:
     assert edgechat("run", path, "hi").stdout == "one two three\n"
 
 
-def test_control_characters_never_reach_the_terminal(script: Callable[..., Path]) -> None:
+def test_control_characters_never_reach_the_terminal(script):
     path = script(reply="a\x1b]52;c;aGk=\x07b\x9b31mc\r\x08d\te\n")
     assert edgechat("run", path, "hi").stdout == "a]52;c;aGk=b31mcd\te\n"
     raw = edgechat("run", path, "hi", "--json").stdout
@@ -116,12 +112,12 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_template_that_fails(name: str) -> None:
+def test_a_template_that_fails(name):
     source, words = HOSTILE[name]
     assert words in complaint(edgechat("run", tiny("dense", chat_template=source), "hi"))
 
 
-def test_files_that_are_no_models(model: Path, tmp_path: Path) -> None:
+def test_files_that_are_no_models(model, tmp_path):
     text = tmp_path / "notes.gguf"
     text.write_text("these are notes")
     bad = {
@@ -139,7 +135,7 @@ def test_files_that_are_no_models(model: Path, tmp_path: Path) -> None:
         assert words in complaint(edgechat("run", path, "hi")), path
 
 
-def test_a_context_that_cannot_be(model: Path) -> None:
+def test_a_context_that_cannot_be(model):
     beyond = edgechat("run", model, "hi", "--ctx", "100000", "--max-tokens", "3")
     assert beyond.returncode == 0
     assert "note: The context is " in beyond.stderr
@@ -150,12 +146,12 @@ def test_a_context_that_cannot_be(model: Path) -> None:
     assert "the context is 512 tokens" in said
 
 
-def test_a_context_that_does_not_fit_into_memory(tmp_path: Path) -> None:
+def test_a_context_that_does_not_fit_into_memory(tmp_path):
     huge = tiny("dense", overrides={"llama.context_length": 2**31 - 1})
     assert "fit" in complaint(edgechat("run", huge, "hi", "--ctx", "2000000000"))
 
 
-def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+def test_debug_shows_the_traceback(tmp_path):
     for words in (("--debug", "run", "nosuch", "hi"), ("run", "nosuch", "hi", "--debug")):
         run = edgechat(*words)
         assert run.returncode == 1
@@ -177,18 +173,18 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
         (("--model", "x", "run", "guide", "hi"), "edgechat run MODEL"),
     ],
 )
-def test_usage_errors(words: tuple[str, ...], said: str) -> None:
+def test_usage_errors(words, said):
     run = edgechat(*words)
     assert run.returncode == 2
     assert said in run.stderr
     assert "Traceback" not in run.stderr
 
 
-def test_without_a_terminal_the_app_says_what_to_do_instead() -> None:
+def test_without_a_terminal_the_app_says_what_to_do_instead():
     assert "edgechat run guide" in complaint(edgechat(), 2)
 
 
-def test_a_crash_keeps_what_was_said(script: Callable[..., Path], home: Path) -> None:
+def test_a_crash_keeps_what_was_said(script, home):
     path = script(
         reply="I was about to", rules=[{"when": "die", "reply": "so far so good", "crash_after": 6}]
     )
@@ -210,7 +206,7 @@ def test_a_crash_keeps_what_was_said(script: Callable[..., Path], home: Path) ->
     assert "so far" not in log
 
 
-def test_a_reader_that_goes_away_is_no_error(script: Callable[..., Path]) -> None:
+def test_a_reader_that_goes_away_is_no_error(script):
     path = script(reply="many words " * 2000, token_ms=0.1)
     words = " ".join([*EDGECHAT, "run", str(path), "hi"])
     run = subprocess.run(
@@ -223,7 +219,7 @@ def test_a_reader_that_goes_away_is_no_error(script: Callable[..., Path]) -> Non
 
 @pytest.mark.usefixtures("measured")
 @pytest.mark.parametrize("words", [("device",), ("--help",), ("run", "guide", "hi")])
-def test_a_reader_that_never_reads_is_no_error(words: tuple[str, ...]) -> None:
+def test_a_reader_that_never_reads_is_no_error(words):
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "wb") as nobody:
@@ -235,7 +231,7 @@ def test_a_reader_that_never_reads_is_no_error(words: tuple[str, ...]) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize("words", [("--version",), ("run", "guide", "hi"), ("run", "guide", "hi", "--json")])
-def test_an_output_that_is_full_is_told(words: tuple[str, ...]) -> None:
+def test_an_output_that_is_full_is_told(words):
     with open("/dev/full", "wb") as full:
         run = subprocess.run(
             [*EDGECHAT, *words], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, check=False
@@ -247,20 +243,20 @@ def test_an_output_that_is_full_is_told(words: tuple[str, ...]) -> None:
     assert len(said) == 2
 
 
-def test_words_that_are_no_utf_8_and_terminals_that_are_not(script: Callable[..., Path]) -> None:
+def test_words_that_are_no_utf_8_and_terminals_that_are_not(script):
     path = script(rules=[{"when": "a\ufffdb", "reply": "wörld"}])
     command = f"PYTHONIOENCODING=ascii {' '.join(EDGECHAT)} run {path} \"$(printf 'a\\377b')\" </dev/null"
     run = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=True)
     assert run.stdout == "w?rld\n"
 
 
-def test_a_home_that_cannot_be_made(script: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_cannot_be_made(script, monkeypatch):
     monkeypatch.setenv("EDGECHAT_HOME", "/dev/null/home")
     assert "cannot make its folder" in complaint(edgechat("run", script(), "hi"))
 
 
 @pytest.mark.parametrize("name", ["config", "log"])
-def test_a_folder_that_may_not_be_read(script: Callable[..., Path], tmp_path: Path, name: str) -> None:
+def test_a_folder_that_may_not_be_read(script, tmp_path, name):
     folder = tmp_path / "home" / name
     folder.mkdir(parents=True)
     folder.chmod(0)
@@ -269,7 +265,7 @@ def test_a_folder_that_may_not_be_read(script: Callable[..., Path], tmp_path: Pa
     assert f"its folder {folder}" in complaint(edgechat("run", script(), "hi"))
 
 
-def test_debug_prints_no_control_characters_raw() -> None:
+def test_debug_prints_no_control_characters_raw():
     model = tiny("dense", chat_template="{{ raise_exception('\x1b]0;pwned\x07 no') }}")
     run = edgechat("run", model, "hi", "--debug")
     assert run.returncode == 1
@@ -277,14 +273,14 @@ def test_debug_prints_no_control_characters_raw() -> None:
     assert not any(ord(letter) < 32 and letter not in "\n\t" for letter in run.stderr)
 
 
-def test_version() -> None:
+def test_version():
     from edgechat import __version__
 
     assert edgechat("--version").stdout == f"edgechat {__version__}\n"
 
 
 @needs_tmux
-def test_a_conversation_line_by_line(script: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_conversation_line_by_line(script, tmp_path):
     rules = [{"when": "second", "reply": "Goodbye."}, {"when": "slow", "reply": "ab " * 500}]
     path = script(rules=rules, token_ms=5)
     with Terminal(tmp_path) as terminal:
@@ -315,9 +311,7 @@ A **bold** word and $x^2$, in a line that is longer than the terminal is wide an
 
 @needs_tmux
 @pytest.mark.parametrize("variables", ["", "NO_COLOR=1"])
-def test_markdown_is_rendered_in_a_terminal(
-    script: Callable[..., Path], tmp_path: Path, variables: str
-) -> None:
+def test_markdown_is_rendered_in_a_terminal(script, tmp_path, variables):
     with Terminal(tmp_path) as terminal:
         terminal.run([*EDGECHAT, "run", str(script(reply=MARKDOWN)), "hi"], variables=variables)
         terminal.until("left with 0")
@@ -335,9 +329,7 @@ def test_markdown_is_rendered_in_a_terminal(
 @pytest.mark.parametrize(
     ("words", "variables"), [(["--raw"], ""), ([], "TERM=dumb"), (["--screen-reader"], "")]
 )
-def test_markdown_stays_as_it_is_where_that_is_asked_for(
-    script: Callable[..., Path], tmp_path: Path, words: list[str], variables: str
-) -> None:
+def test_markdown_stays_as_it_is_where_that_is_asked_for(script, tmp_path, words, variables):
     with Terminal(tmp_path) as terminal:
         terminal.run([*EDGECHAT, "run", str(script(reply=MARKDOWN)), "hi", *words], variables=variables)
         terminal.until("left with 0")
@@ -346,7 +338,7 @@ def test_markdown_stays_as_it_is_where_that_is_asked_for(
 
 
 @needs_tmux
-def test_a_resize_loses_and_repeats_nothing(script: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_resize_loses_and_repeats_nothing(script, tmp_path):
     numbers = [f"n{number}" for number in range(120)]
     reply = "\n\n".join(" ".join(numbers[at : at + 30]) for at in range(0, 120, 30))
     with Terminal(tmp_path) as terminal:
@@ -361,7 +353,7 @@ def test_a_resize_loses_and_repeats_nothing(script: Callable[..., Path], tmp_pat
 
 
 @needs_tmux
-def test_ctrl_c_writes_what_was_held_back(script: Callable[..., Path], tmp_path: Path) -> None:
+def test_ctrl_c_writes_what_was_held_back(script, tmp_path):
     path = script(reply="Look: **bold words that " + "never end " * 2000, token_ms=5)
     with Terminal(tmp_path) as terminal:
         terminal.run([*EDGECHAT, "run", str(path), "hi"])
@@ -375,7 +367,7 @@ def test_ctrl_c_writes_what_was_held_back(script: Callable[..., Path], tmp_path:
 
 
 @needs_tmux
-def test_ctrl_c_at_the_prompt_ends_a_conversation(script: Callable[..., Path], tmp_path: Path) -> None:
+def test_ctrl_c_at_the_prompt_ends_a_conversation(script, tmp_path):
     with Terminal(tmp_path) as terminal:
         terminal.run([*EDGECHAT, "run", str(script())])
         terminal.until(">>>")
@@ -388,7 +380,7 @@ def test_ctrl_c_at_the_prompt_ends_a_conversation(script: Callable[..., Path], t
 
 
 @needs_tmux
-def test_an_error_in_a_conversation_is_printed_harmless(tmp_path: Path) -> None:
+def test_an_error_in_a_conversation_is_printed_harmless(tmp_path):
     model = tiny("dense", chat_template="{{ raise_exception('\x1b]0;pwned\x07 no') }}")
     with Terminal(tmp_path) as terminal:
         terminal.run([*EDGECHAT, "run", str(model)])
@@ -401,9 +393,7 @@ def test_an_error_in_a_conversation_is_printed_harmless(tmp_path: Path) -> None:
 
 
 @needs_tmux
-def test_ctrl_c_ends_a_question_and_leaves_the_terminal_as_it_was(
-    script: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_ctrl_c_ends_a_question_and_leaves_the_terminal_as_it_was(script, tmp_path):
     path = script(reply="ab " * 5000, token_ms=5)
     with Terminal(tmp_path) as terminal:
         terminal.run([*EDGECHAT, "run", str(path), "hi"])
@@ -422,7 +412,7 @@ def test_ctrl_c_ends_a_question_and_leaves_the_terminal_as_it_was(
 # Drafts.
 
 
-def test_a_draft_changes_the_speed_and_not_the_answer() -> None:
+def test_a_draft_changes_the_speed_and_not_the_answer():
     target, draft = pair(0.05, mute=NOT_PRINTABLE)
     words = ("run", target, "hi", "--max-tokens", "60", "--temperature", "0", "--json", "--draft")
     plain, both = (json.loads(edgechat(*words, who).stdout) for who in ("none", draft))
@@ -437,14 +427,14 @@ def test_a_draft_changes_the_speed_and_not_the_answer() -> None:
     assert told["drafters"] == [both["plan"]["draft"]["model"], "n-grams"]
 
 
-def test_what_is_said_again_is_drafted(script: Callable[..., Path]) -> None:
+def test_what_is_said_again_is_drafted(script):
     path = script(reply="one two three four five six seven eight nine ten. " * 8, token_ms=12)
     run = edgechat("run", path, "hi")
     assert (run.returncode, "x by drafts" in run.stderr) == (0, True), run.stderr
     assert "by drafts" not in edgechat("run", path, "hi", "--draft", "none").stderr
 
 
-def test_a_draft_that_is_not_used_is_told_of(tmp_path: Path) -> None:
+def test_a_draft_that_is_not_used_is_told_of(tmp_path):
     target = scripted.write(tmp_path / "target.gguf", n_layers=2, reply="Hello.")
     broken = scripted.write(tmp_path / "draft.gguf", load_error="It is broken.")
     run = edgechat("run", target, "hi", "--draft", broken)
@@ -452,14 +442,14 @@ def test_a_draft_that_is_not_used_is_told_of(tmp_path: Path) -> None:
     assert "The draft model draft is not used. It is broken." in run.stderr
 
 
-def test_a_recurrent_model_is_drafted_for() -> None:
+def test_a_recurrent_model_is_drafted_for():
     words = ("run", tiny("hybrid", mute=NOT_PRINTABLE), "hi", "--max-tokens", "60", "--temperature", "0")
     plain, both = (edgechat(*words, "--draft", who) for who in ("none", little()))
     assert plain.returncode == both.returncode == 0
     assert both.stdout == plain.stdout
 
 
-def test_who_cannot_draft(model: Path) -> None:
+def test_who_cannot_draft(model):
     assert "the same model" in complaint(edgechat("run", model, "hi", "--draft", model))
     assert "no file" in complaint(edgechat("run", model, "hi", "--draft", "./nothing.gguf"))
 
@@ -478,9 +468,7 @@ def test_who_cannot_draft(model: Path) -> None:
     ],
     ids=lambda words: f"{words[0]} {words[1][:22]}",
 )
-def test_a_number_that_makes_no_sense_is_refused_before_anything_is_kept(
-    script: Callable[..., Path], home: Path, words: list[str]
-) -> None:
+def test_a_number_that_makes_no_sense_is_refused_before_anything_is_kept(script, home, words):
     run = edgechat("run", script(reply="No."), "hi", *words)
     assert run.returncode == 2, run
     assert words[0] in run.stderr
@@ -488,6 +476,6 @@ def test_a_number_that_makes_no_sense_is_refused_before_anything_is_kept(
     assert not (home / "data" / "chats.db").exists()
 
 
-def test_the_last_seed_of_all_is_taken(script: Callable[..., Path]) -> None:
+def test_the_last_seed_of_all_is_taken(script):
     run = edgechat("run", script(reply="Yes."), "hi", "--seed", str(2**64 - 1))
     assert (run.returncode, run.stdout) == (0, "Yes.\n")

@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,11 @@ import pytest
 
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.generation_options import CommandLineOptions
-from edgechat.chat.records import Chat, Turn
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli.chat.conversation import ConversationChoice
 from edgechat.cli.commands import run as command
 from edgechat.engine.types import CachePolicy, Dropped
 from edgechat.engine.worker import supervisor
-from edgechat.planner.plan import LoadPlan
 from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.fakes import FakeEngine
 from tests.kit import tiny
@@ -38,10 +36,10 @@ Script = Callable[..., Path]
 NOTE = "note: the model has no chat template; ChatML is used.\n"
 
 
-def stored() -> list[tuple[Chat, list[Turn]]]:
+def stored():
     """Return every chat with its turns, the latest first."""
 
-    async def read() -> list[tuple[Chat, list[Turn]]]:
+    async def read():
         store = await Store.open(store_path())
         found = [await store.load(one.id) for one in await store.chats()]
         await store.close()
@@ -50,14 +48,14 @@ def stored() -> list[tuple[Chat, list[Turn]]]:
     return asyncio.run(read())
 
 
-def said(turns: list[Turn]) -> list[tuple[str, str, str]]:
+def said(turns):
     return [(turn.role, turn.content, turn.state) for turn in turns]
 
 
-def held_in_the_app(text: str = "In the app") -> str:
+def held_in_the_app(text="In the app"):
     """Leave a chat of the app; return its id."""
 
-    async def hold() -> str:
+    async def hold():
         store = await Store.open(store_path())
         conversation = Conversation(store, "guide")
         async for _ in conversation.send(FakeEngine(), text):
@@ -68,7 +66,7 @@ def held_in_the_app(text: str = "In the app") -> str:
     return asyncio.run(hold())
 
 
-def test_an_exchange_is_kept_with_its_system_prompt(script: Script) -> None:
+def test_an_exchange_is_kept_with_its_system_prompt(script):
     path = script(reply="Hello.")
     found = json.loads(edgechat("run", path, "Hi\nyou", "--system", "Be brief.", "--json").stdout)
     ((chat, turns),) = stored()
@@ -83,7 +81,7 @@ def test_an_exchange_is_kept_with_its_system_prompt(script: Script) -> None:
     assert msgspec.to_builtins(turns[-1].figures.usage) == found["usage"]
 
 
-def test_continue_goes_on_with_the_last_of_the_command_line(script: Script) -> None:
+def test_continue_goes_on_with_the_last_of_the_command_line(script):
     path = script(reply="Hello.", rules=[{"when": "And", "reply": "More."}])
     edgechat("run", path, "Other", "--system", "Be long.")
     first = json.loads(edgechat("run", path, "Hi", "--system", "Be brief.", "--json").stdout)
@@ -99,7 +97,7 @@ def test_continue_goes_on_with_the_last_of_the_command_line(script: Script) -> N
     ]
 
 
-def test_any_conversation_goes_on_by_the_beginning_of_its_id(script: Script) -> None:
+def test_any_conversation_goes_on_by_the_beginning_of_its_id(script):
     chat = held_in_the_app()
     edgechat("run", script(), "Another")
     assert edgechat("run", script(), "And?", "--chat", chat[:6].upper()).returncode == 0
@@ -110,7 +108,7 @@ def test_any_conversation_goes_on_by_the_beginning_of_its_id(script: Script) -> 
     assert len(stored()[0][1]) == 6
 
 
-def test_conversations_that_cannot_go_on(script: Script) -> None:
+def test_conversations_that_cannot_go_on(script):
     path = script()
     assert "To start one: edgechat run guide" in complaint(edgechat("run", path, "Hi", "-c"))
     edgechat("run", path, "Hi")
@@ -132,7 +130,7 @@ def test_conversations_that_cannot_go_on(script: Script) -> None:
         assert told.endswith("edgechat chats\n")
 
 
-def test_a_system_prompt_belongs_to_the_beginning(script: Script) -> None:
+def test_a_system_prompt_belongs_to_the_beginning(script):
     path = script()
     edgechat("run", path, "Hi")
     assert "was started without" in complaint(edgechat("run", path, "Hi", "-c", "--system", "Be brief."))
@@ -140,7 +138,7 @@ def test_a_system_prompt_belongs_to_the_beginning(script: Script) -> None:
     assert "already has a system prompt" in complaint(edgechat("run", path, "Hi", "-c", "--system", "No."))
 
 
-def test_a_conversation_that_another_edgechat_writes_in_waits(script: Script) -> None:
+def test_a_conversation_that_another_edgechat_writes_in_waits(script):
     path = script(reply="word " * 2000, token_ms=5)
     other = subprocess.Popen(
         [*EDGECHAT, "run", str(path), "Hi"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
@@ -166,13 +164,13 @@ def test_a_conversation_that_another_edgechat_writes_in_waits(script: Script) ->
         (("--overflow", "wndow"), "'window', 'error'"),
     ],
 )
-def test_options_that_cannot_be(words: tuple[str, ...], told: str) -> None:
+def test_options_that_cannot_be(words, told):
     run = edgechat("run", "guide", "hi", *words)
     assert run.returncode == 2
     assert told in run.stderr
 
 
-def test_no_store_leaves_no_trace(script: Script, home: Path) -> None:
+def test_no_store_leaves_no_trace(script, home):
     path = script(rules=[{"when": "die", "reply": "so far so good", "crash_after": 6}])
     found = json.loads(edgechat("run", path, "xyzzy", "--no-store", "--json", "--system", "Hm.").stdout)
     assert (found["text"], found["chat"]) == ("I am a script.", None)
@@ -183,7 +181,7 @@ def test_no_store_leaves_no_trace(script: Script, home: Path) -> None:
     assert not (home / "cache" / "states").exists()
 
 
-def test_a_store_that_cannot_be_written_keeps_nothing(home: Path) -> None:
+def test_a_store_that_cannot_be_written_keeps_nothing(home):
     home.mkdir()
     (home / "data").write_text("in the way of the folder")
     run = edgechat("--screen-reader", "--model", tiny("dense"), piped="xyzzy\n/new\nxyzzy\n")
@@ -195,7 +193,7 @@ def test_a_store_that_cannot_be_written_keeps_nothing(home: Path) -> None:
     assert "cannot make its folder" in complaint(edgechat("run", "guide", "And then?", "-c"))
 
 
-def test_a_store_that_is_locked_or_damaged_names_the_way_out(script: Script, home: Path) -> None:
+def test_a_store_that_is_locked_or_damaged_names_the_way_out(script, home):
     path = script(reply="Hello.")
     edgechat("run", path, "Hi")
     other = sqlite3.connect(store_path(), isolation_level=None)
@@ -217,7 +215,7 @@ def test_a_store_that_is_locked_or_damaged_names_the_way_out(script: Script, hom
     assert edgechat("run", path, "Hi", "--no-store").stdout == "Hello.\n"
 
 
-def test_a_worker_killed_in_mid_answer_and_then_it_goes_on(script: Script) -> None:
+def test_a_worker_killed_in_mid_answer_and_then_it_goes_on(script):
     path = script(reply="I was.", rules=[{"when": "die", "reply": "so far so good", "crash_after": 6}])
     assert edgechat("run", path, "die").stdout == "so far\n"
     assert edgechat("run", path, "And?", "-c").stdout == "I was.\n"
@@ -231,7 +229,7 @@ def test_a_worker_killed_in_mid_answer_and_then_it_goes_on(script: Script) -> No
 
 
 @pytest.mark.parametrize("names", [["SIGINT"], ["SIGTERM", "SIGHUP"], ["SIGHUP", "SIGHUP"]], ids="-".join)
-def test_an_answer_that_is_cut_short_is_kept_as_far_as_it_came(script: Script, names: list[str]) -> None:
+def test_an_answer_that_is_cut_short_is_kept_as_far_as_it_came(script, names):
     path = script(reply="word " * 2000, token_ms=2)
     run = subprocess.Popen(
         [*EDGECHAT, "run", str(path), "Hi"],
@@ -253,7 +251,7 @@ def test_an_answer_that_is_cut_short_is_kept_as_far_as_it_came(script: Script, n
     assert reply.content == begun + rest.decode()
 
 
-def test_a_reader_that_goes_away_leaves_what_came(script: Script) -> None:
+def test_a_reader_that_goes_away_leaves_what_came(script):
     path = script(reply="many words " * 2000, token_ms=0.1)
     words = " ".join([*EDGECHAT, "run", str(path), "hi"])
     subprocess.run(["sh", "-c", f"{words} </dev/null | head -c 10"], capture_output=True, check=True)
@@ -262,14 +260,14 @@ def test_a_reader_that_goes_away_leaves_what_came(script: Script) -> None:
     assert reply.content.startswith("many words")
 
 
-def test_a_question_longer_than_the_context_leaves_no_chat(script: Script) -> None:
+def test_a_question_longer_than_the_context_leaves_no_chat(script):
     run = edgechat("run", script(), "word " * 2000, "--system", "Hm.", "--overflow", "error")
     assert run.returncode == 1
     assert "the context is" in run.stderr
     assert stored() == []
 
 
-def test_the_model_that_was_forgotten(script: Script) -> None:
+def test_the_model_that_was_forgotten(script):
     path = script()
     edgechat("run", path, "Hi")
     told = complaint(edgechat("run", "--continue", "And then?"))
@@ -285,26 +283,26 @@ class Replaying(FakeEngine):
     made: Replaying
     script: tuple[Any, ...] = ("Hello.",)
 
-    def __init__(self, plan: LoadPlan, *, cache_policy: CachePolicy, **_: object) -> None:
+    def __init__(self, plan, *, cache_policy, **_):
         super().__init__(self.script)
         self.plan, self.cache_policy = plan, cache_policy
         type(self).made = self
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Replaying]]:
+def engine(monkeypatch):
     monkeypatch.setattr(supervisor, "EngineSupervisor", Replaying)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     yield Replaying
     Replaying.script = ("Hello.",)
 
 
-def ask(**options: Any) -> Replaying:
+def ask(**options):
     command.run(command.RunOptions(model="guide", prompt="Hi", **options))
     return Replaying.made
 
 
-def test_what_the_engine_is_told_of_a_kept_conversation(engine: type[Replaying]) -> None:
+def test_what_the_engine_is_told_of_a_kept_conversation(engine):
     first = ask(generation=CommandLineOptions(stop=("x",), max_tokens=5, think=False))
     second = ask(choice=ConversationChoice(last=True), generation=CommandLineOptions(overflow="error"))
     ((chat, _),) = stored()
@@ -317,7 +315,7 @@ def test_what_the_engine_is_told_of_a_kept_conversation(engine: type[Replaying])
     assert [(one.chat, one.overflow, one.date) for one in second.requests] == [(chat.id, "error", chat.date)]
 
 
-def test_the_settings_choose_the_overflow_and_the_cache_policy(engine: type[Replaying], home: Path) -> None:
+def test_the_settings_choose_the_overflow_and_the_cache_policy(engine, home):
     (home / "config").mkdir(parents=True)
     said = 'overflow = "error"\nsettle_on_battery = false\nstate_gib = 0.5\n'
     (home / "config" / "settings.toml").write_text(said)
@@ -327,15 +325,13 @@ def test_the_settings_choose_the_overflow_and_the_cache_policy(engine: type[Repl
     assert ask(generation=CommandLineOptions(overflow="window")).requests[0].overflow == "window"
 
 
-def test_what_the_engine_is_told_of_one_that_is_not_kept(engine: type[Replaying]) -> None:
+def test_what_the_engine_is_told_of_one_that_is_not_kept(engine):
     made = ask(choice=ConversationChoice(keep=False))
     assert made.cache_policy == CachePolicy(settle=False, disk_bytes=0)
     assert made.left == []
 
 
-def test_turns_that_are_not_sent_any_more_are_told_when_their_number_changes(
-    engine: type[Replaying], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_turns_that_are_not_sent_any_more_are_told_when_their_number_changes(engine, capsys):
     notes = []
     for turns, options in ((1, {}), (1, {}), (4, {}), (2, {"json": True}), (1, {"system": "Hm."})):
         engine.script = (Dropped("", turns), "Hello.")
@@ -355,7 +351,7 @@ def test_turns_that_are_not_sent_any_more_are_told_when_their_number_changes(
 
 
 @needs_tmux
-def test_a_conversation_line_by_line_goes_on(script: Script, tmp_path: Path) -> None:
+def test_a_conversation_line_by_line_goes_on(script, tmp_path):
     path = script(reply="I am.", rules=[{"when": "slow", "reply": "ab " * 500}], token_ms=3)
     edgechat("run", path, "first")
     with Terminal(tmp_path, home=tmp_path / "home") as terminal:
@@ -376,7 +372,7 @@ def test_a_conversation_line_by_line_goes_on(script: Script, tmp_path: Path) -> 
 
 
 @needs_tmux
-def test_what_another_run_has_said_meanwhile_becomes_part_of_it(script: Script, tmp_path: Path) -> None:
+def test_what_another_run_has_said_meanwhile_becomes_part_of_it(script, tmp_path):
     path = script(reply="I am.")
     edgechat("run", path, "first")
     with Terminal(tmp_path, home=tmp_path / "home") as terminal:
@@ -395,7 +391,7 @@ def test_what_another_run_has_said_meanwhile_becomes_part_of_it(script: Script, 
 
 
 @needs_tmux
-def test_a_question_too_long_lets_one_go_on(script: Script, tmp_path: Path) -> None:
+def test_a_question_too_long_lets_one_go_on(script, tmp_path):
     with Terminal(tmp_path, home=tmp_path / "home") as terminal:
         terminal.run([*EDGECHAT, "run", str(script()), "--ctx", "256", "--overflow", "error"])
         terminal.until(">>>")
@@ -410,7 +406,7 @@ def test_a_question_too_long_lets_one_go_on(script: Script, tmp_path: Path) -> N
 
 
 @needs_tmux
-def test_the_model_that_was_forgotten_in_a_terminal(script: Script, tmp_path: Path) -> None:
+def test_the_model_that_was_forgotten_in_a_terminal(script, tmp_path):
     path = script()
     edgechat("run", path, "Hi")
     with Terminal(tmp_path, home=tmp_path / "home") as terminal:

@@ -1,7 +1,5 @@
 """The plain mode, for screen readers, and the commands that can be typed in a conversation."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import re
@@ -19,7 +17,7 @@ from edgechat.cli.chat import screen_reader
 from edgechat.cli.chat.screen_reader import SpokenAnswer, SpokenStatus
 from edgechat.engine.types import Delta, Finished, Timings, Usage
 from tests import scripted
-from tests.cli.running import EDGECHAT, Run, edgechat
+from tests.cli.running import EDGECHAT, edgechat
 from tests.terminal import Terminal, needs_tmux
 
 pytestmark = pytest.mark.slow
@@ -32,7 +30,7 @@ THINKING = (
 )
 
 
-def held(path: Path | str, *lines: str, words: tuple[str, ...] = ()) -> Run:
+def held(path, *lines, words=()):
     """Hold a conversation with lines from a pipe; it must end well and without escape sequences."""
     run = edgechat("--screen-reader", "--model", path, *words, piped="".join(f"{line}\n" for line in lines))
     assert run.returncode == 0, run
@@ -41,24 +39,24 @@ def held(path: Path | str, *lines: str, words: tuple[str, ...] = ()) -> Run:
     return run
 
 
-def sentences(run: Run) -> list[str]:
+def sentences(run):
     """Return what was said beside the answers, without the prompts and the template's note."""
     lines = [line.removeprefix("You: ").removeprefix("You: ") for line in run.stderr.splitlines()]
     return [line for line in lines if line and not line.startswith("note:")]
 
 
-def open_store(work: Callable[[Store], object]) -> object:
-    async def done() -> object:
+def open_store(work):
+    async def done():
         store = await Store.open(store_path())
         try:
-            return await work(store)  # type: ignore[misc]
+            return await work(store)
         finally:
             await store.close()
 
     return asyncio.run(done())
 
 
-def test_it_says_in_sentences_what_happens(script: Script) -> None:
+def test_it_says_in_sentences_what_happens(script):
     path = script(reply="<think>hm</think>One. Two\nthree", template=THINKING)
     run = held(path, "Hello")
     assert run.stdout == "One. Two\nthree\n"
@@ -70,7 +68,7 @@ def test_it_says_in_sentences_what_happens(script: Script) -> None:
     assert re.fullmatch(r"End of answer, \d+ tokens in (less than a second|1 second|\d+ seconds)\.", end)
 
 
-def test_the_conversation_is_kept_and_listed(script: Script) -> None:
+def test_the_conversation_is_kept_and_listed(script):
     path = script()
     held(path, "First question", "Second question")
     assert "4" in edgechat("chats").stdout
@@ -82,10 +80,10 @@ def test_the_conversation_is_kept_and_listed(script: Script) -> None:
     assert any(line.endswith(": Another, 2 messages, just now.") for line in told)
 
 
-def test_a_conversation_is_opened_and_goes_on(script: Script) -> None:
+def test_a_conversation_is_opened_and_goes_on(script):
     path = script(reply="Hello.", rules=[{"when": "And", "reply": "More."}])
     held(path, "First")
-    (chat,) = open_store(lambda store: store.chats())  # type: ignore[misc]
+    (chat,) = open_store(lambda store: store.chats())
     run = held(path, f"/open {chat.id[:6]}", "And then?", "/open nosuch", "/open")
     told = sentences(run)
     assert "Continuing: First (2 messages)." in told
@@ -93,11 +91,11 @@ def test_a_conversation_is_opened_and_goes_on(script: Script) -> None:
     assert "The answer was: Hello." in told
     assert "error: There is no conversation 'nosuch'." in told
     assert "error: /open needs an argument: /open ID" in told
-    _, turns = open_store(lambda store: store.load(chat.id))  # type: ignore[misc]
+    _, turns = open_store(lambda store: store.load(chat.id))
     assert [turn.content for turn in turns] == ["First", "Hello.", "And then?", "More."]
 
 
-def test_another_model_answers(script: Script, tmp_path: Path) -> None:
+def test_another_model_answers(script, tmp_path):
     other = scripted.write(tmp_path / "other.gguf", reply="From the other.")
     run = held(script(reply="From the first."), "a", "/model nosuch", "b", f"/model {other}", "c", "/model")
     assert run.stdout == "From the first.\nFrom the first.\nFrom the other.\n"
@@ -107,11 +105,11 @@ def test_another_model_answers(script: Script, tmp_path: Path) -> None:
     assert any(line.startswith("error: There is no file 'nosuch'") for line in told)
     assert told[-1] == "The model is other."
     assert open_store(remembered) == str(other)
-    (chat,) = open_store(lambda store: store.chats())  # type: ignore[misc]
+    (chat,) = open_store(lambda store: store.chats())
     assert chat.model == str(other)
 
 
-def test_help_lists_the_commands_and_a_mistyped_one_says_what_there_is(script: Script) -> None:
+def test_help_lists_the_commands_and_a_mistyped_one_says_what_there_is(script):
     run = held(script(), "/help", "/hlep", "/xyz", "/new now", "/quit", "never asked")
     for command in commands_of("run"):
         assert f"{command.usage}: {command.description}.\n" in run.stderr
@@ -124,18 +122,18 @@ def test_help_lists_the_commands_and_a_mistyped_one_says_what_there_is(script: S
     assert run.stdout == ""
 
 
-def test_a_path_is_a_question(script: Script) -> None:
+def test_a_path_is_a_question(script):
     run = held(script(rules=[{"when": "/usr/bin", "reply": "A folder."}]), "/usr/bin is what?")
     assert run.stdout == "A folder.\n"
 
 
-def test_a_question_that_begins_like_a_command_is_sent_with_two_strokes(script: Script) -> None:
+def test_a_question_that_begins_like_a_command_is_sent_with_two_strokes(script):
     run = held(script(), "//new to this", " /help", "/new to this")
     assert open_store(lambda store: store.recent_questions()) == [" /help", "/new to this"]
     assert "//new to this sends it as a question." in run.stderr
 
 
-def test_which_model_it_begins_with(script: Script, tmp_path: Path) -> None:
+def test_which_model_it_begins_with(script, tmp_path):
     first, second = script(reply="first"), scripted.write(tmp_path / "second.gguf", reply="second")
     open_store(lambda store: remember(store, str(second)))
     assert edgechat("--screen-reader", piped="Hi\n").stdout == "second\n"
@@ -154,7 +152,7 @@ def test_which_model_it_begins_with(script: Script, tmp_path: Path) -> None:
     assert edgechat("--screen-reader", "--model", "gone.gguf", piped="").returncode == 1
 
 
-def test_the_setting_asks_for_it_too(script: Script) -> None:
+def test_the_setting_asks_for_it_too(script):
     settings.change("screen_reader", True)
     path = script(reply="Hello.")
     run = edgechat("--model", path, piped="Hi\n")
@@ -165,7 +163,7 @@ def test_the_setting_asks_for_it_too(script: Script) -> None:
     assert "End of answer, 6 tokens in" in alone.stderr
 
 
-def test_it_is_an_option_of_run(script: Script) -> None:
+def test_it_is_an_option_of_run(script):
     run = edgechat("run", script(reply="Hello."), "Hi", "--screen-reader", "--max-tokens", "3")
     assert run.stdout == "Hel\n"
     assert "End of answer, 3 tokens in less than a second. Stopped at --max-tokens." in run.stderr
@@ -173,7 +171,7 @@ def test_it_is_an_option_of_run(script: Script) -> None:
     assert (wrong.returncode, "edgechat run MODEL --screen-reader" in wrong.stderr) == (2, True)
 
 
-def test_an_error_ends_an_answer_and_not_the_conversation(script: Script) -> None:
+def test_an_error_ends_an_answer_and_not_the_conversation(script):
     path = script(reply="Still here.", rules=[{"when": "die", "reply": "so far so good", "crash_after": 6}])
     run = edgechat("--screen-reader", "--model", path, piped="die\nagain\n")
     assert run.stdout == "so far\nStill here.\n"
@@ -182,7 +180,7 @@ def test_an_error_ends_an_answer_and_not_the_conversation(script: Script) -> Non
     assert any(line.startswith("error: ") and "SIGKILL" in line for line in told)
 
 
-def test_the_settings_give_new_chats_a_system_prompt(script: Script) -> None:
+def test_the_settings_give_new_chats_a_system_prompt(script):
     settings.change("system", "Be brief.")
     path = script()
     edgechat("run", path, "Hi")
@@ -191,14 +189,14 @@ def test_the_settings_give_new_chats_a_system_prompt(script: Script) -> None:
     edgechat("run", path, "Hi", "--system", "")
     held(path, "Hi", "/new", "Hello")
 
-    async def systems(store: Store) -> list[str]:
+    async def systems(store):
         loaded = [await store.load(one.id) for one in await store.chats()]
         return [turns[0].content if turns[0].role == "system" else "" for _, turns in loaded][::-1]
 
     assert open_store(systems) == ["Be brief.", "Be long.", "", "Be brief.", "Be brief."]
 
 
-def test_the_settings_switch_thinking_where_a_model_can(script: Script) -> None:
+def test_the_settings_switch_thinking_where_a_model_can(script):
     reply, words = "<think>hm</think>Hello.", ("Hi", "--screen-reader")
     settings.change("think", True)
     assert "Thinking." in edgechat("run", script(reply=reply, template=THINKING), *words).stderr
@@ -208,13 +206,13 @@ def test_the_settings_switch_thinking_where_a_model_can(script: Script) -> None:
 # How it sounds: an answer in sentences, and a word where there was silence for long.
 
 
-def spoken_answer(monkeypatch: pytest.MonkeyPatch) -> tuple[SpokenAnswer, io.StringIO, io.StringIO]:
+def spoken_answer(monkeypatch):
     out, err = io.StringIO(), io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
     return SpokenAnswer(SpokenStatus(err), dropped=0, has_system=False), out, err
 
 
-def test_an_answer_is_written_in_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_written_in_sentences(monkeypatch):
     answer, out, _ = spoken_answer(monkeypatch)
     seen = []
     for text in ("It is", " 3", ".", "5 metres", ".", " And", ' "so."', " I", "\nt", "\x1b[2J"):
@@ -228,7 +226,7 @@ def test_an_answer_is_written_in_sentences(monkeypatch: pytest.MonkeyPatch) -> N
     assert out.getvalue().endswith("t[2J" + "x" * 500)
 
 
-def test_long_waits_are_told_of_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_waits_are_told_of_now_and_then(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(screen_reader.time, "monotonic", lambda: now[0])
     err = io.StringIO()
@@ -249,20 +247,18 @@ def test_long_waits_are_told_of_now_and_then(monkeypatch: pytest.MonkeyPatch) ->
         (150.0, 9, "context", "End of answer, 9 tokens in 2 minutes. The context is full."),
     ],
 )
-def test_how_an_answer_ends(
-    monkeypatch: pytest.MonkeyPatch, took: float, n: int, reason: str, said: str
-) -> None:
+def test_how_an_answer_ends(monkeypatch, took, n, reason, said):
     now = [0.0]
     monkeypatch.setattr(screen_reader.time, "monotonic", lambda: now[0])
     answer, _, err = spoken_answer(monkeypatch)
     now[0] = took
-    finished = Finished("", reason, Usage(5, 0, n, 0), Timings(1.0, 1.0, 1.0))  # type: ignore[arg-type]
+    finished = Finished("", reason, Usage(5, 0, n, 0), Timings(1.0, 1.0, 1.0))
     answer._print_timings(finished, 4096)
     assert err.getvalue() == f"{said}\n"
 
 
 @needs_tmux
-def test_in_a_terminal_nothing_moves(script: Script, tmp_path: Path) -> None:
+def test_in_a_terminal_nothing_moves(script, tmp_path):
     path = script(rules=[{"when": "slow", "reply": "ab. " * 500}], token_ms=5)
     with Terminal(tmp_path) as terminal:
         terminal.run([*EDGECHAT, "--screen-reader", "--model", str(path)])
@@ -284,7 +280,7 @@ def test_in_a_terminal_nothing_moves(script: Script, tmp_path: Path) -> None:
 
 
 @needs_tmux
-def test_run_takes_the_same_commands(script: Script, tmp_path: Path) -> None:
+def test_run_takes_the_same_commands(script, tmp_path):
     with Terminal(tmp_path) as terminal:
         terminal.run([*EDGECHAT, "run", str(script())])
         terminal.until(">>>")

@@ -1,7 +1,5 @@
 """The slash commands of `edgechat run` that change a conversation, as the app has them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,21 +10,21 @@ from tests.cli.test_run_plain import held, open_store, sentences
 Script = Callable[..., Path]
 
 
-def turns(chat: int = 0) -> list[str]:
+def turns(chat=0):
     """Return what was said in the conversation that was begun so many conversations ago."""
     chats = open_store(lambda store: store.chats())
-    _, found = open_store(lambda store: store.load(chats[chat].id))  # type: ignore[index, misc]
+    _, found = open_store(lambda store: store.load(chats[chat].id))
     return [turn.content for turn in found]
 
 
-def test_a_reply_is_regenerated_and_both_stay(script: Script) -> None:
+def test_a_reply_is_regenerated_and_both_stay(script):
     run = held(script(reply="Hello."), "/retry", "Who?", "/retry")
     assert run.stdout == "Hello.\nHello.\n"
     assert "error: There is no question yet to answer again." in sentences(run)
     assert turns() == ["Who?", "Hello.", "Hello."]
 
 
-def test_a_file_is_sent_with_the_next_question_alone(script: Script, tmp_path: Path) -> None:
+def test_a_file_is_sent_with_the_next_question_alone(script, tmp_path):
     (tmp_path / "notes.txt").write_text("The zebra is striped.")
     path = script(reply="Plain.", rules=[{"when": "zebra", "reply": "Striped."}])
     run = held(
@@ -43,7 +41,7 @@ def test_a_file_is_sent_with_the_next_question_alone(script: Script, tmp_path: P
     assert "notes.txt will be sent with the next question." in told
 
 
-def test_the_system_prompt_and_parameters_are_set_and_saved(script: Script) -> None:
+def test_the_system_prompt_and_parameters_are_set_and_saved(script):
     path = script(reply="Ok.")
     lines = ("/system Be brief.", "/set temperature 0.3", "/save-preset short", "Who?", "/new", "Who?")
     run = held(path, *lines, "/preset short", "Who?", "/set heat 1", "/think maybe", "/preset none")
@@ -55,10 +53,10 @@ def test_the_system_prompt_and_parameters_are_set_and_saved(script: Script) -> N
     assert "error: Use on, off or auto, not 'maybe'." in told
     assert "error: No such preset: 'none'." in told
     chats = open_store(lambda store: store.chats())
-    assert [chat.settings.sampling.temperature for chat in chats] == [0.3, 0.3]  # type: ignore[attr-defined]
+    assert [chat.settings.sampling.temperature for chat in chats] == [0.3, 0.3]
 
 
-def test_a_conversation_is_renamed_exported_deleted_and_imported(script: Script, tmp_path: Path) -> None:
+def test_a_conversation_is_renamed_exported_deleted_and_imported(script, tmp_path):
     file = tmp_path / "out.json"
     first = ("/rename Nothing yet", "Who?", "/rename A title", "/pin", "/pin", f"/export {file}")
     run = held(script(reply="Hello."), *first, "/delete", "/chats", f"/import {file}", "/chats")
@@ -74,7 +72,7 @@ def test_a_conversation_is_renamed_exported_deleted_and_imported(script: Script,
     assert sorted(map(len, (turns(0), turns(1)))) == [2, 2]
 
 
-def test_a_reply_that_was_cut_off_goes_on(script: Script) -> None:
+def test_a_reply_that_was_cut_off_goes_on(script):
     path = script(reply="Hello there.")
     assert edgechat("run", path, "Who?", "--max-tokens", "5").stdout == "Hello\n"
     run = held(path, "/continue", "/continue", words=("--continue",))
@@ -83,7 +81,7 @@ def test_a_reply_that_was_cut_off_goes_on(script: Script) -> None:
     assert turns() == ["Who?", "Hello there."]
 
 
-def test_a_folder_is_added_and_the_places_that_are_cited_are_said(script: Script, tmp_path: Path) -> None:
+def test_a_folder_is_added_and_the_places_that_are_cited_are_said(script, tmp_path):
     folder = tmp_path / "handbook"
     folder.mkdir()
     (folder / "pumps.md").write_text("# Pumps\n\nThe pump is primed with oil.\n")

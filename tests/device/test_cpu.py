@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -30,20 +28,18 @@ ALL = frozenset(range(1024))
         (trees.arm([1024] * 4), ALL, (4, 4, 0), 4),
     ],
 )
-def test_machines(
-    tmp_path: Path, tree: trees.Tree, allowed: frozenset[int], counts: tuple[int, int, int], threads: int
-) -> None:
+def test_machines(tmp_path, tree, allowed, counts, threads):
     cpu = read_cpu(trees.lay(tmp_path, tree), allowed)
     assert (cpu.logical, cpu.physical, cpu.efficiency) == counts
     assert choose_threads(cpu)[0] == threads
 
 
-def test_names(tmp_path: Path) -> None:
+def test_names(tmp_path):
     assert read_cpu(trees.lay(tmp_path / "x86", trees.vm()), ALL).name == "Intel(R) Xeon(R) Processor"
     assert read_cpu(trees.lay(tmp_path / "arm", trees.arm([1024])), ALL).name == "Radxa ROCK 5B"
 
 
-def test_reasons_say_what_was_left_out(tmp_path: Path) -> None:
+def test_reasons_say_what_was_left_out(tmp_path):
     _, reason = choose_threads(read_cpu(trees.lay(tmp_path, trees.hybrid()), frozenset(range(2, 20))))
     assert reason == (
         "5 threads: one for each performance core; this process is restricted to 13 of 14 cores; "
@@ -55,7 +51,7 @@ def test_reasons_say_what_was_left_out(tmp_path: Path) -> None:
     ("cpu_max", "quota", "threads"),
     [("150000 100000", 1.5, 1), ("50000 100000", 0.5, 1), ("400000 100000", 4.0, 4), ("max 100000", None, 8)],
 )
-def test_quota_of_a_container(tmp_path: Path, cpu_max: str, quota: float | None, threads: int) -> None:
+def test_quota_of_a_container(tmp_path, cpu_max, quota, threads):
     group = trees.cgroup2("/", {"": {"cpu.max": f"{cpu_max}\n"}})
     cpu = read_cpu(trees.lay(tmp_path, trees.desktop(), group), ALL)
     assert cpu.quota == quota
@@ -64,7 +60,7 @@ def test_quota_of_a_container(tmp_path: Path, cpu_max: str, quota: float | None,
     assert ("control group" in reason) == (quota is not None)
 
 
-def test_tightest_ancestor_sets_the_quota(tmp_path: Path) -> None:
+def test_tightest_ancestor_sets_the_quota(tmp_path):
     files = {
         "/a": {"cpu.max": "300000 100000\n"},
         "/a/b": {"cpu.max": "max 100000\n"},
@@ -74,7 +70,7 @@ def test_tightest_ancestor_sets_the_quota(tmp_path: Path) -> None:
     assert read_cpu(root, ALL).quota == 3.0
 
 
-def test_quota_of_cgroup_v1(tmp_path: Path) -> None:
+def test_quota_of_cgroup_v1(tmp_path):
     group = {
         "proc/self/cgroup": "5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n",
         "proc/self/mountinfo": (
@@ -88,7 +84,7 @@ def test_quota_of_cgroup_v1(tmp_path: Path) -> None:
     assert read_cpu(tmp_path, ALL).quota is None
 
 
-def test_cpuinfo_tells_the_cores_where_topology_is_hidden(tmp_path: Path) -> None:
+def test_cpuinfo_tells_the_cores_where_topology_is_hidden(tmp_path):
     cpuinfo = "".join(
         f"processor\t: {cpu}\nmodel name\t: X\nphysical id\t: 0\ncore id\t\t: {cpu // 2}\n\n"
         for cpu in range(4)
@@ -98,18 +94,18 @@ def test_cpuinfo_tells_the_cores_where_topology_is_hidden(tmp_path: Path) -> Non
     assert (cpu.physical, len(cpu.usable), cpu.quota) == (2, 1, 1.5)
 
 
-def test_numbers_that_a_container_made_up(tmp_path: Path) -> None:
+def test_numbers_that_a_container_made_up(tmp_path):
     cpu = read_cpu(trees.lay(tmp_path, trees.vm()), frozenset({37, 41}))
     assert choose_threads(cpu)[0] == 2
 
 
-def test_offline_siblings_do_not_count(tmp_path: Path) -> None:
+def test_offline_siblings_do_not_count(tmp_path):
     root = trees.lay(tmp_path, trees.desktop(), {"sys/devices/system/cpu/online": "0-7\n"})
     cpu = read_cpu(root, ALL)
     assert (cpu.logical, cpu.physical) == (8, 8)
 
 
-def test_nothing_readable_falls_back_to_counting(tmp_path: Path) -> None:
+def test_nothing_readable_falls_back_to_counting(tmp_path):
     cpu = read_cpu(tmp_path)
     assert cpu.physical >= 1
     assert choose_threads(cpu)[0] >= 1
@@ -122,32 +118,32 @@ hw.perflevel0.physicalcpu: 10
 """
 
 
-def test_mac() -> None:
+def test_mac():
     cpu = mac_cpu(MAC)
     assert cpu is not None
     assert (cpu.name, cpu.logical, cpu.physical, cpu.efficiency) == ("Apple M4 Pro", 14, 14, 4)
     assert choose_threads(cpu)[0] == 10
 
 
-def test_mac_with_intel() -> None:
+def test_mac_with_intel():
     cpu = mac_cpu("machdep.cpu.brand_string: Intel(R) Core(TM) i7\nhw.logicalcpu: 12\nhw.physicalcpu: 6\n")
     assert cpu is not None
     assert (cpu.logical, cpu.physical, cpu.efficiency) == (12, 6, 0)
     assert choose_threads(cpu)[0] == 6
 
 
-def test_mac_that_says_nothing() -> None:
+def test_mac_that_says_nothing():
     assert mac_cpu("sysctl: unknown oid\n") is None
 
 
-def test_counts_alone_show_an_intel_hybrid() -> None:
+def test_counts_alone_show_an_intel_hybrid():
     cores = _numbered(14, 20)
     assert [len(core.cpus) for core in cores] == [2] * 6 + [1] * 8
     assert [core.fast for core in cores] == [True] * 6 + [False] * 8
 
 
 @given(physical=st.integers(1, 300), logical=st.integers(1, 600))
-def test_numbered_cores_hold_every_processor_once(physical: int, logical: int) -> None:
+def test_numbered_cores_hold_every_processor_once(physical, logical):
     cores = _numbered(physical, logical)
     assert sum(len(core.cpus) for core in cores) <= logical
     assert len({cpu for core in cores for cpu in core.cpus}) == sum(len(core.cpus) for core in cores)
@@ -155,12 +151,12 @@ def test_numbered_cores_hold_every_processor_once(physical: int, logical: int) -
 
 
 @given(st.frozensets(st.integers(0, 200), min_size=1))
-def test_lists_of_processors_come_back(numbers: frozenset[int]) -> None:
+def test_lists_of_processors_come_back(numbers):
     assert parse_list(",".join(str(number) for number in numbers) + "\n") == numbers
 
 
 @pytest.mark.parametrize("text", ["", "\n", "a", "1-", "-1", "1,,2", "0-99999999999"])
-def test_malformed_lists_are_empty(text: str) -> None:
+def test_malformed_lists_are_empty(text):
     assert parse_list(text) == frozenset()
 
 
@@ -168,9 +164,7 @@ _cores = st.lists(st.tuples(st.integers(1, 2), st.booleans()), min_size=1, max_s
 
 
 @given(kinds=_cores, allowed=st.frozensets(st.integers(0, 31)), quota=st.none() | st.floats(0.1, 40))
-def test_threads_stay_within_what_is_ours(
-    kinds: list[tuple[int, bool]], allowed: frozenset[int], quota: float | None
-) -> None:
+def test_threads_stay_within_what_is_ours(kinds, allowed, quota):
     starts = [sum(count for count, _ in kinds[:index]) for index in range(len(kinds))]
     cores = tuple(
         Core(tuple(range(start, start + count)), fast)
@@ -183,14 +177,14 @@ def test_threads_stay_within_what_is_ours(
     assert reason.endswith(".")
 
 
-def test_this_machine() -> None:
+def test_this_machine():
     cpu = read_cpu()
     assert cpu.name
     assert 1 <= choose_threads(cpu)[0] <= len(cpu.usable) <= cpu.physical <= cpu.logical
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
-def test_affinity_of_this_process() -> None:
+def test_affinity_of_this_process():
     one = min(os.sched_getaffinity(0))
     code = (
         f"import os; os.sched_setaffinity(0, {{{one}}});"

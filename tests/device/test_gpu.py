@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import struct
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,18 +17,18 @@ GIB = 2**30
 RAM = Memory(32 * GIB, 20 * GIB)
 
 
-def native(name: str, description: str = "", **fields: object) -> NativeDevice:
+def native(name, description="", **fields):
     backend = name.rstrip("0123456789")
     values = {"kind": "gpu", "free": 8 * GIB, "total": 8 * GIB, "device_id": None} | fields
-    return NativeDevice(name=name, description=description, backend=backend, **values)  # type: ignore[arg-type]
+    return NativeDevice(name=name, description=description, backend=backend, **values)
 
 
-def nvml(pci: str = "0000:01:00.0", **fields: object) -> GpuReading:
+def nvml(pci="0000:01:00.0", **fields):
     values = {"name": "NVIDIA GeForce RTX 4060", "total": 8 * GIB, "free": 7 * GIB} | fields
-    return GpuReading(source="nvml", vendor="nvidia", pci=pci, **values)  # type: ignore[arg-type]
+    return GpuReading(source="nvml", vendor="nvidia", pci=pci, **values)
 
 
-def test_a_card_seen_by_all_is_one_card_with_the_smallest_free() -> None:
+def test_a_card_seen_by_all_is_one_card_with_the_smallest_free():
     seen = sightings_of(
         [
             native("CUDA0", "NVIDIA GeForce RTX 4060", device_id="0000:01:00.0", free=6 * GIB),
@@ -48,13 +45,13 @@ def test_a_card_seen_by_all_is_one_card_with_the_smallest_free() -> None:
     assert not card.shares_ram
 
 
-def test_two_cards_alike_stay_two_in_any_order() -> None:
+def test_two_cards_alike_stay_two_in_any_order():
     first, second = native("CUDA0", device_id="0000:01:00.0"), native("CUDA1", device_id="0000:02:00.0")
     cards = merge([*sightings_of([first, second]), nvml("0000:02:00.0", free=GIB), nvml()], RAM)
     assert [(card.devices, card.free) for card in cards] == [(("CUDA0",), 7 * GIB), (("CUDA1",), GIB)]
 
 
-def test_without_addresses_the_maker_matches_them() -> None:
+def test_without_addresses_the_maker_matches_them():
     seen = sightings_of([native("SYCL0", "Intel(R) Arc(TM) A770"), native("SYCL1", "Intel(R) Arc(TM) A380")])
     kernel = [GpuReading(source="kernel", vendor="intel", pci=f"0000:0{n}:00.0") for n in (3, 4)]
     cards = merge(seen + kernel, RAM)
@@ -64,20 +61,20 @@ def test_without_addresses_the_maker_matches_them() -> None:
     ]
 
 
-def test_a_slice_of_a_card_is_not_the_card() -> None:
+def test_a_slice_of_a_card_is_not_the_card():
     """With MIG llama.cpp gets a slice, and NVML speaks of the whole at the same address."""
     (slice_,) = sightings_of([native("CUDA0", total=10 * GIB, free=9 * GIB, device_id="0000:01:00.0")])
     (card,) = merge([slice_, nvml(total=80 * GIB, free=2 * GIB)], RAM)
     assert (card.total, card.free) == (10 * GIB, 9 * GIB)
 
 
-def test_a_card_that_this_build_cannot_use() -> None:
+def test_a_card_that_this_build_cannot_use():
     (card,) = merge([nvml()], RAM)
     assert not card.usable
     assert DeviceProfile(read_cpu(), RAM, accelerators=(card,)).free == RAM.available
 
 
-def test_memory_that_is_shared_is_bounded_by_the_ram_and_counted_once() -> None:
+def test_memory_that_is_shared_is_bounded_by_the_ram_and_counted_once():
     seen = sightings_of([native("Vulkan0", "Intel(R) Iris(R)", kind="igpu", total=40 * GIB, free=41 * GIB)])
     (card,) = merge(seen, RAM)
     assert card.shares_ram
@@ -85,12 +82,12 @@ def test_memory_that_is_shared_is_bounded_by_the_ram_and_counted_once() -> None:
     assert DeviceProfile(read_cpu(), RAM, accelerators=(card,)).free == RAM.available
 
 
-def test_memory_of_its_own_counts_on_top() -> None:
+def test_memory_of_its_own_counts_on_top():
     cards = merge(sightings_of([native("CUDA0", "NVIDIA", free=6 * GIB)]), RAM)
     assert DeviceProfile(read_cpu(), RAM, accelerators=cards).free == 26 * GIB
 
 
-def test_apple() -> None:
+def test_apple():
     metal = native("MTL0", "Apple M3", total=12 * GIB, free=12 * GIB)
     system = mac_gpu(f"machdep.cpu.brand_string: Apple M3\nhw.memsize: {18 * GIB}\niogpu.wired_limit_mb: 0\n")
     (card,) = merge([*sightings_of([metal]), system], Memory(18 * GIB, 9 * GIB))
@@ -102,7 +99,7 @@ def test_apple() -> None:
     assert (old.vendor, old.shares_ram) == ("amd", False)
 
 
-def test_a_processor_in_disguise_is_no_gpu() -> None:
+def test_a_processor_in_disguise_is_no_gpu():
     disguised = native("Vulkan0", "llvmpipe (LLVM 17.0.6, 256 bits)")
     assert sightings_of([disguised, native("BLAS", kind="accel")]) == []
 
@@ -110,12 +107,12 @@ def test_a_processor_in_disguise_is_no_gpu() -> None:
 # sysfs
 
 
-def pci_device(address: str, vendor: str, kind: str = "0x030000", **files: object) -> trees.Tree:
+def pci_device(address, vendor, kind="0x030000", **files):
     texts = {"vendor": vendor, "class": kind} | files
     return {f"sys/bus/pci/devices/{address}/{name}": f"{text}\n" for name, text in texts.items()}
 
 
-def amd_memory(vram: int, vram_used: int, gtt: int = 0, gtt_used: int = 0) -> dict[str, object]:
+def amd_memory(vram, vram_used, gtt=0, gtt_used=0):
     return {
         "mem_info_vram_total": vram,
         "mem_info_vram_used": vram_used,
@@ -124,12 +121,12 @@ def amd_memory(vram: int, vram_used: int, gtt: int = 0, gtt_used: int = 0) -> di
     }
 
 
-def metrics(root: Path, address: str, revision: int) -> None:
+def metrics(root, address, revision):
     path = root / f"sys/bus/pci/devices/{address}/gpu_metrics"
     path.write_bytes(struct.pack("<HBB", 120, revision, 3) + bytes(116))
 
 
-def test_what_the_kernel_knows(tmp_path: Path) -> None:
+def test_what_the_kernel_knows(tmp_path):
     root = trees.lay(
         tmp_path,
         pci_device("0000:00:02.0", "0x8086"),
@@ -159,16 +156,14 @@ def test_what_the_kernel_knows(tmp_path: Path) -> None:
         (96 * GIB, 16 * GIB, 112 * GIB, 112 * GIB, 96 * GIB),  # most of the memory set aside for the GPU
     ],
 )
-def test_a_gpu_in_an_amd_processor(
-    tmp_path: Path, vram: int, gtt: int, total: int, free: int, own: int
-) -> None:
+def test_a_gpu_in_an_amd_processor(tmp_path, vram, gtt, total, free, own):
     root = trees.lay(tmp_path, pci_device("0000:c1:00.0", "0x1002", **amd_memory(vram, 0, gtt, 0)))
     metrics(root, "0000:c1:00.0", 2)
     (card,) = merge(amdgpu.sightings(root), RAM)
     assert (card.total, card.free, card.own, card.shares_ram) == (total, free, own, True)
 
 
-def test_a_card_has_metrics_too(tmp_path: Path) -> None:
+def test_a_card_has_metrics_too(tmp_path):
     root = trees.lay(tmp_path, pci_device("0000:03:00.0", "0x1002", **amd_memory(8 * GIB, GIB, 16 * GIB, 0)))
     metrics(root, "0000:03:00.0", 1)
     (card,) = merge(amdgpu.sightings(root), RAM)
@@ -190,7 +185,7 @@ _sightings = st.builds(
 
 
 @given(seen=st.lists(_sightings, max_size=8))
-def test_whatever_is_said_the_figures_make_sense(seen: list[GpuReading]) -> None:
+def test_whatever_is_said_the_figures_make_sense(seen):
     cards = merge(seen, RAM)
     assert len(cards) <= len(seen)
     assert sum(len(card.devices) for card in cards) == sum(one.device is not None for one in seen)

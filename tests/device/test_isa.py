@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import platform
 from pathlib import Path
 
@@ -7,7 +5,7 @@ from edgechat.device.isa import mac_instruction_sets, read_instruction_sets
 from tests.device import trees
 
 
-def test_x86_and_arm(tmp_path: Path) -> None:
+def test_x86_and_arm(tmp_path):
     flags = "fpu sse4_2 avx f16c fma bmi2 avx2 avx512f avx512cd avx512vl avx512dq sse3"
     root = trees.lay(tmp_path / "x86", {"proc/cpuinfo": f"processor\t: 0\nflags\t\t: {flags}\n"})
     assert read_instruction_sets(root) == ("AVX", "F16C", "FMA", "BMI2", "AVX2")
@@ -16,7 +14,7 @@ def test_x86_and_arm(tmp_path: Path) -> None:
     assert read_instruction_sets(root) == ("NEON", "FP16_VA", "DOTPROD", "MATMUL_INT8", "SVE")
 
 
-def test_mac() -> None:
+def test_mac():
     answer = (
         "hw.optional.neon: 1\nhw.optional.AdvSIMD: 1\nhw.optional.arm.FEAT_DotProd: 1\n"
         "hw.optional.arm.FEAT_I8MM: 0\n"
@@ -25,6 +23,6 @@ def test_mac() -> None:
     assert mac_instruction_sets("") == ()
 
 
-def test_this_machine() -> None:
+def test_this_machine():
     if platform.machine() == "x86_64":
         assert "AVX" in read_instruction_sets() or not Path("/proc/cpuinfo").exists()

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -16,7 +14,7 @@ MIB = 2**20
 GIB = 2**30
 
 
-def group(limit: str, current: int, inactive: int = 0, active: int = 0) -> dict[str, str]:
+def group(limit, current, inactive=0, active=0):
     return {
         "memory.max": f"{limit}\n",
         "memory.current": f"{current}\n",
@@ -24,13 +22,13 @@ def group(limit: str, current: int, inactive: int = 0, active: int = 0) -> dict[
     }
 
 
-def test_a_machine_without_limits(tmp_path: Path) -> None:
+def test_a_machine_without_limits(tmp_path):
     root = trees.lay(tmp_path, trees.meminfo(16000, 9000), trees.cgroup2("/a", {"/a": group("max", GIB)}))
     memory = read_memory(root, {})
     assert (memory.total, memory.available, memory.bound) == (16000 * MIB, 9000 * MIB, None)
 
 
-def test_page_cache_in_a_group_counts_as_free(tmp_path: Path) -> None:
+def test_page_cache_in_a_group_counts_as_free(tmp_path):
     # 7 of 8 GiB are "used", but 6 of them are a cached model file.
     files = {"": group(str(8 * GIB), 7 * GIB, inactive=2 * GIB, active=4 * GIB)}
     memory = read_memory(trees.lay(tmp_path, trees.meminfo(64000, 60000), trees.cgroup2("/", files)), {})
@@ -38,7 +36,7 @@ def test_page_cache_in_a_group_counts_as_free(tmp_path: Path) -> None:
     assert memory.bound == "the control group /sys/fs/cgroup"
 
 
-def test_the_tightest_ancestor_binds(tmp_path: Path) -> None:
+def test_the_tightest_ancestor_binds(tmp_path):
     files = {
         "/user.slice": group(str(4 * GIB), 3 * GIB),
         "/user.slice/app": group("max", 2 * GIB),
@@ -50,7 +48,7 @@ def test_the_tightest_ancestor_binds(tmp_path: Path) -> None:
     assert memory.bound == "the control group /sys/fs/cgroup/user.slice"
 
 
-def test_memory_high_is_a_limit_too(tmp_path: Path) -> None:
+def test_memory_high_is_a_limit_too(tmp_path):
     files = {"/a": group(str(8 * GIB), GIB) | {"memory.high": f"{3 * GIB}\n"}}
     root = trees.lay(tmp_path, trees.meminfo(64000, 60000), trees.cgroup2("/a", files))
     assert read_memory(root, {}).available == 2 * GIB
@@ -70,13 +68,13 @@ def test_memory_high_is_a_limit_too(tmp_path: Path) -> None:
         ("/", trees.V2_MOUNT.replace("/sys/fs/cgroup", r"/sys/fs/cgroup/my\040groups"), "/my groups"),
     ],
 )
-def test_namespaced_groups(tmp_path: Path, path: str, mount: str, folder: str) -> None:
+def test_namespaced_groups(tmp_path, path, mount, folder):
     tree = trees.cgroup2(path, {folder: group(str(2 * GIB), GIB)}, mount)
     tree |= {f"sys/fs/other/{name}": text for name, text in group("1", 1).items()}  # not a group at all
     assert read_memory(trees.lay(tmp_path, trees.meminfo(64000, 60000), tree), {}).available == GIB
 
 
-def test_cgroup_v1_counts_the_children(tmp_path: Path) -> None:
+def test_cgroup_v1_counts_the_children(tmp_path):
     tree = {
         "proc/self/cgroup": "9:name=systemd:/\n4:memory:/a/b\n0::/\n",
         "proc/self/mountinfo": "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
@@ -93,19 +91,19 @@ def test_cgroup_v1_counts_the_children(tmp_path: Path) -> None:
     assert (memory.available, memory.bound) == (3 * GIB, "the control group /sys/fs/cgroup/memory/a")
 
 
-def test_a_group_beyond_its_limit_leaves_nothing(tmp_path: Path) -> None:
+def test_a_group_beyond_its_limit_leaves_nothing(tmp_path):
     tree = trees.cgroup2("/", {"": group(str(GIB), 2 * GIB)})
     assert read_memory(trees.lay(tmp_path, trees.meminfo(16000, 9000), tree), {}).available == 0
 
 
-def test_resource_limits(tmp_path: Path) -> None:
+def test_resource_limits(tmp_path):
     status = {"proc/self/status": "Name:\tpython\nVmSize:\t  1048576 kB\nVmData:\t   524288 kB\n"}
     root = trees.lay(tmp_path, trees.meminfo(16000, 9000), status)
     memory = read_memory(root, {"ulimit -v": 4 * GIB, "ulimit -d": 3 * GIB})
     assert (memory.available, memory.bound) == (2560 * MIB, "the limit set by ulimit -d")
 
 
-def test_without_proc_the_portable_way(tmp_path: Path) -> None:
+def test_without_proc_the_portable_way(tmp_path):
     memory = read_memory(tmp_path, {})
     assert 0 < memory.available <= memory.total
 
@@ -115,8 +113,8 @@ _sizes = st.integers(0, 2**45)
 
 @given(limit=st.none() | _sizes, current=_sizes, inactive=_sizes, active=_sizes)
 def test_never_more_than_the_machine_has_nor_less_than_nothing(
-    tmp_path_factory: pytest.TempPathFactory, limit: int | None, current: int, inactive: int, active: int
-) -> None:
+    tmp_path_factory, limit, current, inactive, active
+):
     tree = trees.cgroup2("/", {"": group("max" if limit is None else str(limit), current, inactive, active)})
     root = trees.lay(tmp_path_factory.mktemp("tree"), trees.meminfo(16000, 9000), tree)
     available = read_memory(root, {}).available
@@ -124,12 +122,12 @@ def test_never_more_than_the_machine_has_nor_less_than_nothing(
     assert limit is None or available <= limit
 
 
-def test_this_machine() -> None:
+def test_this_machine():
     memory = read_memory()
     assert 0 < memory.available <= memory.total
 
 
-def _measured(before: str, after: str = "") -> list[str]:
+def _measured(before, after=""):
     """Return available and bound as a child sees them that runs `before`, then `after` the import."""
     code = (
         f"{before}\nfrom edgechat.device.memory import read_memory\n{after}\n"
@@ -141,7 +139,7 @@ def _measured(before: str, after: str = "") -> list[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="resource limits are read on Linux")
-def test_a_real_resource_limit() -> None:
+def test_a_real_resource_limit():
     available, bound = _measured(
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (500 * 2**20,) * 2)"
     )
@@ -150,7 +148,7 @@ def test_a_real_resource_limit() -> None:
 
 
 @pytest.mark.slow
-def test_a_real_control_group() -> None:
+def test_a_real_control_group():
     """The page cache of a file that was just read must not lower what is available in a real group."""
     version_2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
     top = Path("/sys/fs/cgroup") if version_2 else Path("/sys/fs/cgroup/memory")

@@ -1,17 +1,13 @@
 """The sources that are asked in children, against a driver library and a torch made for the purpose."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from edgechat.base.process.ask import ChildFailed
-from edgechat.device.gpu.accelerators import GpuReading
 from edgechat.device.gpu.sources import has_torch, read_source
 
 GIB = 2**30
@@ -20,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def build(folder: Path, *options: str) -> Path:
+def build(folder, *options):
     path = folder / ("libnvidia-ml.so.1" if sys.platform != "win32" else "nvml.dll")
     source = Path(__file__).with_name("nvml.c")
     subprocess.run(["cc", "-shared", "-fPIC", *options, "-o", path, source], check=True)
@@ -28,10 +24,10 @@ def build(folder: Path, *options: str) -> Path:
 
 
 @pytest.fixture
-def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[GpuReading, ...]]:
+def seen(tmp_path, monkeypatch):
     """Ask for the cards beside a driver that is built with some options."""
 
-    def ask(*options: str) -> tuple[GpuReading, ...]:
+    def ask(*options):
         build(tmp_path, *options)
         monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
         return read_source("nvml")
@@ -39,7 +35,7 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
     return ask
 
 
-def test_the_cards_that_nvml_tells_of(seen: Callable[..., tuple[GpuReading, ...]]) -> None:
+def test_the_cards_that_nvml_tells_of(seen):
     first, second = seen()
     assert (first.name, first.pci) == ("NVIDIA RTX A2000", "0000:c1:00.0")
     assert (first.total, first.free, first.shares_ram) == (6 * GIB, 5 * GIB, None)
@@ -47,22 +43,22 @@ def test_the_cards_that_nvml_tells_of(seen: Callable[..., tuple[GpuReading, ...]
     assert (second.total, second.shares_ram) == (0, True)
 
 
-def test_a_name_that_is_no_text(seen: Callable[..., tuple[GpuReading, ...]]) -> None:
+def test_a_name_that_is_no_text(seen):
     first, _ = seen(r'-DNAME="\xff\xfe"')
     assert (first.name, first.pci, first.total) == ("", "0000:c1:00.0", 6 * GIB)
 
 
-def test_a_driver_that_knows_itself_to_be_broken(seen: Callable[..., tuple[GpuReading, ...]]) -> None:
+def test_a_driver_that_knows_itself_to_be_broken(seen):
     with pytest.raises(ChildFailed, match="version mismatch"):
         seen("-DBROKEN=18")
 
 
-def test_a_library_that_lacks_a_function(seen: Callable[..., tuple[GpuReading, ...]]) -> None:
+def test_a_library_that_lacks_a_function(seen):
     with pytest.raises(ChildFailed, match="reported: Function Not Found"):
         seen("-DOLD")
 
 
-def test_without_a_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_driver(monkeypatch, tmp_path):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     assert read_source("nvml") == () or Path("/dev/nvidiactl").exists()
 
@@ -83,7 +79,7 @@ class backends: mps = _Nothing()
 """
 
 
-def test_torch_if_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_if_it_is_installed(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text(TORCH)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")

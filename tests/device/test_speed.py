@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 
@@ -14,12 +10,12 @@ SPEED = DeviceSpeed(
 )
 
 
-def cpu(name: str = "A processor", cores: int = 2, *, smt: int = 1, quota: float | None = None) -> Cpu:
+def cpu(name="A processor", cores=2, *, smt=1, quota=None):
     threads = [tuple(range(smt * core, smt * (core + 1))) for core in range(cores)]
     return Cpu(name, tuple(map(Core, threads)), frozenset(range(smt * cores)), quota)
 
 
-def test_another_processor_is_not_known() -> None:
+def test_another_processor_is_not_known():
     store_speed(SPEED, cpu())
     store_speed(replace(SPEED, threads=4), cpu(cores=4))
     assert cached_speed(cpu()) == SPEED
@@ -29,7 +25,7 @@ def test_another_processor_is_not_known() -> None:
     assert cached_speed(cpu(quota=1.5)) is None
 
 
-def test_accelerators_are_stored_beside_it() -> None:
+def test_accelerators_are_stored_beside_it():
     store_speed(SPEED, cpu())
     store_speed(replace(SPEED, bandwidth=1e12), cpu(), "CUDA0, A card, 8.0 GiB")
     assert cached_speed(cpu()) == SPEED
@@ -38,7 +34,7 @@ def test_accelerators_are_stored_beside_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', "\0", '{"a": {"bandwidth": "x"}}', "[" * 10_000])
-def test_a_damaged_cache_is_only_measured_anew(text: str) -> None:
+def test_a_damaged_cache_is_only_measured_anew(text):
     (paths.cache_dir() / "speed.json").write_text(text)
     assert cached_speed(cpu()) is None
     store_speed(SPEED, cpu())
@@ -56,19 +52,19 @@ def test_a_damaged_cache_is_only_measured_anew(text: str) -> None:
         {"threads": 0},
     ],
 )
-def test_figures_that_make_no_sense_are_not_believed(changed: dict[str, object]) -> None:
+def test_figures_that_make_no_sense_are_not_believed(changed):
     store_speed(replace(SPEED, **changed), cpu())
     assert cached_speed(cpu()) is None
 
 
-def test_a_cache_folder_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cache_folder_that_cannot_be_made(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "file"))
     store_speed(SPEED, cpu())
     assert cached_speed(cpu()) is None
 
 
-def test_threads_are_as_measured() -> None:
+def test_threads_are_as_measured():
     hyper = cpu(cores=4, smt=2)
     trials = (ThreadTrial(4, 2.0, 2.0), ThreadTrial(8, 1.0, 1.0))
     count, why = best_threads(hyper, replace(SPEED, threads=8, trials=trials))
@@ -82,7 +78,7 @@ def test_threads_are_as_measured() -> None:
     assert (count, "8 (one for each hardware thread) take 1.50 times as long" in why) == (4, True)
 
 
-def test_threads_that_were_not_compared_are_chosen_by_the_cores() -> None:
+def test_threads_that_were_not_compared_are_chosen_by_the_cores():
     hyper = cpu(cores=4, smt=2)
     for speed in (None, SPEED, replace(SPEED, trials=(ThreadTrial(4, 1.0, 1.0),))):
         assert best_threads(hyper, speed) == choose_threads(hyper)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import socket
 import sys
@@ -19,7 +17,7 @@ from edgechat.planner.machine import with_speeds
 
 
 @pytest.mark.slow
-def test_this_machine() -> None:
+def test_this_machine():
     found = survey(partial(with_speeds, types=(GgmlType.Q4_K,)))
     assert found.failures == ()
     assert found.build is not None
@@ -29,7 +27,7 @@ def test_this_machine() -> None:
     assert probe().speed == found.profile.speed
 
 
-def test_children_that_crash_are_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_that_crash_are_findings(monkeypatch):
     monkeypatch.setattr(spawn, "command", lambda _role: [sys.executable, "-c", "import os; os._exit(7)"])
     found = survey(with_speeds)
     assert found.build is None
@@ -38,7 +36,7 @@ def test_children_that_crash_are_findings(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.instruction_sets or not os.path.exists("/proc/cpuinfo")
 
 
-def test_a_child_that_hangs_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_hangs_is_a_finding(monkeypatch):
     sleeping = [sys.executable, "-c", "import time; time.sleep(600)"]
     monkeypatch.setattr(spawn, "command", lambda _role: sleeping)
     monkeypatch.setattr(module, "read_inventory", lambda rpc=(): devices.read_inventory(0.3, rpc))
@@ -49,7 +47,7 @@ def test_a_child_that_hangs_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> Non
     ]
 
 
-def test_a_server_that_does_not_answer_is_a_finding() -> None:
+def test_a_server_that_does_not_answer_is_a_finding():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -63,6 +61,6 @@ def test_a_server_that_does_not_answer_is_a_finding() -> None:
     )
 
 
-def test_the_free_space_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_the_free_space_of_a_folder_that_is_not_there_yet(tmp_path):
     assert disk_free(tmp_path / "a" / "b") == pytest.approx(disk_free(tmp_path), rel=0.1)
     assert disk_free(Path("nowhere/at/all")) == pytest.approx(disk_free(Path()), rel=0.1)

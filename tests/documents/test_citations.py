@@ -1,7 +1,5 @@
 """Citations and quotations in replies."""
 
-from __future__ import annotations
-
 import pytest
 
 from edgechat.documents.citations import citations_in, quotations_in
@@ -22,7 +20,7 @@ SOURCE = "The lighthouse was built in 1871; its lamp,\nhowever, burned oil until
         ("[" + ", ".join("1" * 99) + "]", []),
     ],
 )
-def test_citations(text: str, numbers: list[tuple[int, ...]]) -> None:
+def test_citations(text, numbers):
     found = citations_in(text, {1, 2})
     assert [one.numbers for one in found] == numbers
     assert all(text[one.start] == "[" and text[one.end - 1] == "]" for one in found)
@@ -46,18 +44,18 @@ def test_citations(text: str, numbers: list[tuple[int, ...]]) -> None:
         ('"… … …"', []),
     ],
 )
-def test_quotations_are_held_against_the_source(text: str, is_there: list[bool]) -> None:
+def test_quotations_are_held_against_the_source(text, is_there):
     found = quotations_in(text, [SOURCE, "another source"])
     assert [one.is_there for one in found] == is_there
     assert all(one.text in text[one.start : one.end] for one in found)
 
 
-def test_a_quotation_is_in_one_passage() -> None:
+def test_a_quotation_is_in_one_passage():
     (only,) = quotations_in('"one two three … four five six"', ["one two three", "four five six"])
     assert not only.is_there
 
 
-def test_hostile_replies_take_no_time() -> None:
+def test_hostile_replies_take_no_time():
     for text in ('"' * 20_000, "[1, " * 20_000, "`" * 20_001, "„" * 20_000, '"' + "… " * 20_000 + '"'):
         citations_in(text, {1})
         quotations_in(text, [SOURCE])

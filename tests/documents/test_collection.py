@@ -1,12 +1,9 @@
 """Collections on the disk: index and passages agree whatever happens, and what cannot be used says so."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import stat
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +15,13 @@ from tests.documents import corpus
 
 
 @pytest.fixture
-def collection(tmp_path: Path) -> Iterator[Collection]:
+def collection(tmp_path):
     opened = Collection(tmp_path / "c.db", "notes")
     yield opened
     opened.close()
 
 
-def check(collection: Collection) -> None:
+def check(collection):
     """Check that the index has the words of the passages, no others, and that nothing is an orphan."""
     with sqlite3.connect(collection.path) as db:
         db.create_function("spaced", 1, lambda text: "".join(f" {c} " if c in "天気" else c for c in text))
@@ -34,7 +31,7 @@ def check(collection: Collection) -> None:
     db.close()
 
 
-def test_the_index_follows_the_passages(collection: Collection) -> None:
+def test_the_index_follows_the_passages(collection):
     for text in ("# One\nfirst text", "# Two\nsecond text 天気", "third"):
         corpus.put(collection, "a.md", text)
         check(collection)
@@ -52,7 +49,7 @@ def test_the_index_follows_the_passages(collection: Collection) -> None:
     assert not collection.by_words('"third"', 8)
 
 
-def test_what_is_put_comes_back(collection: Collection, tmp_path: Path) -> None:
+def test_what_is_put_comes_back(collection, tmp_path):
     collection.add_root("/r\u202e")
     file = File(root="/r\u202e", path="a/b.pdf", size=3, changed=2**62, unit="page", starts=(1, 9), note="n")
     collection.put(file)
@@ -64,7 +61,7 @@ def test_what_is_put_comes_back(collection: Collection, tmp_path: Path) -> None:
     assert [(one.size, one.changed, one.note) for one in collection.files()] == [(4, 5, "n")]
 
 
-def test_passages_of_a_file_share_it_and_long_sections_stay_on_the_disk(collection: Collection) -> None:
+def test_passages_of_a_file_share_it_and_long_sections_stay_on_the_disk(collection):
     corpus.put(collection, "a.md", "# Title\n" + "many words here\n" * 200)
     (file,) = collection.files()
     passages = collection.document(file)
@@ -76,7 +73,7 @@ def test_passages_of_a_file_share_it_and_long_sections_stay_on_the_disk(collecti
     assert collection.section(again[0], letters - 1) == []
 
 
-def test_a_full_disk_is_told(collection: Collection) -> None:
+def test_a_full_disk_is_told(collection):
     corpus.put(collection, "a.txt", "before")
     (pages,) = collection._db.execute("PRAGMA page_count").fetchone()
     collection._db.execute(f"PRAGMA max_page_count = {pages + 2}")
@@ -87,12 +84,12 @@ def test_a_full_disk_is_told(collection: Collection) -> None:
     assert [one.path for one in collection.files()] == ["a.txt"]
 
 
-def _broken() -> Iterator[Passage]:
+def _broken():
     yield Passage(1, 1, 0, "", "half of it")
     raise KeyError
 
 
-def test_a_failed_transaction_leaves_nothing(collection: Collection) -> None:
+def test_a_failed_transaction_leaves_nothing(collection):
     corpus.put(collection, "a.txt", "before")
     file = collection.files()[0]
     with pytest.raises(KeyError):
@@ -101,14 +98,14 @@ def test_a_failed_transaction_leaves_nothing(collection: Collection) -> None:
     check(collection)
 
 
-def test_passages_come_in_the_order_asked_for(collection: Collection) -> None:
+def test_passages_come_in_the_order_asked_for(collection):
     corpus.put(collection, "a.txt", "\n\n".join("words of a paragraph " * 30 for _ in range(6)))
     ids = [one.id for one in collection.document(collection.files()[0])]
     asked = [ids[2], 10**9, ids[0]]
     assert [one.id for one in collection.passages(asked)] == [ids[2], ids[0]]
 
 
-def test_two_programs_write_at_once(collection: Collection) -> None:
+def test_two_programs_write_at_once(collection):
     other = Collection(collection.path, "notes")
     change = collection.change()
     for number in range(9):
@@ -122,11 +119,11 @@ def test_two_programs_write_at_once(collection: Collection) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes are POSIX")
-def test_only_its_owner_reads_it(collection: Collection) -> None:
+def test_only_its_owner_reads_it(collection):
     assert stat.S_IMODE(os.stat(collection.path).st_mode) == 0o600
 
 
-def test_of_a_newer_edgechat(tmp_path: Path) -> None:
+def test_of_a_newer_edgechat(tmp_path):
     path = tmp_path / "new.db"
     Collection(path, "new").close()
     with sqlite3.connect(path) as db:
@@ -137,7 +134,7 @@ def test_of_a_newer_edgechat(tmp_path: Path) -> None:
     assert failed.value.hint == "Update edgechat."
 
 
-def test_of_an_older_edgechat(tmp_path: Path) -> None:
+def test_of_an_older_edgechat(tmp_path):
     path = tmp_path / "old.db"
     old = Collection(path, "old")
     corpus.put(old, "a.md", "words")
@@ -156,7 +153,7 @@ def test_of_an_older_edgechat(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["text", "middle", "folder"])
-def test_damaged_files_say_what_to_do(tmp_path: Path, damage: str) -> None:
+def test_damaged_files_say_what_to_do(tmp_path, damage):
     path = tmp_path / "c.db"
     if damage == "folder":
         path.mkdir()

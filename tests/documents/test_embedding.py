@@ -1,12 +1,8 @@
 """Vectors of passages and queries: prefixed, cut, cancelled, unloaded; and which model makes them."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +12,6 @@ from edgechat.base import paths
 from edgechat.base.errors import EngineClosed, ModelFileError, ModelNotFound
 from edgechat.documents import registry
 from edgechat.documents.embedding import Embedder, embedder_here
-from edgechat.documents.indexing import Progress
 from edgechat.documents.library import DocumentLibrary, Room
 from edgechat.documents.vectors import packed, unpacked
 from edgechat.engine.worker.supervisor import EngineSupervisor
@@ -35,27 +30,27 @@ TEXTS = ("hello", "a longer text, with more to say", "ü 世界", "", "x" * 3000
 
 
 @pytest.fixture(params=EMBEDDERS)
-def path(request: pytest.FixtureRequest) -> Path:
+def path(request):
     return tiny(request.param)
 
 
-def embedder_of(path: Path, idle_seconds: float = 600.0) -> Embedder:
+def embedder_of(path, idle_seconds=600.0):
     plan = partial(prepare, str(path), EMBEDDING, may_embed=True)
     return Embedder("tiny", plan, PREFIXES, idle_seconds=idle_seconds)
 
 
 @pytest.fixture
-async def embedder(path: Path) -> AsyncIterator[Embedder]:
+async def embedder(path):
     embedder = embedder_of(path)
     yield embedder
     await embedder.close()
 
 
-def at_home(kind: str, name: str) -> Path:
+def at_home(kind, name):
     return homes.place(tiny(kind), paths.data_dir() / "models" / name)
 
 
-async def test_texts_are_prefixed_and_cut(embedder: Embedder, path: Path) -> None:
+async def test_texts_are_prefixed_and_cut(embedder, path):
     vectors, query = await embedder.passages(TEXTS), await embedder.query("hello")
     assert (vectors.shape, vectors.dtype, query.shape) == ((5, 64), np.float32, (64,))
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
@@ -70,8 +65,8 @@ async def test_texts_are_prefixed_and_cut(embedder: Embedder, path: Path) -> Non
     assert abs(vectors[0] @ query) < 0.9999
 
 
-async def test_many_texts_go_in_several_requests(embedder: Embedder) -> None:
-    done: list[int] = []
+async def test_many_texts_go_in_several_requests(embedder):
+    done = []
     texts = [f"text {n} " * (1 + n % 7) for n in range(300)]
     vectors = await embedder.passages(texts, done.append)
     assert done == [256, 300]
@@ -79,7 +74,7 @@ async def test_many_texts_go_in_several_requests(embedder: Embedder) -> None:
     assert (await embedder.passages([])).shape == (0, 64)
 
 
-async def test_stored_vectors_rank_as_before(embedder: Embedder) -> None:
+async def test_stored_vectors_rank_as_before(embedder):
     words = ("the", "cat", "sat", "on", "a", "mat", "while", "seven", "green", "parrots", "ate", "lunch")
     generator = np.random.default_rng(3)
     texts = [" ".join(generator.choice(words, 12)) for _ in range(400)]
@@ -90,14 +85,14 @@ async def test_stored_vectors_rank_as_before(embedder: Embedder) -> None:
     assert kept > 0.95
 
 
-async def test_who_stops_waiting_frees_the_model(embedder: Embedder) -> None:
+async def test_who_stops_waiting_frees_the_model(embedder):
     await embedder.query("load")
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(embedder.passages(["x" * 400] * 5000), 0.1)
     assert (await asyncio.wait_for(embedder.query("hi"), 5)).shape == (64,)
 
 
-async def test_an_idle_model_is_unloaded_and_loaded_again() -> None:
+async def test_an_idle_model_is_unloaded_and_loaded_again():
     embedder = embedder_of(tiny("bert"), idle_seconds=0.2)
     first = await embedder.query("hi")
     while workers():
@@ -107,7 +102,7 @@ async def test_an_idle_model_is_unloaded_and_loaded_again() -> None:
     assert workers() == []
 
 
-async def test_close_ends_a_call_and_precedes_others() -> None:
+async def test_close_ends_a_call_and_precedes_others():
     embedder = embedder_of(tiny("bert"))
     await embedder.query("load")
     running = asyncio.create_task(embedder.passages(["x" * 400] * 5000))
@@ -118,7 +113,7 @@ async def test_close_ends_a_call_and_precedes_others() -> None:
             await call
 
 
-async def test_the_embedder_of_this_machine() -> None:
+async def test_the_embedder_of_this_machine():
     assert embedder_here() is None
     at_home("dense", "chat.gguf")
     assert embedder_here() is None
@@ -131,7 +126,7 @@ async def test_the_embedder_of_this_machine() -> None:
     assert (model, quant, len(content)) == ("nomic-embed-text-v1.5", "Q8_0", 16)
 
 
-def test_a_name_means_one_content() -> None:
+def test_a_name_means_one_content():
     path = at_home("bert", "one.gguf")
     before = embedder_here()
     moved = path.rename(path.with_name("nomic-embed-text.gguf"))
@@ -148,7 +143,7 @@ def test_a_name_means_one_content() -> None:
     assert again.name == changed.name
 
 
-def test_settings_name_the_model() -> None:
+def test_settings_name_the_model():
     at_home("bert", "nomic-embed-text-v1.5.Q8_0.gguf")
     at_home("qwen3-embedding", "mine.gguf")
     settings.change(("embedding_model",), "mine")
@@ -160,13 +155,13 @@ def test_settings_name_the_model() -> None:
         embedder_here()
 
 
-def test_a_chat_model_is_refused() -> None:
+def test_a_chat_model_is_refused():
     settings.change(("embedding_model",), str(at_home("dense", "chat.gguf")))
     with pytest.raises(ModelFileError, match="no embedding model"):
         embedder_here()
 
 
-async def test_passages_that_were_embedded_before_it_was_stopped_stay_so(tmp_path: Path) -> None:
+async def test_passages_that_were_embedded_before_it_was_stopped_stay_so(tmp_path):
     at_home("bert", "nomic-embed-text-v1.5.Q8_0.gguf")
     folder = tmp_path / "parts"
     folder.mkdir()
@@ -174,9 +169,9 @@ async def test_passages_that_were_embedded_before_it_was_stopped_stay_so(tmp_pat
         (folder / f"{number}.md").write_text(f"The part {number} is heavy. {'So. ' * 100}")
     with closing(registry.create("parts")) as collection:
         collection.add_root(str(folder))
-    seen: list[Progress] = []
+    seen = []
 
-    def stop(progress: Progress) -> None:
+    def stop(progress):
         seen.append(progress)
         if len(seen) == 2:
             embedding.cancel()

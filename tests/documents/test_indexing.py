@@ -1,7 +1,5 @@
 """Bringing collections up to date with the disk."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
@@ -9,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -17,7 +14,7 @@ import pytest
 
 from edgechat.base.process.child import ChildLost, ChildNeverReady
 from edgechat.documents.collection import Collection
-from edgechat.documents.indexing import Progress, update
+from edgechat.documents.indexing import update
 from tests.documents.reading.files import pdf
 from tests.documents.test_collection import check
 
@@ -33,7 +30,7 @@ update(Collection(Path(sys.argv[1]), "c"))
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     folder = tmp_path / "folder"
     (folder / "sub").mkdir(parents=True)
     (folder / "a.md").write_text("# Title\nalpha words", encoding="utf-8")
@@ -43,13 +40,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def collection(tmp_path: Path, folder: Path) -> Iterator[Collection]:
+def collection(tmp_path, folder):
     with closing(Collection(tmp_path / "c.db", "c")) as collection:
         collection.add_root(str(folder))
         yield collection
 
 
-def contents(collection: Collection) -> dict[str, str]:
+def contents(collection):
     check(collection)
     return {
         file.path: " ".join(one.text for one in collection.document(file))
@@ -58,7 +55,7 @@ def contents(collection: Collection) -> dict[str, str]:
     }
 
 
-def test_new_changed_touched_and_gone(collection: Collection, folder: Path) -> None:
+def test_new_changed_touched_and_gone(collection, folder):
     told = update(collection)
     assert (told.read, told.removed, told.unchanged, told.is_complete) == (2, 0, 0, True)
     assert contents(collection) == {"a.md": "# Title\nalpha words", "sub/b.txt": "beta words"}
@@ -81,7 +78,7 @@ def test_new_changed_touched_and_gone(collection: Collection, folder: Path) -> N
     assert contents(collection) == {"a.md": "gamma", "c.txt": "delta"}
 
 
-def test_one_file_is_a_root(collection: Collection, folder: Path) -> None:
+def test_one_file_is_a_root(collection, folder):
     collection.remove_root(str(folder))
     collection.add_root(str(folder / "a.md"))
     assert update(collection).read == 1
@@ -91,7 +88,7 @@ def test_one_file_is_a_root(collection: Collection, folder: Path) -> None:
     assert update(collection).removed == 1
 
 
-def test_a_folder_that_is_not_there_keeps_its_files(collection: Collection, folder: Path) -> None:
+def test_a_folder_that_is_not_there_keeps_its_files(collection, folder):
     other = folder.with_name("other.txt")
     other.write_text("other words", encoding="utf-8")
     collection.add_root(str(other))
@@ -114,12 +111,10 @@ def test_a_folder_that_is_not_there_keeps_its_files(collection: Collection, fold
     assert (told.removed, told.away) == (1, [])
 
 
-def test_a_folder_that_cannot_be_listed_keeps_its_files(
-    collection: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_listed_keeps_its_files(collection, monkeypatch):
     update(collection)
 
-    def refuse(path: Path) -> None:
+    def refuse(path):
         raise OSError(112, "Host is down")
 
     monkeypatch.setattr("os.scandir", refuse)
@@ -127,9 +122,7 @@ def test_a_folder_that_cannot_be_listed_keeps_its_files(
     assert len(contents(collection)) == 2
 
 
-def test_an_empty_folder_is_empty_unless_it_is_on_another_device(
-    collection: Collection, folder: Path
-) -> None:
+def test_an_empty_folder_is_empty_unless_it_is_on_another_device(collection, folder):
     update(collection)
     (files,) = collection.roots()
     assert files.device == str(os.stat(folder).st_dev)
@@ -143,7 +136,7 @@ def test_an_empty_folder_is_empty_unless_it_is_on_another_device(
     assert (told.removed, told.away, contents(collection)) == (2, [], {})
 
 
-def test_a_file_of_a_folder_that_is_not_there(collection: Collection, folder: Path) -> None:
+def test_a_file_of_a_folder_that_is_not_there(collection, folder):
     collection.remove_root(str(folder))
     collection.add_root(str(folder / "a.md"))
     update(collection)
@@ -154,7 +147,7 @@ def test_a_file_of_a_folder_that_is_not_there(collection: Collection, folder: Pa
     assert update(collection).removed == 1
 
 
-def test_secrets_are_left_out_and_told(collection: Collection, folder: Path) -> None:
+def test_secrets_are_left_out_and_told(collection, folder):
     (folder / "key.pem").write_text("-----BEGIN PRIVATE KEY-----\nzebra", encoding="utf-8")
     for _ in range(2):
         (left,) = update(collection).left_out
@@ -162,7 +155,7 @@ def test_secrets_are_left_out_and_told(collection: Collection, folder: Path) -> 
     assert not collection.by_words('"zebra"', 8)
 
 
-def test_links_lead_to_nothing_secret_hidden_or_outside(collection: Collection, folder: Path) -> None:
+def test_links_lead_to_nothing_secret_hidden_or_outside(collection, folder):
     outside = folder.with_name("outside.md")
     outside.write_text("# Outside\nzebra words", encoding="utf-8")
     links = {
@@ -195,7 +188,7 @@ def test_links_lead_to_nothing_secret_hidden_or_outside(collection: Collection, 
     assert not collection.by_words('"zebra"', 8)
 
 
-def test_a_folder_or_file_that_is_named_may_be_a_link(collection: Collection, folder: Path) -> None:
+def test_a_folder_or_file_that_is_named_may_be_a_link(collection, folder):
     folder.with_name("link").symlink_to(folder)
     folder.with_name("link.md").symlink_to(folder / "a.md")
     folder.with_name("key.md").symlink_to("key.pem")
@@ -206,20 +199,18 @@ def test_a_folder_or_file_that_is_named_may_be_a_link(collection: Collection, fo
     assert (told.read, [file.name for file in told.left_out]) == (5, ["key.md"])
 
 
-def test_what_git_ignores_is_left_out(collection: Collection, folder: Path) -> None:
+def test_what_git_ignores_is_left_out(collection, folder):
     (folder / ".gitignore").write_text("sub/\n", encoding="utf-8")
     update(collection)
     assert list(contents(collection)) == ["a.md"]
 
 
-def test_a_folder_that_cannot_be_read_is_not_gone(
-    collection: Collection, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_read_is_not_gone(collection, folder, monkeypatch):
     update(collection)
     (folder / "a.md").unlink()
     scandir = os.scandir
 
-    def refuse(path: Path) -> Iterator[os.DirEntry[str]]:
+    def refuse(path):
         if Path(path).name == "sub":
             raise PermissionError(13, "Permission denied")
         return scandir(path)
@@ -232,9 +223,7 @@ def test_a_folder_that_cannot_be_read_is_not_gone(
     assert update(collection).removed == 1
 
 
-def test_a_folder_that_is_too_deep_keeps_only_what_is_in_it(
-    collection: Collection, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_is_too_deep_keeps_only_what_is_in_it(collection, folder, monkeypatch):
     other = folder.with_name("other")
     (other / "deep").mkdir(parents=True)
     for file in ("c.md", "deep/d.md"):
@@ -249,12 +238,10 @@ def test_a_folder_that_is_too_deep_keeps_only_what_is_in_it(
     assert list(contents(collection)) == ["sub/b.txt", "deep/d.md"]
 
 
-def test_a_file_that_could_not_be_read_is_tried_again(
-    collection: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_could_not_be_read_is_tried_again(collection, monkeypatch):
     with monkeypatch.context() as patched:
 
-        def refuse(path: Path, _most: int) -> bytes:
+        def refuse(path, _most):
             raise PermissionError(13, "Permission denied")
 
         patched.setattr("edgechat.base.paths.read_bytes", refuse)
@@ -264,9 +251,7 @@ def test_a_file_that_could_not_be_read_is_tried_again(
     assert len(contents(collection)) == 2
 
 
-def test_a_missing_package_is_no_fault_of_the_files(
-    collection: Collection, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_no_fault_of_the_files(collection, folder, tmp_path, monkeypatch):
     (tmp_path / "stub").mkdir()
     (tmp_path / "stub" / "pypdf.py").write_text("raise ImportError", encoding="utf-8")
     for name in ("one", "two"):
@@ -286,13 +271,11 @@ def test_a_missing_package_is_no_fault_of_the_files(
 @pytest.mark.parametrize(
     ("lost", "tries"), [(ChildLost("died"), 2), (ChildNeverReady("could not be started"), 3)]
 )
-def test_a_reader_that_is_lost_is_tried_again(
-    collection: Collection, folder: Path, monkeypatch: pytest.MonkeyPatch, lost: ChildLost, tries: int
-) -> None:
+def test_a_reader_that_is_lost_is_tried_again(collection, folder, monkeypatch, lost, tries):
     (folder / "c.html").write_text("<p>gamma", encoding="utf-8")
     started = 0
 
-    def fail(role: str) -> None:
+    def fail(role):
         nonlocal started
         started += 1
         raise lost
@@ -306,8 +289,8 @@ def test_a_reader_that_is_lost_is_tried_again(
     assert update(collection).read == (1 if tries == 3 else 0)
 
 
-def test_cancelling_keeps_what_is_done(collection: Collection, folder: Path) -> None:
-    seen: list[Progress] = []
+def test_cancelling_keeps_what_is_done(collection, folder):
+    seen = []
     told = update(collection, seen.append, lambda: len(seen) == 1)
     assert (told.read, told.is_complete) == (1, False)
     assert [one.total for one in seen] == [2, 2]
@@ -315,7 +298,7 @@ def test_cancelling_keeps_what_is_done(collection: Collection, folder: Path) -> 
     assert update(collection).read == 1
 
 
-def write(folder: Path, round_number: int) -> dict[str, str]:
+def write(folder, round_number):
     """Write, change and remove files; return what is there."""
     chance = random.Random(round_number)
     there = {}
@@ -330,7 +313,7 @@ def write(folder: Path, round_number: int) -> dict[str, str]:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
 @pytest.mark.parametrize("kills", [10, pytest.param(KILLS, marks=[pytest.mark.soak, pytest.mark.slow])])
-def test_killed_at_random_moments(tmp_path: Path, kills: int) -> None:
+def test_killed_at_random_moments(tmp_path, kills):
     folder, path, chance, finished = tmp_path / "folder", tmp_path / "c.db", random.Random(1), 0
     folder.mkdir()
     with closing(Collection(path, "c")) as collection:

@@ -1,9 +1,6 @@
 """What a chat is given of collections: room, numbers, whole documents, and nothing twice."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -15,20 +12,20 @@ from edgechat.base.errors import DocumentError, DoesNotFit
 from edgechat.documents import registry
 from edgechat.documents.collection import Collection
 from edgechat.documents.embedding import Embedder
-from edgechat.documents.indexing import Progress, update
+from edgechat.documents.indexing import update
 from edgechat.documents.library import DocumentLibrary, Room
 from edgechat.documents.vectors import packed
 from tests.fakes import FakeEmbedder
 
 if TYPE_CHECKING:
-    from edgechat.documents.vectors import Vectors
+    pass
 
 FILLER = "\n\n".join(f"Paragraph {n}, with words. " * 20 for n in range(40))
 PASSAGES = Room(passages=3000, whole=0)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     folder = tmp_path / "handbook"
     folder.mkdir()
     (folder / "long.md").write_text(f"# Long\n{FILLER}\n\nThe zebra is here.\n", encoding="utf-8")
@@ -39,14 +36,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def library(folder: Path) -> AsyncIterator[DocumentLibrary]:
+async def library(folder):
     library = DocumentLibrary()
     await library.refresh(["handbook"])
     yield library
     await library.close()
 
 
-async def test_passages_come_with_number_name_and_place(library: DocumentLibrary, folder: Path) -> None:
+async def test_passages_come_with_number_name_and_place(library, folder):
     found = await library.find(["handbook"], "zebra or yak?", PASSAGES)
     assert [one.source.number for one in found] == [1, 2]
     assert found[0].name == "handbook/short.txt, lines 1–2"
@@ -59,7 +56,7 @@ async def test_passages_come_with_number_name_and_place(library: DocumentLibrary
         assert one.text == "\n".join(lines[one.source.start - 1 : one.source.end])
 
 
-async def test_no_more_than_there_is_room_for(library: DocumentLibrary) -> None:
+async def test_no_more_than_there_is_room_for(library):
     for letters in (0, 19, 500, 1500, 5000, 50_000):
         found = await library.find(["handbook"], "zebra words", Room(passages=letters, whole=0))
         assert sum(len(one.text.encode()) for one in found) <= letters
@@ -68,7 +65,7 @@ async def test_no_more_than_there_is_room_for(library: DocumentLibrary) -> None:
     ]
 
 
-async def test_what_was_given_is_not_given_again(library: DocumentLibrary) -> None:
+async def test_what_was_given_is_not_given_again(library):
     first = await library.find(["handbook"], "zebra", PASSAGES)
     given = [one.source for one in first]
     assert await library.find(["handbook"], "zebra", PASSAGES, given) == []
@@ -77,7 +74,7 @@ async def test_what_was_given_is_not_given_again(library: DocumentLibrary) -> No
     assert (again.source.path, again.source.start) == (given[1].path, given[1].start)
 
 
-async def test_what_fits_is_given_whole(library: DocumentLibrary, folder: Path) -> None:
+async def test_what_fits_is_given_whole(library, folder):
     found = await library.find(["handbook"], "anything", Room(passages=0, whole=100_000))
     assert [one.name for one in found] == ["handbook/long.md", "handbook/short.txt"]
     assert [one.source.place for one in found] == ["", ""]
@@ -89,7 +86,7 @@ async def test_what_fits_is_given_whole(library: DocumentLibrary, folder: Path) 
     )  # passages of documents that the model has
 
 
-async def test_changes_are_seen_and_told(library: DocumentLibrary, folder: Path) -> None:
+async def test_changes_are_seen_and_told(library, folder):
     (before, *_) = await library.find(["handbook"], "yak", PASSAGES)
     (folder / "short.txt").write_text("A gnu.\n", encoding="utf-8")
     assert before.source.has_changed
@@ -100,8 +97,8 @@ async def test_changes_are_seen_and_told(library: DocumentLibrary, folder: Path)
     assert after.text == "A gnu."
 
 
-async def test_what_is_away_is_told_once(library: DocumentLibrary, folder: Path) -> None:
-    notes: list[str] = []
+async def test_what_is_away_is_told_once(library, folder):
+    notes = []
     library.on_note = notes.append
     for _ in range(2):
         folder.rename(folder.with_name("unplugged"))
@@ -113,12 +110,12 @@ async def test_what_is_away_is_told_once(library: DocumentLibrary, folder: Path)
     assert await library.find(["handbook"], "zebra", PASSAGES)
 
 
-async def test_cancelling_a_refresh_stops_it(folder: Path) -> None:
+async def test_cancelling_a_refresh_stops_it(folder):
     library = DocumentLibrary()
     began = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def slow(progress: Progress) -> None:
+    def slow(progress):
         loop.call_soon_threadsafe(began.set)
         while not task.cancelling():
             pass
@@ -132,7 +129,7 @@ async def test_cancelling_a_refresh_stops_it(folder: Path) -> None:
     await library.close()
 
 
-async def test_collections_that_are_not_there(library: DocumentLibrary) -> None:
+async def test_collections_that_are_not_there(library):
     with pytest.raises(DocumentError, match="There are no documents 'handbok'") as failed:
         await library.find(["handbok"], "zebra", PASSAGES)
     assert failed.value.hint == "There are: handbook"
@@ -142,7 +139,7 @@ async def test_collections_that_are_not_there(library: DocumentLibrary) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", "../x", "a/b", "a b", "-x", ".hidden", "x" * 65, "a\0"])
-def test_names_that_are_no_names(name: str) -> None:
+def test_names_that_are_no_names(name):
     with pytest.raises(DocumentError):
         registry.create(name)
 
@@ -151,16 +148,16 @@ def test_names_that_are_no_names(name: str) -> None:
     ("path", "name"),
     [("/a/My notes", "My-notes"), ("/", "documents"), ("/a/...", "documents"), ("/a/Straße.d", "Straße.d")],
 )
-def test_names_follow_from_folders(path: str, name: str) -> None:
+def test_names_follow_from_folders(path, name):
     assert registry.name_for(Path(path)) == name
 
 
 @pytest.mark.usefixtures("folder")
-async def test_an_embedding_model_that_does_not_fit_leaves_the_words() -> None:
-    def none_fits() -> Embedder | None:
+async def test_an_embedding_model_that_does_not_fit_leaves_the_words():
+    def none_fits():
         raise DoesNotFit("It is too large.")
 
-    notes: list[str] = []
+    notes = []
     library = DocumentLibrary(none_fits)
     library.on_note = notes.append
     try:
@@ -175,14 +172,14 @@ async def test_an_embedding_model_that_does_not_fit_leaves_the_words() -> None:
 class FruitEmbedder(FakeEmbedder):
     """Knows two meanings: bricks, and all else."""
 
-    async def passages(self, texts: Sequence[str]) -> Vectors:
+    async def passages(self, texts):
         return np.stack([await self.query(text) for text in texts])
 
-    async def query(self, text: str) -> Vectors:
+    async def query(self, text):
         return np.eye(2, dtype=np.float32)[int("brick" in text)]
 
 
-async def add_embedded(root: Path, *texts: str) -> None:
+async def add_embedded(root, *texts):
     root.mkdir(parents=True)
     for number, text in enumerate(texts):
         (root / f"{number}.txt").write_text(text, encoding="utf-8")
@@ -194,7 +191,7 @@ async def add_embedded(root: Path, *texts: str) -> None:
         collection.put_vectors("fake", [(one, vectors[2 * n : 2 * n + 2]) for n, one in enumerate(ids)])
 
 
-async def test_a_collection_that_is_removed_and_added_anew_is_another_one(tmp_path: Path) -> None:
+async def test_a_collection_that_is_removed_and_added_anew_is_another_one(tmp_path):
     library = DocumentLibrary(lambda: cast("Embedder", FruitEmbedder(8)))
     for number, texts in enumerate((("An apple.", "A brick."), ("A brick.", "An apple."))):
         await add_embedded(tmp_path / str(number) / "shed", *texts)
@@ -205,18 +202,16 @@ async def test_a_collection_that_is_removed_and_added_anew_is_another_one(tmp_pa
     await library.close()
 
 
-async def test_each_batch_is_looked_for_behind_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_each_batch_is_looked_for_behind_the_last(tmp_path, monkeypatch):
     library = DocumentLibrary(lambda: cast("Embedder", FruitEmbedder(8)))
     await add_embedded(tmp_path / "shed", "An apple.")
     for number in range(40):
         (tmp_path / "shed" / f"new{number}.txt").write_text(f"Brick {number}.", encoding="utf-8")
     await library.refresh(["shed"])
-    asked: list[int] = []
+    asked = []
     look = Collection.without_vector
 
-    def looked(collection: Collection, model: str, limit: int, after: int = 0) -> list[tuple[int, str]]:
+    def looked(collection, model, limit, after=0):
         asked.append(after)
         return look(collection, model, limit, after)
 

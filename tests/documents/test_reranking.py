@@ -1,8 +1,5 @@
 """Passages are ranked anew by a real reranking model, in time, and without it where it cannot be had."""
 
-from __future__ import annotations
-
-from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -29,7 +26,7 @@ BY_SCORES = ["far.txt", "both.txt", "yak.txt"]
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     folder = tmp_path / "animals"
     folder.mkdir()
     (folder / "yak.txt").write_text("The yak is a yak. Where? A yak.\n")
@@ -41,26 +38,26 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def reranker_of(path: Path) -> Reranker:
+def reranker_of(path):
     return Reranker(partial(plan_beside, str(path), tuple))
 
 
 @pytest.fixture
-async def reranker() -> AsyncIterator[Reranker]:
+async def reranker():
     reranker = reranker_of(counting_reranker())
     yield reranker
     await reranker.close()
 
 
-async def names_of(library: DocumentLibrary) -> list[str]:
+async def names_of(library):
     found = await library.find(["animals"], QUESTION, Room(passages=3000, whole=0))
     assert [one.source.number for one in found] == list(range(1, len(found) + 1))
     return [Path(one.source.path).name for one in found]
 
 
-async def searched(make_reranker: Callable[[], Reranker | None]) -> tuple[list[str], list[str]]:
+async def searched(make_reranker):
     """Return the files found for the question, the best first, and what was noted, after two questions."""
-    notes: list[str] = []
+    notes = []
     library = DocumentLibrary(make_reranker=make_reranker)
     library.on_note = notes.append
     try:
@@ -73,13 +70,13 @@ async def searched(make_reranker: Callable[[], Reranker | None]) -> tuple[list[s
     return names, notes
 
 
-async def test_passages_are_ranked_anew() -> None:
+async def test_passages_are_ranked_anew():
     assert await searched(lambda: None) == (BY_WORDS, [])
     assert await searched(lambda: reranker_of(counting_reranker())) == (BY_SCORES, [])
 
 
-async def test_a_model_that_fails_leaves_the_ranks_and_says_so() -> None:
-    def does_not_fit() -> Reranker | None:
+async def test_a_model_that_fails_leaves_the_ranks_and_says_so():
+    def does_not_fit():
         raise DoesNotFit("It is too large.")
 
     note = "Documents are searched without the reranking model. "
@@ -90,9 +87,9 @@ async def test_a_model_that_fails_leaves_the_ranks_and_says_so() -> None:
     assert (await searched(lambda: reranker_of(tiny("bert"))))[0] == BY_WORDS
 
 
-async def test_a_worker_that_is_killed_leaves_the_ranks(reranker: Reranker) -> None:
+async def test_a_worker_that_is_killed_leaves_the_ranks(reranker):
     library = DocumentLibrary(make_reranker=lambda: reranker)
-    notes: list[str] = []
+    notes = []
     library.on_note = notes.append
     await library.refresh(["animals"])
     assert await names_of(library) == BY_SCORES
@@ -103,7 +100,7 @@ async def test_a_worker_that_is_killed_leaves_the_ranks(reranker: Reranker) -> N
     assert workers() == []
 
 
-async def test_only_what_the_time_is_enough_for_is_scored(reranker: Reranker) -> None:
+async def test_only_what_the_time_is_enough_for_is_scored(reranker):
     texts = ["z" * n for n in range(40)]
     scores = await reranker.scores("a question", texts)
     assert scores == sorted(scores)
@@ -117,11 +114,11 @@ async def test_only_what_the_time_is_enough_for_is_scored(reranker: Reranker) ->
 class HalfDone(Reranker):
     """Scores the first two only."""
 
-    async def scores(self, question: str, texts: Sequence[str], seconds: float = 60.0) -> list[float]:
+    async def scores(self, question, texts, seconds=60.0):
         return (await super().scores(question, texts, seconds))[:2]
 
 
-async def test_what_is_not_reached_follows_in_its_order() -> None:
+async def test_what_is_not_reached_follows_in_its_order():
     plan = partial(plan_beside, str(counting_reranker()), tuple)
     assert await searched(lambda: HalfDone(plan)) == (["both.txt", "yak.txt", "far.txt"], [])
 
@@ -129,11 +126,11 @@ async def test_what_is_not_reached_follows_in_its_order() -> None:
 class Hurried(Reranker):
     """Has no time."""
 
-    async def scores(self, question: str, texts: Sequence[str], seconds: float = 0.0) -> list[float]:
+    async def scores(self, question, texts, seconds=0.0):
         return await super().scores(question, texts, seconds)
 
 
-async def test_a_model_that_is_too_slow_leaves_the_ranks() -> None:
+async def test_a_model_that_is_too_slow_leaves_the_ranks():
     plan = partial(plan_beside, str(counting_reranker()), tuple)
     names, notes = await searched(lambda: Hurried(plan))
     assert names == BY_WORDS
@@ -141,12 +138,12 @@ async def test_a_model_that_is_too_slow_leaves_the_ranks() -> None:
     assert "too slow here: it scored 0 of 3 passages in 0 s" in note
 
 
-async def test_what_is_too_long_is_cut(reranker: Reranker) -> None:
+async def test_what_is_too_long_is_cut(reranker):
     short, long = await reranker.scores("q" * 100_000, ["z", "z" * 100_000])
     assert long > short
 
 
-async def test_settings_name_the_model() -> None:
+async def test_settings_name_the_model():
     assert reranker_here() is None
     for model, name in ((counting_reranker(), "mine.gguf"), (tiny("bert"), "other.gguf")):
         homes.place(model, paths.data_dir() / "models" / name)

@@ -1,10 +1,6 @@
 """From questions to passages: ranks, sections, languages, and questions that are no friends of FTS5."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,7 +13,7 @@ from tests.properties import examples
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[Collection]:
+def small(tmp_path):
     collection = Collection(tmp_path / "small.db", "small")
     corpus.put(collection, "trees.md", "# Bäume\nUnter den Lindenbäumen stand der alte Brunnen.")
     corpus.put(collection, "sea.txt", "The lighthouse keepers counted ships every evening.")
@@ -27,11 +23,11 @@ def small(tmp_path: Path) -> Iterator[Collection]:
     collection.close()
 
 
-def names(collection: Collection, question: str) -> list[str]:
+def names(collection, question):
     return [one.found.file.path for one in search([collection], question, 8)]
 
 
-def test_words_are_found_in_other_forms(small: Collection) -> None:
+def test_words_are_found_in_other_forms(small):
     assert names(small, "Lindenbaum?") == names(small, "LINDENBÄUME") == ["trees.md"]
     assert names(small, "Who keeps the lighthouses, counting his ship?") == ["sea.txt"]
     assert names(small, "brunnen") == ["trees.md"]  # also of one word that the index has in capitals
@@ -42,17 +38,17 @@ def test_words_are_found_in_other_forms(small: Collection) -> None:
 @pytest.mark.parametrize(
     "word", ["groß", "Fußball", "weiß", "Hauptstraße", "ΟΔΟΣ", "İstanbul", "ışık", "Ærø"]
 )
-def test_words_are_folded_as_the_index_folds_them(small: Collection, word: str) -> None:
+def test_words_are_folded_as_the_index_folds_them(small, word):
     corpus.put(small, "more.txt", f"One {word} more.")
     assert names(small, word) == ["more.txt"]
 
 
 @pytest.mark.parametrize("question", ["天気", "東京の気温は？", "東京 weather"])
-def test_languages_without_spaces(small: Collection, question: str) -> None:
+def test_languages_without_spaces(small, question):
     assert names(small, question) == ["weather.txt"]
 
 
-def test_characters_of_another_word_are_not_enough(small: Collection) -> None:
+def test_characters_of_another_word_are_not_enough(small):
     assert names(small, "京東") == []
 
 
@@ -78,11 +74,11 @@ def test_characters_of_another_word_are_not_enough(small: Collection) -> None:
         *("\0", "a\0b", "\x1b[2J", "\ufffd", "٣", "' OR 1=1; --"),
     ],
 )
-def test_questions_are_not_expressions(small: Collection, question: str) -> None:
+def test_questions_are_not_expressions(small, question):
     assert len(names(small, question)) <= 4
 
 
-def test_keywords_are_words(small: Collection) -> None:
+def test_keywords_are_words(small):
     assert names(small, "NEAR") == names(small, '"near"') == ["hostile.txt"]
 
 
@@ -90,23 +86,23 @@ def test_keywords_are_words(small: Collection) -> None:
 @settings(
     max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_any_question_is_answered(small: Collection, question: str) -> None:
+def test_any_question_is_answered(small, question):
     names(small, question)
 
 
-def test_long_questions_are_bounded(small: Collection) -> None:
+def test_long_questions_are_bounded(small):
     question = " ".join(f"word{n}" for n in range(50_000)) + " lighthouse"
     assert names(small, "lighthouse " + question) == ["sea.txt"]
     assert names(small, "天気" * 50_000) == ["weather.txt"]
 
 
-def test_ranks_are_joined() -> None:
+def test_ranks_are_joined():
     scores = joined([[1, 2, 3], [3, 1, 4]])
     assert sorted(scores, key=lambda one: -scores[one]) == [1, 3, 2, 4]
     assert joined([]) == {}
 
 
-def test_what_is_near_is_found_without_a_word(small: Collection) -> None:
+def test_what_is_near_is_found_without_a_word(small):
     (sea,) = small.by_words('"lighthouse"', 1)
     (tree,) = small.by_words('"brunnen"', 1)
     found = search([small], "Brunnen", 8, nearest=[[sea, tree, 10**9]])
@@ -114,7 +110,7 @@ def test_what_is_near_is_found_without_a_word(small: Collection) -> None:
     assert [one.found.id for one in search([small], "???", 8, nearest=[[sea]])] == [sea]
 
 
-def test_collections_are_searched_together(small: Collection, tmp_path: Path) -> None:
+def test_collections_are_searched_together(small, tmp_path):
     other = Collection(tmp_path / "other.db", "other")
     corpus.put(other, "more.txt", "Another lighthouse, far away.")
     found = search([small, other], "lighthouse", 8)
@@ -123,7 +119,7 @@ def test_collections_are_searched_together(small: Collection, tmp_path: Path) ->
     other.close()
 
 
-def test_short_sections_are_given_whole(tmp_path: Path) -> None:
+def test_short_sections_are_given_whole(tmp_path):
     collection = Collection(tmp_path / "c.db", "c")
     filler = "\n\n".join(f"Paragraph {n} of some words. " * 12 for n in range(8))
     corpus.put(collection, "short.md", f"# Short\n{filler}\n\nzebra\n")
@@ -138,7 +134,7 @@ def test_short_sections_are_given_whole(tmp_path: Path) -> None:
     collection.close()
 
 
-def test_answers_are_found_by_words_alone(tmp_path: Path) -> None:
+def test_answers_are_found_by_words_alone(tmp_path):
     """Measured: the document in 86 of 100 first eights, the very lines in 62 (benchmarks/documents.py)."""
     collection = corpus.whole(tmp_path / "corpus.db")
     documents = lines = 0
@@ -151,7 +147,7 @@ def test_answers_are_found_by_words_alone(tmp_path: Path) -> None:
     assert lines >= 58
 
 
-def test_the_corpus_is_what_its_readme_says() -> None:
+def test_the_corpus_is_what_its_readme_says():
     texts = dict(corpus.documents())
     asked = corpus.questions()
     assert len(texts) == 200

@@ -1,18 +1,13 @@
 """Plans and backends for the engine's tests."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from edgechat.device import mlx
-from edgechat.engine.backends.base import Backend
 from edgechat.planner.plan import LoadPlan
 from tests import scripted as scripts
-from tests.engine.runtimes import KINDS, Cold, Load, Runtime, load, plan
+from tests.engine.runtimes import KINDS, Cold, Runtime, load, plan
 from tests.scripted.backend import CHECKPOINT_BYTES
 
 MakePlan = Callable[..., LoadPlan]
@@ -25,12 +20,10 @@ RUNTIMES = (
 
 
 @pytest.fixture
-def scripted(tmp_path: Path, scripted_workers: None) -> MakePlan:
+def scripted(tmp_path, scripted_workers):
     """Return a function that plans a scripted model: `scripted(reply="x", context=100)`."""
 
-    def make(
-        context: int = 4096, n_seq_max: int = 4, n_batch: int = 512, n_checkpoints: int = 8, **script: Any
-    ) -> LoadPlan:
+    def make(context=4096, n_seq_max=4, n_batch=512, n_checkpoints=8, **script):
         path = scripts.write(tmp_path / f"{len(list(tmp_path.iterdir()))}.gguf", **script)
         return LoadPlan(
             model_path=str(path),
@@ -46,23 +39,23 @@ def scripted(tmp_path: Path, scripted_workers: None) -> MakePlan:
 
 
 @pytest.fixture(params=RUNTIMES, scope="module")
-def runtime(request: pytest.FixtureRequest) -> Runtime:
+def runtime(request):
     """Run the test on every backend that computes models."""
     return request.param
 
 
 @pytest.fixture(params=KINDS, scope="module")
-def kind(request: pytest.FixtureRequest) -> str:
+def kind(request):
     """Run the test for every kind of model."""
     return request.param
 
 
 @pytest.fixture
-def open_backend(runtime: Runtime) -> Iterator[Load]:
+def open_backend(runtime):
     """Return a function that loads a tiny model: `open_backend("moe", context=256)`."""
-    made: list[Backend] = []
+    made = []
 
-    def make(kind: str = "dense", **changes: object) -> Backend:
+    def make(kind="dense", **changes):
         made.append(load(plan(runtime.model(kind), **changes)))
         return made[-1]
 
@@ -72,7 +65,7 @@ def open_backend(runtime: Runtime) -> Iterator[Load]:
 
 
 @pytest.fixture(scope="module")
-def cold(runtime: Runtime, kind: str) -> Iterator[Cold]:
+def cold(runtime, kind):
     """Return a function that computes tokens afresh and returns the last rows."""
     backend = load(plan(runtime.model(kind), n_seq_max=1, n_outputs_max=64))
     yield Cold(backend)

@@ -4,25 +4,19 @@ A new kind of engine becomes a parameter of `make`. Requests are answered by wha
 'long' or 'die'.
 """
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
-from pathlib import Path
 from typing import Protocol
 
 import pytest
 
 from edgechat.base.errors import EngineClosed, EngineCrashed, EngineGone, LoadFailed, PromptTooLong, WrongKind
-from edgechat.engine.protocol import Engine, EngineState
-from edgechat.engine.remote.engine import RemoteEngine
-from edgechat.engine.types import ChatRequest, Delta, Finished, Message, RequestEvent, Translated
+from edgechat.engine.protocol import EngineState
+from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Translated
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from tests.engine.conftest import MakePlan
 from tests.engine.remote.served import served_model
 from tests.engine.remote.test_started import engine as started_engine
-from tests.fakes import FakeEngine, Step, words
+from tests.fakes import FakeEngine, words
 
 HELLO = "Hello!"
 ENDLESS = "on and on " * 2000
@@ -33,11 +27,11 @@ CHAT = "0123456789abcdef"
 class Make(Protocol):
     """Makes an engine for requests in this order."""
 
-    def __call__(self, *texts: str, load_seconds: float = 0.0, load_error: str = "") -> Engine: ...
+    def __call__(self, *texts, load_seconds=0.0, load_error=""): ...
 
 
-def fake(*texts: str, load_seconds: float = 0.0, load_error: str = "") -> FakeEngine:
-    scripts: dict[str, list[Step]] = {
+def fake(*texts, load_seconds=0.0, load_error=""):
+    scripts = {
         "hi": list(HELLO),
         "slow": words(ENDLESS, 0.05),
         "long": [PromptTooLong("It is longer than the context.")],
@@ -55,29 +49,29 @@ RULES = [
 
 
 @pytest.fixture(params=["worker", "fake", "remote", pytest.param("started", marks=pytest.mark.slow)])
-async def make(request: pytest.FixtureRequest, scripted: MakePlan, tmp_path: Path) -> AsyncIterator[Make]:
-    made: list[Engine] = []
+async def make(request, scripted, tmp_path):
+    made = []
     servers = AsyncExitStack()
     if request.param == "remote":
         script = {"reply": HELLO, "rules": RULES, "token_ms": 20}
         served = await servers.enter_async_context(served_model(tmp_path / "served", **script))
 
-    def remote(*texts: str, load_seconds: float = 0.0, load_error: str = "") -> RemoteEngine:
+    def remote(*texts, load_seconds=0.0, load_error=""):
         served.delay, served.error = load_seconds, load_error
         return served.engine()
 
-    def started(*texts: str, load_seconds: float = 0.0, load_error: str = "") -> RemoteEngine:
+    def started(*texts, load_seconds=0.0, load_error=""):
         """One whose server edgechat starts: a program of a test, which is there sooner than real ones."""
         return started_engine(
             "obeys", "--delay", f"{load_seconds}", *(["--error", load_error] if load_error else [])
         )
 
-    def worker(*texts: str, load_seconds: float = 0.0, load_error: str = "") -> EngineSupervisor:
+    def worker(*texts, load_seconds=0.0, load_error=""):
         failing = {"load_error": load_error} if load_error else {}
         script = {"reply": HELLO, "rules": RULES, "token_ms": 20, "load_ms": 1000 * load_seconds} | failing
         return EngineSupervisor(scripted(n_seq_max=2, **script))
 
-    def any_of_them(*texts: str, load_seconds: float = 0.0, load_error: str = "") -> Engine:
+    def any_of_them(*texts, load_seconds=0.0, load_error=""):
         of_kind = {"fake": fake, "worker": worker, "remote": remote, "started": started}[request.param]
         made.append(of_kind(*texts, load_seconds=load_seconds, load_error=load_error))
         return made[-1]
@@ -88,22 +82,22 @@ async def make(request: pytest.FixtureRequest, scripted: MakePlan, tmp_path: Pat
     await servers.aclose()
 
 
-def asked(text: str, id: str = "r") -> ChatRequest:
+def asked(text, id="r"):
     return ChatRequest(id=id, messages=(Message("user", "x" * 5000 if text == "long" else text),))
 
 
-async def events_of(engine: Engine, text: str, id: str = "r") -> list[RequestEvent]:
+async def events_of(engine, text, id="r"):
     return [event async for event in engine.stream(asked(text, id))]
 
 
-async def reply_of(engine: Engine, text: str = "hi", id: str = "r") -> str:
+async def reply_of(engine, text="hi", id="r"):
     events = await events_of(engine, text, id)
     assert isinstance(events[-1], Finished)
     assert events[-1].reason == "stop"
     return "".join(event.text for event in events if isinstance(event, Delta))
 
 
-def ended(events: list[RequestEvent]) -> str:
+def ended(events):
     """Return the reason of the only Finished, which is the last event."""
     assert [isinstance(event, Finished) for event in events] == [False] * (len(events) - 1) + [True]
     last = events[-1]
@@ -111,11 +105,11 @@ def ended(events: list[RequestEvent]) -> str:
     return last.reason
 
 
-async def streaming(engine: Engine, id: str = "r") -> asyncio.Task[list[RequestEvent]]:
+async def streaming(engine, id="r"):
     """Begin an endless reply; return once its first word has come."""
     begun = asyncio.Event()
 
-    async def read() -> list[RequestEvent]:
+    async def read():
         events = []
         async for event in engine.stream(asked("slow", id)):
             events.append(event)
@@ -130,10 +124,10 @@ async def streaming(engine: Engine, id: str = "r") -> asyncio.Task[list[RequestE
     return task
 
 
-async def test_a_model_is_loaded_once(make: Make) -> None:
+async def test_a_model_is_loaded_once(make):
     engine = make("hi")
     assert (engine.model, engine.state, engine.has_crashed) == (None, EngineState.STOPPED, False)
-    shares: list[float] = []
+    shares = []
     first, second = await asyncio.gather(engine.start(shares.append), engine.start())
     assert first == second == await engine.start() == engine.model
     assert engine.state is EngineState.READY
@@ -142,7 +136,7 @@ async def test_a_model_is_loaded_once(make: Make) -> None:
     assert all(0 <= share <= 1 for share in shares)
 
 
-async def test_a_request_loads_the_model_and_ends_with_finished(make: Make) -> None:
+async def test_a_request_loads_the_model_and_ends_with_finished(make):
     engine = make("hi")
     events = await events_of(engine, "hi")
     assert ended(events) == "stop"
@@ -155,12 +149,12 @@ async def test_a_request_loads_the_model_and_ends_with_finished(make: Make) -> N
     assert last.usage.completion_tokens >= deltas[-1].tokens > 0
 
 
-async def test_streams_run_side_by_side(make: Make) -> None:
+async def test_streams_run_side_by_side(make):
     engine = make("hi", "hi")
     assert await asyncio.gather(reply_of(engine, id="a"), reply_of(engine, id="b")) == [HELLO, HELLO]
 
 
-async def test_a_request_that_may_not_load(make: Make) -> None:
+async def test_a_request_that_may_not_load(make):
     engine = make("hi", "hi")
     with pytest.raises(EngineGone):
         _ = [event async for event in engine.stream(asked("hi"), may_load=False)]
@@ -169,7 +163,7 @@ async def test_a_request_that_may_not_load(make: Make) -> None:
     assert ended([event async for event in engine.stream(asked("hi", "b"), may_load=False)]) == "stop"
 
 
-async def test_cancelling_what_does_not_run_does_nothing(make: Make) -> None:
+async def test_cancelling_what_does_not_run_does_nothing(make):
     engine = make("hi", "hi")
     await engine.cancel("r")
     assert await reply_of(engine) == HELLO
@@ -178,7 +172,7 @@ async def test_cancelling_what_does_not_run_does_nothing(make: Make) -> None:
 
 
 @pytest.mark.slow
-async def test_a_request_is_cancelled_while_the_model_loads(make: Make) -> None:
+async def test_a_request_is_cancelled_while_the_model_loads(make):
     engine = make("slow", "hi", load_seconds=0.5)
     answer = asyncio.create_task(events_of(engine, "slow"))
     while engine.state is not EngineState.LOADING:
@@ -189,7 +183,7 @@ async def test_a_request_is_cancelled_while_the_model_loads(make: Make) -> None:
     assert await reply_of(engine, id="b") == HELLO
 
 
-async def test_a_request_is_cancelled_while_it_streams(make: Make) -> None:
+async def test_a_request_is_cancelled_while_it_streams(make):
     engine = make("slow", "hi")
     answer = await streaming(engine)
     await engine.cancel("r")
@@ -197,7 +191,7 @@ async def test_a_request_is_cancelled_while_it_streams(make: Make) -> None:
     assert await reply_of(engine, id="b") == HELLO
 
 
-async def test_leaving_a_stream_cancels_it(make: Make) -> None:
+async def test_leaving_a_stream_cancels_it(make):
     engine = make("slow", "slow", "hi")
     for id in ("a", "b"):  # both places
         async with aclosing(engine.stream(asked("slow", id))) as events:
@@ -207,7 +201,7 @@ async def test_leaving_a_stream_cancels_it(make: Make) -> None:
     assert await reply_of(engine) == HELLO
 
 
-async def test_chats_that_are_not_known(make: Make) -> None:
+async def test_chats_that_are_not_known(make):
     engine = make("hi")
     for _ in range(2):  # without a model, and with one
         await engine.persist(CHAT)
@@ -219,7 +213,7 @@ async def test_chats_that_are_not_known(make: Make) -> None:
     assert await reply_of(engine) == HELLO
 
 
-async def test_nothing_is_seen_of_a_model_that_is_not_loaded(make: Make) -> None:
+async def test_nothing_is_seen_of_a_model_that_is_not_loaded(make):
     engine = make("hi")
     assert await engine.inspect() is None
     assert await engine.inspect(CHAT) is None
@@ -229,7 +223,7 @@ async def test_nothing_is_seen_of_a_model_that_is_not_loaded(make: Make) -> None
     assert await engine.inspect() is None
 
 
-async def test_a_model_is_unloaded_unless_it_is_used(make: Make) -> None:
+async def test_a_model_is_unloaded_unless_it_is_used(make):
     engine = make("slow", "hi", "hi")
     answer = await streaming(engine)
     await engine.unload()
@@ -244,7 +238,7 @@ async def test_a_model_is_unloaded_unless_it_is_used(make: Make) -> None:
     assert await reply_of(engine, id="b") == HELLO
 
 
-async def test_text_becomes_tokens_and_text_again(make: Make) -> None:
+async def test_text_becomes_tokens_and_text_again(make):
     engine = make("hi")
     there = await engine.translate("a", "Hello")
     assert isinstance(there, Translated)
@@ -254,7 +248,7 @@ async def test_text_becomes_tokens_and_text_again(make: Make) -> None:
     assert back.text == b"Hello"
 
 
-async def test_a_model_for_chat_makes_no_embeddings(make: Make) -> None:
+async def test_a_model_for_chat_makes_no_embeddings(make):
     engine = make("hi")
     with pytest.raises(WrongKind):
         await engine.embed("r", ("Hello",))
@@ -263,7 +257,7 @@ async def test_a_model_for_chat_makes_no_embeddings(make: Make) -> None:
     assert await reply_of(engine) == HELLO
 
 
-async def test_a_load_that_fails(make: Make) -> None:
+async def test_a_load_that_fails(make):
     engine = make("hi", load_error="no such weights")
     with pytest.raises(LoadFailed) as failed:
         await engine.start()
@@ -273,7 +267,7 @@ async def test_a_load_that_fails(make: Make) -> None:
     assert (engine.state, engine.has_crashed, engine.model) == (EngineState.STOPPED, False, None)
 
 
-async def test_a_request_that_fails_leaves_the_engine_well(make: Make) -> None:
+async def test_a_request_that_fails_leaves_the_engine_well(make):
     engine = make("long", "hi")
     with pytest.raises(PromptTooLong):
         await events_of(engine, "long")
@@ -281,7 +275,7 @@ async def test_a_request_that_fails_leaves_the_engine_well(make: Make) -> None:
     assert await reply_of(engine, id="b") == HELLO
 
 
-async def test_a_crash_ends_a_request_and_the_next_one_loads_again(make: Make) -> None:
+async def test_a_crash_ends_a_request_and_the_next_one_loads_again(make):
     engine = make("die", "hi")
     with pytest.raises(EngineCrashed):
         await events_of(engine, "die")
@@ -291,7 +285,7 @@ async def test_a_crash_ends_a_request_and_the_next_one_loads_again(make: Make) -
     assert not engine.has_crashed
 
 
-async def test_close_ends_streams(make: Make) -> None:
+async def test_close_ends_streams(make):
     engine = make("slow")
     answer = await streaming(engine)
     await engine.close()
@@ -299,7 +293,7 @@ async def test_close_ends_streams(make: Make) -> None:
     assert (engine.state, engine.has_crashed) == (EngineState.STOPPED, False)
 
 
-async def test_close_ends_a_load(make: Make) -> None:
+async def test_close_ends_a_load(make):
     engine = make("slow", load_seconds=60.0)
     loading = asyncio.create_task(engine.start())
     answer = asyncio.create_task(events_of(engine, "slow"))
@@ -312,7 +306,7 @@ async def test_close_ends_a_load(make: Make) -> None:
     assert (engine.state, engine.has_crashed) == (EngineState.STOPPED, False)
 
 
-async def test_a_closed_engine_is_of_no_more_use_and_does_no_harm(make: Make) -> None:
+async def test_a_closed_engine_is_of_no_more_use_and_does_no_harm(make):
     engine = make("hi", "hi")
     await engine.start()
     for _ in range(2):
@@ -330,8 +324,8 @@ async def test_a_closed_engine_is_of_no_more_use_and_does_no_harm(make: Make) ->
         assert engine.state is EngineState.STOPPED
 
 
-async def test_a_closed_engine_starts_no_worker(scripted: MakePlan) -> None:
-    states: list[EngineState] = []
+async def test_a_closed_engine_starts_no_worker(scripted):
+    states = []
     engine = EngineSupervisor(scripted(), on_state=states.append)
     await engine.close()
     with pytest.raises(EngineClosed):

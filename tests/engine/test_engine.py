@@ -1,23 +1,19 @@
 """The step loop over the scripted backend: order, fairness, accounting, ends."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgechat.base.errors import PromptTooLong, SwitchUnknown, TemplateError
-from edgechat.engine.backends.base import BatchPart, CacheFull
-from edgechat.engine.backends.logits import Logits
+from edgechat.engine.backends.base import CacheFull
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
-    Event,
     Failed,
     Finished,
     Message,
@@ -25,7 +21,6 @@ from edgechat.engine.types import (
     Sampling,
 )
 from tests.engine.cells import check
-from tests.engine.conftest import MakePlan
 from tests.properties import examples
 from tests.scripted.backend import ScriptedBackend
 
@@ -34,26 +29,26 @@ RULES = [{"when": f"<{n}>", "reply": f"reply number {n} " * n} for n in range(1,
 
 
 @pytest.fixture(scope="module")
-def template() -> Iterator[ChatTemplate]:
+def template():
     template = ChatTemplate(None, bos="<s>", eos="<|im_end|>")
     yield template
     template.close()
 
 
 @pytest.fixture
-def make(scripted: MakePlan, template: ChatTemplate) -> MakeEngine:
-    def engine(**script: object) -> EngineCore:
+def make(scripted, template):
+    def engine(**script):
         return EngineCore(ScriptedBackend(scripted(**{"rules": RULES} | script)), template)
 
     return engine
 
 
-def request(name: str, text: str | None = None, **options: object) -> ChatRequest:
+def request(name, text=None, **options):
     return ChatRequest(id=name, messages=(Message("user", text or f"<{name}>"),), **options)
 
 
-def run(engine: EngineCore, limit: int = 5000) -> list[Event]:
-    events: list[Event] = []
+def run(engine, limit=5000):
+    events = []
     for _ in range(limit):
         if engine.is_idle:
             return events
@@ -62,19 +57,19 @@ def run(engine: EngineCore, limit: int = 5000) -> list[Event]:
     raise AssertionError("the engine does not come to an end")
 
 
-def texts(events: list[Event]) -> dict[str, str]:
-    found: dict[str, str] = defaultdict(str)
+def texts(events):
+    found = defaultdict(str)
     for event in events:
         if isinstance(event, Delta):
             found[event.request_id] += event.text
     return found
 
 
-def ends(events: list[Event]) -> dict[str, Finished]:
+def ends(events):
     return {event.request_id: event for event in events if isinstance(event, Finished)}
 
 
-def test_one_request(make: MakeEngine) -> None:
+def test_one_request(make):
     engine = make(reply="Hello, wörld.")
     engine.submit(request("a", "hi"))
     events = run(engine)
@@ -86,7 +81,7 @@ def test_one_request(make: MakeEngine) -> None:
     assert finished.timings.ttft_ms > 0
 
 
-def test_several_sequences_share_batches(make: MakeEngine) -> None:
+def test_several_sequences_share_batches(make):
     engine = make()
     for n in range(1, 5):
         engine.submit(request(str(n)))
@@ -98,21 +93,21 @@ def test_several_sequences_share_batches(make: MakeEngine) -> None:
     assert max(sizes) == 4
 
 
-def test_a_backend_that_cannot_mix_takes_turns(make: MakeEngine) -> None:
+def test_a_backend_that_cannot_mix_takes_turns(make):
     engine = make(mixes=False)
     for n in range(1, 5):
         engine.submit(request(str(n)))
     assert texts(run(engine)) == {str(n): f"reply number {n} " * n for n in range(1, 5)}
 
 
-def test_more_requests_than_slots_wait_their_turn(make: MakeEngine) -> None:
+def test_more_requests_than_slots_wait_their_turn(make):
     engine = make(n_seq_max=2)
     for n in range(1, 7):
         engine.submit(request(str(n)))
     assert texts(run(engine)) == {str(n): f"reply number {n} " * n for n in range(1, 7)}
 
 
-def test_a_long_prompt_does_not_stop_a_stream(make: MakeEngine) -> None:
+def test_a_long_prompt_does_not_stop_a_stream(make):
     engine = make(n_batch=64)
     engine.submit(request("6"))
     while not texts(engine.step()):
@@ -128,7 +123,7 @@ def test_a_long_prompt_does_not_stop_a_stream(make: MakeEngine) -> None:
     assert sum(isinstance(event, Prefill) for event in during) >= 10
 
 
-def test_reading_a_prompt_reports_what_was_cached(make: MakeEngine) -> None:
+def test_reading_a_prompt_reports_what_was_cached(make):
     engine = make(n_batch=64)
     for name, text in (("a", "x" * 300), ("b", "x" * 300 + "y" * 300)):
         engine.submit(request(name, text))
@@ -141,12 +136,12 @@ def test_reading_a_prompt_reports_what_was_cached(make: MakeEngine) -> None:
         assert all(event.cached < event.done <= event.total for event in read)
 
 
-def test_a_prompt_that_cannot_fit_names_both_numbers(make: MakeEngine) -> None:
+def test_a_prompt_that_cannot_fit_names_both_numbers(make):
     with pytest.raises(PromptTooLong, match=r"has 1\d\d tokens, and the context is 100"):
         make(context=100).submit(request("a", "x" * 90))
 
 
-def test_a_full_context_ends_the_reply_and_says_so(make: MakeEngine) -> None:
+def test_a_full_context_ends_the_reply_and_says_so(make):
     engine = make(context=100, reply="y" * 200)
     engine.submit(request("a", "hi"))
     events = run(engine)
@@ -156,7 +151,7 @@ def test_a_full_context_ends_the_reply_and_says_so(make: MakeEngine) -> None:
     assert texts(events)["a"] == "y" * finished.usage.completion_tokens
 
 
-def test_the_length_is_limited(make: MakeEngine) -> None:
+def test_the_length_is_limited(make):
     engine = make()
     engine.submit(request("5", max_tokens=7))
     events = run(engine)
@@ -164,7 +159,7 @@ def test_the_length_is_limited(make: MakeEngine) -> None:
     assert ends(events)["5"].reason == "length"
 
 
-def test_stop_strings(make: MakeEngine) -> None:
+def test_stop_strings(make):
     engine = make()
     engine.submit(request("5", stop=("number",)))
     events = run(engine)
@@ -172,7 +167,7 @@ def test_stop_strings(make: MakeEngine) -> None:
     assert ends(events)["5"].reason == "stop"
 
 
-def test_cancel_disturbs_no_other(make: MakeEngine) -> None:
+def test_cancel_disturbs_no_other(make):
     engine = make()
     for n in (5, 6):
         engine.submit(request(str(n)))
@@ -185,7 +180,7 @@ def test_cancel_disturbs_no_other(make: MakeEngine) -> None:
     assert ("reply number 5 " * 5).startswith(texts(events)["5"])
 
 
-def test_a_request_that_waits_can_be_cancelled(make: MakeEngine) -> None:
+def test_a_request_that_waits_can_be_cancelled(make):
     engine = make(n_seq_max=1)
     engine.submit(request("5"))
     engine.submit(request("6"))
@@ -194,7 +189,7 @@ def test_a_request_that_waits_can_be_cancelled(make: MakeEngine) -> None:
     assert texts(run(engine)).keys() == {"5"}
 
 
-def test_the_next_turn_computes_only_what_is_new(make: MakeEngine) -> None:
+def test_the_next_turn_computes_only_what_is_new(make):
     engine = make(reply="Hello.")
     first = (Message("user", "a long question " * 10),)
     engine.submit(ChatRequest(id="a", messages=first))
@@ -207,7 +202,7 @@ def test_the_next_turn_computes_only_what_is_new(make: MakeEngine) -> None:
     assert usage.prompt_tokens - usage.cached_tokens == n_new
 
 
-def test_two_chats_that_take_turns_both_stay_warm(make: MakeEngine) -> None:
+def test_two_chats_that_take_turns_both_stay_warm(make):
     engine = make(reply="Hello.")
     chats = {name: (Message("user", f"{name} long question " * 10),) for name in ("first", "second")}
     for turn in range(3):
@@ -218,7 +213,7 @@ def test_two_chats_that_take_turns_both_stay_warm(make: MakeEngine) -> None:
             chats[name] = (*said, Message("assistant", "Hello."), Message("user", "and?"))
 
 
-def test_a_template_that_renders_nothing_is_an_error(make: MakeEngine) -> None:
+def test_a_template_that_renders_nothing_is_an_error(make):
     engine = make()
     engine.template = ChatTemplate("{# nothing #}")
     engine.backend.vocabulary.tokenize = lambda text, bos, special: []
@@ -227,14 +222,14 @@ def test_a_template_that_renders_nothing_is_an_error(make: MakeEngine) -> None:
     engine.template.close()
 
 
-def test_a_text_far_too_long_is_refused_before_any_work(make: MakeEngine) -> None:
+def test_a_text_far_too_long_is_refused_before_any_work(make):
     engine = make(context=100)
     engine.template = None
     with pytest.raises(PromptTooLong, match="more than"):
         engine.submit(request("a", "x" * 100_000))
 
 
-def test_far_too_many_messages_are_refused_before_any_work(make: MakeEngine) -> None:
+def test_far_too_many_messages_are_refused_before_any_work(make):
     engine = make(context=1000)
     engine.submit(request("a"))
     run(engine)
@@ -243,7 +238,7 @@ def test_far_too_many_messages_are_refused_before_any_work(make: MakeEngine) -> 
         engine.submit(ChatRequest(id="b", messages=(Message("user", "a"),) * 5000, overflow="error"))
 
 
-def test_a_backend_with_fewer_cells_than_it_says(make: MakeEngine) -> None:
+def test_a_backend_with_fewer_cells_than_it_says(make):
     engine = make(context=400)
     engine.backend.context = 180
     for n in (5, 6):
@@ -252,7 +247,7 @@ def test_a_backend_with_fewer_cells_than_it_says(make: MakeEngine) -> None:
 
 
 @pytest.mark.parametrize("size", [20, 80, 150])
-def test_a_reply_ends_where_a_backend_has_fewer_cells_than_it_says(make: MakeEngine, size: int) -> None:
+def test_a_reply_ends_where_a_backend_has_fewer_cells_than_it_says(make, size):
     """20 fills it in the middle of its reply, 150 does before it."""
     engine = make(context=400, reply="on and on " * 30)
     engine.backend.context = 120
@@ -260,12 +255,12 @@ def test_a_reply_ends_where_a_backend_has_fewer_cells_than_it_says(make: MakeEng
     assert ends(run(engine))["a"].reason == "context"
 
 
-def test_who_finds_no_room_in_company_runs_alone(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_finds_no_room_in_company_runs_alone(make, monkeypatch):
     """As with a windowed model, two of whose sequences share cells that the window has left behind."""
     engine = make(context=400)
     decode, refused = engine.backend.decode, []
 
-    def crowded(parts: Sequence[BatchPart]) -> Logits:
+    def crowded(parts):
         held = [seq for seq in range(4) if engine.backend.tokens_of(seq)]
         if engine.backend.cells_used > 60 and len(held) > 1:
             refused.append(held)
@@ -281,7 +276,7 @@ def test_who_finds_no_room_in_company_runs_alone(make: MakeEngine, monkeypatch: 
     assert engine.scheduler.cells == 400
 
 
-def test_where_the_backend_cannot_cut_nothing_is_reused_wrongly(make: MakeEngine) -> None:
+def test_where_the_backend_cannot_cut_nothing_is_reused_wrongly(make):
     engine = make(cuts=False, n_checkpoints=0)
     for name, text in (("a", "one two three"), ("b", "one two four"), ("c", "one")):
         engine.submit(request(name, text))
@@ -292,7 +287,7 @@ def test_where_the_backend_cannot_cut_nothing_is_reused_wrongly(make: MakeEngine
 CANNOT_CUT = {"windowed": {"window": 30}, "hybrid": {"cuts": False}}
 
 
-def long_chat(n_messages: int) -> list[Message]:
+def long_chat(n_messages):
     return [
         Message(("user", "assistant")[n % 2], f"This is message number {n}. " * 4) for n in range(n_messages)
     ]
@@ -300,7 +295,7 @@ def long_chat(n_messages: int) -> list[Message]:
 
 @pytest.mark.parametrize("kind", CANNOT_CUT)
 @pytest.mark.parametrize("edited", [1, 8, 16, 18, 20])
-def test_an_edit_recomputes_from_the_last_common_message(make: MakeEngine, kind: str, edited: int) -> None:
+def test_an_edit_recomputes_from_the_last_common_message(make, kind, edited):
     """And no more than a quarter of that besides, or a few tokens, although nothing can be cut."""
     engine = make(n_checkpoints=16, **CANNOT_CUT[kind])
     messages = long_chat(21)
@@ -316,7 +311,7 @@ def test_an_edit_recomputes_from_the_last_common_message(make: MakeEngine, kind:
     check(engine)
 
 
-def test_a_prompt_that_shares_with_a_running_one_waits_for_it(make: MakeEngine) -> None:
+def test_a_prompt_that_shares_with_a_running_one_waits_for_it(make):
     engine = make(cuts=False, n_batch=64)
     messages = long_chat(9)
     for n in range(3):
@@ -329,7 +324,7 @@ def test_a_prompt_that_shares_with_a_running_one_waits_for_it(make: MakeEngine) 
     check(engine)
 
 
-def test_when_the_cache_runs_out_the_youngest_waits_and_nothing_is_lost(make: MakeEngine) -> None:
+def test_when_the_cache_runs_out_the_youngest_waits_and_nothing_is_lost(make):
     engine = make(context=180)
     for n in (5, 6):
         engine.submit(request(str(n)))
@@ -341,7 +336,7 @@ def test_when_the_cache_runs_out_the_youngest_waits_and_nothing_is_lost(make: Ma
     assert texts(events) == {str(n): f"reply number {n} " * n for n in (5, 6)}
 
 
-def test_numbers_that_are_none_end_only_their_request(make: MakeEngine) -> None:
+def test_numbers_that_are_none_end_only_their_request(make):
     engine = make(rules=[{"when": "bad", "reply": "abc", "nan_after": 2}, *RULES])
     engine.submit(request("x", "bad"))
     engine.submit(request("4"))
@@ -351,7 +346,7 @@ def test_numbers_that_are_none_end_only_their_request(make: MakeEngine) -> None:
     assert texts(events) == {"x": "ab", "4": "reply number 4 " * 4}
 
 
-def test_a_switch_the_template_does_not_know_is_an_error(make: MakeEngine) -> None:
+def test_a_switch_the_template_does_not_know_is_an_error(make):
     with pytest.raises(SwitchUnknown):
         make().submit(request("a", think=True))
 
@@ -374,13 +369,11 @@ def test_a_switch_the_template_does_not_know_is_an_error(make: MakeEngine) -> No
     cuts=st.booleans(),
     mixes=st.booleans(),
 )
-def test_any_interleaving_gives_every_request_its_own_reply(
-    make: MakeEngine, steps: list[tuple[str, int, int]], context: int, n_seq_max: int, cuts: bool, mixes: bool
-) -> None:
+def test_any_interleaving_gives_every_request_its_own_reply(make, steps, context, n_seq_max, cuts, mixes):
     engine = make(context=context, n_seq_max=n_seq_max, cuts=cuts, mixes=mixes)
-    expected: dict[str, str] = {}
-    cancelled: set[str] = set()
-    events: list[Event] = []
+    expected = {}
+    cancelled = set()
+    events = []
     for what, number, size in steps:
         if what == "submit":
             name = str(len(expected))

@@ -1,12 +1,8 @@
 """Faults of our own, wherever they lie: one request ends and the log says why; the others go on."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import psutil
 import pytest
@@ -15,11 +11,10 @@ from edgechat.base.errors import EngineError
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.scheduling.sequence import Sequence
-from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Event, Failed, Finished, Message, Persisted
+from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Failed, Finished, Message, Persisted
 from edgechat.engine.worker.messages import Cancel, Generate, Inspect, Inspected, Persist
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.engine.worker.worker import _handle_safely
-from tests.engine.conftest import MakePlan
 from tests.scripted.backend import ScriptedBackend
 
 pytestmark = pytest.mark.slow
@@ -29,7 +24,7 @@ RULES = [{"when": "good", "reply": GOOD}, {"when": "bad", "reply": BAD}]
 
 
 @pytest.fixture
-def engine(scripted: MakePlan) -> Iterator[EngineCore]:
+def engine(scripted):
     template = ChatTemplate(None, bos="<s>", eos="<|im_end|>")
     plan = scripted(rules=RULES, context=320)
     engine = EngineCore(ScriptedBackend(plan), template, ngrams=True, cache_policy=CachePolicy(disk_bytes=0))
@@ -37,11 +32,11 @@ def engine(scripted: MakePlan) -> Iterator[EngineCore]:
     engine.close()
 
 
-def asked(name: str, **options: Any) -> ChatRequest:
+def asked(name, **options):
     return ChatRequest(id=name, messages=(Message("user", name),), **options)
 
 
-def concerns_bad(value: object) -> bool:
+def concerns_bad(value):
     if isinstance(value, Sequence | ChatRequest):
         return value.id == "bad"
     if isinstance(value, list | tuple):
@@ -49,11 +44,11 @@ def concerns_bad(value: object) -> bool:
     return False
 
 
-def break_it(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, always: bool = False) -> None:
+def break_it(monkeypatch, owner, name, *, always=False):
     """Let a method raise where it gets the bad request."""
-    sound: Callable[..., Any] = getattr(owner, name)
+    sound = getattr(owner, name)
 
-    def broken(*args: Any, **options: Any) -> Any:
+    def broken(*args, **options):
         if always or concerns_bad(args):
             raise RuntimeError(f"{name} is broken")
         return sound(*args, **options)
@@ -61,7 +56,7 @@ def break_it(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, always: 
     monkeypatch.setattr(owner, name, broken)
 
 
-def run(engine: EngineCore, events: list[Event]) -> dict[str, str]:
+def run(engine, events):
     """Step to the end; return what was said to each, or how its request failed."""
     for _ in range(9000):
         if engine.is_idle:
@@ -98,16 +93,10 @@ def run(engine: EngineCore, events: list[Event]) -> dict[str, str]:
         ("chat_cache", "end"),
     ],
 )
-def test_a_fault_over_a_request_ends_that_one(
-    engine: EngineCore,
-    owner: str,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_fault_over_a_request_ends_that_one(engine, owner, name, monkeypatch, caplog):
     break_it(monkeypatch, engine if owner == "engine" else getattr(engine, owner), name)
     engine.begin(asked("good"))
-    events: list[Event] = []
+    events = []
     while not engine.scheduler.running:
         events += engine.step()
     turn = (Message("user", "y" * 9), Message("assistant", "x" * 9))
@@ -127,9 +116,7 @@ def test_a_fault_over_a_request_ends_that_one(
 
 
 @pytest.mark.parametrize("name", ["draft", "done"])
-def test_a_fault_over_drafts_ends_nobody(
-    engine: EngineCore, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_fault_over_drafts_ends_nobody(engine, name, monkeypatch, caplog):
     break_it(monkeypatch, engine.speculation, name, always=True)
     engine.begin(asked("good"))
     engine.begin(asked("bad"))
@@ -141,9 +128,7 @@ def test_a_fault_over_drafts_ends_nobody(
     assert not engine.speculation.drafts
 
 
-def test_a_fault_that_stays_is_raised_where_nobody_is_left(
-    engine: EngineCore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_that_stays_is_raised_where_nobody_is_left(engine, monkeypatch):
     break_it(monkeypatch, engine.scheduler, "plan", always=True)
     engine.submit(asked("good"))
     engine.submit(asked("bad"))
@@ -153,8 +138,8 @@ def test_a_fault_that_stays_is_raised_where_nobody_is_left(
         engine.step()
 
 
-def test_a_fault_over_a_command_is_told_to_who_gave_it(caplog: pytest.LogCaptureFixture) -> None:
-    def handle(_: object) -> list[Event]:
+def test_a_fault_over_a_command_is_told_to_who_gave_it(caplog):
+    def handle(_):
         raise RuntimeError("broken")
 
     for command in (Generate(asked("r")), Cancel("r")):
@@ -167,12 +152,12 @@ def test_a_fault_over_a_command_is_told_to_who_gave_it(caplog: pytest.LogCapture
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prlimit")
-async def test_a_template_process_that_cannot_start_again_ends_its_request_only(scripted: MakePlan) -> None:
+async def test_a_template_process_that_cannot_start_again_ends_its_request_only(scripted):
     engine = EngineSupervisor(scripted(rules=[{"when": "slow", "reply": GOOD * 4}], token_ms=20))
 
     begun = asyncio.Event()
 
-    async def said(name: str) -> str:
+    async def said(name):
         text = ""
         async for event in engine.stream(asked(name)):
             if isinstance(event, Delta):

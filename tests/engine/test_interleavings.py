@@ -6,14 +6,10 @@ A few here; `make soak` does a thousand (tests/soak/test_lives.py). Equality of 
 weights and flash attention off: elsewhere kernels for other batch shapes round differently.
 """
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,12 +20,10 @@ from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.speculative.model_drafter import ModelDrafter
-from edgechat.engine.types import CachePolicy, ChatRequest, FinishReason
-from edgechat.planner.plan import LoadPlan
+from edgechat.engine.types import CachePolicy
 from tests.engine.cells import check, check_drafters
-from tests.engine.conftest import MakePlan
 from tests.engine.headed import HEADS, headed
-from tests.engine.runtimes import BOUND, Runtime, SharedTemplate, load, plan
+from tests.engine.runtimes import BOUND, SharedTemplate, load, plan
 from tests.engine.speculative.always import Always
 from tests.engine.world import MAX_TOKENS, World
 from tests.scripted.backend import ScriptedBackend
@@ -55,31 +49,29 @@ STRIPPING = (
 
 
 @contextmanager
-def stripping() -> Iterator[ChatTemplate]:
+def stripping():
     template = ChatTemplate(STRIPPING, bos="<s>", eos="<|im_end|>")
     yield template
     template.close()
 
 
 @pytest.fixture(scope="module")
-def template() -> Iterator[ChatTemplate]:
+def template():
     with stripping() as template:
         yield template
 
 
-def scripted_question(rng: random.Random) -> str:
+def scripted_question(rng):
     return f"<{rng.randrange(1, 7)}>" + rng.choice("xyz") * rng.randrange(rng.choice((5, 60, 120)))
 
 
-def scripted_judge(request: ChatRequest, text: str, reason: FinishReason) -> bool:
+def scripted_judge(request, text, reason):
     number = int(request.messages[-1].content[1])
     expected = (f"reply number {number} " * number)[:MAX_TOKENS]
     return text == expected if reason in ("stop", "length") else expected.startswith(text)
 
 
-def scripted_world(
-    scripted: MakePlan, template: ChatTemplate, kind: str, seed: int, *, drafts: bool = False
-) -> World:
+def scripted_world(scripted, template, kind, seed, *, drafts=False):
     rng = random.Random(seed)
     rules = [{"when": f"<{n}>", "reply": f"reply number {n} " * n} for n in range(1, 7)]
     size = {"context": rng.choice((300, 500, 900)), "n_seq_max": rng.randrange(1, 6), "n_batch": 64}
@@ -89,7 +81,7 @@ def scripted_world(
     window = rng.choice((0, 60))
     draft_plan = scripted(rules=[*astray[::2], *rules], window=window, **size | {"n_batch": 32})
 
-    def make() -> EngineCore:
+    def make():
         backend = ScriptedBackend(made)
         states = KVStateStore(rng.choice((2000, 100_000)), b"scripted")
         settles = CachePolicy(settle=rng.random() < 0.8)
@@ -97,7 +89,7 @@ def scripted_world(
             backend, SharedTemplate(template), cache_policy=settles, states=states, **drafting()
         )
 
-    def drafting() -> dict[str, Any]:
+    def drafting():
         if not drafts:
             return {}
         drafter = ModelDrafter(ScriptedBackend(draft_plan), 259) if rng.random() < 0.8 else None
@@ -109,9 +101,7 @@ def scripted_world(
 @pytest.mark.parametrize("drafts", [False, True], ids=["alone", "drafts"])
 @pytest.mark.parametrize("kind", SCRIPTED)
 @pytest.mark.parametrize("seed", range(2))
-def test_lives_of_scripted_chats(
-    scripted: MakePlan, template: ChatTemplate, kind: str, seed: int, drafts: bool
-) -> None:
+def test_lives_of_scripted_chats(scripted, template, kind, seed, drafts):
     world = scripted_world(scripted, template, kind, seed, drafts=drafts)
     try:
         world.run(80)
@@ -121,7 +111,7 @@ def test_lives_of_scripted_chats(
     assert bool(world.drafted) == drafts
 
 
-def real_question(rng: random.Random) -> str:
+def real_question(rng):
     words = [
         rng.choice(("apple", "bear", "cloud", "delta")) for _ in range(rng.randrange(1, rng.choice((4, 40))))
     ]
@@ -131,11 +121,11 @@ def real_question(rng: random.Random) -> str:
 class Judge:
     """Judges greedy replies by computing them at once, with nothing cached."""
 
-    def __init__(self, path: Path, template: ChatTemplate) -> None:
+    def __init__(self, path, template):
         self.backend = load(plan(path, context=CONTEXT, n_seq_max=1, n_outputs_max=64))
         self._prompts = Prompts(template, self.backend.vocabulary)
 
-    def __call__(self, request: ChatRequest, text: str, reason: FinishReason) -> bool:
+    def __call__(self, request, text, reason):
         """Say whether every token was the likeliest one, or as good as that."""
         prompt = self._prompts.of(request, self.backend.context).tokens
         vocabulary = self.backend.vocabulary
@@ -155,15 +145,7 @@ class Judge:
         )
 
 
-def real_world(
-    template: ChatTemplate,
-    planned: Callable[..., LoadPlan],
-    seed: int,
-    judge: Judge,
-    *,
-    drafts: bool = False,
-    draft: Path | None = None,
-) -> World:
+def real_world(template, planned, seed, judge, *, drafts=False, draft=None):
     """Return a world; planned: how the model is loaded, with these sizes."""
     rng = random.Random(seed)
     size = {"n_seq_max": rng.randrange(1 if drafts and draft is None else 2, 6), "context": CONTEXT}
@@ -171,14 +153,14 @@ def real_world(
     made = planned(**rows, **size)
     draft_plan = plan(draft, n_outputs_max=8, **size) if draft else None
 
-    def make() -> EngineCore:
+    def make():
         states = KVStateStore(50_000_000, b"the same")
         settles = CachePolicy(settle=rng.random() < 0.8)
         return EngineCore(
             load(made), SharedTemplate(template), cache_policy=settles, states=states, **drafters()
         )
 
-    def drafters() -> dict[str, Any]:
+    def drafters():
         if not drafts:
             return {}
         drafter = None
@@ -187,7 +169,7 @@ def real_world(
             drafter = ModelDrafter(backend, backend.vocabulary.size)
         return {"model_drafter": drafter, "ngrams": rng.random() < 0.8, "controller": Always(rng.random())}
 
-    def fits(engine: EngineCore) -> None:
+    def fits(engine):
         check_drafters(engine, cells=False)
         assert engine.scheduler.cache.cells_used <= engine.backend.context
         assert engine.scheduler.cells == engine.backend.context, "the backend had fewer cells than it said"
@@ -196,7 +178,7 @@ def real_world(
 
 
 @pytest.fixture(scope="module")
-def judge(runtime: Runtime, kind: str) -> Iterator[Judge]:
+def judge(runtime, kind):
     """Return who knows what the model says; its template is its own, as another thread asks an engine's."""
     with stripping() as template:
         judge = Judge(runtime.model(kind), template)
@@ -205,7 +187,7 @@ def judge(runtime: Runtime, kind: str) -> Iterator[Judge]:
 
 
 @pytest.fixture(autouse=True)
-def all_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def all_is_worth_it(monkeypatch):
     """Save, read, shift and draft whatever can be: tiny models compute as fast as a disk reads."""
     monkeypatch.setattr("edgechat.engine.scheduling.scheduler.SHIFT_SECONDS", 0.0)
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.LEAVE_SECONDS", 0.0)
@@ -216,9 +198,7 @@ def all_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("drafts", [False, True], ids=["alone", "drafts"])
-def test_lives_of_real_chats(
-    template: ChatTemplate, runtime: Runtime, kind: str, judge: Judge, drafts: bool
-) -> None:
+def test_lives_of_real_chats(template, runtime, kind, judge, drafts):
     # Of a dense model and an MoE one that is always right, of others one that nearly never is.
     draft = runtime.model("moe" if kind == "moe" else "dense") if drafts else None
     world = real_world(template, partial(plan, runtime.model(kind)), 0, judge, drafts=drafts, draft=draft)
@@ -226,7 +206,7 @@ def test_lives_of_real_chats(
 
 
 @pytest.mark.parametrize("head_kind", HEADS)
-def test_lives_of_chats_whose_model_has_a_head(template: ChatTemplate, head_kind: str) -> None:
+def test_lives_of_chats_whose_model_has_a_head(template, head_kind):
     planned = partial(headed, head_kind)
     with stripping() as own_template:
         judge = Judge(Path(planned().model_path), own_template)
@@ -234,7 +214,7 @@ def test_lives_of_chats_whose_model_has_a_head(template: ChatTemplate, head_kind
         judge.backend.close()
 
 
-def live(world: World, steps: int, *, drafts: bool) -> None:
+def live(world, steps, *, drafts):
     """Let a world live for a while."""
     try:
         world.run(steps)

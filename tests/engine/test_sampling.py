@@ -1,7 +1,5 @@
 """Sampling against llama.cpp's own samplers, and against its own definition."""
 
-from __future__ import annotations
-
 import ctypes
 
 import llama_cpp.llama_cpp as lib
@@ -18,11 +16,11 @@ from tests.properties import examples
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 
-def row(n_vocab: int, seed: int = 0, scale: float = 3.0) -> np.ndarray:
+def row(n_vocab, seed=0, scale=3.0):
     return (np.random.default_rng(seed).standard_normal(n_vocab) * scale).astype(np.float32)
 
 
-def native(logits: np.ndarray, recent: list[int], sampling: Sampling) -> dict[int, float]:
+def native(logits, recent, sampling):
     """Return the distribution that llama.cpp's chain of samplers leaves."""
     chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
     penalties = lib.llama_sampler_init_penalties(
@@ -67,7 +65,7 @@ def native(logits: np.ndarray, recent: list[int], sampling: Sampling) -> dict[in
     ],
 )
 @pytest.mark.parametrize("n_vocab", [50, 9000])
-def test_same_distribution_as_llama_cpp(sampling: Sampling, n_vocab: int) -> None:
+def test_same_distribution_as_llama_cpp(sampling, n_vocab):
     logits = row(n_vocab)
     recent = [int(i) for i in np.argsort(-logits)[[0, 0, 1, 3, 7, 0]]]
     ids, probabilities = Sampler(sampling).distribution(logits, recent)
@@ -79,7 +77,7 @@ def test_same_distribution_as_llama_cpp(sampling: Sampling, n_vocab: int) -> Non
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 20_000), st.integers(1, 600), st.integers(0, 99))
-def test_top_ids_are_those_of_a_full_sort(n_vocab: int, count: int, seed: int) -> None:
+def test_top_ids_are_those_of_a_full_sort(n_vocab, count, seed):
     logits = np.round(row(n_vocab, seed), 2)  # rounded: ties
     expected = np.sort(logits)[::-1][:count]
     ids = top_ids(logits, count)
@@ -87,29 +85,29 @@ def test_top_ids_are_those_of_a_full_sort(n_vocab: int, count: int, seed: int) -
     assert len(set(ids.tolist())) == len(ids)
 
 
-def test_temperature_zero_takes_the_likeliest() -> None:
+def test_temperature_zero_takes_the_likeliest():
     logits = row(1000)
     assert Sampler(Sampling(temperature=0)).choose(logits, []) == int(logits.argmax())
 
 
-def test_a_penalty_changes_what_is_likeliest() -> None:
+def test_a_penalty_changes_what_is_likeliest():
     logits = np.zeros(10, np.float32)
     logits[3], logits[4] = 2.0, 1.9
     assert Sampler(Sampling(temperature=0, presence_penalty=0.5)).choose(logits, [3]) == 4
     assert logits[3] == 2.0
 
 
-def test_the_seed_decides() -> None:
+def test_the_seed_decides():
     logits = row(1000)
 
-    def draw(seed: int) -> list[int]:
+    def draw(seed):
         sampler = Sampler(Sampling(temperature=2.0, seed=seed))
         return [sampler.choose(logits, []) for _ in range(20)]
 
     assert draw(1) == draw(1) != draw(2)
 
 
-def test_a_seed_stands_for_the_same_tokens_where_near_ties_change_places() -> None:
+def test_a_seed_stands_for_the_same_tokens_where_near_ties_change_places():
     """How many rows are computed at once changes the last bits of each: n = 3 is not n = 1, bit by bit."""
     random = np.random.default_rng(0)
     logits = np.full(1000, -50.0, np.float32)
@@ -120,7 +118,7 @@ def test_a_seed_stands_for_the_same_tokens_where_near_ties_change_places() -> No
         assert here.choose(logits + noise[0], []) == there.choose(logits + noise[1], [])
 
 
-def test_tokens_come_as_often_as_their_probability_says() -> None:
+def test_tokens_come_as_often_as_their_probability_says():
     logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
     sampler = Sampler(Sampling(**OFF, seed=0))
     counts = np.bincount([sampler.choose(logits, []) for _ in range(20_000)], minlength=4)
@@ -130,21 +128,21 @@ def test_tokens_come_as_often_as_their_probability_says() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0), Sampling(**OFF)])
-def test_numbers_that_are_none_are_an_error(bad: float, sampling: Sampling) -> None:
+def test_numbers_that_are_none_are_an_error(bad, sampling):
     logits = row(9000)
     logits[77] = bad
     with pytest.raises(DecodeFailed):
         Sampler(sampling).distribution(logits, [])
 
 
-def test_a_token_ruled_out_by_the_model_never_comes() -> None:
+def test_a_token_ruled_out_by_the_model_never_comes():
     logits = np.full(9000, -np.inf, np.float32)
     logits[[5, 6]] = 0.0
     for sampling in (Sampling(), Sampling(**OFF), Sampling(temperature=0)):
         assert Sampler(sampling).choose(logits, []) in (5, 6)
 
 
-def test_a_bias_is_added_where_a_token_is_known() -> None:
+def test_a_bias_is_added_where_a_token_is_known():
     """A draft knows fewer; what is said twice counts twice."""
     sampler = Sampler(Sampling(**OFF, bias=((7, 1.0), (900, 5.0), (2, -1.0), (7, 0.5))))
     for n_vocab in (1000, 900, 5):

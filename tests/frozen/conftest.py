@@ -6,11 +6,8 @@
 Without --program all tests here are skipped: nothing is frozen in a checkout.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,12 +18,12 @@ from tests.kit import DENSE, N_BYTES_VOCAB, Spec, build
 ODD = "Ein Ordner ü 模型"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     parser.addoption("--program", metavar="PATH", help="the executable of the frozen program's folder")
 
 
 @pytest.fixture(scope="session")
-def made(pytestconfig: pytest.Config) -> Path:
+def made(pytestconfig):
     """The executable as it was made, in its folder, with the archive beside."""
     given = pytestconfig.getoption("--program", None)  # pytest knows it only where this folder is named
     if given is None:
@@ -38,7 +35,7 @@ def made(pytestconfig: pytest.Config) -> Path:
 
 
 @pytest.fixture(scope="session")
-def unpacked(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unpacked(made, tmp_path_factory):
     """A copy of the executable in its folder, which lies at an odd path and takes no new file."""
     folder = tmp_path_factory.mktemp("frozen") / ODD / made.parent.name
     shutil.copytree(made.parent, folder, symlinks=True)
@@ -49,19 +46,19 @@ def unpacked(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def program(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Program:
+def program(unpacked, tmp_path_factory):
     """The program, in a home that all tests share."""
     return Program(unpacked, tmp_path_factory.mktemp("home") / "Heim ö 家")
 
 
 @pytest.fixture
-def newcomer(unpacked: Path, tmp_path: Path) -> Program:
+def newcomer(unpacked, tmp_path):
     """The program in a home where it never ran."""
     return Program(unpacked, tmp_path / "Heim ö 家")
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(unpacked: Path, program: Program, tmp_path: Path) -> Iterator[None]:
+def nothing_is_left(unpacked, program, tmp_path):
     """See that no test leaves a process, a temporary file, or anything in the program's folder."""
     before = inside(unpacked.parent)
     yield
@@ -72,7 +69,7 @@ def nothing_is_left(unpacked: Path, program: Program, tmp_path: Path) -> Iterato
 
 
 @pytest.fixture(scope="session")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def slow(tmp_path_factory):
     """A model whose answers are letters without an end, and take a while."""
     shape = DENSE.sized(n_layers=8, n_embd=512, n_ff=2048, n_heads=8, n_kv_heads=8)
     mute = tuple(set(range(N_BYTES_VOCAB)) - set(b"abcdefghijklmnopqrstuvwxyz"))

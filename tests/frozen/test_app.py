@@ -1,14 +1,10 @@
 """The frozen app in a real terminal: the guide answers, and no death, of worker or app, costs a word."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.frozen.program import Program, until
+from tests.frozen.program import until
 from tests.terminal import Terminal, needs_tmux
 
 pytestmark = needs_tmux
@@ -17,16 +13,16 @@ pytestmark = needs_tmux
 class App(Terminal):
     """A terminal in which the frozen app is started."""
 
-    def __init__(self, folder: Path, program: Program) -> None:
+    def __init__(self, folder, program):
         super().__init__(folder)
         self.launch = str(program.launcher(folder))
         self._asked = 0
 
-    def start(self, *words: str) -> None:
+    def start(self, *words):
         self.run(["sh", self.launch, *words])
         self.until("stays on this machine")
 
-    def modes(self) -> list[str]:
+    def modes(self):
         """Return the terminal's modes, as its driver and tmux know them."""
         # The last answer may still be on the screen, and so is the question.
         self._asked += 1
@@ -37,23 +33,23 @@ class App(Terminal):
         return [self.screen.split(end)[0], self.ask_tmux(flags)]
 
 
-def settings(program: Program) -> str:
+def settings(program):
     """Return what the app has written to its file of settings."""
     return "".join(path.read_text() for path in program.home.rglob("settings.toml"))
 
 
-def letters(text: str) -> str:
+def letters(text):
     """Return the small letters of a text, wherever it is wrapped."""
     return re.sub("[^a-z]", "", text)
 
 
 @pytest.fixture
-def terminal(tmp_path: Path, newcomer: Program) -> Iterator[App]:
+def terminal(tmp_path, newcomer):
     with App(tmp_path / "terminal", newcomer) as opened:
         yield opened
 
 
-def test_from_the_first_start_to_the_second(terminal: App, newcomer: Program) -> None:
+def test_from_the_first_start_to_the_second(terminal, newcomer):
     before = terminal.modes()
     terminal.run(["sh", terminal.launch])
     terminal.until("Welcome to edgechat")
@@ -102,9 +98,7 @@ def test_from_the_first_start_to_the_second(terminal: App, newcomer: Program) ->
     assert 'theme = "dark"' in settings(newcomer)
 
 
-def test_a_killed_worker_leaves_the_text_and_is_asked_again(
-    terminal: App, newcomer: Program, slow: Path
-) -> None:
+def test_a_killed_worker_leaves_the_text_and_is_asked_again(terminal, newcomer, slow):
     terminal.start("--model", str(slow))
     terminal.ask("Count.")
     begun = newcomer.begun()
@@ -118,9 +112,7 @@ def test_a_killed_worker_leaves_the_text_and_is_asked_again(
     terminal.until("left with 0")
 
 
-def test_a_killed_app_loses_no_word_and_the_next_one_has_them(
-    terminal: App, newcomer: Program, slow: Path, tmp_path: Path
-) -> None:
+def test_a_killed_app_loses_no_word_and_the_next_one_has_them(terminal, newcomer, slow, tmp_path):
     words = ("--model", str(slow))
     terminal.start(*words)
     terminal.ask("Count.")
@@ -142,7 +134,7 @@ def test_a_killed_app_loses_no_word_and_the_next_one_has_them(
     assert newcomer.answer().startswith(begun)
 
 
-def test_a_closed_terminal_ends_the_app(terminal: App, newcomer: Program, slow: Path) -> None:
+def test_a_closed_terminal_ends_the_app(terminal, newcomer, slow):
     terminal.start("--model", str(slow))
     terminal.ask("Count.")
     begun = newcomer.begun()

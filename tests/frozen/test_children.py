@@ -1,7 +1,5 @@
 """Every child process starts from the frozen program, and ends with its parent."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil
@@ -21,7 +19,7 @@ from edgechat.base.process.spawn import ROLE_FLAG
 from edgechat.documents.reading.reader import DocumentReader
 from edgechat.native.multimodal.probe import probe
 from tests.documents.reading.files import pdf, word_of
-from tests.frozen.program import Program, until
+from tests.frozen.program import until
 from tests.kit import tiny
 from tests.kit.vision import KINDS, seeing
 
@@ -30,7 +28,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such 
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_child_whose_parent_is_gone_ends_quietly(program: Program, role: str) -> None:
+def test_a_child_whose_parent_is_gone_ends_quietly(program, role):
     run = program(ROLE_FLAG, role, seconds=20)
     assert run.returncode == 0, run
     assert run.stderr == ""
@@ -60,12 +58,12 @@ OTHERS = {"lend", "program"}
 """Of workers, and of engines that edgechat starts."""
 
 
-def test_every_child_is_tried() -> None:
+def test_every_child_is_tried():
     tried = {role for roles in COMMANDS for role in roles}
     assert tried | SHORT | SERVERS | HUB | VISION | TOOLS | DOCUMENTS | OTHERS == set(ROLES)
 
 
-def test_tool_servers_answer_and_end(newcomer: Program) -> None:
+def test_tool_servers_answer_and_end(newcomer):
     """By the SDK that is inside, though the server's Python is not."""
     for name in ("fine", "silent"):
         newcomer.said("mcp", "add", name, "--", sys.executable, str(SERVER), name)
@@ -79,12 +77,12 @@ def test_tool_servers_answer_and_end(newcomer: Program) -> None:
     server.wait(20)
 
 
-def test_pages_are_read(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_read(program, monkeypatch):
     monkeypatch.setattr(spawn, "command", lambda role: [str(program.path), ROLE_FLAG, role])
     assert ask("page", b"<p>Hello</p>", limit=20) == b"Hello"
 
 
-def test_documents_are_read(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_are_read(program, monkeypatch):
     monkeypatch.setattr(spawn, "command", lambda role: [str(program.path), ROLE_FLAG, role])
     with DocumentReader() as documents:
         assert documents.read(pdf(["Hello"]), name="a.pdf").text == "Hello\n"
@@ -93,7 +91,7 @@ def test_documents_are_read(program: Program, monkeypatch: pytest.MonkeyPatch) -
         )
 
 
-def test_workers_measure_and_lend(newcomer: Program) -> None:
+def test_workers_measure_and_lend(newcomer):
     worker = newcomer.start("worker", "--memory", "1GiB", stdin=subprocess.PIPE)
     assert worker.stdin is not None
     assert worker.stdout is not None
@@ -103,11 +101,11 @@ def test_workers_measure_and_lend(newcomer: Program) -> None:
     assert worker.wait(20) == 0
 
 
-def test_engines_are_started(program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_engines_are_started(program, monkeypatch, tmp_path):
     monkeypatch.setattr(spawn, "command", lambda role: [str(program.path), ROLE_FLAG, role])
     log = tmp_path / "log"
 
-    async def run() -> int | None:
+    async def run():
         with log.open("ab") as file:
             one = await Started.start(
                 ProgramStart((sys.executable, "-c", "print(40 + 2)"), {}), file.fileno()
@@ -122,7 +120,7 @@ def test_engines_are_started(program: Program, monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_libmtmd_takes_projectors(program: Program, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_libmtmd_takes_projectors(program, monkeypatch, kind):
     """With the packaged backend of the processor, which is a module."""
     projector = seeing(kind).projector
     here = probe(projector)
@@ -132,7 +130,7 @@ def test_libmtmd_takes_projectors(program: Program, monkeypatch: pytest.MonkeyPa
 
 @posix
 @pytest.mark.parametrize("roles", COMMANDS, ids="-".join)
-def test_a_killed_parent_leaves_no_child(newcomer: Program, roles: tuple[str, ...]) -> None:
+def test_a_killed_parent_leaves_no_child(newcomer, roles):
     models = {"MODEL": tiny, "F16": lambda: tiny(weights="F16")}
     words = [models[word]() if word in models else word for word in COMMANDS[roles]]
     parent = newcomer.start(*words)
@@ -146,7 +144,7 @@ def test_a_killed_parent_leaves_no_child(newcomer: Program, roles: tuple[str, ..
 
 @posix
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
-def test_a_signal_ends_an_answer_and_leaves_the_words(newcomer: Program, slow: Path, name: str) -> None:
+def test_a_signal_ends_an_answer_and_leaves_the_words(newcomer, slow, name):
     number = signal.Signals[name]
     run = newcomer.start("run", slow, "Count.", "--temperature", "0")
     assert run.stdout is not None

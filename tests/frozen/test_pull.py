@@ -1,30 +1,26 @@
 """Downloads with the frozen program: from a hub on loopback, over TLS too, cut off, and without a network."""
 
-from __future__ import annotations
-
 import shutil
 import ssl
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.cli.pulling import REPO, sized, sound
-from tests.frozen.program import Program, names, until
+from tests.frozen.program import names, until
 from tests.hub import Fault, Hub
 from tests.kit import NOT_PRINTABLE, tiny
 
 
 @pytest.fixture
-def near() -> Iterator[Hub]:
+def near():
     """A hub with a small model."""
     with Hub() as hub:
         hub.add(REPO, {"tiny-F32.gguf": tiny("dense", mute=NOT_PRINTABLE)})
         yield hub
 
 
-def test_a_model_is_pulled_and_answers(near: Hub, newcomer: Program) -> None:
+def test_a_model_is_pulled_and_answers(near, newcomer):
     answer = newcomer.found("pull", REPO, HF_ENDPOINT=near.url)
     assert sound(answer)
     assert answer["files"][0]["sha256"] == near.repos[REPO].sha256("tiny-F32.gguf")
@@ -33,13 +29,13 @@ def test_a_model_is_pulled_and_answers(near: Hub, newcomer: Program) -> None:
     assert newcomer.said("run", name, "Hi", "--max-tokens", "4").strip()
 
 
-def test_a_killed_download_goes_on_where_it_was(near: Hub, newcomer: Program) -> None:
+def test_a_killed_download_goes_on_where_it_was(near, newcomer):
     size = 2_000_000
     near.add(REPO, {"tiny-F32.gguf": sized(size)})
     near.fail("store", Fault(pause=0.01, piece=1 << 14))
     run = newcomer.start("pull", REPO, HF_ENDPOINT=near.url)
 
-    def begun() -> int:
+    def begun():
         return max((path.stat().st_size for path in newcomer.home.rglob("*.incomplete")), default=0)
 
     until(lambda: begun() > size // 4)
@@ -54,13 +50,13 @@ def test_a_killed_download_goes_on_where_it_was(near: Hub, newcomer: Program) ->
     assert [one.range[0] for one in near.requests("store") if one.range][-1] == kept
 
 
-def test_without_a_network_it_says_so(newcomer: Program) -> None:
+def test_without_a_network_it_says_so(newcomer):
     said = newcomer.complaint("pull", REPO, HF_ENDPOINT="http://127.0.0.1:9")
     assert "127.0.0.1 is not reachable" in said
     assert "Check the network" in said
 
 
-def test_certificates_are_checked(newcomer: Program, tmp_path: Path) -> None:
+def test_certificates_are_checked(newcomer, tmp_path):
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     if shutil.which("openssl") is None:
         pytest.skip("openssl, which makes the certificate, is not installed")

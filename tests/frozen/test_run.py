@@ -1,19 +1,14 @@
 """One question, and its answer, from the frozen program."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
-from tests.frozen.program import Program
 from tests.terminal import Terminal, needs_tmux
 
 QUESTION = "What is edgechat?"
 ODD = "Was ist edgechat? — «ü» 模型 🙂"
 
 
-def test_the_guide_drafts_says_the_same_again_and_goes_on(program: Program) -> None:
+def test_the_guide_drafts_says_the_same_again_and_goes_on(program):
     first = program.found("run", "guide", QUESTION, "--temperature", "0")
     assert "chat with a language model on your own machine" in first["text"]
     assert first["finish_reason"] == "stop"
@@ -31,7 +26,7 @@ def test_the_guide_drafts_says_the_same_again_and_goes_on(program: Program) -> N
 
 
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
-def test_letters_of_all_kinds_come_through(program: Program, locale: str) -> None:
+def test_letters_of_all_kinds_come_through(program, locale):
     words = ("run", "guide", "--temperature", "0")
     found = program.found(*words, ODD, LC_ALL=locale)
     assert ODD in program.said("chats", "show", found["chat"], LC_ALL=locale)
@@ -40,7 +35,7 @@ def test_letters_of_all_kinds_come_through(program: Program, locale: str) -> Non
     assert ODD in program.said("chats", "show", piped["chat"], LC_ALL=locale)
 
 
-def test_conversations_are_listed_exported_and_read_again(newcomer: Program) -> None:
+def test_conversations_are_listed_exported_and_read_again(newcomer):
     chat = newcomer.found("run", "guide", ODD)["chat"]
     file = newcomer.home / "Gespräch.json"
     newcomer.said("chats", "export", chat, file, "--json")
@@ -52,7 +47,7 @@ def test_conversations_are_listed_exported_and_read_again(newcomer: Program) -> 
 
 
 @needs_tmux
-def test_ctrl_c_ends_an_answer_and_keeps_it(newcomer: Program, slow: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_an_answer_and_keeps_it(newcomer, slow, tmp_path):
     with Terminal(tmp_path / "terminal") as terminal:
         launch = newcomer.launcher(tmp_path)
         terminal.run(["sh", str(launch), "run", str(slow), "hi"])

@@ -1,19 +1,15 @@
 """The frozen program serves other programs, held to a schema too."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.frozen.program import Program
 
 Ask = Callable[[str, dict[str, Any] | None], Any]
 SCHEMA = {
@@ -25,7 +21,7 @@ SCHEMA = {
 
 
 @pytest.fixture
-def ask(newcomer: Program) -> Iterator[Ask]:
+def ask(newcomer):
     """Start the server with the guide, and return what asks it; it has to end well."""
     server = newcomer.start("serve", "guide", "--port", "0")
     assert server.stdout is not None
@@ -39,7 +35,7 @@ def ask(newcomer: Program) -> Iterator[Ask]:
     assert kept is not None
     key = Path(kept[1]).read_text().strip()
 
-    def asked(path: str, body: dict[str, Any] | None = None) -> Any:
+    def asked(path, body=None):
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         with urllib.request.urlopen(urllib.request.Request(address[0] + path, data, headers)) as answer:
@@ -52,7 +48,7 @@ def ask(newcomer: Program) -> Iterator[Ask]:
     assert b"Traceback" not in complaint
 
 
-def test_other_programs_are_answered_and_held_to_a_schema(ask: Ask) -> None:
+def test_other_programs_are_answered_and_held_to_a_schema(ask):
     assert [one["id"] for one in ask("/v1/models")["data"]] == ["guide"]
     question = {"model": "guide", "messages": [{"role": "user", "content": "What is a quant?"}]}
     answer = ask("/v1/chat/completions", question | {"temperature": 0})

@@ -1,11 +1,8 @@
 """One folder for every processor: llama.cpp's CPU backend lies there in variants, and the best one runs."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -17,7 +14,7 @@ SUFFIXES = (".so", ".dll", ".dylib")
 Without = Callable[[Callable[[str], bool]], Program]
 
 
-def variants(program: Program) -> dict[str, Path]:
+def variants(program):
     """Return the CPU backends that lie in the folder, by the variant's name."""
     found = {}
     for path in sorted((program.folder / "_internal" / "llama_cpp" / "lib").iterdir()):
@@ -28,15 +25,15 @@ def variants(program: Program) -> dict[str, Path]:
 
 
 @pytest.fixture
-def without(program: Program, tmp_path: Path) -> Iterator[Without]:
+def without(program, tmp_path):
     """Return a maker of copies of the program in which some variants are missing; nothing else is copied."""
-    made: list[Program] = []
+    made = []
 
-    def make(hidden: Callable[[str], bool]) -> Program:
+    def make(hidden):
         gone = {path.name for name, path in variants(program).items() if hidden(name)}
         folder = tmp_path / "weak" / program.folder.name
 
-        def ignore(_: str, names: Collection[str]) -> list[str]:
+        def ignore(_, names):
             return [name for name in names if name in gone]
 
         shutil.copytree(program.folder, folder, symlinks=True, ignore=ignore, copy_function=linked)
@@ -48,7 +45,7 @@ def without(program: Program, tmp_path: Path) -> Iterator[Without]:
         copy.is_gone()
 
 
-def linked(source: str, target: str) -> None:
+def linked(source, target):
     """Give a file a second name, which costs nothing; or copy it."""
     try:
         os.link(source, target)
@@ -56,12 +53,11 @@ def linked(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def features(program: Program) -> list[str]:
-    found: list[str] = program.found("device")["llama_cpp"]["features"]
-    return found
+def features(program):
+    return program.found("device")["llama_cpp"]["features"]
 
 
-def test_there_are_variants_from_the_weakest_on(program: Program) -> None:
+def test_there_are_variants_from_the_weakest_on(program):
     found = set(variants(program))
     assert found & set(WEAKEST)
     assert len(found) > 2
@@ -69,7 +65,7 @@ def test_there_are_variants_from_the_weakest_on(program: Program) -> None:
         assert {"sandybridge", "haswell", "alderlake", "skylakex", "icelake"} <= found
 
 
-def test_the_weakest_computes_where_the_others_are_missing(program: Program, without: Without) -> None:
+def test_the_weakest_computes_where_the_others_are_missing(program, without):
     names = [name for name in WEAKEST if name in variants(program)]
     weak = without(lambda name: name != names[0])
     assert list(variants(weak)) == [names[0]]
@@ -81,7 +77,7 @@ def test_the_weakest_computes_where_the_others_are_missing(program: Program, wit
     assert "language model" in weak.said("run", "guide", "What is edgechat?", "--no-store")
 
 
-def test_without_any_it_says_so(program: Program, without: Without) -> None:
+def test_without_any_it_says_so(program, without):
     none = without(lambda _: True)
     assert variants(none) == {}
     said = none.complaint("run", "guide", "Hi", "--no-store")

@@ -1,12 +1,8 @@
 """The modules that make the guide, which lie outside the package."""
 
-from __future__ import annotations
-
 import importlib
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -14,7 +10,7 @@ GUIDE = Path(__file__).parents[2] / "packaging" / "guide"
 
 
 @pytest.fixture(scope="session")
-def module() -> Iterator[Callable[[str], ModuleType]]:
+def module():
     """Import a module of packaging/guide by its name."""
     sys.path.insert(0, str(GUIDE))
     yield importlib.import_module

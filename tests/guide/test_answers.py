@@ -1,7 +1,5 @@
 """The guide that ships, through the real worker: it knows itself, and the commonest questions."""
 
-from __future__ import annotations
-
 import pytest
 
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
@@ -35,7 +33,7 @@ QUESTIONS = {
 }
 
 
-async def test_the_commonest_questions() -> None:
+async def test_the_commonest_questions():
     plan = prepare("guide")
     engine = EngineSupervisor(plan)
     wrong = {}
@@ -53,7 +51,7 @@ async def test_the_commonest_questions() -> None:
 
 
 @pytest.mark.parametrize("system", [None, "You are a pirate."])
-async def test_a_conversation(system: str | None) -> None:
+async def test_a_conversation(system):
     plan = prepare("guide")
     engine = EngineSupervisor(plan)
     messages = [Message("system", system)] if system else []

@@ -1,7 +1,5 @@
 """The guide's corpus says only what is true of edgechat, and asks for everything that edgechat has."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import pairwise
@@ -10,11 +8,11 @@ import pytest
 
 
 @pytest.mark.slow
-def test_it_is_sound(corpus) -> None:
+def test_it_is_sound(corpus):
     assert list(corpus.faults()) == []
 
 
-def test_everything_with_a_name_has_an_answer(corpus) -> None:
+def test_everything_with_a_name_has_an_answer(corpus):
     product, about = corpus.product, set(corpus.about)
     names = {f"command:{words}" for words in product.commands if words}
     names |= {f"option:{name}" for name in product.options} | {f"slash:{name}" for name in product.slashes}
@@ -37,7 +35,7 @@ def test_everything_with_a_name_has_an_answer(corpus) -> None:
         "`EDGECHAT_OFFLINE=1` opens no socket.",
     ],
 )
-def test_what_is_there_is_no_fault(corpus, text) -> None:
+def test_what_is_there_is_no_fault(corpus, text):
     assert corpus.product.untrue(text) == []
 
 
@@ -60,12 +58,12 @@ def test_what_is_there_is_no_fault(corpus, text) -> None:
         ("`turbo.toml`", "turbo.toml"),
     ],
 )
-def test_what_is_not_there_is_found(corpus, text, fault) -> None:
+def test_what_is_not_there_is_found(corpus, text, fault):
     (found,) = corpus.product.untrue(text)[:1]
     assert fault in found
 
 
-def test_a_renamed_option_changes_the_corpus(module) -> None:
+def test_a_renamed_option_changes_the_corpus(module):
     product = module("product").Product()
     before = {one.name for one in module("named").named(product)}
     serve = product.commands["serve"]
@@ -81,7 +79,7 @@ def test_a_renamed_option_changes_the_corpus(module) -> None:
     assert "`--patience`" in after["options:serve"].answer
 
 
-def test_a_moved_key_changes_the_answer(module) -> None:
+def test_a_moved_key_changes_the_answer(module):
     corpus, product = module("corpus"), module("product").Product()
     product.keys = tuple(
         replace(one, key="ctrl+y", words="Ctrl+Y") if one.action == "new_chat" else one
@@ -91,7 +89,7 @@ def test_a_moved_key_changes_the_answer(module) -> None:
     assert after == "Press Ctrl+Y."
 
 
-def test_every_pattern_can_be_sampled(corpus) -> None:
+def test_every_pattern_can_be_sampled(corpus):
     rng = random.Random(1)
     for intent in (*corpus.intents.values(), *corpus.groups.values()):
         assert intent.ask, intent.name
@@ -103,18 +101,18 @@ def test_every_pattern_can_be_sampled(corpus) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(a|b", "a)", "[a", "{", "x]", "{nobody}"])
-def test_a_broken_pattern_is_an_error(module, pattern) -> None:
+def test_a_broken_pattern_is_an_error(module, pattern):
     with pytest.raises(ValueError, match=r"."):
         module("patterns").Patterns({}).sample(pattern, random.Random(0))
 
 
-def test_a_pattern_gives_all_its_texts(module) -> None:
+def test_a_pattern_gives_all_its_texts(module):
     patterns, rng = module("patterns").Patterns({"who": "i|you"}), random.Random(2)
     texts = {patterns.sample("can {who} [stop] (it|this)", rng) for _ in range(300)}
     assert texts == {f"can {w} {s}{o}" for w in ("i", "you") for s in ("stop ", "") for o in ("it", "this")}
 
 
-def test_other_words_stand_where_whole_words_stood(module) -> None:
+def test_other_words_stand_where_whole_words_stood(module):
     synonyms = module("patterns").Synonyms({"stop": "halt", "how do i": "how can i"}, share=1.0)
     assert (
         synonyms.say("how do i stop nonstop --stop stops", random.Random(0))
@@ -122,7 +120,7 @@ def test_other_words_stand_where_whole_words_stood(module) -> None:
     )
 
 
-def test_the_same_seed_gives_the_same_conversations(corpus) -> None:
+def test_the_same_seed_gives_the_same_conversations(corpus):
     one, two = (
         [corpus.conversation(random.Random(seed), 6) for seed in (3, 3, 4)],
         [corpus.conversation(random.Random(seed), 6) for seed in (3, 3, 4)],
@@ -131,7 +129,7 @@ def test_the_same_seed_gives_the_same_conversations(corpus) -> None:
     assert one[0] == one[1] != one[2]
 
 
-def test_questions_of_an_exam_are_never_trained_on(module, corpus) -> None:
+def test_questions_of_an_exam_are_never_trained_on(module, corpus):
     normal, rng = module("corpus").normal, random.Random(5)
     exams = set(map(normal, module("corpus").exam_questions()))
     assert len(exams) > 300
@@ -140,13 +138,13 @@ def test_questions_of_an_exam_are_never_trained_on(module, corpus) -> None:
             assert normal(turn.ask) not in exams
 
 
-def test_exams_expect_what_is_there(module, corpus) -> None:
+def test_exams_expect_what_is_there(module, corpus):
     exam = module("exam")
     for name in module("corpus").EXAMS:
         assert exam.unknown_names(corpus, exam.exam(name)) == set()
 
 
-def test_say_that_again_repeats_the_last_answer(module, corpus) -> None:
+def test_say_that_again_repeats_the_last_answer(module, corpus):
     normal, rng, seen = module("corpus").normal, random.Random(6), 0
     again = {"pardon", "again", "say again", "once more", "come again", "repeat that", "say that again"}
     for _ in range(1800):

@@ -1,7 +1,5 @@
 """The draft that comes with the guide: small, of the guide's tokens, and mostly right about what it says."""
 
-from __future__ import annotations
-
 import gguf
 import pytest
 
@@ -11,7 +9,7 @@ from edgechat.models.local.resolve import resolve
 pytestmark = pytest.mark.slow
 
 
-def test_it_has_the_guides_tokens() -> None:
+def test_it_has_the_guides_tokens():
     guide, draft = (
         {key: field.contents() for key, field in gguf.GGUFReader(resolve(name).path).fields.items()}
         for name in ("guide", "guide-draft")
@@ -22,14 +20,14 @@ def test_it_has_the_guides_tokens() -> None:
     assert all(guide[key] == draft[key] for key in keys)
 
 
-def test_it_is_small() -> None:
+def test_it_is_small():
     guide, draft = (read_model(resolve(name).path) for name in ("guide", "guide-draft"))
     assert draft.file_size < 1_000_000
     assert draft.n_params * 5 < guide.n_params
 
 
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.soak)])
-def test_it_foresees_most_of_what_the_guide_says(module, step) -> None:
+def test_it_foresees_most_of_what_the_guide_says(module, step):
     load, exam = module("evaluate").load, module("exam")
     guide, draft = load(resolve("guide").path), load(resolve("guide-draft").path, every=True)
     found = module("agreement").agreement(guide, draft, exam.exam("held_out")[::step])
@@ -39,7 +37,7 @@ def test_it_foresees_most_of_what_the_guide_says(module, step) -> None:
     assert found.acceptance(16) > 0.6
 
 
-def test_what_agreement_counts(module) -> None:
+def test_what_agreement_counts(module):
     found = module("agreement").Agreement(((True, True, True, False, True), (False, True)))
     assert found.share == pytest.approx(5 / 7)
     assert found.stretch == pytest.approx(5 / 3)

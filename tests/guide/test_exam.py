@@ -1,7 +1,5 @@
 """The guide that ships, held against its exam and against edgechat."""
 
-from __future__ import annotations
-
 import pytest
 
 from edgechat.models.formats.gguf import read_model
@@ -20,7 +18,7 @@ def guide(module):
 
 
 @SHARES
-def test_it_passes_its_exam(module, corpus, guide, step) -> None:
+def test_it_passes_its_exam(module, corpus, guide, step):
     exam = module("exam")
     marks = exam.mark(corpus, guide, exam.exam("held_out")[::step])
     assert len(marks.single) >= 150 // step
@@ -33,7 +31,7 @@ def test_it_passes_its_exam(module, corpus, guide, step) -> None:
 
 
 @SHARES
-def test_it_knows_everything_that_has_a_name(module, corpus, guide, step) -> None:
+def test_it_knows_everything_that_has_a_name(module, corpus, guide, step):
     """Also where the program changed since it was trained: then it has to be trained again."""
     wrong, untrue = {}, []
     names = [one for one in module("named").named(corpus.product) if one.ask and ":" in one.name]
@@ -52,19 +50,19 @@ def test_it_knows_everything_that_has_a_name(module, corpus, guide, step) -> Non
 
 
 @SHARES
-def test_it_invents_hardly_anything_for_stray_questions(module, corpus, guide, step) -> None:
+def test_it_invents_hardly_anything_for_stray_questions(module, corpus, guide, step):
     exam = module("exam")
     assert len(exam.invented(corpus, guide, exam.stray(corpus, 100 // step, seed=7))) <= 2
 
 
-def test_the_weights_are_small() -> None:
+def test_the_weights_are_small():
     guide, draft = (read_model(resolve(name).path) for name in ("guide", "guide-draft"))
     assert 5_000_000 <= guide.n_params <= 10_000_000
     assert draft.n_params < 1_000_000
     assert guide.file_size + draft.file_size < 15_000_000
 
 
-def test_the_card_tells_of_these_weights(module) -> None:
+def test_the_card_tells_of_these_weights(module):
     text = module("card").CARD.read_text(encoding="utf-8")
     for name, kind in module("export").QUANTS.items():
         file = read_model(resolve(name).path)

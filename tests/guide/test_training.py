@@ -1,7 +1,5 @@
 """Training the guide: a run that was stopped goes on, and makes the weights that it would have made."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 
@@ -23,7 +21,7 @@ def run(module, corpus):
     return lambda: train.Run(config, training, corpus, tokenizer)
 
 
-def test_one_that_was_stopped_makes_the_same_weights(run, tmp_path) -> None:
+def test_one_that_was_stopped_makes_the_same_weights(run, tmp_path):
     whole = run()
     losses = [loss for loss, _ in whole.steps()]
     first = run()
@@ -37,7 +35,7 @@ def test_one_that_was_stopped_makes_the_same_weights(run, tmp_path) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_the_first_layer_begins_as_a_bag_of_words(module) -> None:
+def test_the_first_layer_begins_as_a_bag_of_words(module):
     """It adds the words, nearer ones more, so what reads the answer from a bag reads it from the layer."""
     torch.manual_seed(1)
     config = module("shape").Config(vocab=512, dim=128, layers=2, heads=2, hidden=64)
@@ -55,7 +53,7 @@ def test_the_first_layer_begins_as_a_bag_of_words(module) -> None:
     assert counts[-60:].sum() > 4 * counts[:-60].sum()
 
 
-def test_another_corpus_is_another_run(module, corpus) -> None:
+def test_another_corpus_is_another_run(module, corpus):
     train, shape = module("train"), module("shape")
     mark = train.fingerprint(shape.GUIDE, train.OF_GUIDE, corpus)
     assert mark == train.fingerprint(shape.GUIDE, train.OF_GUIDE, corpus)

@@ -1,9 +1,5 @@
 """The kit's models do what they are made for: llama.cpp loads them, and each kind behaves like its kind."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import llama_cpp.llama_cpp as api
 import numpy as np
 import pytest
@@ -23,7 +19,7 @@ from tests.kit import (
     tiny,
 )
 from tests.kit.build import fingerprint, write
-from tests.kit.reference import Logits, Reference
+from tests.kit.reference import Reference
 
 pytestmark = pytest.mark.slow
 
@@ -32,18 +28,18 @@ EXACT = {"type_k": 0, "type_v": 0}
 WIDE = Shape(n_embd=256, n_ff=256)
 
 
-def difference(a: Logits, b: Logits) -> float:
+def difference(a, b):
     return float(np.abs(a - b).max())
 
 
-def in_chunks(run: Reference, stop: int, size: int = 64) -> Logits:
+def in_chunks(run, stop, size=64):
     """Decode the first `stop` TOKENS in small batches, as a window shorter than the text needs it."""
     parts = [run.decode(TOKENS[i : min(i + size, stop)], start=i) for i in range(0, stop, size)]
     return np.vstack(parts)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_decodes(kind: str) -> None:
+def test_every_kind_decodes(kind):
     with Reference(tiny(kind)) as run:
         logits = run.decode(TOKENS[:64])
         assert np.isfinite(logits).all()
@@ -52,7 +48,7 @@ def test_every_kind_decodes(kind: str) -> None:
 
 
 @pytest.mark.parametrize("weights", ["F32", "F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K"])
-def test_every_type_decodes(weights: str) -> None:
+def test_every_type_decodes(weights):
     types = Q4_K_M if weights == "Q4_K" else {}
     with Reference(build(Spec(shape=WIDE, weights=weights, types=types))) as run:
         logits = run.decode(TOKENS[:64])
@@ -61,14 +57,14 @@ def test_every_type_decodes(weights: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "plain", "Grüße 世界 🙂\n\n  x\t\x00 end  ", "<|im_end|>", "a" * 500])
-def test_bytes_are_their_own_ids(text: str) -> None:
+def test_bytes_are_their_own_ids(text):
     with Reference(tiny()) as run:
         ids = run.tokenize(text)
         assert ids == list(text.encode())
         assert b"".join(map(run.piece, ids)) == text.encode()
 
 
-def test_special_tokens() -> None:
+def test_special_tokens():
     with Reference(tiny()) as run:
         assert run.tokenize("<|im_start|>a<|im_end|><|endoftext|>", special=True) == [
             START,
@@ -81,7 +77,7 @@ def test_special_tokens() -> None:
         assert run.piece(END, special=True) == b"<|im_end|>"
 
 
-def test_padded_vocabulary_still_reads_bytes() -> None:
+def test_padded_vocabulary_still_reads_bytes():
     with Reference(build(Spec(n_vocab=2000))) as run:
         assert run.n_vocab == 2000
         assert run.tokenize(" baba hello") == list(b" baba hello")
@@ -90,20 +86,20 @@ def test_padded_vocabulary_still_reads_bytes() -> None:
         assert all(piece.decode().strip().isalpha() for piece in pieces)
 
 
-def test_copied_tokenizer() -> None:
+def test_copied_tokenizer():
     """A model made with another's tokenizer has its ids and template."""
     with Reference(build(Spec(tokenizer=tiny("qwen3"), chat_template=None))) as run:
         assert run.tokenize("hi<|im_end|>", special=True) == [104, 105, END]
         assert b"<|im_start|>" in api.llama_model_chat_template(run.model, None)
 
 
-def test_muted_ids_are_not_said() -> None:
+def test_muted_ids_are_not_said():
     with Reference(build(Spec(mute=NOT_PRINTABLE))) as run:
         said = run.greedy(TOKENS[:8], 100)
         assert all(t == 10 or 32 <= t < 127 for t in said)
 
 
-def test_same_spec_same_bytes(tmp_path: Path) -> None:
+def test_same_spec_same_bytes(tmp_path):
     spec = Spec(weights="Q4_0", seed=7)
     one, two = build(spec, folder=tmp_path / "a"), build(spec, folder=tmp_path / "b")
     assert one.read_bytes() == two.read_bytes()
@@ -111,13 +107,13 @@ def test_same_spec_same_bytes(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".part-*"))
 
 
-def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match="blocks of 256"):
         build(Spec(weights="Q4_K"), folder=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_split_files_are_one_model(tmp_path: Path) -> None:
+def test_split_files_are_one_model(tmp_path):
     write(Spec(), tmp_path / "m.gguf", split_max_tensors=8)
     parts = sorted(tmp_path.glob("m-*.gguf"))
     assert [p.name for p in parts] == [f"m-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
@@ -125,15 +121,15 @@ def test_split_files_are_one_model(tmp_path: Path) -> None:
         assert split.greedy(TOKENS[:8], 16) == whole.greedy(TOKENS[:8], 16)
 
 
-def test_unknown_architecture_is_refused(tmp_path: Path) -> None:
+def test_unknown_architecture_is_refused(tmp_path):
     with pytest.raises(RuntimeError, match="does not load"):
         Reference(corrupt.unknown_architecture(tmp_path / "m.gguf"))
 
 
-def agreement(eps: float) -> float:
+def agreement(eps):
     """Return how often the draft's best token is the target's, along greedy texts of the target."""
     target, draft = pair(eps)
-    same: list[np.bool_] = []
+    same = []
     with Reference(target) as a, Reference(draft) as b:
         for start in range(0, 160, 16):
             prompt = TOKENS[start : start + 16]
@@ -144,14 +140,14 @@ def agreement(eps: float) -> float:
     return float(np.mean(same))
 
 
-def test_a_pair_agrees_as_asked() -> None:
+def test_a_pair_agrees_as_asked():
     exact, near, far = agreement(0.0), agreement(0.15), agreement(1.0)
     assert exact == 1.0
     assert 0.5 < near < 0.95
     assert far < 0.4
 
 
-def test_dense_cuts_anywhere() -> None:
+def test_dense_cuts_anywhere():
     with Reference(tiny("dense"), **EXACT) as run:
         full = run.decode(TOKENS[:500])
         assert api.llama_memory_seq_rm(run.memory, 0, 200, -1)
@@ -159,7 +155,7 @@ def test_dense_cuts_anywhere() -> None:
         assert api.llama_memory_can_shift(run.memory)
 
 
-def test_windowed_says_yes_and_is_wrong_behind_its_window() -> None:
+def test_windowed_says_yes_and_is_wrong_behind_its_window():
     with Reference(tiny("windowed"), n_ctx=2048, n_seq_max=2, n_ubatch=64, **EXACT) as run:
         full = in_chunks(run, 1000)
         assert api.llama_model_n_swa(run.model) == 128
@@ -170,7 +166,7 @@ def test_windowed_says_yes_and_is_wrong_behind_its_window() -> None:
         assert difference(run.decode(TOKENS[400:410], start=400), full[400:410]) > 1
 
 
-def test_hybrid_refuses_to_be_cut() -> None:
+def test_hybrid_refuses_to_be_cut():
     with Reference(tiny("hybrid"), **EXACT) as run:
         run.decode(TOKENS[:100])
         assert api.llama_model_is_hybrid(run.model)
@@ -178,7 +174,7 @@ def test_hybrid_refuses_to_be_cut() -> None:
         assert api.llama_memory_seq_pos_max(run.memory, 0) == 99
 
 
-def test_hybrid_rolls_back_with_snapshots() -> None:
+def test_hybrid_rolls_back_with_snapshots():
     with Reference(tiny("hybrid"), n_rs_seq=4, **EXACT) as run:
         full = run.decode(TOKENS[:100])
         run.clear()

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
 
@@ -22,13 +19,13 @@ temperature = 0.7
 """
 
 
-def write(folder: Path, text: str) -> Path:
+def write(folder, text):
     path = folder / "models.toml"
     path.write_text(text)
     return path
 
 
-def test_the_shipped_catalogue_is_sound() -> None:
+def test_the_shipped_catalogue_is_sound():
     entries = {entry.name: entry for entry in catalogue()}
     assert entries["guide"].repo is None
     assert entries["qwen3-4b"].file_name == "Qwen3-4B-Instruct-2507-Q4_K_M.gguf"
@@ -42,14 +39,14 @@ def test_the_shipped_catalogue_is_sound() -> None:
     assert all(entry.repo and entry.repo.count("/") == 1 for entry in rest)
 
 
-def test_the_guide_has_a_draft_that_comes_with_it() -> None:
+def test_the_guide_has_a_draft_that_comes_with_it():
     entries = {entry.name: entry for entry in catalogue()}
     draft = entries[entries["guide"].draft or ""]
     assert (draft.name, draft.repo, draft.quality) == ("guide-draft", None, None)
     assert draft.sampling == entries["guide"].sampling
 
 
-def test_an_entry(tmp_path: Path) -> None:
+def test_an_entry(tmp_path):
     (entry,) = read_catalogue(write(tmp_path, GOOD))
     assert entry.names == ("tiny", "small")
     assert (entry.file_name, entry.file_for("q4_K_m")) == ("Tiny-Q8_0.gguf", "Tiny-q4_K_m.gguf")
@@ -73,7 +70,7 @@ def test_an_entry(tmp_path: Path) -> None:
         ("[[model]]", "[model]", "only [[model]]"),
     ],
 )
-def test_mistakes_name_the_file_and_the_field(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_mistakes_name_the_file_and_the_field(tmp_path, old, new, said):
     path = write(tmp_path, GOOD.replace(old, new))
     with pytest.raises(SettingsError) as caught:
         read_catalogue(path)
@@ -81,24 +78,24 @@ def test_mistakes_name_the_file_and_the_field(tmp_path: Path, old: str, new: str
     assert said in caught.value.message
 
 
-def test_a_mistake_names_the_model(tmp_path: Path) -> None:
+def test_a_mistake_names_the_model(tmp_path):
     path = write(tmp_path, GOOD + '[[model]]\nname = "other"\n')
     with pytest.raises(SettingsError, match=r"model 2 \(other\)"):
         read_catalogue(path)
 
 
-def test_two_models_of_one_name(tmp_path: Path) -> None:
+def test_two_models_of_one_name(tmp_path):
     other = GOOD.replace('"tiny"', '"other"')
     with pytest.raises(SettingsError, match="'small' names both tiny and other"):
         read_catalogue(write(tmp_path, GOOD + other))
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path):
     with pytest.raises(SettingsError, match="cannot be read"):
         read_catalogue(tmp_path / "models.toml")
 
 
-def test_the_shipped_catalogue_is_ranked_and_whole() -> None:
+def test_the_shipped_catalogue_is_ranked_and_whole():
     ranked = [entry for entry in catalogue() if entry.quality is not None]
     assert len(ranked) >= 35
     bands = [entry.quality or 0 for entry in ranked]
@@ -138,12 +135,12 @@ def test_the_shipped_catalogue_is_ranked_and_whole() -> None:
         ("guide", "guide.gguf", None),
     ],
 )
-def test_quantizations_are_read_from_names(name: str, file: str, quant: str | None) -> None:
+def test_quantizations_are_read_from_names(name, file, quant):
     (entry,) = (entry for entry in catalogue() if entry.name == name)
     assert entry.quant_of(file) == quant
 
 
-def test_files_are_spelled_as_the_repository_does() -> None:
+def test_files_are_spelled_as_the_repository_does():
     entries = {entry.name: entry for entry in catalogue()}
     assert entries["qwen2.5-coder-7b"].file_for("Q4_K_M") == "qwen2.5-coder-7b-instruct-q4_k_m.gguf"
     assert entries["qwen2.5-coder-7b"].file_for("F16") == "qwen2.5-coder-7b-instruct-fp16.gguf"
@@ -151,7 +148,7 @@ def test_files_are_spelled_as_the_repository_does() -> None:
     assert entries["llama-3.2-3b"].file_for("q8_0") == "Llama-3.2-3B-Instruct-Q8_0.gguf"
 
 
-def test_sampling_follows_the_switch() -> None:
+def test_sampling_follows_the_switch():
     entries = {entry.name: entry for entry in catalogue()}
     thinks, may, never = entries["qwen3-8b"], entries["qwen3.5-2b"], entries["qwen3-4b"]
     assert [thinks.sampling_for(on).temperature for on in (None, True, False)] == [0.6, 0.6, 0.7]
@@ -175,7 +172,7 @@ def test_sampling_follows_the_switch() -> None:
         ('embedding = { document = "x" }', "unknown field `document`"),
     ],
 )
-def test_mistakes_in_what_the_planner_reads(tmp_path: Path, line: str, said: str) -> None:
+def test_mistakes_in_what_the_planner_reads(tmp_path, line, said):
     path = write(tmp_path, GOOD.replace('quant = "Q8_0"', f'quant = "Q8_0"\n{line}'))
     with pytest.raises(SettingsError) as caught:
         read_catalogue(path)
@@ -183,13 +180,13 @@ def test_mistakes_in_what_the_planner_reads(tmp_path: Path, line: str, said: str
     assert said in caught.value.message
 
 
-def own(text: str) -> Path:
+def own(text):
     path = own_catalogue()
     path.write_text(text)
     return path
 
 
-def test_the_users_own_models_are_added() -> None:
+def test_the_users_own_models_are_added():
     before = catalogue()
     own(GOOD)
     assert [entry.name for entry in catalogue()] == [*(entry.name for entry in before), "tiny"]
@@ -197,7 +194,7 @@ def test_the_users_own_models_are_added() -> None:
     assert catalogue() == before
 
 
-def test_the_users_own_fields_win() -> None:
+def test_the_users_own_fields_win():
     before = {entry.name: entry for entry in catalogue()}
     own('[[model]]\nname = "qwen3-8b"\nquant = "Q8_0"\n[model.sampling]\ntemperature = 0.1')
     found = {entry.name: entry for entry in catalogue()}
@@ -209,14 +206,14 @@ def test_the_users_own_fields_win() -> None:
     assert all(found[name] is before[name] for name in found)
 
 
-def test_prefixes_stay_where_another_field_is_changed() -> None:
+def test_prefixes_stay_where_another_field_is_changed():
     before = {entry.name: entry.embedding for entry in catalogue()}["embeddinggemma"]
     own('[[model]]\nname = "embeddinggemma"\nlicence = "Other"')
     changed = next(entry for entry in catalogue() if entry.name == "embeddinggemma")
     assert (changed.licence, changed.embedding) == ("Other", before)
 
 
-def test_changes_are_seen(tmp_path: Path) -> None:
+def test_changes_are_seen(tmp_path):
     path = own(GOOD)
     assert catalogue()[-1].licence == "MIT"
     path.write_text(GOOD.replace("MIT", "Other"))
@@ -235,7 +232,7 @@ def test_changes_are_seen(tmp_path: Path) -> None:
         ("model = [3]", "not a table"),
     ],
 )
-def test_a_broken_one_is_named(text: str, said: str) -> None:
+def test_a_broken_one_is_named(text, said):
     path = own(text)
     with pytest.raises(SettingsError) as caught:
         catalogue()

@@ -1,18 +1,14 @@
 """Which of a repository's files are models, and in which quantization."""
 
-from __future__ import annotations
-
-import random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.models.choices import ModelChoice, RemoteFile, model_choices, quant_label
+from edgechat.models.choices import RemoteFile, model_choices, quant_label
 from edgechat.models.hub.names import safe_path
 
 
-def choices(*names: str) -> tuple[ModelChoice, ...]:
+def choices(*names):
     return model_choices(RemoteFile(name, 100 + i, f"{i:064x}") for i, name in enumerate(names))
 
 
@@ -46,12 +42,12 @@ def choices(*names: str) -> tuple[ModelChoice, ...]:
         ("aQ4_0b.gguf", None),
     ],
 )
-def test_labels(name: str, label: str | None) -> None:
+def test_labels(name, label):
     (found,) = choices(name)
     assert found.quant == label == quant_label(name.removesuffix(".gguf"))
 
 
-def test_every_file_of_a_folder_with_many_kinds() -> None:
+def test_every_file_of_a_folder_with_many_kinds():
     found = choices(
         "README.md",
         "gemma-4-E4B-it-Q4_K_M.gguf",
@@ -76,27 +72,27 @@ def test_every_file_of_a_folder_with_many_kinds() -> None:
     assert [one.quant for one in found] == ["Q4_K_M", "UD-Q4_K_M"]
 
 
-def sized(**sizes: int) -> list[str]:
+def sized(**sizes):
     return [one.name for one in model_choices(RemoteFile(f"{name}.gguf", n) for name, n in sizes.items())]
 
 
-def test_a_model_named_after_its_drafting_layers_is_one() -> None:
+def test_a_model_named_after_its_drafting_layers_is_one():
     assert sized(**{"Qwen3.6-27B-MTP-Q4_K_M": 17}) == ["Qwen3.6-27B-MTP-Q4_K_M"]
     both = {"Qwen3.6-27B-MTP-Q4_K_M": 17, "Qwen3.6-27B-Q8_0": 29, "Qwen3.6-27B-UD-Q4_K_XL": 17}
     assert sized(**both) == sorted(both)
 
 
 @pytest.mark.parametrize("head", ["a-MTP-Q8_0", "MTP/a-MTP-Q8_0", "a-mtp-Q8_0", "a.Q8_0.mtp", "mtp-a-Q8_0"])
-def test_drafting_layers_alone_are_no_model(head: str) -> None:
+def test_drafting_layers_alone_are_no_model(head):
     assert sized(**{head: 457, "a-Q2_K": 10_000, "a-Q8_0": 29_000}) == ["a-Q2_K", "a-Q8_0"]
 
 
-def test_models_whose_names_only_resemble_a_sidecar() -> None:
+def test_models_whose_names_only_resemble_a_sidecar():
     assert len(choices("Mistral-DRAFT-0.5B-Q8_0.gguf", "a-imatrix-Q4_K_M.gguf", "Smtp-Q4_0.gguf")) == 3
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 12))
-def test_parts_in_order_whatever_the_listing_says(shuffler: random.Random, n: int) -> None:
+def test_parts_in_order_whatever_the_listing_says(shuffler, n):
     names = [f"Q6_K/L-Q6_K-{i:05}-of-{n:05}.gguf" for i in range(1, n + 1)]
     shuffled = shuffler.sample(names, n)
     files = [RemoteFile(name, 10, f"{names.index(name):064x}") for name in shuffled]
@@ -106,7 +102,7 @@ def test_parts_in_order_whatever_the_listing_says(shuffler: random.Random, n: in
     assert tuple(file.sha256 for file in found.files) == tuple(f"{i:064x}" for i in range(n))
 
 
-def test_an_incomplete_set_is_left_out() -> None:
+def test_an_incomplete_set_is_left_out():
     found = choices(
         "a-Q8_0-00001-of-00003.gguf",
         "a-Q8_0-00003-of-00003.gguf",
@@ -119,7 +115,7 @@ def test_an_incomplete_set_is_left_out() -> None:
     assert [one.name for one in found] == ["g-Q8_0"]
 
 
-def test_an_empty_file_is_no_model() -> None:
+def test_an_empty_file_is_no_model():
     assert model_choices([RemoteFile("a-Q4_0.gguf", 0)]) == ()
 
 
@@ -128,12 +124,12 @@ def test_an_empty_file_is_no_model() -> None:
     ["", "..", "a/../b", "/a", "a//b", "a/", "./a", "C:a", "c:/a", r"a\b", r"..\a", "a\0b", "a\nb", "\x1b[2J",
      "a" * 256, "a/" * 600 + "b", "\ud800"],
 )  # fmt: skip
-def test_unsafe_names(name: str) -> None:
+def test_unsafe_names(name):
     assert not safe_path(name)
 
 
 @given(st.text(max_size=40))
-def test_safe_names_stay_in_their_folder(name: str) -> None:
+def test_safe_names_stay_in_their_folder(name):
     from pathlib import PurePosixPath, PureWindowsPath
 
     if safe_path(name):

@@ -1,13 +1,11 @@
 """Which projector belongs to which model, by the names that people give them."""
 
-from __future__ import annotations
-
 import pytest
 
 from edgechat.models.choices import RemoteFile, model_choices
 
 
-def found(*names: str, mixed: bool = False) -> dict[str, tuple[str, ...]]:
+def found(*names, mixed=False):
     files = [RemoteFile(name, 100) for name in names]
     return {
         choice.file_names[0]: tuple(file.name for file in choice.projectors)
@@ -37,11 +35,11 @@ def found(*names: str, mixed: bool = False) -> dict[str, tuple[str, ...]]:
         ),  # llama.cpp's old cache
     ],
 )
-def test_the_names_of_publishers(model: str, projector: str) -> None:
+def test_the_names_of_publishers(model, projector):
     assert found(model, projector) == {model: (projector,)}
 
 
-def test_several_models_have_their_own() -> None:
+def test_several_models_have_their_own():
     assert found(
         "gemma-4-E2B-it-Q4_0.gguf",
         "gemma-4-E4B-it-Q4_0.gguf",
@@ -55,7 +53,7 @@ def test_several_models_have_their_own() -> None:
     }
 
 
-def test_models_in_folders_have_the_nearest() -> None:
+def test_models_in_folders_have_the_nearest():
     names = (
         "4b/m-Q4_0.gguf",
         "4b/mmproj-F16.gguf",
@@ -69,11 +67,11 @@ def test_models_in_folders_have_the_nearest() -> None:
     }
 
 
-def test_a_nameless_one_among_several_models_is_nobodys() -> None:
+def test_a_nameless_one_among_several_models_is_nobodys():
     assert not any(found("a-Q4_0.gguf", "b-Q4_0.gguf", "mmproj-F16.gguf").values())
 
 
-def test_in_a_folder_of_many_origins_another_models_stays_its_own() -> None:
+def test_in_a_folder_of_many_origins_another_models_stays_its_own():
     names = ("llama-8b-Q4_0.gguf", "mmproj-gemma-3-4b-it-F16.gguf")
     assert found(*names, mixed=True) == {names[0]: ()}
     assert found(*names) == {names[0]: (names[1],)}
@@ -82,7 +80,7 @@ def test_in_a_folder_of_many_origins_another_models_stays_its_own() -> None:
     assert found(names[0], "mmproj-F16.gguf", mixed=True) == {names[0]: ("mmproj-F16.gguf",)}
 
 
-def test_all_quantizations_share_one() -> None:
+def test_all_quantizations_share_one():
     files = found("a-Q4_0.gguf", "a-UD-Q8_K_XL.gguf", "a-imat-Q4_0.gguf", "mmproj-F16.gguf")
     assert set(files.values()) == {("mmproj-F16.gguf",)}
 
@@ -97,13 +95,13 @@ def test_all_quantizations_share_one() -> None:
         ("F32", ["F16", "BF16", "Q8_0", "F32", "Q4_0"]),
     ],
 )
-def test_the_best_of_several(quant: str, order: list[str]) -> None:
+def test_the_best_of_several(quant, order):
     names = [f"mmproj-{label}.gguf" for label in ("F32", "BF16", "Q4_0", "F16", "Q8_0")]
     (projectors,) = found(f"a-{quant}.gguf", *names).values()
     assert projectors == tuple(f"mmproj-{label}.gguf" for label in order)
 
 
-def test_a_projector_is_never_a_model() -> None:
+def test_a_projector_is_never_a_model():
     assert found("mmproj-F16.gguf", "a-mmproj-Q4_0.gguf") == {}
     split = [f"mmproj-F16-0000{i}-of-00002.gguf" for i in (1, 2)]
     assert found("a-Q4_0.gguf", *split) == {"a-Q4_0.gguf": ()}

@@ -1,24 +1,21 @@
-from __future__ import annotations
-
 import pytest
 
 from edgechat.base import paths
 from edgechat.models.catalogue import read_catalogue
-from edgechat.models.formats.header import ModelHeader
 from edgechat.models.quality import QualityClass, kl_divergence, quality_class, worth_offering
 from edgechat.models.shipped import shipped_header, shipped_quants
 
 ENTRIES = {entry.name: entry for entry in read_catalogue(paths.shipped("models.toml"))}
 
 
-def header(name: str) -> ModelHeader:
+def header(name):
     entry = ENTRIES[name]
     found = shipped_header(entry, shipped_quants(entry)[0])
     assert found is not None
     return found
 
 
-def test_figures_carry_their_source() -> None:
+def test_figures_carry_their_source():
     figure = kl_divergence("q4_k_m")
     assert figure is not None
     assert figure.value == 0.028152
@@ -46,20 +43,20 @@ def test_figures_carry_their_source() -> None:
         ("Q3_K_S Q2_K IQ2_XXS", "poor"),
     ],
 )
-def test_classes(quants: str, expected: str) -> None:
+def test_classes(quants, expected):
     for quant in quants.split():
         found = quality_class(quant)
         assert found is not None
         assert found.label == expected
 
 
-def test_every_quant_of_the_catalogue_has_a_class() -> None:
+def test_every_quant_of_the_catalogue_has_a_class():
     assert QualityClass.REFERENCE > QualityClass.POOR
     for entry in ENTRIES.values():
         assert all(quality_class(quant) for quant in entry.quants), entry.name
 
 
-def test_what_is_worth_offering() -> None:
+def test_what_is_worth_offering():
     small, middle, large = header("gemma-3-1b"), header("llama-3.1-8b"), header("llama-3.3-70b")
     assert worth_offering(small, "Q4_K_M")
     assert not worth_offering(small, "Q4_K_S")
@@ -71,7 +68,7 @@ def test_what_is_worth_offering() -> None:
     assert worth_offering(small, "UD-Q2_K_XL")
 
 
-def test_small_models_are_recommended_only_in_what_is_worth_offering() -> None:
+def test_small_models_are_recommended_only_in_what_is_worth_offering():
     for entry in ENTRIES.values():
         if entry.quant is not None:
             assert worth_offering(header(entry.name), entry.quant), entry.name

@@ -1,13 +1,9 @@
 """The headers that come with edgechat: exact by what the hub says of the files, and what the maker makes."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import msgspec
 import pytest
@@ -16,7 +12,6 @@ from edgechat.base import paths
 from edgechat.base.errors import ModelFileError
 from edgechat.models import shipped
 from edgechat.models.catalogue import read_catalogue
-from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.quants import GgmlType
 from edgechat.models.formats.skeleton import pack, unpack
 from edgechat.models.shipped import shipped_header, shipped_quants, shipped_size
@@ -27,7 +22,7 @@ ENTRIES = {entry.name: entry for entry in CATALOGUE if entry.repo is not None}
 
 # Bytes of published files. What they have beyond the weights (metadata, tokenizer) is the same in all quants
 # of a model; if a tensor had the wrong type, it would not be.
-EXACT: dict[str, dict[str, int]] = {
+EXACT = {
     "llama-3.1-8b": {
         "Q2_K": 3_179_136_416,
         "Q3_K_S": 3_664_504_224,
@@ -51,19 +46,19 @@ EXACT: dict[str, dict[str, int]] = {
 }
 
 
-def header(name: str, quant: str) -> ModelHeader:
+def header(name, quant):
     found = shipped_header(ENTRIES[name], quant)
     assert found is not None
     return found
 
 
-def in_file(found: ModelHeader) -> int:
+def in_file(found):
     """Bytes of the weights with their padding."""
     return found.tensors[-1].offset + found.tensors[-1].n_bytes
 
 
 @pytest.fixture(scope="module")
-def maker() -> Iterator[ModuleType]:
+def maker():
     """packaging/catalogue/build.py, which lies outside the package."""
     sys.path.insert(0, str(MAKER))
     try:
@@ -77,21 +72,21 @@ def maker() -> Iterator[ModuleType]:
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_weights_are_exact_to_the_byte(name: str) -> None:
+def test_weights_are_exact_to_the_byte(name):
     found = {quant: header(name, quant) for quant in EXACT[name]}
     assert {quant: one.file_size for quant, one in found.items()} == EXACT[name]
     beyond = [one.file_size - in_file(one) for one in found.values()]
     assert max(beyond) - min(beyond) <= 64  # a metadata entry more or less
 
 
-def test_every_model_has_as_many_weights_as_published(maker: ModuleType) -> None:
+def test_every_model_has_as_many_weights_as_published(maker):
     for name, entry in ENTRIES.items():
         assert shipped_quants(entry), name
         for quant in shipped_quants(entry):
             assert header(name, quant).n_params == maker.PARAMETERS[name]
 
 
-def test_all_sizes_are_near_the_published_ones(maker: ModuleType) -> None:
+def test_all_sizes_are_near_the_published_ones(maker):
     known = maker.sizes()
     checked = 0
     for name, entry in ENTRIES.items():
@@ -106,7 +101,7 @@ def test_all_sizes_are_near_the_published_ones(maker: ModuleType) -> None:
     assert checked >= 95
 
 
-def test_a_header_is_that_of_its_entry() -> None:
+def test_a_header_is_that_of_its_entry():
     for entry in ENTRIES.values():
         assert entry.quant is not None
         found = shipped_header(entry, entry.quant)
@@ -118,7 +113,7 @@ def test_a_header_is_that_of_its_entry() -> None:
         assert set(shipped_quants(entry)) <= set(entry.labels)
 
 
-def test_a_draft_is_much_smaller_and_has_the_same_vocabulary() -> None:
+def test_a_draft_is_much_smaller_and_has_the_same_vocabulary():
     pairs = [(entry, ENTRIES[entry.draft]) for entry in ENTRIES.values() if entry.draft]
     assert len(pairs) >= 8
     for target, draft in pairs:
@@ -128,7 +123,7 @@ def test_a_draft_is_much_smaller_and_has_the_same_vocabulary() -> None:
         assert draft.draft is None
 
 
-def test_what_was_left_out() -> None:
+def test_what_was_left_out():
     tinyllama = ENTRIES["tinyllama-1.1b"]
     assert shipped_header(tinyllama, "Q2_K") is None  # of 2023, when Q2_K was another mixture
     assert shipped_size(tinyllama, "Q2_K") is None
@@ -138,19 +133,19 @@ def test_what_was_left_out() -> None:
     assert shipped_header(guide, "Q8_0") is None
 
 
-def test_quantizations_go_from_small_to_large() -> None:
+def test_quantizations_go_from_small_to_large():
     assert shipped_quants(ENTRIES["qwen3-0.6b"]) == (
         *("Q2_K", "Q3_K_M", "Q4_0", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0"),
     )
 
 
-def test_another_repository_is_another_file() -> None:
+def test_another_repository_is_another_file():
     moved = msgspec.structs.replace(ENTRIES["qwen3-8b"], repo="someone/else")
     assert shipped_quants(moved) == ()
     assert shipped_header(moved, "Q4_K_M") is None
 
 
-def test_it_can_be_packed_like_any_other() -> None:
+def test_it_can_be_packed_like_any_other():
     found = header("qwen3-0.6b", "Q4_K_M")
     again = unpack(pack(found), found.path)
     assert again.tensors == found.tensors
@@ -158,12 +153,12 @@ def test_it_can_be_packed_like_any_other() -> None:
     assert {tensor.type for tensor in found.tensors} == {GgmlType.F32, GgmlType.Q4_K, GgmlType.Q6_K}
 
 
-def test_the_file_is_small() -> None:
+def test_the_file_is_small():
     assert paths.shipped(shipped.FILE).stat().st_size < 300_000
 
 
 @pytest.mark.parametrize("name", ["llama-3.2-1b", "gemma-4-26b-a4b", "qwen3.5-0.8b", "gpt-oss-20b"])
-def test_it_is_what_the_maker_makes(maker: ModuleType, name: str) -> None:
+def test_it_is_what_the_maker_makes(maker, name):
     made = maker.headers(ENTRIES[name], maker.sizes()[name])
     assert {one.quant for one in made} == set(shipped_quants(ENTRIES[name]))
     for one in made:
@@ -173,13 +168,13 @@ def test_it_is_what_the_maker_makes(maker: ModuleType, name: str) -> None:
         assert found.metadata == unpack(pack(one), "made").metadata  # floats as a file holds them
 
 
-def test_the_maker_refuses_a_wrong_table(maker: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_maker_refuses_a_wrong_table(maker, monkeypatch):
     monkeypatch.setitem(maker.PARAMETERS, "qwen3-8b", 8_190_735_361)
     with pytest.raises(ValueError, match="qwen3-8b would have 8190735360 weights"):
         maker.base("qwen3-8b")
 
 
-def test_a_far_size_is_not_shipped(maker: ModuleType) -> None:
+def test_a_far_size_is_not_shipped(maker):
     known = {**maker.sizes()["llama-3.2-1b"], "Q4_K_M": 900_000_000}
     made = [one.quant for one in maker.headers(ENTRIES["llama-3.2-1b"], known)]
     assert "Q4_K_M" not in made
@@ -187,7 +182,7 @@ def test_a_far_size_is_not_shipped(maker: ModuleType) -> None:
 
 
 @pytest.fixture
-def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def damaged(tmp_path, monkeypatch):
     """A copy of the file to be damaged."""
     copy = tmp_path / shipped.FILE
     shutil.copy(paths.shipped(shipped.FILE), copy)
@@ -200,7 +195,7 @@ def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "other", "index", "part"])
-def test_a_damaged_copy_says_so(damaged: Path, damage: str) -> None:
+def test_a_damaged_copy_says_so(damaged, damage):
     data = bytearray(damaged.read_bytes())
     if damage == "gone":
         damaged.unlink()
@@ -214,7 +209,7 @@ def test_a_damaged_copy_says_so(damaged: Path, damage: str) -> None:
     assert "Reinstall edgechat" in (caught.value.hint or "")
 
 
-def test_looking_takes_neither_network_nor_llama() -> None:
+def test_looking_takes_neither_network_nor_llama():
     code = (
         "import sys; from edgechat.models.catalogue import catalogue;"
         "from edgechat.models.shipped import shipped_header;"

@@ -1,14 +1,11 @@
 """What is known of the catalogue's models for MLX before their repositories are asked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from edgechat.base.errors import SettingsError
-from edgechat.models.catalogue import CatalogueEntry, catalogue, read_catalogue
+from edgechat.models.catalogue import catalogue, read_catalogue
 from edgechat.models.formats.quants import GgmlType, canonical, type_of
 from edgechat.models.quality import QualityClass, kl_divergence, quality_class, worth_offering
 from edgechat.models.shipped import shipped_header, shipped_quants
@@ -20,15 +17,15 @@ from tests.planner.headers import cache_bytes
 PARAMETERS = {"qwen3-8b": 8.191e9, "llama-3.2-1b": 1.236e9, "qwen3.5-4b": 4.206e9, "mistral-7b-v0.3": 7.248e9}
 
 
-def entry(name: str) -> CatalogueEntry:
+def entry(name):
     return next(one for one in catalogue() if name in one.names)
 
 
-def with_mlx() -> list[CatalogueEntry]:
+def with_mlx():
     return [one for one in catalogue() if one.mlx]
 
 
-def test_most_models_have_a_repository_for_mlx() -> None:
+def test_most_models_have_a_repository_for_mlx():
     chats = [one for one in catalogue() if one.quality is not None]
     assert len(with_mlx()) > 0.75 * len(chats)
     for one in with_mlx():
@@ -36,7 +33,7 @@ def test_most_models_have_a_repository_for_mlx() -> None:
 
 
 @pytest.mark.parametrize("name", [one.name for one in with_mlx()])
-def test_a_header_of_every_one(name: str) -> None:
+def test_a_header_of_every_one(name):
     one = entry(name)
     for label, repo in one.mlx.items():
         header = mlx_header_of(one, label.upper())
@@ -54,13 +51,13 @@ def test_a_header_of_every_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_four_bits_take_four_and_a_half(name: str) -> None:
+def test_four_bits_take_four_and_a_half(name):
     header = mlx_header_of(entry(name), "4bit")
     assert header is not None
     assert header.weights_bytes == pytest.approx(PARAMETERS[name] * 0.5625, rel=0.01)
 
 
-def test_what_mlx_lm_itself_would_write(tmp_path: Path) -> None:
+def test_what_mlx_lm_itself_would_write(tmp_path):
     """The rule is MLX's: a model of such shapes that mlx-lm quantizes takes what is estimated."""
     utils = pytest.importorskip("mlx_lm.utils")
     from mlx.utils import tree_flatten
@@ -80,14 +77,14 @@ def test_what_mlx_lm_itself_would_write(tmp_path: Path) -> None:
     assert header.weights_bytes == pytest.approx(real, rel=0.001)
 
 
-def test_what_is_not_known() -> None:
+def test_what_is_not_known():
     assert mlx_header_of(entry("qwen3-8b"), "8bit") is None
     assert mlx_header_of(entry("qwen3-8b"), "Q4_K_M") is None
     assert mlx_header_of(entry("smollm2-360m"), "4bit") is None
     assert mlx_header_of(entry("guide"), "4bit") is None
 
 
-def test_an_entry_of_the_users_own(tmp_path: Path) -> None:
+def test_an_entry_of_the_users_own(tmp_path):
     own = tmp_path / "models.toml"
     base = '[[model]]\nname = "a"\ndescription = "d"\nlicence = "MIT"\nfile = "a.gguf"\n'
     own.write_text(base + 'mlx = { 8bit = "me/a-8bit", 4bit = "me/a-4bit" }\n')
@@ -100,7 +97,7 @@ def test_an_entry_of_the_users_own(tmp_path: Path) -> None:
             read_catalogue(own)
 
 
-def test_labels() -> None:
+def test_labels():
     assert [canonical(one) for one in ("4BIT", "4bit", "bf16", "mxfp4", "q4_k_m")] == [
         "4bit", "4bit", "BF16", "MXFP4", "Q4_K_M",
     ]  # fmt: skip
@@ -110,7 +107,7 @@ def test_labels() -> None:
     assert type_of("9bit") is None
 
 
-def test_what_quantizations_lose() -> None:
+def test_what_quantizations_lose():
     losses = [kl_divergence(f"{bits}bit") for bits in (8, 6, 5, 4)]
     values = [one.value for one in losses if one is not None]
     assert len(values) == 4
@@ -122,7 +119,7 @@ def test_what_quantizations_lose() -> None:
     assert quality_class("bf16") is QualityClass.REFERENCE
 
 
-def test_rows_that_do_not_suit_ggufs_blocks_suit_mlx() -> None:
+def test_rows_that_do_not_suit_ggufs_blocks_suit_mlx():
     header = mlx_header_of(entry("gemma-3-1b"), "4bit")
     assert header is not None
     assert worth_offering(header, "4bit")

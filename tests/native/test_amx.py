@@ -1,7 +1,5 @@
 """AMX is asked for in a process of its own each time: once granted, it is granted for good."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys
@@ -33,18 +31,18 @@ print(inside, ask())
 """
 
 
-def _asked(script: str) -> list[str]:
+def _asked(script):
     command = [sys.executable, "-P", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
 
-def test_signal_stack_is_put_back() -> None:
+def test_signal_stack_is_put_back():
     assert len(_asked(_ASK)) == 2
 
 
-def test_amx_is_refused() -> None:
+def test_amx_is_refused():
     inside, outside = _asked(_ASK)
     assert inside == "False"
     if " amx_tile" not in Path("/proc/cpuinfo").read_text():
@@ -52,7 +50,7 @@ def test_amx_is_refused() -> None:
     assert outside == "True"
 
 
-def test_llama_cpp_is_without_it() -> None:
+def test_llama_cpp_is_without_it():
     script = (
         "from edgechat.native import ggml, logs; logs.install(); ggml.start(); import ctypes;"
         "held = ctypes.c_ulong(); ctypes.CDLL(None).syscall(158, 0x1022, ctypes.byref(held));"

@@ -1,17 +1,13 @@
 """llama.cpp's account of a context: the same from its map and its log, dry and real."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from edgechat.models.formats.gguf import read_model
 from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native import breakdown, logs
-from edgechat.native.buffers import Breakdown, Buffer, counted_once
+from edgechat.native.buffers import Buffer, counted_once
 from edgechat.native.handles import Context, Model
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.dry_run import DryRunQuestion
@@ -30,13 +26,13 @@ needs_map = pytest.mark.skipif(not breakdown.has_map(), reason="this llama.cpp h
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
+def quiet():
     logs.install()
     yield
     logs.last_errors.clear()
 
 
-def dry(path: Path, ask: LoadParams, *, portable: bool) -> Breakdown:
+def dry(path, ask, *, portable):
     loader = SkeletonLoader(portable=portable)
     try:
         answer = loader.answer(DryRunQuestion(str(path), ask))
@@ -46,7 +42,7 @@ def dry(path: Path, ask: LoadParams, *, portable: bool) -> Breakdown:
     return answer.breakdown
 
 
-def real(path: Path, ask: LoadParams) -> Breakdown:
+def real(path, ask):
     model = Model(path, ask)
     context = Context(model, ask)
     try:
@@ -57,14 +53,14 @@ def real(path: Path, ask: LoadParams) -> Breakdown:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the log is read")
-def test_the_function_is_there() -> None:
+def test_the_function_is_there():
     assert breakdown.has_map()
 
 
 @needs_map
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0"])
 @pytest.mark.parametrize("kind", KINDS_HERE)
-def test_the_log_gives_the_same_as_the_map(kind: str, cache_type: str, tmp_path: Path) -> None:
+def test_the_log_gives_the_same_as_the_map(kind, cache_type, tmp_path):
     path = build(Spec(shape=KINDS[kind].sized(head_dim=32, n_heads=2, n_embd=64), name=f"cache-{kind}"))
     write_skeleton(read_model(path), tmp_path / "a.gguf")
     ask = LoadParams(context=16384, cache_type=cache_type, n_ubatch=256)
@@ -73,13 +69,13 @@ def test_the_log_gives_the_same_as_the_map(kind: str, cache_type: str, tmp_path:
 
 @needs_map
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-3-12b", "qwen3-30b-a3b", "deepseek-v2-lite"])
-def test_the_log_gives_the_same_for_large_models(name: str, tmp_path: Path) -> None:
+def test_the_log_gives_the_same_for_large_models(name, tmp_path):
     write_skeleton(published(name), tmp_path / "a.gguf")
     ask = LoadParams(context=32768)
     _same(*(dry(tmp_path / "a.gguf", ask, portable=portable) for portable in (False, True)))
 
 
-def _same(exact: Breakdown, logged: Breakdown) -> None:
+def _same(exact, logged):
     assert (logged.output, logged.n_ctx) == (exact.output, exact.n_ctx)
     # The log does not tell repacked weights from others: both are in the machine's memory.
     assert logged.weights == exact.weights
@@ -90,7 +86,7 @@ def _same(exact: Breakdown, logged: Breakdown) -> None:
 
 @needs_map
 @pytest.mark.parametrize("kind", KINDS_HERE)
-def test_planned_against_the_real_load(kind: str) -> None:
+def test_planned_against_the_real_load(kind):
     ask = LoadParams(context=4096)
     planned = dry_run(read_model(tiny(kind)), [ask])[0]
     loaded = real(tiny(kind), ask)
@@ -101,7 +97,7 @@ def test_planned_against_the_real_load(kind: str) -> None:
 
 
 @needs_map
-def test_weights_that_are_mapped_and_repacked_count_once() -> None:
+def test_weights_that_are_mapped_and_repacked_count_once():
     path = build(Spec(weights="Q4_0", shape=KINDS["dense"].sized(n_embd=256, n_ff=512), name="repacked"))
     ask = LoadParams(context=512)
     planned = dry_run(read_model(path), [ask])[0]
@@ -113,7 +109,7 @@ def test_weights_that_are_mapped_and_repacked_count_once() -> None:
     assert {buffer.name for buffer in once} == {buffer.name for buffer in planned.buffers}
 
 
-def test_counting_once() -> None:
+def test_counting_once():
     mapped, copied = Buffer("CPU_Mapped", True, weights=500), Buffer("CPU_REPACK", True, weights=92)
     plain = Buffer("CPU", True, cache=7, compute=3)
     assert counted_once((plain, mapped, copied), 494) == (
@@ -123,7 +119,7 @@ def test_counting_once() -> None:
     assert counted_once((plain, copied), 92) == (plain, copied)
 
 
-def test_the_log_of_a_machine_with_two_devices() -> None:
+def test_the_log_of_a_machine_with_two_devices():
     """As llama.cpp prints it; the blocks of a cache are shared out by its layers."""
     lines = [
         "load_tensors: layer   0 assigned to device CPU, is_swa = 0\n",

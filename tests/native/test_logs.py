@@ -1,10 +1,7 @@
 """Loads that fail for want of memory are told from those whose file only speaks of it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -41,7 +38,7 @@ pytestmark = pytest.mark.slow
         "ggml_vulkan: Requested buffer size exceeds device buffer size limit: ErrorOutOfDeviceMemory",
     ],
 )
-def test_what_llama_cpp_says_where_memory_is_short(line: str) -> None:
+def test_what_llama_cpp_says_where_memory_is_short(line):
     assert logs.ran_out(["something before", f"{line}\n"])
 
 
@@ -58,11 +55,11 @@ def test_what_llama_cpp_says_where_memory_is_short(line: str) -> None:
         "",
     ],
 )
-def test_what_it_says_otherwise(line: str) -> None:
+def test_what_it_says_otherwise(line):
     assert not logs.ran_out([line])
 
 
-def _refused(path: Path) -> LoadFailed:
+def _refused(path):
     logs.install()
     with pytest.raises(LoadFailed) as caught:
         Model(path, LoadParams(context=512))
@@ -70,7 +67,7 @@ def _refused(path: Path) -> LoadFailed:
 
 
 @pytest.mark.parametrize("name", ["alloc", "out of memory", "std::bad_alloc"])
-def test_files_that_only_speak_of_memory(tmp_path: Path, name: str) -> None:
+def test_files_that_only_speak_of_memory(tmp_path, name):
     """Their paths, names and tensors are in what llama.cpp says."""
     folder = tmp_path / name
     folder.mkdir()
@@ -103,6 +100,6 @@ except OutOfMemory:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux holds programs to `ulimit -v`")
-def test_a_load_over_a_limit_of_memory() -> None:
+def test_a_load_over_a_limit_of_memory():
     found = subprocess.run([sys.executable, "-c", LIMITED, str(tiny())], capture_output=True, check=False)
     assert found.stdout == b"told\n", found.stderr

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -51,7 +50,7 @@ def place(tmp_path, monkeypatch):
     return folder
 
 
-def bash(completions: Path, line: str, *, breaks: str = BREAKS) -> list[str]:
+def bash(completions, line, *, breaks=BREAKS):
     """Return what bash would put in place of the last word, cut as bash cuts; nothing: it completes paths."""
     ask = (
         f"source {shlex.quote(str(completions / 'edgechat.bash'))}; COMP_WORDBREAKS={shlex.quote(breaks)}; "
@@ -61,13 +60,13 @@ def bash(completions: Path, line: str, *, breaks: str = BREAKS) -> list[str]:
     return _lines("bash", "--norc", "-c", ask)
 
 
-def fish(completions: Path, line: str) -> list[str]:
+def fish(completions, line):
     """Return what fish would offer."""
     ask = f"source {shlex.quote(str(completions / 'edgechat.fish'))}; complete -C {shlex.quote(line)}"
     return [one.partition("\t")[0] for one in _lines("fish", "--no-config", "-c", ask)]
 
 
-def _lines(*command: str) -> list[str]:
+def _lines(*command):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
     return [line for line in done.stdout.splitlines() if line]

@@ -1,7 +1,5 @@
 """The wheel and the source archive: what is in them, and that they install and run far from the checkout."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -9,8 +7,6 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
-from email.message import Message
 from email.parser import Parser
 from pathlib import Path, PurePosixPath
 
@@ -33,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory):
     """A folder with both, as `make dist` makes them."""
     folder = tmp_path_factory.mktemp("dist")
     build = [sys.executable, "-P", "-m", "build", "--no-isolation", "--outdir", folder, ROOT]
@@ -43,13 +39,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(built: Path) -> Iterator[zipfile.ZipFile]:
+def wheel(built):
     with zipfile.ZipFile(built / f"edgechat-{__version__}-py3-none-any.whl") as wheel:
         yield wheel
 
 
 @pytest.fixture(scope="module")
-def source(built: Path) -> list[PurePosixPath]:
+def source(built):
     """The files of the source archive, without the one folder that they are in."""
     with tarfile.open(built / f"edgechat-{__version__}.tar.gz") as archive:
         paths = [PurePosixPath(member.name) for member in archive if member.isfile()]
@@ -58,12 +54,12 @@ def source(built: Path) -> list[PurePosixPath]:
 
 
 @pytest.fixture(scope="module")
-def metadata(wheel: zipfile.ZipFile) -> Message:
+def metadata(wheel):
     return Parser().parsestr(wheel.read(f"edgechat-{__version__}.dist-info/METADATA").decode())
 
 
 @pytest.fixture(scope="module")
-def site(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(built, tmp_path_factory):
     """A folder in which the wheel is installed; what it depends on is the environment's."""
     folder = tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", folder]
@@ -71,7 +67,7 @@ def site(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_wheel_has_the_program_and_its_data_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_has_the_program_and_its_data_and_nothing_else(wheel):
     names = wheel.namelist()
     assert {name.split("/")[0] for name in names} == {"edgechat", f"edgechat-{__version__}.dist-info"}
     data = "edgechat/base/data/"
@@ -82,7 +78,7 @@ def test_the_wheel_has_the_program_and_its_data_and_nothing_else(wheel: zipfile.
     assert wheel.read("edgechat/base/data/models.toml") == (ROOT / "models.toml").read_bytes()
 
 
-def test_the_source_archive_has_what_git_has(source: list[PurePosixPath]) -> None:
+def test_the_source_archive_has_what_git_has(source):
     tops = {path.parts[0] for path in source}
     assert {"edgechat", "tests", "benchmarks", "packaging", "models.toml", "Makefile", "CHANGELOG.md"} <= tops
     assert {"docs", "mkdocs.yml"} <= tops
@@ -91,7 +87,7 @@ def test_the_source_archive_has_what_git_has(source: list[PurePosixPath]) -> Non
     assert [path for path in source if junk & set(path.parts) or path.suffix in {".pyc", ".log"}] == []
 
 
-def test_the_metadata_says_where_it_comes_from(metadata: Message) -> None:
+def test_the_metadata_says_where_it_comes_from(metadata):
     assert metadata["Version"] == __version__
     assert metadata["License-Expression"] == "MIT"
     assert metadata["Description-Content-Type"] == "text/markdown"
@@ -99,13 +95,13 @@ def test_the_metadata_says_where_it_comes_from(metadata: Message) -> None:
     assert {"Homepage", "Changelog", "Issues"} <= urls.keys()
 
 
-def test_the_readme_can_be_read_where_the_repository_is_not(metadata: Message) -> None:
+def test_the_readme_can_be_read_where_the_repository_is_not(metadata):
     links = re.findall(r"\]\(([^)]+)\)", metadata.get_payload())
     assert links
     assert [link for link in links if not link.startswith(("https://", "#"))] == []
 
 
-def run(site: Path, home: Path, *words: str) -> str:
+def run(site, home, *words):
     """Return what the installed command says, in a folder and a home that have nothing of the checkout."""
     home.mkdir(exist_ok=True)
     variables = {name: value for name, value in os.environ.items() if not name.startswith("EDGECHAT")}
@@ -121,7 +117,7 @@ def run(site: Path, home: Path, *words: str) -> str:
     return done.stdout.decode()
 
 
-def test_the_command_runs_from_what_was_installed(site: Path, tmp_path: Path) -> None:
+def test_the_command_runs_from_what_was_installed(site, tmp_path):
     home = tmp_path / "home"
     assert run(site, home, "--version").split() == ["edgechat", __version__]
     guide = json.loads(run(site, home, "show", "guide", "--json"))
@@ -130,7 +126,7 @@ def test_the_command_runs_from_what_was_installed(site: Path, tmp_path: Path) ->
     assert "chat with a language model on your own machine" in answer["text"]
 
 
-def test_the_catalogue_and_the_skeletons_are_the_installed_ones(site: Path, tmp_path: Path) -> None:
+def test_the_catalogue_and_the_skeletons_are_the_installed_ones(site, tmp_path):
     """A plan for a model that is not here asks for both."""
     words = ("plan", "tinyllama-1.1b", "--json", "--bandwidth", "50GB/s")
     assert json.loads(run(site, tmp_path / "home", *words))["model"] == "tinyllama-1.1b"

@@ -26,7 +26,7 @@ def frozen(tmp_path):
     """A function that makes a frozen folder of these modules and files, as PyInstaller lays it out."""
     writers = pytest.importorskip("PyInstaller.archive.writers")
 
-    def make(modules: list[str], files: dict[str, bytes]) -> Path:
+    def make(modules, files):
         folder = tmp_path / "edgechat-1-linux"
         (folder / "_internal").mkdir(parents=True)
         (folder / "LICENSE").write_text("not an archive")
@@ -56,7 +56,7 @@ def frozen(tmp_path):
 def installed(tmp_path, monkeypatch):
     """A function that installs a distribution of one module, with these files of licences."""
 
-    def install(name: str, **texts: str) -> metadata.Distribution:
+    def install(name, **texts):
         site = tmp_path / "site"
         info = site / f"{name}-1.0.dist-info"
         info.mkdir(parents=True)
@@ -74,9 +74,9 @@ def installed(tmp_path, monkeypatch):
     return install
 
 
-def needed(name: str) -> set[str]:
+def needed(name):
     """Return the names of what a distribution needs on this machine, and of what that needs."""
-    found: set[str] = set()
+    found = set()
     left = [name]
     while left:
         for requirement in metadata.requires(left.pop()) or ():

@@ -1,10 +1,7 @@
 """What a release is announced with, and the check before it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,7 +26,7 @@ CHANGELOG = """# Changelog
 
 
 @pytest.fixture
-def notes() -> Any:
+def notes():
     """The module `notes`, which lies outside the package."""
     folder = str(ROOT / "packaging" / "release")
     sys.path.insert(0, folder)
@@ -40,23 +37,23 @@ def notes() -> Any:
     return notes
 
 
-def test_the_section_of_a_version(notes: Any) -> None:
+def test_the_section_of_a_version(notes):
     assert notes.section(CHANGELOG, "0.1.0") == "- The first."
     told = "- One thing, which takes two lines.\n- Another:\n  - with a part"
     assert notes.section(CHANGELOG, "0.2.0") == told
 
 
 @pytest.mark.parametrize("version", ["0.0.1", "0.2", "0.1.1", "1.0"])
-def test_a_version_of_which_nothing_is_written(notes: Any, version: str) -> None:
+def test_a_version_of_which_nothing_is_written(notes, version):
     with pytest.raises(SystemExit, match=rf"nothing under '## {version}'"):
         notes.section(CHANGELOG, version)
 
 
-def test_the_version_is_edgechats(notes: Any) -> None:
+def test_the_version_is_edgechats(notes):
     assert notes.version((ROOT / "edgechat" / "__init__.py").read_text(encoding="utf-8")) == __version__
 
 
-def test_a_tag_that_is_not_the_version(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tag_that_is_not_the_version(notes, monkeypatch):
     monkeypatch.setattr("sys.argv", ["notes.py", f"v{__version__}.1"])
     with pytest.raises(SystemExit, match=f"edgechat/__init__.py says {__version__}"):
         notes.main()

@@ -1,14 +1,11 @@
 """Who drafts, what that takes, and what a plan says of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 
 from edgechat.base.errors import DoesNotFit
 from edgechat.models.formats.gguf import read_model
-from edgechat.models.formats.header import ModelHeader, Value
 from edgechat.native.params import LoadParams
 from edgechat.planner.drafting import DRAFTED, DraftCosts, drafting, is_much_smaller, misfit
 from edgechat.planner.estimate.dry_run import DryRun
@@ -29,20 +26,20 @@ HYBRID = header(QWEN35_4B, arch="qwen35")
 """Its state is large."""
 
 
-def drafting_model(weights: int = GIB, *, asked: bool = True) -> DraftCandidate:
+def drafting_model(weights=GIB, *, asked=True):
     return DraftCandidate("small", header(SMALL, weights=weights), requested=asked)
 
 
 # Who may draft.
 
 
-def test_plain_layers_cost_rows_only() -> None:
+def test_plain_layers_cost_rows_only():
     for wish in ("auto", "ngram", "a-model"):
         assert drafting(header(LLAMA_8B), wish) == DraftCosts(DRAFTED)
     assert drafting(header(LLAMA_8B), "none").drafted == 0
 
 
-def test_a_small_state_is_copied_a_large_one_only_where_it_is_asked_for() -> None:
+def test_a_small_state_is_copied_a_large_one_only_where_it_is_asked_for():
     small = read_model(tiny("hybrid"))
     assert drafting(small, "auto") == drafting(small, "ngram") == DraftCosts(DRAFTED, 8)
     assert drafting(HYBRID, "ngram") == drafting(HYBRID, "a-model") == DraftCosts(DRAFTED, 3)
@@ -52,14 +49,14 @@ def test_a_small_state_is_copied_a_large_one_only_where_it_is_asked_for() -> Non
 
 
 @pytest.mark.parametrize("arch", ["falcon-h1", "qwen3next", "mamba2", "rwkv7"])
-def test_states_that_cannot_go_back(arch: str) -> None:
+def test_states_that_cannot_go_back(arch):
     one = header(QWEN35_4B, arch=arch)
     for wish in ("auto", "ngram", "a-model"):
         assert drafting(one, wish).drafted == 0
         assert "cannot undo a rejected draft" in drafting(one, wish).why_not
 
 
-def test_llama_cpp_counts_the_same_architectures() -> None:
+def test_llama_cpp_counts_the_same_architectures():
     """llama.cpp sets n_rs_seq to 0 where it has no snapshots, and so takes no memory for them."""
     for kind, arch in (("hybrid", "lfm2"), ("dense", "llama")):
         one = read_model(tiny(kind))
@@ -68,12 +65,12 @@ def test_llama_cpp_counts_the_same_architectures() -> None:
         assert (many.cache > few.cache) == (drafting(one, "auto").n_rs_seq > 0)
 
 
-def said(one: ModelHeader, **more: Value) -> ModelHeader:
+def said(one, **more):
     found = {f"tokenizer.ggml.{key}": value for key, value in more.items()}
     return replace(one, metadata={**one.metadata, **found})
 
 
-def test_which_model_fits_which() -> None:
+def test_which_model_fits_which():
     target, small = header(LLAMA_8B), header(SMALL, weights=GIB)
     assert misfit(target, small) == ""
     assert "not smaller" in misfit(target, target)
@@ -86,7 +83,7 @@ def test_which_model_fits_which() -> None:
     assert misfit(target, too_many) == "its vocabulary has 128385 tokens, not 128256"
 
 
-def test_vocabularies_as_far_as_headers_tell() -> None:
+def test_vocabularies_as_far_as_headers_tell():
     target, small = header(LLAMA_8B), header(SMALL, weights=GIB)
     assert "a different type" in misfit(said(target, model="gpt2"), said(small, model="llama"))
     for mine, theirs in (("gpt2", "gemma4"), ("gpt2", "none"), ("none", "llama")):
@@ -101,7 +98,7 @@ def test_vocabularies_as_far_as_headers_tell() -> None:
     assert "EOS token" in misfit(unused, said(small, add_eos_token=True, eos_token_id=1))
 
 
-def test_much_smaller_is_less_than_half() -> None:
+def test_much_smaller_is_less_than_half():
     target = header(LLAMA_8B, weights=4 * GIB)
     assert not is_much_smaller(header(SMALL, weights=2 * GIB), target)
     assert is_much_smaller(header(SMALL, weights=2 * GIB - 1), target)
@@ -110,7 +107,7 @@ def test_much_smaller_is_less_than_half() -> None:
 # What that takes.
 
 
-def test_both_are_in_one_budget() -> None:
+def test_both_are_in_one_budget():
     target = header(LLAMA_8B)
     request = PlanRequest(context=8192, cache_type="f16")
     alone = plan("a", target, machine(64 * GIB), request)
@@ -125,7 +122,7 @@ def test_both_are_in_one_budget() -> None:
         plan("a", target, machine(free - 1), request, draft=drafting_model())
 
 
-def test_rows_for_all_drafted_tokens_of_a_batch() -> None:
+def test_rows_for_all_drafted_tokens_of_a_batch():
     request = PlanRequest(context=8192)
     made = plan("a", header(LLAMA_8B), machine(64 * GIB), request)
     plain = plan("a", header(LLAMA_8B), machine(64 * GIB), PlanRequest(context=8192, draft="none"))
@@ -135,7 +132,7 @@ def test_rows_for_all_drafted_tokens_of_a_batch() -> None:
     assert (made.no_draft, plain.no_draft) == ("", "Drafting is off, as requested.")
 
 
-def test_the_cache_makes_room_for_a_draft_that_was_asked_for() -> None:
+def test_the_cache_makes_room_for_a_draft_that_was_asked_for():
     profile = machine(int(7.6 * GIB))
     alone = plan("a", header(LLAMA_8B), profile)
     both = plan("a", header(LLAMA_8B), profile, draft=drafting_model())
@@ -144,7 +141,7 @@ def test_the_cache_makes_room_for_a_draft_that_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize("free", [7.6, 7.8, 8.0, 16.0])
-def test_one_that_was_not_takes_only_what_is_left(free: float) -> None:
+def test_one_that_was_not_takes_only_what_is_left(free):
     profile = machine(int(free * GIB))
     alone = plan("a", header(LLAMA_8B), profile)
     both = plan("a", header(LLAMA_8B), profile, draft=drafting_model(asked=False))
@@ -156,7 +153,7 @@ def test_one_that_was_not_takes_only_what_is_left(free: float) -> None:
     assert both.total_bytes <= 0.9 * free * GIB or both.draft is None
 
 
-def test_snapshots_are_paid_for() -> None:
+def test_snapshots_are_paid_for():
     request = PlanRequest(context=4096, draft="small")
     made = plan("a", HYBRID, machine(64 * GIB), request, draft=drafting_model())
     alone = plan("a", HYBRID, machine(64 * GIB), PlanRequest(context=4096))
@@ -170,13 +167,13 @@ def test_snapshots_are_paid_for() -> None:
     assert own == snapshots + draft_cache
 
 
-def test_where_nobody_can_draft_no_model_is_planned_for_it() -> None:
+def test_where_nobody_can_draft_no_model_is_planned_for_it():
     made = plan("a", HYBRID, machine(64 * GIB), draft=drafting_model())
     assert made == plan("a", HYBRID, machine(64 * GIB))
     assert made.no_draft in made.reasons
 
 
-def test_a_card_holds_the_draft_and_what_is_left_of_the_target() -> None:
+def test_a_card_holds_the_draft_and_what_is_left_of_the_target():
     target = header(LLAMA_8B, weights=8 * GIB)
     profile = with_cards(64, card("A", 6))
     request = PlanRequest(context=4096, cache_type="f16")
@@ -187,7 +184,7 @@ def test_a_card_holds_the_draft_and_what_is_left_of_the_target() -> None:
     assert GIB < on_card.total_bytes <= on_card.budget_bytes
 
 
-def test_one_that_was_not_asked_for_pushes_no_layer_off_a_card() -> None:
+def test_one_that_was_not_asked_for_pushes_no_layer_off_a_card():
     target, profile = published("llama-3.1-8b"), with_cards(64, card("A", 4))
     request = PlanRequest(context=4096, cache_type="f16")
     alone = plan("a", target, profile, request)
@@ -199,7 +196,7 @@ def test_one_that_was_not_asked_for_pushes_no_layer_off_a_card() -> None:
     assert meek.draft.gpu_layers < asked.draft.gpu_layers
 
 
-def test_llama_cpps_own_word_counts_for_both() -> None:
+def test_llama_cpps_own_word_counts_for_both():
     target, small = read_model(tiny("dense")), read_model(build(Spec(shape=DENSE.sized(n_layers=1))))
     with DryRun() as dry:
         on = Machine(machine(8 * GIB), dry=dry)
@@ -215,7 +212,7 @@ def test_llama_cpps_own_word_counts_for_both() -> None:
 
 
 @pytest.mark.parametrize("kind", ["dense", "windowed", "hybrid", "moe"])
-def test_estimates_of_rows_and_snapshots_are_llama_cpps(kind: str) -> None:
+def test_estimates_of_rows_and_snapshots_are_llama_cpps(kind):
     """What drafts add to a plan, by formula and by llama.cpp's own account."""
     one = read_model(tiny(kind))
     profile = machine(8 * GIB)
@@ -234,7 +231,7 @@ def test_estimates_of_rows_and_snapshots_are_llama_cpps(kind: str) -> None:
 # What is said of it, and what becomes of it.
 
 
-def test_programs_are_told_of_it() -> None:
+def test_programs_are_told_of_it():
     made = as_json(plan("a", header(LLAMA_8B), machine(64 * GIB), draft=drafting_model()))
     assert set(made["draft"]) == {"model", "kind", "path", "quant", "file_bytes", "context", "total_bytes"}
     assert (made["ngrams"], made["no_draft"]) == (True, None)
@@ -243,8 +240,8 @@ def test_programs_are_told_of_it() -> None:
     assert "as requested" in alone["no_draft"]
 
 
-def test_people_are_told_of_it() -> None:
-    def line(**request: str) -> str:
+def test_people_are_told_of_it():
+    def line(**request):
         draft = drafting_model() if request.get("draft") == "small" else None
         made = plan(
             "a", header(LLAMA_8B), machine(64 * GIB), PlanRequest(draft=request.get("draft")), draft=draft
@@ -257,7 +254,7 @@ def test_people_are_told_of_it() -> None:
     assert line(draft="small").endswith(" GiB, and n-grams of the conversation.")
 
 
-def test_the_draft_is_the_first_to_go_and_n_grams_stay() -> None:
+def test_the_draft_is_the_first_to_go_and_n_grams_stay():
     request = PlanRequest(context=4096, draft="small")
     both = plan("a", HYBRID, machine(64 * GIB), request, draft=drafting_model())
     step = step_down(both, HYBRID)
@@ -274,7 +271,7 @@ def test_the_draft_is_the_first_to_go_and_n_grams_stay() -> None:
     assert left.total_bytes == alone.total_bytes
 
 
-def test_checkpoints_go_next_but_for_one() -> None:
+def test_checkpoints_go_next_but_for_one():
     both = plan(
         "a", HYBRID, machine(64 * GIB), PlanRequest(context=4096, draft="small"), draft=drafting_model()
     )

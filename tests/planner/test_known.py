@@ -1,16 +1,10 @@
 """Known answers through the whole plan: caches of published models, to the byte, by llama.cpp itself."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
 
 from edgechat.models.catalogue import catalogue
 from edgechat.models.shipped import shipped_header
-from edgechat.native.params import CacheType
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import plan
 from edgechat.planner.request import PlanRequest
 from tests.kit.published import published
@@ -23,12 +17,12 @@ ENTRIES = {entry.name: entry for entry in catalogue()}
 
 
 @pytest.fixture(scope="module")
-def run() -> Iterator[DryRun]:
+def run():
     with DryRun() as run:
         yield run
 
 
-def windowed(full: int, n_windowed: int, window: int, row: int, n_ctx: int) -> float:
+def windowed(full, n_windowed, window, row, n_ctx):
     """Return MiB of a unified cache of four sequences; row: bytes of keys and values in one layer."""
     cells = min(n_ctx, -(-(4 * window + 512) // 256) * 256)
     return (full * n_ctx + n_windowed * cells) * row / MIB
@@ -47,7 +41,7 @@ def windowed(full: int, n_windowed: int, window: int, row: int, n_ctx: int) -> f
         ("deepseek-v2-lite", 32768, "f16", 972),
     ],
 )
-def test_published_shapes(run: DryRun, name: str, context: int, cache_type: CacheType, cache: float) -> None:
+def test_published_shapes(run, name, context, cache_type, cache):
     header = published(name)
     run.show(header)
     request = PlanRequest(context=context, cache_type=cache_type)
@@ -74,7 +68,7 @@ STATEFUL = {"qwen3.5-2b": (12288, 19), "qwen3.5-9b": (32768, 50), "qwen3.6-35b-a
 """Bytes for each token, and MiB of each of the two sequences' states."""
 
 
-def made_of(run: DryRun, name: str, context: int) -> LoadPlan:
+def made_of(run, name, context):
     header = shipped_header(ENTRIES[name], "Q4_K_M")
     assert header is not None
     run.show(header)
@@ -82,7 +76,7 @@ def made_of(run: DryRun, name: str, context: int) -> LoadPlan:
 
 
 @pytest.mark.parametrize("name", PER_TOKEN)
-def test_shipped_headers(run: DryRun, name: str) -> None:
+def test_shipped_headers(run, name):
     for context in (8192, 32768):
         made = made_of(run, name, context)
         assert made.buffers
@@ -90,7 +84,7 @@ def test_shipped_headers(run: DryRun, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STATEFUL)
-def test_states_of_two_sequences(run: DryRun, name: str) -> None:
+def test_states_of_two_sequences(run, name):
     per_token, state = STATEFUL[name]
     few, many = made_of(run, name, 8192), made_of(run, name, 32768)
     assert many.cache_bytes - few.cache_bytes == (32768 - 8192) * per_token
@@ -98,7 +92,7 @@ def test_states_of_two_sequences(run: DryRun, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if entry.repo])
-def test_what_is_estimated_is_near(run: DryRun, name: str) -> None:
+def test_what_is_estimated_is_near(run, name):
     """Of the catalogue's models llama.cpp is asked about a few: for the others these figures decide."""
     entry = ENTRIES[name]
     assert entry.quant is not None

@@ -1,9 +1,6 @@
 """The catalogue and the models that are here, held against this machine at once."""
 
-from __future__ import annotations
-
 import time
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -23,12 +20,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
 
 @pytest.fixture
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def user(tmp_path, monkeypatch):
     homes.settle(tmp_path / "user", monkeypatch)
     return tmp_path / "user"
 
 
-def test_what_is_here_has_a_speed_whoever_keeps_it(user: Path) -> None:
+def test_what_is_here_has_a_speed_whoever_keeps_it(user):
     mine = homes.place(tiny(), paths.data_dir() / "models" / "mine.gguf")
     blob = homes.in_ollama(user, tiny("qwen3"), "llama3.2:3b")
     cut = homes.place(tiny(), paths.data_dir() / "models" / "cut.gguf")
@@ -40,7 +37,7 @@ def test_what_is_here_has_a_speed_whoever_keeps_it(user: Path) -> None:
     assert len({one.variant.model for one in found.found.options}) == len(found.found.options) > 20
     assert found.found.machine.startswith(f"{found.profile.memory.total / 2**30:.1f} GiB of RAM")
     assert not found.has_measured(found.local[mine])
-    where = found.local[mine].plan.where  # type: ignore[union-attr]
+    where = found.local[mine].plan.where
     assert where is not None
     for _ in range(3):
         learn(where, decode=2.0)
@@ -50,7 +47,7 @@ def test_what_is_here_has_a_speed_whoever_keeps_it(user: Path) -> None:
     assert again.local[mine].predicted.decode_tps < found.local[mine].predicted.decode_tps
 
 
-def test_only_the_same_place_was_measured(user: Path) -> None:
+def test_only_the_same_place_was_measured(user):
     homes.place(tiny(), paths.data_dir() / "models" / "mine.gguf")
     found = overview([row.model for row in rows()], PlanRequest())
     where = next(one.plan.where for one in found.local.values() if one.plan is not None)
@@ -63,18 +60,18 @@ def test_only_the_same_place_was_measured(user: Path) -> None:
     assert not known.knows(where)
 
 
-def test_a_damaged_file_is_left_out(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_is_left_out(user, monkeypatch):
     mine = homes.place(tiny(), paths.data_dir() / "models" / "mine.gguf")
     models = [row.model for row in rows()]
 
-    def damaged(path: Path) -> None:
+    def damaged(path):
         raise ModelFileError(f"{path} is odd.")
 
     monkeypatch.setattr("edgechat.planner.ranking.candidates.read_model", damaged)
     assert mine not in overview(models, PlanRequest()).local
 
 
-def test_the_pace_of_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pace_of_a_download(monkeypatch):
     clock = [5.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     one, two = (RemoteFile(name, 100 << 20, "0" * 64) for name in "ab")

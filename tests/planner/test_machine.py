@@ -1,14 +1,8 @@
-from __future__ import annotations
-
-from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 import pytest
 
-from edgechat.device.profile import DeviceProfile
-from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.quants import GgmlType
 from edgechat.planner import machine as module
 from edgechat.planner.estimate.dry_run import DryRun
@@ -21,25 +15,17 @@ from tests.planner import golden
 SPEED = msgspec.structs.replace(guessed(5e10, 4e11, 8), measured=1.0)
 
 
-def knowing(types: Collection[GgmlType], *, disturbed: bool = False, measured: float = 1.0) -> DeviceSpeed:
+def knowing(types, *, disturbed=False, measured=1.0):
     kernels = {kind.name: SPEED.kernels[kind.name] for kind in types}
     return msgspec.structs.replace(SPEED, kernels=kernels, disturbed=disturbed, measured=measured)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, set[str]]]:
+def asked(monkeypatch):
     """What the probe is asked for: the device, and the types that are not known before."""
-    asked: list[tuple[str, set[str]]] = []
+    asked = []
 
-    def measure(
-        _cpu: object,
-        _memory: object,
-        *,
-        types: Collection[GgmlType],
-        before: DeviceSpeed | None,
-        device: str = "",
-        **_options: Any,
-    ) -> DeviceSpeed:
+    def measure(_cpu, _memory, *, types, before, device="", **_options):
         known = set(before.kernels) if before is not None else set()
         asked.append((device, {kind.name for kind in types} - known))
         return knowing([*types, *(GgmlType[name] for name in known)])
@@ -48,11 +34,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, set[str]]]:
     return asked
 
 
-def profile(speed: DeviceSpeed | None, kind: str = "CPU 50 GB/s") -> DeviceProfile:
+def profile(speed, kind="CPU 50 GB/s"):
     return replace(golden.profile(16, kind), speed=speed)
 
 
-def test_what_is_missing_is_measured_once(asked: list[tuple[str, set[str]]]) -> None:
+def test_what_is_missing_is_measured_once(asked):
     found = with_speeds(profile(None))
     assert asked == [("", {kind.name for kind in COMMON})]
     assert with_speeds(found) == found
@@ -62,21 +48,21 @@ def test_what_is_missing_is_measured_once(asked: list[tuple[str, set[str]]]) -> 
     assert "IQ4_XS" in more.speed.kernels
 
 
-def test_cards_are_measured_too(asked: list[tuple[str, set[str]]]) -> None:
+def test_cards_are_measured_too(asked):
     found = with_speeds(profile(knowing(COMMON), "GPU 8 GB"))
     assert asked == [("CUDA0", {kind.name for kind in COMMON})]
     assert set(found.card_speeds) == {"CUDA0"}
     assert with_speeds(found) == found
 
 
-def test_a_disturbed_measurement_is_repeated_later(asked: list[tuple[str, set[str]]]) -> None:
+def test_a_disturbed_measurement_is_repeated_later(asked):
     with_speeds(profile(knowing(COMMON, disturbed=True, measured=module.time.time())))
     assert asked == []
     with_speeds(profile(knowing(COMMON, disturbed=True)))
     assert len(asked) == 1
 
 
-def test_the_types_of_a_large_model_are_measured(asked: list[tuple[str, set[str]]]) -> None:
+def test_the_types_of_a_large_model_are_measured(asked):
     large = published("llama-3.1-8b")  # Q4_K_M: in Q4_K and Q6_K
     with DryRun() as dry:
         known = Machine(profile(knowing((GgmlType.Q4_K,))), dry=dry).timed_for([large])

@@ -1,7 +1,5 @@
 """MLX models planned: on Macs that are not here, and on this machine, where MLX has only the processor."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgechat.base.errors import BackendMissing, DoesNotFit, NotADraft
-from edgechat.device.profile import DeviceProfile
-from edgechat.models.formats.header import GgufArray, ModelHeader
+from edgechat.models.formats.header import GgufArray
 from edgechat.models.quality import QualityClass, quality_class
-from edgechat.native.params import CacheType, LoadParams
+from edgechat.native.params import LoadParams
 from edgechat.planner.draft_plan import with_draft
 from edgechat.planner.drafting import DRAFTED, drafting, is_recurrent, misfit
 from edgechat.planner.estimate import calibration
@@ -45,9 +42,7 @@ _names = st.sampled_from([QWEN, HYBRID, WINDOWED, "llama-3.2-1b", "qwen3-8b"])
 
 @settings(max_examples=examples(8))
 @given(_macs, _names, st.sampled_from([None, 2048, 8192]))
-def test_the_one_memory_of_a_mac_is_charged_once(
-    machine: tuple[int, int], name: str, context: int | None
-) -> None:
+def test_the_one_memory_of_a_mac_is_charged_once(machine, name, context):
     profile = mac(*machine)
     try:
         made = plan("a", for_mlx(name), profile, PlanRequest(context=context))
@@ -64,7 +59,7 @@ def test_the_one_memory_of_a_mac_is_charged_once(
     assert made.total_bytes <= profile.memory.available
 
 
-def test_metal_may_take_less_than_there_is() -> None:
+def test_metal_may_take_less_than_there_is():
     """What is free on the whole does not help a model that is larger than Metal's limit."""
     profile = mac(16)
     gpu = profile.mlx_card
@@ -78,31 +73,31 @@ def test_metal_may_take_less_than_there_is() -> None:
         plan("a", for_mlx("qwen3-14b", "4bit"), _limited(large, 6 * GIB), PlanRequest(context=16384))
 
 
-def _limited(profile: DeviceProfile, n: int) -> DeviceProfile:
+def _limited(profile, n):
     cards = (replace(profile.accelerators[0], total=n, free=n),)
     return replace(profile, accelerators=cards)
 
 
-def test_without_metal_in_llama_cpp_the_gpu_is_there_for_mlx() -> None:
+def test_without_metal_in_llama_cpp_the_gpu_is_there_for_mlx():
     profile = mac(16, ggml=False)
     assert not profile.accelerators[0].usable
     assert plan("a", for_mlx(QWEN), profile).devices == (MLX,)
     assert Budget.of(profile).cards == ()
 
 
-def test_without_a_gpu_it_is_the_processor() -> None:
+def test_without_a_gpu_it_is_the_processor():
     made = plan("a", for_mlx(QWEN), replace(golden.profile(32), mlx=True))
     assert (made.devices, made.split) == ((), ())
     assert [one.name for one in made.memory] == [RAM]
     assert any("on the CPU, which is much slower" in one for one in made.reasons)
 
 
-def cache(header: ModelHeader, cache_type: CacheType, context: int = 8192, n_seq_max: int = 1) -> int:
+def cache(header, cache_type, context=8192, n_seq_max=1):
     params = LoadParams(context=context, cache_type=cache_type, n_seq_max=n_seq_max, devices=(MLX,))
     return sum(extras(header, params, 0).cache)
 
 
-def test_keys_and_values_by_the_bit() -> None:
+def test_keys_and_values_by_the_bit():
     """147,456 bytes a token in 16 bits; in 8 bits 64 numbers have a scale and a bias of 16 bits."""
     header = for_mlx(QWEN)
     cells = 8192 + 256  # a cache grows by so many
@@ -112,7 +107,7 @@ def test_keys_and_values_by_the_bit() -> None:
 
 
 @pytest.mark.parametrize("key", ["shared_kv_layers", "key_length_mla"])
-def test_a_cache_that_mlx_lm_cannot_quantize_stays_whole(key: str) -> None:
+def test_a_cache_that_mlx_lm_cannot_quantize_stays_whole(key):
     header = for_mlx(QWEN)
     assert whole_cache(header) == ""
     odd = replace(header, metadata=header.metadata | {f"qwen3.attention.{key}": 8})
@@ -120,7 +115,7 @@ def test_a_cache_that_mlx_lm_cannot_quantize_stays_whole(key: str) -> None:
     assert not may_quantize(odd)
 
 
-def test_windows_and_states_are_each_sequences_own() -> None:
+def test_windows_and_states_are_each_sequences_own():
     windowed, hybrid = for_mlx(WINDOWED), for_mlx(HYBRID)
     # Five layers see everything, 29 a window of 1,024 and the chunk before it; 4,096 bytes a token in each.
     full, window = 5 * 4096 * (8192 + 2 * 256), 29 * 4096 * 2 * (1024 + 512)
@@ -132,12 +127,12 @@ def test_windows_and_states_are_each_sequences_own() -> None:
 
 
 @pytest.mark.parametrize("name", [QWEN, HYBRID, WINDOWED])
-def test_a_quantized_cache_pays_with_the_scores_that_are_written_down(name: str) -> None:
+def test_a_quantized_cache_pays_with_the_scores_that_are_written_down(name):
     few, many = (LoadParams(context=16384, n_ubatch=n, devices=(MLX,), cache_type="q8_0") for n in (128, 512))
     assert extras(for_mlx(name), many, 0).compute > 2.5 * extras(for_mlx(name), few, 0).compute
 
 
-def test_which_caches_there_are() -> None:
+def test_which_caches_there_are():
     assert may_quantize(for_mlx(QWEN))
     odd = replace(for_mlx(QWEN), metadata=for_mlx(QWEN).metadata | {"qwen3.attention.key_length": 96})
     assert not may_quantize(odd)
@@ -148,14 +143,14 @@ def test_which_caches_there_are() -> None:
         plan("a", sinks, mac(64), PlanRequest(cache_type="q8_0"))
 
 
-def test_threads_that_were_asked_for_are_said_to_be_of_no_use() -> None:
+def test_threads_that_were_asked_for_are_said_to_be_of_no_use():
     made = plan("a", for_mlx(QWEN), mac(16), PlanRequest(threads=3))
     assert "threads = 3" in made.notes[0]
     assert not any("threads" in one for one in made.reasons)
     assert plan("a", for_mlx(QWEN), mac(16)).notes == ()
 
 
-def test_what_one_backend_did_says_nothing_of_the_other() -> None:
+def test_what_one_backend_did_says_nothing_of_the_other():
     made = plan("a", for_mlx(QWEN), mac(16))
     other = plan_variant(files_of(QWEN)[0], Machine(mac(16)), DEFAULT_REQUEST)
     assert made.where is not None
@@ -173,7 +168,7 @@ def test_what_one_backend_did_says_nothing_of_the_other() -> None:
 
 
 @given(_macs, _macs, _names)
-def test_more_bandwidth_writes_faster(one: tuple[int, int], other: tuple[int, int], name: str) -> None:
+def test_more_bandwidth_writes_faster(one, other, name):
     slow, fast = sorted((one[1], other[1]))
     speeds = []
     for bandwidth in (slow, fast):
@@ -186,7 +181,7 @@ def test_more_bandwidth_writes_faster(one: tuple[int, int], other: tuple[int, in
 # Which backend.
 
 
-def test_both_are_weighed_on_a_mac_only() -> None:
+def test_both_are_weighed_on_a_mac_only():
     files = files_of(QWEN)
     assert {one.backend for one in files} == {"llama.cpp", "mlx"}
     for profile, both in (
@@ -201,13 +196,13 @@ def test_both_are_weighed_on_a_mac_only() -> None:
 
 
 @pytest.mark.parametrize("backend", ["llama.cpp", "mlx"])
-def test_what_is_asked_for_is_taken(backend: str) -> None:
-    request = PlanRequest(backend=backend)  # type: ignore[arg-type]
+def test_what_is_asked_for_is_taken(backend):
+    request = PlanRequest(backend=backend)
     for profile in (mac(16), replace(golden.profile(16), mlx=True)):
         assert {one.backend for one in runnable(files_of(QWEN), profile, request)} == {backend}
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_what_cannot_be_is_refused():
     ggufs = [one for one in files_of(QWEN) if one.format == "gguf"]
     folders = [one for one in files_of(QWEN) if one.format == "mlx"]
     bare = golden.profile(16)
@@ -222,7 +217,7 @@ def test_what_cannot_be_is_refused() -> None:
     assert caught.value.hint == "To download an MLX version: edgechat pull qwen3-4b --backend mlx"
 
 
-def test_settings_only_prefer() -> None:
+def test_settings_only_prefer():
     """Where there is nothing to choose they stop nobody."""
     request = PlanRequest(prefers="mlx")
     ggufs = [one for one in files_of(QWEN) if one.format == "gguf"]
@@ -234,7 +229,7 @@ def test_settings_only_prefer() -> None:
 
 @pytest.mark.parametrize("machine", MACS)
 @pytest.mark.parametrize("name", [QWEN, HYBRID, "llama-3.2-1b"])
-def test_the_reasons_weigh_both(machine: tuple[int, int], name: str) -> None:
+def test_the_reasons_weigh_both(machine, name):
     profile = mac(*machine)
     files = runnable(files_of(name), profile, DEFAULT_REQUEST)
     options = [rate(one, Machine(profile), DEFAULT_REQUEST) for one in files]
@@ -253,7 +248,7 @@ def test_the_reasons_weigh_both(machine: tuple[int, int], name: str) -> None:
     assert quick.worth >= first.worth - 0.01
 
 
-def test_mlx_is_taken_where_it_is_the_better() -> None:
+def test_mlx_is_taken_where_it_is_the_better():
     """As it is said to read and write a little faster, the same bits go to it on a slow machine."""
     profile = mac(16, 60)
     files = [one for one in files_of("qwen3-8b") if one.quant in ("Q8_0", "8bit", "4bit")]
@@ -269,7 +264,7 @@ def test_mlx_is_taken_where_it_is_the_better() -> None:
     )
 
 
-def _in_8_bits(name: str) -> ModelHeader:
+def _in_8_bits(name):
     found = for_mlx(name)
     tensors = tuple(
         replace(one, n_bytes=one.n_bytes * 17 // 9 if len(one.shape) > 1 else one.n_bytes)
@@ -279,7 +274,7 @@ def _in_8_bits(name: str) -> ModelHeader:
     return replace(made, file_size=made.weights_bytes)
 
 
-def test_four_plain_bits_are_enough_for_whoever_asks_for_mlx() -> None:
+def test_four_plain_bits_are_enough_for_whoever_asks_for_mlx():
     assert quality_class("4bit") is QualityClass.REDUCED
     folders = [one for one in files_of(QWEN) if one.quant == "4bit"]
     on = Machine(mac(16))
@@ -289,7 +284,7 @@ def test_four_plain_bits_are_enough_for_whoever_asks_for_mlx() -> None:
     assert rate(folders[0], on, strict).verdict is Verdict.POOR
 
 
-def test_a_mac_can_be_described() -> None:
+def test_a_mac_can_be_described():
     here = golden.profile(8)
     found = MachineDescription(ram=32 * GIB, bandwidth=2e11, runs_mlx=True).over(here)
     assert found.mlx_card is not None
@@ -303,7 +298,7 @@ def test_a_mac_can_be_described() -> None:
 # The ladder.
 
 
-def test_the_ladder_ends_with_all_layers_where_they_were() -> None:
+def test_the_ladder_ends_with_all_layers_where_they_were():
     header = for_mlx(QWEN)
     made = plan("a", header, mac(16), PlanRequest(context=16384))
     told, totals = [], [made.total_bytes]
@@ -318,7 +313,7 @@ def test_the_ladder_ends_with_all_layers_where_they_were() -> None:
         reduce_to_fit(made, header, mac(16), None, failed=True)
 
 
-def test_a_plan_goes_down_to_what_metal_allows_now() -> None:
+def test_a_plan_goes_down_to_what_metal_allows_now():
     header, profile = for_mlx(QWEN), mac(16)
     made = plan("a", header, profile, PlanRequest(context=16384))
     assert reduce_to_fit(made, header, profile, None, failed=False) == (made, ())
@@ -330,7 +325,7 @@ def test_a_plan_goes_down_to_what_metal_allows_now() -> None:
 # Drafts.
 
 
-def test_states_cannot_be_taken_back() -> None:
+def test_states_cannot_be_taken_back():
     assert drafting(for_mlx(QWEN), "auto").drafted == DRAFTED
     assert drafting(for_mlx(WINDOWED), "auto").drafted == DRAFTED
     for wish in ("auto", "ngram", "a-model"):
@@ -338,14 +333,14 @@ def test_states_cannot_be_taken_back() -> None:
         assert (found.drafted, found.n_rs_seq) == (DRAFTED, 0), "what stands is computed again"
 
 
-def test_a_state_of_unknown_size_is_one() -> None:
+def test_a_state_of_unknown_size_is_one():
     plain = for_mlx(QWEN)
     listed = {"qwen3.attention.recurrent_layers": GgufArray("bool", 36, (True,) * 36)}
     assert is_recurrent(replace(plain, metadata=plain.metadata | listed))
     assert not is_recurrent(plain)
 
 
-def test_a_draft_is_of_the_same_format() -> None:
+def test_a_draft_is_of_the_same_format():
     target, small = for_mlx(QWEN), for_mlx("qwen3-0.6b")
     assert misfit(target, small) == ""
     gguf = replace(small, format="gguf")
@@ -364,7 +359,7 @@ def test_a_draft_is_of_the_same_format() -> None:
     assert loaded.backend == "mlx"
 
 
-def test_the_catalogues_draft_comes_from_its_own_repository_for_mlx() -> None:
+def test_the_catalogues_draft_comes_from_its_own_repository_for_mlx():
     (variant,) = (one for one in files_of("qwen3-8b") if one.quant == "4bit")
     machine = Machine(mac(64, 400))
     made = plan_variant(variant, machine, ASKED)

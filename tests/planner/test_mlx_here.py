@@ -1,24 +1,18 @@
 """Plans for MLX models that are here, held against what MLX really takes on this machine's processor."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from edgechat.base.errors import BackendMissing, DoesNotFit, NotADraft
 from edgechat.device.memory import Memory
-from edgechat.device.profile import DeviceProfile
 from edgechat.models.formats.header_reading import read_model
-from edgechat.native.params import CacheType
 from edgechat.planner import prepare
 from edgechat.planner.listing import glances, rows
 from edgechat.planner.placement import fallback
 from edgechat.planner.placement.budget import RAM
 from edgechat.planner.placement.fallback import refit
-from edgechat.planner.plan import LoadPlan
 from edgechat.planner.request import PlanRequest
 from tests.kit import tiny
 from tests.kit.shapes import KINDS
@@ -34,11 +28,11 @@ from tests.kit.mlx import mlx_pair, mlx_tiny
 pytestmark = pytest.mark.slow
 
 
-def made(folder: Path, **request: object) -> LoadPlan:
-    return prepare.prepare(str(folder), PlanRequest(**request))  # type: ignore[arg-type]
+def made(folder, **request):
+    return prepare.prepare(str(folder), PlanRequest(**request))
 
 
-def fill(backend: MlxBackend, plan: LoadPlan, n: int) -> int:
+def fill(backend, plan, n):
     """Fill each sequence with n tokens as prompts are read; return the bytes of all caches."""
     for seq in range(plan.n_seq_max):
         for start in range(0, n, plan.n_batch):
@@ -49,16 +43,16 @@ def fill(backend: MlxBackend, plan: LoadPlan, n: int) -> int:
     return sum(array.nbytes for one in caches for array in whole(one))
 
 
-def whole(cache: object) -> list[object]:
+def whole(cache):
     if not hasattr(cache, "keys"):
         return list(arrays_of(cache))
-    kept = (cache.keys, cache.values)  # type: ignore[attr-defined]
+    kept = (cache.keys, cache.values)
     return [array for one in kept for array in (one if isinstance(one, list | tuple) else [one])]
 
 
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_full_cache_is_what_was_planned(kind: str, cache_type: CacheType) -> None:
+def test_a_full_cache_is_what_was_planned(kind, cache_type):
     folder = mlx_tiny(kind)
     if cache_type != "f16" and read_model(folder).key_length % 64:
         with pytest.raises(DoesNotFit, match="its blocks have 64 values"):
@@ -76,19 +70,19 @@ def test_a_full_cache_is_what_was_planned(kind: str, cache_type: CacheType) -> N
     assert plan.cache_bytes / 4 < taken <= plan.cache_bytes
 
 
-def arrays(backend: MlxBackend) -> list[object]:
+def arrays(backend):
     from mlx.utils import tree_flatten
 
     return [array for _, array in tree_flatten(backend._model.parameters())]
 
 
-def test_what_was_planned_loads_again_where_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_planned_loads_again_where_it_fits(monkeypatch):
     plan = made(mlx_tiny("dense"), context=4096)
     assert refit(plan) == (plan, ())
     (ram,) = plan.memory
     assert ram.name == RAM
 
-    def little_free(*_: object) -> DeviceProfile:
+    def little_free(*_):
         profile = mac(16)
         return replace(profile, accelerators=(), memory=Memory(2**30, plan.total_bytes - 1))
 
@@ -99,14 +93,14 @@ def test_what_was_planned_loads_again_where_it_fits(monkeypatch: pytest.MonkeyPa
     assert less.backend == "mlx"
 
 
-def test_on_a_mac_the_same_folder_goes_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_mac_the_same_folder_goes_to_the_gpu(monkeypatch):
     monkeypatch.setattr(prepare, "current_profile", lambda *_: mac(16))
     plan = made(mlx_tiny("dense"), context=4096)
     assert (plan.devices, plan.gpu_layers) == (("MLX",), plan.n_layers + 1)
     assert any("on the GPU (Apple M9)" in one for one in plan.reasons)
 
 
-def test_what_is_asked_for_has_to_suit_the_file() -> None:
+def test_what_is_asked_for_has_to_suit_the_file():
     with pytest.raises(BackendMissing, match=r"which llama\.cpp cannot load"):
         made(mlx_tiny("dense"), backend="llama.cpp")
     with pytest.raises(BackendMissing, match="is not an MLX model"):
@@ -115,7 +109,7 @@ def test_what_is_asked_for_has_to_suit_the_file() -> None:
     assert made(mlx_tiny("dense"), backend="mlx").backend == "mlx"
 
 
-def test_a_draft_is_a_folder_too() -> None:
+def test_a_draft_is_a_folder_too():
     target, draft = mlx_pair(0.05, weights="4bit")
     both = made(target, draft=str(draft))
     assert both.draft is not None
@@ -127,9 +121,9 @@ def test_a_draft_is_a_folder_too() -> None:
         made(target, draft=str(target))
 
 
-def test_a_listing_knows_them(home: Path) -> None:
+def test_a_listing_knows_them(home):
     shutil.copytree(mlx_tiny("dense", weights="4bit"), home / "data" / "models" / "Tiny-4bit")
-    told: list[str] = []
+    told = []
     (row,) = (row for row in rows(told.append) if row.model.found.format == "mlx")
     assert (row.quant, row.glance.architecture) == ("4bit", "llama")
     assert row.fits == read_model(row.model.path).context_length

@@ -1,7 +1,5 @@
 """Plans and lists of MLX models that see, with mlx-vlm and without."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
@@ -17,7 +15,6 @@ from edgechat.planner.listing import rows
 from edgechat.planner.placement.budget import RAM
 from edgechat.planner.placement.fallback import step_down
 from edgechat.planner.placement.projector import TOWER
-from edgechat.planner.plan import LoadPlan
 from edgechat.planner.request import PlanRequest
 from tests.cli.running import edgechat
 from tests.planner.macs import mac
@@ -30,25 +27,25 @@ INSTALL = f"which is not installed ({sys.executable} -m pip install 'mlx-vlm"
 
 
 @pytest.fixture
-def with_mlx_vlm(monkeypatch: pytest.MonkeyPatch) -> None:
+def with_mlx_vlm(monkeypatch):
     monkeypatch.setattr("edgechat.planner.placement.projector.missing_vision", lambda: "")
     monkeypatch.setattr("edgechat.planner.listing.missing_vision", lambda: "")
 
 
 @pytest.fixture
-def without_mlx_vlm(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_mlx_vlm(monkeypatch):
     real = mlx.importlib.util.find_spec
     monkeypatch.setattr(
         mlx.importlib.util, "find_spec", lambda name: None if name == "mlx_vlm" else real(name)
     )
 
 
-def made(kind: str, **request: object) -> LoadPlan:
-    return prepare.prepare(str(mlx_seeing(kind)), PlanRequest(**request))  # type: ignore[arg-type]
+def made(kind, **request):
+    return prepare.prepare(str(mlx_seeing(kind)), PlanRequest(**request))
 
 
 @pytest.mark.usefixtures("with_mlx_vlm")
-def test_the_tower_is_part_of_the_plan() -> None:
+def test_the_tower_is_part_of_the_plan():
     seeing, blind = made("windowed", context=2048), made("windowed", context=2048, vision=False)
     tower = seeing.projector
     assert tower is not None
@@ -63,7 +60,7 @@ def test_the_tower_is_part_of_the_plan() -> None:
 
 
 @pytest.mark.usefixtures("with_mlx_vlm")
-def test_on_a_mac_it_lies_where_the_model_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_mac_it_lies_where_the_model_does(monkeypatch):
     monkeypatch.setattr(prepare, "current_profile", lambda *_: mac(16))
     plan = made("mrope", context=2048)
     assert plan.projector is not None
@@ -73,7 +70,7 @@ def test_on_a_mac_it_lies_where_the_model_does(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.usefixtures("with_mlx_vlm")
-def test_the_last_step_down_but_one_leaves_it_out() -> None:
+def test_the_last_step_down_but_one_leaves_it_out():
     plan, said = made("windowed", context=2048), ""
     header = read_model(mlx_seeing("windowed"))
     while plan.projector is not None:
@@ -85,19 +82,19 @@ def test_the_last_step_down_but_one_leaves_it_out() -> None:
 
 
 @pytest.mark.usefixtures("without_mlx_vlm")
-def test_without_mlx_vlm_it_is_said_how_to_get_it() -> None:
+def test_without_mlx_vlm_it_is_said_how_to_get_it():
     plan = made("windowed", context=2048)
     assert plan.projector is None
     assert INSTALL in plan.no_vision
     assert plan.no_vision in plan.reasons
 
 
-def test_the_version_that_is_named_is_the_extras() -> None:
+def test_the_version_that_is_named_is_the_extras():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert project["optional-dependencies"]["mlx-vision"] == [mlx._VISION]
 
 
-def test_lists_say_who_sees_now(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_say_who_sees_now(home, monkeypatch):
     shutil.copytree(mlx_seeing("windowed"), home / "data" / "models" / "Seeing-bf16")
     for missing in ("", "It is missing."):
         monkeypatch.setattr("edgechat.planner.placement.projector.missing_vision", lambda text=missing: text)
@@ -107,7 +104,7 @@ def test_lists_say_who_sees_now(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert row.glance.no_vision == missing
 
 
-def test_list_and_show(home: Path) -> None:
+def test_list_and_show(home):
     """As it is on this machine, with mlx-vlm or without."""
     shutil.copytree(mlx_seeing("windowed"), home / "data" / "models" / "Seeing-bf16")
     sees = not mlx.missing_vision()

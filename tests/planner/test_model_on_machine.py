@@ -1,7 +1,5 @@
 """What is put on cards where llama.cpp's account is not what the formulas foresaw."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -9,12 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgechat.native.buffers import Breakdown, Buffer
-from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.rates import guessed
-from edgechat.planner.model_on_machine import ModelOnMachine, model_on_machine
+from edgechat.planner.model_on_machine import model_on_machine
 from edgechat.planner.placement.budget import RAM
 from edgechat.planner.placement.layout import Layout, estimated, part_bytes
-from edgechat.planner.placement.load_config import EXACT, LoadConfig
+from edgechat.planner.placement.load_config import EXACT
 from tests.kit.published import published
 from tests.planner.headers import GIB
 from tests.planner.placement.test_layout import card, with_cards
@@ -23,17 +20,17 @@ from tests.properties import examples
 MIB = 2**20
 
 
-def loader(name: str, *cards: float) -> ModelOnMachine:
+def loader(name, *cards):
     names = [card(f"CUDA{number}", free) for number, free in enumerate(cards)]
     found = model_on_machine(name, published(name), with_cards(128, *names), threads=4)
     fast = {one.name: guessed(5e11, 2e13) for one in found.budget.cards}
     return replace(found, rates={None: guessed(5e10, 4e11), **fast})
 
 
-def wanting(base: ModelOnMachine, more: int) -> ModelOnMachine:
+def wanting(base, more):
     """Return the loader with an allocator that wants `more` bytes on each card than the formulas say."""
 
-    def measure(params: LoadParams) -> Breakdown:
+    def measure(params):
         on = Layout(params.devices, params.split, params.experts_in_ram)
         needs = estimated(base.shape, base._extras(params), on)
         buffers = tuple(
@@ -47,12 +44,12 @@ def wanting(base: ModelOnMachine, more: int) -> ModelOnMachine:
     return replace(base, measure=measure)
 
 
-def room(load: LoadConfig, on: ModelOnMachine) -> dict[str, int]:
+def room(load, on):
     return {one.name: one.budget - load.needs[one.name].total for one in on.budget.cards}
 
 
 @pytest.mark.parametrize("more", [-100 * MIB, 0, 300 * MIB, 900 * MIB])
-def test_experts_are_moved_until_the_card_is_full_and_not_over(more: int) -> None:
+def test_experts_are_moved_until_the_card_is_full_and_not_over(more):
     """All layers stay on it: each without its experts is small."""
     on = wanting(loader("qwen3-30b-a3b", 8), more)
     load = on.load(8192, "f16")
@@ -63,7 +60,7 @@ def test_experts_are_moved_until_the_card_is_full_and_not_over(more: int) -> Non
 
 
 @pytest.mark.parametrize("more", [-100 * MIB, 0, 300 * MIB, 900 * MIB])
-def test_layers_are_moved_until_the_card_is_full_and_not_over(more: int) -> None:
+def test_layers_are_moved_until_the_card_is_full_and_not_over(more):
     on = wanting(loader("llama-3.1-8b", 4), more)
     load = on.load(8192, "f16")
     largest = max(part_bytes(on.shape, on._extras(load.params)))
@@ -78,7 +75,7 @@ def test_layers_are_moved_until_the_card_is_full_and_not_over(more: int) -> None
     st.floats(0.5, 24),
     st.integers(-200, 1500),
 )
-def test_whatever_the_account_says_it_fits(name: str, a: float, b: float, more: int) -> None:
+def test_whatever_the_account_says_it_fits(name, a, b, more):
     on = wanting(loader(name, a, b), more * MIB)
     load = on.load(4096, "f16")
     assert not on.budget.over(dict(load.needs))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 
 import msgspec
@@ -11,22 +9,21 @@ from edgechat.base.errors import DoesNotFit, DryRunFailed, SettingsError
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.native.buffers import Breakdown, Buffer
-from edgechat.native.params import CacheType, LoadParams
+from edgechat.native.params import LoadParams
 from edgechat.planner.drafting import DRAFTED
 from edgechat.planner.estimate.memory import checkpoint_bytes, recurrent_bytes
 from edgechat.planner.placement.budget import SPARE
-from edgechat.planner.placement.load_config import Measure
-from edgechat.planner.plan import LoadPlan, as_json
+from edgechat.planner.plan import as_json
 from edgechat.planner.plan_model import CONTEXTS, plan
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from tests.planner.headers import GIB, LLAMA_8B, QWEN35_4B, cache_bytes, header, machine
 
 
-def planned(free: float, request: PlanRequest = DEFAULT_REQUEST, **changes: int) -> LoadPlan:
+def planned(free, request=DEFAULT_REQUEST, **changes):
     return plan("a", header(LLAMA_8B, **changes), machine(int(free * GIB)), request)
 
 
-def refused(free: float, request: PlanRequest = DEFAULT_REQUEST, **changes: int) -> DoesNotFit:
+def refused(free, request=DEFAULT_REQUEST, **changes):
     with pytest.raises(DoesNotFit) as caught:
         planned(free, request, **changes)
     return caught.value
@@ -46,24 +43,24 @@ def refused(free: float, request: PlanRequest = DEFAULT_REQUEST, **changes: int)
         (4.5, 2048, "q8_0"),  # only just
     ],
 )
-def test_the_ladder(free: float, context: int, cache_type: CacheType) -> None:
+def test_the_ladder(free, context, cache_type):
     made = planned(free)
     assert (made.context, made.cache_type) == (context, cache_type)
     assert made.total_bytes <= made.memory[0].budget_bytes == int(free * GIB)
 
 
-def test_what_just_fits_says_so() -> None:
+def test_what_just_fits_says_so():
     assert "barely fits" in planned(4.5).reasons[0]
     assert "barely fits" not in planned(5.3).reasons[0]
 
 
-def test_what_limits_the_memory_is_named() -> None:
+def test_what_limits_the_memory_is_named():
     tight = DeviceProfile(machine(GIB).cpu, Memory(64 * GIB, 4 * GIB, "the control group /a"))
     with pytest.raises(DoesNotFit, match=r"only 4\.0 GiB are free under the control group /a\."):
         plan("a", header(LLAMA_8B), tight, DEFAULT_REQUEST)
 
 
-def test_nothing_fits() -> None:
+def test_nothing_fits():
     error = refused(4.0)
     assert error.exit_code == 1
     assert "needs about" in error.message
@@ -74,27 +71,27 @@ def test_nothing_fits() -> None:
 @pytest.mark.parametrize(
     ("trained", "context"), [(8192, 8192), (6000, 4096), (2048, 2048), (1000, 1024), (0, 16384)]
 )
-def test_never_beyond_what_the_model_was_trained_on(trained: int, context: int) -> None:
+def test_never_beyond_what_the_model_was_trained_on(trained, context):
     assert planned(64, context_length=trained).context == context
 
 
-def test_a_wish_is_kept_and_rounded_up() -> None:
+def test_a_wish_is_kept_and_rounded_up():
     made = planned(64, PlanRequest(context=30000, cache_type="q4_0", threads=3))
     assert (made.context, made.cache_type, made.threads) == (30208, "q4_0", 3)
 
 
-def test_a_wish_may_take_what_is_spared_otherwise() -> None:
+def test_a_wish_may_take_what_is_spared_otherwise():
     assert planned(5.85).context == 8192
     assert planned(5.85, PlanRequest(context=16384)).context == 16384
 
 
-def test_a_wish_shrinks_the_cache_before_it_is_refused() -> None:
+def test_a_wish_shrinks_the_cache_before_it_is_refused():
     made = planned(5.8, PlanRequest(context=16384))
     assert made.cache_type == "q8_0"
     assert "q8_0 because" in made.reasons[0]
 
 
-def test_a_wish_that_cannot_fit_names_both_numbers_and_the_nearest_that_does() -> None:
+def test_a_wish_that_cannot_fit_names_both_numbers_and_the_nearest_that_does():
     error = refused(6, PlanRequest(context=65536))
     found = re.search(r"A context of (\d+) tokens fits", error.hint or "")
     assert "65536" in error.message
@@ -106,8 +103,8 @@ def test_a_wish_that_cannot_fit_names_both_numbers_and_the_nearest_that_does() -
 
 
 @pytest.mark.parametrize(("trained", "nearest"), [(6000, 5888), (131072, 130816), (131072, 256)])
-def test_the_nearest_context_is_the_nearest(trained: int, nearest: int) -> None:
-    def ask(context: int, free: int) -> LoadPlan:
+def test_the_nearest_context_is_the_nearest(trained, nearest):
+    def ask(context, free):
         request = PlanRequest(context=context, cache_type="f16")
         return plan("a", header(LLAMA_8B, context_length=trained), machine(free), request)
 
@@ -118,7 +115,7 @@ def test_the_nearest_context_is_the_nearest(trained: int, nearest: int) -> None:
     assert f"A context of {nearest} tokens fits." in (caught.value.hint or "")
 
 
-def test_a_wish_beyond_training_gets_what_there_is_and_both_numbers() -> None:
+def test_a_wish_beyond_training_gets_what_there_is_and_both_numbers():
     made = planned(64, PlanRequest(context=8192), context_length=4096)
     assert made.context == 4096
     assert "8192" in made.notes[0]
@@ -127,18 +124,18 @@ def test_a_wish_beyond_training_gets_what_there_is_and_both_numbers() -> None:
 
 
 @pytest.mark.parametrize("asked", [PlanRequest(context=0), PlanRequest(context=-5), PlanRequest(threads=0)])
-def test_requests_without_sense(asked: PlanRequest) -> None:
+def test_requests_without_sense(asked):
     with pytest.raises(SettingsError, match="is not valid"):
         planned(64, asked)
 
 
-def test_heads_that_no_block_divides_keep_the_cache_in_f16() -> None:
+def test_heads_that_no_block_divides_keep_the_cache_in_f16():
     odd = {"attention__key_length": 80, "attention__value_length": 80}
     assert "80" in refused(64, PlanRequest(cache_type="q8_0"), **odd).message
     assert all(planned(free, **odd).cache_type == "f16" for free in (4.8, 5.0, 5.3, 6, 64))
 
 
-def test_a_recurrent_model_gets_fewer_sequences() -> None:
+def test_a_recurrent_model_gets_fewer_sequences():
     hybrid = header(QWEN35_4B, arch="qwen35")
     made = plan("a", hybrid, machine(16 * GIB), DEFAULT_REQUEST)
     assert (made.n_seq_max, made.n_outputs_max) == (2, 2)
@@ -149,7 +146,7 @@ def test_a_recurrent_model_gets_fewer_sequences() -> None:
     assert (dense.n_seq_max, dense.n_outputs_max, dense.n_batch, dense.n_layers) == (8, 8 + DRAFTED, 512, 32)
 
 
-def test_checkpoints_are_counted_and_take_nothing_from_the_context() -> None:
+def test_checkpoints_are_counted_and_take_nothing_from_the_context():
     """A share of what is left, of models that cannot be cut; one of them at least, if it fits."""
     hybrid = header(QWEN35_4B, arch="qwen35")
     windowed = header(LLAMA_8B, arch="gemma3", attention__sliding_window=1024)
@@ -174,27 +171,27 @@ def test_checkpoints_are_counted_and_take_nothing_from_the_context() -> None:
     assert planned(64).checkpoint_bytes == 0
 
 
-def test_a_kind_of_recurrent_model_that_no_formula_knows_keeps_some_too() -> None:
+def test_a_kind_of_recurrent_model_that_no_formula_knows_keeps_some_too():
     unknown = header({**LLAMA_8B, "attention.head_count_kv": 8}, arch="rwkv7")
     assert plan("a", unknown, machine(64 * GIB), DEFAULT_REQUEST).checkpoint_bytes > 0
 
 
-def test_threads_come_with_their_reason() -> None:
+def test_threads_come_with_their_reason():
     made = planned(16)
     assert made.threads == 4
     assert "4 threads: one for each core." in made.reasons
     assert "3 threads, as requested." in planned(16, PlanRequest(threads=3)).reasons
 
 
-def test_reasons_are_sentences() -> None:
+def test_reasons_are_sentences():
     for free in (4.5, 5.3, 6.5, 64):
         assert all(reason.endswith(".") and reason[0].isalnum() for reason in planned(free).reasons)
 
 
-def allocator(cells_cost: int, asked: list[LoadParams]) -> Measure:
+def allocator(cells_cost, asked):
     """Return an allocator that wants this much for a token, whatever the formulas say."""
 
-    def measure(ask: LoadParams) -> Breakdown:
+    def measure(ask):
         asked.append(ask)
         rate = cells_cost if ask.cache_type == "f16" else cells_cost * 17 // 32
         return Breakdown((Buffer("CPU", True, 4 * GIB, ask.context * rate, 300),), 30, ask.context)
@@ -202,8 +199,8 @@ def allocator(cells_cost: int, asked: list[LoadParams]) -> Measure:
     return measure
 
 
-def test_the_allocator_decides_where_it_answers() -> None:
-    asked: list[LoadParams] = []
+def test_the_allocator_decides_where_it_answers():
+    asked = []
     cheap = plan("a", header(LLAMA_8B), machine(5 * GIB), DEFAULT_REQUEST, allocator(1024, asked))
     assert (cheap.context, cheap.cache_bytes, cheap.compute_bytes) == (16384, 16384 * 1024, 330)
     assert cheap.buffers == (Buffer("CPU", True, 4 * GIB, 16384 * 1024, 300),)
@@ -213,8 +210,8 @@ def test_the_allocator_decides_where_it_answers() -> None:
     assert dear.context == 8192
 
 
-def test_the_nearest_context_is_the_allocators_too() -> None:
-    def ask(context: int) -> LoadPlan:
+def test_the_nearest_context_is_the_allocators_too():
+    def ask(context):
         return plan(
             "a", header(LLAMA_8B), machine(5 * GIB), PlanRequest(context=context), allocator(2**20, [])
         )
@@ -227,8 +224,8 @@ def test_the_nearest_context_is_the_allocators_too() -> None:
         ask(nearest + 1)
 
 
-def test_formulas_serve_where_the_allocator_is_silent() -> None:
-    def silent(ask: LoadParams) -> Breakdown:
+def test_formulas_serve_where_the_allocator_is_silent():
+    def silent(ask):
         raise DryRunFailed("llama.cpp's dry run failed: its process died.")
 
     made = plan("a", header(LLAMA_8B), machine(16 * GIB), DEFAULT_REQUEST, silent)
@@ -238,9 +235,9 @@ def test_formulas_serve_where_the_allocator_is_silent() -> None:
     assert "(estimated)" in plain.reasons[1]
 
 
-def test_states_too_large_for_a_dry_run_are_estimated() -> None:
+def test_states_too_large_for_a_dry_run_are_estimated():
     """They are really allocated in a dry run."""
-    asked: list[LoadParams] = []
+    asked = []
     huge = header(QWEN35_4B, arch="qwen35", ssm__inner_size=2**16)
     made = plan("a", huge, machine(64 * GIB), DEFAULT_REQUEST, allocator(1024, asked))
     assert "too large for a dry run" in made.reasons[1]
@@ -261,9 +258,7 @@ _shapes = st.fixed_dictionaries(
 
 
 @given(free=_free, context=st.none() | st.integers(1, 300_000), cache_type=_types, shape=_shapes)
-def test_a_plan_fits_or_says_what_would(
-    free: float, context: int | None, cache_type: CacheType | None, shape: dict[str, int]
-) -> None:
+def test_a_plan_fits_or_says_what_would(free, context, cache_type, shape):
     request = PlanRequest(context=context, cache_type=cache_type)
     trained = shape["context_length"]
     assume(not (context and trained and context > trained))
@@ -285,7 +280,7 @@ def test_a_plan_fits_or_says_what_would(
 
 
 @given(free=_free, more=st.floats(0, 16), shape=_shapes)
-def test_more_memory_never_shortens_the_context(free: float, more: float, shape: dict[str, int]) -> None:
+def test_more_memory_never_shortens_the_context(free, more, shape):
     try:
         first = planned(free, **shape)
     except DoesNotFit:
@@ -298,6 +293,6 @@ def test_more_memory_never_shortens_the_context(free: float, more: float, shape:
     ) or second.cache_type == "f16"
 
 
-def test_the_automatic_choice_leaves_a_tenth_to_others() -> None:
+def test_the_automatic_choice_leaves_a_tenth_to_others():
     made = planned(7.5)
     assert made.total_bytes <= made.memory[0].budget_bytes * (1 - SPARE)

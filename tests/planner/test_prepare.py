@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -13,9 +11,7 @@ import pytest
 from edgechat import settings
 from edgechat.base.errors import DoesNotFit, ModelFileError, ModelNotFound, NotADraft
 from edgechat.device.memory import Memory
-from edgechat.device.profile import DeviceProfile
 from edgechat.models.formats.gguf import read_model
-from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.projector import read_projector
 from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native.params import LoadParams
@@ -35,18 +31,18 @@ TRAINED = 4096
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path))
     return tmp_path
 
 
 @pytest.fixture(scope="module")
-def model() -> str:
+def model():
     return str(tiny())
 
 
 @pytest.mark.quick
-def test_a_real_file_on_this_machine(model: str) -> None:
+def test_a_real_file_on_this_machine(model):
     made = prepare(model)
     assert made.backend == "llama.cpp"
     assert (made.model_path, made.context, made.cache_type) == (model, TRAINED, "f16")
@@ -56,7 +52,7 @@ def test_a_real_file_on_this_machine(model: str) -> None:
     assert len(made.reasons) == 6
 
 
-def test_a_projector_beside_the_file_is_in_the_plan(tmp_path: Path) -> None:
+def test_a_projector_beside_the_file_is_in_the_plan(tmp_path):
     path = Path(shutil.copy(tiny(), tmp_path / "a-Q8_0.gguf"))
     blind = prepare(str(path))
     eyes = Path(shutil.copy(projector("gemma4v", image_size=64), tmp_path / "a-mmproj-F16.gguf"))
@@ -80,7 +76,7 @@ def test_a_projector_beside_the_file_is_in_the_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["dense", "windowed", "hybrid", "moe"])
-def test_sizes_are_llama_cpps_own(kind: str) -> None:
+def test_sizes_are_llama_cpps_own(kind):
     path = tiny(kind)
     made = prepare(str(path))
     assert "exact, by llama.cpp's own allocator" in made.reasons[1]
@@ -89,8 +85,8 @@ def test_sizes_are_llama_cpps_own(kind: str) -> None:
     assert made.buffers == found.buffers
 
 
-def test_a_hostile_file_is_never_shown(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[ModelHeader] = []
+def test_a_hostile_file_is_never_shown(home, monkeypatch):
+    shown = []
     monkeypatch.setattr(DryRun, "show", lambda self, header: shown.append(header))
     for path in (corrupt.f64_tensor(home / "a.gguf"), corrupt.truncated(tiny(), home / "b.gguf", keep=-99)):
         with pytest.raises(ModelFileError):
@@ -98,11 +94,11 @@ def test_a_hostile_file_is_never_shown(home: Path, monkeypatch: pytest.MonkeyPat
     assert shown == []
 
 
-def test_native_code_sees_our_own_writing_only(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_code_sees_our_own_writing_only(home, monkeypatch):
     """No text of the file but its name, its licence and what its shape is made of."""
-    written: list[bytes] = []
+    written = []
 
-    def write(header: ModelHeader, path: Path) -> None:
+    def write(header, path):
         write_skeleton(header, path)
         written.append(path.read_bytes())
 
@@ -116,7 +112,7 @@ def test_native_code_sees_our_own_writing_only(home: Path, monkeypatch: pytest.M
     assert b"tokenizer.ggml.tokens" not in written[0]
 
 
-def test_without_a_dry_run_the_plan_is_estimated(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_dry_run_the_plan_is_estimated(model, monkeypatch):
     monkeypatch.setattr(dry_runs, "MEMORY_LIMIT", 2**20)
     made = prepare(model)
     assert "estimated: llama.cpp's dry run failed: its process took" in made.reasons[1]
@@ -124,7 +120,7 @@ def test_without_a_dry_run_the_plan_is_estimated(model: str, monkeypatch: pytest
     assert made.context == TRAINED
 
 
-def test_wishes_win_over_settings(model: str) -> None:
+def test_wishes_win_over_settings(model):
     settings.settings_file().write_text("context = 1024\nthreads = 7\n")
     made = prepare(model)
     assert (made.context, made.threads) == (1024, 7)
@@ -132,14 +128,14 @@ def test_wishes_win_over_settings(model: str) -> None:
     assert (made.context, made.threads) == (2048, 1)
 
 
-def test_a_context_beyond_training_is_cut_and_noted(model: str) -> None:
+def test_a_context_beyond_training_is_cut_and_noted(model):
     settings.settings_file().write_text("context = 100000\n")
     for made in (prepare(model), prepare(model, PlanRequest(context=200000))):
         assert made.context == TRAINED
         assert "00000" in made.notes[0]
 
 
-def test_a_file_that_is_no_model(home: Path) -> None:
+def test_a_file_that_is_no_model(home):
     path = home / "a.gguf"
     path.write_bytes(b"<html>")
     with pytest.raises(ModelFileError):
@@ -148,7 +144,7 @@ def test_a_file_that_is_no_model(home: Path) -> None:
         prepare(str(home / "b.gguf"))
 
 
-def test_planning_loads_nothing_heavy(model: str) -> None:
+def test_planning_loads_nothing_heavy(model):
     code = (
         "import sys; from edgechat.planner.prepare import prepare; prepare(sys.argv[1]);"
         "print([m for m in ('numpy', 'llama_cpp', 'huggingface_hub', 'psutil') if m in sys.modules])"
@@ -184,13 +180,13 @@ no_draft = "It is one."
 
 
 @pytest.fixture
-def large(home: Path) -> Callable[[Path | None], None]:
+def large(home):
     """Put the model of a catalogue on this machine, and its draft."""
     (home / "config").mkdir()
     (home / "config/models.toml").write_text(ENTRIES)
     (home / "data/models").mkdir(parents=True)
 
-    def put(draft: Path | None) -> None:
+    def put(draft):
         shutil.copy(tiny(), home / "data/models/large-F32.gguf")
         if draft is not None:
             shutil.copy(draft, home / "data/models/small-F32.gguf")
@@ -201,7 +197,7 @@ def large(home: Path) -> Callable[[Path | None], None]:
 Put = Callable[[Path | None], None]
 
 
-def test_the_catalogues_draft_where_it_is_here(large: Put) -> None:
+def test_the_catalogues_draft_where_it_is_here(large):
     large(little())
     made = prepare("large")
     assert made.draft is not None
@@ -217,7 +213,7 @@ def test_the_catalogues_draft_where_it_is_here(large: Put) -> None:
     assert sum("Drafts: small, " in reason for reason in made.reasons) == 1
 
 
-def test_why_no_model_drafts(large: Put) -> None:
+def test_why_no_model_drafts(large):
     large(None)
     made = prepare("large")
     assert (made.draft, made.ngrams) == (None, True)
@@ -227,7 +223,7 @@ def test_why_no_model_drafts(large: Put) -> None:
     assert "more than half as many weights" in prepare("large").no_draft
 
 
-def test_the_catalogue_says_why(large: Put, home: Path) -> None:
+def test_the_catalogue_says_why(large, home):
     large(little())
     assert prepare("small").no_draft == "No draft model is known. It is one."
     nobody = prepare("large", PlanRequest(draft="none"))
@@ -240,7 +236,7 @@ def test_the_catalogue_says_why(large: Put, home: Path) -> None:
     assert (only.draft, only.ngrams, only.no_draft) == (None, True, "")
 
 
-def test_a_draft_by_its_path(model: str) -> None:
+def test_a_draft_by_its_path(model):
     target, draft = pair(0.05)
     made = prepare(str(target), PlanRequest(draft=str(draft)))
     assert made.draft is not None
@@ -248,7 +244,7 @@ def test_a_draft_by_its_path(model: str) -> None:
     assert made.n_outputs_max == made.n_seq_max + DRAFTED
 
 
-def test_what_cannot_draft_is_an_error_for_who_names_it(model: str, home: Path) -> None:
+def test_what_cannot_draft_is_an_error_for_who_names_it(model, home):
     target, draft = (str(one) for one in pair(0.05))
     known = {
         "the same model": (target, target, NotADraft),
@@ -267,13 +263,13 @@ def test_what_cannot_draft_is_an_error_for_who_names_it(model: str, home: Path) 
         settings.settings_file().unlink()
 
 
-def test_a_draft_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_that_does_not_fit(monkeypatch):
     target, draft = (str(one) for one in pair(0.05))
     alone = prepare(target, PlanRequest(context=4096))
     real = planning.current_profile
 
-    def look(*args: object) -> DeviceProfile:
-        profile = real(*args)  # type: ignore[arg-type]
+    def look(*args):
+        profile = real(*args)
         return replace(profile, memory=Memory(profile.memory.total, alone.total_bytes))
 
     monkeypatch.setattr(planning, "current_profile", look)
@@ -282,7 +278,7 @@ def test_a_draft_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
         prepare(target, PlanRequest(context=4096, draft=draft))
 
 
-def test_settings_say_who_drafts(model: str) -> None:
+def test_settings_say_who_drafts(model):
     target, draft = (str(one) for one in pair(0.05))
     settings.settings_file().write_text(f"draft = {json.dumps(draft)}\n")
     assert prepare(target).draft is not None
@@ -292,7 +288,7 @@ def test_settings_say_who_drafts(model: str) -> None:
     assert prepare(target, PlanRequest(draft="auto")).ngrams
 
 
-def test_switched_thinking_has_its_own_sampling(model: str, home: Path) -> None:
+def test_switched_thinking_has_its_own_sampling(model, home):
     (home / "data" / "models").mkdir(parents=True)
     shutil.copy(model, home / "data" / "models" / "thinker.gguf")
     (home / "config").mkdir()

@@ -1,14 +1,9 @@
 """Workers die until a hundred answers are cut, each at another moment: what was shown is in the store."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import signal
-from collections.abc import Callable
-from pathlib import Path
 
-import psutil
 import pytest
 
 from edgechat.base.errors import EngineCrashed, RemoteWorkerLost
@@ -20,7 +15,6 @@ from edgechat.device.speed import store_speed
 from edgechat.engine.types import Delta
 from tests.kit import DENSE, NOT_PRINTABLE, Spec, build
 from tests.remote.conftest import measured
-from tests.remote.sshd import Sshd
 
 pytestmark = pytest.mark.soak
 
@@ -28,24 +22,24 @@ BATCHES, DEATHS = 4, 25
 MOST_SECONDS = 2.0
 
 
-def _kill(_sshd: Sshd, worker: psutil.Process) -> None:
+def _kill(_sshd, worker):
     worker.send_signal(signal.SIGKILL)
 
 
-def _stop(_sshd: Sshd, worker: psutil.Process) -> None:
+def _stop(_sshd, worker):
     worker.send_signal(signal.SIGSTOP)
 
 
-def _cut(sshd: Sshd, _worker: psutil.Process) -> None:
+def _cut(sshd, _worker):
     sshd.cut()
 
 
-WAYS: tuple[Callable[[Sshd, psutil.Process], None], ...] = (_kill, _stop, _cut)
+WAYS = (_kill, _stop, _cut)
 
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("batch", range(BATCHES))
-async def test_no_word_is_lost(sshd: Sshd, batch: int) -> None:
+async def test_no_word_is_lost(sshd, batch):
     shape = DENSE.sized(n_layers=12, n_embd=256, n_ff=1024)
     model = build(Spec(shape=shape, name="split-dense", mute=NOT_PRINTABLE))
     store_speed(measured(1e8, 1e10), read_cpu())  # on a busy machine too, the worker is the faster one
@@ -56,7 +50,7 @@ async def test_no_word_is_lost(sshd: Sshd, batch: int) -> None:
         print(f"batch {batch}: {number} deaths, {n_cut} answers cut", flush=True)
 
 
-async def _one_death(sshd: Sshd, model: Path, rng: random.Random, number: int) -> bool:
+async def _one_death(sshd, model, rng, number):
     """Let a worker die; return whether an answer was cut by it."""
     address = sshd.worker(f"{number:03d}")
     services = SessionServices.real(context=4096, draft="none", workers=(address,))

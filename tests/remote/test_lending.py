@@ -1,15 +1,11 @@
 """The worker's side alone: what it says, when it ends, and how little of the disk it takes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -23,14 +19,14 @@ COMMAND = [sys.executable, "-P", "-m", "edgechat", "worker", "--memory", "64MiB"
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Any:
+def worker(tmp_path):
     """`edgechat worker`, as ssh starts it; its first line has been read."""
     skip_without_rpc()
     process = subprocess.Popen(
         COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     assert process.stdout is not None
-    process.first = json.loads(process.stdout.readline())  # type: ignore[attr-defined]
+    process.first = json.loads(process.stdout.readline())
     yield process
     process.kill()
     process.wait()
@@ -39,14 +35,14 @@ def worker(tmp_path: Path) -> Any:
         pipe.close()
 
 
-def said(worker: Any, line: bytes) -> Any:
+def said(worker, line):
     worker.stdin.write(line + b"\n")
     worker.stdin.flush()
     return json.loads(worker.stdout.readline())
 
 
 @pytest.mark.slow
-def test_it_says_what_it_lends_and_serves_until_its_input_ends(worker: Any) -> None:
+def test_it_says_what_it_lends_and_serves_until_its_input_ends(worker):
     offer = worker.first
     assert offer["type"] == "offer"
     (device,) = offer["devices"]
@@ -64,14 +60,14 @@ def test_it_says_what_it_lends_and_serves_until_its_input_ends(worker: Any) -> N
 @pytest.mark.parametrize(
     "line", [b"nonsense", b'{"type": "offer"}', b"x" * (MOST_BYTES + 10), b'{"type":"ping","number":"x"}']
 )
-def test_what_is_no_message_ends_it(worker: Any, line: bytes) -> None:
+def test_what_is_no_message_ends_it(worker, line):
     worker.stdin.write(line + b"\n")
     worker.stdin.flush()
     assert worker.wait(20) == 0
 
 
 @pytest.mark.slow
-def test_a_port_that_is_taken_is_told(worker: Any) -> None:
+def test_a_port_that_is_taken_is_told(worker):
     port = worker.first["port"]
     done = subprocess.run([*COMMAND, "--port", str(port)], capture_output=True, check=False)
     refusal = json.loads(done.stdout)
@@ -80,7 +76,7 @@ def test_a_port_that_is_taken_is_told(worker: Any) -> None:
 
 
 @pytest.mark.slow
-def test_only_this_machine_can_connect(worker: Any) -> None:
+def test_only_this_machine_can_connect(worker):
     port = worker.first["port"]
     others = {address[4][0] for address in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
     for address in others - {"127.0.0.1"}:
@@ -89,7 +85,7 @@ def test_only_this_machine_can_connect(worker: Any) -> None:
 
 
 @pytest.mark.slow
-def test_it_ends_with_its_parent(tmp_path: Path) -> None:
+def test_it_ends_with_its_parent(tmp_path):
     """Also where somebody else holds its standard input open."""
     reading, writing = os.pipe()
     code = (
@@ -114,7 +110,7 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
     os.close(writing)
 
 
-def test_old_tensors_make_room(tmp_path: Path) -> None:
+def test_old_tensors_make_room(tmp_path):
     folder = tmp_path / "tensors"
     folder.mkdir()
     for age in range(5):

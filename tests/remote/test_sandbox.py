@@ -1,12 +1,9 @@
 """What a worker's process may still do, and what it may not: tried in a process that is confined."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -53,7 +50,7 @@ print(json.dumps(done))
 """
 
 
-def test_what_a_confined_process_can_do(tmp_path: Path) -> None:
+def test_what_a_confined_process_can_do(tmp_path):
     home, cache = tmp_path / "someone", tmp_path / "tensors"
     for folder in (home, cache):
         folder.mkdir()

@@ -1,7 +1,5 @@
 """Layers on workers, over a real ssh to this machine: placed, computed, and lost in every way."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -9,8 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import psutil
@@ -24,14 +20,12 @@ from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.models.adapters.use import AdapterUse
 from edgechat.planner.machine import MachineDescription, check_build
-from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.ranking.survey import one_model
 from edgechat.planner.request import PlanRequest
 from tests.kit import DENSE, NOT_PRINTABLE, Spec, build
 from tests.kit.adapters import adapter
 from tests.remote.link import SlowLink
-from tests.remote.sshd import Sshd
 
 pytestmark = pytest.mark.slow
 
@@ -42,29 +36,29 @@ QUESTION = (Message("user", "The quick brown fox jumps over the lazy dog."),)
 
 
 @pytest.fixture(scope="module")
-def dense() -> Path:
+def dense():
     return build(SPEC)
 
 
-def planned(model: Path, *addresses: str, adapters: tuple[str, ...] | None = None) -> LoadPlan:
+def planned(model, *addresses, adapters=None):
     request = PlanRequest(context=1024, threads=1, draft="none", workers=addresses, adapters=adapters)
     return prepare(str(model), request)
 
 
-def ask(tokens: int = 12, adapters: tuple[AdapterUse, ...] = ()) -> ChatRequest:
+def ask(tokens=12, adapters=()):
     greedy = Sampling(temperature=0.0)
     return ChatRequest(id="r", messages=QUESTION, sampling=greedy, max_tokens=tokens, adapters=adapters)
 
 
-async def reply(engine: EngineSupervisor, tokens: int = 12, adapters: tuple[AdapterUse, ...] = ()) -> str:
+async def reply(engine, tokens=12, adapters=()):
     return "".join([e.text async for e in engine.stream(ask(tokens, adapters)) if isinstance(e, Delta)])
 
 
-def uses_of(plan: LoadPlan) -> tuple[AdapterUse, ...]:
+def uses_of(plan):
     return tuple(AdapterUse(one.path, one.scale) for one in plan.adapters)
 
 
-async def text_of(plan: LoadPlan) -> str:
+async def text_of(plan):
     engine = EngineSupervisor(plan)
     try:
         return await reply(engine, adapters=uses_of(plan))
@@ -72,13 +66,13 @@ async def text_of(plan: LoadPlan) -> str:
         await engine.close()
 
 
-def connected(address: str) -> Tunnel:
+def connected(address):
     tunnel = workers.connect(address)
     assert isinstance(tunnel, Tunnel)
     return tunnel
 
 
-async def test_two_workers_of_unequal_memory(dense: Path, sshd: Sshd) -> None:
+async def test_two_workers_of_unequal_memory(dense, sshd):
     """The larger takes more, both what is planned, and the text is this machine's own."""
     here = await text_of(planned(dense))
     small, large = sshd.worker("small", memory=24 * MIB), sshd.worker("large", memory=40 * MIB)
@@ -104,9 +98,7 @@ async def test_two_workers_of_unequal_memory(dense: Path, sshd: Sshd) -> None:
         await engine.close()
 
 
-async def test_an_adapter_changes_layers_on_workers_as_it_does_here(
-    dense: Path, sshd: Sshd, tmp_path: Path
-) -> None:
+async def test_an_adapter_changes_layers_on_workers_as_it_does_here(dense, sshd, tmp_path):
     file = str(adapter(tmp_path, SPEC))
     local = planned(dense, adapters=(file,))
     plain, here = await text_of(planned(dense)), await text_of(local)
@@ -130,7 +122,7 @@ async def test_an_adapter_changes_layers_on_workers_as_it_does_here(
         await engine.close()
 
 
-async def test_layers_that_fit_here_stay_where_the_link_is_slow(dense: Path, sshd: Sshd) -> None:
+async def test_layers_that_fit_here_stay_where_the_link_is_slow(dense, sshd):
     with SlowLink(sshd.port, rate=1e6, delay=0.05) as link:
         address = sshd.worker("far", port=link.port)
         plan = planned(dense, address)
@@ -143,7 +135,7 @@ async def test_layers_that_fit_here_stay_where_the_link_is_slow(dense: Path, ssh
         assert 0.3e6 < measured.up < 1.3e6
 
 
-async def test_a_model_that_does_not_fit_here_takes_a_slow_link(dense: Path, sshd: Sshd) -> None:
+async def test_a_model_that_does_not_fit_here_takes_a_slow_link(dense, sshd):
     with SlowLink(sshd.port, rate=2e6, delay=0.02) as link:
         request = PlanRequest(context=1024, draft="none", workers=(sshd.worker("far", port=link.port),))
         machine = MachineDescription(ram=220 * MIB)
@@ -155,27 +147,25 @@ async def test_a_model_that_does_not_fit_here_takes_a_slow_link(dense: Path, ssh
         assert found.chosen.plan.devices == ("RPC0",)
 
 
-def _kill(sshd: Sshd) -> None:
+def _kill(sshd):
     sshd.workers("one")[0].kill()
 
 
-def _stop(sshd: Sshd) -> None:
+def _stop(sshd):
     sshd.workers("one")[0].suspend()
 
 
-def _cut(sshd: Sshd) -> None:
+def _cut(sshd):
     sshd.cut()
 
 
 @pytest.mark.parametrize("harm", [_kill, _stop, _cut])
-async def test_a_worker_is_lost_in_the_middle_of_an_answer(
-    dense: Path, sshd: Sshd, harm: Callable[[Sshd], None]
-) -> None:
+async def test_a_worker_is_lost_in_the_middle_of_an_answer(dense, sshd, harm):
     """What was said stays said; the error names the worker; the next answer comes without it."""
     here = await text_of(planned(dense))
     plan = planned(dense, sshd.worker("one"))
     assert plan.devices == ("RPC0",)
-    notes: list[str] = []
+    notes = []
     engine = EngineSupervisor(plan, on_note=notes.append)
     try:
         assert await reply(engine) == here
@@ -201,7 +191,7 @@ async def test_a_worker_is_lost_in_the_middle_of_an_answer(
         await engine.close()
 
 
-async def test_a_worker_is_lost_between_two_answers(dense: Path, sshd: Sshd) -> None:
+async def test_a_worker_is_lost_between_two_answers(dense, sshd):
     address = sshd.worker("one")
     plan = planned(dense, address)
     engine = EngineSupervisor(plan, replan=lambda: planned(dense, address))
@@ -216,7 +206,7 @@ async def test_a_worker_is_lost_between_two_answers(dense: Path, sshd: Sshd) -> 
         await engine.close()
 
 
-async def test_a_worker_is_lost_while_the_model_loads(dense: Path, sshd: Sshd) -> None:
+async def test_a_worker_is_lost_while_the_model_loads(dense, sshd):
     plan = planned(dense, sshd.worker("one"))
     engine = EngineSupervisor(plan)
     _kill(sshd)  # ssh notices at its leisure
@@ -227,14 +217,14 @@ async def test_a_worker_is_lost_while_the_model_loads(dense: Path, sshd: Sshd) -
         await engine.close()
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+async def until(condition, seconds=20.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
 
 
-async def test_a_worker_ends_with_its_user(sshd: Sshd) -> None:
+async def test_a_worker_ends_with_its_user(sshd):
     code = (
         "import os, sys, time; from edgechat.device.remote.workers import connect;"
         "connect(sys.argv[1]); print('connected', flush=True); time.sleep(60)"
@@ -250,11 +240,11 @@ async def test_a_worker_ends_with_its_user(sshd: Sshd) -> None:
     await until(lambda: not [one for one in psutil.process_iter(["cmdline"]) if _is_ours(one, sshd)])
 
 
-def _is_ours(process: psutil.Process, sshd: Sshd) -> bool:
+def _is_ours(process, sshd):
     return f"{sshd.folder}/client" in (process.info["cmdline"] or ())
 
 
-def test_another_build_is_refused(sshd: Sshd) -> None:
+def test_another_build_is_refused(sshd):
     from edgechat.native.accelerators.devices import read_inventory
 
     tunnel, build = connected(sshd.worker("one")), read_inventory().build
@@ -265,7 +255,7 @@ def test_another_build_is_refused(sshd: Sshd) -> None:
         assert "pip install" in (refused.value.hint or "")
 
 
-def test_what_cannot_be_reached_is_told_with_the_next_command(dense: Path, sshd: Sshd) -> None:
+def test_what_cannot_be_reached_is_told_with_the_next_command(dense, sshd):
     nowhere = "ssh://127.0.0.1:1"
     for address, match, hint in (
         (nowhere, "Connection refused", "ssh -o BatchMode=yes -p 1 -- 127.0.0.1 true"),
@@ -286,7 +276,7 @@ def test_what_cannot_be_reached_is_told_with_the_next_command(dense: Path, sshd:
     assert any("Connection refused" in note for note in plan.notes)
 
 
-def test_a_worker_is_connected_again_in_its_time(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_is_connected_again_in_its_time(sshd, monkeypatch):
     """Not at once; and then what was loaded by the old connection still counts as lost."""
     address = sshd.worker("one")
     first = connected(address)
@@ -304,7 +294,7 @@ def test_a_worker_is_connected_again_in_its_time(sshd: Sshd, monkeypatch: pytest
     assert workers.why_lost((second.address,)) == ""
 
 
-def test_offline_no_other_machine_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_no_other_machine_is_called(monkeypatch):
     monkeypatch.setenv("EDGECHAT_OFFLINE", "1")
     with pytest.raises(WorkerRefused, match=r"offline \(EDGECHAT_OFFLINE\)"):
         workers.connect("ssh://gpu-box.invalid")
@@ -314,7 +304,7 @@ def test_offline_no_other_machine_is_called(monkeypatch: pytest.MonkeyPatch) -> 
         workers.connect("ssh://gpu-box.invalid")
 
 
-def test_doctor_looks_at_a_worker(sshd: Sshd) -> None:
+def test_doctor_looks_at_a_worker(sshd):
     command = [
         sys.executable,
         "-m",
@@ -333,7 +323,7 @@ def test_doctor_looks_at_a_worker(sshd: Sshd) -> None:
     assert "Connection refused" in bad["error"]
 
 
-def test_run_keeps_every_word(dense: Path, sshd: Sshd) -> None:
+def test_run_keeps_every_word(dense, sshd):
     """The command line's own way: an answer that was cut stays in the store."""
     address = sshd.worker("one")
     command = [sys.executable, "-m", "edgechat", "run", str(dense), "Tell me.", "--ctx", "1024"]

@@ -1,16 +1,10 @@
 """Conversations of programs: recognized by what they begin with, and warm again after a restart."""
 
-from __future__ import annotations
-
-from collections.abc import AsyncIterator, Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edgechat.engine.kv import state_folder
-from edgechat.engine.protocol import EngineState
 from edgechat.engine.types import ChatRequest, Finished, Message, Tool
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.planner.estimate.speed import Forecast
@@ -29,11 +23,11 @@ FORECAST = Forecast(decode=0.002, decode_depth=0, prefill=0.002, prefill_depth=0
 ANSWER = Message("assistant", "I do not know.")
 
 
-def conversation(*messages: Message, model: str = "m", **fields: Any) -> str | None:
+def conversation(*messages, model="m", **fields):
     return with_conversation(ChatRequest(id="r", messages=messages, **fields), model).chat
 
 
-def test_runs_of_an_agent_are_one_conversation() -> None:
+def test_runs_of_an_agent_are_one_conversation():
     first = conversation(SYSTEM, QUESTION, tools=TOOLS)
     assert first is not None
     assert len(first) == state_folder.HASHED_ID
@@ -44,7 +38,7 @@ def test_runs_of_an_agent_are_one_conversation() -> None:
     assert conversation(SYSTEM, QUESTION, tools=TOOLS, model="another") != first
 
 
-def test_without_tools_a_conversation_begins_with_its_second_question() -> None:
+def test_without_tools_a_conversation_begins_with_its_second_question():
     assert conversation(SYSTEM, QUESTION) is None
     second = conversation(SYSTEM, QUESTION, ANSWER, OTHER)
     assert second is not None
@@ -53,45 +47,40 @@ def test_without_tools_a_conversation_begins_with_its_second_question() -> None:
     assert conversation(QUESTION, ANSWER) is None  # an answer that has begun
 
 
-def test_a_raw_prompt_is_no_conversation() -> None:
+def test_a_raw_prompt_is_no_conversation():
     assert with_conversation(ChatRequest(id="r", text="Once upon a time"), "m").chat is None
 
 
 class OneModel:
     """A model that takes 2 ms for each token of a prompt."""
 
-    def __init__(self, folder: Path, **script: Any) -> None:
+    def __init__(self, folder, **script):
         path = folder / "slow.gguf"
         scripted.write(path, reply="Done.", prompt_token_ms=2, **script)
         self.default = AvailableModel("slow", str(path), path)
 
-    def find(self, name: str) -> AvailableModel:
+    def find(self, name):
         return self.default
 
-    def card(self, known: AvailableModel) -> ModelCard:
+    def card(self, known):
         return ModelCard(id=known.id, created=1)
 
-    def cards(self) -> list[ModelCard]:
+    def cards(self):
         return [self.card(self.default)]
 
-    def prepare(self, model: str, **_: object) -> LoadPlan:
+    def prepare(self, model, **_):
         return LoadPlan(model_path=model, model_name=model, context=4096, n_seq_max=4, forecast=FORECAST)
 
 
-def _engine(
-    disk_bytes: int | None,
-    plan: LoadPlan,
-    on_note: Callable[[str], None],
-    on_state: Callable[[EngineState], None],
-) -> EngineSupervisor:
+def _engine(disk_bytes, plan, on_note, on_state):
     return EngineSupervisor(plan, cache_policy=cache_policy(disk_bytes), on_state=on_state, on_note=on_note)
 
 
 @pytest.fixture
-async def start(tmp_path: Path, scripted_workers: None) -> AsyncIterator[Callable[..., Pool]]:
-    pools: list[Pool] = []
+async def start(tmp_path, scripted_workers):
+    pools = []
 
-    def server(disk_bytes: int | None = None, **script: Any) -> Pool:
+    def server(disk_bytes=None, **script):
         model = OneModel(tmp_path, **script)
         pools.append(Pool(partial(_engine, disk_bytes), model.prepare, model))
         return pools[-1]
@@ -101,7 +90,7 @@ async def start(tmp_path: Path, scripted_workers: None) -> AsyncIterator[Callabl
         await pool.close()
 
 
-async def cached(pool: Pool, *messages: Message) -> tuple[int, int]:
+async def cached(pool, *messages):
     """Return how many tokens a prompt has, and how many of them were cached."""
     async with pool.serve() as served:
         request = ChatRequest(id="r", messages=(SYSTEM, *messages), tools=TOOLS)
@@ -110,7 +99,7 @@ async def cached(pool: Pool, *messages: Message) -> tuple[int, int]:
     return events[-1].usage.prompt_tokens, events[-1].usage.cached_tokens
 
 
-async def test_an_agent_goes_on_after_a_restart(start: Callable[..., Pool]) -> None:
+async def test_an_agent_goes_on_after_a_restart(start):
     before = start()
     n_first, _ = await cached(before, QUESTION)
     await before.close()
@@ -118,7 +107,7 @@ async def test_an_agent_goes_on_after_a_restart(start: Callable[..., Pool]) -> N
     assert n_cached >= 0.98 * n_first
 
 
-async def test_another_run_finds_the_system_prompt_and_the_tools(start: Callable[..., Pool]) -> None:
+async def test_another_run_finds_the_system_prompt_and_the_tools(start):
     before = start()
     await cached(before, QUESTION)
     await before.close()
@@ -126,7 +115,7 @@ async def test_another_run_finds_the_system_prompt_and_the_tools(start: Callable
     assert n_cached >= n_tokens - len(OTHER.content) - 40
 
 
-async def test_nothing_is_saved_where_the_settings_say_so(start: Callable[..., Pool]) -> None:
+async def test_nothing_is_saved_where_the_settings_say_so(start):
     before = start(disk_bytes=0)
     await cached(before, QUESTION)
     await before.close()

@@ -1,10 +1,6 @@
 """The real server with LoRA adapters: each request gets its own, side by side, also after a restart."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -15,11 +11,10 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.server.protocol.lora import LoraBody, requested_adapters
 from tests.kit import NOT_PRINTABLE, Spec, build
 from tests.kit.adapters import adapter
-from tests.server.program import Served
 from tests.server.program import served as running
 
 SPEC = Spec(mute=NOT_PRINTABLE, name="kit")
-ASKED: dict[str, dict[str, Any]] = {
+ASKED = {
     "default": {},
     "off": {"lora": []},
     "a": {"lora": [{"name": "a"}]},
@@ -31,7 +26,7 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory):
     """A server that was started with `--lora a --lora b:0`."""
     folder = tmp_path_factory.mktemp("lora")
     model = folder / "kit.gguf"
@@ -41,21 +36,21 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield server
 
 
-def chat(served: Served, **fields: Any) -> str:
+def chat(served, **fields):
     body = {"messages": [{"role": "user", "content": "Tell me"}], "temperature": 0, "max_tokens": 16}
     status, answer = served.ask("/v1/chat/completions", body | fields)
     assert status == 200, answer
     return str(answer["choices"][0]["message"]["content"])
 
 
-def responses(served: Served, **fields: Any) -> str:
+def responses(served, **fields):
     body = {"input": "Tell me", "temperature": 0, "max_output_tokens": 16}
     status, answer = served.ask("/v1/responses", body | fields)
     assert status == 200, answer
     return str(answer["output"][0]["content"][0]["text"])
 
 
-def messages(served: Served, **fields: Any) -> str:
+def messages(served, **fields):
     body = {"model": "default", "max_tokens": 16, "temperature": 0}
     body["messages"] = [{"role": "user", "content": "Tell me"}]
     status, answer = served.ask("/v1/messages", body | fields)
@@ -64,7 +59,7 @@ def messages(served: Served, **fields: Any) -> str:
 
 
 @pytest.mark.slow
-def test_answers_are_never_mixed(served: Served) -> None:
+def test_answers_are_never_mixed(served):
     alone = {name: chat(served, **fields) for name, fields in ASKED.items()}
     assert alone["default"] == alone["a"] == alone["named"]
     assert len(set(alone.values())) == 5
@@ -76,14 +71,14 @@ def test_answers_are_never_mixed(served: Served) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ask", [responses, messages])
-def test_every_protocol_has_them(served: Served, ask: Callable[..., str]) -> None:
+def test_every_protocol_has_them(served, ask):
     assert ask(served, lora=[]) == chat(served, lora=[])
     assert ask(served, model="default+b") != ask(served, lora=[{"name": "b", "scale": 1}])  # it has scale 0
     assert ask(served) == chat(served)
 
 
 @pytest.mark.slow
-def test_the_answer_says_with_what_it_was_computed(served: Served) -> None:
+def test_the_answer_says_with_what_it_was_computed(served):
     body = {"model": "kit+a", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
     assert served.ask("/v1/chat/completions", body)[1]["model"] == "kit+a"
     body = {"model": "kit+a", "messages": [{"role": "user", "content": "Hi"}], "stream": False}
@@ -108,14 +103,14 @@ def test_the_answer_says_with_what_it_was_computed(served: Served) -> None:
         ({"lora": "a"}, 400),
     ],
 )
-def test_what_there_is_not_is_refused(served: Served, fields: dict[str, Any], status: int) -> None:
+def test_what_there_is_not_is_refused(served, fields, status):
     body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
     code, answer = served.ask("/v1/chat/completions", body | fields)
     assert code == status, answer
     assert "Traceback" not in str(answer)
 
 
-def test_requests_choose_by_number_name_and_model() -> None:
+def test_requests_choose_by_number_name_and_model():
     planned = tuple(
         AdapterPlan(name=name, path=f"/x/{name}", scale=scale, rank=1, total_bytes=1)
         for name, scale in (("French", 0.5), ("b", 1.0))

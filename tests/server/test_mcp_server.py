@@ -1,16 +1,11 @@
 """Documents over MCP: the official SDK's client speaks with the real program, over its stdin and stdout."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,7 +25,7 @@ LAMPS = "# Lamps\n\nThe lamp burns whale oil.\n\n# Pumps\n\nThe pump needs greas
 
 
 @pytest.fixture(autouse=True)
-def handbook(tmp_path: Path) -> Path:
+def handbook(tmp_path):
     """Two collections: handbook, with a file whose name has to be quoted in a URI, and private."""
     folder = tmp_path / "handbook"
     (folder / "a b").mkdir(parents=True)
@@ -42,26 +37,26 @@ def handbook(tmp_path: Path) -> Path:
     return folder
 
 
-def add(name: str, root: Path) -> None:
+def add(name, root):
     with closing(registry.create(name)) as collection:
         collection.add_root(str(root))
         update(collection)
 
 
 @asynccontextmanager
-async def client_of(*names: str) -> AsyncIterator[Any]:
+async def client_of(*names):
     server = mcp.StdioServerParameters(command=SERVE[0], args=[*SERVE[1:], *names], env=dict(os.environ))
     async with mcp.Client(mcp.stdio_client(server)) as client:
         yield client
 
 
-async def search(client: Any, query: str, **more: str) -> tuple[bool, str]:
+async def search(client, query, **more):
     found = await client.call_tool("search_documents", {"query": query, **more})
     (content,) = found.content
     return found.is_error, content.text
 
 
-async def test_a_search_tells_passages_with_places(handbook: Path) -> None:
+async def test_a_search_tells_passages_with_places(handbook):
     async with client_of("handbook") as client:
         assert client.server_info.name == "edgechat-documents"
         (tool,) = (await client.list_tools()).tools
@@ -81,7 +76,7 @@ async def test_a_search_tells_passages_with_places(handbook: Path) -> None:
         assert "electric" in (await search(client, "lamp", collection="handbook"))[1]
 
 
-async def test_a_damaged_collection_costs_itself_alone() -> None:
+async def test_a_damaged_collection_costs_itself_alone():
     (registry.folder() / "a.db").write_bytes(b"not a database" * 100)
     offered = OfferedDocuments(())
     assert "The lamp is broken." in await offered.search(SearchArguments("lamp"))
@@ -117,14 +112,14 @@ async def test_a_damaged_collection_costs_itself_alone() -> None:
         ({"query": "lamp", "path": "/etc/passwd"}, "unknown field `path`"),
     ],
 )
-async def test_wrong_searches_are_answered(arguments: dict[str, str], said: str) -> None:
+async def test_wrong_searches_are_answered(arguments, said):
     async with client_of("handbook") as client:
         found = await client.call_tool("search_documents", arguments)
     assert found.is_error
     assert said in found.content[0].text
 
 
-async def test_files_are_resources() -> None:
+async def test_files_are_resources():
     async with client_of() as client:
         listed = await client.list_resources()
         assert [(one.name, one.uri) for one in listed.resources] == [
@@ -154,15 +149,13 @@ async def test_files_are_resources() -> None:
         "edgechat://docs/handbook/" + "x" * 100_000,
     ],
 )
-async def test_no_path_leaves_the_collection(uri: str) -> None:
+async def test_no_path_leaves_the_collection(uri):
     async with client_of("handbook") as client:
         with pytest.raises(mcp.MCPError, match=r"There is no such file|There are no documents"):
             await client.read_resource(uri)
 
 
-async def test_large_collections_are_read_by_the_template(
-    handbook: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_collections_are_read_by_the_template(handbook, monkeypatch):
     monkeypatch.setattr(mcp_server, "_MOST_LISTED", 1)
     monkeypatch.setattr(mcp_server, "_MOST_LETTERS", 9)
     documents = OfferedDocuments(["handbook"])
@@ -174,7 +167,7 @@ async def test_large_collections_are_read_by_the_template(
         await documents.close()
 
 
-async def test_files_of_one_name_are_read_together(tmp_path: Path) -> None:
+async def test_files_of_one_name_are_read_together(tmp_path):
     for number in "12":
         (tmp_path / number / "src").mkdir(parents=True)
         (tmp_path / number / "src" / "main.md").write_text(f"Main {number}.")
@@ -186,14 +179,14 @@ async def test_files_of_one_name_are_read_together(tmp_path: Path) -> None:
         await documents.close()
 
 
-def test_names_that_are_wrong_are_told_before_it_speaks() -> None:
+def test_names_that_are_wrong_are_told_before_it_speaks():
     failed = edgechat("docs", "serve", "handbok")
     assert (failed.returncode, failed.stdout) == (1, "")
     assert "There are no documents 'handbok'." in failed.stderr
     assert "There are: handbook, private" in failed.stderr
 
 
-def test_without_the_sdk_it_says_how_to_install_it() -> None:
+def test_without_the_sdk_it_says_how_to_install_it():
     code = (
         "import sys; sys.modules['mcp'] = None; import edgechat.__main__ as program; "
         "sys.argv = ['edgechat', 'docs', 'serve']; program.main()"
@@ -204,7 +197,7 @@ def test_without_the_sdk_it_says_how_to_install_it() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"x" * (2 << 20) + b"\n", b"no json\n", b'{"half'])
-def test_it_ends_with_its_input(sent: bytes) -> None:
+def test_it_ends_with_its_input(sent):
     ended = subprocess.run(SERVE, input=sent, capture_output=True, timeout=60, check=False)
     assert ended.returncode == 0
     assert b"Traceback" not in ended.stderr
@@ -212,7 +205,7 @@ def test_it_ends_with_its_input(sent: bytes) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
-def test_ctrl_c_ends_it_while_it_waits() -> None:
+def test_ctrl_c_ends_it_while_it_waits():
     ping = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",'
     ping += b'"capabilities":{},"clientInfo":{"name":"t","version":"1"}}}\n'
     with subprocess.Popen(SERVE, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:

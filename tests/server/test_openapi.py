@@ -1,11 +1,8 @@
 """The server does what its description says: requests made from it, by schemathesis, against the program."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,7 +11,7 @@ import pytest
 from edgechat.server.protocol.decoding import decode
 from edgechat.server.protocol.openai.chat import ChatBody
 from tests import scripted
-from tests.server.program import Served, served
+from tests.server.program import served
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +25,7 @@ negative_data_rejection.expected-statuses = ["400", "401", "403", "404", "405", 
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("described")
     script = scripted.write(folder / "default.gguf", reply="Hi.")
     with served(script, "--store-responses", "--docs", "all", home=folder / "home") as server:
@@ -39,9 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     ("phases", "n_examples"),
     [("examples,fuzzing", 3), pytest.param("examples,coverage,fuzzing", 100, marks=pytest.mark.soak)],
 )
-def test_the_server_keeps_to_its_description(
-    server: Served, tmp_path: Path, phases: str, n_examples: int
-) -> None:
+def test_the_server_keeps_to_its_description(server, tmp_path, phases, n_examples):
     (tmp_path / "schemathesis.toml").write_text(SETTINGS)
     done = subprocess.run(
         [
@@ -66,7 +61,7 @@ def test_the_server_keeps_to_its_description(
     assert server.figure("running") == 0
 
 
-def test_every_field_is_described_as_it_is_decoded(server: Served) -> None:
+def test_every_field_is_described_as_it_is_decoded(server):
     described = server.ask("/openapi.json")[1]["components"]["schemas"]["ChatBody"]
     assert described["properties"].keys() == set(ChatBody.__struct_fields__)
     assert described["required"] == ["messages"]

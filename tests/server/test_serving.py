@@ -8,10 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import openai
 import pytest
@@ -27,13 +26,13 @@ from tests import scripted
 from tests.cli.running import complaint, edgechat
 from tests.homes import place
 from tests.kit import tiny
-from tests.server.program import COMMAND, Served, served, start
+from tests.server.program import COMMAND, served, start
 from tests.terminal import Terminal, needs_tmux
 
 pytestmark = pytest.mark.slow
 
 LONG = "A long answer that takes its time to be written out. " * 12
-WEATHER: Any = {
+WEATHER = {
     "type": "function",
     "function": {
         "name": "weather",
@@ -48,12 +47,12 @@ WEATHER: Any = {
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"place": "Rome"}}\n</tool_call>'
 
 
-def chat(text: str, **more: Any) -> dict[str, Any]:
+def chat(text, **more):
     return {"model": "default", "messages": [{"role": "user", "content": text}], "temperature": 0, **more}
 
 
 @pytest.fixture(scope="module")
-def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def script(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "little.gguf"
     rules = [{"when": f"[{number}]", "reply": f"I am number {number}. " * 6} for number in range(30)]
     rules += [{"when": "longer", "reply": LONG * 2}]
@@ -63,19 +62,19 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def server(script, tmp_path_factory):
     with served(script, home=tmp_path_factory.mktemp("home")) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def guide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def guide(tmp_path_factory):
     with served("guide", home=tmp_path_factory.mktemp("guide")) as server:
         yield server
 
 
 @pytest.fixture
-def client(server: Served) -> Iterator[OpenAI]:
+def client(server):
     with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=20) as client:
         yield client
 
@@ -84,7 +83,7 @@ def client(server: Served) -> Iterator[OpenAI]:
 
 
 @needs_tmux
-def test_a_terminal_is_shown_the_key_once(script: Path, tmp_path: Path) -> None:
+def test_a_terminal_is_shown_the_key_once(script, tmp_path):
     for first in (True, False):
         with Terminal(tmp_path / f"terminal-{first}", home=tmp_path / "home") as terminal:
             terminal.run([*COMMAND, str(script), "--port", "0"])
@@ -95,7 +94,7 @@ def test_a_terminal_is_shown_the_key_once(script: Path, tmp_path: Path) -> None:
             terminal.until("left with 0")
 
 
-def test_the_screen_says_what_to_type_and_where_the_key_is(script: Path, tmp_path: Path) -> None:
+def test_the_screen_says_what_to_type_and_where_the_key_is(script, tmp_path):
     for first in (True, False):
         with served(script, home=tmp_path) as server:
             assert server.key not in server.screen, "whoever reads the log would have it"
@@ -106,7 +105,7 @@ def test_the_screen_says_what_to_type_and_where_the_key_is(script: Path, tmp_pat
             assert server.stop() == (0, server_says())
 
 
-def pasted(screen: str) -> Any:
+def pasted(screen):
     """Return what the commands of the first screen answer."""
     before, settings, question = re.split(r"For programs that use OpenAI's client:\n|To try it:\n", screen)
     assert before.startswith("Serving ")
@@ -115,7 +114,7 @@ def pasted(screen: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_key_that_was_given_is_in_the_commands_too(script: Path, tmp_path: Path) -> None:
+def test_a_key_that_was_given_is_in_the_commands_too(script, tmp_path):
     with served(script, "--api-key", "it's-$mine", home=tmp_path, EDGECHAT_API_KEY="it's-$mine") as server:
         assert pasted(server.screen)["choices"]
         assert not (tmp_path / "config" / "api-key").exists()
@@ -124,7 +123,7 @@ def test_a_key_that_was_given_is_in_the_commands_too(script: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("key", ["file", "variable", "given", "none"])
-def test_the_commands_are_powershells_on_windows(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_are_powershells_on_windows(key, monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
     keys = {
         "file": (Key("the-key-itself", Path("it's")), "(Get-Content 'it''s')"),
@@ -140,7 +139,7 @@ def test_the_commands_are_powershells_on_windows(key: str, monkeypatch: pytest.M
     assert "the-key-itself" not in screen
 
 
-def test_who_opens_it_to_others_is_told_their_address_and_what_is_not_safe() -> None:
+def test_who_opens_it_to_others_is_told_their_address_and_what_is_not_safe():
     with listen("0.0.0.0", 0) as listener:
         screen = first_screen("guide", listener, Key("k" * 16), kind="chat")
         port = listener.getsockname()[1]
@@ -149,7 +148,7 @@ def test_who_opens_it_to_others_is_told_their_address_and_what_is_not_safe() -> 
     )
 
 
-def server_says() -> str:
+def server_says():
     return "Stopping after the answers in progress; press Ctrl+C again to stop at once.\n"
 
 
@@ -168,33 +167,31 @@ def server_says() -> str:
         (("--host", "203.0.113.7"), "203.0.113.7"),
     ],
 )
-def test_what_would_let_strangers_in_is_refused(script: Path, words: tuple[str, ...], told: str) -> None:
+def test_what_would_let_strangers_in_is_refused(script, words, told):
     assert told in complaint(edgechat("serve", script, "--port", "0", *words))
 
 
-def test_without_the_packages_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_packages_it_says_how_to_get_them(monkeypatch):
     monkeypatch.setattr("edgechat.cli.commands.serve.PACKAGES", ("starlette", "uvicorn", "no_such_package"))
     with pytest.raises(BackendMissing, match="no_such_package") as caught:
         serve.run(serve.ServeOptions())
     assert "edgechat[server]" in (caught.value.hint or "")
 
 
-def test_what_can_never_be_loaded_ends_the_command_before_it_promises_anything(
-    script: Path, home: Path
-) -> None:
+def test_what_can_never_be_loaded_ends_the_command_before_it_promises_anything(script, home):
     assert "no model of that name" in complaint(edgechat("serve", "nothing-of-the-kind", "--port", "0"))
     assert "nope" in complaint(edgechat("serve", script, "--port", "0", "--draft", "nope"))
     assert "mlx" in complaint(edgechat("serve", tiny("dense"), "--port", "0", "--backend", "mlx")).lower()
     assert not (home / "config" / "api-key").exists()
 
 
-def test_it_answers_to_a_name_that_was_allowed(script: Path, tmp_path: Path) -> None:
+def test_it_answers_to_a_name_that_was_allowed(script, tmp_path):
     with served(script, "--allow-host", "Host.docker.internal", home=tmp_path) as server:
         assert server.ask("/v1/models", Host="host.docker.internal")[0] == 200
         assert server.ask("/v1/models", Host="other.docker.internal")[0] == 403
 
 
-def test_a_strict_server_refuses_what_others_take(server: Served, script: Path, tmp_path: Path) -> None:
+def test_a_strict_server_refuses_what_others_take(server, script, tmp_path):
     named = {"model": "default", "messages": [{"role": "user", "name": "Ann", "content": "hi"}]}
     assert server.ask("/v1/chat/completions", named)[0] == 200
     with served(script, "--strict", home=tmp_path) as strict:
@@ -202,7 +199,7 @@ def test_a_strict_server_refuses_what_others_take(server: Served, script: Path, 
         assert (status, said["error"]["code"]) == (400, "not_heeded")
 
 
-def test_without_a_key_only_where_that_is_asked_for(script: Path, tmp_path: Path) -> None:
+def test_without_a_key_only_where_that_is_asked_for(script, tmp_path):
     with served(script, "--no-api-key", home=tmp_path) as server:
         assert server.ask("/v1/models", Authorization="")[0] == 200
         assert server.ask("/v1/models", Host="evil.example")[0] == 403
@@ -212,7 +209,7 @@ def test_without_a_key_only_where_that_is_asked_for(script: Path, tmp_path: Path
 # OpenAI's client.
 
 
-def test_models_and_answers(server: Served, client: OpenAI) -> None:
+def test_models_and_answers(server, client):
     assert next(iter(client.models.list())).id == "little"
     done = client.chat.completions.create(**chat("hi"))
     assert (done.choices[0].message.content, done.choices[0].finish_reason) == ("Hello there.", "stop")
@@ -229,10 +226,10 @@ def test_models_and_answers(server: Served, client: OpenAI) -> None:
     assert text.usage.completion_tokens <= 4
 
 
-def test_thirty_streams_at_once_are_each_their_own(server: Served) -> None:
+def test_thirty_streams_at_once_are_each_their_own(server):
     with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=60) as client:
 
-        def stream(number: int) -> str:
+        def stream(number):
             chunks = client.chat.completions.create(**chat(f"[{number}]"), stream=True)
             return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
@@ -242,21 +239,21 @@ def test_thirty_streams_at_once_are_each_their_own(server: Served) -> None:
     assert server.figure("running") == 0
 
 
-async def test_the_asynchronous_client(server: Served) -> None:
+async def test_the_asynchronous_client(server):
     async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0) as client:
         async with client.chat.completions.stream(**chat("hi")) as stream:
             final = await stream.get_final_completion()
         assert final.choices[0].message.content == "Hello there."
 
 
-def test_tools_are_called(client: OpenAI) -> None:
+def test_tools_are_called(client):
     done = client.chat.completions.create(**chat("weather"), tools=[WEATHER])
     [choice] = done.choices
     assert choice.finish_reason == "tool_calls"
     [call] = choice.message.tool_calls or ()
     assert call.type == "function"
     assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"place": "Rome"})
-    back: Any = [*chat("weather")["messages"], choice.message]
+    back = [*chat("weather")["messages"], choice.message]
     back += [{"role": "tool", "tool_call_id": call.id, "content": "sun"}]
     again = client.chat.completions.create(model="default", messages=back, tools=[WEATHER])
     assert again.choices[0].finish_reason in ("stop", "tool_calls")
@@ -264,7 +261,7 @@ def test_tools_are_called(client: OpenAI) -> None:
     assert plain.choices[0].message.content == f"I look.\n{CALL}"
 
 
-def test_a_real_model_says_what_edgechat_run_says(guide: Served) -> None:
+def test_a_real_model_says_what_edgechat_run_says(guide):
     question = "What is a quant?"
     expected = edgechat("run", "guide", question, "--temperature", "0", "--no-store").stdout.strip()
     with OpenAI(base_url=f"{guide.url}/v1", api_key=guide.key, max_retries=0) as client:
@@ -279,7 +276,7 @@ def test_a_real_model_says_what_edgechat_run_says(guide: Served) -> None:
         assert all(one.top_logprobs[0].logprob == pytest.approx(one.logprob) for one in chances.content)
 
 
-def test_a_real_model_is_held_to_a_schema_and_to_a_tool(guide: Served) -> None:
+def test_a_real_model_is_held_to_a_schema_and_to_a_tool(guide):
     class Answer(BaseModel):
         model_config = {"extra": "forbid"}
         kind: Literal["quant", "draft"]
@@ -310,7 +307,7 @@ def test_a_real_model_is_held_to_a_schema_and_to_a_tool(guide: Served) -> None:
             )
 
 
-def test_models_are_loaded_as_they_are_asked_for(tmp_path: Path) -> None:
+def test_models_are_loaded_as_they_are_asked_for(tmp_path):
     home = tmp_path / "home"
     place(tiny("dense"), home / "data" / "models" / "other.gguf")
     with (
@@ -339,7 +336,7 @@ def test_models_are_loaded_as_they_are_asked_for(tmp_path: Path) -> None:
 # What goes wrong.
 
 
-def test_what_cannot_be_is_told_in_the_protocols_words(server: Served, tmp_path: Path) -> None:
+def test_what_cannot_be_is_told_in_the_protocols_words(server, tmp_path):
     status, said = server.ask("/v1/chat/completions", chat("x" * 20_000))
     assert (status, said["error"]["code"]) == (400, "context_length_exceeded")
     assert "20" in said["error"]["message"]
@@ -352,7 +349,7 @@ def test_what_cannot_be_is_told_in_the_protocols_words(server: Served, tmp_path:
     assert server.ask("/v1/chat/completions", chat("x", think=True))[0] == 400
 
 
-def test_a_crash_is_told_to_who_was_there_and_the_next_is_answered(server: Served) -> None:
+def test_a_crash_is_told_to_who_was_there_and_the_next_is_answered(server):
     with ThreadPoolExecutor(2) as threads:
         bystander = threads.submit(server.ask, "/v1/chat/completions", chat("long"))
         while server.figure("running") < 1:
@@ -374,11 +371,11 @@ def test_a_crash_is_told_to_who_was_there_and_the_next_is_answered(server: Serve
     assert server.ask("/v1/chat/completions", chat("hi"))[0] == 200
 
 
-def test_who_comes_when_the_queue_is_full_is_told_when_to_come_again(server: Served) -> None:
+def test_who_comes_when_the_queue_is_full_is_told_when_to_come_again(server):
     # Each takes eight places: 8 run and 32 may wait.
     with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=60) as client:
 
-        def ask(_: int) -> int:
+        def ask(_):
             try:
                 client.chat.completions.create(**chat("[1]", n=8))
             except openai.RateLimitError as error:
@@ -391,8 +388,8 @@ def test_who_comes_when_the_queue_is_full_is_told_when_to_come_again(server: Ser
     assert all(1 <= wait <= 120 for wait in waits[5:])
 
 
-def test_who_leaves_frees_the_engine(server: Served) -> None:
-    def cancelled() -> float:
+def test_who_leaves_frees_the_engine(server):
+    def cancelled():
         told = server.ask("/metrics")[1]
         return sum(map(float, re.findall(r'finished_total\{[^}]*reason="cancelled"[^}]*\} (\S+)', told)))
 
@@ -411,7 +408,7 @@ def test_who_leaves_frees_the_engine(server: Served) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
-def test_a_clean_stop_lets_what_runs_come_to_its_end(script: Path, tmp_path: Path) -> None:
+def test_a_clean_stop_lets_what_runs_come_to_its_end(script, tmp_path):
     with served(script, home=tmp_path) as server, ThreadPoolExecutor(1) as threads:
         workers = server.workers()
         running = threads.submit(server.ask, "/v1/chat/completions", chat("longer", stream=True))
@@ -433,9 +430,7 @@ def test_a_clean_stop_lets_what_runs_come_to_its_end(script: Path, tmp_path: Pat
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
 @pytest.mark.parametrize("again", [True, False])
-def test_what_takes_too_long_is_cut_with_a_word_and_a_second_signal_ends_at_once(
-    script: Path, tmp_path: Path, again: bool
-) -> None:
+def test_what_takes_too_long_is_cut_with_a_word_and_a_second_signal_ends_at_once(script, tmp_path, again):
     grace = "600" if again else "0.2"
     with served(script, "--grace", grace, home=tmp_path) as server, ThreadPoolExecutor(1) as threads:
         workers = server.workers()
@@ -454,7 +449,7 @@ def test_what_takes_too_long_is_cut_with_a_word_and_a_second_signal_ends_at_once
         assert not any(one.is_running() for one in workers)
 
 
-def test_the_model_is_loaded_while_the_server_already_answers(tmp_path: Path) -> None:
+def test_the_model_is_loaded_while_the_server_already_answers(tmp_path):
     path = scripted.write(tmp_path / "slow.gguf", reply="Here.", load_ms=1500)
     server = start(path, home=tmp_path)
     try:
@@ -468,7 +463,7 @@ def test_the_model_is_loaded_while_the_server_already_answers(tmp_path: Path) ->
         assert server.stop()[0] == 0
 
 
-def test_thinking_has_a_field_of_its_own(tmp_path: Path) -> None:
+def test_thinking_has_a_field_of_its_own(tmp_path):
     template = (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
         "<|im_start|>assistant\n{% if enable_thinking is defined and not enable_thinking %}{% endif %}"
@@ -481,7 +476,7 @@ def test_thinking_has_a_field_of_its_own(tmp_path: Path) -> None:
     ):
         done = client.chat.completions.create(**chat("hi"), extra_body={"think": True})
         message, usage = done.choices[0].message, done.usage
-        assert (message.content, message.reasoning_content) == ("one two", "hm")  # type: ignore[attr-defined]
+        assert (message.content, message.reasoning_content) == ("one two", "hm")
         assert usage is not None
         assert usage.completion_tokens_details is not None
         assert 2 <= (usage.completion_tokens_details.reasoning_tokens or 0) < usage.completion_tokens
@@ -491,7 +486,7 @@ def test_thinking_has_a_field_of_its_own(tmp_path: Path) -> None:
         assert "".join(one.content or "" for one in deltas) == "one two"
 
 
-def test_a_line_for_each_request_and_nothing_of_what_it_says(script: Path, tmp_path: Path) -> None:
+def test_a_line_for_each_request_and_nothing_of_what_it_says(script, tmp_path):
     with served(script, "--verbose", home=tmp_path) as server:
         server.ask("/v1/chat/completions?secret", chat("hi secret"))
         server.ask("/v1/chat/completions", chat("hi secret", stream=True))

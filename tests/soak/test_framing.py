@@ -4,14 +4,11 @@ Each attack hides a request for /smuggled in what one reading takes for a body. 
 the body as a request, as an attacker behind a proxy wants; a server refuses it, or takes it as the body.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -32,16 +29,16 @@ Attack = tuple[Lines, bytes]
 """Headers, and what comes behind the head."""
 
 
-def smuggled(dice: random.Random) -> bytes:
+def smuggled(dice):
     ending = dice.choice(["\r\n", "\r\n", "\n"])
     return ending.join(["GET /smuggled HTTP/1.1", "Host: x", "", ""]).encode()
 
 
-def chunked(*parts: bytes) -> bytes:
+def chunked(*parts):
     return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (*parts, b""))
 
 
-def two_lengths(dice: random.Random) -> Attack:
+def two_lengths(dice):
     """Both Content-Length and Transfer-Encoding: by the one the hidden request is of the body."""
     hidden = smuggled(dice)
     if dice.random() < 0.5:
@@ -54,7 +51,7 @@ def two_lengths(dice: random.Random) -> Attack:
     return dice.sample(lines, 2), body
 
 
-def odd_encodings(dice: random.Random) -> Attack:
+def odd_encodings(dice):
     """A Transfer-Encoding that some know and others do not; the length says that all is the body."""
     value = dice.choice(
         [
@@ -75,7 +72,7 @@ def odd_encodings(dice: random.Random) -> Attack:
     return dice.sample([odd, f"Content-Length: {len(body)}"], 2), body
 
 
-def lies(dice: random.Random) -> Attack:
+def lies(dice):
     """A length that is none, or several."""
     body = CHAT + smuggled(dice)
     short, whole = len(CHAT), len(body)
@@ -103,7 +100,7 @@ def lies(dice: random.Random) -> Attack:
     return lines, body
 
 
-def folds(dice: random.Random) -> Attack:
+def folds(dice):
     """A line that goes on in the next one, which some read as a header of its own."""
     body = CHAT + smuggled(dice)
     inner = dice.choice(["Content-Length: 0", "Transfer-Encoding: chunked", f"Content-Length: {len(CHAT)}"])
@@ -111,7 +108,7 @@ def folds(dice: random.Random) -> Attack:
     return dice.sample([folded, f"Content-Length: {len(body)}"], 2), body
 
 
-def line_ends(dice: random.Random) -> Attack:
+def line_ends(dice):
     """Lines that end in LF alone, or have a CR or a NUL within."""
     body = CHAT + smuggled(dice)
     within = dice.choice(["\n", "\r", "\x00", "\r\r\n", "\n\r"])
@@ -119,7 +116,7 @@ def line_ends(dice: random.Random) -> Attack:
     return dice.sample([odd, f"Content-Length: {len(body)}"], 2), body
 
 
-def chunks(dice: random.Random) -> Attack:
+def chunks(dice):
     """Sizes of chunks that are none, or that are not the size."""
     hidden = smuggled(dice)
     size = len(hidden)
@@ -148,7 +145,7 @@ def chunks(dice: random.Random) -> Attack:
     return ["Transfer-Encoding: chunked"], text.encode("latin-1") + b"\r\n" + hidden + end
 
 
-def trailers(dice: random.Random) -> Attack:
+def trailers(dice):
     """Headers behind the body that would have said something before it."""
     line = dice.choice(
         ["Content-Length: 9", "Transfer-Encoding: chunked", "Host: evil", "X" * 70_000, " folded: x"]
@@ -158,19 +155,17 @@ def trailers(dice: random.Random) -> Attack:
     return ["Transfer-Encoding: chunked"], body
 
 
-def versions(dice: random.Random) -> Attack:
+def versions(dice):
     """Chunks where the version knows none."""
     return ["Transfer-Encoding: chunked", f"Connection: {dice.choice(['keep-alive', 'close'])}"], chunked(
         CHAT
     ) + smuggled(dice)
 
 
-KINDS: list[Callable[[random.Random], Attack]] = [
-    *(two_lengths, odd_encodings, lies, folds, line_ends, chunks, trailers, versions)
-]
+KINDS = [*(two_lengths, odd_encodings, lies, folds, line_ends, chunks, trailers, versions)]
 
 
-def attack(kind: Callable[[random.Random], Attack], dice: random.Random, host: str) -> bytes:
+def attack(kind, dice, host):
     lines, body = kind(dice)
     version = "1.0" if kind is versions else "1.1"
     head = [f"POST /v1/chat/completions HTTP/{version}", f"Host: {host}", "Content-Type: application/json"]
@@ -182,7 +177,7 @@ def attack(kind: Callable[[random.Random], Attack], dice: random.Random, host: s
     return before + sent
 
 
-def crumbs(sent: bytes, dice: random.Random) -> Iterator[bytes]:
+def crumbs(sent, dice):
     """Cut what is sent into parts, some of a byte."""
     while sent:
         size = dice.choice([1, 2, 7, 64, 1000, len(sent)])
@@ -190,7 +185,7 @@ def crumbs(sent: bytes, dice: random.Random) -> Iterator[bytes]:
         sent = sent[size:]
 
 
-async def told(raw: Raw) -> bytes:
+async def told(raw):
     """Return all that the server sends, until it closes or is silent for long."""
     found = b""
     try:
@@ -204,9 +199,7 @@ async def told(raw: Raw) -> bytes:
 
 
 @pytest.mark.timeout(1200)
-async def test_no_framing_hangs_or_smuggles(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_framing_hangs_or_smuggles(monkeypatch, caplog):
     caplog.set_level("INFO", "edgechat.server")
     monkeypatch.setattr(connection, "HEADER_SECONDS", 1.0)
     monkeypatch.setattr(exchange, "BODY_SECONDS", 1.0)
@@ -214,7 +207,7 @@ async def test_no_framing_hangs_or_smuggles(
     models, outcomes, room = FakeModels(), Counter[tuple[str, str]](), asyncio.Semaphore(AT_ONCE)
     async with serving(models) as url:
 
-        async def try_out(number: int) -> None:
+        async def try_out(number):
             dice = random.Random(number)
             kind = dice.choice(KINDS)
             async with room:
@@ -243,7 +236,7 @@ async def test_no_framing_hangs_or_smuggles(
     assert exchange.BodyMemory.total == 0
 
 
-async def test_requests_in_crumbs_and_in_one_are_answered_in_turn() -> None:
+async def test_requests_in_crumbs_and_in_one_are_answered_in_turn():
     models = FakeModels()
     async with serving(models) as url:
         for number in range(200):

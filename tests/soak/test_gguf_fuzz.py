@@ -1,7 +1,5 @@
 """The reader under 100,000 mutated headers (EDGECHAT_SOAK_HEADERS sets another number)."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -16,7 +14,7 @@ MOST_SECONDS = 1.0
 MOST_BYTES = 256 << 20
 
 
-def peak_memory() -> int:
+def peak_memory():
     """Return the most memory this process ever had, in bytes."""
     import resource
 
@@ -27,7 +25,7 @@ def peak_memory() -> int:
 @pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.skipif(sys.platform == "win32", reason="the peak of memory is not known there")
-def test_mutated_headers_stay_within_time_and_memory() -> None:
+def test_mutated_headers_stay_within_time_and_memory():
     hold(*mutated(0))
     before, slowest, outcomes = peak_memory(), 0.0, Counter[str]()
     for seed in range(HEADERS):

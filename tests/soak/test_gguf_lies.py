@@ -3,21 +3,17 @@
 EDGECHAT_SOAK_LIES sets how many are read, EDGECHAT_SOAK_LOADS how many of those that pass are planned.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
 from itertools import count, islice
 
 import pytest
 
-from edgechat.base.errors import DoesNotFit, DryRunFailed, EdgechatError, ModelFileError, SettingsError
+from edgechat.base.errors import DoesNotFit, DryRunFailed, ModelFileError, SettingsError
 from edgechat.device.profile import probe
 from edgechat.models.formats.gguf import parse_header
 from edgechat.models.formats.gguf_cursor import NeedMoreBytes
-from edgechat.models.formats.header import ModelHeader
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.dry_run import TIME_LIMIT, DryRun
 from edgechat.planner.plan_model import plan
@@ -30,7 +26,7 @@ LOADS = int(os.environ.get("EDGECHAT_SOAK_LOADS", "200"))
 MOST_SECONDS = 1.0
 
 
-def test_lies_are_read_or_refused_soon() -> None:
+def test_lies_are_read_or_refused_soon():
     slowest, outcomes = 0.0, Counter[str]()
     for seed in range(LIES):
         data, size = lying(seed)
@@ -41,7 +37,7 @@ def test_lies_are_read_or_refused_soon() -> None:
     assert slowest < MOST_SECONDS
 
 
-def believed() -> Iterator[ModelHeader]:
+def believed():
     """Yield headers that the reader finds nothing wrong with."""
     for seed in count():
         data, size = lying(seed)
@@ -51,11 +47,11 @@ def believed() -> Iterator[ModelHeader]:
             continue
 
 
-def told(error: EdgechatError) -> None:
+def told(error):
     assert error.message.isprintable(), error.message
 
 
-def test_what_is_believed_harms_neither_the_planner_nor_the_process_that_tries_it() -> None:
+def test_what_is_believed_harms_neither_the_planner_nor_the_process_that_tries_it():
     machine, outcomes = probe(), Counter[str]()
     for header in islice(believed(), LOADS):
         start = time.monotonic()

@@ -5,16 +5,12 @@ too long, of another length than it says, in another part, altered, an error, se
 itself may lie. What an earlier one left stays for the next, as in a real cache.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 import random
 import time
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +19,7 @@ from edgechat.models.hub.cache_layout import HubStore
 from edgechat.models.hub.download import download
 from edgechat.models.hub.listing import resolve_remote
 from edgechat.models.hub.names import HubName
-from tests.hub import Fault, Hub, Place
+from tests.hub import Fault
 from tests.kit import tiny
 from tests.models.downloads import Seen
 
@@ -33,7 +29,7 @@ ROUNDS = int(os.environ.get("EDGECHAT_SOAK_HUB", "600"))
 REPO = "owner/tiny-GGUF"
 MOST_SECONDS = 60.0
 """Eight tries, each of which may be silent for as long as it may."""
-PLACES: tuple[Place, ...] = ("api", "resolve", "store")
+PLACES = ("api", "resolve", "store")
 ASTRAY = (
     *(
         "http://169.254.169.254/",
@@ -47,7 +43,7 @@ ASTRAY = (
 )
 
 
-def draw(rng: random.Random, sizes: list[int]) -> Fault:
+def draw(rng, sizes):
     """Return what goes wrong with an answer: mostly one thing, and seldom what takes time."""
     fault = Fault(times=rng.choice((1, 1, 2, 5, -1)), after=rng.choice((0, 0, 0, 1, 2)))
     size = rng.choice(sizes)
@@ -96,10 +92,10 @@ def draw(rng: random.Random, sizes: list[int]) -> Fault:
     return fault
 
 
-def lie(hub: Hub, rng: random.Random) -> None:
+def lie(hub, rng):
     """Let the listing say something that is not so."""
     repo = hub.repos[REPO]
-    siblings: list[dict[str, Any]] = [
+    siblings = [
         {
             "rfilename": name,
             "size": len(data),
@@ -128,13 +124,13 @@ def lie(hub: Hub, rng: random.Random) -> None:
     repo.info["siblings"] = siblings
 
 
-def told(error: EdgechatError) -> str:
+def told(error):
     """Return what kind of error it is; its message must be for people."""
     assert error.message.isprintable(), error.message
     return type(error).__name__
 
 
-def bring(rng: random.Random, seen: Seen) -> str:
+def bring(rng, seen):
     """Ask for a model, its header and its bytes; return what came of it."""
     try:
         remote = resolve_remote(HubName(REPO), offline=False)
@@ -151,7 +147,7 @@ def bring(rng: random.Random, seen: Seen) -> str:
     return "came"
 
 
-def sound(cache: Path) -> None:
+def sound(cache):
     """Assert that whatever is in its place is what its name says, and lies in the cache."""
     for path in cache.rglob("snapshots/*/*"):
         if path.is_file():
@@ -162,7 +158,7 @@ def sound(cache: Path) -> None:
             assert blob.name in (hashlib.sha256(data).hexdigest(), blob_id)
 
 
-def test_the_right_bytes_or_a_reason(hub: Hub, hf_cache: Path, tmp_path: Path) -> None:
+def test_the_right_bytes_or_a_reason(hub, hf_cache, tmp_path):
     rng, outcomes, slowest = random.Random(9), Counter[str](), 0.0
     whole = tiny().read_bytes()
     for number in range(ROUNDS):

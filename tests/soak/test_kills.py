@@ -1,11 +1,8 @@
 """Workers killed at random moments, many times over: no word lost, no process left, and on it goes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random
-from pathlib import Path
 
 import psutil
 import pytest
@@ -22,13 +19,13 @@ KILLS = int(os.environ.get("EDGECHAT_SOAK_KILLS", "200"))
 REPLY = "a reply of some length, word after word " * 10
 
 
-async def test_workers_killed_at_random_moments(tmp_path: Path, scripted_workers: None) -> None:
+async def test_workers_killed_at_random_moments(tmp_path, scripted_workers):
     path = scripted.write(tmp_path / "model.gguf", reply=REPLY, token_ms=1, load_ms=50)
     plan = LoadPlan(model_path=str(path), model_name="m", context=8192, threads=1)
     engine = EngineSupervisor(plan)
     chance = random.Random(1)
 
-    async def say(number: int) -> str:
+    async def say(number):
         text = ""
         request = ChatRequest(id=str(number), messages=(Message("user", f"message {number}"),))
         try:

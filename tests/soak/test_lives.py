@@ -3,18 +3,15 @@
 EDGECHAT_SOAK_LIVES sets another number.
 """
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from edgechat.engine.prompt.template import ChatTemplate
 from tests.engine.conftest import MakePlan, kind, runtime, scripted  # noqa: F401  (fixtures)
 from tests.engine.headed import HEADS, headed
-from tests.engine.runtimes import KINDS, Runtime, plan
+from tests.engine.runtimes import KINDS, plan
 from tests.engine.test_interleavings import (  # noqa: F401  (fixtures)
     SCRIPTED,
     Judge,
@@ -31,7 +28,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("kind", SCRIPTED)
-def test_scripted_lives(scripted: MakePlan, template: ChatTemplate, kind: str) -> None:  # noqa: F811
+def test_scripted_lives(scripted, template, kind):  # noqa: F811
     for seed in range(1000, 1000 + LIVES // 2 // len(SCRIPTED)):
         world = scripted_world(scripted, template, kind, seed, drafts=seed % 2 == 1)
         try:
@@ -41,11 +38,11 @@ def test_scripted_lives(scripted: MakePlan, template: ChatTemplate, kind: str) -
 
 
 def test_real_lives(
-    template: ChatTemplate,  # noqa: F811
-    runtime: Runtime,  # noqa: F811
-    kind: str,  # noqa: F811
-    judge: Judge,  # noqa: F811
-) -> None:
+    template,  # noqa: F811
+    runtime,  # noqa: F811
+    kind,  # noqa: F811
+    judge,  # noqa: F811
+):
     for seed in range(1000, 1000 + LIVES // 4 // len(KINDS)):
         drafts = seed % 2 == 1
         draft = runtime.model("dense" if kind == "hybrid" or seed % 4 == 1 else kind) if drafts else None
@@ -58,7 +55,7 @@ def test_real_lives(
 
 
 @pytest.mark.parametrize("head_kind", HEADS)
-def test_real_lives_with_a_head(template: ChatTemplate, head_kind: str) -> None:  # noqa: F811
+def test_real_lives_with_a_head(template, head_kind):  # noqa: F811
     planned = partial(headed, head_kind)
     with stripping() as own_template:
         judge = Judge(Path(planned().model_path), own_template)

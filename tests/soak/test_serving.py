@@ -12,9 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import psutil
 import pytest
@@ -68,7 +66,7 @@ class Load:
     outcomes: Counter[str] = field(default_factory=Counter)
     wrong: list[tuple[str, str]] = field(default_factory=list)
 
-    async def ask(self, question: str, leave_after: int | None = None) -> str | None:
+    async def ask(self, question, leave_after=None):
         """Return an answer, or as much of it as was read before leaving; None where the server is full."""
         body = {
             "model": "default",
@@ -99,7 +97,7 @@ class Load:
         finally:
             raw.writer.transport.abort()
 
-    async def client(self, number: int, until: float) -> None:
+    async def client(self, number, until):
         """Ask and leave, over and over."""
         chance = random.Random(number)
         while time.monotonic() < until:
@@ -115,7 +113,7 @@ class Load:
                 self.wrong.append((question, text))
 
 
-def start(model: str, *more: str) -> tuple[subprocess.Popen[str], str]:
+def start(model, *more):
     """Start a server; return it with its address."""
     server = subprocess.Popen(
         [*scripted.COMMAND, "serve", model, "--port", "0", "--api-key", KEY, *more],
@@ -132,7 +130,7 @@ def start(model: str, *more: str) -> tuple[subprocess.Popen[str], str]:
     return server, found[0]
 
 
-async def metric(url: str, name: str) -> float:
+async def metric(url, name):
     """Return a figure of the server's."""
     raw = await Raw.to(url)
     await raw.ask(path="/metrics", key=KEY)
@@ -142,14 +140,14 @@ async def metric(url: str, name: str) -> float:
     return sum(one.value for family in families for one in family.samples if one.name == name)
 
 
-def memory(server: subprocess.Popen[str]) -> list[int]:
+def memory(server):
     """Return the resident bytes of the server and its children."""
     process = psutil.Process(server.pid)
     return [one.memory_info().rss for one in (process, *process.children())]
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> tuple[str, list[str]]:
+def script(tmp_path):
     """A scripted model that answers each of 200 questions with words of its own."""
     questions = [f"question {number}, please" for number in range(CLIENTS)]
     rules = [
@@ -160,13 +158,13 @@ def script(tmp_path: Path) -> tuple[str, list[str]]:
 
 
 @pytest.fixture
-def guide() -> tuple[str, list[str]]:
+def guide():
     """The guide, which answers in earnest, from a cache that its questions share."""
     return "guide", QUESTIONS.splitlines()
 
 
 @pytest.fixture(params=["script", "guide"])
-def served(request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen[str], Load]]:
+def served(request):
     model, questions = request.getfixturevalue(request.param)
     server, url = start(model)
     yield server, Load(url, questions)
@@ -175,7 +173,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen[st
 
 
 @pytest.mark.timeout(SECONDS + 300)
-async def test_many_clients_that_come_and_go(served: tuple[subprocess.Popen[str], Load]) -> None:
+async def test_many_clients_that_come_and_go(served):
     server, load = served
     for question in load.questions:
         answer = await load.ask(question)

@@ -3,17 +3,13 @@
 EDGECHAT_SOAK_TEMPLATES sets how many are drawn.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from edgechat.base.errors import EdgechatError
-from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.prompt.template import CHATML, TIME_LIMIT, ChatTemplate, TemplateProcess
 from edgechat.engine.types import ChatRequest, Message, Tool
@@ -38,7 +34,7 @@ TEXTS = (
 )
 
 
-def expression(draw: random.Random) -> str:
+def expression(draw):
     """Return an expression that makes much of little."""
     text, n = draw.choice(TEXTS), draw.choice(LARGEST)
     return draw.choice(
@@ -66,7 +62,7 @@ def expression(draw: random.Random) -> str:
     )
 
 
-def bomb(draw: random.Random, depth: int = 0) -> str:
+def bomb(draw, depth=0):
     """Return a template of loops, macros and growing variables around such expressions."""
     if depth > 2 or draw.random() < 0.3:
         return f"{{{{ {expression(draw)} }}}}"
@@ -87,7 +83,7 @@ def bomb(draw: random.Random, depth: int = 0) -> str:
 
 
 @pytest.fixture(scope="module")
-def vocabulary() -> Iterator[Vocabulary]:
+def vocabulary():
     runtime = Runtime("llama.cpp")
     backend = load(plan(runtime.model("dense"), context=CELLS))
     yield backend.vocabulary
@@ -95,7 +91,7 @@ def vocabulary() -> Iterator[Vocabulary]:
 
 
 @pytest.mark.timeout(DRAWN * RENDERINGS * (TIME_LIMIT + 3))
-def test_templates_that_grow(vocabulary: Vocabulary) -> None:
+def test_templates_that_grow(vocabulary):
     process = TemplateProcess()
     slowest, n_refused = 0.0, 0
     tools = (Tool("look", "Looks.", '{"type": "object"}'),)

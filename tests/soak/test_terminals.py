@@ -3,8 +3,6 @@
 EDGECHAT_SOAK_TERMINALS sets another number of things that are sent.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import random
@@ -12,8 +10,6 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -33,17 +29,17 @@ LEAVING = bytes.maketrans(b"\x03\x11\x1a", b"...")
 """Ctrl+C, Ctrl+Q and Ctrl+Z end or stop the app, as they should."""
 
 
-def noise(draw: random.Random) -> bytes:
+def noise(draw):
     return draw.randbytes(draw.randrange(1, 300)).translate(LEAVING)
 
 
-def letters(draw: random.Random) -> bytes:
+def letters(draw):
     return "".join(
         chr(draw.choice([draw.randrange(32, 127), draw.randrange(0xA0, 0x3000)])) for _ in "x" * 40
     ).encode()
 
 
-def sequence(draw: random.Random) -> bytes:
+def sequence(draw):
     """Return a sequence with numbers and ends that no terminal sends, cut off now and then."""
     numbers = [draw.choice([b"", b"0", b"-1", b"48", b"2048", b"%d" % draw.getrandbits(70)]) for _ in "abc"]
     begin = draw.choice(
@@ -55,18 +51,18 @@ def sequence(draw: random.Random) -> bytes:
     return whole[: draw.randrange(1, len(whole) + 1)] if draw.random() < 0.2 else whole
 
 
-def paste(draw: random.Random) -> bytes:
+def paste(draw):
     inside = draw.choice([EVIL, noise(draw), letters(draw), b"\r/quit\r", b"@\x1b\t"]) * draw.choice(
         [1, 2, 50]
     )
     return START + inside.replace(END, b"") + END
 
 
-def large_paste(draw: random.Random) -> bytes:
+def large_paste(draw):
     return START + (EVIL + letters(draw) + b"\n") * 3000 + END
 
 
-def keys(draw: random.Random) -> bytes:
+def keys(draw):
     """Return keys that go about in the app: to other screens and back, up and down, into what was said."""
     known = [
         b"\x1b",
@@ -84,15 +80,15 @@ def keys(draw: random.Random) -> bytes:
     return b"".join(draw.choices([*known, b"\x06", b"\x0e", b"\x15", b"/", b"@", b"e", b"q"], k=6))
 
 
-KINDS: list[Callable[[random.Random], bytes]] = [noise, letters, sequence, sequence, paste, keys, keys]
+KINDS = [noise, letters, sequence, sequence, paste, keys, keys]
 
 
-def left(terminal: Terminal) -> bool:
+def left(terminal):
     return re.search(r"left with \d", terminal.screen) is not None
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_hostile_input_is_outlived(tmp_path: Path, seed: int) -> None:
+def test_hostile_input_is_outlived(tmp_path, seed):
     draw = random.Random(seed)
     model = scripted.write(tmp_path / "model.gguf", token_ms=1, reply=f"So be it. {EVIL.decode()}")
     files = tmp_path / "files"

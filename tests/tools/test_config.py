@@ -1,12 +1,8 @@
 """mcp.json: the notation that other programs use, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,18 +17,18 @@ from edgechat.tools.config import (
     server_of,
 )
 
-LOCAL: dict[str, Any] = {"command": "npx", "args": ["-y", "thing"], "env": {"KEY": "${SOME_KEY}"}}
-REMOTE: dict[str, Any] = {
+LOCAL = {"command": "npx", "args": ["-y", "thing"], "env": {"KEY": "${SOME_KEY}"}}
+REMOTE = {
     "url": "https://me:pw@example.org/mcp?key=1",
     "headers": {"Authorization": "Bearer x"},
 }
 
 
-def write(document: object) -> None:
+def write(document):
     config_path().write_text(json.dumps(document), encoding="utf-8")
 
 
-def test_the_usual_notation() -> None:
+def test_the_usual_notation():
     assert read_servers(config_path()) == {}
     write(
         {"mcpServers": {"local": {**LOCAL, "type": "stdio", "disabled": False}, "remote": REMOTE}, "other": 1}
@@ -68,7 +64,7 @@ def test_the_usual_notation() -> None:
         (" " * 2**20 + " {}", "cannot be read"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(text: str, why: str) -> None:
+def test_what_is_wrong_with_a_file_is_said(text, why):
     config_path().write_text(text, encoding="utf-8")
     with pytest.raises(SettingsError, match=why) as caught:
         read_servers(config_path())
@@ -76,13 +72,13 @@ def test_what_is_wrong_with_a_file_is_said(text: str, why: str) -> None:
     assert "\x1b" not in str(caught.value)
 
 
-def test_too_many_servers() -> None:
+def test_too_many_servers():
     write({"mcpServers": {f"s{n}": LOCAL for n in range(65)}})
     with pytest.raises(SettingsError, match="more than 64"):
         read_servers(config_path())
 
 
-def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables(monkeypatch):
     entry = {
         "command": "x",
         "args": ["--key=${env:SOME_KEY}", "$HOME"],
@@ -99,7 +95,7 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="links need rights on Windows")
-def test_a_link_is_kept(tmp_path: Path) -> None:
+def test_a_link_is_kept(tmp_path):
     (tmp_path / "dotfiles.json").write_text("{}", encoding="utf-8")
     config_path().symlink_to(tmp_path / "dotfiles.json")
     add_servers(config_path(), server_of("local", LOCAL))
@@ -107,7 +103,7 @@ def test_a_link_is_kept(tmp_path: Path) -> None:
     assert list(read_servers(tmp_path / "dotfiles.json")) == ["local"]
 
 
-def test_adding_and_removing_keeps_the_rest() -> None:
+def test_adding_and_removing_keeps_the_rest():
     write({"mcpServers": {"other": REMOTE}, "more": {"x": [1]}})
     add_servers(config_path(), server_of("local", LOCAL))
     document = json.loads(config_path().read_text(encoding="utf-8"))

@@ -1,19 +1,16 @@
 """Consent: what an answer is for, how long it holds, and where it is kept."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import stat
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from edgechat.base.errors import StoreError
 from edgechat.tools import consent_store
-from edgechat.tools.consent import Answer, AskingPermission, NamedPermission, Question
+from edgechat.tools.consent import AskingPermission, NamedPermission, Question
 from edgechat.tools.consent_store import ConsentStore, consents_path
 from edgechat.tools.tool import ToolSpec
 
@@ -24,18 +21,18 @@ WRITE = msgspec.structs.replace(READ, name="write", description="Writes a file."
 class User:
     """Answers questions, and remembers them."""
 
-    def __init__(self, *answers: Answer) -> None:
+    def __init__(self, *answers):
         self.answers = list(answers)
-        self.asked: list[Question] = []
+        self.asked = []
 
-    async def __call__(self, question: Question) -> Answer:
+    async def __call__(self, question):
         self.asked.append(question)
         await asyncio.sleep(0)
         return self.answers.pop(0)
 
 
 @pytest.fixture(params=["file", "memory"])
-def store(request: pytest.FixtureRequest) -> ConsentStore:
+def store(request):
     return ConsentStore(consents_path() if request.param == "file" else None)
 
 
@@ -49,9 +46,7 @@ def store(request: pytest.FixtureRequest) -> ConsentStore:
         ("never", False, False, False),
     ],
 )
-async def test_answers(
-    store: ConsentStore, answer: Answer, first: bool, again: bool | None, elsewhere: bool | None
-) -> None:
+async def test_answers(store, answer, first, again, elsewhere):
     user = User(answer)
     assert await AskingPermission(store, "c1", user)(READ, '{"path":"x"}') == first
     assert user.asked == [Question(tool=READ, arguments='{\n  "path": "x"\n}')]
@@ -63,7 +58,7 @@ async def test_answers(
         assert len(user.asked) == 1
 
 
-async def test_a_changed_tool_asks_anew_and_shows_how(store: ConsentStore) -> None:
+async def test_a_changed_tool_asks_anew_and_shows_how(store):
     await store.keep(READ, "always", "c1")
     schema = '{"type": "object", "properties": {"to": {"type": "string"}}}'
     changed = msgspec.structs.replace(READ, description="Reads a file.\nSends it away.", schema=schema)
@@ -76,7 +71,7 @@ async def test_a_changed_tool_asks_anew_and_shows_how(store: ConsentStore) -> No
     assert (await store.standing(READ, "c1")).allowed  # as it was
 
 
-async def test_never_outlives_a_change(store: ConsentStore) -> None:
+async def test_never_outlives_a_change(store):
     await store.keep(READ, "chat", "c1")
     await store.keep(READ, "never", "c1")
     assert (await store.standing(msgspec.structs.replace(READ, description="New."), "c1")).allowed is False
@@ -84,7 +79,7 @@ async def test_never_outlives_a_change(store: ConsentStore) -> None:
     assert (await store.standing(READ, "c1")).allowed is None
 
 
-async def test_answers_go_with_their_chat_and_their_server(store: ConsentStore) -> None:
+async def test_answers_go_with_their_chat_and_their_server(store):
     await store.keep(READ, "chat", "c1")
     await store.keep(READ, "chat", "c2")
     await store.keep(WRITE, "always", "c1")
@@ -94,7 +89,7 @@ async def test_answers_go_with_their_chat_and_their_server(store: ConsentStore) 
     assert list(await store.given()) == []
 
 
-async def test_calls_at_the_same_time_ask_one_after_the_other(store: ConsentStore) -> None:
+async def test_calls_at_the_same_time_ask_one_after_the_other(store):
     user = User("chat", "no")
     permission = AskingPermission(store, "c1", user)
     calls = [(READ, '{"n":1}'), (READ, '{"n":2}'), (WRITE, "{}")]
@@ -102,12 +97,12 @@ async def test_calls_at_the_same_time_ask_one_after_the_other(store: ConsentStor
     assert [question.tool.name for question in user.asked] == ["read", "write"]
 
 
-async def test_what_is_harmless_is_not_asked_about(store: ConsentStore) -> None:
+async def test_what_is_harmless_is_not_asked_about(store):
     harmless = msgspec.structs.replace(READ, harmless=True)
     assert await AskingPermission(store, "c1", User())(harmless, "{}")
 
 
-async def test_named_permission() -> None:
+async def test_named_permission():
     for names, allowed in [
         (["disk"], [True, True]),
         (["disk/read"], [True, False]),
@@ -118,7 +113,7 @@ async def test_named_permission() -> None:
         assert [await permission(READ, "{}"), await permission(WRITE, "{}")] == allowed
 
 
-async def test_the_file_is_the_users_alone_and_survives() -> None:
+async def test_the_file_is_the_users_alone_and_survives():
     path = consents_path()
     await ConsentStore(path).keep(READ, "always", "c1")
     assert os.name != "posix" or stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -127,7 +122,7 @@ async def test_the_file_is_the_users_alone_and_survives() -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b'[{"server":"disk","tool":"read"}]', b"\xff"])
-async def test_a_damaged_file_asks_again(damage: bytes) -> None:
+async def test_a_damaged_file_asks_again(damage):
     path = consents_path()
     store = ConsentStore(path)
     await store.keep(READ, "always", "c1")
@@ -137,7 +132,7 @@ async def test_a_damaged_file_asks_again(damage: bytes) -> None:
     assert (await store.standing(READ, "c1")).allowed
 
 
-async def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answers_are_bounded(monkeypatch):
     monkeypatch.setattr(consent_store, "MOST_ANSWERS", 3)
     store = ConsentStore(consents_path())
     for n in range(5):
@@ -145,7 +140,7 @@ async def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one.tool for one in await store.given()] == ["t2", "t3", "t4"]
 
 
-async def test_a_call_is_not_made_if_the_answer_cannot_be_kept(tmp_path: Path) -> None:
+async def test_a_call_is_not_made_if_the_answer_cannot_be_kept(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     store = ConsentStore(blocked / "consents.json")

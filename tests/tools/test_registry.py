@@ -1,12 +1,8 @@
 """What a chat is offered, and what becomes of its calls, with the built-in tools alone."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -17,20 +13,20 @@ from edgechat.tools.registry import ToolRegistry, ToolSet
 from edgechat.tools.tool import ToolResult, ToolSpec
 
 
-async def found(words: str, limit: int) -> Sequence[FoundInChats]:
+async def found(words, limit):
     if words == "broken":
         raise StoreError("The file is damaged.")
     places = [FoundInChats("A \x1b[31mtitle", "user", f"…{words}…", 1_600_000_000.0)] * 30
     return places[:limit] if words == "cats" else []
 
 
-async def in_documents(names: Sequence[str], query: str) -> str:
+async def in_documents(names, query):
     if query == "broken":
         raise DocumentError("They cannot be read.")
     return f"{query} in {' and '.join(names)}"
 
 
-async def test_documents_are_searched_by_name() -> None:
+async def test_documents_are_searched_by_name():
     registry = ToolRegistry(found, in_documents)
     tools = await registry.open(["documents:notes+handbook"])
     (tool,) = tools.tools
@@ -45,7 +41,7 @@ async def test_documents_are_searched_by_name() -> None:
     ]
 
 
-async def test_the_built_in_tools(tmp_path: Path) -> None:
+async def test_the_built_in_tools(tmp_path):
     registry = ToolRegistry(found)
     chosen = ["web", "date", f"files:{tmp_path}", "chats", "calculator", "date"]
     tools = await registry.open(chosen)
@@ -59,10 +55,10 @@ async def test_the_built_in_tools(tmp_path: Path) -> None:
     await registry.close()
 
 
-async def test_calls() -> None:
+async def test_calls():
     tools = await ToolRegistry(found).open(["calculator", "chats", "date"])
 
-    async def call(name: str, arguments: str) -> ToolResult:
+    async def call(name, arguments):
         tool = tools.find(name)
         assert tool is not None
         return await tools.call(tool, arguments)
@@ -92,13 +88,13 @@ async def test_calls() -> None:
         ("un\x1bknown", "There is no tool server 'unknown'."),
     ],
 )
-async def test_what_cannot_be_opened_is_a_problem(chosen: str, why: str) -> None:
+async def test_what_cannot_be_opened_is_a_problem(chosen, why):
     tools = await ToolRegistry().open([chosen, "date"])
     assert [problem.message for problem in tools.problems] == [why]
     assert [tool.name for tool in tools.tools] == ["current_date"]
 
 
-async def test_one_folder_at_a_time(tmp_path: Path) -> None:
+async def test_one_folder_at_a_time(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     tools = await ToolRegistry().open([f"files:{tmp_path / 'b'}", f"files:{tmp_path / 'a'}"])
@@ -109,14 +105,14 @@ async def test_one_folder_at_a_time(tmp_path: Path) -> None:
     ]
 
 
-async def test_a_damaged_file_of_servers_is_a_problem_only_for_them() -> None:
+async def test_a_damaged_file_of_servers_is_a_problem_only_for_them():
     config_path().write_text("{", encoding="utf-8")
     tools = await ToolRegistry().open(["disk", "date"])
     assert "mcp.json is not valid" in tools.problems[0].message
     assert [tool.name for tool in tools.tools] == ["current_date"]
 
 
-def test_what_can_be_chosen() -> None:
+def test_what_can_be_chosen():
     entry = {"command": "npx", "args": ["x"], "env": {"KEY": "secret"}}
     config_path().write_text(json.dumps({"mcpServers": {"disk": entry}}), encoding="utf-8")
     known = ToolRegistry(found).known()
@@ -126,19 +122,19 @@ def test_what_can_be_chosen() -> None:
     assert "documents" in [one.name for one in ToolRegistry(found, in_documents).known()]
 
 
-async def test_results_are_cut_and_harmless() -> None:
+async def test_results_are_cut_and_harmless():
     class Server:
         name = "s"
 
-        async def tools(self) -> Sequence[ToolSpec]:
+        async def tools(self):
             return ()
 
-        async def call(self, tool: ToolSpec, arguments: str) -> ToolResult:
+        async def call(self, tool, arguments):
             if tool.name == "hangs":
                 await asyncio.sleep(60)
             return ToolResult(text="\x1b]0;x\x07" + "a" * 1_000_000 if tool.name == "long" else "\u202eb")
 
-        async def close(self) -> None:
+        async def close(self):
             pass
 
     tools = ToolSet(servers={"s": Server()})
@@ -152,7 +148,7 @@ async def test_results_are_cut_and_harmless() -> None:
     assert 0.05 <= hangs.seconds < 30
 
 
-def test_the_sdk_is_not_imported_by_the_program() -> None:
+def test_the_sdk_is_not_imported_by_the_program():
     """Nor anything else of weight, before something is chosen."""
     import subprocess
 

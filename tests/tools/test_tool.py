@@ -1,7 +1,5 @@
 """What a tool is: its names, its pin, and texts that hide nothing."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 
@@ -11,18 +9,18 @@ SCHEMA = '{"type":"object","properties":{}}'
 SPEC = ToolSpec(server="disk", name="read.file", description="Reads.", schema=SCHEMA)
 
 
-def changed(**values: object) -> ToolSpec:
+def changed(**values):
     return msgspec.structs.replace(SPEC, **values)
 
 
-def test_names_for_the_model() -> None:
+def test_names_for_the_model():
     assert SPEC.model_name == "disk__read_file"
     assert changed(server="My server", name="a b").model_name == "My_server__a_b"
     assert changed(name="x" * 100).model_name == ("disk__" + "x" * 100)[:64]
     assert changed(server="files", name="read_file", built_in=True).model_name == "read_file"
 
 
-def test_a_pin_is_of_all_that_was_shown() -> None:
+def test_a_pin_is_of_all_that_was_shown():
     assert SPEC.pin == changed().pin == changed(schema='{"properties": {}, "type": "object"}').pin
     others = [
         changed(server="disk2"),
@@ -46,11 +44,11 @@ def test_a_pin_is_of_all_that_was_shown() -> None:
         ("lines\n\tstay é 漢", "lines\n\tstay é 漢"),
     ],
 )
-def test_inert_text(text: str, expected: str) -> None:
+def test_inert_text(text, expected):
     assert inert(text) == expected
 
 
-def test_arguments_are_shown_whole() -> None:
+def test_arguments_are_shown_whole():
     assert (
         shown_arguments('{"a":"é\\u001b[2J","b":[1]}') == '{\n  "a": "é\\u001b[2J",\n  "b": [\n    1\n  ]\n}'
     )

@@ -1,7 +1,5 @@
 """What is beside and over the chat: conversations, engine room, help, palette, parameters."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec
@@ -16,20 +14,19 @@ from edgechat.tui.overlays.help import HelpScreen
 from tests.fakes import MODEL, FakeEngine
 from tests.tui.chat.test_stored_conversations import held
 from tests.tui.driving import app_with, ask, say, text_of, until
-from tests.tui.libraries import Fake
 from tests.tui.models.test_screen import world
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "home"))
     return tmp_path / "chats.db"
 
 
-async def started(pilot) -> EdgechatApp:  # type: ignore[no-untyped-def]
+async def started(pilot):
     await until(pilot, lambda: "it is." in text_of(pilot) and "Loading" not in text_of(pilot))
     assert isinstance(pilot.app, EdgechatApp)
     return pilot.app
@@ -39,7 +36,7 @@ async def started(pilot) -> EdgechatApp:  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("width", [60, 100, 160])
-async def test_conversations_are_chosen_and_left_by_keys(path: Path, width: int) -> None:
+async def test_conversations_are_chosen_and_left_by_keys(path, width):
     await held(path, "Who?", "What?")
     async with app_with(FakeEngine(), path).run_test(size=(width, 30)) as pilot:
         app = await started(pilot)
@@ -56,9 +53,7 @@ async def test_conversations_are_chosen_and_left_by_keys(path: Path, width: int)
         assert app.focused is app.chat.prompt
 
 
-async def test_conversations_are_renamed_pinned_deleted_and_exported_by_keys(
-    path: Path, tmp_path: Path
-) -> None:
+async def test_conversations_are_renamed_pinned_deleted_and_exported_by_keys(path, tmp_path):
     first, second = await held(path, "Who?", "What?")
     async with app_with(FakeEngine(), path).run_test(size=(100, 30), notifications=True) as pilot:
         app = await started(pilot)
@@ -93,7 +88,7 @@ async def test_conversations_are_renamed_pinned_deleted_and_exported_by_keys(
         assert {one.chat.id for one in await store.headlines()} == {first, second}
 
 
-async def test_everything_that_was_said_is_searched(path: Path) -> None:
+async def test_everything_that_was_said_is_searched(path):
     await held(path, "Who bakes bread?", "What is rust?")
     async with app_with(FakeEngine(), path).run_test(size=(100, 30)) as pilot:
         app = await started(pilot)
@@ -109,7 +104,7 @@ async def test_everything_that_was_said_is_searched(path: Path) -> None:
         await until(pilot, lambda: "found" in text_of(pilot).lower() or "Nothing" in text_of(pilot))
 
 
-async def test_the_list_shows_what_is_begun_and_what_is_being_written(path: Path) -> None:
+async def test_the_list_shows_what_is_begun_and_what_is_being_written(path):
     async with app_with(FakeEngine(["One ", 30.0]), path).run_test(size=(160, 30)) as pilot:
         await started(pilot)
         await pilot.press("ctrl+b", "escape")
@@ -121,7 +116,7 @@ async def test_the_list_shows_what_is_begun_and_what_is_being_written(path: Path
 
 
 @pytest.mark.parametrize("width", [60, 100, 160])
-async def test_the_engine_room_opens_beside_the_chat_or_in_its_place(path: Path, width: int) -> None:
+async def test_the_engine_room_opens_beside_the_chat_or_in_its_place(path, width):
     async with app_with(FakeEngine(), path).run_test(size=(width, 30)) as pilot:
         app = await started(pilot)
         await say(pilot, "Hi")
@@ -136,7 +131,7 @@ async def test_the_engine_room_opens_beside_the_chat_or_in_its_place(path: Path,
         assert app.focused is app.chat.prompt
 
 
-async def test_a_narrower_terminal_does_not_hide_everything(path: Path) -> None:
+async def test_a_narrower_terminal_does_not_hide_everything(path):
     async with app_with(FakeEngine(), path).run_test(size=(160, 30)) as pilot:
         await started(pilot)
         await pilot.press("ctrl+b", "ctrl+g")
@@ -152,7 +147,7 @@ async def test_a_narrower_terminal_does_not_hide_everything(path: Path) -> None:
 # Help and palette.
 
 
-async def test_help_shows_every_part_and_closes_by_its_key(path: Path) -> None:
+async def test_help_shows_every_part_and_closes_by_its_key(path):
     async with app_with(FakeEngine(), path).run_test(size=(100, 200)) as pilot:
         app = await started(pilot)
         await pilot.press("f1")
@@ -165,7 +160,7 @@ async def test_help_shows_every_part_and_closes_by_its_key(path: Path) -> None:
         await until(pilot, lambda: app.screen is app.chat)
 
 
-async def test_the_palette_does_what_commands_do(path: Path) -> None:
+async def test_the_palette_does_what_commands_do(path):
     async with app_with(FakeEngine(), path).run_test(size=(100, 30)) as pilot:
         app = await started(pilot)
         await pilot.press("ctrl+p")
@@ -180,7 +175,7 @@ async def test_the_palette_does_what_commands_do(path: Path) -> None:
         await until(pilot, lambda: app.chat.prompt.text == "/rename ")
 
 
-async def test_text_is_pasted_into_the_palette(path: Path) -> None:
+async def test_text_is_pasted_into_the_palette(path):
     async with app_with(FakeEngine(), path).run_test(size=(100, 30)) as pilot:
         app = await started(pilot)
         await pilot.press("ctrl+p")
@@ -189,7 +184,7 @@ async def test_text_is_pasted_into_the_palette(path: Path) -> None:
         await until(pilot, lambda: "/theme dark" in text_of(pilot))
 
 
-async def test_a_theme_is_taken_by_name_and_at_the_start(path: Path) -> None:
+async def test_a_theme_is_taken_by_name_and_at_the_start(path):
     app = app_with(FakeEngine(), path, theme="light")
     async with app.run_test(notifications=True) as pilot:
         await started(pilot)
@@ -203,7 +198,7 @@ async def test_a_theme_is_taken_by_name_and_at_the_start(path: Path) -> None:
         await until(pilot, lambda: settings_module.load().theme == "high-contrast")
 
 
-async def test_a_theme_that_cannot_be_kept_is_shown_and_the_error_too(path: Path) -> None:
+async def test_a_theme_that_cannot_be_kept_is_shown_and_the_error_too(path):
     app = app_with(FakeEngine(), path)
     async with app.run_test(notifications=True) as pilot:
         await started(pilot)
@@ -215,7 +210,7 @@ async def test_a_theme_that_cannot_be_kept_is_shown_and_the_error_too(path: Path
         assert app.theme == "dark"
 
 
-async def test_the_palette_shows_the_keys_of_commands(path: Path) -> None:
+async def test_the_palette_shows_the_keys_of_commands(path):
     async with app_with(FakeEngine(), path).run_test(size=(100, 60)) as pilot:
         await started(pilot)
         await pilot.press("ctrl+p")
@@ -232,7 +227,7 @@ async def test_the_palette_shows_the_keys_of_commands(path: Path) -> None:
 # Messages beside the chat.
 
 
-async def test_messages_go_with_their_cause_and_stay_off_the_palette(path: Path) -> None:
+async def test_messages_go_with_their_cause_and_stay_off_the_palette(path):
     (first,) = await held(path, "Who?")
     async with app_with(FakeEngine(), path).run_test(size=(100, 30), notifications=True) as pilot:
         app = await started(pilot)
@@ -257,7 +252,7 @@ async def test_messages_go_with_their_cause_and_stay_off_the_palette(path: Path)
 # How a conversation is held.
 
 
-async def test_parameters_are_changed_in_a_form_and_saved_as_a_preset(path: Path) -> None:
+async def test_parameters_are_changed_in_a_form_and_saved_as_a_preset(path):
     engine = FakeEngine()
     async with app_with(engine, path).run_test(size=(100, 40), notifications=True) as pilot:
         app = await started(pilot)
@@ -285,14 +280,14 @@ async def test_parameters_are_changed_in_a_form_and_saved_as_a_preset(path: Path
         await until(pilot, lambda: app.screen is app.chat)
 
 
-async def test_thinking_is_switched_by_a_key_where_the_model_can(path: Path) -> None:
+async def test_thinking_is_switched_by_a_key_where_the_model_can(path):
     engine = FakeEngine()
     engine.model = msgspec.structs.replace(MODEL, can_switch_thinking=True)
     async with app_with(engine, path).run_test(size=(100, 30), notifications=True) as pilot:
         await started(pilot)
         for wanted, shown in ((True, "thinking on"), (False, "thinking off"), (None, "")):
             await pilot.press("f3")
-            await until(pilot, lambda shown=shown: shown in text_of(pilot))  # type: ignore[misc]
+            await until(pilot, lambda shown=shown: shown in text_of(pilot))
             await say(pilot, "Hi")
             assert engine.requests[-1].think is wanted
         assert "thinking o" not in text_of(pilot)
@@ -301,7 +296,7 @@ async def test_thinking_is_switched_by_a_key_where_the_model_can(path: Path) -> 
         await until(pilot, lambda: "thinking cannot be switched" in text_of(pilot))
 
 
-async def test_what_the_settings_say_of_new_chats_is_heeded(path: Path) -> None:
+async def test_what_the_settings_say_of_new_chats_is_heeded(path):
     said = Settings(system="Be kind.", think=False)
     engine = FakeEngine()
     async with app_with(engine, path, settings=said).run_test() as pilot:
@@ -316,7 +311,7 @@ async def test_what_the_settings_say_of_new_chats_is_heeded(path: Path) -> None:
         assert engine.requests[1].think is False
 
 
-async def test_settings_open_and_count_at_once(path: Path) -> None:
+async def test_settings_open_and_count_at_once(path):
     async with app_with(FakeEngine(), path).run_test(size=(100, 40)) as pilot:
         app = await started(pilot)
         await pilot.press("f2")
@@ -333,8 +328,8 @@ async def test_settings_open_and_count_at_once(path: Path) -> None:
 # Models.
 
 
-async def test_the_first_run_and_the_models_screen_in_the_app(path: Path) -> None:
-    fake: Fake = world(Path("/models"))
+async def test_the_first_run_and_the_models_screen_in_the_app(path):
+    fake = world(Path("/models"))
     async with app_with(FakeEngine(), path, library=fake.library()).run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: "Welcome to edgechat" in text_of(pilot))
         await until(pilot, lambda: "small-1b" in text_of(pilot))

@@ -1,18 +1,13 @@
 """The first minute in the app: a card, a question while its model is downloaded, and its answer."""
 
-from __future__ import annotations
-
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 
 from edgechat.tui.app import EdgechatApp
 from edgechat.tui.models.screen import ModelsScreen
 from tests.fakes import FakeEngine
-from tests.hub import Fault, Hub
+from tests.hub import Fault
 from tests.tui.driving import app_with, ask, text_of, until
 from tests.tui.models.test_first_run import chosen, on_the_hub, world
 
@@ -20,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured", "hf_cache")]
 
 
 @asynccontextmanager
-async def first_start(tmp_path: Path, engine: FakeEngine, width: int = 100) -> AsyncIterator[Pilot[None]]:
+async def first_start(tmp_path, engine, width=100):
     """The app at its first start, with the cards of `world` and downloads from the hub."""
     app = app_with(engine, tmp_path / "chats.db", library=world(tmp_path).library())
     async with app.run_test(size=(width, 36)) as pilot:
@@ -28,13 +23,13 @@ async def first_start(tmp_path: Path, engine: FakeEngine, width: int = 100) -> A
         yield pilot
 
 
-def app_of(pilot: Pilot[None]) -> EdgechatApp:
+def app_of(pilot):
     assert isinstance(pilot.app, EdgechatApp)
     return pilot.app
 
 
 @pytest.mark.parametrize("width", [60, 100, 160])
-async def test_two_keys_beside_the_question(hub: Hub, home: Path, tmp_path: Path, width: int) -> None:
+async def test_two_keys_beside_the_question(hub, home, tmp_path, width):
     on_the_hub(hub, home, "mid-8b")
     async with first_start(tmp_path, FakeEngine(["Scattering."]), width) as pilot:
         await pilot.press("enter")
@@ -49,7 +44,7 @@ async def test_two_keys_beside_the_question(hub: Hub, home: Path, tmp_path: Path
         assert "answered as soon" not in text_of(pilot)
 
 
-async def test_the_question_is_taken_back_with_escape(hub: Hub, home: Path, tmp_path: Path) -> None:
+async def test_the_question_is_taken_back_with_escape(hub, home, tmp_path):
     on_the_hub(hub, home, "mid-8b")
     async with first_start(tmp_path, FakeEngine(["F1."])) as pilot:
         await pilot.press("enter")
@@ -64,7 +59,7 @@ async def test_the_question_is_taken_back_with_escape(hub: Hub, home: Path, tmp_
 
 
 @pytest.mark.usefixtures("no_waits")
-async def test_a_download_that_fails_gives_the_question_back(hub: Hub, home: Path, tmp_path: Path) -> None:
+async def test_a_download_that_fails_gives_the_question_back(hub, home, tmp_path):
     on_the_hub(hub, home, "mid-8b")
     hub.mend()
     hub.fail("store", Fault(wait=0.5, status=404))
@@ -85,7 +80,7 @@ async def test_a_download_that_fails_gives_the_question_back(hub: Hub, home: Pat
         await until(pilot, lambda: "Scattering." in text_of(pilot), 40)
 
 
-async def test_a_better_model_is_offered_and_chosen(hub: Hub, home: Path, tmp_path: Path) -> None:
+async def test_a_better_model_is_offered_and_chosen(hub, home, tmp_path):
     on_the_hub(hub, home, "tiny-1b", "mid-8b")
     async with first_start(tmp_path, FakeEngine(["Scattering."], ["More."])) as pilot:
         await pilot.press("b")

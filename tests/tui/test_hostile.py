@@ -1,15 +1,12 @@
 """Text of strangers where it is edited, in the widgets and in a real terminal."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from textual.app import App, ComposeResult
+from textual.app import App
 from textual.widgets import Input, OptionList, Static, TextArea
 
 import edgechat.tui
@@ -29,42 +26,42 @@ COPY = "\x1b]52;c;aGFja2Vk\x1b\\"
 EVIL = f"{COPY} \x9d52;c;aGFja2Vk\x9c \u202egpj\u2066 end"
 
 
-def test_no_widget_that_edits_is_textuals_own() -> None:
+def test_no_widget_that_edits_is_textuals_own():
     own = {"text_area.py": "TextArea", "line_field.py": "Input"}
     for path in Path(edgechat.tui.__file__).parent.rglob("*.py"):
         source = re.sub(r'"""[\s\S]*?"""', "", path.read_text())
         used = {"TextArea", "Input", "MaskedInput"} & set(re.findall(r"\w+", source))
-        used -= {own.get(path.name)}  # type: ignore[arg-type]
+        used -= {own.get(path.name)}
         assert not used, f"{path} is to use Area and LineField in place of {used}"
 
 
 @pytest.mark.parametrize("char", [*CONTROLS, "\u2028", "\u2029", "\udce9"])
-def test_what_is_not_seen_is_shown_in_a_cell(char: str) -> None:
+def test_what_is_not_seen_is_shown_in_a_cell(char):
     shown = visible(f"a{char}b")
     assert len(shown) == 3
     assert shown[1].isprintable()
 
 
 class Fields(App[None]):
-    def __init__(self, kind: type[TextArea] | type[Input], text: str) -> None:
+    def __init__(self, kind, text):
         super().__init__()
         self._make = lambda: kind(text)
 
-    def compose(self) -> ComposeResult:
+    def compose(self):
         self.field = self._make()
         yield self.field
 
 
-def unseen(text: str) -> set[str]:
+def unseen(text):
     return {one for one in text if one != "\n" and not one.isprintable()}
 
 
 @pytest.mark.parametrize("kind", [Area, LineField])
-async def test_control_characters_are_shown_and_kept(kind: type[Area] | type[LineField]) -> None:
+async def test_control_characters_are_shown_and_kept(kind):
     given = "ab\x1b]52;c\x07\x9b\u202ex"
     app = Fields(kind, given)
     async with app.run_test(size=(40, 6)) as pilot:
-        shown = text_of(pilot)  # type: ignore[arg-type]
+        shown = text_of(pilot)
         assert "ab␛]52;c␇��x" in shown
         assert not unseen(shown)
         field = app.field
@@ -76,31 +73,31 @@ async def test_control_characters_are_shown_and_kept(kind: type[Area] | type[Lin
         await pilot.press("delete")
         kept = field.text if isinstance(field, Area) else field.value
         assert kept == given.replace("\x1b", "").replace("\x9b", "")
-        assert not unseen(text_of(pilot))  # type: ignore[arg-type]
+        assert not unseen(text_of(pilot))
 
 
-async def test_a_long_line_of_control_characters_is_broken_where_it_is_shown() -> None:
+async def test_a_long_line_of_control_characters_is_broken_where_it_is_shown():
     app = Fields(Area, "\x1b" * 100)
     async with app.run_test(size=(40, 12)) as pilot:
-        shown = [line.count("␛") for line in text_of(pilot).split("\n")]  # type: ignore[arg-type]
+        shown = [line.count("␛") for line in text_of(pilot).split("\n")]
         assert sum(shown) == 100
         assert max(shown) <= 40
 
 
 @pytest.mark.parametrize("widget", [Static, OptionList, Input, TextArea], ids=lambda one: one.__name__)
-async def test_no_widget_at_all_draws_what_a_terminal_would_obey(widget: type) -> None:
+async def test_no_widget_at_all_draws_what_a_terminal_would_obey(widget):
     given = f"{EVIL}{CONTROLS}\u2028\u2029"
 
     class Whole(EdgechatApp):
-        def get_default_screen(self):  # type: ignore[no-untyped-def]
+        def get_default_screen(self):
             from textual.screen import Screen
 
             return Screen()
 
-        def compose(self) -> ComposeResult:
+        def compose(self):
             yield widget(given, markup=False) if widget is Static else widget(given)
 
-        async def close_session(self) -> None: ...
+        async def close_session(self): ...
 
     async with Whole().run_test(size=(200, 6)) as pilot:
         assert not unseen(text_of(pilot))
@@ -108,13 +105,13 @@ async def test_no_widget_at_all_draws_what_a_terminal_would_obey(widget: type) -
 
 
 @pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[Terminal]:
+def terminal(tmp_path):
     with Terminal(tmp_path) as opened:
         yield opened
 
 
 @needs_tmux
-def test_nothing_gets_out_of_where_text_is_edited(tmp_path: Path, terminal: Terminal) -> None:
+def test_nothing_gets_out_of_where_text_is_edited(tmp_path, terminal):
     model = scripted.write(tmp_path / "model.gguf", token_ms=2, reply="Understood.")
     folder = tmp_path / "files"
     folder.mkdir()
@@ -157,7 +154,7 @@ def test_nothing_gets_out_of_where_text_is_edited(tmp_path: Path, terminal: Term
     assert hostile(terminal.raw) == []
 
 
-async def _hold(home: Path, question: str) -> None:
+async def _hold(home, question):
     (home / "data").mkdir(parents=True)
     store = await Store.open(home / "data" / "chats.db")
     said = [{"role": "user", "content": question}, {"role": "assistant", "content": "So it was."}]

@@ -5,14 +5,12 @@
 Look at what you keep: any browser shows them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import sqlite3
 from collections.abc import Awaitable, Callable
-from datetime import date, datetime, tzinfo
+from datetime import date, datetime
 from pathlib import Path
 
 import msgspec
@@ -33,12 +31,10 @@ from edgechat.documents.source import PassageSource
 from edgechat.engine.types import Dropped
 from edgechat.models.hub.progress import ProgressSample
 from edgechat.models.remote.model import HostedModel
-from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Preset, SamplingDefaults, Settings
 from edgechat.tools.consent import Question
 from edgechat.tools.tool import ToolSpec, shown_arguments
 from edgechat.tui.app import EdgechatApp
-from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.models.pull import PullState
 from edgechat.tui.overlays.documents import DocumentsScreen
 from edgechat.tui.theme import THEMES
@@ -105,7 +101,7 @@ class Today(date):
     """The day of the pictures, whenever they are taken."""
 
     @classmethod
-    def today(cls) -> date:
+    def today(cls):
         return MOMENT.date()
 
 
@@ -113,51 +109,51 @@ class Now(datetime):
     """The moment of the pictures."""
 
     @classmethod
-    def now(cls, tz: tzinfo | None = None) -> datetime:
+    def now(cls, tz=None):
         return MOMENT
 
 
-def pane(pilot: Pilot[None]) -> ChatScreen:
+def pane(pilot):
     assert isinstance(pilot.app, EdgechatApp)
     return pilot.app.chat
 
 
-async def opened(pilot: Pilot[None]) -> None:
+async def opened(pilot):
     await until(pilot, lambda: "it is." in text_of(pilot) and "Loading" not in text_of(pilot))
     await until(pilot, lambda: "tokens (" in text_of(pilot) or "of context" in text_of(pilot))
 
 
-async def asked(pilot: Pilot[None]) -> None:
+async def asked(pilot):
     await opened(pilot)
     await say(pilot, "What is a quant, in short?")
     await until(pilot, lambda: "usual choice" in text_of(pilot))
     for piece in pane(pilot).transcript.pieces:
         if hasattr(piece, "seconds"):
-            piece.finish(12, 1.4)  # type: ignore[attr-defined]
+            piece.finish(12, 1.4)
 
 
-async def empty(pilot: Pilot[None]) -> None:
+async def empty(pilot):
     await opened(pilot)
 
 
-async def chat(pilot: Pilot[None]) -> None:
+async def chat(pilot):
     await asked(pilot)
 
 
-async def markdown(pilot: Pilot[None]) -> None:
+async def markdown(pilot):
     await opened(pilot)
     await say(pilot, "What is attention?")
     await until(pilot, lambda: "scale" in text_of(pilot))
 
 
-async def turns(pilot: Pilot[None]) -> None:
+async def turns(pilot):
     await asked(pilot)
     await pilot.press("ctrl+r")
     await until(pilot, lambda: "2 of 2" in text_of(pilot))
     await pilot.press("tab")
 
 
-async def stopped(pilot: Pilot[None]) -> None:
+async def stopped(pilot):
     await asked(pilot)
     await ask(pilot, "And in one word?")
     await until(pilot, lambda: "One, two," in text_of(pilot))
@@ -165,31 +161,31 @@ async def stopped(pilot: Pilot[None]) -> None:
     await until(pilot, lambda: "You stopped the reply here" in text_of(pilot))
 
 
-async def versions(pilot: Pilot[None]) -> None:
+async def versions(pilot):
     await turns(pilot)
     await pilot.press("s")
     await until(pilot, lambda: "All versions" in text_of(pilot))
 
 
-async def found(pilot: Pilot[None]) -> None:
+async def found(pilot):
     await asked(pilot)
     await pilot.press(*"/find quant", "enter")
     await until(pilot, lambda: pane(pilot).transcript.is_finding)
     await pilot.press("n")
 
 
-async def attached(pilot: Pilot[None]) -> None:
+async def attached(pilot):
     await asked(pilot)
     pane(pilot).pane.attach(Attachment("notes.txt", "milk\neggs"))
     await pilot.press(*"And these?", "ctrl+j")
 
 
-async def attach_image(pilot: Pilot[None]) -> None:
+async def attach_image(pilot):
     library = await pane(pilot).library_of_images()
     pane(pilot).pane.attach(keep_image(library, encoded(quadrants(640, 400), "PNG"), "photo.png"))
 
 
-async def images(pilot: Pilot[None]) -> None:
+async def images(pilot):
     await opened(pilot)
     await attach_image(pilot)
     await say(pilot, "What is on this photo?")
@@ -199,7 +195,7 @@ async def images(pilot: Pilot[None]) -> None:
     await pilot.press(*"Is that what the notes say?")
 
 
-async def blind(pilot: Pilot[None]) -> None:
+async def blind(pilot):
     await opened(pilot)
     await attach_image(pilot)
     await say(pilot, "What is on this photo?")
@@ -207,44 +203,44 @@ async def blind(pilot: Pilot[None]) -> None:
     await until(pilot, lambda: "see images ─╯" in text_of(pilot))
 
 
-async def server_gone(pilot: Pilot[None]) -> None:
+async def server_gone(pilot):
     await opened(pilot)
     await say(pilot, "Why is the sky blue?")
     await until(pilot, lambda: "F8" in text_of(pilot))
 
 
-async def server_room(pilot: Pilot[None]) -> None:
+async def server_room(pilot):
     await opened(pilot)
     await pilot.press("ctrl+g")
     await until(pilot, lambda: "It tells no metrics." in text_of(pilot))
 
 
-async def commands(pilot: Pilot[None]) -> None:
+async def commands(pilot):
     await opened(pilot)
     await pilot.press("/", "p")
     await until(pilot, lambda: "/preset" in text_of(pilot))
 
 
-async def crash(pilot: Pilot[None]) -> None:
+async def crash(pilot):
     await opened(pilot)
     await say(pilot, "What now?")
     await until(pilot, lambda: "ended unexpectedly" in text_of(pilot))
 
 
-async def window(pilot: Pilot[None]) -> None:
+async def window(pilot):
     await opened(pilot)
     for number in range(1, 5):
         await say(pilot, f"Question {number}?")
     await until(pilot, lambda: "╌╌╌" in text_of(pilot))
 
 
-async def parameters(pilot: Pilot[None]) -> None:
+async def parameters(pilot):
     await asked(pilot)
     await pilot.press("f4")
     await until(pilot, lambda: "frequency penalty" in text_of(pilot))
 
 
-async def palette(pilot: Pilot[None]) -> None:
+async def palette(pilot):
     await asked(pilot)
     await pilot.press("ctrl+p")
     entries = len(commands_of("app")) + len(THEMES) + 1  # one preset; they come one after the other
@@ -252,25 +248,25 @@ async def palette(pilot: Pilot[None]) -> None:
     pilot.app.screen.query_one(Input).cursor_blink = False
 
 
-async def help_(pilot: Pilot[None]) -> None:
+async def help_(pilot):
     await opened(pilot)
     await pilot.press("f1")
     await until(pilot, lambda: "Writing" in text_of(pilot))
 
 
-async def settings(pilot: Pilot[None]) -> None:
+async def settings(pilot):
     await opened(pilot)
     await pilot.press("f2")
     await until(pilot, lambda: "context" in text_of(pilot))
 
 
-async def conversations(pilot: Pilot[None]) -> None:
+async def conversations(pilot):
     await opened(pilot)
     await pilot.press("ctrl+b")
     await until(pilot, lambda: "Today" in text_of(pilot))
 
 
-async def trash(pilot: Pilot[None]) -> None:
+async def trash(pilot):
     await conversations(pilot)
     await pilot.press("down", "delete")
     await until(pilot, lambda: "in the trash" in text_of(pilot))
@@ -280,13 +276,13 @@ async def trash(pilot: Pilot[None]) -> None:
     await until(pilot, lambda: "Trash" in text_of(pilot))
 
 
-async def search(pilot: Pilot[None]) -> None:
+async def search(pilot):
     await opened(pilot)
     await pilot.press("ctrl+f", *"sour")
     await until(pilot, lambda: "…" in text_of(pilot) or "sourdough" in text_of(pilot))
 
 
-async def engine_room(pilot: Pilot[None]) -> None:
+async def engine_room(pilot):
     await asked(pilot)
     await pilot.press("ctrl+g")
     await until(pilot, lambda: "Cache" in text_of(pilot))
@@ -296,14 +292,14 @@ async def engine_room(pilot: Pilot[None]) -> None:
     await until(pilot, lambda: "4,096" in text_of(pilot))
 
 
-async def first_run(pilot: Pilot[None]) -> None:
+async def first_run(pilot):
     await until(pilot, lambda: "★ recommended" in text_of(pilot))
 
 
-async def waiting(pilot: Pilot[None]) -> None:
+async def waiting(pilot):
     """A question waits for a model that is being downloaded; nothing is, in fact."""
     await first_run(pilot)
-    pilot.app.chat.controller.downloads.pulls._start_next = lambda: None  # type: ignore[attr-defined]
+    pilot.app.chat.controller.downloads.pulls._start_next = lambda: None
     await pilot.press("enter")
     await until(pilot, lambda: "is on its way" in text_of(pilot))
     (pull,) = pane(pilot).controller.downloads.pulls.all
@@ -313,14 +309,14 @@ async def waiting(pilot: Pilot[None]) -> None:
     await until(pilot, lambda: "is answered as soon as" in text_of(pilot))
 
 
-async def switcher(pilot: Pilot[None]) -> None:
+async def switcher(pilot):
     await first_run(pilot)
     await pilot.press("g", "f5")
     await until(pilot, lambda: "answers now" in text_of(pilot))
     pilot.app.screen.query_one(Input).cursor_blink = False
 
 
-async def models(pilot: Pilot[None]) -> None:
+async def models(pilot):
     await first_run(pilot)
     await pilot.press("m")
     await until(pilot, lambda: "For download" in text_of(pilot) and "~12" in text_of(pilot))
@@ -328,7 +324,7 @@ async def models(pilot: Pilot[None]) -> None:
     await until(pilot, lambda: "mid-8b, by the tests" in text_of(pilot) or pilot.app.size.width < 100)
 
 
-async def calls(pilot: Pilot[None]) -> None:
+async def calls(pilot):
     await opened(pilot)
     await pilot.press(*"/tools calculator,date", "enter")
     await until(pilot, lambda: "tools on" in text_of(pilot))
@@ -340,7 +336,7 @@ async def calls(pilot: Pilot[None]) -> None:
     folded[0].toggle()
 
 
-async def consent(pilot: Pilot[None]) -> None:
+async def consent(pilot):
     await asked(pilot)
     tool = ToolSpec(
         server="github",
@@ -357,7 +353,7 @@ async def consent(pilot: Pilot[None]) -> None:
     await until(pilot, lambda: "Never" in text_of(pilot))
 
 
-async def tools(pilot: Pilot[None]) -> None:
+async def tools(pilot):
     await opened(pilot)
     servers = {"mcpServers": {"github": {"command": "docker", "args": ["run", "ghcr.io/github/mcp"]}}}
     (paths.config_dir() / "mcp.json").write_text(json.dumps(servers))
@@ -367,7 +363,7 @@ async def tools(pilot: Pilot[None]) -> None:
     await until(pilot, lambda: "calculate " in text_of(pilot))
 
 
-def passage(number: int, place: str, text: str) -> Attachment:
+def passage(number, place, text):
     name = f"[{number}] handbook/pumps.md{', ' * bool(place)}{place}"
     path = "/home/ada/handbook/pumps.md"
     source = PassageSource(
@@ -382,7 +378,7 @@ PASSAGES = (
 )
 
 
-async def cited(pilot: Pilot[None]) -> None:
+async def cited(pilot):
     await opened(pilot)
     for one in PASSAGES:
         pane(pilot).pane.attach(one)
@@ -391,13 +387,13 @@ async def cited(pilot: Pilot[None]) -> None:
     await pilot.press("tab", "up", "enter")
 
 
-async def passages(pilot: Pilot[None]) -> None:
+async def passages(pilot):
     await cited(pilot)
     await pilot.press("p", "right")
     await until(pilot, lambda: "not in the documents any more" in text_of(pilot))
 
 
-async def documents(pilot: Pilot[None]) -> None:
+async def documents(pilot):
     await opened(pilot)
     counts = Counts(files=214, passages=3901, n_bytes=2_400_000, embedded=0)
     known = [
@@ -405,7 +401,7 @@ async def documents(pilot: Pilot[None]) -> None:
         KnownCollection(name="notes", problem="The documents notes were indexed by a newer edgechat."),
     ]
 
-    async def save(_: tuple[str, ...]) -> None:
+    async def save(_):
         pass
 
     pilot.app.push_screen(DocumentsScreen(known, ["handbook", "old"], save=save))
@@ -413,7 +409,7 @@ async def documents(pilot: Pilot[None]) -> None:
 
 
 Scene = Callable[[Pilot[None]], Awaitable[None]]
-SCENES: tuple[Scene, ...] = (
+SCENES = (
     *(empty, chat, markdown, turns, stopped, versions, found, attached, images, blind),
     *(commands, crash, window, parameters),
     *(palette, help_, settings, conversations, trash, search, engine_room, first_run, waiting, switcher),
@@ -421,7 +417,7 @@ SCENES: tuple[Scene, ...] = (
 )
 
 
-async def write_conversations(path: Path) -> None:
+async def write_conversations(path):
     store = await Store.open(path)
     for question, answer in (
         ("How do I bake bread?", "With flour, water, salt and time. A sourdough takes two days."),
@@ -439,7 +435,7 @@ async def write_conversations(path: Path) -> None:
         db.execute("UPDATE conversations SET updated_at = ? - rowid", (MOMENT.timestamp(),))
 
 
-def engine_for(scene: Scene) -> FakeEngine:
+def engine_for(scene):
     if scene is crash:
         died = EngineCrashed("The engine process ended unexpectedly.", hint="Ctrl+R asks again.")
         return FakeEngine(["So far", died])
@@ -469,9 +465,7 @@ def engine_for(scene: Scene) -> FakeEngine:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__.strip("_"))
-async def test_a_screen_looks_as_it_did(
-    scene: Scene, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_screen_looks_as_it_did(scene, width, tmp_path, monkeypatch):
     for name in ("NO_COLOR", "EDGECHAT_OFFLINE", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("edgechat.tui.conversations.sidebar.date", Today)
@@ -514,13 +508,13 @@ async def test_a_screen_looks_as_it_did(
         raise AssertionError(f"{kept.name} looks otherwise now: {other}\nSee the top of {__file__}.")
 
 
-def plan_of_server(model: str) -> LoadPlan:
+def plan_of_server(model):
     remote = HostedModel(
         server="desk", id="qwen3-32b", kind="vllm", url="http://desk.local:8000", context=32768
     )
     return msgspec.structs.replace(plan(model), remote=remote, context=32768)
 
 
-def library_of(tmp_path: Path):  # type: ignore[no-untyped-def]
-    fake: Fake = world(Path("/models"))
+def library_of(tmp_path):
+    fake = world(Path("/models"))
     return fake.library()

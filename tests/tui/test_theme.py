@@ -1,14 +1,10 @@
 """The themes: their contrast by WCAG's formula, and that a running app changes between them."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest
-from rich.style import Style
-from textual.app import App, ComposeResult
+from textual.app import App
 from textual.color import Color
-from textual.theme import Theme
 from textual.widgets import Input, OptionList, Static, TextArea
 
 from edgechat.settings.fields import Theme as Name
@@ -24,26 +20,26 @@ _TINT = 1.07
 _DIM = 0.66  # Textual's
 
 
-def luminance(color: Color) -> float:
-    def linear(channel: int) -> float:
+def luminance(color):
+    def linear(channel):
         share = channel / 255
         return share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
 
     return 0.2126 * linear(color.r) + 0.7152 * linear(color.g) + 0.0722 * linear(color.b)
 
 
-def contrast(one: Color, other: Color) -> float:
+def contrast(one, other):
     """Return WCAG 2.2's contrast ratio, 1 to 21."""
     bright, dark = sorted((luminance(one), luminance(other)), reverse=True)
     return (bright + 0.05) / (dark + 0.05)
 
 
-def test_the_formula_is_wcags() -> None:
+def test_the_formula_is_wcags():
     assert contrast(Color.parse("#ffffff"), Color.parse("#000000")) == pytest.approx(21)
     assert contrast(Color.parse("#777777"), Color.parse("#ffffff")) == pytest.approx(4.48, abs=0.01)
 
 
-def pairs(one: Theme) -> list[tuple[str, str]]:
+def pairs(one):
     """Return what text is drawn on, as variables of the theme."""
     text = ("foreground", "text", "text-muted", "text-disabled", *TONES, *(f"text-{tone}" for tone in TONES))
     found = [(name, ground) for name in text for ground in GROUNDS]
@@ -59,7 +55,7 @@ def pairs(one: Theme) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("one", TRUE_COLOUR, ids=lambda one: str(one.name))
-def test_all_text_can_be_read(one: Theme) -> None:
+def test_all_text_can_be_read(one):
     least = 7.0 if one is theme.HIGH_CONTRAST else 4.5
     colours = one.to_color_system().generate()
     found = {pair: contrast(*(Color.parse(colours[name]) for name in pair)) for pair in pairs(one)}
@@ -67,7 +63,7 @@ def test_all_text_can_be_read(one: Theme) -> None:
 
 
 @pytest.mark.parametrize("one", TRUE_COLOUR, ids=lambda one: str(one.name))
-def test_dim_text_can_be_read(one: Theme) -> None:
+def test_dim_text_can_be_read(one):
     """Textual mixes it into the ground."""
     least = 7.0 if one is theme.HIGH_CONTRAST else 4.5
     colours = one.to_color_system().generate()
@@ -77,7 +73,7 @@ def test_dim_text_can_be_read(one: Theme) -> None:
 
 
 @pytest.mark.parametrize("one", TRUE_COLOUR, ids=lambda one: str(one.name))
-def test_borders_and_scroll_bars_can_be_seen(one: Theme) -> None:
+def test_borders_and_scroll_bars_can_be_seen(one):
     """WCAG wants 3 to 1 of what tells where the focus is; a border without it is an ornament."""
     colours = one.to_color_system().generate()
     for ground in GROUNDS:
@@ -86,7 +82,7 @@ def test_borders_and_scroll_bars_can_be_seen(one: Theme) -> None:
 
 
 @pytest.mark.parametrize("one", TRUE_COLOUR, ids=lambda one: str(one.name))
-def test_surfaces_are_told_apart(one: Theme) -> None:
+def test_surfaces_are_told_apart(one):
     colours = one.to_color_system().generate()
     page, surface, panel = (Color.parse(colours[ground]) for ground in GROUNDS)
     assert contrast(surface, page) >= _TINT
@@ -97,7 +93,7 @@ def test_surfaces_are_told_apart(one: Theme) -> None:
 
 
 @pytest.mark.parametrize("one", [theme.TERMINAL, theme.NO_COLOR], ids=lambda one: str(one.name))
-def test_the_terminals_colours_have_no_grounds_of_their_own(one: Theme) -> None:
+def test_the_terminals_colours_have_no_grounds_of_their_own(one):
     """No palette is known, so no pair of its colours is sure to be legible."""
     colours = one.to_color_system().generate()
     assert {colours[name] for name in ("surface", "panel")} == {"transparent"}
@@ -106,7 +102,7 @@ def test_the_terminals_colours_have_no_grounds_of_their_own(one: Theme) -> None:
     assert "reverse" in colours["block-cursor-text-style"]
 
 
-def test_every_theme_defines_what_the_terminals_does() -> None:
+def test_every_theme_defines_what_the_terminals_does():
     for one in (*TRUE_COLOUR, theme.NO_COLOR):
         assert set(theme.TERMINAL.variables) <= set(one.variables), one.name
         generated = one.to_color_system().generate()
@@ -115,18 +111,18 @@ def test_every_theme_defines_what_the_terminals_does() -> None:
         assert names <= {*generated, *one.variables}, one.name
 
 
-def test_the_setting_offers_what_there_is() -> None:
+def test_the_setting_offers_what_there_is():
     assert tuple(theme.THEMES) == get_args(Name)
 
 
 class Sample(App[None]):
     CSS = theme.STYLES
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(ansi_color=True)
         theme.apply(self, "terminal")
 
-    def compose(self) -> ComposeResult:
+    def compose(self):
         yield Static("[$error]words[/] [dim]faint[/]", id="words")
         yield Input("typed")
         yield TextArea("written", id="area")
@@ -134,7 +130,7 @@ class Sample(App[None]):
         yield CursorLine("[$error]a colour[/] and none", "plain")
 
 
-def painted(app: App[None], text: str) -> Style:
+def painted(app, text):
     """Return the style that `text` reaches the terminal with."""
     for y in range(app.size.height):
         for widget in app.screen.query("*"):
@@ -150,7 +146,7 @@ def painted(app: App[None], text: str) -> Style:
     raise AssertionError(f"{text!r} is not on the screen")
 
 
-async def test_a_running_app_changes_its_theme() -> None:
+async def test_a_running_app_changes_its_theme():
     app = Sample()
     async with app.run_test() as pilot:
         style = painted(app, "words")
@@ -172,7 +168,7 @@ async def test_a_running_app_changes_its_theme() -> None:
         assert painted(app, "faint").dim
 
 
-async def test_an_app_may_begin_with_any_theme() -> None:
+async def test_an_app_may_begin_with_any_theme():
     for name in theme.THEMES:
         app = Sample()
         theme.apply(app, name)
@@ -181,15 +177,13 @@ async def test_an_app_may_begin_with_any_theme() -> None:
             assert app.native_ansi_color == (name == "terminal")
 
 
-def test_a_theme_that_is_none() -> None:
+def test_a_theme_that_is_none():
     with pytest.raises(KeyError):
         theme.apply(Sample(), "nosuch")
 
 
 @pytest.mark.parametrize("name", theme.THEMES)
-async def test_without_colours_everything_can_still_be_told_apart(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_colours_everything_can_still_be_told_apart(name, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     app = Sample()
     async with app.run_test() as pilot:
@@ -213,7 +207,7 @@ async def test_without_colours_everything_can_still_be_told_apart(
 
 
 @pytest.mark.parametrize("one", TRUE_COLOUR, ids=lambda one: str(one.name))
-async def test_the_placeholder_and_the_letter_under_the_cursor_can_be_read(one: Theme) -> None:
+async def test_the_placeholder_and_the_letter_under_the_cursor_can_be_read(one):
     least = 7.0 if one is theme.HIGH_CONTRAST else 4.5
     app = Sample()
     async with app.run_test() as pilot:
@@ -233,7 +227,7 @@ async def test_the_placeholder_and_the_letter_under_the_cursor_can_be_read(one: 
         assert contrast(shown, area.background_colors[1]) >= least
 
 
-async def test_the_cursor_and_the_selection_show_in_the_terminals_own_colours() -> None:
+async def test_the_cursor_and_the_selection_show_in_the_terminals_own_colours():
     app = Sample()
     async with app.run_test() as pilot:
         field, area = app.query_one(Input), app.query_one(TextArea)
@@ -251,9 +245,7 @@ async def test_the_cursor_and_the_selection_show_in_the_terminals_own_colours() 
 
 
 @pytest.mark.parametrize("no_color", [False, True])
-async def test_the_line_at_the_cursor_is_reversed_in_the_terminals_own_colours(
-    no_color: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_line_at_the_cursor_is_reversed_in_the_terminals_own_colours(no_color, monkeypatch):
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
     app = Sample()

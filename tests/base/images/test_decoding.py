@@ -1,16 +1,13 @@
 """Images are decoded as a viewer shows them; whatever a file contains, there is an answer or an error."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import struct
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 from PIL import Image
@@ -38,12 +35,12 @@ T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
-def decoder() -> Iterator[Decoder]:
+def decoder():
     with Decoder() as one:
         yield one
 
 
-def corners(found: Pixels) -> list[tuple[int, ...]]:
+def corners(found):
     """Return the colours of the quadrants' middles, the primary ones made exact."""
     assert len(found.rgb) == 3 * found.width * found.height
     colours = []
@@ -54,7 +51,7 @@ def corners(found: Pixels) -> list[tuple[int, ...]]:
     return colours
 
 
-def refused(decoder: Decoder, data: bytes) -> str:
+def refused(decoder, data):
     with pytest.raises(ImageError) as caught:
         decoder.inspect(data)
     with pytest.raises(ImageError) as again:
@@ -78,15 +75,15 @@ def refused(decoder: Decoder, data: bytes) -> str:
         ("BMP", "RGB", {}),
     ],
 )
-def test_formats(decoder: Decoder, format: str, mode: str, options: dict[str, Any]) -> None:
+def test_formats(decoder, format, mode, options):
     data = encoded(quadrants(mode=mode), format, **options)
-    assert decoder.inspect(data) == ImageFacts(format.lower(), 64, 32)  # type: ignore[arg-type]
+    assert decoder.inspect(data) == ImageFacts(format.lower(), 64, 32)
     assert corners(decoder.pixels(data)) == [RED, GREEN, BLUE, WHITE]
 
 
 @pytest.mark.parametrize("turn", EXIF_TURNS)
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])
-def test_exif_rotation(decoder: Decoder, turn: int, format: str) -> None:
+def test_exif_rotation(decoder, turn, format):
     """A camera that was held `turn` stores what shows the quadrants upright, once it is turned back."""
     undo = {
         2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -107,7 +104,7 @@ def test_exif_rotation(decoder: Decoder, turn: int, format: str) -> None:
     assert corners(found) == [RED, GREEN, BLUE, WHITE]
 
 
-def test_a_rotation_that_is_none_is_ignored(decoder: Decoder) -> None:
+def test_a_rotation_that_is_none_is_ignored(decoder):
     exif = Image.Exif()
     exif[0x0112] = 77
     assert corners(decoder.pixels(encoded(quadrants(), "PNG", exif=exif))) == [RED, GREEN, BLUE, WHITE]
@@ -116,18 +113,18 @@ def test_a_rotation_that_is_none_is_ignored(decoder: Decoder) -> None:
 
 
 @pytest.mark.parametrize("format", ["PNG", "WEBP", "GIF"])
-def test_transparency_is_white(decoder: Decoder, format: str) -> None:
+def test_transparency_is_white(decoder, format):
     image = quadrants(mode="RGBA")
     image.paste((0, 0, 0, 0), (0, 0, 32, 16))
     assert corners(decoder.pixels(encoded(image, format))) == [WHITE, GREEN, BLUE, WHITE]
 
 
-def test_half_transparency(decoder: Decoder) -> None:
+def test_half_transparency(decoder):
     data = encoded(Image.new("LA", (2, 2), (0, 128)), "PNG")
     assert set(decoder.pixels(data).rgb) == {127}
 
 
-def test_16_bits_of_gray_keep_their_shades(decoder: Decoder) -> None:
+def test_16_bits_of_gray_keep_their_shades(decoder):
     image = Image.new("I;16", (3, 1))
     for x, shade in enumerate((0, 32768, 65535)):
         image.putpixel((x, 0), shade)
@@ -136,14 +133,14 @@ def test_16_bits_of_gray_keep_their_shades(decoder: Decoder) -> None:
     assert decoder.pixels(png(1, 1, row, depth=16)).rgb == bytes([255, 128, 0])
 
 
-def test_of_an_animation_the_first_image(decoder: Decoder) -> None:
+def test_of_an_animation_the_first_image(decoder):
     for format in ("GIF", "WEBP", "PNG"):
         others = [Image.new("RGB", (64, 32), "black")] * 3
         data = encoded(quadrants(), format, save_all=True, append_images=others, lossless=True)
         assert corners(decoder.pixels(data)) == [RED, GREEN, BLUE, WHITE]
 
 
-def test_several_images_of_one_shot(decoder: Decoder) -> None:
+def test_several_images_of_one_shot(decoder):
     """Phones append a second one, and say so (MPO)."""
     data = encoded(quadrants(), "MPO", save_all=True, append_images=[quadrants().rotate(180)], quality=95)
     assert decoder.inspect(data).format == "jpeg"
@@ -153,35 +150,35 @@ def test_several_images_of_one_shot(decoder: Decoder) -> None:
 @pytest.mark.parametrize("format", ["JPEG", "PNG"])
 @pytest.mark.parametrize("size", [(64, 32), (61, 33), (100, 7), (333, 250)])
 @pytest.mark.parametrize("most", [1, 7, 100, 512, 2047])
-def test_scaled_down(decoder: Decoder, format: str, size: tuple[int, int], most: int) -> None:
+def test_scaled_down(decoder, format, size, most):
     data = encoded(quadrants(*size), format, quality=95)
     found = decoder.pixels(data, most_pixels=most)
     assert found.width * found.height <= most
     assert len(found.rgb) == 3 * found.width * found.height
-    assert decoder.inspect(data) == ImageFacts(format.lower(), *size)  # type: ignore[arg-type]
+    assert decoder.inspect(data) == ImageFacts(format.lower(), *size)
 
 
-def test_a_scaled_image_looks_the_same(decoder: Decoder) -> None:
+def test_a_scaled_image_looks_the_same(decoder):
     for format in ("JPEG", "PNG"):
         found = decoder.pixels(encoded(quadrants(1024, 512), format), most_pixels=20_000)
         assert (found.width, found.height) == (128, 64)
         assert corners(found) == [RED, GREEN, BLUE, WHITE]
 
 
-def test_a_long_screenshot_is_scaled_to_what_models_take(decoder: Decoder) -> None:
+def test_a_long_screenshot_is_scaled_to_what_models_take(decoder):
     facts = decoder.inspect(encoded(Image.new("L", (100, 40_000)), "PNG"))
     assert (facts.width, facts.height) == (25, 10_000)
 
 
 @pytest.mark.slow
-def test_the_largest_photos(decoder: Decoder) -> None:
+def test_the_largest_photos(decoder):
     data = encoded(quadrants(16_320, 12_240), "JPEG")
     facts, found = decoder.inspect(data), decoder.pixels(data)
     assert (facts.width, facts.height) == (found.width, found.height) == (8160, 6120)
     assert corners(found) == [RED, GREEN, BLUE, WHITE]
 
 
-def test_decompression_bombs(decoder: Decoder) -> None:
+def test_decompression_bombs(decoder):
     limit = "has more than 67 megapixels, the limit."
     assert limit in refused(decoder, bomb(9000, 9000))
     assert "has more than 268 megapixels, the limit." in refused(decoder, png(60_000, 60_000, b""))
@@ -190,7 +187,7 @@ def test_decompression_bombs(decoder: Decoder) -> None:
     assert "megapixels, the limit." in refused(decoder, bytes(gif))
 
 
-def test_headers_that_lie(decoder: Decoder) -> None:
+def test_headers_that_lie(decoder):
     row = b"\0" + bytes([255] * 30)
     cut_off = zlib.compress(row)[:-6]
     assert "is damaged, or not complete" in refused(decoder, png(10, 1000, cut_off))
@@ -203,26 +200,26 @@ def test_headers_that_lie(decoder: Decoder) -> None:
 
 
 @pytest.mark.parametrize("format", ["PNG", "JPEG", "GIF", "WEBP", "BMP"])
-def test_truncated_files(decoder: Decoder, format: str) -> None:
+def test_truncated_files(decoder, format):
     data = encoded(Image.effect_noise((200, 100), 60).convert("RGB"), format)
     for part in (1, 2, 3):
         assert "damaged" in refused(decoder, data[: len(data) * part // 4])
 
 
-def test_other_formats_are_not_opened(decoder: Decoder) -> None:
+def test_other_formats_are_not_opened(decoder):
     for format in ("TIFF", "PPM", "EPS", "PDF", "TGA", "ICO", "JPEG2000"):
         assert "is not an image, or is damaged" in refused(decoder, encoded(quadrants(), format))
     assert "is not an image, or is damaged" in refused(decoder, b"%PDF-1.7 ...")
     assert "is empty" in refused(decoder, b"")
 
 
-def test_heic_without_its_library(decoder: Decoder) -> None:
+def test_heic_without_its_library(decoder):
     if importlib.util.find_spec("pillow_heif") is not None:
         pytest.skip("it is installed")
     assert "pillow-heif is not installed" in refused(decoder, b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
 
 
-def test_files(tmp_path: Path) -> None:
+def test_files(tmp_path):
     path = tmp_path / "a.png"
     path.write_bytes(encoded(quadrants(), "PNG"))
     assert inspect(path) == ImageFacts("png", 64, 32)
@@ -243,20 +240,20 @@ def test_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX")
-def test_a_named_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_named_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ImageError, match="it is not a regular file"):
         inspect(tmp_path / "pipe")
 
 
-def test_a_large_file_comes_in_parts(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_file_comes_in_parts(decoder, monkeypatch):
     monkeypatch.setattr(file_decoder, "PART", 1000)
     data = encoded(quadrants(100, 100), "BMP")
     assert len(data) > 30_000
     assert corners(decoder.pixels(data)) == [RED, GREEN, BLUE, WHITE]
 
 
-def test_a_child_that_is_lost_is_replaced() -> None:
+def test_a_child_that_is_lost_is_replaced():
     data = encoded(quadrants(), "PNG")
     with Decoder() as decoder:
         decoder.inspect(data)
@@ -268,11 +265,11 @@ def test_a_child_that_is_lost_is_replaced() -> None:
         assert decoder._child is not first
 
 
-def test_a_child_that_is_lost_amid_an_image_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_is_lost_amid_an_image_is_an_error(monkeypatch):
     with Decoder() as decoder:
         decode = decoder._decode
 
-        def dying(*asked: Any) -> Any:
+        def dying(*asked):
             decoded = decode(*asked)
             assert decoder._child is not None
             decoder._child._process.kill()
@@ -285,7 +282,7 @@ def test_a_child_that_is_lost_amid_an_image_is_an_error(monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_limited(monkeypatch):
     monkeypatch.setattr(decoding, "TIME_LIMIT", 0.05)
     noise = encoded(Image.effect_noise((3000, 2000), 60).convert("RGB"), "PNG")
     with Decoder() as decoder:
@@ -296,7 +293,7 @@ def test_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_limited(monkeypatch):
     monkeypatch.setattr(decoding, "MEMORY_LIMIT", 120 * 2**20)
     with Decoder() as decoder, pytest.raises(ImageError, match="MiB of memory"):
         decoder.pixels(bomb(8000, 8000))
@@ -313,16 +310,14 @@ def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
         ((5000, 10), (100, 100), (100, 1)),
     ],
 )
-def test_an_image_is_scaled_down_to_fit_into_a_box(
-    size: tuple[int, int], box: tuple[int, int], expected: tuple[int, int]
-) -> None:
+def test_an_image_is_scaled_down_to_fit_into_a_box(size, box, expected):
     with Decoder() as decoder:
         found = decoder.pixels(encoded(quadrants(*size), "PNG"), most_pixels=4 * box[0] * box[1], box=box)
     assert (found.width, found.height) == expected
     assert len(found.rgb) == 3 * found.width * found.height
 
 
-def test_memory_is_limited_inside() -> None:
+def test_memory_is_limited_inside():
     import subprocess
 
     code = f"""
@@ -338,7 +333,7 @@ print(_decode(io.BytesIO(sys.stdin.buffer.read()), Decode({MAX_PIXELS}))[0].prob
     assert done.stdout.decode().strip() == "takes too much memory to decode", done.stderr
 
 
-def survives(seeds: range) -> int:
+def survives(seeds):
     """Return how many mutated images could be decoded all the same."""
     n_sound = 0
     with Decoder() as decoder:
@@ -355,14 +350,14 @@ def survives(seeds: range) -> int:
     return n_sound
 
 
-def outcome(decode: Callable[[bytes], T], data: bytes) -> T | str:
+def outcome(decode, data):
     try:
         return decode(data)
     except ImageError as error:
         return error.message
 
 
-def test_mutated_images(decoder: Decoder) -> None:
+def test_mutated_images(decoder):
     for data in sound():
         decoder.inspect(data)
     assert 50 < survives(range(400)) < 350
@@ -370,5 +365,5 @@ def test_mutated_images(decoder: Decoder) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(10))
-def test_mutated_images_without_number(part: int) -> None:
+def test_mutated_images_without_number(part):
     survives(range(1000 + 1000 * part, 2000 + 1000 * part))

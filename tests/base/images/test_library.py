@@ -1,7 +1,5 @@
 """Images are stored once, for their owner only, and gone when nobody needs them."""
 
-from __future__ import annotations
-
 import os
 import stat
 import time
@@ -20,22 +18,22 @@ PNG, JPEG = encoded(quadrants(), "PNG"), encoded(quadrants(), "JPEG")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return tmp_path / "below" / "images"
 
 
-def names(folder: Path) -> set[str]:
+def names(folder):
     return {path.name for path in folder.iterdir()}
 
 
-def test_an_image_is_stored_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_stored_once(folder, monkeypatch):
     library = ImageLibrary(folder)
     assert library.stored() == []
     image = library.add(PNG)
     assert image == Image(digest_of(PNG), str(folder / f"{digest_of(PNG)}.png"), 64, 32)
     assert Path(image.path).read_bytes() == PNG
 
-    def inspect(*_: object, **__: object) -> None:
+    def inspect(*_, **__):
         raise AssertionError("decoded again")
 
     monkeypatch.setattr(decoding.Decoder, "inspect", inspect)
@@ -44,12 +42,12 @@ def test_an_image_is_stored_once(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [(one.digest, one.size) for one in library.stored()] == [(image.digest, len(PNG))]
 
 
-def test_the_digest_is_of_the_bytes() -> None:
+def test_the_digest_is_of_the_bytes():
     assert digest_of(b"") == "cae66941d9efbd404e4d88758ea67670"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no modes")
-def test_only_the_owner_may_read(folder: Path) -> None:
+def test_only_the_owner_may_read(folder):
     folder.mkdir(parents=True, mode=0o755)
     image = ImageLibrary(folder).add(PNG)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -57,7 +55,7 @@ def test_only_the_owner_may_read(folder: Path) -> None:
     assert image.path
 
 
-def test_files(folder: Path, tmp_path: Path) -> None:
+def test_files(folder, tmp_path):
     path = tmp_path / "photo.jpg"
     path.write_bytes(JPEG)
     image = ImageLibrary(folder).add_file(path)
@@ -66,7 +64,7 @@ def test_files(folder: Path, tmp_path: Path) -> None:
     assert ImageLibrary(folder).get(image.digest) == image
 
 
-def test_what_is_no_image_is_not_stored(folder: Path, tmp_path: Path) -> None:
+def test_what_is_no_image_is_not_stored(folder, tmp_path):
     library = ImageLibrary(folder)
     path = tmp_path / "notes.png"
     path.write_text("Hello")
@@ -78,15 +76,15 @@ def test_what_is_no_image_is_not_stored(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX")
-def test_pipes_and_devices_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_pipes_and_devices_are_refused(folder, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(ImageError, match="it is not a regular file"):
             ImageLibrary(folder).add_file(path)
 
 
-def test_a_disk_that_takes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def replace(path: Path, data: bytes) -> None:
+def test_a_disk_that_takes_nothing(folder, monkeypatch):
+    def replace(path, data):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(paths, "replace", replace)
@@ -96,14 +94,14 @@ def test_a_disk_that_takes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("digest", ["", "../../etc/passwd", "A" * 32, "0" * 31, "0" * 33, "0" * 32, "/" * 32])
-def test_what_is_not_there(folder: Path, digest: str) -> None:
+def test_what_is_not_there(folder, digest):
     library = ImageLibrary(folder)
     assert library.get(digest) is None
     library.remove(digest)
 
 
 @pytest.mark.parametrize("written", [b"", b"{}", b"\xff\xfe", b'{"format": "exe", "width": 1, "height": 1}'])
-def test_damaged_facts_are_made_anew(folder: Path, written: bytes) -> None:
+def test_damaged_facts_are_made_anew(folder, written):
     library = ImageLibrary(folder)
     image = library.add(PNG)
     (folder / f"{image.digest}.json").write_bytes(written)
@@ -113,7 +111,7 @@ def test_damaged_facts_are_made_anew(folder: Path, written: bytes) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
-def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
+def test_links_are_not_followed(folder, tmp_path):
     library = ImageLibrary(folder)
     image = library.add(PNG)
     elsewhere = tmp_path / "elsewhere.png"
@@ -127,7 +125,7 @@ def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
     assert not Path(image.path).is_symlink()
 
 
-def test_removing(folder: Path) -> None:
+def test_removing(folder):
     library = ImageLibrary(folder)
     image, other = library.add(PNG), library.add(JPEG)
     library.remove(image.digest)
@@ -136,7 +134,7 @@ def test_removing(folder: Path) -> None:
     library.remove(image.digest)
 
 
-def test_pruning(folder: Path) -> None:
+def test_pruning(folder):
     library = ImageLibrary(folder)
     image, other = library.add(PNG), library.add(JPEG)
     (folder / f"{paths.UNFINISHED}abc").write_bytes(b"x")
@@ -148,7 +146,7 @@ def test_pruning(folder: Path) -> None:
     assert names(folder) == {f"{image.digest}.png", f"{image.digest}.json", "notes.txt"}
 
 
-def test_adding_again_makes_new(folder: Path) -> None:
+def test_adding_again_makes_new(folder):
     library = ImageLibrary(folder)
     image = library.add(PNG)
     yesterday = time.time() - 86400

@@ -1,7 +1,5 @@
 """Formulas: what they become, and that nothing of one is lost, however it is written."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 
@@ -45,7 +43,7 @@ from tests.counting import calls_of
         (r"{}^{14}C", "¹⁴C"),
     ],
 )
-def test_in_a_line(formula: str, text: str) -> None:
+def test_in_a_line(formula, text):
     assert in_line(formula) == unicodedata.normalize("NFC", text)
 
 
@@ -63,7 +61,7 @@ def test_in_a_line(formula: str, text: str) -> None:
         (r"\left( \frac{a}{b} \right)^2", ["⎛ a ⎞²", "⎜───⎟", "⎝ b ⎠"]),
     ],
 )
-def test_displayed(formula: str, lines: list[str]) -> None:
+def test_displayed(formula, lines):
     assert displayed(formula) == tuple(lines)
 
 
@@ -84,8 +82,8 @@ def test_displayed(formula: str, lines: list[str]) -> None:
         r"\\",
     ],
 )
-def test_what_is_not_understood_is_not_converted(formula: str) -> None:
-    assert in_line(formula) is None or "\\" not in in_line(formula)  # type: ignore[operator]
+def test_what_is_not_understood_is_not_converted(formula):
+    assert in_line(formula) is None or "\\" not in in_line(formula)
     assert Document(f"See \\({formula}\\).").lines(60)[0].content.plain == f"See \\({formula}\\)." or in_line(
         formula
     )
@@ -109,13 +107,13 @@ FORMULAS = st.recursive(
 )
 
 
-def letters(text: str) -> list[str]:
+def letters(text):
     """Return the letters and digits, those of scripts and simple fractions too."""
     return sorted(char for char in unicodedata.normalize("NFKD", text) if char.isalnum() and char.isascii())
 
 
 @given(FORMULAS)
-def test_no_letter_is_lost(formula: str) -> None:
+def test_no_letter_is_lost(formula):
     expected = letters(re.sub(r"\\[a-z]+(?:\{bmatrix\})?", "", formula))
     line, lines = in_line(formula), displayed(formula)
     assert line is not None
@@ -134,7 +132,7 @@ PARTS = st.sampled_from(
 
 
 @given(st.lists(PARTS, max_size=40).map("".join))
-def test_any_source_is_converted_or_left_alone(source: str) -> None:
+def test_any_source_is_converted_or_left_alone(source):
     for lines in ([in_line(source)], displayed(source)):
         assert lines is None or all(line is None or not re.search(r"\\[a-z]", line) for line in lines)
 
@@ -142,8 +140,8 @@ def test_any_source_is_converted_or_left_alone(source: str) -> None:
 @pytest.mark.parametrize(
     "sign", ["{", r"\frac", r"\left(", "^", r"\begin{matrix}", r"a\\", "{}", "$", r"\(", r"\[", "$$\n"]
 )
-def test_time_is_bounded(sign: str) -> None:
-    def cost(n: int) -> int:
+def test_time_is_bounded(sign):
+    def cost(n):
         return calls_of(lambda: Document(sign * n).lines(80))
 
     assert cost(4000) < 6 * cost(1000) + 200_000

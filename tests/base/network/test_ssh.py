@@ -1,7 +1,5 @@
 """Addresses of workers: what ssh is given, and what never reaches its command line."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,9 +24,7 @@ from tests.properties import examples
         ("ssh://[fe80::1%eth0]:22", "fe80::1%eth0", None, 22, "edgechat"),
     ],
 )
-def test_what_an_address_says(
-    address: str, host: str, user: str | None, port: int | None, program: str
-) -> None:
+def test_what_an_address_says(address, host, user, port, program):
     assert ssh_host(address) == SshHost(address, host, user, port, program)
 
 
@@ -57,11 +53,11 @@ def test_what_an_address_says(
         "ssh://" + "a" * 300,
     ],
 )
-def test_what_is_no_address(address: str) -> None:
+def test_what_is_no_address(address):
     assert ssh_host(address) is None
 
 
-def test_the_command_ends_its_options_before_the_host() -> None:
+def test_the_command_ends_its_options_before_the_host():
     host = ssh_host("ssh://ada@gpu-box:2222/opt/edgechat")
     assert host is not None
     command = host.command(5000, 6000)
@@ -73,7 +69,7 @@ def test_the_command_ends_its_options_before_the_host() -> None:
 
 @given(st.text(st.characters(min_codepoint=1, max_codepoint=0x2FF), max_size=30))
 @settings(max_examples=examples(300))
-def test_no_text_becomes_an_option_or_reaches_a_shell(text: str) -> None:
+def test_no_text_becomes_an_option_or_reaches_a_shell(text):
     for address in (f"ssh://{text}", f"ssh://{text}@host", f"ssh://host/{text}"):
         host = ssh_host(address)
         if host is None:

@@ -1,14 +1,10 @@
 """The public web: nothing but the internet is reached, whatever a URL or a server on the way says."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import httpx2
 import pytest
@@ -22,36 +18,36 @@ PUBLIC, PUBLIC_6 = "93.184.216.34", "2606:2800:220:1::1"
 class Rerouted(httpx2.BaseTransport):
     """Connects to a server of the test, and records where it should have gone."""
 
-    def __init__(self, port: int) -> None:
-        self.hosts: list[str] = []
-        self.names: list[Any] = []
+    def __init__(self, port):
+        self.hosts = []
+        self.names = []
         self._port = port
         self._inner = httpx2.HTTPTransport(trust_env=False)
 
-    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+    def handle_request(self, request):
         self.hosts.append(request.url.host)
         self.names.append((request.headers["host"], request.extensions.get("sni_hostname")))
         request.url = request.url.copy_with(scheme="http", host="127.0.0.1", port=self._port)
         return self._inner.handle_request(request)
 
-    def close(self) -> None:
+    def close(self):
         self._inner.close()
 
 
 class Web:
     """A server, a transport to it, and what names mean."""
 
-    def __init__(self) -> None:
-        self.answer: Callable[[BaseHTTPRequestHandler], None] = lambda handler: send(handler, PAGE)
-        self.addresses: dict[str, list[str]] = {"example.org": [PUBLIC]}
-        self.resolved: list[str] = []
+    def __init__(self):
+        self.answer = lambda handler: send(handler, PAGE)
+        self.addresses = {"example.org": [PUBLIC]}
+        self.resolved = []
         web = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
+            def do_GET(self):
                 web.answer(self)
 
-            def log_message(self, *args: object) -> None:
+            def log_message(self, *args):
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -59,23 +55,23 @@ class Web:
         self.fetcher = PublicWeb("*/*", resolve=self.resolve, transport=self.transport)
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
-    def resolve(self, host: str, port: int) -> list[str]:
+    def resolve(self, host, port):
         self.resolved.append(host)
         if host not in self.addresses:
             raise socket.gaierror("unknown")
         return self.addresses[host]
 
-    def fetch(self, url: str = "http://example.org/a", *, most: int = 2**20, seconds: float = 5.0) -> bytes:
+    def fetch(self, url="http://example.org/a", *, most=2**20, seconds=5.0):
         return self.fetcher.fetch(url, most_bytes=most, seconds=seconds).data
 
-    def refused(self, url: str = "http://example.org/a", **limits: Any) -> str:
+    def refused(self, url="http://example.org/a", **limits):
         with pytest.raises(NotFetched) as caught:
             self.fetch(url, **limits)
         return str(caught.value)
 
 
 @pytest.fixture
-def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+def web(monkeypatch):
     for name in ("EDGECHAT_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     found = Web()
@@ -84,7 +80,7 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     found.server.server_close()
 
 
-def send(handler: BaseHTTPRequestHandler, body: bytes, status: int = 200, **headers: str) -> None:
+def send(handler, body, status=200, **headers):
     handler.send_response(status)
     for name, value in headers.items():
         handler.send_header(name.replace("_", "-"), value)
@@ -93,7 +89,7 @@ def send(handler: BaseHTTPRequestHandler, body: bytes, status: int = 200, **head
     handler.wfile.write(body)
 
 
-def test_an_image_is_fetched_from_the_address_that_was_checked(web: Web) -> None:
+def test_an_image_is_fetched_from_the_address_that_was_checked(web):
     assert web.fetch("http://example.org/a.png") == PAGE
     assert web.fetch("https://example.org/a.png") == PAGE
     assert web.transport.hosts == [PUBLIC, PUBLIC]
@@ -115,7 +111,7 @@ def test_an_image_is_fetched_from_the_address_that_was_checked(web: Web) -> None
         *("2002:7f00:1::1", "2001:0:1::1", "2001:db8::1", "", "localhost", "1.2.3"),
     ],
 )
-def test_what_is_not_on_the_internet_is_refused(web: Web, address: str) -> None:
+def test_what_is_not_on_the_internet_is_refused(web, address):
     assert not is_public(address)
     web.addresses["example.org"] = [PUBLIC, address]  # one of several is enough
     assert "is not on the public internet" in web.refused()
@@ -123,20 +119,20 @@ def test_what_is_not_on_the_internet_is_refused(web: Web, address: str) -> None:
 
 
 @pytest.mark.parametrize("address", [PUBLIC, PUBLIC_6, "1.1.1.1", "64:ff9b::5db8:d822", "::ffff:1.1.1.1"])
-def test_what_is_on_the_internet(address: str) -> None:
+def test_what_is_on_the_internet(address):
     assert is_public(address)
 
 
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "2130706433", "0x7f.1", "0177.0.0.1", "127.1", "[::1]", "[::ffff:7f00:1]"]
 )
-def test_addresses_in_disguise(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_in_disguise(host, monkeypatch):
     monkeypatch.delenv("EDGECHAT_OFFLINE", raising=False)
     with pytest.raises(NotFetched, match=r"is not on the public internet|host is not known|Invalid IPv4"):
         PublicWeb("*/*").fetch(f"http://{host}/a", most_bytes=9, seconds=5.0)
 
 
-def test_names_of_this_machine() -> None:
+def test_names_of_this_machine():
     assert addresses_of("localhost", 80)
     assert not any(map(is_public, addresses_of("localhost", 80)))
 
@@ -154,19 +150,19 @@ def test_names_of_this_machine() -> None:
         ("http://[::1", "Invalid"),
     ],
 )
-def test_urls_that_are_not_allowed(web: Web, url: str, why: str) -> None:
+def test_urls_that_are_not_allowed(web, url, why):
     assert why in web.refused(url)
     assert web.transport.hosts == []
 
 
-def redirect(location: str, status: int = 302) -> Callable[[BaseHTTPRequestHandler], None]:
+def redirect(location, status=302):
     return lambda handler: (
         send(handler, PAGE) if handler.path == "/end" else send(handler, b"", status, Location=location)
     )
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirects_are_followed(web: Web, status: int) -> None:
+def test_redirects_are_followed(web, status):
     web.addresses["other.example"] = ["1.1.1.1"]
     web.answer = redirect("https://other.example/end", status)
     assert web.fetch("http://example.org/a") == PAGE
@@ -185,7 +181,7 @@ def test_redirects_are_followed(web: Web, status: int) -> None:
         ("/again", "more than 3 times"),
     ],
 )
-def test_each_redirect_is_checked(web: Web, location: str, why: str) -> None:
+def test_each_redirect_is_checked(web, location, why):
     web.addresses |= {"inside.example": ["10.0.0.1"], "127.0.0.1": ["127.0.0.1"]}
     web.answer = redirect(location)
     assert why in web.refused()
@@ -193,7 +189,7 @@ def test_each_redirect_is_checked(web: Web, location: str, why: str) -> None:
     assert len(web.transport.hosts) <= MAX_REDIRECTS + 1
 
 
-def test_a_name_that_changes_its_meaning_is_asked_once(web: Web) -> None:
+def test_a_name_that_changes_its_meaning_is_asked_once(web):
     """DNS rebinding: the second answer would be this machine."""
     answers = iter([[PUBLIC], ["127.0.0.1"]])
     web.fetcher = PublicWeb("*/*", resolve=lambda host, port: next(answers), transport=web.transport)
@@ -202,7 +198,7 @@ def test_a_name_that_changes_its_meaning_is_asked_once(web: Web) -> None:
     assert web.transport.hosts == [PUBLIC]
 
 
-def test_size_is_bounded(web: Web) -> None:
+def test_size_is_bounded(web):
     web.answer = lambda handler: send(handler, bytes(3 * 2**20))
     assert "has more than 2 MiB" in web.refused(most=2 * 2**20)
     assert len(web.fetch(most=3 * 2**20)) == 3 * 2**20
@@ -210,8 +206,8 @@ def test_size_is_bounded(web: Web) -> None:
     assert cut == Fetched(bytes(10), "", "http://example.org/", cut=True)
 
 
-def test_time_is_bounded(web: Web) -> None:
-    def drip(handler: BaseHTTPRequestHandler) -> None:
+def test_time_is_bounded(web):
+    def drip(handler):
         handler.send_response(200)
         handler.end_headers()
         with contextlib.suppress(OSError):  # nobody reads on
@@ -225,7 +221,7 @@ def test_time_is_bounded(web: Web) -> None:
     assert time.monotonic() - began < 8
 
 
-def test_errors_of_the_other_server(web: Web) -> None:
+def test_errors_of_the_other_server(web):
     web.answer = lambda handler: send(handler, b"", 404)
     assert "answers with status 404" in web.refused()
     web.answer = lambda handler: send(handler, PAGE, Content_Encoding="gzip")
@@ -235,7 +231,7 @@ def test_errors_of_the_other_server(web: Web) -> None:
 
 
 @pytest.mark.parametrize("variable", ["EDGECHAT_OFFLINE", "HF_HUB_OFFLINE"])
-def test_offline_nothing_is_fetched(web: Web, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+def test_offline_nothing_is_fetched(web, monkeypatch, variable):
     monkeypatch.setenv(variable, "1")
     assert f"{variable} keeps edgechat offline" in web.refused()
     assert web.resolved == []

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -9,19 +7,19 @@ from edgechat.base.process import ask, spawn
 ECHO = "from edgechat.base.process.ask import answer; answer(lambda request: request[::-1])"
 
 
-def become(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+def become(monkeypatch, code):
     """Let every child run `code` instead of its role."""
     monkeypatch.setattr(spawn, "command", lambda _role: [sys.executable, "-c", code])
 
 
-def test_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer(monkeypatch):
     become(monkeypatch, ECHO)
     assert ask.ask("any", b"abc", limit=30) == b"cba"
     assert ask.ask("any", limit=30) == b""
     assert len(ask.ask("any", b"x" * 10**6, limit=30)) == 10**6  # more than a pipe holds
 
 
-def test_what_a_child_prints_is_no_part_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_child_prints_is_no_part_of_the_answer(monkeypatch):
     become(monkeypatch, ECHO.replace("answer(lambda", "answer(lambda request: print('noise') or b'ok') #"))
     assert ask.ask("any", limit=30) == b"ok"
 
@@ -38,26 +36,26 @@ def test_what_a_child_prints_is_no_part_of_the_answer(monkeypatch: pytest.Monkey
     ],
 )
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_a_child_that_dies(monkeypatch: pytest.MonkeyPatch, code: str, why: str) -> None:
+def test_a_child_that_dies(monkeypatch, code, why):
     become(monkeypatch, code)
     with pytest.raises(ask.ChildFailed) as failed:
         ask.ask("any", b"x" * 10**6, limit=30)
     assert str(failed.value) == why
 
 
-def test_a_child_that_hangs_is_killed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_hangs_is_killed_in_time(monkeypatch):
     become(monkeypatch, "import time; time.sleep(600)")
     with pytest.raises(ask.ChildFailed, match=r"did not respond within 0\.3 seconds"):
         ask.ask("any", limit=0.3)
 
 
 @pytest.mark.slow
-def test_an_answer_counts_though_the_child_hangs_on_its_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_counts_though_the_child_hangs_on_its_way_out(monkeypatch):
     become(monkeypatch, "import os, time; os.write(1, b'\\2\\0\\0\\0ok'); time.sleep(600)")
     assert ask.ask("any", limit=2) == b"ok"
 
 
-def test_a_program_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_not_there(monkeypatch):
     monkeypatch.setattr(spawn, "command", lambda _role: ["/nowhere/edgechat"])
     with pytest.raises(ask.ChildFailed, match="could not be started: No such file"):
         ask.ask("any", limit=1)

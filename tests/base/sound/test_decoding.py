@@ -1,12 +1,9 @@
 """Sounds are decoded as they were recorded; whatever a file contains, there is an answer or an error."""
 
-from __future__ import annotations
-
 import random
 import stat
 import struct
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,23 +28,21 @@ Floats = npt.NDArray[np.float32]
 
 
 @pytest.fixture(scope="module")
-def decoder() -> Iterator[SoundDecoder]:
+def decoder():
     with SoundDecoder() as decoder:
         yield decoder
 
 
-def samples(decoder: SoundDecoder, data: bytes, rate: int = RATE) -> Floats:
+def samples(decoder, data, rate=RATE):
     return np.frombuffer(decoder.samples(data, rate).pcm, np.float32)
 
 
-def form(
-    kind: int = 1, channels: int = 1, rate: int = RATE, bits: int = 16, frame: int | None = None
-) -> bytes:
+def form(kind=1, channels=1, rate=RATE, bits=16, frame=None):
     frame = channels * bits // 8 if frame is None else frame
     return struct.pack("<HHIIHH", kind, channels, rate, rate * frame % 2**32, frame, bits)
 
 
-def packed(sound: Floats, bits: int) -> bytes:
+def packed(sound, bits):
     numbers = np.round(sound.astype(np.float64) * (2 ** (bits - 1) - 1)).astype(np.int64)
     if bits == 8:
         return (numbers + 128).astype(np.uint8).tobytes()
@@ -55,14 +50,14 @@ def packed(sound: Floats, bits: int) -> bytes:
 
 
 @pytest.mark.parametrize("bits", [8, 16, 24, 32])
-def test_pcm(decoder: SoundDecoder, bits: int) -> None:
+def test_pcm(decoder, bits):
     data = wav_of((b"LIST", b"odd"), (b"fmt ", form(bits=bits)), (b"data", packed(WAVE, bits)))
     assert decoder.inspect(data) == SoundFacts("wav", pytest.approx(0.1))
     assert np.abs(samples(decoder, data) - WAVE).max() < 1.5 * 2 ** (1 - bits) + 1e-6
 
 
 @pytest.mark.parametrize("kind", ["<f4", "<f8"])
-def test_floats(decoder: SoundDecoder, kind: str) -> None:
+def test_floats(decoder, kind):
     head = form(3, bits=8 * int(kind[2]))
     assert np.allclose(
         samples(decoder, wav_of((b"fmt ", head), (b"data", WAVE.astype(kind).tobytes()))), WAVE
@@ -71,14 +66,14 @@ def test_floats(decoder: SoundDecoder, kind: str) -> None:
     assert np.abs(samples(decoder, loud)).max() == 1
 
 
-def test_channels_are_mixed(decoder: SoundDecoder) -> None:
+def test_channels_are_mixed(decoder):
     both = np.stack((tone("red", 0.1), tone("blue", 0.1)), axis=1)
     extensible = form(0xFFFE, channels=2) + struct.pack("<HHIH", 22, 16, 3, 1) + bytes(14)
     data = wav_of((b"fmt ", extensible), (b"data", packed(both.reshape(-1), 16)))
     assert np.abs(samples(decoder, data) - both.mean(axis=1)).max() < 1e-4
 
 
-def test_a_recorder_that_writes_to_a_pipe_does_not_know_how_long_it_is(decoder: SoundDecoder) -> None:
+def test_a_recorder_that_writes_to_a_pipe_does_not_know_how_long_it_is(decoder):
     data = bytearray(wav(WAVE))
     data[40:44] = b"\xff" * 4
     assert decoder.inspect(bytes(data)).seconds == pytest.approx(0.1)
@@ -86,7 +81,7 @@ def test_a_recorder_that_writes_to_a_pipe_does_not_know_how_long_it_is(decoder: 
 
 @pytest.mark.parametrize("rate", [8000, 11025, 22050, 44100, 44101, 48000, 96000])
 @pytest.mark.parametrize("to", [16000, 24000])
-def test_resampling_keeps_tones_and_drops_what_does_not_fit(rate: int, to: int) -> None:
+def test_resampling_keeps_tones_and_drops_what_does_not_fit(rate, to):
     times, made = np.arange(rate // 2) / rate, np.arange(to // 2) / to
     sound = np.sin(2 * np.pi * 440 * times).astype(np.float32)
     found = resampled(sound, rate, to)
@@ -103,9 +98,7 @@ def test_resampling_keeps_tones_and_drops_what_does_not_fit(rate: int, to: int) 
     [(MP3, "mp3", 0.57, (1000,)), (FLAC, "flac", 0.25, (300, 4000))],
     ids=["mp3", "flac"],
 )
-def test_compressed_sounds(
-    decoder: SoundDecoder, data: bytes, kind: str, seconds: float, loud: tuple[int, ...]
-) -> None:
+def test_compressed_sounds(decoder, data, kind, seconds, loud):
     facts = decoder.inspect(data)
     assert (facts.format, facts.seconds) == (kind, pytest.approx(seconds, abs=0.1))
     for rate in (RATE, 24000):
@@ -150,19 +143,19 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("data", "match"), BROKEN, ids=range(len(BROKEN)))
-def test_what_is_no_sound_is_an_error(decoder: SoundDecoder, data: bytes, match: str) -> None:
+def test_what_is_no_sound_is_an_error(decoder, data, match):
     with pytest.raises(SoundError, match=match) as caught:
         decoder.inspect(data)
     assert caught.value.message.startswith("The sound ")
     assert caught.value.hint
 
 
-def test_a_long_file_comes_in_parts(decoder: SoundDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_file_comes_in_parts(decoder, monkeypatch):
     monkeypatch.setattr(file_decoder, "PART", 1000)
     assert np.abs(samples(decoder, wav(WAVE)) - WAVE).max() < 1e-4
 
 
-def test_files_have_names(decoder: SoundDecoder, tmp_path: Path) -> None:
+def test_files_have_names(decoder, tmp_path):
     path = tmp_path / "a.wav"
     with pytest.raises(SoundError, match=r"^a\.wav cannot be read: No such file"):
         decoder.inspect(path)
@@ -172,7 +165,7 @@ def test_files_have_names(decoder: SoundDecoder, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_limited(monkeypatch):
     monkeypatch.setattr(decoding, "TIME_LIMIT", 0.05)
     long = wav(np.zeros(44100 * 300, np.float32), 44100)
     with SoundDecoder() as decoder:
@@ -184,7 +177,7 @@ def test_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_damaged_files_neither_crash_nor_hang() -> None:
+def test_damaged_files_neither_crash_nor_hang():
     """A child that ended is a SoundError, too, but none of these ends it."""
     rng = random.Random(1)
     whole = (wav(WAVE), wav_of((b"fmt ", form(3, bits=32)), (b"data", WAVE.tobytes())), MP3, FLAC)
@@ -215,7 +208,7 @@ def test_damaged_files_neither_crash_nor_hang() -> None:
         assert decoder._child is child
 
 
-def test_a_sound_is_stored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sound_is_stored_once(tmp_path, monkeypatch):
     library = SoundLibrary(tmp_path / "sounds")
     with SoundDecoder() as decoder:
         sound = library.add(MP3, decoder)

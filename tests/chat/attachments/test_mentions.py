@@ -1,20 +1,15 @@
 """What a question names after an @, and what it must not be sent without."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from edgechat.base.errors import AttachmentError
-from edgechat.base.folders import FolderContents, walk
+from edgechat.base.folders import walk
 from edgechat.chat.attachments.mentions import bytes_named_in, named_in
 from edgechat.chat.attachments.reading import MOST, read
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     (tmp_path / "deep").mkdir()
     (tmp_path / "notes.txt").write_text("milk")
     (tmp_path / "my list.txt").write_text("bread")
@@ -23,7 +18,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def names(text: str) -> list[str]:
+def names(text):
     return [attachment.name for attachment in named_in(text, MOST)]
 
 
@@ -39,23 +34,23 @@ def names(text: str) -> list[str]:
         ("Why?\n```python\n@functools.cache\n@app/route\ndef f(): ...\n```", []),
     ],
 )
-def test_what_is_named(text: str, named: list[str]) -> None:
+def test_what_is_named(text, named):
     assert names(text) == named
 
 
 @pytest.mark.parametrize("path", ["gone.txt", "deep/gone", "./gone", '"my gone list.txt"'])
-def test_what_looks_like_a_path_and_is_none_is_an_error(path: str) -> None:
+def test_what_looks_like_a_path_and_is_none_is_an_error(path):
     with pytest.raises(AttachmentError, match=r"No such file: .*gone") as caught:
         named_in(f"Sum up @{path}, please", MOST)
     assert "backticks" in (caught.value.hint or "")
 
 
-def test_more_than_a_question_can_have_are_an_error_and_not_left_out() -> None:
+def test_more_than_a_question_can_have_are_an_error_and_not_left_out():
     with pytest.raises(AttachmentError, match="at most 20"):
         named_in("@notes.txt @deep/more.txt", 1)
 
 
-def test_a_folder_is_the_list_of_its_names_and_sizes(folder: Path) -> None:
+def test_a_folder_is_the_list_of_its_names_and_sizes(folder):
     (folder / ".hidden").write_text("x")
     (folder / "evil\x1b[2J.txt").write_text("x")
     text = read(".").text
@@ -66,10 +61,8 @@ def test_a_folder_is_the_list_of_its_names_and_sizes(folder: Path) -> None:
     assert "not complete" not in text
 
 
-def test_a_file_that_is_deleted_meanwhile_costs_its_size(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def deleting(where: Path, **limits: Any) -> FolderContents:
+def test_a_file_that_is_deleted_meanwhile_costs_its_size(folder, monkeypatch):
+    def deleting(where, **limits):
         contents = walk(where, **limits)
         (folder / "notes.txt").unlink()
         return contents
@@ -78,17 +71,17 @@ def test_a_file_that_is_deleted_meanwhile_costs_its_size(
     assert "\nnotes.txt\n" in read(".").text
 
 
-def test_the_list_of_a_large_folder_says_that_it_ends(folder: Path) -> None:
+def test_the_list_of_a_large_folder_says_that_it_ends(folder):
     for n in range(500):
         (folder / "deep" / f"{n}.txt").write_text("")
     text = read("deep").text
     assert text.endswith("The list is not complete: it ends after 400 entries.\n")
 
 
-def test_an_empty_folder_is_said_to_be_empty(folder: Path) -> None:
+def test_an_empty_folder_is_said_to_be_empty(folder):
     (folder / "empty").mkdir()
     assert read("empty").text.endswith("nothing\n")
 
 
-def test_the_size_of_what_is_named() -> None:
+def test_the_size_of_what_is_named():
     assert bytes_named_in("@notes.txt and @deep/more.txt and @deep and @gone.txt") == 16

@@ -1,10 +1,6 @@
-from __future__ import annotations
-
 import json
 import time
-from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
 
 import pytest
 
@@ -14,18 +10,17 @@ from edgechat.chat.import_export import importing
 from edgechat.chat.import_export.export import to_json, to_markdown
 from edgechat.chat.import_export.importing import add_chat, parse_chat
 from edgechat.chat.records import Attachment, ChatSettings
-from edgechat.chat.storage.store import Store
 from edgechat.documents.source import PassageSource
 from edgechat.settings import SamplingDefaults
 from tests.fakes import FakeEngine, thought
 
 
-async def drain(events: AsyncIterator[object]) -> None:
+async def drain(events):
     async for _ in events:
         pass
 
 
-async def branched(store: Store) -> Conversation:
+async def branched(store):
     """Return a chat with two lines, of which the first is shown."""
     conversation = Conversation(store, "guide", system="Be\x1b brief.")
     await conversation.ask("What?", [Attachment("a.txt", "attached \udce4")])
@@ -38,18 +33,18 @@ async def branched(store: Store) -> Conversation:
     return await Conversation.load(store, conversation.chat.id)
 
 
-async def brought_in(store: Store, text: str | bytes) -> Conversation:
+async def brought_in(store, text):
     new = parse_chat(text)
     await add_chat(store, new)
     return await Conversation.load(store, new.chat.id)
 
 
-def shape(conversation: Conversation) -> list[tuple[Any, ...]]:
+def shape(conversation):
     turns = conversation.all_turns
-    places = {turn.id: at for at, turn in enumerate(turns)} | {None: None}  # type: ignore[dict-item]
+    places = {turn.id: at for at, turn in enumerate(turns)} | {None: None}
     return [
         (
-            places[turn.parent_id],  # type: ignore[index]
+            places[turn.parent_id],
             *(turn.role, turn.content, turn.thinking, turn.state, turn.created_at, turn.figures, turn.error),
             turn.attachments,
         )
@@ -57,7 +52,7 @@ def shape(conversation: Conversation) -> list[tuple[Any, ...]]:
     ]
 
 
-async def test_all_that_was_exported_is_imported_as_often_as_one_likes(store: Store) -> None:
+async def test_all_that_was_exported_is_imported_as_often_as_one_likes(store):
     old = await branched(store)
     new, another = [await brought_in(store, to_json(old)) for _ in "ab"]
     for one in (new, another):
@@ -72,21 +67,21 @@ async def test_all_that_was_exported_is_imported_as_often_as_one_likes(store: St
     await drain(new.send(FakeEngine(["Yes."]), "Go on."))
 
 
-async def test_an_export_has_no_raw_control_characters(store: Store) -> None:
+async def test_an_export_has_no_raw_control_characters(store):
     old = await branched(store)
     for text in (to_json(old), to_markdown(old)):
         assert not any((ord(one) < 32 and one not in "\n\t") or 127 <= ord(one) < 160 for one in text)
     assert json.loads(to_json(old))["version"] == 1
 
 
-async def test_markdown_shows_the_line_with_its_attachments(store: Store) -> None:
+async def test_markdown_shows_the_line_with_its_attachments(store):
     text = to_markdown(await branched(store))
     assert text.startswith("# What?\n\n")
     assert "## You\n\na.txt\n```\nattached ?\n```\n\nWhat?\n\n## Answer\n\nThat.\n" in text
     assert "Who?" not in text
 
 
-async def test_cited_places_are_listed_and_documents_stay_here(store: Store) -> None:
+async def test_cited_places_are_listed_and_documents_stay_here(store):
     conversation = Conversation(store, "guide")
     passages = [passage(1, "guide.md, lines 3–4"), passage(2, "guide.md, lines 8–9")]
     await conversation.ask("What?", passages)
@@ -105,20 +100,20 @@ async def test_cited_places_are_listed_and_documents_stay_here(store: Store) -> 
     assert (await brought_in(store, meddled)).settings == ChatSettings()
 
 
-async def test_a_question_may_have_many_passages(store: Store) -> None:
+async def test_a_question_may_have_many_passages(store):
     conversation = Conversation(store, "guide")
     await conversation.ask("What?", [passage(number, "a.md") for number in range(1, 300)])
     assert len((await brought_in(store, to_json(conversation))).turns[0].attachments) == 299
 
 
-def passage(number: int, name: str) -> Attachment:
+def passage(number, name):
     source = PassageSource(
         number=number, collection="handbook", path="/h/guide.md", digest="", start=3, end=4, place="lines 3–4"
     )
     return Attachment(f"[{number}] {name}", f"Text {number}.", source)
 
 
-async def test_a_reply_that_was_being_written_is_interrupted(store: Store) -> None:
+async def test_a_reply_that_was_being_written_is_interrupted(store):
     conversation = Conversation(store, "guide")
     async with aclosing(conversation.send(FakeEngine(["One ", 5.0]), "Count.")) as events:
         await anext(events)
@@ -127,7 +122,7 @@ async def test_a_reply_that_was_being_written_is_interrupted(store: Store) -> No
 
 
 @pytest.mark.parametrize("wrap", [lambda messages: messages, lambda messages: {"messages": messages}])
-async def test_messages_of_openai_are_read(store: Store, wrap: Any) -> None:
+async def test_messages_of_openai_are_read(store, wrap):
     messages = [
         {"role": "developer", "content": "Be brief."},
         {"role": "system", "content": "Be kind."},
@@ -146,7 +141,7 @@ async def test_messages_of_openai_are_read(store: Store, wrap: Any) -> None:
     assert abs(one.chat.updated_at - time.time()) < 60
 
 
-async def test_calls_and_their_results_are_one_reply(store: Store) -> None:
+async def test_calls_and_their_results_are_one_reply(store):
     calls = [
         {"id": "1", "type": "function", "function": {"name": "read", "arguments": '{"book": "a"}'}},
         {"id": "2", "type": "function", "function": {"name": "find", "arguments": {"text": "b"}}},
@@ -177,7 +172,7 @@ async def test_calls_and_their_results_are_one_reply(store: Store) -> None:
     ]
 
 
-async def test_a_title_and_a_model_are_taken_over() -> None:
+async def test_a_title_and_a_model_are_taken_over():
     said = [{"role": "user", "content": "Hi"}]
     new = parse_chat("\ufeff" + json.dumps({"title": "A\x1bb\nc", "model": "gpt", "messages": said}))
     assert (new.chat.title, new.chat.model) == ("Ab c", "gpt")
@@ -185,12 +180,12 @@ async def test_a_title_and_a_model_are_taken_over() -> None:
     assert (new.chat.title, new.chat.model) == ("Hi", "")
 
 
-def filed(**fields: Any) -> str:
+def filed(**fields):
     turn = {"id": "a", "role": "user", "content": "Hi"}
     return json.dumps({"format": "edgechat", "version": 1, "chat": {}, "turns": [turn]} | fields)
 
 
-def turn(name: str, **fields: Any) -> dict[str, Any]:
+def turn(name, **fields):
     return {"id": name, "role": "user", "content": "Hi"} | fields
 
 
@@ -238,19 +233,19 @@ def turn(name: str, **fields: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_file_that_cannot_be_read_says_why(text: str | bytes, why: str) -> None:
+def test_a_file_that_cannot_be_read_says_why(text, why):
     with pytest.raises(NotAChat, match=why) as told:
         parse_chat(text)
     assert told.value.hint
     assert "\n" not in told.value.message
 
 
-def test_a_file_of_a_newer_program_is_told() -> None:
+def test_a_file_of_a_newer_program_is_told():
     with pytest.raises(NotAChat, match="newer"):
         parse_chat(filed(version=2))
 
 
-def test_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_bounded(monkeypatch):
     monkeypatch.setattr(importing, "MOST_BYTES", 2**20)
     monkeypatch.setattr(importing, "MOST_TURNS", 3)
     with pytest.raises(NotAChat, match="1 MiB, and the limit is 1"):
@@ -261,7 +256,7 @@ def test_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         parse_chat(filed(turns=[turn(str(number)) for number in range(4)]))
 
 
-def called(n: int, *, parts: int = 1) -> list[dict[str, Any]]:
+def called(n, *, parts=1):
     """Return the messages of a reply of so many parts, each with n calls that are answered last first."""
     calls = [{"id": str(at), "function": {"name": "f", "arguments": ""}} for at in range(n)]
     results = [{"role": "tool", "tool_call_id": str(at), "content": "x"} for at in reversed(range(n))]
@@ -269,20 +264,20 @@ def called(n: int, *, parts: int = 1) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("reply", [called(1000), called(499, parts=3), called(50_000)])
-def test_a_reply_with_too_many_calls_is_refused_at_once(reply: list[dict[str, Any]]) -> None:
+def test_a_reply_with_too_many_calls_is_refused_at_once(reply):
     with pytest.raises(NotAChat, match="more than 1000 calls"):
         parse_chat(json.dumps([{"role": "user", "content": "x"}, *reply]))
     assert parse_chat(json.dumps(called(499, parts=2))).turns[0].rounds[1].uses[498].result == "x"
 
 
-def test_many_system_prompts_are_joined_at_once() -> None:
+def test_many_system_prompts_are_joined_at_once():
     said = [{"role": "system", "content": "x" * 1000}] * 50_000
     new = parse_chat(json.dumps([*said, {"role": "user", "content": "Hi"}]))
     assert new.turns[0].content == "\n\n".join(["x" * 1000] * 50_000)
 
 
 @pytest.mark.parametrize("when", [1e300, -5, 0, 1e12])
-def test_times_that_cannot_have_been_are_now(when: float) -> None:
+def test_times_that_cannot_have_been_are_now(when):
     text = filed(chat={"created_at": when, "date": "tomorrow"}, turns=[turn("a", created_at=when)])
     new = parse_chat(text)
     assert abs(new.chat.created_at - time.time()) < 60
@@ -290,7 +285,7 @@ def test_times_that_cannot_have_been_are_now(when: float) -> None:
     assert len(new.chat.date) == 10
 
 
-async def test_what_is_no_text_can_be_stored(store: Store) -> None:
+async def test_what_is_no_text_can_be_stored(store):
     for text in (
         '[{"role": "user", "content": "half \\ud83d a smile"}]',
         '[{"role": "user", "content": "nul \\u0000 char"}]',
@@ -303,7 +298,7 @@ async def test_what_is_no_text_can_be_stored(store: Store) -> None:
         assert one.turns
 
 
-def test_settings_of_a_newer_program_are_read_as_far_as_they_are_known() -> None:
+def test_settings_of_a_newer_program_are_read_as_far_as_they_are_known():
     new = parse_chat(filed(chat={"settings": {"think": True, "sampling": {"swirl": 2, "top_k": 4}}}))
     assert new.chat.settings == ChatSettings(think=True, sampling=SamplingDefaults(top_k=4))
     assert parse_chat(filed(chat={"settings": [1]})).chat.settings == ChatSettings()

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -10,14 +8,14 @@ from edgechat.chat.import_export import files
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     return tmp_path
 
 
-def test_a_name_means_a_file(folder: Path) -> None:
+def test_a_name_means_a_file(folder):
     (folder / "out").mkdir()
     assert files.target("a.md", "T") == Path("a.md")
     assert files.target("~/a.md", "T") == folder / "a.md"
@@ -33,8 +31,8 @@ BAD = ["~nobody-is-called-so/x.md", "x" * 300, "a\0b", f"{'x' * 300}/a.md"]
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_name_that_means_none_is_told(folder: Path, name: str) -> None:
-    def export() -> None:
+def test_a_name_that_means_none_is_told(folder, name):
+    def export():
         files.write(files.target(name, "T"), "x")
 
     with pytest.raises(NotWritten, match="cannot be written") as told:
@@ -46,12 +44,12 @@ def test_a_name_that_means_none_is_told(folder: Path, name: str) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may read everything")
-def test_a_folder_that_may_not_be_read_is_told(folder: Path) -> None:
+def test_a_folder_that_may_not_be_read_is_told(folder):
     (folder / "shut").mkdir(mode=0o000)
     with pytest.raises(NotWritten):
         files.write(files.target("shut/a", "T"), "x")
 
 
-def test_a_file_is_read_from_home(folder: Path) -> None:
+def test_a_file_is_read_from_home(folder):
     (folder / "a.json").write_bytes(b"[]")
     assert files.read("~/a.json") == files.read(folder / "a.json") == b"[]"

@@ -1,11 +1,8 @@
 """The responses that the server stores: their bounds, and that what is deleted is gone."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import time
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +15,11 @@ from edgechat.chat.storage.store import Store
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "chats.db"
 
 
-def response(name: str, previous: str | None = None, text: str = "x") -> StoredResponse:
+def response(name, previous=None, text="x"):
     return StoredResponse(
         id=name,
         previous_id=previous,
@@ -34,16 +31,16 @@ def response(name: str, previous: str | None = None, text: str = "x") -> StoredR
     )
 
 
-def names(path: Path) -> list[str]:
+def names(path):
     with sqlite3.connect(path) as db:
         return [name for (name,) in db.execute("SELECT id FROM responses ORDER BY created_at")]
 
 
-def raw(path: Path) -> bytes:
+def raw(path):
     return b"".join(file.read_bytes() for file in path.parent.glob("chats.db*"))
 
 
-async def test_a_chain_goes_from_the_first_to_the_one_named(path: Path) -> None:
+async def test_a_chain_goes_from_the_first_to_the_one_named(path):
     store = await ResponseStore.open(path)
     for name, previous in (("a", None), ("b", "a"), ("c", "b"), ("other", "a")):
         await store.keep(response(name, previous, f"text of {name}"))
@@ -59,9 +56,7 @@ async def test_a_chain_goes_from_the_first_to_the_one_named(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("bound", "value"), [("MOST_RESPONSES", 2), ("CHAIN_ITEMS", 5), ("CHAIN_BYTES", 11)])
-async def test_a_chain_is_bounded(
-    path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
-) -> None:
+async def test_a_chain_is_bounded(path, monkeypatch, bound, value):
     store = await ResponseStore.open(path)
     for name, previous in (("a", None), ("b", "a"), ("c", "b")):
         await store.keep(response(name, previous))
@@ -72,7 +67,7 @@ async def test_a_chain_is_bounded(
     await store.close()
 
 
-async def test_a_circle_in_a_damaged_file_ends(path: Path) -> None:
+async def test_a_circle_in_a_damaged_file_ends(path):
     store = await ResponseStore.open(path)
     await store.keep(response("a", "b"))
     await store.keep(response("b", "a"))
@@ -82,9 +77,7 @@ async def test_a_circle_in_a_damaged_file_ends(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("bound", "value"), [("MOST_RESPONSES", 3), ("MOST_BYTES", 60)])
-async def test_the_oldest_make_room_and_a_chain_in_use_is_not_old(
-    path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
-) -> None:
+async def test_the_oldest_make_room_and_a_chain_in_use_is_not_old(path, monkeypatch, bound, value):
     monkeypatch.setattr(responses, bound, value)
     store = await ResponseStore.open(path)
     text = "x" * 13  # 18 bytes each, with the rest
@@ -98,9 +91,7 @@ async def test_the_oldest_make_room_and_a_chain_in_use_is_not_old(
 
 
 @pytest.mark.parametrize("opens", [ResponseStore.open, Store.open])
-async def test_after_thirty_days_they_are_gone_whatever_opens_the_file(
-    path: Path, opens: type[Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_after_thirty_days_they_are_gone_whatever_opens_the_file(path, opens, monkeypatch):
     store = await ResponseStore.open(path)
     for name, previous in (("old", None), ("a", None)):
         await store.keep(response(name, previous, f"pelican {name}"))
@@ -111,13 +102,13 @@ async def test_after_thirty_days_they_are_gone_whatever_opens_the_file(
         db.execute("UPDATE responses SET used_at = used_at - 0.2 * 86400")
     await store.close()
     assert b"pelican old" in raw(path)
-    await (await opens(path)).close()  # type: ignore[operator]
+    await (await opens(path)).close()
     assert names(path) == ["a", "b"]
     assert b"pelican old" not in raw(path)
     assert b"pelican a" in raw(path)
 
 
-async def test_what_is_deleted_is_not_in_the_file_any_more(path: Path) -> None:
+async def test_what_is_deleted_is_not_in_the_file_any_more(path):
     store, other = await ResponseStore.open(path), await Store.open(path)
     await store.keep(response("a", text="heron " * 5000))
     await store.keep(response("b"))
@@ -129,7 +120,7 @@ async def test_what_is_deleted_is_not_in_the_file_any_more(path: Path) -> None:
     await asyncio.gather(store.close(), other.close())
 
 
-async def test_a_file_of_an_earlier_version_gets_the_tables(path: Path) -> None:
+async def test_a_file_of_an_earlier_version_gets_the_tables(path):
     with sqlite3.connect(path) as db:
         for script in MIGRATIONS[:4]:
             db.executescript(script)

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import asyncio
 import sqlite3
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +8,7 @@ from hypothesis import strategies as st
 from edgechat.base.text import one_line
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.messages import title_of
-from edgechat.chat.records import Attachment, Chat, Hit, Turn
+from edgechat.chat.records import Attachment, Chat, Turn
 from edgechat.chat.storage.migrations import MIGRATIONS
 from edgechat.chat.storage.query import parse_query, snippet
 from edgechat.chat.storage.store import Store
@@ -19,7 +16,7 @@ from tests.fakes import FakeEngine
 from tests.properties import examples
 
 
-async def put(store: Store, *texts: str, title: str = "A title", **fields: object) -> str:
+async def put(store, *texts, title="A title", **fields):
     """Leave a chat whose turns have these texts; return its id."""
     name = f"{len(await store.chats(1000)):08x}"
     chat = Chat(id=name, title=title, model="m", date="d", created_at=1.0, updated_at=1.0)
@@ -31,21 +28,21 @@ async def put(store: Store, *texts: str, title: str = "A title", **fields: objec
             content=text,
             parent_id=f"{name}-{number - 1}" if number else None,
             created_at=float(number),
-            **fields,  # type: ignore[arg-type]
+            **fields,
         )
         await store.add_turn(turn, chat=None if number else chat)
     return name
 
 
-async def found(store: Store, typed: str, **options: object) -> list[str]:
-    return [hit.turn_id for hit in await store.search(typed, **options)]  # type: ignore[arg-type]
+async def found(store, typed, **options):
+    return [hit.turn_id for hit in await store.search(typed, **options)]
 
 
-def strong(hit: Hit) -> list[str]:
+def strong(hit):
     return [hit.snippet[start:end] for start, end in hit.marks]
 
 
-async def test_every_word_must_occur_and_the_last_may_be_half_a_word(store: Store) -> None:
+async def test_every_word_must_occur_and_the_last_may_be_half_a_word(store):
     name = await put(store, "The quick brown fox", "jumps over the lazy dog", "A quick answer")
     assert await found(store, "quick brown") == [f"{name}-0"]
     assert await found(store, "quick bro") == [f"{name}-0"]
@@ -55,7 +52,7 @@ async def test_every_word_must_occur_and_the_last_may_be_half_a_word(store: Stor
     assert await found(store, "   ") == []
 
 
-async def test_the_words_are_marked_in_one_line(store: Store) -> None:
+async def test_the_words_are_marked_in_one_line(store):
     await put(store, "so " * 200 + "the Crème\n\n\x1b[31m Brûlée\x07 is served " + "so " * 200)
     (hit,) = await store.search("creme brul")
     assert strong(hit) == ["Crème", "Brûl"]
@@ -65,13 +62,13 @@ async def test_the_words_are_marked_in_one_line(store: Store) -> None:
     assert len(hit.snippet) <= 161
 
 
-async def test_best_first_and_of_equals_the_newest(store: Store) -> None:
+async def test_best_first_and_of_equals_the_newest(store):
     many = await put(store, "a pelican", "x", "pelican pelican pelican", "y", "a pelican")
     ids = await found(store, "pelican")
     assert ids == [f"{many}-2", f"{many}-4", f"{many}-0"]
 
 
-async def test_titles_come_first_and_a_chat_of_one_comes_once(store: Store) -> None:
+async def test_titles_come_first_and_a_chat_of_one_comes_once(store):
     named = await put(store, "What about it?", title="The pelican brief")
     other = await put(store, "pelican pelican", title="Birds")
     both = await put(store, "a long talk about a pelican and more", title="Pelican again")
@@ -84,7 +81,7 @@ async def test_titles_come_first_and_a_chat_of_one_comes_once(store: Store) -> N
     assert (hits[1].snippet, strong(hits[1])) == ("The pelican brief", ["pelican"])
 
 
-async def test_one_chat_may_be_searched_alone(store: Store) -> None:
+async def test_one_chat_may_be_searched_alone(store):
     one, two = await put(store, "a pelican"), await put(store, "a pelican", title="Pelican")
     assert await found(store, "pelican", chat_id=one) == [f"{one}-0"]
     assert await found(store, "pelican", chat_id=two) == [f"{two}-0"]
@@ -115,7 +112,7 @@ async def test_one_chat_may_be_searched_alone(store: Store) -> None:
         ("日本 and python", "python 日本"),
     ],
 )
-async def test_what_is_found(store: Store, text: str, typed: str) -> None:
+async def test_what_is_found(store, text, typed):
     name = await put(store, "something else, c and d", text)
     hits = await store.search(typed)
     assert [hit.turn_id for hit in hits] == [f"{name}-1"]
@@ -123,7 +120,7 @@ async def test_what_is_found(store: Store, text: str, typed: str) -> None:
 
 
 @pytest.mark.parametrize("typed", ["C++", "%", "日木", "->>", "c#"])
-async def test_what_is_not_found(store: Store, typed: str) -> None:
+async def test_what_is_not_found(store, typed):
     await put(store, "C is not 日本, - > and 50 c")
     assert await found(store, typed) == []
 
@@ -148,15 +145,15 @@ SYNTAX = [
 
 
 @pytest.mark.parametrize("typed", SYNTAX)
-async def test_nothing_that_is_typed_is_syntax(store: Store, typed: str) -> None:
+async def test_nothing_that_is_typed_is_syntax(store, typed):
     name = await put(store, f"before {typed} behind")
     assert await found(store, typed) in ([f"{name}-0"], [])
     if any(letter.isalpha() for letter in typed):
         assert await found(store, typed) == [f"{name}-0"]
 
 
-def test_whatever_is_typed_is_answered() -> None:
-    async def search(typed: list[str]) -> None:
+def test_whatever_is_typed_is_answered():
+    async def search(typed):
         store = await Store.in_memory()
         await put(store, *typed, "日本 C++ a")
         for one in typed:
@@ -167,20 +164,20 @@ def test_whatever_is_typed_is_answered() -> None:
 
     @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
     @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), min_size=1, max_size=4))
-    def holds(typed: list[str]) -> None:
+    def holds(typed):
         asyncio.run(search(typed))
 
     holds()
 
 
-async def test_lone_surrogates_and_long_lines_are_answered(store: Store) -> None:
+async def test_lone_surrogates_and_long_lines_are_answered(store):
     await put(store, "x")
     assert await found(store, "\udce4 half") == []
     assert await found(store, "word " * 10_000) == []
     assert await found(store, "w" * 10_000) == []
 
 
-async def test_attachments_are_searched(store: Store) -> None:
+async def test_attachments_are_searched(store):
     files = (Attachment("notes.txt", "the pelican\nflies"), Attachment("b.md", "other"))
     name = await put(store, "What is this?", attachments=files)
     assert [(hit.turn_id, hit.snippet, strong(hit)) for hit in await store.search("flies pel")] == [
@@ -191,14 +188,14 @@ async def test_attachments_are_searched(store: Store) -> None:
     assert await found(store, "pelican") == []
 
 
-async def test_a_reply_is_found_when_it_does_not_stream_any_more(store: Store) -> None:
+async def test_a_reply_is_found_when_it_does_not_stream_any_more(store):
     conversation = Conversation(store, "guide")
     async for _ in conversation.send(FakeEngine(["a peli", 0.5, "can ", 0.1, "flies"]), "Go."):
         assert await found(store, "pelican") == []
     assert await found(store, "pelican flies") == [conversation.turns[-1].id]
 
 
-async def test_a_reply_that_a_dead_program_left_is_found(tmp_path: Path) -> None:
+async def test_a_reply_that_a_dead_program_left_is_found(tmp_path):
     path = tmp_path / "chats.db"
     store = await Store.open(path)
     name = await put(store, "Go.")
@@ -221,12 +218,12 @@ async def test_a_reply_that_a_dead_program_left_is_found(tmp_path: Path) -> None
     await store.close()
 
 
-async def test_system_prompts_are_not_searched(store: Store) -> None:
+async def test_system_prompts_are_not_searched(store):
     await Conversation(store, "guide", system="a pelican").ask("Hi")
     assert await found(store, "pelican") == []
 
 
-async def test_the_index_outlives_a_vacuum(store: Store) -> None:
+async def test_the_index_outlives_a_vacuum(store):
     names = [await put(store, f"word{number} pelican") for number in range(20)]
     await store.delete(*names[:15])
     assert store._db is not None
@@ -240,7 +237,7 @@ async def test_the_index_outlives_a_vacuum(store: Store) -> None:
     assert store._db.execute("SELECT count(*) FROM said WHERE said MATCH 'pelican'").fetchone() == (0,)
 
 
-async def test_the_chats_of_the_second_schema_are_found(tmp_path: Path) -> None:
+async def test_the_chats_of_the_second_schema_are_found(tmp_path):
     path = tmp_path / "chats.db"
     with sqlite3.connect(path) as db:
         for script in MIGRATIONS[:2]:
@@ -266,7 +263,7 @@ async def test_the_chats_of_the_second_schema_are_found(tmp_path: Path) -> None:
     await store.close()
 
 
-def test_a_snippet_is_cut_where_most_words_are() -> None:
+def test_a_snippet_is_cut_where_most_words_are():
     words = parse_query("fox dog")
     text = "fox " + "so " * 100 + "a fox and a dog " + "so " * 100
     found = snippet(text, words)
@@ -275,7 +272,7 @@ def test_a_snippet_is_cut_where_most_words_are() -> None:
     assert snippet("nothing here", words) == snippet("nothing here", parse_query("x y z"))
 
 
-def test_no_text_takes_long_to_look_at() -> None:
+def test_no_text_takes_long_to_look_at():
     for text in ("a" + "\u0301" * 200_000, "a_" * 100_000, "[" * 200_000, "* " * 100_000, "`" * 200_000):
         for typed in ("a-b", "a b", "c++", "a.a.a.a.a.b"):
             snippet(text, parse_query(typed))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import os
 import sqlite3
@@ -7,7 +5,6 @@ import stat
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -18,21 +15,21 @@ from edgechat.chat.storage.store import Store
 from edgechat.engine.types import ErrorInfo, Timings, Usage
 
 
-def chat(name: str = "c1c1c1c1") -> Chat:
+def chat(name="c1c1c1c1"):
     return Chat(id=name, title="A title", model="guide", date="2026-08-01", created_at=1.0, updated_at=1.0)
 
 
-def turn(name: str, *, chat_id: str = "c1c1c1c1", **fields: object) -> Turn:
-    plain: dict[str, object] = {"role": "user", "content": name, "created_at": 1.0}
-    return Turn(id=name, chat_id=chat_id, **(plain | fields))  # type: ignore[arg-type]
+def turn(name, *, chat_id="c1c1c1c1", **fields):
+    plain = {"role": "user", "content": name, "created_at": 1.0}
+    return Turn(id=name, chat_id=chat_id, **(plain | fields))
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "chats.db"
 
 
-async def test_what_was_written_is_read_by_the_next_program(path: Path) -> None:
+async def test_what_was_written_is_read_by_the_next_program(path):
     figures = Figures(reason="stop", usage=Usage(5, 0, 2), timings=Timings(1.0, 2.0, 3.0), context=4096)
     question = turn("q", content="Was heißt 'naïve'?\n\tüber\x00 \N{GRINNING FACE}")
     reply = turn("a", role="assistant", parent_id="q", thinking="hm", figures=figures)
@@ -51,7 +48,7 @@ async def test_what_was_written_is_read_by_the_next_program(path: Path) -> None:
     await store.close()
 
 
-async def test_chats_come_with_the_latest_first_and_go_with_their_turns(path: Path) -> None:
+async def test_chats_come_with_the_latest_first_and_go_with_their_turns(path):
     store = await Store.open(path)
     await store.add_turn(turn("q1"), chat=chat("c1c1c1c1"))
     await store.add_turn(turn("q2", chat_id="c2c2c2c2"), chat=chat("c2c2c2c2"))
@@ -67,7 +64,7 @@ async def test_chats_come_with_the_latest_first_and_go_with_their_turns(path: Pa
     await store.close()
 
 
-async def test_the_file_is_nobody_elses_to_read(path: Path) -> None:
+async def test_the_file_is_nobody_elses_to_read(path):
     path.touch(mode=0o644)
     store = await Store.open(path)
     await store.add_turn(turn("q"), chat=chat())
@@ -77,7 +74,7 @@ async def test_the_file_is_nobody_elses_to_read(path: Path) -> None:
     await store.close()
 
 
-async def test_the_first_schema_is_brought_to_this_one(path: Path) -> None:
+async def test_the_first_schema_is_brought_to_this_one(path):
     with sqlite3.connect(path) as db:
         db.executescript(MIGRATIONS[0])
         db.execute("PRAGMA user_version = 1")
@@ -92,7 +89,7 @@ async def test_the_first_schema_is_brought_to_this_one(path: Path) -> None:
     await store.close()
 
 
-async def test_a_chat_is_found_by_the_beginning_of_its_id(path: Path) -> None:
+async def test_a_chat_is_found_by_the_beginning_of_its_id(path):
     store = await Store.open(path)
     for name in ("ab12", "ab34", "cd"):
         await store.add_turn(turn(name, chat_id=name), chat=chat(name))
@@ -105,7 +102,7 @@ async def test_a_chat_is_found_by_the_beginning_of_its_id(path: Path) -> None:
     await store.close()
 
 
-async def test_what_is_deleted_is_not_in_the_file_any_more_nor_is_its_state(path: Path, home: Path) -> None:
+async def test_what_is_deleted_is_not_in_the_file_any_more_nor_is_its_state(path, home):
     state = home / "cache" / "states" / "c1c1c1c1.state"
     state.parent.mkdir(parents=True)
     state.write_bytes(b"computed")
@@ -117,7 +114,7 @@ async def test_what_is_deleted_is_not_in_the_file_any_more_nor_is_its_state(path
     assert not state.exists()
 
 
-async def test_a_turn_in_a_chat_that_was_deleted_meanwhile_is_told(path: Path) -> None:
+async def test_a_turn_in_a_chat_that_was_deleted_meanwhile_is_told(path):
     store, other = await Store.open(path), await Store.open(path)
     await store.add_turn(turn("q"), chat=chat())
     await other.delete("c1c1c1c1")
@@ -126,7 +123,7 @@ async def test_a_turn_in_a_chat_that_was_deleted_meanwhile_is_told(path: Path) -
     await asyncio.gather(store.close(), other.close())
 
 
-async def test_a_store_in_memory_touches_no_disk(home: Path) -> None:
+async def test_a_store_in_memory_touches_no_disk(home):
     store = await Store.in_memory()
     await store.add_turn(turn("q"), chat=chat())
     assert [one.id for one in await store.chats()] == ["c1c1c1c1"]
@@ -136,7 +133,7 @@ async def test_a_store_in_memory_touches_no_disk(home: Path) -> None:
     assert not home.exists()
 
 
-async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
+async def test_a_newer_schema_is_refused_and_left_alone(path):
     newer = len(MIGRATIONS) + 1
     with sqlite3.connect(path) as db:
         db.execute(f"PRAGMA user_version = {newer}")
@@ -147,7 +144,7 @@ async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["not a database at all" * 100, None])
-async def test_a_damaged_file_is_told_and_left_alone(path: Path, damage: str | None) -> None:
+async def test_a_damaged_file_is_told_and_left_alone(path, damage):
     if damage is None:
         store = await Store.open(path)
         await store.add_turn(turn("q"), chat=chat())
@@ -159,7 +156,7 @@ async def test_a_damaged_file_is_told_and_left_alone(path: Path, damage: str | N
         path.write_text(damage)
     before = path.read_bytes()
 
-    async def read() -> None:
+    async def read():
         store = await Store.open(path)
         await store.load("c1c1c1c1")
 
@@ -169,7 +166,7 @@ async def test_a_damaged_file_is_told_and_left_alone(path: Path, damage: str | N
     assert path.read_bytes() == before
 
 
-async def test_a_check_finds_what_opening_does_not(path: Path) -> None:
+async def test_a_check_finds_what_opening_does_not(path):
     store = await Store.open(path)
     for number in range(200):
         await store.add_turn(turn(f"q{number}", content="x" * 500), chat=None if number else chat())
@@ -184,12 +181,12 @@ async def test_a_check_finds_what_opening_does_not(path: Path) -> None:
     await store.close()
 
 
-async def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     with pytest.raises(StoreError, match="cannot be read or written"):
         await Store.open(tmp_path / "missing" / "chats.db")
 
 
-async def test_a_disk_with_no_room_to_open_is_told(small_disk: Path) -> None:
+async def test_a_disk_with_no_room_to_open_is_told(small_disk):
     path = small_disk / "chats.db"
     store = await Store.open(path)
     await store.add_turn(turn("q"), chat=chat())
@@ -200,7 +197,7 @@ async def test_a_disk_with_no_room_to_open_is_told(small_disk: Path) -> None:
         await Store.open(path)
 
 
-async def test_preferences_are_remembered(path: Path) -> None:
+async def test_preferences_are_remembered(path):
     store = await Store.open(path)
     assert await store.preference("model") is None
     await store.set_preference("model", "a")
@@ -230,7 +227,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 
 
 @pytest.mark.slow
-def test_several_programs_make_and_write_one_file_at_once(path: Path) -> None:
+def test_several_programs_make_and_write_one_file_at_once(path):
     writers = [
         subprocess.Popen([sys.executable, "-c", _WRITER, str(path), f"w{i}", "40"], stderr=subprocess.PIPE)
         for i in range(4)
@@ -263,7 +260,7 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
-def _killed_in_mid_answer(path: Path, seconds: float) -> list[tuple[float, str]]:
+def _killed_in_mid_answer(path, seconds):
     """Stream in a process, kill it, and return what it had said and when; the time of death comes last."""
     streamer = subprocess.Popen(
         [sys.executable, "-c", _STREAMER, str(path)], stdout=subprocess.PIPE, text=True
@@ -284,7 +281,7 @@ def _killed_in_mid_answer(path: Path, seconds: float) -> list[tuple[float, str]]
 
 
 @pytest.mark.soak
-async def test_a_program_killed_in_mid_answer_loses_at_most_half_a_second(path: Path) -> None:
+async def test_a_program_killed_in_mid_answer_loses_at_most_half_a_second(path):
     *said, (died, _) = _killed_in_mid_answer(path, 1.7)
     due = "".join(text for when, text in said if when < died - 0.55)
     store = await Store.open(path)
@@ -297,7 +294,7 @@ async def test_a_program_killed_in_mid_answer_loses_at_most_half_a_second(path: 
     assert reply.content.startswith(due)
 
 
-async def test_a_reply_that_another_program_is_writing_is_left_alone(path: Path) -> None:
+async def test_a_reply_that_another_program_is_writing_is_left_alone(path):
     writer = await Store.open(path)
     await writer.add_turn(turn("q"), chat=chat())
     await writer.add_turn(turn("a", role="assistant", state="streaming"))
@@ -322,7 +319,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("value", BROKEN, ids=lambda value: repr(value[:12]))
-async def test_a_damaged_row_costs_what_it_says_and_no_more(path: Path, value: str | bytes) -> None:
+async def test_a_damaged_row_costs_what_it_says_and_no_more(path, value):
     sound = chat("d2d2d2d2")
     store = await Store.open(path)
     await store.add(chat(), [turn("q", content="A pelican?"), turn("a", role="assistant", parent_id="q")])
@@ -350,7 +347,7 @@ async def test_a_damaged_row_costs_what_it_says_and_no_more(path: Path, value: s
     await store.close()
 
 
-async def test_what_is_understood_of_settings_is_kept(path: Path) -> None:
+async def test_what_is_understood_of_settings_is_kept(path):
     store = await Store.open(path)
     await store.add(chat(), [turn("q")])
     said = '{"think": true, "sampling": {"temperature": 0.3, "top_k": "many", "new": 1}, "newer": {}}'

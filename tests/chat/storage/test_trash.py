@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import asyncio
 import sqlite3
-from pathlib import Path
 
 import pytest
 
@@ -15,19 +12,19 @@ from tests.fakes import FakeEngine
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "chats.db"
 
 
-async def put(store: Store, name: str, text: str = "Hi", **fields: object) -> None:
-    plain: dict[str, object] = {
+async def put(store, name, text="Hi", **fields):
+    plain = {
         "title": text,
         "model": "m",
         "date": "d",
         "created_at": 1.0,
         "updated_at": 1.0,
     }
-    chat = Chat(id=name, **(plain | fields))  # type: ignore[arg-type]
+    chat = Chat(id=name, **(plain | fields))
     turn = Turn(
         id=f"t{name}",
         chat_id=name,
@@ -39,11 +36,11 @@ async def put(store: Store, name: str, text: str = "Hi", **fields: object) -> No
     await store.add_turn(turn, chat=chat)
 
 
-def raw(path: Path) -> bytes:
+def raw(path):
     return b"".join(file.read_bytes() for file in path.parent.glob("chats.db*"))
 
 
-async def test_what_is_in_the_trash_is_nowhere_to_be_seen_and_comes_back(path: Path) -> None:
+async def test_what_is_in_the_trash_is_nowhere_to_be_seen_and_comes_back(path):
     store, other = await Store.open(path), await Store.open(path)
     await put(store, "aaaaaaaa", "pelican")
     await put(store, "bbbbbbbb", "heron")
@@ -66,7 +63,7 @@ async def test_what_is_in_the_trash_is_nowhere_to_be_seen_and_comes_back(path: P
     await other.close()
 
 
-async def test_the_trash_outlives_the_program_and_what_was_computed_does_not(path: Path, home: Path) -> None:
+async def test_the_trash_outlives_the_program_and_what_was_computed_does_not(path, home):
     states = home / "cache" / "states"
     states.mkdir(parents=True)
     store = await Store.open(path)
@@ -87,7 +84,7 @@ async def test_the_trash_outlives_the_program_and_what_was_computed_does_not(pat
     await store.close()
 
 
-async def test_after_thirty_days_it_is_gone_for_good(path: Path) -> None:
+async def test_after_thirty_days_it_is_gone_for_good(path):
     store = await Store.open(path)
     for name, days in (("aaaaaaaa", 29.9), ("bbbbbbbb", 30.1)):
         await put(store, name, f"xyzzy{name}")
@@ -107,7 +104,7 @@ async def test_after_thirty_days_it_is_gone_for_good(path: Path) -> None:
     assert b"xyzzybbbbbbbb" not in raw(path)
 
 
-async def test_a_cache_that_cannot_be_read_keeps_no_store_shut(path: Path, home: Path) -> None:
+async def test_a_cache_that_cannot_be_read_keeps_no_store_shut(path, home):
     (home / "cache").mkdir(parents=True)
     (home / "cache" / "states").write_text("no folder")
     store = await Store.open(path)
@@ -122,7 +119,7 @@ async def test_a_cache_that_cannot_be_read_keeps_no_store_shut(path: Path, home:
 
 
 @pytest.mark.parametrize("bound", ["_TRASH_CHATS", "_TRASH_BYTES"])
-async def test_what_came_first_makes_room(path: Path, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+async def test_what_came_first_makes_room(path, monkeypatch, bound):
     monkeypatch.setattr(store_module, bound, {"_TRASH_CHATS": 2, "_TRASH_BYTES": 3_000}[bound])
     store = await Store.open(path)
     for name in ("aaaaaaaa", "bbbbbbbb", "cccccccc"):
@@ -136,7 +133,7 @@ async def test_what_came_first_makes_room(path: Path, monkeypatch: pytest.Monkey
     await store.close()
 
 
-async def test_an_id_is_looked_for_where_it_is_asked_for(path: Path) -> None:
+async def test_an_id_is_looked_for_where_it_is_asked_for(path):
     store = await Store.open(path)
     for name in ("abcd0001", "abcd0002"):
         await put(store, name)
@@ -153,8 +150,8 @@ async def test_an_id_is_looked_for_where_it_is_asked_for(path: Path) -> None:
     await store.close()
 
 
-async def test_words_leave_the_index_with_their_chat(path: Path) -> None:
-    def index() -> bytes:
+async def test_words_leave_the_index_with_their_chat(path):
+    def index():
         return b"".join(block for (block,) in sqlite3.connect(path).execute("SELECT block FROM said_data"))
 
     store = await Store.open(path)
@@ -175,7 +172,7 @@ async def test_words_leave_the_index_with_their_chat(path: Path) -> None:
     assert b"jjhtml" not in raw(path)
 
 
-async def test_a_chat_of_many_turns_can_be_deleted(path: Path) -> None:
+async def test_a_chat_of_many_turns_can_be_deleted(path):
     store = await Store.open(path)
     await put(store, "aaaaaaaa")
     turns = [
@@ -197,7 +194,7 @@ async def test_a_chat_of_many_turns_can_be_deleted(path: Path) -> None:
     await store.close()
 
 
-async def test_headlines_are_the_pinned_ones_and_then_those_used_last(path: Path) -> None:
+async def test_headlines_are_the_pinned_ones_and_then_those_used_last(path):
     store = await Store.open(path)
     for name in ("aaaaaaaa", "bbbbbbbb", "cccccccc", "dddddddd"):
         await put(store, name)
@@ -205,7 +202,7 @@ async def test_headlines_are_the_pinned_ones_and_then_those_used_last(path: Path
     await store.update_chat("aaaaaaaa", pinned=True)
     await store.update_chat("aaaaaaaa", pinned=False)
 
-    async def names(*window: int) -> list[str]:
+    async def names(*window):
         return [head.chat.id[0] for head in await store.headlines(*window)]
 
     assert await names() == ["b", "d", "c", "a"]
@@ -221,7 +218,7 @@ async def test_headlines_are_the_pinned_ones_and_then_those_used_last(path: Path
     await store.close()
 
 
-async def test_recent_questions_come_once_each(path: Path) -> None:
+async def test_recent_questions_come_once_each(path):
     store = await Store.open(path)
     conversation = Conversation(store, "guide", system="Not asked.")
     for text in ("one", "two", "one", "three"):
@@ -232,7 +229,7 @@ async def test_recent_questions_come_once_each(path: Path) -> None:
     await store.close()
 
 
-async def test_the_version_tells_of_others_writing_only(path: Path) -> None:
+async def test_the_version_tells_of_others_writing_only(path):
     store, other = await Store.open(path), await Store.open(path)
     before = await store.version()
     await put(store, "aaaaaaaa")

@@ -1,8 +1,4 @@
-from __future__ import annotations
-
 import sqlite3
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -17,24 +13,24 @@ DEAD = Owner(this_process().pid, 1.0)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "chats.db"
 
 
 @pytest.fixture
-async def store(path: Path) -> AsyncIterator[Store]:
+async def store(path):
     opened = await Store.open(path)
     yield opened
     await opened.close()
 
 
-async def begun(store: Store) -> str:
+async def begun(store):
     conversation = Conversation(store, "guide")
     await conversation.ask("Hi")
     return conversation.chat.id
 
 
-async def ended_with(path: Path, value: str, owner: Owner = DEAD) -> None:
+async def ended_with(path, value, owner=DEAD):
     """Let a program that has ended have kept a value for its new conversation."""
     other = await Store.open(path)
     other._owner = owner
@@ -42,7 +38,7 @@ async def ended_with(path: Path, value: str, owner: Owner = DEAD) -> None:
     await other.close()
 
 
-async def test_each_chat_keeps_its_own(store: Store, path: Path) -> None:
+async def test_each_chat_keeps_its_own(store, path):
     one, two = await begun(store), await begun(store)
     other = await Store.open(path)
     await store.keep_unsent(one, "half a")
@@ -61,7 +57,7 @@ async def test_each_chat_keeps_its_own(store: Store, path: Path) -> None:
     await other.close()
 
 
-async def test_it_stays_in_the_trash_and_goes_with_its_chat(store: Store, path: Path) -> None:
+async def test_it_stays_in_the_trash_and_goes_with_its_chat(store, path):
     one, two, three = [await begun(store) for _ in range(3)]
     for name in (one, two, three):
         await store.keep_unsent(name, f"xyzzy{name}")
@@ -82,7 +78,7 @@ async def test_it_stays_in_the_trash_and_goes_with_its_chat(store: Store, path: 
     assert f"xyzzy{three}".encode() not in raw
 
 
-async def test_the_newest_of_the_programs_that_have_ended_is_taken_over(store: Store, path: Path) -> None:
+async def test_the_newest_of_the_programs_that_have_ended_is_taken_over(store, path):
     assert await store.take_over_unsent() == ""
     await ended_with(path, "older", Owner(DEAD.pid, 2.0))
     await ended_with(path, "newer")
@@ -93,7 +89,7 @@ async def test_the_newest_of_the_programs_that_have_ended_is_taken_over(store: S
     assert await store.take_over_unsent() == "older"
 
 
-async def test_nothing_is_taken_from_the_living_nor_over_what_is_there(store: Store, path: Path) -> None:
+async def test_nothing_is_taken_from_the_living_nor_over_what_is_there(store, path):
     await store.keep_unsent(None, "mine")
     other = await Store.open(path)
     other._owner = Owner(1, 5.0)  # of no process, so that `other` is another program than `store`
@@ -105,7 +101,7 @@ async def test_nothing_is_taken_from_the_living_nor_over_what_is_there(store: St
     await other.close()
 
 
-async def test_a_store_in_memory_keeps_it_too() -> None:
+async def test_a_store_in_memory_keeps_it_too():
     store = await Store.in_memory()
     await store.keep_unsent(None, "new")
     assert await store.unsent(None) == "new"
@@ -115,7 +111,7 @@ async def test_a_store_in_memory_keeps_it_too() -> None:
         await store.keep_unsent(None, "late")
 
 
-async def test_a_file_of_the_schema_before_gets_the_table(path: Path) -> None:
+async def test_a_file_of_the_schema_before_gets_the_table(path):
     with sqlite3.connect(path) as db:
         for script in MIGRATIONS[:3]:
             db.executescript(script)

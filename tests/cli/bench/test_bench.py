@@ -1,7 +1,5 @@
 """`edgechat bench` on real models: what it measures, draws and says when it cannot."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -9,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -17,7 +14,7 @@ import pytest
 from edgechat.base.errors import EngineCrashed, LoadFailed, NotDrawn
 from edgechat.cli.bench import plot
 from edgechat.cli.bench.asking import measure
-from edgechat.cli.bench.figures import CEILING, PLAIN, BenchReport, BenchTask
+from edgechat.cli.bench.figures import CEILING, PLAIN, BenchTask
 from edgechat.planner.plan import DraftPlan, LoadPlan
 from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.kit import NOT_PRINTABLE, pair, tiny
@@ -27,9 +24,9 @@ from tests.kit.heads import with_head
 pytestmark = pytest.mark.slow
 
 
-def benches(parent: int) -> list[psutil.Process]:
+def benches(parent):
     """Return the processes that measure for this one."""
-    found: list[psutil.Process] = []
+    found = []
     for child in psutil.Process(parent).children():
         with contextlib.suppress(psutil.Error):  # it may end while it is looked at
             if child.cmdline()[-1:] == ["bench"]:
@@ -38,7 +35,7 @@ def benches(parent: int) -> list[psutil.Process]:
 
 
 @pytest.fixture(scope="module")
-def report() -> BenchReport:
+def report():
     target, draft = pair(0.1, mute=NOT_PRINTABLE)
     fields = {"context": 4096, "threads": 1, "n_outputs_max": 20}
     plan = LoadPlan(
@@ -48,13 +45,13 @@ def report() -> BenchReport:
         draft=DraftPlan(model_path=str(draft), model_name="small", **fields),
         **fields,
     )
-    told: list[str] = []
+    told = []
     found = measure(BenchTask(plan, rounds=2, tokens=24), told.append)
     assert "loading the model" in told
     return found
 
 
-def test_every_way_is_measured_in_every_task(report: BenchReport) -> None:
+def test_every_way_is_measured_in_every_task(report):
     assert report.drafters == ("small", "n-grams")
     names = [CEILING, PLAIN, "small", "n-grams", "both"]
     assert [(way.task, way.name) for way in report.ways] == [
@@ -63,14 +60,14 @@ def test_every_way_is_measured_in_every_task(report: BenchReport) -> None:
     assert all(len(way.rates) == 2 and way.rate > 0 for way in report.ways)
 
 
-def test_plain_decoding_has_no_drafts(report: BenchReport) -> None:
+def test_plain_decoding_has_no_drafts(report):
     drafted = {name: sum(way.drafted for way in report.ways if way.name == name) for name in (PLAIN, CEILING)}
     assert drafted == {PLAIN: 0, CEILING: 0}
     # Whether drafts pay on a model that takes half a millisecond is the machine's affair.
     assert all(way.drafted >= way.accepted >= 0 for way in report.ways)
 
 
-def test_speeds_come_by_depth_and_costs_by_rows(report: BenchReport) -> None:
+def test_speeds_come_by_depth_and_costs_by_rows(report):
     assert [one.depth for one in report.depths] == [0, 1024]
     assert all(one.prompt_tps > one.decode_tps > 0 for one in report.depths)
     assert list(report.curve_ms) == [1, 2, 3, 4, 5, 6, 8, 12, 16]
@@ -80,12 +77,12 @@ def test_speeds_come_by_depth_and_costs_by_rows(report: BenchReport) -> None:
     assert report.prompt_tokens > 512
 
 
-def test_a_plot_is_a_picture(report: BenchReport, tmp_path: Path) -> None:
+def test_a_plot_is_a_picture(report, tmp_path):
     plot.draw(report, "a model", tmp_path / "bench.png")
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path):
     with pytest.raises(NotDrawn, match=r"ends in none of \.png"):
         plot.check(tmp_path / "bench.pdf")
     (tmp_path / "folder.png").mkdir()
@@ -95,7 +92,7 @@ def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(tm
         plot.check(tmp_path / "nowhere" / "bench.png")
 
 
-def test_a_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_matplotlib_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(NotDrawn) as caught:
         plot.check(tmp_path / "bench.png")
@@ -103,7 +100,7 @@ def test_a_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch, t
 
 
 @pytest.mark.parametrize("kind", ["windowed", "hybrid", "moe"])
-def test_models_whose_state_cannot_be_cut_are_measured_too(kind: str) -> None:
+def test_models_whose_state_cannot_be_cut_are_measured_too(kind):
     path = tiny(kind, mute=NOT_PRINTABLE)
     plan = LoadPlan(
         model_path=str(path),
@@ -119,7 +116,7 @@ def test_models_whose_state_cannot_be_cut_are_measured_too(kind: str) -> None:
     assert {way.name for way in found.ways} == {CEILING, PLAIN, "n-grams"}
 
 
-def test_drafting_layers_of_the_model_are_measured_alone_and_with_n_grams() -> None:
+def test_drafting_layers_of_the_model_are_measured_alone_and_with_n_grams():
     path = with_head("qwen35")
     fields = {"context": 2048, "threads": 1, "n_outputs_max": 20, "n_rs_seq": 3}
     plan = LoadPlan(model_path=str(path), model_name="a", mtp=True, ngrams=True, **fields)
@@ -130,17 +127,17 @@ def test_drafting_layers_of_the_model_are_measured_alone_and_with_n_grams() -> N
     assert found.draft_ms is not None
 
 
-def test_a_model_that_does_not_load_is_an_error_for_people(tmp_path: Path) -> None:
+def test_a_model_that_does_not_load_is_an_error_for_people(tmp_path):
     broken = truncated(tiny("dense"), tmp_path / "broken.gguf", keep=-3000)
     plan = LoadPlan(model_path=str(broken), model_name="broken", context=1024)
     with pytest.raises(LoadFailed):
         measure(BenchTask(plan), lambda _text: None)
 
 
-def test_a_process_that_dies_is_told_with_its_last_words() -> None:
+def test_a_process_that_dies_is_told_with_its_last_words():
     plan = LoadPlan(model_path=str(tiny("dense")), model_name="dense", context=1024)
 
-    def kill(text: str) -> None:
+    def kill(text):
         for child in benches(os.getpid()):
             child.kill()
 
@@ -148,7 +145,7 @@ def test_a_process_that_dies_is_told_with_its_last_words() -> None:
         measure(BenchTask(plan), kill)
 
 
-def test_the_command_prints_one_object() -> None:
+def test_the_command_prints_one_object():
     run = edgechat("bench", tiny("dense", mute=NOT_PRINTABLE), "--json", "--rounds", "1", "--tokens", "8")
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
@@ -159,7 +156,7 @@ def test_the_command_prints_one_object() -> None:
     assert found["cost"]["ms"]["1"] > 0
 
 
-def test_the_command_prints_a_sheet(tmp_path: Path) -> None:
+def test_the_command_prints_a_sheet(tmp_path):
     picture = tmp_path / "b.png"
     run = edgechat("bench", "guide", "--rounds", "1", "--tokens", "8", "--plot", picture)
     assert run.returncode == 0, run.stderr
@@ -169,14 +166,14 @@ def test_the_command_prints_a_sheet(tmp_path: Path) -> None:
     assert picture.exists()
 
 
-def test_a_model_that_is_not_there_is_named() -> None:
+def test_a_model_that_is_not_there_is_named():
     assert "nosuch" in complaint(edgechat("bench", "nosuch"))
 
 
-def test_ctrl_c_leaves_no_process_behind() -> None:
+def test_ctrl_c_leaves_no_process_behind():
     command = [*EDGECHAT, "bench", "guide", "--rounds", "100"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    children: list[psutil.Process] = []
+    children = []
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and not children:
         children = benches(process.pid)

@@ -1,7 +1,5 @@
 """The allocation of types: within the budget, and as good as trying everything."""
 
-from __future__ import annotations
-
 from itertools import product
 
 from hypothesis import given
@@ -18,9 +16,7 @@ tables = st.dictionaries(st.text("abc", min_size=1), choices, min_size=1, max_si
 
 
 @given(tables, st.integers(0, 500))
-def test_an_allocation_keeps_to_its_budget_and_is_nearly_optimal(
-    table: dict[str, list[TensorOption]], spare: int
-) -> None:
+def test_an_allocation_keeps_to_its_budget_and_is_nearly_optimal(table, spare):
     budget = least_bytes(table) + spare
     chosen = allocate(table, budget)
     assert chosen.keys() == table.keys()
@@ -36,7 +32,7 @@ def test_an_allocation_keeps_to_its_budget_and_is_nearly_optimal(
     assert loss <= best + max(option.loss for options in table.values() for option in options) + 1e-6
 
 
-def test_bytes_go_where_they_save_most() -> None:
+def test_bytes_go_where_they_save_most():
     table = {
         "sensitive": [TensorOption("Q4_K", 4, 1.0), TensorOption("Q8_0", 8, 0.1)],
         "dull": [TensorOption("Q4_K", 4, 0.1), TensorOption("Q8_0", 8, 0.01)],
@@ -45,7 +41,7 @@ def test_bytes_go_where_they_save_most() -> None:
     assert types == {"sensitive": "Q8_0", "dull": "Q4_K"}
 
 
-def test_a_type_that_costs_more_and_loses_more_is_never_taken() -> None:
+def test_a_type_that_costs_more_and_loses_more_is_never_taken():
     table = {
         "one": [TensorOption("Q4_K", 4, 0.2), TensorOption("Q4_1", 5, 0.3), TensorOption("Q8_0", 8, 0.1)]
     }
@@ -53,13 +49,11 @@ def test_a_type_that_costs_more_and_loses_more_is_never_taken() -> None:
 
 
 @given(tables)
-def test_the_least_size_is_the_least_that_can_be_had(
-    table: dict[str, list[TensorOption]],
-) -> None:
+def test_the_least_size_is_the_least_that_can_be_had(table):
     chosen = allocate(table, least_bytes(table))
     assert sum(option.n_bytes for option in chosen.values()) == least_bytes(table)
 
 
-def test_no_byte_is_spent_on_nothing() -> None:
+def test_no_byte_is_spent_on_nothing():
     table = {"one": [TensorOption("Q5_0", 5, 1e-8), TensorOption("F16", 16, 0.0)]}
     assert allocate(table, 100)["one"].type == "Q5_0"

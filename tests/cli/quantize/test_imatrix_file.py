@@ -1,9 +1,5 @@
 """Importance matrices as files: read back, read by others, and damaged."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import gguf
 import numpy as np
 import pytest
@@ -12,7 +8,7 @@ from edgechat.base.errors import ModelFileError
 from edgechat.cli.quantize.imatrix_file import ImportanceMatrix, read_imatrix, write_imatrix
 
 
-def matrix() -> ImportanceMatrix:
+def matrix():
     random = np.random.default_rng(1)
     return ImportanceMatrix(
         squares={
@@ -30,12 +26,12 @@ def matrix() -> ImportanceMatrix:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     write_imatrix(matrix(), tmp_path / "imatrix.gguf")
     return tmp_path / "imatrix.gguf"
 
 
-def test_what_is_written_is_read(file: Path) -> None:
+def test_what_is_written_is_read(file):
     read, written = read_imatrix(file), matrix()
     assert (read.dataset, read.n_chunks, read.chunk_size) == ("a text.txt", 2, 512)
     for name, squares in written.squares.items():
@@ -43,7 +39,7 @@ def test_what_is_written_is_read(file: Path) -> None:
         np.testing.assert_array_equal(read.counts[name], written.counts[name])
 
 
-def test_others_read_it(file: Path) -> None:
+def test_others_read_it(file):
     reader = gguf.GGUFReader(file)
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     assert sorted(tensors) == [
@@ -59,7 +55,7 @@ def test_others_read_it(file: Path) -> None:
     assert reader.fields["imatrix.chunk_count"].contents() == 2
 
 
-def test_a_quantizer_takes_means_and_ones_of_experts_that_were_never_used() -> None:
+def test_a_quantizer_takes_means_and_ones_of_experts_that_were_never_used():
     importance = matrix().importance()["blk.0.ffn_up_exps.weight"]
     squares = matrix().squares["blk.0.ffn_up_exps.weight"]
     np.testing.assert_allclose(importance[0], squares[0] / 5)
@@ -67,7 +63,7 @@ def test_a_quantizer_takes_means_and_ones_of_experts_that_were_never_used() -> N
     assert importance.dtype == np.float32
 
 
-def test_a_matrix_that_says_nonsense_is_refused(tmp_path: Path) -> None:
+def test_a_matrix_that_says_nonsense_is_refused(tmp_path):
     whole = matrix()
     infinite = {name: np.full_like(one, np.inf) for name, one in whole.squares.items()}
     other_counts = {name: np.ones(3, np.float32) for name in whole.counts}
@@ -81,7 +77,7 @@ def test_a_matrix_that_says_nonsense_is_refused(tmp_path: Path) -> None:
             read_imatrix(path)
 
 
-def test_a_truncated_file_is_refused(file: Path) -> None:
+def test_a_truncated_file_is_refused(file):
     data = file.read_bytes()
     for length in (0, 20, len(data) // 2, len(data) - 64):
         file.write_bytes(data[:length])

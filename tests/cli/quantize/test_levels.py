@@ -1,7 +1,5 @@
 """Names of levels."""
 
-from __future__ import annotations
-
 import pytest
 
 from edgechat.base.errors import NotQuantized
@@ -24,30 +22,30 @@ from edgechat.models.formats.quants import GgmlType
         ("iq4_xs", "IQ4_XS"),
     ],
 )
-def test_a_level_is_known_in_any_spelling(typed: str, level: str) -> None:
+def test_a_level_is_known_in_any_spelling(typed, level):
     assert level_named(typed) == level
 
 
 @pytest.mark.parametrize(("typed", "near"), [("Q4_KM", "Q4_K_M"), ("iq4xs", "IQ4_XS"), ("Q9_0", "Q5_0")])
-def test_a_typo_is_answered_with_what_is_near(typed: str, near: str) -> None:
+def test_a_typo_is_answered_with_what_is_near(typed, near):
     with pytest.raises(NotQuantized) as refused:
         level_named(typed)
     assert near in (refused.value.hint or "")
 
 
-def test_what_is_like_nothing_is_answered_with_the_list() -> None:
+def test_what_is_like_nothing_is_answered_with_the_list():
     with pytest.raises(NotQuantized) as refused:
         level_named("small\x1b[31m")
     assert "Q4_K_M, " in (refused.value.hint or "")
     assert "\x1b" not in refused.value.message
 
 
-def test_nvfp4_which_llama_cpp_cannot_write_is_no_level() -> None:
+def test_nvfp4_which_llama_cpp_cannot_write_is_no_level():
     assert "NVFP4" not in LEVELS
     assert len(LEVELS) == 35
 
 
-def tensor(name: str, columns: int, kind: GgmlType = GgmlType.F16) -> ModelTensor:
+def tensor(name, columns, kind=GgmlType.F16):
     return ModelTensor(name, (columns, 64), kind, 0, kind.row_bytes(columns * 64))
 
 
@@ -62,9 +60,7 @@ def tensor(name: str, columns: int, kind: GgmlType = GgmlType.F16) -> ModelTenso
         (tensor("blk.0.odd.weight", 40), "F16", "F16"),
     ],
 )
-def test_what_a_tensor_may_get_depends_on_its_rows_and_its_place(
-    given: ModelTensor, least: str, last: str
-) -> None:
+def test_what_a_tensor_may_get_depends_on_its_rows_and_its_place(given, least, last):
     kinds = types_for(given)
     assert min(kinds, key=lambda kind: kind.row_bytes(given.n_elements)).name == least
     assert kinds[-1].name == last

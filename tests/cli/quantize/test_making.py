@@ -1,14 +1,11 @@
 """`edgechat quantize` on kit models: files like llama-quantize's, sizes and losses kept to, and kills."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -25,7 +22,7 @@ from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.kit import tiny
 from tests.kit.build import Spec, build, write
 from tests.kit.mlx import mlx_tiny
-from tests.kit.shapes import DENSE, MOE, QWEN35, Shape
+from tests.kit.shapes import DENSE, MOE, QWEN35
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
@@ -34,7 +31,7 @@ WIDE = DENSE.sized(n_embd=256, n_ff=512)
 TEXT = "".join(f"Line {n}: the answer to {n % 7} times {n % 11} is {n % 7 * (n % 11)}.\n" for n in range(80))
 
 
-def program(name: str) -> str:
+def program(name):
     """Return a program of llama.cpp, of the build that llama-cpp-python contains."""
     found = os.environ.get(name.upper().replace("-", "_")) or shutil.which(name)
     if found is None:
@@ -42,26 +39,26 @@ def program(name: str) -> str:
     return found
 
 
-def source(shape: Shape = WIDE, weights: str = "F16") -> Path:
+def source(shape=WIDE, weights="F16"):
     return build(Spec(shape=shape, name=f"wide-{shape.arch}", weights=weights))
 
 
 @pytest.fixture
-def text(tmp_path: Path) -> Path:
+def text(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text(TEXT)
     return path
 
 
 @pytest.fixture
-def folder(home: Path) -> Path:
+def folder(home):
     return home / "data" / "models"
 
 
 Contents = tuple[dict[str, object], dict[str, tuple[str, bytes]]]
 
 
-def contents(path: Path) -> Contents:
+def contents(path):
     """Return a file's metadata without what says how it was made, and its tensors."""
     header = read_header(path)
     made = ("general.quantized_by", "edgechat.", "quantize.")
@@ -70,7 +67,7 @@ def contents(path: Path) -> Contents:
     return metadata, {tensor.name: (tensor.tensor_type.name, tensor.data.tobytes()) for tensor in tensors}
 
 
-def test_a_file_is_listed_says_how_it_was_made_and_generates(folder: Path) -> None:
+def test_a_file_is_listed_says_how_it_was_made_and_generates(folder):
     run = edgechat("quantize", source(), "q4_k", "--name", "small", "--json")
     assert run.returncode == 0, run.stderr
     made = json.loads(run.stdout)
@@ -90,7 +87,7 @@ def test_a_file_is_listed_says_how_it_was_made_and_generates(folder: Path) -> No
 @pytest.mark.values
 @pytest.mark.parametrize("level", ["Q8_0", "Q4_K_M", "Q3_K_M", "Q2_K", "IQ4_XS", "BF16", "F32"])
 @pytest.mark.parametrize("shape", [WIDE, QWEN35, MOE], ids=["dense", "hybrid", "experts"])
-def test_the_bytes_are_llama_cpps(level: str, shape: Shape, folder: Path, tmp_path: Path) -> None:
+def test_the_bytes_are_llama_cpps(level, shape, folder, tmp_path):
     run = edgechat("quantize", source(shape), level, "--name", "ours")
     assert run.returncode == 0, run.stderr
     theirs = tmp_path / "theirs.gguf"
@@ -99,7 +96,7 @@ def test_the_bytes_are_llama_cpps(level: str, shape: Shape, folder: Path, tmp_pa
     assert contents(folder / "ours.gguf") == contents(theirs)
 
 
-def test_a_dry_run_tells_size_and_types_and_writes_nothing(folder: Path) -> None:
+def test_a_dry_run_tells_size_and_types_and_writes_nothing(folder):
     told = json.loads(edgechat("quantize", source(), "Q4_K_M", "--dry-run", "--json").stdout)
     assert not folder.exists()
     made = json.loads(edgechat("quantize", source(), "Q4_K_M", "--json").stdout)
@@ -107,9 +104,7 @@ def test_a_dry_run_tells_size_and_types_and_writes_nothing(folder: Path) -> None
     assert 0 <= told["size"] - made["size"] <= 1 << 16
 
 
-def test_the_name_is_the_sources_with_the_level_and_is_never_taken_twice(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_the_name_is_the_sources_with_the_level_and_is_never_taken_twice(folder, tmp_path):
     copy = Path(shutil.copy(source(), tmp_path / "Model-F16.gguf"))
     assert edgechat("quantize", copy, "Q8_0").returncode == 0
     before = (folder / "Model-Q8_0.gguf").stat()
@@ -117,7 +112,7 @@ def test_the_name_is_the_sources_with_the_level_and_is_never_taken_twice(
     assert (folder / "Model-Q8_0.gguf").stat().st_mtime_ns == before.st_mtime_ns
 
 
-def test_shards_are_read_and_kept_where_that_is_asked_for(folder: Path, tmp_path: Path) -> None:
+def test_shards_are_read_and_kept_where_that_is_asked_for(folder, tmp_path):
     spec = Spec(shape=WIDE, name="split", weights="F16")
     write(spec, tmp_path / "split.gguf", split_max_tensors=9)
     first = min(tmp_path.glob("split-00001-of-*.gguf"))
@@ -130,14 +125,14 @@ def test_shards_are_read_and_kept_where_that_is_asked_for(folder: Path, tmp_path
     assert {"one", "many"} <= {model.name for model in inventory().models}
 
 
-def test_a_quantized_source_is_warned_of(folder: Path) -> None:
+def test_a_quantized_source_is_warned_of(folder):
     run = edgechat("quantize", source(weights="Q8_0"), "Q4_K_M", "--name", "again")
     assert run.returncode == 0
     assert "quantized already (Q8_0)" in run.stderr
     assert (folder / "again.gguf").exists()
 
 
-def test_levels_that_need_an_importance_matrix_say_so_or_get_it(folder: Path, text: Path) -> None:
+def test_levels_that_need_an_importance_matrix_say_so_or_get_it(folder, text):
     message = complaint(edgechat("quantize", source(), "IQ2_XXS", "--name", "tiny"))
     assert "--imatrix" in message
     assert list(folder.glob("**/*")) == []
@@ -149,7 +144,7 @@ def test_levels_that_need_an_importance_matrix_say_so_or_get_it(folder: Path, te
 
 
 @pytest.mark.parametrize("shape", [WIDE, MOE], ids=["dense", "experts"])
-def test_an_importance_matrix_is_that_of_llama_imatrix(shape: Shape, tmp_path: Path, text: Path) -> None:
+def test_an_importance_matrix_is_that_of_llama_imatrix(shape, tmp_path, text):
     ours, theirs = tmp_path / "ours.gguf", tmp_path / "theirs.gguf"
     run = edgechat("quantize", source(shape), "--imatrix", text, "--save-imatrix", ours)
     assert run.returncode == 0, run.stderr
@@ -163,7 +158,7 @@ def test_an_importance_matrix_is_that_of_llama_imatrix(shape: Shape, tmp_path: P
         np.testing.assert_allclose(mine.squares[name], squares, rtol=1e-3, err_msg=name)
 
 
-def test_a_saved_matrix_is_used_again(folder: Path, tmp_path: Path, text: Path) -> None:
+def test_a_saved_matrix_is_used_again(folder, tmp_path, text):
     saved = tmp_path / "saved.gguf"
     assert edgechat("quantize", source(), "--imatrix", text, "--save-imatrix", saved).returncode == 0
     assert edgechat("quantize", source(), "Q3_K_M", "--name", "a", "--imatrix", text).returncode == 0
@@ -175,14 +170,14 @@ def test_a_saved_matrix_is_used_again(folder: Path, tmp_path: Path, text: Path) 
     assert "is an importance matrix already" in complaint(again)
 
 
-def test_a_matrix_that_cannot_be_saved_leaves_nothing_and_names_its_path(tmp_path: Path, text: Path) -> None:
+def test_a_matrix_that_cannot_be_saved_leaves_nothing_and_names_its_path(tmp_path, text):
     (taken := tmp_path / "saved" / "taken").mkdir(parents=True)
     run = edgechat("quantize", source(), "--imatrix", text, "--save-imatrix", taken)
     assert f"written to {taken}: Is a directory" in complaint(run)
     assert list(taken.parent.iterdir()) == [taken]
 
 
-def test_a_mixture_has_the_size_and_is_no_worse_than_the_level_of_that_size(folder: Path, text: Path) -> None:
+def test_a_mixture_has_the_size_and_is_no_worse_than_the_level_of_that_size(folder, text):
     level = json.loads(edgechat("quantize", source(), "Q4_K_M", "--dry-run", "--json").stdout)
     size = f"{level['size'] / 2**20:.3f}MiB"
     run = edgechat("quantize", source(), "--fit", size, "--name", "fit", "--imatrix", text, "--json")
@@ -194,7 +189,7 @@ def test_a_mixture_has_the_size_and_is_no_worse_than_the_level_of_that_size(fold
     assert all(kind is GgmlType.F32 for name, kind in types.items() if "norm" in name)
 
 
-def test_what_fits_the_machine_is_no_larger_than_q8_0(folder: Path, text: Path) -> None:
+def test_what_fits_the_machine_is_no_larger_than_q8_0(folder, text):
     largest = json.loads(edgechat("quantize", source(), "Q8_0", "--dry-run", "--json").stdout)["size"]
     words = ["--fit", "auto", "--ctx", "2048", "--name", "auto", "--imatrix", text, "--json"]
     run = edgechat("quantize", source(), *words)
@@ -203,14 +198,14 @@ def test_what_fits_the_machine_is_no_larger_than_q8_0(folder: Path, text: Path) 
     assert "could stay as it is" in run.stderr
 
 
-def test_a_size_that_nothing_has_is_refused(folder: Path, text: Path) -> None:
+def test_a_size_that_nothing_has_is_refused(folder, text):
     message = complaint(edgechat("quantize", source(), "--fit", "100KiB", "--imatrix", text))
     assert "cannot be made as small" in message
     assert "--fit" in message
     assert list(folder.glob("**/*")) == []
 
 
-def test_a_loss_is_kept_to_by_a_file_that_is_smaller_than_the_source(folder: Path, text: Path) -> None:
+def test_a_loss_is_kept_to_by_a_file_that_is_smaller_than_the_source(folder, text):
     run = edgechat("quantize", source(), "--loss", "0.05", "--name", "loss", "--imatrix", text, "--json")
     assert run.returncode == 0, run.stderr
     made = json.loads(run.stdout)
@@ -219,7 +214,7 @@ def test_a_loss_is_kept_to_by_a_file_that_is_smaller_than_the_source(folder: Pat
     assert len(set(made["types"].values())) > 1
 
 
-def test_recurrent_layers_keep_eight_bits_of_their_output(folder: Path, text: Path) -> None:
+def test_recurrent_layers_keep_eight_bits_of_their_output(folder, text):
     hybrid = source(QWEN35.sized(n_embd=256, n_ff=512))
     run = edgechat("quantize", hybrid, "--fit", "0.9MiB", "--name", "hybrid", "--imatrix", text, "--json")
     message = run.stderr
@@ -246,17 +241,17 @@ def test_recurrent_layers_keep_eight_bits_of_their_output(folder: Path, text: Pa
         (["Q4_K_M", "--imatrix", "nothing.txt"], "is not a file"),
     ],
 )
-def test_what_makes_no_sense_is_answered(words: list[str], answer: str) -> None:
+def test_what_makes_no_sense_is_answered(words, answer):
     run = edgechat("quantize", source(), *words)
     assert run.returncode in (1, 2)
     assert answer in run.stderr
 
 
-def test_a_folder_of_safetensors_is_refused_with_what_to_do() -> None:
+def test_a_folder_of_safetensors_is_refused_with_what_to_do():
     assert "convert_hf_to_gguf.py" in complaint(edgechat("quantize", mlx_tiny(), "Q4_K_M"))
 
 
-def phases() -> dict[str, Callable[[Path], bool]]:
+def phases():
     """Return what is there, inside the folder of an unfinished model, while something is being done."""
     return {
         "matrix": lambda draft: True,
@@ -267,7 +262,7 @@ def phases() -> dict[str, Callable[[Path], bool]]:
 
 
 @pytest.mark.parametrize("phase", list(phases()))
-def test_a_kill_in_any_phase_leaves_no_file_with_a_name(phase: str, folder: Path, text: Path) -> None:
+def test_a_kill_in_any_phase_leaves_no_file_with_a_name(phase, folder, text):
     command = ["quantize", str(source()), "--fit", "0.8MiB", "--name", "killed", "--imatrix", str(text)]
     process = subprocess.Popen([*EDGECHAT, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     has_begun, children = phases()[phase], []
@@ -292,7 +287,7 @@ def test_a_kill_in_any_phase_leaves_no_file_with_a_name(phase: str, folder: Path
     assert [path.name for path in folder.iterdir()] == ["killed.gguf"]
 
 
-def test_interrupted_it_cleans_up(folder: Path, text: Path) -> None:
+def test_interrupted_it_cleans_up(folder, text):
     command = ["quantize", str(source()), "--fit", "0.8MiB", "--imatrix", str(text)]
     process = subprocess.Popen(
         [*EDGECHAT, *command],
@@ -308,6 +303,6 @@ def test_interrupted_it_cleans_up(folder: Path, text: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_a_kit_model_of_another_kind_is_quantized_too(folder: Path) -> None:
+def test_a_kit_model_of_another_kind_is_quantized_too(folder):
     assert edgechat("quantize", tiny("bert", weights="F16"), "Q8_0", "--name", "bert").returncode == 0
     assert read_model(folder / "bert.gguf").quant == "Q8_0"

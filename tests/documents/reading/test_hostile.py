@@ -1,14 +1,10 @@
 """Whatever is in a file: its text, or an error within seconds, and the next file is read."""
 
-from __future__ import annotations
-
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
-from msgspec import Struct
 
 from edgechat.base.errors import DocumentError
 from edgechat.base.text import printable
@@ -42,12 +38,12 @@ PASSWORDS = '<!DOCTYPE x [<!ENTITY e SYSTEM "file:///etc/passwd">]>'
 
 
 @pytest.fixture(scope="module")
-def documents() -> Iterator[DocumentReader]:
+def documents():
     with DocumentReader() as one:
         yield one
 
 
-def flate_bomb() -> bytes:
+def flate_bomb():
     """Return a PDF whose second page unpacks to a gigabyte."""
     packed = zlib.compress(zlib.compress(bytes(10**9), 1), 9)
     data = pdf(["one", "two"])
@@ -56,7 +52,7 @@ def flate_bomb() -> bytes:
     return data[:start] + b"6 0 obj\n" + stream + data[data.index(b"endstream", start) :]
 
 
-def refused(documents: DocumentReader, name: str, data: Data) -> str:
+def refused(documents, name, data):
     with pytest.raises(DocumentError) as caught:
         documents.read(data() if callable(data) else data, name=name)
     assert caught.value.hint
@@ -107,7 +103,7 @@ def refused(documents: DocumentReader, name: str, data: Data) -> str:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_refused(documents: DocumentReader, name: str, data: Data, problem: str) -> None:
+def test_what_is_refused(documents, name, data, problem):
     assert refused(documents, name, data).startswith(problem)
 
 
@@ -129,11 +125,11 @@ def test_what_is_refused(documents: DocumentReader, name: str, data: Data, probl
     ],
     ids=lambda value: value if isinstance(value, str) and len(value) < 20 else "",
 )
-def test_what_is_read_all_the_same(documents: DocumentReader, name: str, data: Data, text: str) -> None:
+def test_what_is_read_all_the_same(documents, name, data, text):
     assert documents.read(data() if callable(data) else data, name=name).text == text
 
 
-def test_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_too_long(monkeypatch):
     """What was read until then is kept, and the next file is read."""
     monkeypatch.setattr(reader, "TIME_LIMIT", 6.0)
     with DocumentReader() as documents:
@@ -152,7 +148,7 @@ def test_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
         assert documents.read(b"<p>x", name="a.html") == Extracted("x\n", "paragraph")
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(reader, "MEMORY_LIMIT", 64 * 2**20)
     with DocumentReader() as documents:
         page = b"<p>" + b"<b>" * 10_000_000
@@ -160,7 +156,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert documents.read(b"<p>x", name="a.html").text == "x\n"
 
 
-def test_a_child_that_dies_costs_one_file(tmp_path: Path) -> None:
+def test_a_child_that_dies_costs_one_file(tmp_path):
     with DocumentReader() as documents:
         assert documents.read(b"<p>x", name="a.html").text == "x\n"
         child = documents._child
@@ -170,11 +166,11 @@ def test_a_child_that_dies_costs_one_file(tmp_path: Path) -> None:
         assert documents.read(b"<p>y", name="a.html").text == "y\n"
 
 
-def test_a_child_that_dies_amid_a_file_leaves_what_it_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_dies_amid_a_file_leaves_what_it_has_read(monkeypatch):
     with DocumentReader() as documents:
         ask = documents._ask
 
-        def dying(question: Struct, name: str, *, seconds: float | None = None) -> bytes:
+        def dying(question, name, *, seconds=None):
             answer = ask(question, name, seconds=seconds)
             if isinstance(question, ReadDocument):
                 assert documents._child is not None
@@ -188,7 +184,7 @@ def test_a_child_that_dies_amid_a_file_leaves_what_it_has_read(monkeypatch: pyte
         assert found.is_cut
 
 
-def survives(documents: DocumentReader, seeds: range) -> None:
+def survives(documents, seeds):
     for seed in seeds:
         name, data = mutated(seed)
         began = time.monotonic()
@@ -206,11 +202,11 @@ def survives(documents: DocumentReader, seeds: range) -> None:
         assert time.monotonic() - began < TIME_LIMIT + 20, seed
 
 
-def test_mutated_documents(documents: DocumentReader) -> None:
+def test_mutated_documents(documents):
     survives(documents, range(100))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(10))
-def test_mutated_documents_without_number(documents: DocumentReader, part: int) -> None:
+def test_mutated_documents_without_number(documents, part):
     survives(documents, range(1000 + 1000 * part, 2000 + 1000 * part))

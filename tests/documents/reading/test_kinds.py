@@ -1,12 +1,10 @@
 """Which files are documents, and which are secrets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
-from edgechat.documents.reading.kinds import Kind, is_secret, kind_of
+from edgechat.documents.reading.kinds import is_secret, kind_of
 
 
 @pytest.mark.parametrize(
@@ -32,12 +30,12 @@ from edgechat.documents.reading.kinds import Kind, is_secret, kind_of
         ),
     ],
 )
-def test_kinds(kind: Kind | None, names: str) -> None:
+def test_kinds(kind, names):
     found = {name: kind_of(Path("folder") / name) for name in names.split()}
     assert found == dict.fromkeys(names.split(), kind)
 
 
-def test_secrets() -> None:
+def test_secrets():
     secret = (
         ".env .env.local prod.env .envrc id_rsa id_rsa.pub id_ed25519 server.pem Server.KEY a.p12 a.pfx "
         "a.kdbx .netrc _netrc .pgpass .npmrc .pypirc .git-credentials credentials credentials.json "

@@ -1,13 +1,8 @@
 """Every kind of document is read with its headings and places; `test_hostile.py` has what is not."""
 
-from __future__ import annotations
-
 import builtins
 import io
 import zipfile
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,21 +17,21 @@ from tests.documents.reading.files import pdf as pdf_of
 
 
 @pytest.fixture(scope="module")
-def documents() -> Iterator[DocumentReader]:
+def documents():
     with DocumentReader() as one:
         yield one
 
 
 @pytest.fixture
-def childless(monkeypatch: pytest.MonkeyPatch) -> DocumentReader:
-    def start(role: str) -> Any:
+def childless(monkeypatch):
+    def start(role):
         raise AssertionError("a child process was started")
 
     monkeypatch.setattr("edgechat.base.process.file_decoder.Child", start)
     return DocumentReader()
 
 
-def test_text_takes_no_process(childless: DocumentReader, tmp_path: Path) -> None:
+def test_text_takes_no_process(childless, tmp_path):
     for name in ("a.txt", "b.md", "c.py", "README", "d.unknown"):
         (tmp_path / name).write_bytes("# Größe\r\n\r\nzwei\rdrei".encode())
         found = childless.read(tmp_path / name)
@@ -45,26 +40,26 @@ def test_text_takes_no_process(childless: DocumentReader, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("charset", ["utf-8", "utf-8-sig", "utf-16", "utf-32", "cp1252"])
-def test_character_sets(childless: DocumentReader, charset: str) -> None:
+def test_character_sets(childless, charset):
     text = "Ein schöner Satz – mit Umlauten: äöü ÄÖÜ ß.\n" * 3
     assert childless.read(text.encode(charset), name="a.txt").text == text
 
 
-def test_a_character_set_that_nobody_named(childless: DocumentReader) -> None:
+def test_a_character_set_that_nobody_named(childless):
     with pytest.raises(DocumentError) as caught:
         childless.read("Это предложение написано по-русски.".encode("koi8-r"), name="a.txt")
     assert str(caught.value) == "a.txt has an unknown character encoding."
     assert caught.value.hint == "Save it as UTF-8."
 
 
-def test_what_terminals_obey_is_left_out(childless: DocumentReader) -> None:
+def test_what_terminals_obey_is_left_out(childless):
     text = "a\x1b[31mb\x07\tc\x9bd\u202ee\u2066f\0g" + "x" * 9000
     assert childless.read(b"y" * 8192 + text.encode(), name="a.txt").text == (
         "y" * 8192 + "a[31mb\tcdefg" + "x" * 9000 + "\n"
     )
 
 
-def test_lines_of_text_stay_as_they_are(childless: DocumentReader) -> None:
+def test_lines_of_text_stay_as_they_are(childless):
     text = "one " * 100_000 + "\ntwo\u2028still\x0ctwo\n\n\n\nsix\n"
     lines = childless.read(text.encode(), name="a.txt").text.split("\n")
     assert lines[1:] == ["two stilltwo", "", "", "", "six", ""]
@@ -81,12 +76,12 @@ def test_lines_of_text_stay_as_they_are(childless: DocumentReader) -> None:
         ("a.csv", "", ""),
     ],
 )
-def test_rows(childless: DocumentReader, name: str, text: str, expected: str) -> None:
+def test_rows(childless, name, text, expected):
     found = childless.read(text.encode(), name=name)
     assert (found.text, found.unit) == (expected, "row")
 
 
-def test_html(documents: DocumentReader) -> None:
+def test_html(documents):
     html = """<!doctype html><meta charset=latin-1><title>A page</title><script>no()</script>
     <h2>Caf\xe9</h2><p>One\n two</p><ol><li><p>a</p></li> <li>b<ul><li>c</li></ul></li></ol>
     <table><tr><th>x</th> <th>y</th></tr><tr><td><p>1</p></td><td></td><td>3</td></tr></table>
@@ -117,7 +112,7 @@ def test_html(documents: DocumentReader) -> None:
     assert found.unit == "paragraph"
 
 
-def test_word(documents: DocumentReader) -> None:
+def test_word(documents):
     found = documents.read(word(), name="a.docx")
     assert found.text == (
         "# The title\n\n# One\n\nCafé and bold\n\n- first\n- second\n\n"
@@ -126,7 +121,7 @@ def test_word(documents: DocumentReader) -> None:
     assert found.unit == "paragraph"
 
 
-def test_word_with_tracked_changes_and_fields(documents: DocumentReader) -> None:
+def test_word_with_tracked_changes_and_fields(documents):
     body = (
         "<w:p><w:ins><w:r><w:t>inserted</w:t></w:r></w:ins><w:del><w:r><w:delText>no</w:delText></w:r></w:del></w:p>"
         "<w:sdt><w:sdtContent><w:p><w:r><w:t>a field</w:t></w:r></w:p></w:sdtContent></w:sdt>"
@@ -134,13 +129,13 @@ def test_word_with_tracked_changes_and_fields(documents: DocumentReader) -> None
     assert documents.read(word_of(body), name="a.docx").text == "inserted\n\na field\n"
 
 
-def test_pages(documents: DocumentReader) -> None:
+def test_pages(documents):
     found = documents.read(pdf_of(["one\nstill one", "", "# three", "four"]), name="a.pdf")
     assert found.text == "one\nstill one\n # three\nfour\n"
     assert (found.unit, found.starts, found.is_cut) == ("page", (1, 3, 3, 4), False)
 
 
-def test_headings_of_a_pdf_are_those_of_its_outline(documents: DocumentReader) -> None:
+def test_headings_of_a_pdf_are_those_of_its_outline(documents):
     outline = [("Introduction", 0, 0), ("Why this is so", 1, 1), ("Elsewhere", 1, 0)]
     pages = [
         "1 Introduction\nIt is an exam-\nple, well.",
@@ -152,12 +147,12 @@ def test_headings_of_a_pdf_are_those_of_its_outline(documents: DocumentReader) -
     )
 
 
-def test_a_document_is_what_its_bytes_say(documents: DocumentReader) -> None:
+def test_a_document_is_what_its_bytes_say(documents):
     assert documents.read(pdf_of(["hello"]), name="a.txt").unit == "page"
 
 
 @pytest.mark.parametrize("algorithm", ["RC4-128", "AES-256"])
-def test_encrypted_pdfs(documents: DocumentReader, algorithm: str) -> None:
+def test_encrypted_pdfs(documents, algorithm):
     opens = written_pdf(["hello"], user_password="", owner_password="x", algorithm=algorithm)
     assert documents.read(opens, name="a.pdf").text == "hello\n"
     closed = written_pdf(["hello"], user_password="x", algorithm=algorithm)
@@ -165,13 +160,13 @@ def test_encrypted_pdfs(documents: DocumentReader, algorithm: str) -> None:
         documents.read(closed, name="a.pdf")
 
 
-def test_scans(documents: DocumentReader) -> None:
+def test_scans(documents):
     with pytest.raises(DocumentError, match=r"has no text: its pages are pictures") as caught:
         documents.read(pdf_of(["", ""], more="0 0 9 9 re f"), name="a.pdf")
     assert "ocrmypdf" in str(caught.value.hint)
 
 
-def test_chapters(documents: DocumentReader) -> None:
+def test_chapters(documents):
     cover = "<html><body><img src='cover.jpg'/></body></html>"
     book = epub([cover, chapter("One", "first"), chapter("Two", "second &amp; last").encode("utf-16")])
     found = documents.read(book, name="a.epub")
@@ -179,7 +174,7 @@ def test_chapters(documents: DocumentReader) -> None:
     assert (found.unit, found.starts) == ("chapter", (1, 5))
 
 
-def test_a_book_with_a_damaged_chapter(documents: DocumentReader) -> None:
+def test_a_book_with_a_damaged_chapter(documents):
     book = epub([chapter("One", "first"), chapter("Two", "lost")])
     with zipfile.ZipFile(io.BytesIO(book)) as archive:
         at = archive.getinfo("OEBPS/ch 1.xhtml").header_offset + 60
@@ -187,10 +182,10 @@ def test_a_book_with_a_damaged_chapter(documents: DocumentReader) -> None:
     assert found.text == "# One\n\nfirst\n"
 
 
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra(monkeypatch):
     real = builtins.__import__
 
-    def without(name: str, *args: Any) -> Any:
+    def without(name, *args):
         if name.partition(".")[0] in ("pypdf", "mammoth"):
             raise ImportError(name)
         return real(name, *args)
@@ -202,7 +197,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         assert 'pip install "edgechat[documents]"' in caught.value.hint
 
 
-def test_files_that_cannot_be_read(documents: DocumentReader, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(documents, tmp_path):
     with pytest.raises(DocumentError, match=r"^no\.txt cannot be read: No such file"):
         documents.read(tmp_path / "no.txt")
     with pytest.raises(DocumentError, match="cannot be read"):
@@ -213,7 +208,7 @@ def test_files_that_cannot_be_read(documents: DocumentReader, tmp_path: Path) ->
         documents.read(tmp_path / "big.txt")
 
 
-def test_long_text_is_cut_after_a_line(documents: DocumentReader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_text_is_cut_after_a_line(documents, monkeypatch):
     monkeypatch.setattr(reader, "MAX_TEXT", 10_000)
     for name, data in (
         ("a.txt", "zwölf\n".encode() * 5000),
@@ -236,14 +231,14 @@ def test_long_text_is_cut_after_a_line(documents: DocumentReader, monkeypatch: p
     assert (wide.is_cut, wide.text[:10], wide.text[-5:]) == (True, "wide\nwide\n", "wide\n")
 
 
-def test_long_lines_are_broken_at_spaces() -> None:
+def test_long_lines_are_broken_at_spaces():
     lines = "".join(tidied(iter(["word " * 1000, "x" * 5000, "\n\n\n\n", PAGE + " \n", "next"]))).split("\n")
     assert lines[:2] == [("word " * 400).rstrip()] * 2
     assert max(map(len, lines)) <= LONGEST_LINE
     assert "".join(lines).replace(" ", "") == "word" * 1000 + "x" * 5000 + PAGE + "next"
 
 
-def test_elements_that_are_never_closed() -> None:
+def test_elements_that_are_never_closed():
     html = (
         "<head><title>T</title><p>shown<svg><svg></svg>hidden</style></svg> too<ul><li>a</ol></ul></ul><td>b"
     )

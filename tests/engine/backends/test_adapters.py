@@ -1,9 +1,6 @@
 """LoRA adapters in llama.cpp: the same as merged weights, switched from call to call."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +8,7 @@ import pytest
 from edgechat.base.errors import DecodeFailed, EdgechatError, NotAnAdapter
 from edgechat.engine.backends import llama_cpp_adapters
 from edgechat.engine.backends.adapters import ActiveAdapter, adapter_set
-from edgechat.engine.backends.base import Backend, BatchPart
+from edgechat.engine.backends.base import BatchPart
 from edgechat.models.adapters.use import AdapterUse
 from edgechat.models.formats.gguf import read_header
 from tests.engine.runtimes import BOUND, load, plan, some
@@ -21,18 +18,18 @@ from tests.kit.adapters import adapter, merged, pairs, peft_folder, write_adapte
 TOKENS = some(5, 40)
 
 
-def spec_of(kind: str) -> Spec:
+def spec_of(kind):
     return Spec(shape=KINDS[kind], name=f"tiny-{kind}")
 
 
-def logits(backend: Backend, *adapters: AdapterUse) -> np.ndarray:
+def logits(backend, *adapters):
     assert backend.adapters is not None
     backend.adapters.use(backend.adapters.resolve(adapters))
     backend.truncate(0, 0)
     return backend.decode([BatchPart(0, 0, TOKENS, 1)])[0].copy()
 
 
-def test_scales_of_one_adapter_add_up_to_a_valid_one() -> None:
+def test_scales_of_one_adapter_add_up_to_a_valid_one():
     half, most = (ActiveAdapter("a", scale, "a.gguf", ()) for scale in (50.0, 100.0))
     assert adapter_set([half, half]) == (most,)
     with pytest.raises(NotAnAdapter, match="150 is not valid"):
@@ -40,7 +37,7 @@ def test_scales_of_one_adapter_add_up_to_a_valid_one() -> None:
 
 
 @pytest.mark.parametrize("kind", ["dense", "qwen3", "windowed", "hybrid", "moe"])
-def test_the_logits_are_those_of_merged_weights(tmp_path: Path, kind: str) -> None:
+def test_the_logits_are_those_of_merged_weights(tmp_path, kind):
     spec = spec_of(kind)
     made = pairs(spec)
     file = AdapterUse(str(write_adapter(tmp_path / "a.gguf", made, spec.shape)), 0.5)
@@ -53,7 +50,7 @@ def test_the_logits_are_those_of_merged_weights(tmp_path: Path, kind: str) -> No
     whole.close()
 
 
-def test_experts_are_changed_one_by_one(tmp_path: Path) -> None:
+def test_experts_are_changed_one_by_one(tmp_path):
     spec = spec_of("moe")
     random = np.random.default_rng(2)
     made = {
@@ -70,7 +67,7 @@ def test_experts_are_changed_one_by_one(tmp_path: Path) -> None:
     whole.close()
 
 
-def test_a_peft_folder_and_several_at_once(tmp_path: Path) -> None:
+def test_a_peft_folder_and_several_at_once(tmp_path):
     spec = spec_of("dense")
     first, second = pairs(spec), pairs(spec, seed=8)
     folder = AdapterUse(str(peft_folder(tmp_path / "peft", first, spec.shape)))
@@ -85,7 +82,7 @@ def test_a_peft_folder_and_several_at_once(tmp_path: Path) -> None:
     whole.close()
 
 
-def test_a_set_is_what_is_in_the_files(tmp_path: Path) -> None:
+def test_a_set_is_what_is_in_the_files(tmp_path):
     spec = spec_of("dense")
     backend = load(plan(build(spec)))
     assert backend.adapters is not None
@@ -109,7 +106,7 @@ def test_a_set_is_what_is_in_the_files(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_a_file_that_changes_after_the_check_is_not_loaded(tmp_path: Path) -> None:
+def test_a_file_that_changes_after_the_check_is_not_loaded(tmp_path):
     spec = spec_of("dense")
     backend = load(plan(build(spec)))
     assert backend.adapters is not None
@@ -122,19 +119,19 @@ def test_a_file_that_changes_after_the_check_is_not_loaded(tmp_path: Path) -> No
     backend.close()
 
 
-def test_few_are_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_are_kept_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(llama_cpp_adapters, "MOST_LOADED", 2)
     spec = spec_of("dense")
     backend = load(plan(build(spec)))
     files = [AdapterUse(str(adapter(tmp_path, spec, f"{seed}", seed=seed))) for seed in range(5)]
     first = [logits(backend, one) for one in files]
-    assert len(backend.adapters._loaded) == 2  # type: ignore[union-attr]
+    assert len(backend.adapters._loaded) == 2
     for one, rows in zip(files, first, strict=True):
         assert (logits(backend, one) == rows).all()
     backend.close()
 
 
-def test_what_passes_the_check_does_not_abort_llama_cpp(tmp_path: Path) -> None:
+def test_what_passes_the_check_does_not_abort_llama_cpp(tmp_path):
     spec = spec_of("dense")
     backend = load(plan(build(spec)))
     path = write_adapter(tmp_path / "a.gguf", pairs(spec), spec.shape)

@@ -1,16 +1,14 @@
 """What every backend promises below our loop: each result held against the same tokens computed afresh."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 
 import numpy as np
 import pytest
 
-from edgechat.engine.backends.base import Backend, BatchPart, CacheFull, Interrupted
+from edgechat.engine.backends.base import BatchPart, CacheFull, Interrupted
 from edgechat.engine.backends.checkpoint import Checkpoint
-from tests.engine.runtimes import Cold, Load, Runtime, feed, is_true, load, plan, some
+from tests.engine.runtimes import Cold, Runtime, feed, is_true, load, plan, some
 from tests.kit import CHATML, END, TEXT_END, Spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.pairs]
@@ -18,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.pairs]
 CUTS_ANYWHERE = ("dense", "moe")
 
 
-def test_it_says_what_it_is(kind: str, open_backend: Load) -> None:
+def test_it_says_what_it_is(kind, open_backend):
     backend = open_backend(kind)
     assert backend.vocabulary.size == 259
     assert backend.chat_template == CHATML
@@ -29,7 +27,7 @@ def test_it_says_what_it_is(kind: str, open_backend: Load) -> None:
     assert backend.architecture
 
 
-def test_both_formats_are_the_same_model(kind: str, cold: Cold) -> None:
+def test_both_formats_are_the_same_model(kind, cold):
     """What a backend computes is what llama.cpp computes from the GGUF of the same Spec."""
     tokens = some(1, 200)
     other = load(plan(Runtime("llama.cpp").model(kind), n_seq_max=1, n_outputs_max=64))
@@ -43,7 +41,7 @@ def test_both_formats_are_the_same_model(kind: str, cold: Cold) -> None:
 
 
 @pytest.mark.quick
-def test_rows_do_not_depend_on_the_calls(kind: str, open_backend: Load, cold: Cold) -> None:
+def test_rows_do_not_depend_on_the_calls(kind, open_backend, cold):
     """One token at a time, and in runs of every size: across the end of a window, too."""
     backend, tokens, at = open_backend(kind, n_outputs_max=0), some(1, 150), 0
     rows = []
@@ -54,7 +52,7 @@ def test_rows_do_not_depend_on_the_calls(kind: str, open_backend: Load, cold: Co
     assert is_true(np.concatenate(rows)[-60:], cold(tokens, 60))
 
 
-def test_sequences_do_not_see_each_other(kind: str, open_backend: Load, cold: Cold) -> None:
+def test_sequences_do_not_see_each_other(kind, open_backend, cold):
     backend = open_backend(kind)
     held = {seq: some(seq, 40) for seq in range(3)}
     for seq, tokens in held.items():
@@ -68,7 +66,7 @@ def test_sequences_do_not_see_each_other(kind: str, open_backend: Load, cold: Co
         assert is_true(feed(backend, seq, len(held[seq]), [60]), cold([*held[seq], 60]))
 
 
-def test_what_an_interrupted_call_leaves_is_true(kind: str, open_backend: Load, cold: Cold) -> None:
+def test_what_an_interrupted_call_leaves_is_true(kind, open_backend, cold):
     """On every kind of model, at any depth, beside what another sequence holds and computes."""
     backend = open_backend(kind)
     interruption = backend.interruption
@@ -90,7 +88,7 @@ def test_what_an_interrupted_call_leaves_is_true(kind: str, open_backend: Load, 
         assert is_true(rows[seq], cold([*texts[seq], *some(3, 20)]))
 
 
-def test_the_micro_batches_before_an_interrupt_stay(runtime: Runtime) -> None:
+def test_the_micro_batches_before_an_interrupt_stay(runtime):
     """A call of several of them, ended at some moment by another thread."""
     backend = load(plan(runtime.model("dense"), n_ubatch=16, n_batch=512))
     with contextlib.closing(backend):
@@ -116,20 +114,20 @@ def test_the_micro_batches_before_an_interrupt_stay(runtime: Runtime) -> None:
         assert is_true(rows, Cold(backend)(tokens))
 
 
-def test_what_cannot_be_interrupted_runs_to_its_end(kind: str, open_backend: Load, cold: Cold) -> None:
+def test_what_cannot_be_interrupted_runs_to_its_end(kind, open_backend, cold):
     backend = open_backend(kind)
     if backend.interruption is not None:
         backend.interruption.interrupt()
     assert is_true(feed(backend, 1, 0, some(1, 40)), cold(some(1, 40)))
 
 
-def test_only_the_rows_that_are_wanted(open_backend: Load) -> None:
+def test_only_the_rows_that_are_wanted(open_backend):
     backend = open_backend()
     assert backend.decode([BatchPart(0, 0, [70, 71, 72], 0)]).shape == (0, backend.vocabulary.size)
     assert backend.decode([BatchPart(0, 3, [70, 71, 72], 2)]).shape == (2, backend.vocabulary.size)
 
 
-def test_the_rows_come_in_the_order_of_the_parts(open_backend: Load) -> None:
+def test_the_rows_come_in_the_order_of_the_parts(open_backend):
     """Where it takes one sequence at a time it says so."""
     backend = open_backend()
     a, b = BatchPart(0, 0, [70, 71, 72], 1), BatchPart(1, 0, [80, 81, 82, 83], 2)
@@ -147,7 +145,7 @@ def test_the_rows_come_in_the_order_of_the_parts(open_backend: Load) -> None:
 # A full cache.
 
 
-def fits(backend: Backend, start: int, tokens: list[int]) -> bool:
+def fits(backend, start, tokens):
     """Compute tokens, and say whether there was room for them."""
     try:
         backend.decode([BatchPart(0, start, tokens, 1)])
@@ -156,7 +154,7 @@ def fits(backend: Backend, start: int, tokens: list[int]) -> bool:
     return True
 
 
-def test_a_full_cache_is_as_it_was(kind: str, open_backend: Load, cold: Cold) -> None:
+def test_a_full_cache_is_as_it_was(kind, open_backend, cold):
     """Some have room for more than they say: what MLX cannot cut it must copy."""
     backend = open_backend(kind, context=256, n_seq_max=1)
     held = some(1, 230)
@@ -170,7 +168,7 @@ def test_a_full_cache_is_as_it_was(kind: str, open_backend: Load, cold: Cold) ->
     assert is_true(feed(backend, 0, 0, held), cold(held))
 
 
-def test_all_sequences_share_the_cells(open_backend: Load) -> None:
+def test_all_sequences_share_the_cells(open_backend):
     backend = open_backend(context=256)
     feed(backend, 0, 0, some(1, 150))
     feed(backend, 1, 0, some(1, 50))
@@ -185,7 +183,7 @@ def test_all_sequences_share_the_cells(open_backend: Load) -> None:
 # Cuts.
 
 
-def test_a_cut_that_is_allowed_is_true(kind: str, open_backend: Load, cold: Cold) -> None:
+def test_a_cut_that_is_allowed_is_true(kind, open_backend, cold):
     """What follows a cut is what follows the same tokens computed afresh; else nothing has changed."""
     tokens, more = some(1, 120), [65, 66, 67]
     for length in (119, 100, 60, 1):
@@ -198,7 +196,7 @@ def test_a_cut_that_is_allowed_is_true(kind: str, open_backend: Load, cold: Cold
         assert is_true(feed(backend, 0, len(left), more), cold(left + more))
 
 
-def test_a_windowed_model_does_not_go_back_behind_its_window(open_backend: Load) -> None:
+def test_a_windowed_model_does_not_go_back_behind_its_window(open_backend):
     backend = open_backend("windowed", n_seq_max=1)
     for start in range(0, 700, 50):
         backend.decode([BatchPart(0, start, some(start, 50), 0)])
@@ -207,7 +205,7 @@ def test_a_windowed_model_does_not_go_back_behind_its_window(open_backend: Load)
     assert backend.truncate(0, 0)
 
 
-def test_a_cut_inside_a_window_is_true_however_it_was_filled(open_backend: Load) -> None:
+def test_a_cut_inside_a_window_is_true_however_it_was_filled(open_backend):
     """In one go, token by token, and mixed; each cut as far as it is allowed."""
     backend, fresh = open_backend("windowed"), open_backend("windowed", n_outputs_max=8)
     allowed = 0
@@ -225,7 +223,7 @@ def test_a_cut_inside_a_window_is_true_however_it_was_filled(open_backend: Load)
     assert allowed > 1
 
 
-def test_an_empty_sequence_is_anew(kind: str, open_backend: Load, cold: Cold) -> None:
+def test_an_empty_sequence_is_anew(kind, open_backend, cold):
     backend = open_backend(kind)
     feed(backend, 0, 0, some(1, 200))
     assert backend.truncate(0, 0)
@@ -236,7 +234,7 @@ def test_an_empty_sequence_is_anew(kind: str, open_backend: Load, cold: Cold) ->
 # Copies.
 
 
-def test_a_copy_goes_on_as_the_original_does(kind: str, open_backend: Load, cold: Cold) -> None:
+def test_a_copy_goes_on_as_the_original_does(kind, open_backend, cold):
     """Both, one after the other, and far enough for a window to have moved past what they share."""
     backend = open_backend(kind)
     shared, one, other = some(1, 150), some(2, 100), some(3, 100)
@@ -249,7 +247,7 @@ def test_a_copy_goes_on_as_the_original_does(kind: str, open_backend: Load, cold
     assert is_true(second, cold(shared + other))
 
 
-def test_copies_take_turns_with_the_original(kind: str, open_backend: Load, cold: Cold) -> None:
+def test_copies_take_turns_with_the_original(kind, open_backend, cold):
     """Token by token, so that each writes where the others' tokens are."""
     backend = open_backend(kind)
     held = {seq: some(1, 60) for seq in range(3)}
@@ -264,7 +262,7 @@ def test_copies_take_turns_with_the_original(kind: str, open_backend: Load, cold
                 assert is_true(row, cold(held[seq]))
 
 
-def test_a_prefix_is_copied_where_that_is_true(kind: str, open_backend: Load, cold: Cold) -> None:
+def test_a_prefix_is_copied_where_that_is_true(kind, open_backend, cold):
     shared, one = some(1, 300), some(2, 50)
     backend = open_backend(kind)
     feed(backend, 0, 0, shared + some(4, 400))
@@ -275,7 +273,7 @@ def test_a_prefix_is_copied_where_that_is_true(kind: str, open_backend: Load, co
     assert is_true(feed(backend, 0, 700, one), cold(shared + some(4, 400) + one))
 
 
-def test_a_copy_outlives_the_original(kind: str, open_backend: Load, cold: Cold) -> None:
+def test_a_copy_outlives_the_original(kind, open_backend, cold):
     backend = open_backend(kind)
     feed(backend, 0, 0, some(1, 200))
     backend.copy(0, 1, 200)
@@ -287,7 +285,7 @@ def test_a_copy_outlives_the_original(kind: str, open_backend: Load, cold: Cold)
 # Shifts.
 
 
-def test_a_shift_is_near_the_truth_or_refused(kind: str, open_backend: Load, cold: Cold) -> None:
+def test_a_shift_is_near_the_truth_or_refused(kind, open_backend, cold):
     pinned, gone, rest, more = some(1, 40), some(2, 50), some(3, 100), some(4, 10)
     backend = open_backend(kind)
     feed(backend, 0, 0, pinned + gone + rest)
@@ -307,7 +305,7 @@ def test_a_shift_is_near_the_truth_or_refused(kind: str, open_backend: Load, col
 
 
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0", "q4_0"])
-def test_a_restored_state_goes_on_as_if_never_stopped(runtime: Runtime, kind: str, cache_type: str) -> None:
+def test_a_restored_state_goes_on_as_if_never_stopped(runtime, kind, cache_type):
     made = plan(runtime.wide(kind), cache_type=cache_type, flash_attention=cache_type != "f16")
     tokens, more = some(1, 100), some(2, 30)
     before, after = load(made), load(made)
@@ -327,9 +325,7 @@ def test_a_restored_state_goes_on_as_if_never_stopped(runtime: Runtime, kind: st
         after.close()
 
 
-def test_a_restored_state_goes_back_to_a_checkpoint_that_was_saved_with_it(
-    kind: str, runtime: Runtime, open_backend: Load, cold: Cold
-) -> None:
+def test_a_restored_state_goes_back_to_a_checkpoint_that_was_saved_with_it(kind, runtime, open_backend, cold):
     """Also after a restart: as bytes, in another backend."""
     before = open_backend(kind)
     if before.capabilities.cuts:
@@ -349,7 +345,7 @@ def test_a_restored_state_goes_back_to_a_checkpoint_that_was_saved_with_it(
         after.close()
 
 
-def test_a_state_is_of_the_moment_it_was_saved(kind: str, open_backend: Load, cold: Cold) -> None:
+def test_a_state_is_of_the_moment_it_was_saved(kind, open_backend, cold):
     """What goes on afterwards writes to other memory than its."""
     backend = open_backend(kind)
     feed(backend, 0, 0, some(1, 140))
@@ -362,7 +358,7 @@ def test_a_state_is_of_the_moment_it_was_saved(kind: str, open_backend: Load, co
         assert is_true(feed(backend, seq, 140, some(seq, 5)), cold(some(1, 140) + some(seq, 5)))
 
 
-def test_states_of_other_formats_are_told_apart(runtime: Runtime) -> None:
+def test_states_of_other_formats_are_told_apart(runtime):
     formats = set()
     for changes in ({}, {"cache_type": "q8_0", "flash_attention": True}, {"cache_type": "q4_0"}):
         backend = load(plan(runtime.wide(), **{"flash_attention": True} | changes))
@@ -371,7 +367,7 @@ def test_states_of_other_formats_are_told_apart(runtime: Runtime) -> None:
     assert len(formats) == 3
 
 
-def test_a_state_that_finds_no_cells_is_refused(open_backend: Load) -> None:
+def test_a_state_that_finds_no_cells_is_refused(open_backend):
     backend = open_backend()
     feed(backend, 0, 0, some(1, 300))
     state = backend.save(0)
@@ -392,7 +388,7 @@ TEXTS = (
 
 
 @pytest.mark.parametrize("pieces", [False, True], ids=["bytes", "pieces"])
-def test_text_comes_back(runtime: Runtime, pieces: bool) -> None:
+def test_text_comes_back(runtime, pieces):
     """And both formats have the same tokens for it."""
     spec = Spec(pieces=pieces)
     backend, other = load(plan(runtime.build(spec))), load(plan(Runtime("llama.cpp").build(spec)))
@@ -417,7 +413,7 @@ def test_text_comes_back(runtime: Runtime, pieces: bool) -> None:
 
 
 @pytest.mark.parametrize("pieces", [False, True], ids=["bytes", "pieces"])
-def test_a_beginning_is_put_in_front_once(runtime: Runtime, pieces: bool) -> None:
+def test_a_beginning_is_put_in_front_once(runtime, pieces):
     backend = load(plan(runtime.build(Spec(pieces=pieces))))
     words = backend.vocabulary
     plain = words.tokenize("the end", bos=False, special=True)
@@ -427,7 +423,7 @@ def test_a_beginning_is_put_in_front_once(runtime: Runtime, pieces: bool) -> Non
     backend.close()
 
 
-def test_control_tokens_in_a_text_are_read_only_where_asked(open_backend: Load) -> None:
+def test_control_tokens_in_a_text_are_read_only_where_asked(open_backend):
     vocabulary = open_backend().vocabulary
     assert len(vocabulary.tokenize("<|im_end|>", bos=False, special=False)) == 10
     (end,) = vocabulary.tokenize("<|im_end|>", bos=False, special=True)
@@ -436,13 +432,13 @@ def test_control_tokens_in_a_text_are_read_only_where_asked(open_backend: Load) 
     assert (vocabulary.piece(end), vocabulary.piece(end, special=True)) == (b"", b"<|im_end|>")
 
 
-def test_a_text_that_is_no_unicode_is_read_as_far_as_it_is(open_backend: Load) -> None:
+def test_a_text_that_is_no_unicode_is_read_as_far_as_it_is(open_backend):
     vocabulary = open_backend().vocabulary
     tokens = vocabulary.tokenize("a\ud800b", bos=False, special=False)
     assert b"".join(vocabulary.piece(token) for token in tokens) == b"a?b"
 
 
-def test_vocabularies_fit_or_not(runtime: Runtime, open_backend: Load) -> None:
+def test_vocabularies_fit_or_not(runtime, open_backend):
     specs = {"padded": Spec(n_vocab=300), "longer": Spec(n_vocab=500), "pieces": Spec(pieces=True)}
     others = {name: load(plan(runtime.build(spec))) for name, spec in specs.items()}
     own = open_backend().vocabulary

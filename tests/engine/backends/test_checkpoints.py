@@ -1,25 +1,23 @@
 """Going back to a checkpoint: what follows is what follows the same tokens computed afresh."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np
 import pytest
 
-from edgechat.engine.backends.base import Backend, BatchPart
+from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.backends.checkpoint import Checkpoint
 from edgechat.models.formats.header_reading import read_model
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.footprint import footprint_of
 from tests.engine import runtimes
-from tests.engine.runtimes import Cold, Load, Runtime, batches, feed, is_true, plan, some
+from tests.engine.runtimes import batches, feed, is_true, plan, some
 
 pytestmark = [pytest.mark.slow, pytest.mark.pairs]
 
 
 @pytest.fixture
-def backend(kind: str, open_backend: Load) -> Backend:
+def backend(kind, open_backend):
     backend = open_backend(kind, n_outputs_max=64, n_rs_seq=8, n_seq_max=4)
     if not backend.checkpoint_bytes:
         assert backend.capabilities.cuts
@@ -29,7 +27,7 @@ def backend(kind: str, open_backend: Load) -> Backend:
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("length", "more"), [(10, 5), (25, 200), (150, 1), (150, 400), (700, 64)])
-def test_what_follows_is_true(backend: Backend, cold: Cold, length: int, more: int) -> None:
+def test_what_follows_is_true(backend, cold, length, more):
     """Before and behind the end of a window, in one call and many, token by token."""
     tokens, other = some(1, length), some(3, 40)
     feed(backend, 0, 0, tokens)
@@ -43,7 +41,7 @@ def test_what_follows_is_true(backend: Backend, cold: Cold, length: int, more: i
         assert is_true(feed(backend, 0, length + at, other[-1:]), cold(tokens + other))
 
 
-def test_its_size_is_what_the_plan_counts(runtime: Runtime, kind: str, backend: Backend) -> None:
+def test_its_size_is_what_the_plan_counts(runtime, kind, backend):
     """To the byte but for tables, once the window is full; MLX keeps a chunk beyond it, at the most."""
     header = read_model(runtime.model(kind))
     feed(backend, 0, 0, some(1, 300))
@@ -53,7 +51,7 @@ def test_its_size_is_what_the_plan_counts(runtime: Runtime, kind: str, backend: 
     assert runtime.name == "mlx" or planned - size < 1500
 
 
-def test_one_checkpoint_is_gone_back_to_again_and_again(backend: Backend, cold: Cold) -> None:
+def test_one_checkpoint_is_gone_back_to_again_and_again(backend, cold):
     """And to earlier ones after later ones, with much and little between."""
     tokens = some(1, 600)
     checkpoints = []
@@ -75,7 +73,7 @@ def test_one_checkpoint_is_gone_back_to_again_and_again(backend: Backend, cold: 
             length = checkpoint.length
 
 
-def test_a_copy_is_rewound_and_the_original_goes_on(backend: Backend, cold: Cold) -> None:
+def test_a_copy_is_rewound_and_the_original_goes_on(backend, cold):
     """Copied before and after it was computed further; a rewound one is copied as well."""
     tokens, later = some(1, 300), some(2, 100)
     feed(backend, 0, 0, tokens)
@@ -94,7 +92,7 @@ def test_a_copy_is_rewound_and_the_original_goes_on(backend: Backend, cold: Cold
     assert is_true(feed(backend, 0, 460, one), cold(tokens + later + one + one))
 
 
-def test_the_original_is_rewound_and_its_copy_goes_on(backend: Backend, cold: Cold) -> None:
+def test_the_original_is_rewound_and_its_copy_goes_on(backend, cold):
     tokens, later = some(1, 200), some(2, 150)
     feed(backend, 0, 0, tokens)
     checkpoint = backend.checkpoint(0)
@@ -107,7 +105,7 @@ def test_the_original_is_rewound_and_its_copy_goes_on(backend: Backend, cold: Co
         assert is_true(feed(backend, seq, len(held), more), cold(held + more))
 
 
-def test_others_are_left_alone(backend: Backend, cold: Cold) -> None:
+def test_others_are_left_alone(backend, cold):
     """Three sequences in the same calls, one of which goes back every few steps."""
     held = {seq: some(seq, 100 + 30 * seq) for seq in range(3)}
     for seq, tokens in held.items():
@@ -130,7 +128,7 @@ def test_others_are_left_alone(backend: Backend, cold: Cold) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 5])
-def test_a_rollback_before_and_behind_it(backend: Backend, cold: Cold, count: int) -> None:
+def test_a_rollback_before_and_behind_it(backend, cold, count):
     """Drafts are rejected all the time: right before a checkpoint, and before a sequence goes back."""
     tokens, drafted, more = some(1, 150), some(2, 9), some(3, 30)
     feed(backend, 0, 0, tokens)
@@ -152,7 +150,7 @@ def test_a_rollback_before_and_behind_it(backend: Backend, cold: Cold, count: in
     assert is_true(feed(backend, 1, len(held), more), cold(held + more))
 
 
-def test_of_one_sequence_for_another_with_the_same_tokens(backend: Backend, cold: Cold) -> None:
+def test_of_one_sequence_for_another_with_the_same_tokens(backend, cold):
     tokens = some(1, 250)
     feed(backend, 0, 0, tokens)
     checkpoint = backend.checkpoint(0)
@@ -164,7 +162,7 @@ def test_of_one_sequence_for_another_with_the_same_tokens(backend: Backend, cold
 
 
 @pytest.mark.parametrize("cache_type", ["q8_0", "q4_0"])
-def test_with_a_cache_of_few_bits(runtime: Runtime, kind: str, cache_type: str) -> None:
+def test_with_a_cache_of_few_bits(runtime, kind, cache_type):
     """Held against the same cache type, at the same places of the calls."""
     made = plan(runtime.wide(kind), cache_type=cache_type, flash_attention=True)
     backend, fresh = runtimes.load(made), runtimes.load(made)
@@ -183,7 +181,7 @@ def test_with_a_cache_of_few_bits(runtime: Runtime, kind: str, cache_type: str) 
         fresh.close()
 
 
-def test_where_it_cannot_be_true_the_sequence_is_empty(backend: Backend, cold: Cold) -> None:
+def test_where_it_cannot_be_true_the_sequence_is_empty(backend, cold):
     feed(backend, 0, 0, some(1, 100))
     checkpoint = backend.checkpoint(0)
     feed(backend, 1, 0, some(1, 100))
@@ -194,7 +192,7 @@ def test_where_it_cannot_be_true_the_sequence_is_empty(backend: Backend, cold: C
     assert is_true(feed(backend, 0, 100, [60]), cold([*some(1, 100), 60]))
 
 
-def test_a_checkpoint_is_saved_and_comes_back(backend: Backend, cold: Cold) -> None:
+def test_a_checkpoint_is_saved_and_comes_back(backend, cold):
     """As bytes, on top of a whole state that was saved too, in another sequence."""
     tokens, more = some(1, 200), some(2, 100)
     feed(backend, 0, 0, tokens)

@@ -3,13 +3,9 @@
 The devices are RPC servers on this machine, which llama.cpp treats as GPUs.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +13,6 @@ import pytest
 from edgechat.base.errors import EngineCrashed, ServerRefused
 from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.backends.llama_cpp import LlamaCppBackend
-from edgechat.engine.backends.logits import Logits
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
@@ -36,17 +31,17 @@ KINDS_HERE = ("dense", "windowed", "hybrid", "moe")
 QUESTION = (Message("user", "The quick brown fox jumps over the lazy dog. " * 12),)
 
 
-def plan(path: Path, **changes: object) -> LoadPlan:
+def plan(path, **changes):
     fields = {"context": 1024, "threads": 1, "flash_attention": False, "n_ubatch": 64, "n_seq_max": 3}
     return LoadPlan(model_path=str(path), model_name=path.stem, **fields | changes)
 
 
 @pytest.fixture
-def on_devices(servers: Servers) -> dict[str, object]:
+def on_devices(servers):
     return {"devices": ("RPC0", "RPC1"), "rpc": tuple(server.address for server in servers)}
 
 
-def text(path: Path, **changes: object) -> str:
+def text(path, **changes):
     backend = LlamaCppBackend(plan(path, **changes))
     engine = EngineCore(backend, ChatTemplate(backend.chat_template))
     try:
@@ -60,7 +55,7 @@ def text(path: Path, **changes: object) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS_HERE)
-def test_the_text_is_the_processors(kind: str, on_devices: dict[str, object]) -> None:
+def test_the_text_is_the_processors(kind, on_devices):
     path = tiny(kind, mute=NOT_PRINTABLE)
     n_layers = KINDS[kind].n_layers
     expected = text(path)
@@ -71,7 +66,7 @@ def test_the_text_is_the_processors(kind: str, on_devices: dict[str, object]) ->
         assert text(path, split=(1, n_layers), experts_in_ram=1, **on_devices) == expected
 
 
-def logits(made: LoadPlan, tokens: tuple[int, ...]) -> Logits:
+def logits(made, tokens):
     """Return the last rows of each of four batches: [16, n_vocab]."""
     backend = LlamaCppBackend(made)
     try:
@@ -83,9 +78,7 @@ def logits(made: LoadPlan, tokens: tuple[int, ...]) -> Logits:
 
 @pytest.mark.parametrize("flash_attention", [False, True])
 @pytest.mark.parametrize("kind", KINDS_HERE)
-def test_the_logits_are_the_processors(
-    kind: str, flash_attention: bool, on_devices: dict[str, object]
-) -> None:
+def test_the_logits_are_the_processors(kind, flash_attention, on_devices):
     """The server computes with the same kernels: what differs is only the order of sums, if anything."""
     tokens = tuple(int(one) for one in np.random.default_rng(1).integers(3, 250, 200))
     expected = logits(plan(tiny(kind), flash_attention=flash_attention), tokens)
@@ -96,7 +89,7 @@ def test_the_logits_are_the_processors(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGSTOP")
-def test_a_call_without_rows_waits_for_the_device(servers: Servers) -> None:
+def test_a_call_without_rows_waits_for_the_device(servers):
     """What calls cost would not be known otherwise, and they would pile up behind the first that has rows."""
     rpc = tuple(server.address for server in servers)
     backend = LlamaCppBackend(
@@ -117,18 +110,18 @@ def test_a_call_without_rows_waits_for_the_device(servers: Servers) -> None:
         backend.close()
 
 
-def ask(name: str, max_tokens: int = 8) -> ChatRequest:
+def ask(name, max_tokens=8):
     return ChatRequest(id=name, messages=QUESTION, sampling=Sampling(temperature=0), max_tokens=max_tokens)
 
 
 @pytest.fixture
-def two() -> Iterator[Servers]:
+def two():
     """Servers that the test may kill; only workers know them."""
     with RpcServer(48 << 20) as large, RpcServer(16 << 20) as small:
         yield large, small
 
 
-def spread(path: Path, servers: Servers) -> LoadPlan:
+def spread(path, servers):
     """Return a plan with a layer and the output on the devices, and what the dry run says it takes."""
     made = plan(path, devices=("RPC0", "RPC1"), split=(1, 1), rpc=tuple(server.address for server in servers))
     (told,) = dry_run(read_model(path), [LoadParams.of(made)])
@@ -137,7 +130,7 @@ def spread(path: Path, servers: Servers) -> LoadPlan:
 
 
 @pytest.mark.parametrize("kind", KINDS_HERE)
-async def test_a_worker_takes_on_each_device_what_was_planned(kind: str, two: Servers) -> None:
+async def test_a_worker_takes_on_each_device_what_was_planned(kind, two):
     made = spread(tiny(kind, mute=NOT_PRINTABLE), two)
     engine = EngineSupervisor(made)
     try:
@@ -151,12 +144,12 @@ async def test_a_worker_takes_on_each_device_what_was_planned(kind: str, two: Se
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-async def test_a_server_that_dies_ends_the_reply(victim: int, two: Servers) -> None:
+async def test_a_server_that_dies_ends_the_reply(victim, two):
     """llama.cpp ends the worker; the front end says so, and at the next try what is missing."""
     engine = EngineSupervisor(spread(tiny(mute=NOT_PRINTABLE), two))
     killed = False
 
-    async def listen() -> None:
+    async def listen():
         nonlocal killed
         async for event in engine.stream(ask("r", max_tokens=400)):
             if isinstance(event, Delta) and not killed:

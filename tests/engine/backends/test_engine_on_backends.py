@@ -4,9 +4,7 @@ Equality of greedy text needs F32 weights and flash attention off; elsewhere ker
 shapes round differently.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -14,7 +12,7 @@ from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
-from tests.engine.runtimes import Runtime, SharedTemplate, load, plan
+from tests.engine.runtimes import SharedTemplate, load, plan
 from tests.kit import CHATML
 
 pytestmark = pytest.mark.slow
@@ -24,18 +22,18 @@ Open = Callable[..., EngineCore]
 
 
 @pytest.fixture(scope="module")
-def template() -> Iterator[ChatTemplate]:
+def template():
     template = ChatTemplate(CHATML)
     yield template
     template.close()
 
 
 @pytest.fixture
-def open_engine(runtime: Runtime, template: ChatTemplate) -> Iterator[Open]:
+def open_engine(runtime, template):
     """Return a function that makes an engine: `open_engine(kind, context=256)`."""
-    made: list[EngineCore] = []
+    made = []
 
-    def make(kind: str, states: KVStateStore | None = None, **changes: object) -> EngineCore:
+    def make(kind, states=None, **changes):
         backend = load(plan(runtime.model(kind), **changes))
         assert backend.chat_template == CHATML
         made.append(EngineCore(backend, SharedTemplate(template), states=states))
@@ -46,18 +44,16 @@ def open_engine(runtime: Runtime, template: ChatTemplate) -> Iterator[Open]:
         engine.close()
 
 
-def messages(*texts: str) -> tuple[Message, ...]:
+def messages(*texts):
     return tuple(Message("assistant" if n % 2 else "user", text) for n, text in enumerate(texts))
 
 
-def answers(
-    engine: EngineCore, *, chat: str | None = None, **requests: tuple[Message, ...]
-) -> dict[str, tuple[str, Finished]]:
+def answers(engine, *, chat=None, **requests):
     """Run the requests together; return the text and the end of each. chat: what they are of."""
     for name, said in requests.items():
         engine.submit(ChatRequest(id=name, messages=said, sampling=GREEDY, max_tokens=24, chat=chat))
     text = dict.fromkeys(requests, "")
-    ends: dict[str, Finished] = {}
+    ends = {}
     while not engine.is_idle:
         for event in engine.step():
             if isinstance(event, Delta):
@@ -74,7 +70,7 @@ PROMPTS = {
 }
 
 
-def test_the_tokens_are_the_librarys_own(runtime: Runtime, kind: str, open_engine: Open) -> None:
+def test_the_tokens_are_the_librarys_own(runtime, kind, open_engine):
     engine = open_engine(kind)
     with runtime.library(runtime.model(kind)) as library:
         for name, said in PROMPTS.items():
@@ -86,7 +82,7 @@ def test_the_tokens_are_the_librarys_own(runtime: Runtime, kind: str, open_engin
             assert end.usage.completion_tokens == len(text) > 20
 
 
-def test_in_company_as_alone(kind: str, open_engine: Open) -> None:
+def test_in_company_as_alone(kind, open_engine):
     alone = {}
     for name, said in PROMPTS.items():
         alone |= answers(open_engine(kind), **{name: said})
@@ -94,7 +90,7 @@ def test_in_company_as_alone(kind: str, open_engine: Open) -> None:
     assert {name: text for name, (text, _) in together.items()} == {n: text for n, (text, _) in alone.items()}
 
 
-def test_cached_as_cold_over_turns(kind: str, open_engine: Open) -> None:
+def test_cached_as_cold_over_turns(kind, open_engine):
     """Follow-ups, an edited turn, a return to an earlier one: each against an engine that knows nothing."""
     warm = open_engine(kind)
     long = "A long first question that is far longer than the window of any layer. " * 6
@@ -110,7 +106,7 @@ def test_cached_as_cold_over_turns(kind: str, open_engine: Open) -> None:
 
 
 @pytest.mark.parametrize("kind", ["windowed", "hybrid"], scope="module")
-def test_what_goes_on_is_reused_on_every_kind(kind: str, open_engine: Open) -> None:
+def test_what_goes_on_is_reused_on_every_kind(kind, open_engine):
     """A prompt that is the old text and more needs no cut, so a hybrid model keeps its cache too."""
     engine = open_engine(kind)
     engine.template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
@@ -120,9 +116,7 @@ def test_what_goes_on_is_reused_on_every_kind(kind: str, open_engine: Open) -> N
 
 
 @pytest.mark.parametrize("kind", ["windowed", "hybrid"], scope="module")
-def test_another_chat_with_the_same_rules_begins_from_a_saved_checkpoint(
-    kind: str, open_engine: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_chat_with_the_same_rules_begins_from_a_saved_checkpoint(kind, open_engine, monkeypatch):
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.LEAVE_SECONDS", 0.0)
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.worth_saving", lambda *_, **__: True)
     rules = Message("system", "You are brief. " * 40)
@@ -139,7 +133,7 @@ def test_another_chat_with_the_same_rules_begins_from_a_saved_checkpoint(
 
 
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0", "q4_0"])
-def test_cache_types(runtime: Runtime, template: ChatTemplate, cache_type: str) -> None:
+def test_cache_types(runtime, template, cache_type):
     backend = load(plan(runtime.wide(), cache_type=cache_type, flash_attention=True))
     engine = EngineCore(backend, SharedTemplate(template))
     assert len(answers(engine, a=PROMPTS["long"])["a"][0]) > 20

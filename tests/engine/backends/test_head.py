@@ -1,10 +1,5 @@
 """A model's own drafting layers know what the model has computed, whatever has happened to its sequences."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
-from typing import Any
-
 import msgspec
 import numpy as np
 import pytest
@@ -12,7 +7,6 @@ import pytest
 from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import BatchPart, CacheFull
 from edgechat.engine.backends.llama_cpp import LlamaCppBackend
-from edgechat.engine.backends.logits import Logits
 from edgechat.native.heads.assistant import AssistantContext
 from edgechat.native.heads.context import HeadContext
 from edgechat.native.heads.eagle import EagleContext
@@ -25,41 +19,41 @@ NEXT = 70
 
 
 @pytest.fixture(params=HEADS, scope="module")
-def head_kind(request: pytest.FixtureRequest) -> str:
+def head_kind(request):
     return request.param
 
 
 class Opened:
     """Backends with heads, closed when the test ends."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind):
         self.kind = kind
-        self._made: list[LlamaCppBackend] = []
+        self._made = []
 
-    def __call__(self, **changes: Any) -> LlamaCppBackend:
+    def __call__(self, **changes):
         made = headed(self.kind, n_rs_seq=8, n_outputs_max=32, **changes)
         self._made.append(LlamaCppBackend(made))
         return self._made[-1]
 
-    def close(self) -> None:
+    def close(self):
         for backend in self._made:
             backend.close()
 
 
 @pytest.fixture
-def opened(head_kind: str) -> Iterator[Opened]:
+def opened(head_kind):
     opened = Opened(head_kind)
     yield opened
     opened.close()
 
 
-def read(backend: LlamaCppBackend, seq: int, tokens: Sequence[int], start: int = 0) -> None:
+def read(backend, seq, tokens, start=0):
     for at in range(0, len(tokens), 64):
         chunk = tokens[at : at + 64]
         backend.decode([BatchPart(seq, start + at, chunk, 1)])
 
 
-def drafted(backend: LlamaCppBackend, seq: int, n: int = 3) -> Logits:
+def drafted(backend, seq, n=3):
     """Return the rows of a draft behind NEXT, each of the likeliest token."""
     assert backend.head is not None
     rows = [backend.head.begin([(seq, NEXT)])[0].copy()]
@@ -68,18 +62,18 @@ def drafted(backend: LlamaCppBackend, seq: int, n: int = 3) -> Logits:
     return np.stack(rows)
 
 
-def afresh(opened: Opened, tokens: Sequence[int]) -> Logits:
+def afresh(opened, tokens):
     backend = opened(n_seq_max=1)
     read(backend, 0, tokens)
     return drafted(backend, 0)
 
 
-def close(rows: Logits, other: Logits, bound: float = 0.02) -> bool:
+def close(rows, other, bound=0.02):
     return float(np.abs(rows - other).max()) < bound
 
 
 @pytest.mark.parametrize("length", [1, 20, 33, 200])
-def test_a_draft_is_the_same_however_the_text_was_read(opened: Opened, length: int) -> None:
+def test_a_draft_is_the_same_however_the_text_was_read(opened, length):
     """In one call, token by token, or beside others; read by the head at once, or much later."""
     tokens = some(length, length)
     expected = afresh(opened, tokens)
@@ -92,7 +86,7 @@ def test_a_draft_is_the_same_however_the_text_was_read(opened: Opened, length: i
     assert close(drafted(backend, 0), expected), "a draft has left something behind"
 
 
-def test_rejected_drafts_are_forgotten(opened: Opened) -> None:
+def test_rejected_drafts_are_forgotten(opened):
     tokens = some(1, 50)
     backend = opened(n_seq_max=1)
     read(backend, 0, tokens[:40])
@@ -104,7 +98,7 @@ def test_rejected_drafts_are_forgotten(opened: Opened) -> None:
     assert close(drafted(backend, 0), afresh(opened, tokens))
 
 
-def test_sequences_are_drafted_for_together(opened: Opened) -> None:
+def test_sequences_are_drafted_for_together(opened):
     texts = [some(seed, 20 + 15 * seed) for seed in range(3)]
     expected = [afresh(opened, text)[0] for text in texts]
     backend = opened()
@@ -122,7 +116,7 @@ def test_sequences_are_drafted_for_together(opened: Opened) -> None:
     assert close(some_rows[1], alone.head.extend([(0, 60)])[0])
 
 
-def test_a_copy_and_a_saved_state_know_the_same(opened: Opened) -> None:
+def test_a_copy_and_a_saved_state_know_the_same(opened):
     tokens = some(3, 100)
     expected = afresh(opened, tokens)
     backend = opened()
@@ -140,7 +134,7 @@ def test_a_copy_and_a_saved_state_know_the_same(opened: Opened) -> None:
     assert close(drafted(other, 2), afresh(opened, [*tokens, *more]))
 
 
-def test_a_cut_costs_one_hidden_state(opened: Opened) -> None:
+def test_a_cut_costs_one_hidden_state(opened):
     """What stood at the cut is not kept: the head reads one token without it, and drafts much the same."""
     tokens, more = some(5, 100), some(6, 30)
     backend = opened()
@@ -157,7 +151,7 @@ def test_a_cut_costs_one_hidden_state(opened: Opened) -> None:
     assert rows[0].argmax() == rows[1].argmax()
 
 
-def test_a_state_that_is_rewound_is_cut_for_the_head(opened: Opened) -> None:
+def test_a_state_that_is_rewound_is_cut_for_the_head(opened):
     tokens = some(7, 100)
     backend = opened()
     if backend.capabilities.cuts:
@@ -171,7 +165,7 @@ def test_a_state_that_is_rewound_is_cut_for_the_head(opened: Opened) -> None:
     assert close(drafted(backend, 0, 1), afresh(opened, tokens)[:1], bound=1.5)
 
 
-def test_a_shifted_sequence_still_has_drafts(opened: Opened) -> None:
+def test_a_shifted_sequence_still_has_drafts(opened):
     backend = opened()
     if not backend.capabilities.shifts:
         pytest.skip("it cannot be shifted")
@@ -183,7 +177,7 @@ def test_a_shifted_sequence_still_has_drafts(opened: Opened) -> None:
     assert np.isfinite(drafted(backend, 0)).all()
 
 
-def test_nothing_is_drafted_for_the_first_token(opened: Opened) -> None:
+def test_nothing_is_drafted_for_the_first_token(opened):
     backend = opened()
     assert backend.head is not None
     assert not backend.head.can_draft(0, 0)
@@ -191,7 +185,7 @@ def test_nothing_is_drafted_for_the_first_token(opened: Opened) -> None:
     assert backend.head.can_draft(0, 1)
 
 
-def test_a_full_cache_is_no_draft(opened: Opened) -> None:
+def test_a_full_cache_is_no_draft(opened):
     backend = opened(context=256, n_seq_max=1)
     read(backend, 0, some(11, 256))
     with pytest.raises(CacheFull):
@@ -201,8 +195,8 @@ def test_a_full_cache_is_no_draft(opened: Opened) -> None:
     assert close(drafted(backend, 0), afresh(opened, some(12, 40)))
 
 
-def test_a_head_that_fails_costs_no_reply(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
+def test_a_head_that_fails_costs_no_reply(opened, monkeypatch):
+    def fail(*_):
         raise DecodeFailed("a layer is broken")
 
     backend = opened()
@@ -218,11 +212,11 @@ def test_a_head_that_fails_costs_no_reply(opened: Opened, monkeypatch: pytest.Mo
     assert close(drafted(backend, 0), afresh(opened, some(16, 100)))
 
 
-def test_text_after_what_it_cannot_read_is_not_drafted_for(opened: Opened) -> None:
+def test_text_after_what_it_cannot_read_is_not_drafted_for(opened):
     backend = opened(n_seq_max=1)
     read(backend, 0, some(13, 20))
     assert backend.head is not None
-    backend.head.stop(0)  # type: ignore[attr-defined]
+    backend.head.stop(0)
     read(backend, 0, some(14, 20), 20)
     assert not backend.head.can_draft(0, 40)
     backend.truncate(0, 0)
@@ -230,7 +224,7 @@ def test_text_after_what_it_cannot_read_is_not_drafted_for(opened: Opened) -> No
     assert backend.head.can_draft(0, 20)
 
 
-def test_without_it_the_model_is_the_same(opened: Opened, head_kind: str) -> None:
+def test_without_it_the_model_is_the_same(opened, head_kind):
     tokens = some(15, 64)
     rows = []
     made = headed(head_kind)
@@ -250,7 +244,7 @@ def test_without_it_the_model_is_the_same(opened: Opened, head_kind: str) -> Non
         ("mtp-qwen35", "glm4_moe", "Layers of qwen35 models cannot draft for glm4moe models."),
     ],
 )
-def test_a_head_for_another_model_is_refused(kind: str, target: str, why: str) -> None:
+def test_a_head_for_another_model_is_refused(kind, target, why):
     """Most of these llama.cpp would answer with a crash."""
     made = msgspec.structs.replace(headed(kind), model_path=str(with_head(target)))
     backend = LlamaCppBackend(made)

@@ -1,9 +1,5 @@
 """What is llama.cpp's alone; what every backend does is in test_base.py."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from edgechat.base.errors import LoadFailed
@@ -13,14 +9,14 @@ from tests.kit.corrupt import unknown_architecture
 LLAMA_CPP = Runtime("llama.cpp")
 
 
-def test_a_windowed_model_computes_micro_batches_one_by_one() -> None:
+def test_a_windowed_model_computes_micro_batches_one_by_one():
     for kind, size in (("windowed", 64), ("dense", 512)):
         backend = load(plan(LLAMA_CPP.model(kind)))
         assert backend.n_batch == size
         backend.close()
 
 
-def test_flash_attention_makes_other_states() -> None:
+def test_flash_attention_makes_other_states():
     formats = set()
     for flash_attention in (False, True):
         backend = load(plan(LLAMA_CPP.wide(), flash_attention=flash_attention))
@@ -29,7 +25,7 @@ def test_flash_attention_makes_other_states() -> None:
     assert len(formats) == 2
 
 
-def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
+def test_an_unknown_architecture_is_named(tmp_path):
     path = unknown_architecture(tmp_path / "strange.gguf")
     with pytest.raises(LoadFailed, match=r"cannot load strange\.gguf.*unknown model architecture"):
         load(plan(path))

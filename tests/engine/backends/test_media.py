@@ -1,7 +1,5 @@
 """Ids of media among tokens: told apart, found again, and true about positions."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +15,7 @@ from edgechat.engine.backends.media import (
 )
 
 
-def test_the_same_content_has_the_same_ids() -> None:
+def test_the_same_content_has_the_same_ids():
     ids = media_ids(b"a", 16, 4)
     assert ids == media_ids(b"a", 16, 4)
     assert len(ids) == 16
@@ -30,7 +28,7 @@ def test_the_same_content_has_the_same_ids() -> None:
 @pytest.mark.parametrize(
     ("n_cells", "n_positions"), [(1, 1), (MOST_CELLS + 1, 4), (4, 0), (4, MOST_CELLS + 1)]
 )
-def test_sizes_that_ids_cannot_tell_are_refused(n_cells: int, n_positions: int) -> None:
+def test_sizes_that_ids_cannot_tell_are_refused(n_cells, n_positions):
     with pytest.raises(ValueError, match="cannot be told"):
         media_ids(b"a", n_cells, n_positions)
 
@@ -45,8 +43,8 @@ parts = st.lists(
 
 
 @given(parts)
-def test_runs_are_found_where_they_are(parts: list[list[int] | tuple[bytes, int, int]]) -> None:
-    tokens: list[int] = []
+def test_runs_are_found_where_they_are(parts):
+    tokens = []
     runs = []
     for part in parts:
         if isinstance(part, tuple):
@@ -58,7 +56,7 @@ def test_runs_are_found_where_they_are(parts: list[list[int] | tuple[bytes, int,
 
 
 @given(parts)
-def test_places_follow_what_was_computed(parts: list[list[int] | tuple[bytes, int, int]]) -> None:
+def test_places_follow_what_was_computed(parts):
     """Against a count, part by part, as llama.cpp's positions are given."""
     places, index, position, last = Places(), 0, 0, -1
     for part in parts:

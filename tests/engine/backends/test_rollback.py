@@ -1,15 +1,12 @@
 """Tokens taken back on every backend: what follows is what follows the same tokens computed afresh."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterator
 
 import pytest
 
-from edgechat.engine.backends.base import Backend, BatchPart
+from edgechat.engine.backends.base import BatchPart
 from tests.engine import runtimes
-from tests.engine.runtimes import Cold, Runtime, batches, feed, is_true, plan, some
+from tests.engine.runtimes import Runtime, batches, feed, is_true, plan, some
 
 pytestmark = [pytest.mark.slow, pytest.mark.pairs]
 
@@ -20,13 +17,13 @@ SEEDS = {"llama.cpp": 12, "mlx": 2}
 SEEDS_OF_MOVES = [*range(6), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(6, 30))]
 
 
-def load(runtime: Runtime, kind: str, **changes: object) -> Backend:
+def load(runtime, kind, **changes):
     fields = {"n_outputs_max": 64, "n_rs_seq": SNAPSHOTS, "n_seq_max": 4}
     return runtimes.load(plan(runtime.model(kind), **fields | changes))
 
 
 @pytest.fixture
-def backend(runtime: Runtime, kind: str) -> Iterator[Backend]:
+def backend(runtime, kind):
     backend = load(runtime, kind)
     if not backend.rolls_back:
         pytest.skip("it takes nothing back, which has a test of its own")
@@ -36,7 +33,7 @@ def backend(runtime: Runtime, kind: str) -> Iterator[Backend]:
 
 @pytest.mark.parametrize("length", [10, 150])
 @pytest.mark.parametrize("count", [1, 3, SNAPSHOTS])
-def test_what_follows_a_rollback_is_true(backend: Backend, cold: Cold, length: int, count: int) -> None:
+def test_what_follows_a_rollback_is_true(backend, cold, length, count):
     """150 tokens are more than a window: it is full, and has let cells go."""
     tokens, more = some(1, length), some(2, 20)
     feed(backend, 0, 0, tokens[:-9])
@@ -47,7 +44,7 @@ def test_what_follows_a_rollback_is_true(backend: Backend, cold: Cold, length: i
     assert is_true(feed(backend, 0, len(left), more, len(more)), cold(left + more, len(more)))
 
 
-def test_a_rollback_in_every_call(backend: Backend, cold: Cold) -> None:
+def test_a_rollback_in_every_call(backend, cold):
     """As a reply goes on for long, across the end of a window."""
     held, rng = some(1, 100), random.Random(1)
     feed(backend, 0, 0, held)
@@ -61,13 +58,13 @@ def test_a_rollback_in_every_call(backend: Backend, cold: Cold) -> None:
         held += tokens[: len(tokens) - count]
 
 
-def test_many_streams_that_roll_back(runtime: Runtime, kind: str, backend: Backend, cold: Cold) -> None:
+def test_many_streams_that_roll_back(runtime, kind, backend, cold):
     """Some of them in any order, with drafts of all lengths: llama.cpp moves states around in between."""
     for seed in range(SEEDS[runtime.name]):
         many_streams(random.Random(seed), runtime, kind, cold)
 
 
-def many_streams(rng: random.Random, runtime: Runtime, kind: str, cold: Cold) -> None:
+def many_streams(rng, runtime, kind, cold):
     n = rng.randrange(2, 6)
     backend = load(runtime, kind, n_seq_max=n)
     held = [some(rng.randrange(1000), rng.randrange(3, 30)) for _ in range(n)]
@@ -93,7 +90,7 @@ def many_streams(rng: random.Random, runtime: Runtime, kind: str, cold: Cold) ->
     backend.close()
 
 
-def test_the_original_rolls_back_after_it_was_copied(backend: Backend, cold: Cold) -> None:
+def test_the_original_rolls_back_after_it_was_copied(backend, cold):
     shared, one, other = some(1, 200), some(2, 6), some(3, 20)
     feed(backend, 0, 0, shared)
     backend.copy(0, 1, 200)
@@ -103,7 +100,7 @@ def test_the_original_rolls_back_after_it_was_copied(backend: Backend, cold: Col
     assert is_true(feed(backend, 0, 202, other), cold(shared + one[:2] + other, 1))
 
 
-def test_the_copy_rolls_back_and_the_original_too(backend: Backend, cold: Cold) -> None:
+def test_the_copy_rolls_back_and_the_original_too(backend, cold):
     shared, one, other = some(1, 200), some(2, 6), some(3, 20)
     feed(backend, 0, 0, shared)
     backend.copy(0, 1, 200)
@@ -115,9 +112,7 @@ def test_the_copy_rolls_back_and_the_original_too(backend: Backend, cold: Cold) 
     assert is_true(feed(backend, 0, 218, one), cold(shared + other[:18] + one, 1))
 
 
-def test_a_recurrent_state_of_llama_cpp_is_not_copied_before_it_has_gone_on(
-    runtime: Runtime, kind: str, backend: Backend, cold: Cold
-) -> None:
+def test_a_recurrent_state_of_llama_cpp_is_not_copied_before_it_has_gone_on(runtime, kind, backend, cold):
     """It would copy it as it was, or abort."""
     tokens, more = some(1, 60), some(2, 10)
     feed(backend, 0, 0, tokens, 5)
@@ -130,7 +125,7 @@ def test_a_recurrent_state_of_llama_cpp_is_not_copied_before_it_has_gone_on(
     assert is_true(feed(backend, 1, 67, more), cold(tokens[:57] + more + more, 1))
 
 
-def test_a_sequence_that_was_rolled_back_is_saved_as_it_is(backend: Backend, cold: Cold) -> None:
+def test_a_sequence_that_was_rolled_back_is_saved_as_it_is(backend, cold):
     tokens, more = some(1, 60), some(2, 10)
     feed(backend, 0, 0, tokens, 5)
     assert backend.rollback(0, 3)
@@ -142,7 +137,7 @@ def test_a_sequence_that_was_rolled_back_is_saved_as_it_is(backend: Backend, col
     assert is_true(feed(backend, 0, 57, more), expected)
 
 
-def test_a_sequence_is_emptied_after_a_rollback_and_used_again(backend: Backend, cold: Cold) -> None:
+def test_a_sequence_is_emptied_after_a_rollback_and_used_again(backend, cold):
     feed(backend, 0, 0, some(1, 60), 5)
     assert backend.rollback(0, 3)
     assert backend.truncate(0, 0)
@@ -153,7 +148,7 @@ def test_a_sequence_is_emptied_after_a_rollback_and_used_again(backend: Backend,
     assert is_true(feed(backend, 0, 36, some(3, 5)), cold(tokens[:36] + some(3, 5), 1))
 
 
-def test_others_are_computed_while_one_waits_to_go_on(backend: Backend, cold: Cold) -> None:
+def test_others_are_computed_while_one_waits_to_go_on(backend, cold):
     held = [some(seq, 40) for seq in range(4)]
     for seq in range(4):
         feed(backend, seq, 0, held[seq], 5)
@@ -170,7 +165,7 @@ def test_others_are_computed_while_one_waits_to_go_on(backend: Backend, cold: Co
 
 
 @pytest.mark.parametrize("seed", SEEDS_OF_MOVES)
-def test_llama_cpp_does_not_lose_a_state_that_waits_where_others_are_moved(seed: int) -> None:
+def test_llama_cpp_does_not_lose_a_state_that_waits_where_others_are_moved(seed):
     rng = random.Random(seed)
     n = rng.randrange(3, 6)
     backend, cold = load(LLAMA_CPP, "hybrid", n_seq_max=n), load(LLAMA_CPP, "hybrid", n_seq_max=1)
@@ -178,7 +173,7 @@ def test_llama_cpp_does_not_lose_a_state_that_waits_where_others_are_moved(seed:
     for seq in rng.sample(range(n), n):
         feed(backend, seq, 0, held[seq])
 
-    def go_on(seqs: list[int]) -> None:
+    def go_on(seqs):
         token = rng.randrange(40, 90)
         backend.decode([BatchPart(seq, len(held[seq]), [token], 1) for seq in seqs])
         for seq in seqs:
@@ -200,7 +195,7 @@ def test_llama_cpp_does_not_lose_a_state_that_waits_where_others_are_moved(seed:
     cold.close()
 
 
-def test_a_recurrent_state_of_llama_cpp_rolls_back_once_and_no_further_than_its_snapshots() -> None:
+def test_a_recurrent_state_of_llama_cpp_rolls_back_once_and_no_further_than_its_snapshots():
     backend = load(LLAMA_CPP, "hybrid")
     feed(backend, 0, 0, some(1, 30), 12)
     assert not backend.rollback(0, SNAPSHOTS + 1)
@@ -215,7 +210,7 @@ def test_a_recurrent_state_of_llama_cpp_rolls_back_once_and_no_further_than_its_
     backend.close()
 
 
-def test_beside_a_chunk_of_a_prompt_no_snapshot_of_llama_cpp_is_relied_on() -> None:
+def test_beside_a_chunk_of_a_prompt_no_snapshot_of_llama_cpp_is_relied_on():
     backend = load(LLAMA_CPP, "hybrid")
     feed(backend, 0, 0, some(1, 30))
     backend.decode([BatchPart(1, 0, some(2, 40), 0), BatchPart(0, 30, [50, 51, 52], 3)])
@@ -223,9 +218,7 @@ def test_beside_a_chunk_of_a_prompt_no_snapshot_of_llama_cpp_is_relied_on() -> N
     backend.close()
 
 
-def test_without_snapshots_a_recurrent_state_does_not_roll_back(
-    runtime: Runtime, kind: str, cold: Cold
-) -> None:
+def test_without_snapshots_a_recurrent_state_does_not_roll_back(runtime, kind, cold):
     """Of llama.cpp: MLX needs none. What was to be taken back is still there."""
     backend = load(runtime, kind, n_rs_seq=0)
     never = (runtime.name, kind) == ("llama.cpp", "hybrid")
@@ -239,7 +232,7 @@ def test_without_snapshots_a_recurrent_state_does_not_roll_back(
     backend.close()
 
 
-def test_every_kind_takes_tokens_back(runtime: Runtime, kind: str) -> None:
+def test_every_kind_takes_tokens_back(runtime, kind):
     backend = load(runtime, kind)
     assert backend.rolls_back > 0
     assert backend.capabilities.recomputes == ((runtime.name, kind) == ("mlx", "hybrid"))
@@ -247,7 +240,7 @@ def test_every_kind_takes_tokens_back(runtime: Runtime, kind: str) -> None:
     backend.close()
 
 
-def test_as_many_are_taken_back_as_it_says(backend: Backend, cold: Cold) -> None:
+def test_as_many_are_taken_back_as_it_says(backend, cold):
     """And no token that an earlier call has computed, unless it is there as before."""
     count = min(backend.rolls_back, 63)
     tokens = some(1, 120)

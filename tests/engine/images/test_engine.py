@@ -1,23 +1,18 @@
 """What an image shows decides the answer: cold, cached, cut off, restored, beside streams of text."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 from edgechat.base.errors import DecodeFailed
-from edgechat.engine.backends.base import EncodingStopped, Media, MediaEncoder
-from edgechat.engine.backends.logits import Embeddings
+from edgechat.engine.backends.base import EncodingStopped
 from edgechat.engine.backends.media import media_runs
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.state_store import KVStateStore
-from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Failed, Message, Sampling
 from tests.engine.images.seeing import (
     ALL_KINDS,
@@ -39,7 +34,7 @@ pytestmark = pytest.mark.slow
 Make = Callable[..., EngineCore]
 
 
-def first_and_soak(kinds: Iterable[str]) -> list[Any]:
+def first_and_soak(kinds):
     """Return the kinds, all but the first for the soak: what is tested lies above them, and takes long."""
     first, *others = kinds
     return [first, *(pytest.param(kind, marks=pytest.mark.soak) for kind in others)]
@@ -49,10 +44,10 @@ GREEDY = Sampling(temperature=0)
 
 
 @pytest.fixture
-def make(template: ChatTemplate) -> Iterator[Make]:
-    made: list[EngineCore] = []
+def make(template):
+    made = []
 
-    def engine(kind: str, states: KVStateStore | None = None, **changes: Any) -> EngineCore:
+    def engine(kind, states=None, **changes):
         plan = plan_of(kind, **changes)
         made.append(engine_of(plan, template, states=states, ngrams=plan.ngrams))
         return made[-1]
@@ -63,7 +58,7 @@ def make(template: ChatTemplate) -> Iterator[Make]:
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_each_colour_is_seen(kind: str, make: Make, tmp_path: Path) -> None:
+def test_each_colour_is_seen(kind, make, tmp_path):
     engine = make(kind)
     for colour in COLOURS:
         assert ask(engine, colour, asking(image_of(noisy(colour), tmp_path)))[0] == colour
@@ -71,7 +66,7 @@ def test_each_colour_is_seen(kind: str, make: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_the_second_question_computes_only_itself(kind: str, make: Make, tmp_path: Path) -> None:
+def test_the_second_question_computes_only_itself(kind, make, tmp_path):
     engine = make(kind)
     image = image_of(noisy("red"), tmp_path)
     said = [asking(image)]
@@ -90,7 +85,7 @@ def test_the_second_question_computes_only_itself(kind: str, make: Make, tmp_pat
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_logits_are_those_of_libmtmd_driven_bare(kind: str, make: Make, tmp_path: Path) -> None:
+def test_the_logits_are_those_of_libmtmd_driven_bare(kind, make, tmp_path):
     engine, picture = make(kind), noisy("cyan")
     engine.begin(
         ChatRequest(id="a", messages=(asking(image_of(picture, tmp_path)),), logprobs=3, max_tokens=1)
@@ -103,7 +98,7 @@ def test_the_logits_are_those_of_libmtmd_driven_bare(kind: str, make: Make, tmp_
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ALL_KINDS if kind.endswith("dense")])
-def test_large_images_are_cut_into_tiles(kind: str, make: Make, tmp_path: Path) -> None:
+def test_large_images_are_cut_into_tiles(kind, make, tmp_path):
     engine = make(kind)
     image = image_of(noisy("green", 128, 128), tmp_path)
     assert ask(engine, "a", asking(image))[0] == "green"
@@ -112,7 +107,7 @@ def test_large_images_are_cut_into_tiles(kind: str, make: Make, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_images_of_several_requests_at_once(kind: str, make: Make, tmp_path: Path) -> None:
+def test_images_of_several_requests_at_once(kind, make, tmp_path):
     """Beside streams of text, in the slots of one cache, more of them than slots."""
     engine = make(kind)
     for colour in COLOURS:
@@ -130,9 +125,9 @@ def test_images_of_several_requests_at_once(kind: str, make: Make, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", MANY)
-def test_an_image_in_each_turn_and_an_edit(kind: str, make: Make, tmp_path: Path) -> None:
+def test_an_image_in_each_turn_and_an_edit(kind, make, tmp_path):
     engine = make(kind)
-    said: list[Message] = []
+    said = []
     for number, colour in enumerate(("red", "blue", "yellow")):
         said.append(asking(image_of(noisy(colour, seed=number), tmp_path)))
         text, _ = ask(engine, f"t{number}", *said)
@@ -144,9 +139,7 @@ def test_an_image_in_each_turn_and_an_edit(kind: str, make: Make, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_a_chat_with_an_image_goes_on_after_a_restart(
-    kind: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chat_with_an_image_goes_on_after_a_restart(kind, make, tmp_path, monkeypatch):
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.LEAVE_SECONDS", 0.0)
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.worth_saving", lambda *_, **__: True)
     image = image_of(noisy("magenta"), tmp_path)
@@ -165,9 +158,9 @@ def test_a_chat_with_an_image_goes_on_after_a_restart(
 
 
 @pytest.mark.parametrize("kind", first_and_soak(MANY))
-def test_old_images_leave_with_their_turns(kind: str, make: Make, tmp_path: Path) -> None:
+def test_old_images_leave_with_their_turns(kind, make, tmp_path):
     engine = make(kind, context=256)
-    said: list[Message] = []
+    said = []
     for number, colour in enumerate([*COLOURS] * 2):
         said.append(asking(image_of(noisy(colour, seed=number), tmp_path)))
         text, end = ask(engine, f"t{number}", *said)
@@ -179,14 +172,14 @@ def test_old_images_leave_with_their_turns(kind: str, make: Make, tmp_path: Path
 class SlowEyes:
     """A projector that takes its time, in steps of a hundredth of a second."""
 
-    def __init__(self, encoder: MediaEncoder, steps: int) -> None:
+    def __init__(self, encoder, steps):
         self._encoder, self._steps = encoder, steps
-        self.ended: list[str] = []
+        self.ended = []
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._encoder, name)
 
-    def encode(self, media: Media, *, between: Callable[[], bool]) -> Embeddings:
+    def encode(self, media, *, between):
         for _ in range(self._steps):
             time.sleep(0.01)
             if not between():
@@ -196,14 +189,14 @@ class SlowEyes:
         return self._encoder.encode(media, between=between)
 
 
-def slowly(engine: EngineCore, steps: int) -> SlowEyes:
+def slowly(engine, steps):
     assert engine.backend.media_encoder is not None
     eyes = SlowEyes(engine.backend.media_encoder, steps)
     engine.encoding._encoder = eyes
     return eyes
 
 
-def test_a_stream_goes_on_while_an_image_is_encoded(make: Make, tmp_path: Path) -> None:
+def test_a_stream_goes_on_while_an_image_is_encoded(make, tmp_path):
     engine = make("dense")
     eyes = slowly(engine, 100)
     story = Message("user", "Tell me a story.")
@@ -228,11 +221,11 @@ def test_a_stream_goes_on_while_an_image_is_encoded(make: Make, tmp_path: Path) 
     assert answer_of("a", events + until_idle(engine))[0] == "red"
 
 
-def ends(engine: EngineCore, token: int) -> bool:
+def ends(engine, token):
     return engine.backend.vocabulary.is_end(token)
 
 
-def test_an_encoding_ends_with_its_request(make: Make, tmp_path: Path) -> None:
+def test_an_encoding_ends_with_its_request(make, tmp_path):
     engine = make("dense")
     eyes = slowly(engine, 1000)
     image = image_of(noisy("red"), tmp_path)
@@ -248,9 +241,7 @@ def test_an_encoding_ends_with_its_request(make: Make, tmp_path: Path) -> None:
     assert ask(engine, "b", asking(image))[0] == "red"
 
 
-def test_an_image_that_cannot_be_encoded_fails_its_request_alone(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_that_cannot_be_encoded_fails_its_request_alone(make, tmp_path, monkeypatch):
     engine = make("dense")
     image = image_of(noisy("red"), tmp_path)
     eyes = slowly(engine, 0)
@@ -264,7 +255,7 @@ def test_an_image_that_cannot_be_encoded_fails_its_request_alone(
     assert ask(engine, "c", asking(image))[0] == "red"
 
 
-def test_a_model_that_cannot_see_says_so(make: Make, tmp_path: Path) -> None:
+def test_a_model_that_cannot_see_says_so(make, tmp_path):
     engine = make("dense", projector=None)
     engine.begin(ChatRequest(id="a", messages=(asking(image_of(plain("red"), tmp_path)),)))
     (failed,) = until_idle(engine)
@@ -273,7 +264,7 @@ def test_a_model_that_cannot_see_says_so(make: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", first_and_soak(kind for kind in MANY if kind != "mlx-hybrid"))
-def test_pixels_that_were_released_are_read_again(kind: str, make: Make, tmp_path: Path) -> None:
+def test_pixels_that_were_released_are_read_again(kind, make, tmp_path):
     engine = make(kind)
     image = image_of(noisy("blue"), tmp_path)
     assert ask(engine, "a", asking(image))[0] == "blue"
@@ -286,7 +277,7 @@ def test_pixels_that_were_released_are_read_again(kind: str, make: Make, tmp_pat
     assert (text, end.usage.cached_tokens) == ("blue", 0)
 
 
-def test_a_damaged_projector_does_not_keep_a_model_from_loading(make: Make, tmp_path: Path) -> None:
+def test_a_damaged_projector_does_not_keep_a_model_from_loading(make, tmp_path):
     plan = plan_of("dense")
     assert plan.projector is not None
     damaged = tmp_path / "mmproj.gguf"
@@ -300,9 +291,9 @@ def test_a_damaged_projector_does_not_keep_a_model_from_loading(make: Make, tmp_
 
 
 @pytest.mark.parametrize("kind", MANY)
-def test_drafts_of_n_grams_leave_images_alone(kind: str, make: Make, tmp_path: Path) -> None:
+def test_drafts_of_n_grams_leave_images_alone(kind, make, tmp_path):
     engine = make(kind, ngrams=True, n_rs_seq=8)
-    said: list[Message] = []
+    said = []
     for number, colour in enumerate(("red", "red", "red", "blue")):
         said.append(asking(image_of(noisy(colour, seed=number), tmp_path)))
         text, _ = ask(engine, f"t{number}", *said)

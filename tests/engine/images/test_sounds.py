@@ -1,10 +1,7 @@
 """What a sound is decides the answer, on the path of images: cold, cached, restored, beside a stream."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,7 +11,6 @@ from edgechat.base.images.image import PLACE
 from edgechat.engine.backends.media import media_runs
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.state_store import KVStateStore
-from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Failed, Message, Sampling
 from tests.engine.images.seeing import (
     QUESTION,
@@ -38,12 +34,10 @@ GREEDY = Sampling(temperature=0)
 
 
 @pytest.fixture
-def make(template: ChatTemplate) -> Iterator[Make]:
-    made: list[EngineCore] = []
+def make(template):
+    made = []
 
-    def engine(
-        kind: str, states: KVStateStore | None = None, *, sees: bool = False, **changes: Any
-    ) -> EngineCore:
+    def engine(kind, states=None, *, sees=False, **changes):
         plan = plan_of(kind, hears=True, sees=sees, **changes)
         made.append(engine_of(plan, template, states=states, ngrams=plan.ngrams))
         return made[-1]
@@ -54,7 +48,7 @@ def make(template: ChatTemplate) -> Iterator[Make]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_tone_is_heard(kind: str, make: Make, tmp_path: Path) -> None:
+def test_each_tone_is_heard(kind, make, tmp_path):
     engine = make(kind)
     assert engine.backend.media_encoder is not None
     assert (engine.backend.media_encoder.sees, engine.backend.media_encoder.hears) == (False, True)
@@ -64,7 +58,7 @@ def test_each_tone_is_heard(kind: str, make: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_second_question_computes_only_itself(kind: str, make: Make, tmp_path: Path) -> None:
+def test_the_second_question_computes_only_itself(kind, make, tmp_path):
     engine = make(kind)
     sound = sound_of(tone("red"), tmp_path)
     said = [asking(sound)]
@@ -82,9 +76,7 @@ def test_the_second_question_computes_only_itself(kind: str, make: Make, tmp_pat
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_chat_with_a_sound_goes_on_after_a_restart(
-    kind: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chat_with_a_sound_goes_on_after_a_restart(kind, make, tmp_path, monkeypatch):
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.LEAVE_SECONDS", 0.0)
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.worth_saving", lambda *_, **__: True)
     said = [asking(sound_of(tone("green"), tmp_path))]
@@ -101,7 +93,7 @@ def test_a_chat_with_a_sound_goes_on_after_a_restart(
     assert not second.encoding._made
 
 
-def test_sounds_beside_each_other_and_streams_of_text(make: Make, tmp_path: Path) -> None:
+def test_sounds_beside_each_other_and_streams_of_text(make, tmp_path):
     engine = make("dense", context=4096)
     for colour in COLOURS:
         heard = asking(sound_of(tone(colour, seed=1), tmp_path))
@@ -112,12 +104,12 @@ def test_sounds_beside_each_other_and_streams_of_text(make: Make, tmp_path: Path
     assert [answer_of(colour, events)[0] for colour in (*COLOURS, "x")] == [*COLOURS, "nothing"]
 
 
-def test_a_stream_goes_on_while_a_sound_is_encoded(make: Make, tmp_path: Path) -> None:
+def test_a_stream_goes_on_while_a_sound_is_encoded(make, tmp_path):
     engine = make("dense")
     ears = slowly(engine, 100)
     n = engine.backend.vocabulary.size
     free = Sampling(temperature=0, bias=tuple((token, -1e6) for token in range(n) if ends(engine, token)))
-    events: list[Any] = []
+    events = []
     heard = asking(sound_of(tone("cyan"), tmp_path))
     engine.begin(ChatRequest(id="a", messages=(heard,), sampling=GREEDY, max_tokens=8))
     while not engine.encoding.is_running:
@@ -135,7 +127,7 @@ def test_a_stream_goes_on_while_a_sound_is_encoded(make: Make, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["windowed", "mrope"])
-def test_what_comes_last_is_what_is_asked_about(kind: str, make: Make, tmp_path: Path) -> None:
+def test_what_comes_last_is_what_is_asked_about(kind, make, tmp_path):
     """Images and sounds of one message, in the order in which they stand there."""
     engine = make(kind, sees=True, context=4096)
     image, sound = image_of(noisy("red"), tmp_path), sound_of(tone("blue"), tmp_path)
@@ -144,7 +136,7 @@ def test_what_comes_last_is_what_is_asked_about(kind: str, make: Make, tmp_path:
     assert ask(engine, "b", Message("user", text, media=(sound, image)))[0] == "red"
 
 
-def test_a_sound_of_several_minutes_is_cut(make: Make, tmp_path: Path) -> None:
+def test_a_sound_of_several_minutes_is_cut(make, tmp_path):
     engine = make("dense", context=4096)
     waves = [tone(colour, 30) for colour in ("red", "green", "white")]
     long = asking(sound_of(np.concatenate([*waves, tone("yellow", 5)]), tmp_path))
@@ -154,15 +146,15 @@ def test_a_sound_of_several_minutes_is_cut(make: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", [1 / RATE, 0.3, 29.7, 30, 30.01])
-def test_sounds_of_any_length(seconds: float, make: Make, tmp_path: Path) -> None:
+def test_sounds_of_any_length(seconds, make, tmp_path):
     answer, end = ask(make("dense"), "a", asking(sound_of(tone("white", seconds), tmp_path)))
     assert answer in COLOURS
     assert end.usage.prompt_tokens // N_TOKENS == (1 if seconds < 29.9 else 2)
 
 
-def test_old_sounds_leave_with_their_turns(make: Make, tmp_path: Path) -> None:
+def test_old_sounds_leave_with_their_turns(make, tmp_path):
     engine = make("dense", context=512)
-    said: list[Message] = []
+    said = []
     for number, colour in enumerate(COLOURS):
         said.append(asking(sound_of(tone(colour, seed=number), tmp_path)))
         text, end = ask(engine, f"t{number}", *said)
@@ -171,7 +163,7 @@ def test_old_sounds_leave_with_their_turns(make: Make, tmp_path: Path) -> None:
     assert end.usage.dropped_turns > 3
 
 
-def test_a_sound_longer_than_the_context(make: Make, tmp_path: Path) -> None:
+def test_a_sound_longer_than_the_context(make, tmp_path):
     engine = make("dense", context=512)
     engine.begin(ChatRequest(id="a", messages=(asking(sound_of(tone("red", 110), tmp_path)),)))
     (failed,) = until_idle(engine)
@@ -179,9 +171,7 @@ def test_a_sound_longer_than_the_context(make: Make, tmp_path: Path) -> None:
     assert failed.error.kind == "PromptTooLong"
 
 
-def test_samples_that_were_released_are_read_again(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_that_were_released_are_read_again(make, tmp_path, monkeypatch):
     monkeypatch.setattr("edgechat.engine.prompt.media_tokens._CUT", 1)
     engine = make("dense")
     sound = sound_of(tone("blue"), tmp_path)
@@ -196,9 +186,7 @@ def test_samples_that_were_released_are_read_again(
 
 
 @pytest.mark.parametrize(("hears", "what"), [(False, "hear sounds"), (True, "see images")])
-def test_a_model_refuses_what_it_does_not_take(
-    hears: bool, what: str, template: ChatTemplate, tmp_path: Path
-) -> None:
+def test_a_model_refuses_what_it_does_not_take(hears, what, template, tmp_path):
     engine = engine_of(plan_of("dense", hears=hears, sees=not hears), template)
     shown = image_of(noisy("red"), tmp_path) if hears else sound_of(tone("red"), tmp_path)
     engine.begin(ChatRequest(id="a", messages=(asking(shown),)))
@@ -208,7 +196,7 @@ def test_a_model_refuses_what_it_does_not_take(
     engine.close()
 
 
-def test_a_damaged_sound_fails_its_request_alone(make: Make, tmp_path: Path) -> None:
+def test_a_damaged_sound_fails_its_request_alone(make, tmp_path):
     engine = make("dense")
     sound = sound_of(tone("red"), tmp_path)
     Path(sound.path).write_bytes(b"RIFF\0\0\0\0WAVE")
@@ -219,6 +207,6 @@ def test_a_damaged_sound_fails_its_request_alone(make: Make, tmp_path: Path) -> 
     assert ask(engine, "b", Message("user", QUESTION))[0] == "nothing"
 
 
-def test_messages_with_media_cross_the_pipe(tmp_path: Path) -> None:
+def test_messages_with_media_cross_the_pipe(tmp_path):
     message = asking(sound_of(tone("red"), tmp_path), image_of(noisy("red"), tmp_path))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=Message) == message

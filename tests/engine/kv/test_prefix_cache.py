@@ -1,7 +1,5 @@
 """The prefix cache over the scripted backend, whose cells can be counted."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 
@@ -11,9 +9,7 @@ from hypothesis import strategies as st
 
 from edgechat.engine.backends.base import BatchPart, CacheFull
 from edgechat.engine.kv.prefix_cache import PrefixCache, common_prefix
-from edgechat.engine.kv.slots import Slot
 from tests.engine.cells import check_cache
-from tests.engine.conftest import MakePlan
 from tests.properties import examples
 from tests.scripted.backend import ScriptedBackend
 
@@ -22,16 +18,16 @@ KINDS = {"dense": {"shifts": True}, "windowed": {"window": 12, "rewinds": 5}, "h
 
 
 @pytest.fixture
-def make(scripted: MakePlan) -> MakeCache:
+def make(scripted):
     return lambda **script: PrefixCache(ScriptedBackend(scripted(**script)))
 
 
-def compute(cache: PrefixCache, slot: Slot, tokens: list[int]) -> None:
+def compute(cache, slot, tokens):
     cache._backend.decode([BatchPart(slot.id, slot.length, tokens, 0)])
     cache.extend(slot, tokens)
 
 
-def run(cache: PrefixCache, tokens: list[int], **how: object) -> tuple[Slot, int]:
+def run(cache, tokens, **how):
     """Seat a sequence, compute what is missing, and let it go."""
     slot, n = cache.seat(tokens, **how)
     compute(cache, slot, tokens[n:])
@@ -43,7 +39,7 @@ def run(cache: PrefixCache, tokens: list[int], **how: object) -> tuple[Slot, int
 LONG = list(range(60, 160))
 
 
-def test_what_goes_on_takes_the_slot_over(make: MakeCache) -> None:
+def test_what_goes_on_takes_the_slot_over(make):
     cache = make()
     first, n = run(cache, LONG)
     assert n == 0
@@ -51,7 +47,7 @@ def test_what_goes_on_takes_the_slot_over(make: MakeCache) -> None:
     assert (cache.stats.hits, cache.stats.misses, cache.stats.reused_tokens) == (1, 1, 100)
 
 
-def test_what_branches_off_shares_cells_and_leaves_the_other_as_it_was(make: MakeCache) -> None:
+def test_what_branches_off_shares_cells_and_leaves_the_other_as_it_was(make):
     cache = make()
     first, _ = run(cache, [*LONG, 1, 2, 3])
     second, n = run(cache, [*LONG, 7, 8])
@@ -60,20 +56,20 @@ def test_what_branches_off_shares_cells_and_leaves_the_other_as_it_was(make: Mak
     assert first.tokens == [*LONG, 1, 2, 3]
 
 
-def test_the_same_again_computes_one_token(make: MakeCache) -> None:
+def test_the_same_again_computes_one_token(make):
     cache = make()
     run(cache, LONG)
     assert run(cache, LONG)[1] == 99
     assert cache.cells_used == 101
 
 
-def test_who_needs_no_logits_computes_nothing_again(make: MakeCache) -> None:
+def test_who_needs_no_logits_computes_nothing_again(make):
     cache = make()
     first, _ = run(cache, LONG)
     assert run(cache, LONG, whole=True) == (first, 100)
 
 
-def test_what_is_replaced_is_cut_in_its_place(make: MakeCache) -> None:
+def test_what_is_replaced_is_cut_in_its_place(make):
     cache = make()
     first, _ = run(cache, [*LONG, 1, 2, 3])
     assert run(cache, [*LONG, 7], whole=True, spent=first) == (first, 100)
@@ -81,7 +77,7 @@ def test_what_is_replaced_is_cut_in_its_place(make: MakeCache) -> None:
     assert not cache.stats.evictions
 
 
-def test_where_nothing_can_be_cut_the_spent_slot_is_rewound(make: MakeCache) -> None:
+def test_where_nothing_can_be_cut_the_spent_slot_is_rewound(make):
     cache = make(cuts=False)
     slot, _ = cache.seat([*LONG, 1])
     compute(cache, slot, LONG)
@@ -93,7 +89,7 @@ def test_where_nothing_can_be_cut_the_spent_slot_is_rewound(make: MakeCache) -> 
     assert not cache.stats.evictions
 
 
-def test_a_running_one_is_copied_from(make: MakeCache) -> None:
+def test_a_running_one_is_copied_from(make):
     cache = make(n_seq_max=2)
     running, _ = cache.seat([*LONG, 1])
     compute(cache, running, [*LONG, 1])
@@ -104,7 +100,7 @@ def test_a_running_one_is_copied_from(make: MakeCache) -> None:
     assert not cache.evict()
 
 
-def test_the_least_recently_used_goes_first(make: MakeCache) -> None:
+def test_the_least_recently_used_goes_first(make):
     cache = make(n_seq_max=3)
     kept = [run(cache, [n, *LONG])[0] for n in range(3)]
     run(cache, [0, *LONG, 5])
@@ -117,7 +113,7 @@ def test_the_least_recently_used_goes_first(make: MakeCache) -> None:
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_what_cannot_be_cut_goes_back_to_checkpoints(make: MakeCache, busy: bool) -> None:
+def test_what_cannot_be_cut_goes_back_to_checkpoints(make, busy):
     """The slot stays as it was, also one that runs: a copy of it is rewound."""
     cache = make(cuts=False)
     slot, _ = cache.seat([*LONG, 1, 2])
@@ -138,7 +134,7 @@ def test_what_cannot_be_cut_goes_back_to_checkpoints(make: MakeCache, busy: bool
     assert [one.length for one in other.checkpoints] == [40, 70]
 
 
-def test_checkpoints_leave_with_the_tokens_before_them(make: MakeCache) -> None:
+def test_checkpoints_leave_with_the_tokens_before_them(make):
     cache = make(cuts=False, n_seq_max=1)
     slot, _ = cache.seat(LONG)
     for stop in (50, 100):
@@ -152,7 +148,7 @@ def test_checkpoints_leave_with_the_tokens_before_them(make: MakeCache) -> None:
 
 
 @pytest.mark.parametrize("n_seq_max", [1, 2])
-def test_a_rewind_that_fails_leaves_an_empty_slot(make: MakeCache, n_seq_max: int) -> None:
+def test_a_rewind_that_fails_leaves_an_empty_slot(make, n_seq_max):
     """Both in its place and as a copy."""
     cache = make(cuts=False, n_seq_max=n_seq_max, rewinds=2)
     slot, _ = cache.seat(LONG)
@@ -163,7 +159,7 @@ def test_a_rewind_that_fails_leaves_an_empty_slot(make: MakeCache, n_seq_max: in
     assert [run(cache, [*LONG[:60], last])[1] for last in (7, 8)] == [50, 0]
 
 
-def test_the_budget_of_checkpoints_is_kept(make: MakeCache) -> None:
+def test_the_budget_of_checkpoints_is_kept(make):
     """Those of the slot used longest ago go first; of one slot, those that spare least."""
     cache = make(cuts=False, n_checkpoints=4)
     old, _ = cache.seat(LONG)
@@ -180,7 +176,7 @@ def test_the_budget_of_checkpoints_is_kept(make: MakeCache) -> None:
     assert [one.length for one in slot.checkpoints] == [40, 72, 82, 87]
 
 
-def test_without_memory_for_checkpoints_there_are_none(make: MakeCache) -> None:
+def test_without_memory_for_checkpoints_there_are_none(make):
     cache = make(cuts=False, n_checkpoints=0)
     slot, _ = run(cache, LONG)
     cache.checkpoint(slot)
@@ -188,7 +184,7 @@ def test_without_memory_for_checkpoints_there_are_none(make: MakeCache) -> None:
     assert run(cache, [*LONG[:99], 1])[1] == 0
 
 
-def test_a_shift_takes_out_the_middle_and_is_never_found_again(make: MakeCache) -> None:
+def test_a_shift_takes_out_the_middle_and_is_never_found_again(make):
     cache = make(shifts=True)
     rng = random.Random(1)
     pinned, gone, rest = ([rng.randrange(256) for _ in range(size)] for size in (20, 30, 80))
@@ -206,7 +202,7 @@ def test_a_shift_takes_out_the_middle_and_is_never_found_again(make: MakeCache) 
     assert cache.cells_used == 0, "nobody may go on from approximate cells"
 
 
-def test_a_shift_leaves_alone_what_another_slot_shares(make: MakeCache) -> None:
+def test_a_shift_leaves_alone_what_another_slot_shares(make):
     cache = make(shifts=True)
     rng = random.Random(1)
     pinned, gone, rest = ([rng.randrange(256) for _ in range(size)] for size in (20, 30, 80))
@@ -216,7 +212,7 @@ def test_a_shift_leaves_alone_what_another_slot_shares(make: MakeCache) -> None:
     check_cache(cache)
 
 
-def test_a_restored_state_is_found(make: MakeCache) -> None:
+def test_a_restored_state_is_found(make):
     cache = make()
     slot, _ = run(cache, LONG)
     state = cache._backend.save(slot.id)
@@ -229,7 +225,7 @@ def test_a_restored_state_is_found(make: MakeCache) -> None:
     check_cache(full)
 
 
-def test_the_common_prefix() -> None:
+def test_the_common_prefix():
     assert common_prefix([1, 2, 3], [1, 2, 4]) == 2
     assert common_prefix([], [1]) == 0
     assert common_prefix([1], [1, 2]) == 1
@@ -251,11 +247,9 @@ OPERATION = st.tuples(
     kind=st.sampled_from(list(KINDS)),
     n_seq_max=st.integers(1, 5),
 )
-def test_any_use_keeps_the_account(
-    make: MakeCache, operations: list[tuple[str, int]], kind: str, n_seq_max: int
-) -> None:
+def test_any_use_keeps_the_account(make, operations, kind, n_seq_max):
     cache = make(n_seq_max=n_seq_max, context=400, **KINDS[kind])
-    saved: tuple[list[int], object] | None = None
+    saved = None
     for what, seed in operations:
         rng = random.Random(seed)
         # Few letters, so that much is shared; the runs are long enough for a shift to find them.
@@ -292,7 +286,7 @@ def test_any_use_keeps_the_account(
         check_cache(cache)
 
 
-def add(cache: PrefixCache, slot: Slot, tokens: list[int]) -> None:
+def add(cache, slot, tokens):
     while tokens:
         try:
             compute(cache, slot, tokens)

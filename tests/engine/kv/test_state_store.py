@@ -1,7 +1,5 @@
 """The states of chats on disk: whole or not at all, no more than may be, and nothing wrong is ever used."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
@@ -13,9 +11,7 @@ import time
 import tracemalloc
 import weakref
 import zlib
-from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -35,26 +31,26 @@ STATE = np.arange(40, dtype=np.uint8)
 posix = pytest.mark.skipif(os.name != "posix", reason="a matter of POSIX")
 
 
-def made(size: int, value: int = 7) -> np.ndarray:
+def made(size, value=7):
     return np.full(size, value, np.uint8)
 
 
-def file_of(chat: str) -> Path:
+def file_of(chat):
     return folder() / f"{chat}.state"
 
 
-def there() -> set[str]:
+def there():
     return set(os.listdir(folder())) if folder().exists() else set()
 
 
-def found_for(kept: KVStateStore, tokens: Sequence[int]) -> tuple[str, int, int] | None:
+def found_for(kept, tokens):
     """Return the chat, the tokens and the size of the state that would be read whole for a prompt."""
     found = kept.find(tokens, whole=True)
     return None if found is None else (found.chat, found.tokens, found.size)
 
 
 @pytest.fixture
-def kept() -> Iterator[KVStateStore]:
+def kept():
     states = KVStateStore(1 << 20, b"a model")
     yield states
     states.close()
@@ -63,16 +59,16 @@ def kept() -> Iterator[KVStateStore]:
 class Gate:
     """A fingerprint that keeps the thread waiting until the gate opens."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.open = threading.Event()
 
-    def __call__(self) -> bytes:
+    def __call__(self):
         assert self.open.wait(30)
         return b"a model"
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
+def gate():
     gate = Gate()
     yield gate
     gate.open.set()
@@ -84,7 +80,7 @@ def gate() -> Iterator[Gate]:
 @pytest.mark.parametrize(
     ("tokens", "size"), [(TOKENS, 40), ([], 0), (range(5000), 0), ([], 1), (range(70_000), (3 << 20) + 1)]
 )
-def test_what_is_saved_is_loaded(tokens: range, size: int) -> None:
+def test_what_is_saved_is_loaded(tokens, size):
     state = np.random.default_rng(1).integers(0, 256, size, dtype=np.uint8)
     kept, again = KVStateStore(1 << 30, b"a model"), KVStateStore(1 << 30, lambda: b"a model")
     assert kept.save(A, tokens, state.copy()).result()
@@ -97,7 +93,7 @@ def test_what_is_saved_is_loaded(tokens: range, size: int) -> None:
     again.close()
 
 
-def test_tokens_may_change_once_save_was_called(gate: Gate) -> None:
+def test_tokens_may_change_once_save_was_called(gate):
     kept, tokens = KVStateStore(None, gate), [1, 2, 3]
     done = kept.save(A, tokens, STATE[::2])  # an array in pieces, too
     tokens.append(4)
@@ -109,9 +105,7 @@ def test_tokens_may_change_once_save_was_called(gate: Gate) -> None:
     assert np.array_equal(found.state, STATE[::2])
 
 
-def test_what_was_never_saved_is_nothing_to_talk_about(
-    kept: KVStateStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_was_never_saved_is_nothing_to_talk_about(kept, caplog):
     assert kept.load(A).result() is None
     assert found_for(kept, TOKENS) is None
     kept.forget(A)
@@ -122,7 +116,7 @@ def test_what_was_never_saved_is_nothing_to_talk_about(
 
 
 @posix
-def test_nobody_else_may_look(kept: KVStateStore) -> None:
+def test_nobody_else_may_look(kept):
     folder().mkdir(mode=0o755)
     before = os.umask(0)
     try:
@@ -147,7 +141,7 @@ BAD_IDS = [
 
 
 @pytest.mark.parametrize("chat", BAD_IDS)
-def test_no_path_comes_from_outside(kept: KVStateStore, chat: str) -> None:
+def test_no_path_comes_from_outside(kept, chat):
     for call in (kept.load, kept.forget, forget):
         with pytest.raises(ValueError, match="not the id of a chat"):
             call(chat)
@@ -158,17 +152,17 @@ def test_no_path_comes_from_outside(kept: KVStateStore, chat: str) -> None:
 # What is wrong with a file.
 
 
-def spoil(raw: bytes) -> None:
+def spoil(raw):
     folder().mkdir(exist_ok=True)
     file_of(A).write_bytes(raw)
 
 
-def saved_bytes(state_store: KVStateStore) -> bytes:
+def saved_bytes(state_store):
     assert state_store.save(A, TOKENS, STATE).result()
     return file_of(A).read_bytes()
 
 
-def test_every_bit_counts(kept: KVStateStore) -> None:
+def test_every_bit_counts(kept):
     raw = saved_bytes(kept)
     for at in range(len(raw)):
         for bit in range(8):
@@ -178,7 +172,7 @@ def test_every_bit_counts(kept: KVStateStore) -> None:
             assert file_of(A).exists() == (8 <= at < 12)
 
 
-def test_every_byte_counts(kept: KVStateStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_byte_counts(kept, caplog):
     raw = saved_bytes(kept)
     cut = [raw[:length] for length in range(len(raw))]
     for spoiled in [*cut, raw + b"\0", raw + raw, b"\0" * len(raw), os.urandom(len(raw))]:
@@ -191,7 +185,7 @@ def test_every_byte_counts(kept: KVStateStore, caplog: pytest.LogCaptureFixture)
 
 
 @given(st.data())
-def test_whatever_happens_to_a_file_no_wrong_state_comes_of_it(data: st.DataObject) -> None:
+def test_whatever_happens_to_a_file_no_wrong_state_comes_of_it(data):
     kept = KVStateStore(1 << 20, b"a model")
     raw = saved_bytes(kept)
     start = data.draw(st.integers(0, len(raw)))
@@ -207,13 +201,13 @@ def test_whatever_happens_to_a_file_no_wrong_state_comes_of_it(data: st.DataObje
     kept.close()
 
 
-def head_of(tokens: int, size: int, key: bytes = b"a model") -> bytes:
+def head_of(tokens, size, key=b"a model"):
     head = struct.pack("<8sI32sQQQQ", b"edgestat", 2, state_file.key_of(key), tokens, size, 0, 0)
     return head + struct.pack("<I", zlib.crc32(head))
 
 
 @pytest.mark.parametrize(("tokens", "size"), [(2**60, 0), (0, 2**60), (2**64 - 1, 2**64 - 1), (2**28, 2**28)])
-def test_nothing_is_allocated_for_what_is_not_there(kept: KVStateStore, tokens: int, size: int) -> None:
+def test_nothing_is_allocated_for_what_is_not_there(kept, tokens, size):
     spoil(head_of(tokens, size) + bytes(100))
     tracemalloc.start()
     try:
@@ -224,9 +218,7 @@ def test_nothing_is_allocated_for_what_is_not_there(kept: KVStateStore, tokens: 
     assert not file_of(A).exists()
 
 
-def test_nothing_is_allocated_for_more_than_may_be_kept(
-    kept: KVStateStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_is_allocated_for_more_than_may_be_kept(kept, caplog):
     head = head_of(0, 1 << 36)
     spoil(head)
     os.truncate(file_of(A), len(head) + (1 << 36) + 4)  # full of holes
@@ -240,7 +232,7 @@ def test_nothing_is_allocated_for_more_than_may_be_kept(
     assert found_for(kept, [0]) is None
 
 
-def test_a_file_of_another_model_is_left_for_it(kept: KVStateStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_of_another_model_is_left_for_it(kept, caplog):
     raw = saved_bytes(kept)
     other = KVStateStore(1 << 20, b"another model")
     assert other.load(A).result() is None
@@ -254,9 +246,7 @@ def test_a_file_of_another_model_is_left_for_it(kept: KVStateStore, caplog: pyte
 
 
 @posix
-def test_what_is_no_plain_file_is_not_touched(
-    kept: KVStateStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_no_plain_file_is_not_touched(kept, tmp_path, caplog):
     saved_bytes(kept)
     outside = tmp_path / "outside"
     file_of(A).rename(outside)
@@ -276,14 +266,12 @@ def test_what_is_no_plain_file_is_not_touched(
     assert not [name for name in there() if name.endswith(".part")]
 
 
-def test_a_sound_file_that_another_process_puts_there_meanwhile_stays(
-    kept: KVStateStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sound_file_that_another_process_puts_there_meanwhile_stays(kept, monkeypatch):
     raw = saved_bytes(kept)
     spoil(raw[:-1] + b"\0\0")
     read = state_file.read
 
-    def late(*args: object, **kwargs: object) -> object:
+    def late(*args, **kwargs):
         (folder() / "new").write_bytes(raw)
         os.replace(folder() / "new", file_of(A))
         return read(*args, **kwargs)
@@ -294,12 +282,10 @@ def test_a_sound_file_that_another_process_puts_there_meanwhile_stays(
 
 
 @pytest.mark.parametrize("error", [PermissionError(errno.EACCES, "Permission denied"), MemoryError()])
-def test_what_cannot_be_read_is_left(
-    kept: KVStateStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
-) -> None:
+def test_what_cannot_be_read_is_left(kept, monkeypatch, caplog, error):
     saved_bytes(kept)
 
-    def fails(*args: object, **kwargs: object) -> None:
+    def fails(*args, **kwargs):
         raise error
 
     monkeypatch.setattr(state_file, "read", fails)
@@ -313,7 +299,7 @@ def test_what_cannot_be_read_is_left(
 ONE = state_file.StateHeader(0, 1000).file_size
 
 
-def test_what_was_not_used_for_longest_goes_first() -> None:
+def test_what_was_not_used_for_longest_goes_first():
     kept = KVStateStore(3 * ONE, b"a model")
     for i, chat in enumerate((A, B, C)):
         assert kept.save(chat, [], made(1000)).result()
@@ -327,7 +313,7 @@ def test_what_was_not_used_for_longest_goes_first() -> None:
     kept.close()
 
 
-def test_what_was_just_written_stays_whatever_the_clock_says() -> None:
+def test_what_was_just_written_stays_whatever_the_clock_says():
     kept = KVStateStore(ONE, b"a model")
     assert kept.save(A, [], made(1000)).result()
     os.utime(file_of(A), (2**33, 2**33))
@@ -336,7 +322,7 @@ def test_what_was_just_written_stays_whatever_the_clock_says() -> None:
     kept.close()
 
 
-def test_what_is_larger_than_the_limit_is_not_written() -> None:
+def test_what_is_larger_than_the_limit_is_not_written():
     kept = KVStateStore(ONE, b"a model")
     assert kept.save(A, [], made(1000)).result()
     assert not kept.save(A, [], made(1001)).result()
@@ -345,7 +331,7 @@ def test_what_is_larger_than_the_limit_is_not_written() -> None:
     kept.close()
 
 
-def test_no_limit_is_a_tenth_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_limit_is_a_tenth_of_what_is_free(monkeypatch):
     kept = KVStateStore(None, b"a model")
     free = 10 * ONE + 9
     monkeypatch.setattr(state_store.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free}))
@@ -357,7 +343,7 @@ def test_no_limit_is_a_tenth_of_what_is_free(monkeypatch: pytest.MonkeyPatch) ->
     kept.close()
 
 
-def test_zero_keeps_and_reads_nothing(kept: KVStateStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_zero_keeps_and_reads_nothing(kept, caplog):
     saved_bytes(kept)
     none = KVStateStore(0, b"a model")
     assert none.load(A).result() is None
@@ -377,12 +363,12 @@ def test_zero_keeps_and_reads_nothing(kept: KVStateStore, caplog: pytest.LogCapt
         (8, 1, 0.0, False),
     ],
 )
-def test_what_is_worth_saving(size: int, tokens: int, seconds_per_token: float, worth: bool) -> None:
+def test_what_is_worth_saving(size, tokens, seconds_per_token, worth):
     assert worth_saving(size, tokens, seconds_per_token=seconds_per_token) == worth
     assert not worth_saving(size, tokens, seconds_per_token=seconds_per_token, bandwidth=1e-3)
 
 
-def test_the_bandwidth_is_learned(kept: KVStateStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bandwidth_is_learned(kept, monkeypatch):
     assert kept.bandwidth == pytest.approx(400e6)
     saved_bytes(kept)
     clock = iter([0.0, 1.0])
@@ -395,7 +381,7 @@ def test_the_bandwidth_is_learned(kept: KVStateStore, monkeypatch: pytest.Monkey
 # What comes in between.
 
 
-def test_of_two_quick_saves_the_last_wins(gate: Gate) -> None:
+def test_of_two_quick_saves_the_last_wins(gate):
     kept = KVStateStore(None, gate)
     first = made(1 << 20)
     gone = weakref.ref(first)
@@ -412,7 +398,7 @@ def test_of_two_quick_saves_the_last_wins(gate: Gate) -> None:
     kept.close()
 
 
-def test_a_chat_that_is_forgotten_does_not_come_back(gate: Gate) -> None:
+def test_a_chat_that_is_forgotten_does_not_come_back(gate):
     kept = KVStateStore(None, gate)
     forgotten, other = kept.save(A, TOKENS, STATE), kept.save(B, TOKENS, STATE)
     kept.forget(A)
@@ -428,10 +414,10 @@ def test_a_chat_that_is_forgotten_does_not_come_back(gate: Gate) -> None:
     kept.close()
 
 
-def test_nor_where_it_is_being_written(kept: KVStateStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nor_where_it_is_being_written(kept, monkeypatch):
     began, go_on, fsync = threading.Event(), threading.Event(), os.fsync
 
-    def slow(fd: int) -> None:
+    def slow(fd):
         fsync(fd)
         began.set()
         assert go_on.wait(30)
@@ -449,7 +435,7 @@ def test_nor_where_it_is_being_written(kept: KVStateStore, monkeypatch: pytest.M
     assert there() == set()
 
 
-def test_a_save_that_is_cancelled_frees_its_memory(gate: Gate) -> None:
+def test_a_save_that_is_cancelled_frees_its_memory(gate):
     kept, state = KVStateStore(None, gate), made(100)
     gone = weakref.ref(state)
     done = kept.save(A, [], state)
@@ -463,7 +449,7 @@ def test_a_save_that_is_cancelled_frees_its_memory(gate: Gate) -> None:
     kept.close()
 
 
-def test_close_waits_for_what_was_asked_for() -> None:
+def test_close_waits_for_what_was_asked_for():
     kept = KVStateStore(None, lambda: time.sleep(0.1) or b"a model")
     done = [kept.save(chat, TOKENS, STATE) for chat in (A, B, C)]
     kept.close()
@@ -474,7 +460,7 @@ def test_close_waits_for_what_was_asked_for() -> None:
     assert len(there()) == 3
 
 
-def test_close_does_not_wait_forever(gate: Gate) -> None:
+def test_close_does_not_wait_forever(gate):
     kept, state = KVStateStore(None, gate), made(100)
     gone = weakref.ref(state)
     saving, loading = kept.save(A, [], state), kept.load(A)
@@ -488,11 +474,11 @@ def test_close_does_not_wait_forever(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("step", ["_drain", "_fill"])
-def test_close_stops_what_is_under_way(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_stops_what_is_under_way(step, monkeypatch):
     kept, steps = KVStateStore(None, b"a model"), 0
     began, go_on, real = threading.Event(), threading.Event(), getattr(state_file, step)
 
-    def slow(*args: object) -> None:
+    def slow(*args):
         nonlocal steps
         steps += 1
         if steps == 2:
@@ -513,7 +499,7 @@ def test_close_stops_what_is_under_way(step: str, monkeypatch: pytest.MonkeyPatc
     assert there() == before
 
 
-def test_a_load_takes_no_more_memory_than_the_state() -> None:
+def test_a_load_takes_no_more_memory_than_the_state():
     kept = KVStateStore(None, b"a model")
     assert kept.save(A, [], made(16 << 20)).result()
     tracemalloc.start()
@@ -533,12 +519,12 @@ def test_a_load_takes_no_more_memory_than_the_state() -> None:
 
 
 @pytest.fixture
-def tiny_disk(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tiny_disk(small_disk, monkeypatch):
     monkeypatch.setenv("EDGECHAT_HOME", str(small_disk / "home"))
     return small_disk
 
 
-def test_a_full_disk_keeps_what_it_has(tiny_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_keeps_what_it_has(tiny_disk, caplog):
     kept = KVStateStore(1 << 30, b"a model")
     assert kept.save(A, TOKENS, made(1 << 20)).result()
     assert not kept.save(B, TOKENS, made(1 << 20)).result()
@@ -551,7 +537,7 @@ def test_a_full_disk_keeps_what_it_has(tiny_disk: Path, caplog: pytest.LogCaptur
     kept.close()
 
 
-def test_a_disk_that_may_only_be_read(tiny_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disk_that_may_only_be_read(tiny_disk, caplog):
     kept = KVStateStore(1 << 20, b"a model")
     assert kept.save(A, TOKENS, STATE).result()
     subprocess.run(["mount", "-o", "remount,ro", tiny_disk], check=True)
@@ -564,7 +550,7 @@ def test_a_disk_that_may_only_be_read(tiny_disk: Path, caplog: pytest.LogCapture
     kept.close()
 
 
-def test_a_folder_that_vanishes_is_made_again(kept: KVStateStore) -> None:
+def test_a_folder_that_vanishes_is_made_again(kept):
     saved_bytes(kept)
     forget(A)
     folder().rmdir()
@@ -572,7 +558,7 @@ def test_a_folder_that_vanishes_is_made_again(kept: KVStateStore) -> None:
     assert kept.load(A).result() is not None
 
 
-def test_a_folder_that_is_none(kept: KVStateStore, home: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_is_none(kept, home, caplog):
     home.mkdir()
     (home / "cache").write_text("")
     assert not kept.save(A, TOKENS, STATE).result()
@@ -582,8 +568,8 @@ def test_a_folder_that_is_none(kept: KVStateStore, home: Path, caplog: pytest.Lo
     assert len(caplog.messages) == 3
 
 
-def test_a_model_that_is_gone(caplog: pytest.LogCaptureFixture) -> None:
-    def fails() -> bytes:
+def test_a_model_that_is_gone(caplog):
+    def fails():
         raise FileNotFoundError(2, "no such model")
 
     kept = KVStateStore(None, fails)
@@ -594,9 +580,9 @@ def test_a_model_that_is_gone(caplog: pytest.LogCaptureFixture) -> None:
     kept.close()
 
 
-def test_a_log_on_a_full_disk(kept: KVStateStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_on_a_full_disk(kept, monkeypatch):
     class Full:
-        def write(self, text: str) -> int:
+        def write(self, text):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     spoil(b"nonsense")
@@ -607,7 +593,7 @@ def test_a_log_on_a_full_disk(kept: KVStateStore, monkeypatch: pytest.MonkeyPatc
 # What front ends do without an engine.
 
 
-def test_forget_and_prune_take_only_what_is_theirs(kept: KVStateStore) -> None:
+def test_forget_and_prune_take_only_what_is_theirs(kept):
     dead, alive = os.getpid(), os.getpid()
     for chat in (A, B, C):
         assert kept.save(chat, TOKENS, STATE).result()
@@ -630,14 +616,14 @@ def test_forget_and_prune_take_only_what_is_theirs(kept: KVStateStore) -> None:
     assert there() == rest
 
 
-def test_a_save_clears_what_dead_processes_left(kept: KVStateStore) -> None:
+def test_a_save_clears_what_dead_processes_left(kept):
     folder().mkdir()
     (folder() / f"{B}.{os.getpid()}-1-0.part").write_text("")
     saved_bytes(kept)
     assert there() == {f"{A}.state"}
 
 
-def test_front_ends_need_no_numpy(home: Path) -> None:
+def test_front_ends_need_no_numpy(home):
     program = (
         "import sys; from edgechat.engine.kv.state_folder import forget, prune, folder;"
         "forget('a' * 32); prune(lambda chat: False); folder();"
@@ -649,7 +635,7 @@ def test_front_ends_need_no_numpy(home: Path) -> None:
 # Which state a prompt continues from.
 
 
-def test_the_state_with_the_longest_common_beginning_is_found(kept: KVStateStore) -> None:
+def test_the_state_with_the_longest_common_beginning_is_found(kept):
     for chat, tokens in {A: [1, 2, 3, 4], B: [1, 2, 9, 9, 9, 9], C: [7, 1, 2, 3, 4]}.items():
         assert kept.save(chat, tokens, made(len(tokens))).result()
     assert kept.find([1, 2, 3, 5], whole=False) == FoundState(A, 3, 4, 4)
@@ -659,14 +645,14 @@ def test_the_state_with_the_longest_common_beginning_is_found(kept: KVStateStore
     assert kept.find([], whole=False) is None
 
 
-def test_a_state_that_cannot_be_cut_is_found_only_whole(kept: KVStateStore) -> None:
+def test_a_state_that_cannot_be_cut_is_found_only_whole(kept):
     assert kept.save(A, [1, 2, 3, 4], STATE).result()
     assert kept.save(B, [1, 2], STATE).result()
     assert kept.find([1, 2, 3, 5], whole=True) == FoundState(B, 2, 2, 40)
     assert kept.find([1, 2, 3, 4], whole=True) == FoundState(A, 4, 4, 40)
 
 
-def test_states_of_other_processes_are_found_and_replaced_ones_not(kept: KVStateStore) -> None:
+def test_states_of_other_processes_are_found_and_replaced_ones_not(kept):
     assert kept.find(TOKENS, whole=False) is None
     other = KVStateStore(1 << 20, b"a model")
     assert other.save(A, TOKENS, STATE).result()
@@ -679,14 +665,14 @@ def test_states_of_other_processes_are_found_and_replaced_ones_not(kept: KVState
     other.close()
 
 
-def test_tokens_are_read_once(kept: KVStateStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_read_once(kept, monkeypatch):
     assert kept.save(A, TOKENS, STATE).result()
     assert kept.find(TOKENS, whole=False) is not None
     monkeypatch.setattr(state_index.state_file, "read_tokens", None)
     assert kept.find(TOKENS[:2], whole=False) == FoundState(A, 2, 4, 40)
 
 
-def test_states_of_programs_leave_after_a_month(kept: KVStateStore) -> None:
+def test_states_of_programs_leave_after_a_month(kept):
     for chat in (A, C, D):
         assert kept.save(chat, TOKENS, STATE).result()
     day = 86_400
@@ -702,7 +688,7 @@ def test_states_of_programs_leave_after_a_month(kept: KVStateStore) -> None:
 # Places to go back to.
 
 
-def test_a_checkpoint_is_kept_with_its_state(kept: KVStateStore) -> None:
+def test_a_checkpoint_is_kept_with_its_state(kept):
     assert kept.save(A, [1, 2, 3, 4], STATE, Cut(2, STATE[:7])).result()
     found = kept.load(A).result()
     assert found is not None
@@ -715,7 +701,7 @@ def test_a_checkpoint_is_kept_with_its_state(kept: KVStateStore) -> None:
 
 
 @pytest.mark.parametrize(("length", "size"), [(5, 7), (0, 7)])
-def test_a_checkpoint_of_other_tokens_is_refused(kept: KVStateStore, length: int, size: int) -> None:
+def test_a_checkpoint_of_other_tokens_is_refused(kept, length, size):
     head = struct.pack("<8sI32sQQQQ", b"edgestat", 2, state_file.key_of(b"a model"), 4, 40, length, size)
     spoil(head + struct.pack("<I", zlib.crc32(head)) + bytes(16 + 40 + size + 4))
     assert kept.load(A).result() is None

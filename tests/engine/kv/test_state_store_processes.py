@@ -1,13 +1,10 @@
 """Several processes with one folder of states, and processes that are killed while they write."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,12 +51,12 @@ states.close()
 """
 
 
-def state_of(tokens: int) -> np.ndarray:
+def state_of(tokens):
     """Return a state that belongs to so many tokens and to no other number."""
     return np.full(100_000 + 200 * tokens, tokens % 251, np.uint8)
 
 
-def check(states: KVStateStore) -> int:
+def check(states):
     """Load every chat, return how many there were; each is whole."""
     n = 0
     for chat in CHATS:
@@ -71,13 +68,11 @@ def check(states: KVStateStore) -> int:
     return n
 
 
-def drafts() -> list[Path]:
+def drafts():
     return list(folder().glob("*.part"))
 
 
-def test_writers_killed_at_random_moments(
-    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_writers_killed_at_random_moments(capfd, caplog):
     chance, left = random.Random(1), 0
     states = KVStateStore(1 << 30, b"m")
     with subprocess.Popen(
@@ -102,7 +97,7 @@ def test_writers_killed_at_random_moments(
     states.close()
 
 
-def test_several_processes_save_load_forget_and_evict_in_one_folder() -> None:
+def test_several_processes_save_load_forget_and_evict_in_one_folder():
     limit = 500_000  # about three of four
     states = KVStateStore(limit, b"m")
     writers = [

@@ -1,13 +1,9 @@
 """Prompts: over templates that behave as the popular ones do, and two kinds of tokenizers."""
 
-from __future__ import annotations
-
 import functools
 import re
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -15,12 +11,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from edgechat.base.errors import BadRequest, PromptTooLong, SwitchUnknown, TemplateError
-from edgechat.engine.backends.base import Vocabulary
 from edgechat.engine.kv.window import window_of
 from edgechat.engine.prompt import template_child, token_estimate
-from edgechat.engine.prompt.prompts import Prompt, Prompts
+from edgechat.engine.prompt.prompts import Prompts
 from edgechat.engine.prompt.template import TEXT_LIMIT, ChatTemplate
-from edgechat.engine.prompt.template_child import Render, Rendered
+from edgechat.engine.prompt.template_child import Rendered
 from edgechat.engine.types import ChatRequest, Message
 from tests.properties import examples
 from tests.scripted.backend import ScriptedVocabulary
@@ -35,18 +30,18 @@ CONTROL = {mark for source in SOURCES.values() for mark in _MARK.findall(source)
 class Here:
     """Renders in this process, since these templates are ours, and compiles each of them once."""
 
-    def ask(self, request: Render) -> Rendered:
+    def ask(self, request):
         try:
             return Rendered(compiled(request.template, request.date).render(**request.variables))
         except Exception as error:
             return Rendered(error=str(error))
 
-    def close(self) -> None:
+    def close(self):
         pass
 
 
 @functools.cache
-def compiled(source: str, date: str | None) -> Any:
+def compiled(source, date):
     return template_child._environment(date).from_string(source)
 
 
@@ -57,70 +52,70 @@ class Words:
     _CONTROL = re.compile("(" + "|".join(re.escape(text) for text in sorted(CONTROL, key=len)[::-1]) + ")")
     _WORD = re.compile(r" ?[^\W\d_]+|\d{1,3}|\s*[\r\n]+|\s+(?!\S)| ?[^\s\w]+[\r\n]*|\s+|_")
 
-    def __init__(self) -> None:
-        self._ids: dict[str, int] = {}
-        self.texts: list[str] = []
+    def __init__(self):
+        self._ids = {}
+        self.texts = []
         self.n_characters = 0
 
     @property
-    def size(self) -> int:
+    def size(self):
         return len(self.texts)
 
-    def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
+    def tokenize(self, text, *, bos, special):
         self.n_characters += len(text)
         found = [self.bos] if bos and not text.startswith(self.bos) else []
         for at, part in enumerate(self._CONTROL.split(text) if special else [text]):
             found += [part] if at % 2 else self._WORD.findall(part)
         return [self._id(word) for word in found]
 
-    def _id(self, word: str) -> int:
+    def _id(self, word):
         if word not in self._ids:
             self._ids[word] = len(self.texts)
             self.texts.append(word)
         return self._ids[word]
 
-    def piece(self, token: int, *, special: bool = False) -> bytes:
+    def piece(self, token, *, special=False):
         word = self.texts[token]
         return b"" if self._CONTROL.fullmatch(word) and not special else word.encode()
 
-    def control_texts(self) -> list[str]:
+    def control_texts(self):
         return list(CONTROL)
 
-    def infill(self) -> None:
+    def infill(self):
         return None
 
-    def is_end(self, token: int) -> bool:
+    def is_end(self, token):
         return self.texts[token] == self.eos
 
 
-def prompts(source: str = "chatml", vocabulary: Vocabulary | None = None) -> Prompts:
+def prompts(source="chatml", vocabulary=None):
     return Prompts(template(source), vocabulary or ScriptedVocabulary())
 
 
-def template(source: str) -> ChatTemplate:
+def template(source):
     return ChatTemplate(SOURCES.get(source, source), bos="<s>", eos="</s>", process=Here())
 
 
 @functools.cache
-def kept(source: str, kind: type[Vocabulary]) -> tuple[Prompts, Vocabulary]:
+def kept(source, kind):
     """Return prompts that have tried their template already: for many examples."""
     vocabulary = kind()
     return prompts(source, vocabulary), vocabulary
 
 
-def asking(*messages: Message, **options: object) -> ChatRequest:
+def asking(*messages, **options):
     return ChatRequest(id="x", messages=messages, **{"date": "2026-10-09", **options})
 
 
-def user(text: str) -> Message:
+def user(text):
     return Message("user", text)
 
 
-def reply(text: str, thinking: str = "") -> Message:
+def reply(text, thinking=""):
     return Message("assistant", text, thinking)
 
 
-def chat(n_turns: int, size: int = 20) -> list[Message]:
+def chat(n_turns, size=20):
     """Return turns, with a system prompt before and a question behind them; the texts are all different."""
     turns = [
         one for n in range(n_turns) for one in (user(f"q{n} " + "x" * size), reply(f"r{n} " + "y" * size))
@@ -128,7 +123,7 @@ def chat(n_turns: int, size: int = 20) -> list[Message]:
     return [Message("system", "Be brief."), *turns, user("and now?")]
 
 
-def shared(one: list[int], other: list[int]) -> int:
+def shared(one, other):
     at = 0
     while at < min(len(one), len(other)) and one[at] == other[at]:
         at += 1
@@ -147,8 +142,8 @@ REPLIES = st.builds(reply, TEXTS, st.one_of(st.just(""), TEXTS))
 
 
 @st.composite
-def requests(draw: st.DrawFn, name: str, most: int = 4) -> ChatRequest:
-    messages: list[Message] = []
+def requests(draw, name, most=4):
+    messages = []
     if name != "refuses_system" and draw(st.booleans()):
         messages.append(Message("system", draw(TEXTS)))
     for _ in range(draw(st.integers(0, most))):
@@ -157,24 +152,24 @@ def requests(draw: st.DrawFn, name: str, most: int = 4) -> ChatRequest:
     return asking(*messages, draw(QUESTIONS), think=think)
 
 
-def longer(request: ChatRequest, *messages: Message) -> ChatRequest:
+def longer(request, *messages):
     return asking(*request.messages, *messages, think=request.think, overflow=request.overflow)
 
 
 @pytest.fixture(params=sorted(SOURCES))
-def name(request: pytest.FixtureRequest) -> str:
+def name(request):
     return str(request.param)
 
 
 @pytest.fixture(params=[ScriptedVocabulary, Words], scope="module")
-def vocabulary(request: pytest.FixtureRequest) -> Iterator[Vocabulary]:
+def vocabulary(request):
     return request.param()
 
 
 # A request's prompt.
 
 
-def test_a_prompt_is_the_rendered_conversation(name: str, vocabulary: Vocabulary) -> None:
+def test_a_prompt_is_the_rendered_conversation(name, vocabulary):
     request = asking(user("hello"), reply("hi"), user("and?"))
     text = template(name).render(request.messages, date=request.date)
     prompt = prompts(name, vocabulary).of(request, PLENTY)
@@ -183,7 +178,7 @@ def test_a_prompt_is_the_rendered_conversation(name: str, vocabulary: Vocabulary
     assert prompt.thinking == (name == "opens_thinking")
 
 
-def test_the_day_and_the_switch_reach_the_template() -> None:
+def test_the_day_and_the_switch_reach_the_template():
     dated = prompts("dates").of(asking(user("a"), date="2026-02-03"), PLENTY)
     assert b"03 Feb 2026" in bytes(token for token in dated.tokens if token < 256)
     thinking = prompts("strips_thinking")
@@ -194,7 +189,7 @@ def test_the_day_and_the_switch_reach_the_template() -> None:
 
 
 @pytest.mark.parametrize("overflow", ["window", "error"])
-def test_what_cannot_be_rendered(overflow: str) -> None:
+def test_what_cannot_be_rendered(overflow):
     with pytest.raises(TemplateError, match="alternate"):
         prompts("moves_system").of(asking(user("a"), user("b"), overflow=overflow), PLENTY)
     with pytest.raises(TemplateError, match="System role"):
@@ -207,7 +202,7 @@ class Silent(Words):
     bos = ""
 
 
-def test_the_boundary_is_where_the_generation_prompt_begins() -> None:
+def test_the_boundary_is_where_the_generation_prompt_begins():
     prompt = prompts("chatml").of(asking(user("hello")), PLENTY)
     assert bytes(token % 256 for token in prompt.tokens[prompt.boundaries[-1] :]) == b"\0assistant\n"
     for name in ("moves_system", "{% for m in messages %}{{ m.content }}{% endfor %}"):
@@ -215,7 +210,7 @@ def test_the_boundary_is_where_the_generation_prompt_begins() -> None:
         assert prompt.boundaries[-1] == len(prompt.tokens)
 
 
-def test_every_message_begins_at_a_boundary() -> None:
+def test_every_message_begins_at_a_boundary():
     """Or two tokens earlier, where the one before it ends; not where a message has the text of a mark."""
     messages = [user("one"), Message("assistant", "two <|im_start|> in it"), user("three" * 20)]
     prompt = prompts("chatml").of(asking(*messages), PLENTY)
@@ -224,13 +219,13 @@ def test_every_message_begins_at_a_boundary() -> None:
     assert list(prompt.boundaries) == [1, *(at - 2 for at in starts[1:-1]), starts[-1]]
 
 
-def test_a_text_may_be_edited_near_its_end() -> None:
+def test_a_text_may_be_edited_near_its_end():
     """From any place on, twice as much is computed at the most as was edited."""
     prompt = prompts("chatml").of(ChatRequest(id="x", text=(65,) * 1000), PLENTY)
     assert prompt.boundaries == (487, 743, 871, 935, 999)
 
 
-def test_the_boundary_where_the_template_wants_a_generation_prompt() -> None:
+def test_the_boundary_where_the_template_wants_a_generation_prompt():
     source = (
         "{{ messages[0].content }}{% if not add_generation_prompt %}{{ raise_exception('no') }}{% endif %}"
     )
@@ -241,7 +236,7 @@ def test_the_boundary_where_the_template_wants_a_generation_prompt() -> None:
 @pytest.mark.parametrize("name", sorted(SOURCES))
 @given(data=st.data())
 @settings(max_examples=examples(10))
-def test_the_boundary_is_the_true_common_beginning(name: str, data: st.DataObject) -> None:
+def test_the_boundary_is_the_true_common_beginning(name, data):
     request = data.draw(requests(name))
     if data.draw(st.booleans()):  # a reply that is to be gone on with
         request = longer(request, data.draw(REPLIES))
@@ -258,7 +253,7 @@ def test_the_boundary_is_the_true_common_beginning(name: str, data: st.DataObjec
         assert prompt.boundaries[-1] == shared(prompt.tokens, alone)
 
 
-def test_the_boundary_where_another_text_merges_with_the_last() -> None:
+def test_the_boundary_where_another_text_merges_with_the_last():
     source = "{% for m in messages %}{{ m.content }}{% endfor %}"
     source += "{{ '<|assistant|>' if add_generation_prompt else '</b>' }}"
     words = Words()
@@ -271,7 +266,7 @@ def test_the_boundary_where_another_text_merges_with_the_last() -> None:
 
 
 @pytest.mark.parametrize("overflow", ["window", "error"])
-def test_a_question_that_is_too_long_names_both_numbers(overflow: str) -> None:
+def test_a_question_that_is_too_long_names_both_numbers(overflow):
     n_tokens = len(prompts("words").of(asking(user("a" * 100)), PLENTY).tokens)
     with pytest.raises(PromptTooLong, match=f"has {n_tokens} tokens, and the context is 100") as raised:
         prompts("words").of(asking(user("a" * 100), overflow=overflow), 100)
@@ -280,7 +275,7 @@ def test_a_question_that_is_too_long_names_both_numbers(overflow: str) -> None:
     assert len(fitting.tokens) == n_tokens
 
 
-def test_where_nothing_may_be_left_out() -> None:
+def test_where_nothing_may_be_left_out():
     request = asking(*chat(10), overflow="error")
     n_tokens = len(prompts().of(request, PLENTY).tokens)
     assert prompts().of(request, n_tokens + 1).dropped == 0
@@ -291,14 +286,14 @@ def test_where_nothing_may_be_left_out() -> None:
 
 @pytest.mark.parametrize("overflow", ["window", "error"])
 @pytest.mark.parametrize(("size", "cells"), [(512 * 16 + 1, 16), (TEXT_LIMIT + 1, PLENTY)])
-def test_a_hopeless_text_is_neither_tokenized_nor_rendered(overflow: str, size: int, cells: int) -> None:
+def test_a_hopeless_text_is_neither_tokenized_nor_rendered(overflow, size, cells):
     words = Words()
     with pytest.raises(PromptTooLong, match="more than"):
         prompts("chatml", words).of(asking(user("a" * size), overflow=overflow), cells)
     assert words.n_characters < 5000  # what the templates are tried with
 
 
-def test_a_text_that_does_not_fit_is_not_tokenized_to_its_end() -> None:
+def test_a_text_that_does_not_fit_is_not_tokenized_to_its_end():
     text = "word " * 100_000
     for options in ({"overflow": "error"}, {"overflow": "window"}, {"text": text}):
         words = Words()
@@ -309,7 +304,7 @@ def test_a_text_that_does_not_fit_is_not_tokenized_to_its_end() -> None:
         assert words.n_characters < 80_000
 
 
-def test_of_a_long_history_only_what_may_be_sent_is_tokenized() -> None:
+def test_of_a_long_history_only_what_may_be_sent_is_tokenized():
     words = Words()
     made = prompts("chatml", words)
     request = asking(*chat(2000, size=400))
@@ -320,7 +315,7 @@ def test_of_a_long_history_only_what_may_be_sent_is_tokenized() -> None:
     assert made.of(again, 1500).dropped == prompt.dropped
 
 
-def test_a_hopeless_text_of_old_is_left_out() -> None:
+def test_a_hopeless_text_of_old_is_left_out():
     long = [user("a" * 512 * 300), reply("no")]
     request = asking(user("a"), reply("b"), *long, *chat(2)[1:])
     prompt = prompts().of(request, 256)
@@ -328,7 +323,7 @@ def test_a_hopeless_text_of_old_is_left_out() -> None:
     assert len(prompt.tokens) < 256
 
 
-def test_the_oldest_turns_leave_and_what_stays_is_rendered(name: str) -> None:
+def test_the_oldest_turns_leave_and_what_stays_is_rendered(name):
     messages = chat(12)[1:] if name == "refuses_system" else chat(12)
     cells = len(prompts(name).of(asking(*messages), PLENTY).tokens) * 2 // 3
     prompt = prompts(name).of(asking(*messages), cells)
@@ -341,7 +336,7 @@ def test_the_oldest_turns_leave_and_what_stays_is_rendered(name: str) -> None:
     assert prompt.tokens == prompts(name).of(asking(*rest), PLENTY).tokens
 
 
-def test_what_is_estimated_is_near_the_truth(name: str, vocabulary: Vocabulary) -> None:
+def test_what_is_estimated_is_near_the_truth(name, vocabulary):
     words = [
         reply(one.content, "a thought of some words") if one.role == "assistant" else one for one in chat(9)
     ]
@@ -352,13 +347,13 @@ def test_what_is_estimated_is_near_the_truth(name: str, vocabulary: Vocabulary) 
     assert abs(estimate - truth) <= max(len(messages), truth // 20)
 
 
-def test_thoughts_count_where_the_template_keeps_them() -> None:
+def test_thoughts_count_where_the_template_keeps_them():
     messages = [one for n in range(6) for one in (user(f"q{n}"), reply(f"r{n}", "t" * 50))] + [user("q")]
     assert prompts("keeps_thinking").of(asking(*messages), 400).dropped > 0
     assert prompts("strips_thinking").of(asking(*messages), 400).dropped == 0
 
 
-def test_a_template_that_refuses_to_be_tried_is_still_used() -> None:
+def test_a_template_that_refuses_to_be_tried_is_still_used():
     source = (
         "{% if messages | length < 9 %}{{ raise_exception('more') }}{% endif %}"
         "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -368,7 +363,7 @@ def test_a_template_that_refuses_to_be_tried_is_still_used() -> None:
     assert prompts(source).of(asking(*chat(12)), 700).dropped > 0
 
 
-def test_where_the_estimate_was_too_low_further_turns_leave() -> None:
+def test_where_the_estimate_was_too_low_further_turns_leave():
     # What is long is not the single message but the chat: no trial with two questions can tell.
     longer = "{% if messages | length > 8 %}{{ 'z' * 20 }}{% endif %}"
     source = "{% for m in messages %}{{ m.content }}" + longer + "{% endfor %}"
@@ -377,7 +372,7 @@ def test_where_the_estimate_was_too_low_further_turns_leave() -> None:
     assert len(prompt.tokens) <= 300 - 300 // 16
 
 
-def test_texts_are_tokenized_once() -> None:
+def test_texts_are_tokenized_once():
     words = Words()
     made = prompts("chatml", words)
     request = asking(*chat(100, size=200))
@@ -389,14 +384,14 @@ def test_texts_are_tokenized_once() -> None:
     assert n_characters < 30_000
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_remembered_is_bounded(monkeypatch):
     monkeypatch.setattr(token_estimate, "MOST_REMEMBERED", 10)
     made = prompts()
     assert made.of(asking(*chat(50)), 300).tokens == prompts().of(asking(*chat(50)), 300).tokens
     assert len(made._sizes._counts) == 10
 
 
-def test_a_chat_of_few_bytes_is_tokenized_once_only() -> None:
+def test_a_chat_of_few_bytes_is_tokenized_once_only():
     words = Words()
     made = prompts("chatml", words)
     made.of(asking(user("a")), PLENTY)
@@ -408,7 +403,7 @@ def test_a_chat_of_few_bytes_is_tokenized_once_only() -> None:
 @pytest.mark.parametrize("name", sorted(SOURCES))
 @given(data=st.data(), cells=st.integers(8, 600))
 @settings(max_examples=examples(10))
-def test_whatever_is_said_it_fits_or_is_refused(name: str, data: st.DataObject, cells: int) -> None:
+def test_whatever_is_said_it_fits_or_is_refused(name, data, cells):
     (made, _), request = kept(name, ScriptedVocabulary), data.draw(requests(name, most=8))
     try:
         prompt = made.of(request, cells)
@@ -426,7 +421,7 @@ def test_whatever_is_said_it_fits_or_is_refused(name: str, data: st.DataObject, 
     st.integers(8, 300),
 )
 @settings(max_examples=examples(10))
-def test_messages_of_any_order(said: list[tuple[str, str]], cells: int) -> None:
+def test_messages_of_any_order(said, cells):
     for name in ("strips_thinking", "opens_thinking", "words", "keeps_thinking", "phi"):
         request = asking(*(Message(role, text) for role, text in said))
         try:
@@ -440,7 +435,7 @@ def test_messages_of_any_order(said: list[tuple[str, str]], cells: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "\0", "a" * 200_000, "word " * 40_000, "<|im_end|>" * 1000, "\u202e\U0010ffff"]
 )
-def test_hostile_texts(name: str, text: str) -> None:
+def test_hostile_texts(name, text):
     request = asking(user("a"), reply(text, text), user(text))
     prompt = prompts(name, Words()).of(request, PLENTY)
     assert 0 < prompt.boundaries[-1] <= len(prompt.tokens)
@@ -455,7 +450,7 @@ def test_hostile_texts(name: str, text: str) -> None:
 @pytest.mark.parametrize("name", sorted(SOURCES))
 @given(data=st.data())
 @settings(max_examples=examples(10))
-def test_the_next_prompt_begins_with_what_was_settled(name: str, data: st.DataObject) -> None:
+def test_the_next_prompt_begins_with_what_was_settled(name, data):
     request, answer, question = data.draw(requests(name)), data.draw(REPLIES), data.draw(QUESTIONS)
     for made, vocabulary in (kept(name, ScriptedVocabulary), kept(name, Words)):
         settled = made.next(request, answer, PLENTY)
@@ -474,7 +469,7 @@ def test_the_next_prompt_begins_with_what_was_settled(name: str, data: st.DataOb
 @pytest.mark.parametrize("name", sorted(SOURCES))
 @given(data=st.data(), cells=st.integers(40, 700))
 @settings(max_examples=examples(10))
-def test_so_it_does_when_turns_have_left(name: str, data: st.DataObject, cells: int) -> None:
+def test_so_it_does_when_turns_have_left(name, data, cells):
     request, answer = data.draw(requests(name, most=8)), data.draw(REPLIES)
     made, _ = kept(name, ScriptedVocabulary)
     settled = made.next(request, answer, cells)
@@ -491,21 +486,21 @@ def test_so_it_does_when_turns_have_left(name: str, data: st.DataObject, cells: 
         assert later.dropped > settled.dropped
 
 
-def test_next_where_the_template_refuses() -> None:
+def test_next_where_the_template_refuses():
     assert prompts("moves_system").next(asking(user("a"), user("b")), reply("c"), PLENTY) is None
     assert prompts("chatml").next(asking(user("a"), think=True), reply("c"), PLENTY) is None
 
 
-def test_next_where_it_does_not_fit() -> None:
+def test_next_where_it_does_not_fit():
     assert prompts().next(asking(user("a"), overflow="error"), reply("c" * 100), 100) is None
     assert prompts().next(asking(Message("system", "a" * 100), user("a")), reply("c"), 100) is None
 
 
-def test_a_long_chat_is_cut_after_a_reply_and_then_only_grows() -> None:
+def test_a_long_chat_is_cut_after_a_reply_and_then_only_grows():
     """Over a long conversation, what was settled is what comes; a cut never comes with a question."""
     made, cells, cuts = prompts(), 1000, 0
     messages = [Message("system", "Be brief.")]
-    before: Prompt | None = None
+    before = None
     for n in range(60):
         messages.append(user(f"question {n}"))
         prompt = made.of(asking(*messages), cells)
@@ -524,7 +519,7 @@ def test_a_long_chat_is_cut_after_a_reply_and_then_only_grows() -> None:
 # A reply that fills the context.
 
 
-def test_shorter_makes_room_for_the_reply() -> None:
+def test_shorter_makes_room_for_the_reply():
     request, made = asking(*chat(12)), prompts()
     prompt = made.of(request, 1200)
     generated = 1200 - len(prompt.tokens)
@@ -535,7 +530,7 @@ def test_shorter_makes_room_for_the_reply() -> None:
     assert shorter.boundaries[-1] < len(shorter.tokens)
 
 
-def test_shorter_may_be_asked_until_nothing_can_leave() -> None:
+def test_shorter_may_be_asked_until_nothing_can_leave():
     request, made = asking(*chat(12)), prompts()
     seen = [made.of(request, 1200)]
     while (following := made.shorter(request, 1200, seen[-1].dropped, 100)) is not None:
@@ -545,7 +540,7 @@ def test_shorter_may_be_asked_until_nothing_can_leave() -> None:
     assert all(len(one.tokens) > len(two.tokens) for one, two in pairwise(seen))
 
 
-def test_shorter_is_nothing_where_it_would_not_help() -> None:
+def test_shorter_is_nothing_where_it_would_not_help():
     request, made = asking(*chat(12)), prompts()
     assert made.shorter(request, 1200, 0, 1100) is None
     assert made.shorter(asking(user("a")), 1200, 0, 10) is None
@@ -553,14 +548,14 @@ def test_shorter_is_nothing_where_it_would_not_help() -> None:
 
 @given(st.integers(0, 12), st.integers(100, 1500), st.integers(0, 1500), st.integers(0, 14))
 @settings(max_examples=examples(10))
-def test_shorter_leaves_real_room(n_turns: int, cells: int, generated: int, dropped: int) -> None:
+def test_shorter_leaves_real_room(n_turns, cells, generated, dropped):
     shorter = prompts().shorter(asking(*chat(n_turns)), cells, dropped, generated)
     if shorter is not None:
         assert shorter.dropped > dropped
         assert len(shorter.tokens) + generated <= cells * 7 // 8
 
 
-def test_the_window_is_that_of_the_policy() -> None:
+def test_the_window_is_that_of_the_policy():
     """With sizes that are exact, a prompt leaves out what `window_of` says."""
     source = "{% for m in messages %}{{ m.content }}{% endfor %}"
     messages = chat(12)[1:]
@@ -574,7 +569,7 @@ def test_the_window_is_that_of_the_policy() -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_an_assistants_last_message_is_gone_on_with(source: str) -> None:
+def test_an_assistants_last_message_is_gone_on_with(source):
     made = prompts(source)
     before = made.of(asking(user("Count.")), 4096)
     begun = made.of(asking(user("Count."), Message("assistant", "one, two,<|im_end|>")), 4096)
@@ -587,7 +582,7 @@ def test_an_assistants_last_message_is_gone_on_with(source: str) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_thought_that_has_begun_is_gone_on_with(source: str) -> None:
+def test_a_thought_that_has_begun_is_gone_on_with(source):
     made = prompts(source)
     before = made.of(asking(user("Count.")), 4096)
     begun = made.of(asking(user("Count."), reply("", "one, two,<|im_end|>")), 4096)
@@ -601,7 +596,7 @@ def test_a_thought_that_has_begun_is_gone_on_with(source: str) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_an_answer_goes_on_behind_its_thought(source: str) -> None:
+def test_an_answer_goes_on_behind_its_thought(source):
     made = prompts(source)
     thought = made.of(asking(user("Count."), reply("", "hm")), 4096)
     begun = made.of(asking(user("Count."), reply("one,", "hm")), 4096)
@@ -610,7 +605,7 @@ def test_an_answer_goes_on_behind_its_thought(source: str) -> None:
     assert not begun.thinking
 
 
-def test_a_thought_is_not_opened_where_the_template_has_closed_it() -> None:
+def test_a_thought_is_not_opened_where_the_template_has_closed_it():
     source = "{% for m in messages %}{{ m.content }}{% endfor %}</b><think>\n\n</think>\n\n"
     made = prompts(source)
     begun = [made.of(asking(user("Count."), reply("one,", thought)), 4096) for thought in ("", "hm")]
@@ -618,7 +613,7 @@ def test_a_thought_is_not_opened_where_the_template_has_closed_it() -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_the_next_turn_follows_the_whole_of_a_reply_that_was_gone_on_with(source: str) -> None:
+def test_the_next_turn_follows_the_whole_of_a_reply_that_was_gone_on_with(source):
     made = prompts(source)
     begun = asking(user("Count."), reply("one, ", "hm"))
     assert made.next(begun, reply("two."), 4096) == made.next(
@@ -631,7 +626,7 @@ def test_the_next_turn_follows_the_whole_of_a_reply_that_was_gone_on_with(source
 FILLS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 
 
-def test_what_belongs_between_two_texts_is_asked_by_the_models_own_tokens() -> None:
+def test_what_belongs_between_two_texts_is_asked_by_the_models_own_tokens():
     words = ScriptedVocabulary(FILLS)
     made = prompts(vocabulary=words)
     request = ChatRequest(id="x", text="a<|fim_middle|>", suffix="<|im_end|>")
@@ -644,6 +639,6 @@ def test_what_belongs_between_two_texts_is_asked_by_the_models_own_tokens() -> N
         made.of(replace(request, suffix="x" * 5000), 4096)
 
 
-def test_a_model_that_does_not_fill_in_says_so() -> None:
+def test_a_model_that_does_not_fill_in_says_so():
     with pytest.raises(BadRequest, match="not trained to fill in"):
         prompts().of(ChatRequest(id="x", text="a", suffix="b"), 4096)

@@ -1,8 +1,5 @@
 """Chat templates: rendered as transformers does, and bounded whatever they try."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,7 +17,7 @@ pytestmark = pytest.mark.slow
 HELLO = (Message("system", "Be brief."), Message("user", "Hello <b>&"))
 
 
-def render(source: str | None, messages: tuple[Message, ...] = HELLO, **options: object) -> str:
+def render(source, messages=HELLO, **options):
     template = ChatTemplate(source, bos="<s>", eos="</s>")
     try:
         return template.render(messages, **options)
@@ -28,14 +25,14 @@ def render(source: str | None, messages: tuple[Message, ...] = HELLO, **options:
         template.close()
 
 
-def test_chatml_where_the_model_brings_none() -> None:
+def test_chatml_where_the_model_brings_none():
     assert render(None) == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello <b>&<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
 
 
-def test_the_helpers_that_templates_expect() -> None:
+def test_the_helpers_that_templates_expect():
     source = (
         "{{ bos_token }}{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}"
         "{{ m | tojson }}{{ m['content'] | trim }}{% endfor %}{{ strftime_now('%d %b %Y') }}{{ eos_token }}"
@@ -44,7 +41,7 @@ def test_the_helpers_that_templates_expect() -> None:
     assert render(source, date="2026-10-09") == expected
 
 
-def test_thinking_is_switched_where_there_is_a_switch() -> None:
+def test_thinking_is_switched_where_there_is_a_switch():
     source = "{{ enable_thinking is defined }} {{ enable_thinking }}"
     assert render(source) == "False "
     assert render(source, think=False) == "True False"
@@ -52,19 +49,19 @@ def test_thinking_is_switched_where_there_is_a_switch() -> None:
         render(CHATML, think=True)
 
 
-def test_not_to_think_holds_for_a_model_that_never_does() -> None:
+def test_not_to_think_holds_for_a_model_that_never_does():
     assert render(CHATML, think=False) == render(CHATML)
     with pytest.raises(SwitchUnknown, match="no switch"):
         render(CHATML + "{# </think> #}", think=False)
 
 
-def test_a_template_that_asks_for_it_is_told_how_long_to_think() -> None:
+def test_a_template_that_asks_for_it_is_told_how_long_to_think():
     source = "{{ reasoning_effort | default('medium') }}"
     assert [render(source), render(source, effort="high")] == ["medium", "high"]
     assert [ChatTemplate(one).has_effort for one in (source, CHATML)] == [True, False]
 
 
-def test_thoughts_of_earlier_turns_are_there_for_who_wants_them() -> None:
+def test_thoughts_of_earlier_turns_are_there_for_who_wants_them():
     messages = (Message("user", "a"), Message("assistant", "b", thinking="t"), Message("user", "c"))
     assert render("{% for m in messages %}{{ m.reasoning_content }}|{% endfor %}", messages) == "|t||"
 
@@ -79,7 +76,7 @@ def test_thoughts_of_earlier_turns_are_there_for_who_wants_them() -> None:
         ("{{ messages.append(1) }}", "rejected"),
     ],
 )
-def test_a_template_that_fails_says_why(source: str, complaint: str) -> None:
+def test_a_template_that_fails_says_why(source, complaint):
     with pytest.raises(TemplateError, match=complaint):
         render(source)
 
@@ -97,7 +94,7 @@ def test_a_template_that_fails_says_why(source: str, complaint: str) -> None:
         "{{ 'a' * 20000000 }}",
     ],
 )
-def test_work_is_bounded_in_time_and_memory(source: str) -> None:
+def test_work_is_bounded_in_time_and_memory(source):
     template = ChatTemplate(source)
     try:
         with pytest.raises(TemplateError):
@@ -106,7 +103,7 @@ def test_work_is_bounded_in_time_and_memory(source: str) -> None:
         template.close()
 
 
-def test_a_template_whose_watcher_is_dead_ends_by_itself() -> None:
+def test_a_template_whose_watcher_is_dead_ends_by_itself():
     process = TemplateProcess()
     source = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     pipe = process._child._process
@@ -117,7 +114,7 @@ def test_a_template_whose_watcher_is_dead_ends_by_itself() -> None:
 
 
 @pytest.fixture
-def template() -> Iterator[ChatTemplate]:
+def template():
     template = ChatTemplate(
         "{{ 'a' * (messages | length) * 100000000 if messages[0].content == 'big' else 'ok' }}"
     )
@@ -125,7 +122,7 @@ def template() -> Iterator[ChatTemplate]:
     template.close()
 
 
-def test_after_an_overrun_the_next_rendering_works(template: ChatTemplate) -> None:
+def test_after_an_overrun_the_next_rendering_works(template):
     big = (Message("user", "big"),) * 9
     assert template.render(HELLO) == "ok"
     with pytest.raises(TemplateError):
@@ -133,7 +130,7 @@ def test_after_an_overrun_the_next_rendering_works(template: ChatTemplate) -> No
     assert template.render(HELLO) == "ok"
 
 
-def test_a_process_that_somebody_has_killed_is_no_fault_of_the_template(template: ChatTemplate) -> None:
+def test_a_process_that_somebody_has_killed_is_no_fault_of_the_template(template):
     before = set(psutil.Process().children())
     assert template.render(HELLO) == "ok"
     (process,) = set(psutil.Process().children()) - before
@@ -142,18 +139,18 @@ def test_a_process_that_somebody_has_killed_is_no_fault_of_the_template(template
     assert template.render(HELLO) == "ok"
 
 
-def test_the_process_is_gone_after_close() -> None:
+def test_the_process_is_gone_after_close():
     before = set(psutil.Process().children())
     render(None)
     assert set(psutil.Process().children()) <= before
 
 
-def test_the_options_of_tojson_are_heeded() -> None:
+def test_the_options_of_tojson_are_heeded():
     source = "{{ {'b': 'é', 'a': 1} | tojson(ensure_ascii=true, sort_keys=true, separators=(',', ':')) }}"
     assert render(source) == '{"a":1,"b":"\\u00e9"}'
 
 
-def test_marks_of_what_is_learnt_are_passed_over() -> None:
+def test_marks_of_what_is_learnt_are_passed_over():
     source = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}|{% endfor %}"
     assert render(source) == "Be brief.|Hello <b>&|"
 
@@ -170,7 +167,7 @@ LATER = [
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.jinja")), ids=lambda path: path.stem)
 @pytest.mark.parametrize("end", [3, 5])
-def test_a_later_system_message_is_never_lost_and_never_moved(path: Path, end: int) -> None:
+def test_a_later_system_message_is_never_lost_and_never_moved(path, end):
     """Agents send such; many templates take one at the beginning only, and some leave others out."""
     messages = LATER[:end]
     if path.stem in ("refuses_system", "moves_system"):
@@ -184,7 +181,7 @@ def test_a_later_system_message_is_never_lost_and_never_moved(path: Path, end: i
     assert sorted(said, key=text.index) == said
 
 
-def test_where_the_template_takes_them_later_system_messages_stay_what_they_are() -> None:
+def test_where_the_template_takes_them_later_system_messages_stay_what_they_are():
     template = ChatTemplate(None, bos="<s>", eos="</s>")
     try:
         assert "<|im_start|>system\nFrom now on.<|im_end|>" in template.render(LATER)

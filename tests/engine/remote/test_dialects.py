@@ -1,20 +1,14 @@
 """What servers of each kind are asked, and how their answers are read."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edgechat.base.errors import BadRequest, PromptTooLong, SwitchUnknown, WrongKind
 from edgechat.base.images.image import PLACE, Image
 from edgechat.base.network.offline import OFFLINE
-from edgechat.engine.remote.engine import RemoteEngine
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
@@ -22,7 +16,6 @@ from edgechat.engine.types import (
     Finished,
     Message,
     Prefill,
-    RequestEvent,
     Sampling,
     TokenLogprobs,
     Tool,
@@ -36,9 +29,9 @@ from edgechat.models.remote.measured import measured_speeds, note_speed
 from edgechat.models.remote.metrics import ServerLoad, load_of
 from edgechat.models.remote.model import root_of
 from edgechat.settings import RemoteServer
-from tests.engine.remote.raw import RawServer, Write, raw_server, said, streamed, text
+from tests.engine.remote.raw import raw_server, said, streamed, text
 
-LISTS: dict[str, Any] = {
+LISTS = {
     "vllm": {"id": "m", "owned_by": "vllm", "max_model_len": 4096},
     "sglang": {"id": "m", "owned_by": "sglang", "max_model_len": 4096},
     "llama-server": {"id": "m", "owned_by": "llamacpp", "meta": {"n_ctx": 4096, "n_params": 7}},
@@ -51,7 +44,7 @@ LISTS: dict[str, Any] = {
 """How each kind of server lists a model."""
 
 
-def as_kind(raw: RawServer, kind: str) -> None:
+def as_kind(raw, kind):
     """Let a server be one of a kind, with the endpoints that only that has."""
     raw.models(LISTS[kind])
     if kind == "lmstudio":
@@ -79,37 +72,37 @@ def as_kind(raw: RawServer, kind: str) -> None:
 
 
 @pytest.fixture
-async def raw() -> AsyncIterator[RawServer]:
+async def raw():
     async with raw_server() as server:
         yield server
 
 
 @pytest.fixture
-async def engine(raw: RawServer) -> AsyncIterator[RemoteEngine]:
+async def engine(raw):
     made = raw.engine()
     yield made
     await made.close()
 
 
-def asked(**fields: Any) -> ChatRequest:
+def asked(**fields):
     return ChatRequest(**({"id": "r", "messages": (Message("user", "hi"),)} | fields))
 
 
-async def events_of(engine: RemoteEngine, **fields: Any) -> list[RequestEvent]:
+async def events_of(engine, **fields):
     return [event async for event in engine.stream(asked(**fields))]
 
 
-def texts(events: list[RequestEvent]) -> list[tuple[str, bool]]:
+def texts(events):
     return [(event.text, event.thinking) for event in events if isinstance(event, Delta)]
 
 
-def last(events: list[RequestEvent]) -> Finished:
+def last(events):
     assert isinstance(events[-1], Finished)
     return events[-1]
 
 
 @pytest.mark.parametrize("kind", LISTS)
-async def test_a_server_tells_what_it_is(raw: RawServer, kind: str) -> None:
+async def test_a_server_tells_what_it_is(raw, kind):
     as_kind(raw, kind)
     client = raw.client()
     found = await described(client, "m")
@@ -120,7 +113,7 @@ async def test_a_server_tells_what_it_is(raw: RawServer, kind: str) -> None:
     await client.close()
 
 
-async def test_a_kind_that_is_given_is_not_found_out(raw: RawServer) -> None:
+async def test_a_kind_that_is_given_is_not_found_out(raw):
     raw.models({"id": "m"})
     client = RemoteClient("desk", RemoteServer(url=f"{raw.url}/v1/", kind="sglang"))
     assert (await models_of(client))[0] == "sglang"
@@ -128,7 +121,7 @@ async def test_a_kind_that_is_given_is_not_found_out(raw: RawServer) -> None:
     await client.close()
 
 
-async def test_a_server_without_models(raw: RawServer) -> None:
+async def test_a_server_without_models(raw):
     raw.answers["/v1/models"] = said({"object": "list", "data": None})
     raw.answers["/api/version"] = said({"version": "0.17.0"})
     client = raw.client()
@@ -136,16 +129,16 @@ async def test_a_server_without_models(raw: RawServer) -> None:
     await client.close()
 
 
-async def test_a_maker_of_embeddings_does_not_chat(raw: RawServer, engine: RemoteEngine) -> None:
+async def test_a_maker_of_embeddings_does_not_chat(raw, engine):
     raw.models({"id": "m", "owned_by": "edgechat", "kind": "embedding"})
     with pytest.raises(WrongKind):
         await events_of(engine)
 
 
 @pytest.mark.parametrize("kind", LISTS)
-async def test_only_what_was_set_is_sent(raw: RawServer, kind: str) -> None:
+async def test_only_what_was_set_is_sent(raw, kind):
     as_kind(raw, kind)
-    notes: list[str] = []
+    notes = []
     engine = raw.engine(on_note=notes.append)
     await events_of(engine, sampling=Sampling(temperature=0.8), sampling_set=())
     assert not {"temperature", "top_k", "top_p", "seed"} & set(raw.body)
@@ -170,7 +163,7 @@ async def test_only_what_was_set_is_sent(raw: RawServer, kind: str) -> None:
         ("openai", None),
     ],
 )
-async def test_thinking_is_switched(raw: RawServer, engine: RemoteEngine, kind: str, field: Any) -> None:
+async def test_thinking_is_switched(raw, engine, kind, field):
     as_kind(raw, kind)
     if field is None:
         with pytest.raises(SwitchUnknown):
@@ -181,20 +174,20 @@ async def test_thinking_is_switched(raw: RawServer, engine: RemoteEngine, kind: 
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-async def test_thoughts_in_a_field_of_their_own(raw: RawServer, engine: RemoteEngine, name: str) -> None:
+async def test_thoughts_in_a_field_of_their_own(raw, engine, name):
     raw.chat({"choices": [{"delta": {name: "Hm. "}}]}, text("\n\nSix."), text("", "stop"))
     assert texts(await events_of(engine)) == [("Hm. ", True), ("Six.", False)]
 
 
-async def test_thoughts_in_the_text(raw: RawServer, engine: RemoteEngine) -> None:
+async def test_thoughts_in_the_text(raw, engine):
     raw.chat(*map(text, ("<th", "ink>H", "m.</thi", "nk>\n\nSi", "x.")), text("", "stop"))
     events = texts(await events_of(engine))
     assert "".join(piece for piece, thinking in events if thinking) == "Hm."
     assert "".join(piece for piece, thinking in events if not thinking) == "Six."
 
 
-async def test_tools(raw: RawServer, engine: RemoteEngine) -> None:
-    def part(index: int, id: str | None = None, name: str | None = None, arguments: str = "") -> Any:
+async def test_tools(raw, engine):
+    def part(index, id=None, name=None, arguments=""):
         call = {"index": index, "id": id, "function": {"name": name, "arguments": arguments}}
         return {"choices": [{"delta": {"tool_calls": [call]}}]}
 
@@ -233,23 +226,21 @@ async def test_tools(raw: RawServer, engine: RemoteEngine) -> None:
     assert (called["content"], result["content"]) == (None, "Sunny.")
 
 
-async def test_whole_calls_without_ids_are_told_apart(raw: RawServer, engine: RemoteEngine) -> None:
+async def test_whole_calls_without_ids_are_told_apart(raw, engine):
     calls = [{"index": 0, "id": "", "function": {"name": "f", "arguments": f'{{"n": {n}}}'}} for n in (1, 2)]
     raw.chat({"choices": [{"delta": {"tool_calls": calls}}]}, text("", "tool_calls"))
     events = await events_of(engine)
     assert sum(isinstance(event, ToolCallBegun) for event in events) == 2
 
 
-async def test_the_answer_ends_after_so_many_calls(raw: RawServer, engine: RemoteEngine) -> None:
+async def test_the_answer_ends_after_so_many_calls(raw, engine):
     calls = [{"index": at, "id": str(at), "function": {"name": "f", "arguments": "{}"}} for at in range(5)]
     raw.chat({"choices": [{"delta": {"tool_calls": calls}}]}, text("", "tool_calls"))
     events = await events_of(engine, most_calls=2)
     assert sum(isinstance(event, ToolCallBegun) for event in events) == 2
 
 
-async def test_images_are_sent_where_they_belong(
-    raw: RawServer, engine: RemoteEngine, tmp_path: Path
-) -> None:
+async def test_images_are_sent_where_they_belong(raw, engine, tmp_path):
     first, second = tmp_path / "a.jpg", tmp_path / "b.png"
     first.write_bytes(b"one")
     second.write_bytes(b"two")
@@ -265,7 +256,7 @@ async def test_images_are_sent_where_they_belong(
     ]
 
 
-async def test_a_schema(raw: RawServer, engine: RemoteEngine) -> None:
+async def test_a_schema(raw, engine):
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     await events_of(engine, schema=json.dumps(schema))
     assert raw.body["response_format"]["json_schema"]["schema"] == schema
@@ -273,7 +264,7 @@ async def test_a_schema(raw: RawServer, engine: RemoteEngine) -> None:
     assert raw.body["response_format"] == {"type": "json_object"}
 
 
-async def test_logprobs(raw: RawServer, engine: RemoteEngine) -> None:
+async def test_logprobs(raw, engine):
     other = {"token": "é", "logprob": -2.5, "bytes": [195, 169]}
     chance = {"token": "Hi", "logprob": -0.1, "bytes": None, "top_logprobs": [other]}
     raw.chat({"choices": [{"delta": {"content": "Hi"}, "logprobs": {"content": [chance]}}]}, text("", "stop"))
@@ -292,15 +283,13 @@ async def test_logprobs(raw: RawServer, engine: RemoteEngine) -> None:
         ("content_filter", None, "stop"),
     ],
 )
-async def test_why_it_ended(
-    raw: RawServer, engine: RemoteEngine, finish: str, limit: int | None, reason: str
-) -> None:
+async def test_why_it_ended(raw, engine, finish, limit, reason):
     raw.chat(text("a"), text("b"), text("", finish))
     assert last(await events_of(engine, max_tokens=limit)).reason == reason
     assert raw.body.get("max_tokens") == limit
 
 
-async def test_usage_and_timings(raw: RawServer, engine: RemoteEngine) -> None:
+async def test_usage_and_timings(raw, engine):
     as_kind(raw, "llama-server")
     raw.chat(
         {"choices": [], "prompt_progress": {"total": 40, "cache": 8, "processed": 24}},
@@ -321,10 +310,8 @@ async def test_usage_and_timings(raw: RawServer, engine: RemoteEngine) -> None:
     assert timings.ttft_ms > 0
 
 
-async def test_a_conversation_that_is_too_long_loses_its_oldest_turns(
-    raw: RawServer, engine: RemoteEngine
-) -> None:
-    async def answer(write: Write) -> None:
+async def test_a_conversation_that_is_too_long_loses_its_oldest_turns(raw, engine):
+    async def answer(write):
         if len(raw.body["messages"]) > 8:
             await said({"error": {"code": "context_length_exceeded", "message": "too long"}}, 400)(write)
         else:
@@ -343,7 +330,7 @@ async def test_a_conversation_that_is_too_long_loses_its_oldest_turns(
         await events_of(engine, messages=messages, overflow="error")
 
 
-async def test_what_it_cannot_do_it_says(raw: RawServer, engine: RemoteEngine) -> None:
+async def test_what_it_cannot_do_it_says(raw, engine):
     for fields in ({"text": "Once"}, {"sampling": Sampling(bias=((5, 1.0),))}):
         with pytest.raises(BadRequest):
             await events_of(engine, **fields)
@@ -353,18 +340,18 @@ async def test_what_it_cannot_do_it_says(raw: RawServer, engine: RemoteEngine) -
     assert await engine.inspect() is None  # it has no metrics
 
 
-async def test_four_chats_at_once_lose_nothing(raw: RawServer, engine: RemoteEngine) -> None:
+async def test_four_chats_at_once_lose_nothing(raw, engine):
     words = [f"word{number} " for number in range(500)]
     raw.chat(*map(text, words), text("", "stop"))
     replies = await asyncio.gather(*(collected(engine, str(number)) for number in range(4)))
     assert replies == ["".join(words)] * 4
 
 
-async def collected(engine: RemoteEngine, id: str) -> str:
+async def collected(engine, id):
     return "".join([event.text async for event in engine.stream(asked(id=id)) if isinstance(event, Delta)])
 
 
-async def test_how_busy_it_is(raw: RawServer) -> None:
+async def test_how_busy_it_is(raw):
     metrics = b"""# HELP vllm:num_requests_running Number of requests.
 vllm:num_requests_running{model_name="m"} 2.0
 vllm:num_requests_waiting{model_name="m"} 1.0
@@ -380,9 +367,7 @@ vllm:num_requests_running_total 99
     await client.close()
 
 
-async def test_offline_only_this_machine_is_reached(
-    raw: RawServer, engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_offline_only_this_machine_is_reached(raw, engine, monkeypatch):
     monkeypatch.setenv(OFFLINE, "1")
     assert await events_of(engine)
     far = RemoteClient("desk", RemoteServer(url="http://desk.invalid"))
@@ -402,16 +387,16 @@ async def test_offline_only_this_machine_is_reached(
         ("http://10.0.0.1", False),
     ],
 )
-def test_what_is_this_machine(url: str, is_here: bool) -> None:
+def test_what_is_this_machine(url, is_here):
     assert is_loopback(url) is is_here
 
 
-def test_the_root_of_a_url() -> None:
+def test_the_root_of_a_url():
     assert root_of("https://host/api/v1/") == "https://host/api"
     assert root_of("http://host:8000") == "http://host:8000"
 
 
-def test_speeds_are_remembered() -> None:
+def test_speeds_are_remembered():
     note_speed("desk/m", 100.0, 10.0)
     note_speed("desk/m", 200.0, 20.0)
     speed = measured_speeds()["desk/m"]

@@ -1,10 +1,7 @@
 """Servers that mean harm, or are broken: everything is bounded, inert, and an error of ours."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -21,40 +18,39 @@ from edgechat.base.errors import (
     RemoteUnreachable,
 )
 from edgechat.engine.protocol import EngineState
-from edgechat.engine.remote.engine import RemoteEngine
-from edgechat.engine.types import ChatRequest, Delta, Finished, Message, RequestEvent
+from edgechat.engine.types import ChatRequest, Delta, Finished, Message
 from edgechat.models.remote import client
 from edgechat.models.remote.discovery import MOST_MODELS, models_of
-from tests.engine.remote.raw import KEY, STREAM, Answer, RawServer, Write, raw_server, said, text
+from tests.engine.remote.raw import KEY, STREAM, raw_server, said, text
 
 ASKED = ChatRequest(id="r", messages=(Message("user", "hi"),))
 
 
 @pytest.fixture
-async def raw() -> AsyncIterator[RawServer]:
+async def raw():
     async with raw_server() as server:
         yield server
 
 
 @pytest.fixture
-async def engine(raw: RawServer) -> AsyncIterator[RemoteEngine]:
+async def engine(raw):
     made = raw.engine()
     yield made
     await made.close()
 
 
-async def events_of(engine: RemoteEngine, request: ChatRequest = ASKED) -> list[RequestEvent]:
+async def events_of(engine, request=ASKED):
     return [event async for event in engine.stream(request)]
 
 
-async def failure_of(engine: RemoteEngine) -> EdgechatError:
+async def failure_of(engine):
     with pytest.raises(EdgechatError) as caught:
         await events_of(engine)
     return caught.value
 
 
-def endless(piece: bytes) -> Answer:
-    async def answer(write: Write) -> None:
+def endless(piece):
+    async def answer(write):
         await write(STREAM)
         while True:
             await write(piece)
@@ -62,7 +58,7 @@ def endless(piece: bytes) -> Answer:
     return answer
 
 
-async def test_a_line_without_end(raw: RawServer, engine: RemoteEngine) -> None:
+async def test_a_line_without_end(raw, engine):
     raw.answers["/v1/chat/completions"] = endless(b"x" * 2**16)
     error = await failure_of(engine)
     assert isinstance(error, RemoteFailed)
@@ -70,10 +66,10 @@ async def test_a_line_without_end(raw: RawServer, engine: RemoteEngine) -> None:
     await asyncio.wait_for(raw.left.wait(), 5)
 
 
-async def test_a_line_that_comes_byte_by_byte(raw: RawServer, engine: RemoteEngine) -> None:
+async def test_a_line_that_comes_byte_by_byte(raw, engine):
     body = b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\ndata: [DONE]\n'
 
-    async def answer(write: Write) -> None:
+    async def answer(write):
         await write(STREAM)
         for at in range(len(body)):
             await write(body[at : at + 1])
@@ -83,9 +79,7 @@ async def test_a_line_that_comes_byte_by_byte(raw: RawServer, engine: RemoteEngi
     assert [event.text for event in await events_of(engine) if isinstance(event, Delta)] == ["Hi"]
 
 
-async def test_a_stream_without_end(
-    raw: RawServer, engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stream_without_end(raw, engine, monkeypatch):
     monkeypatch.setattr(client, "MOST_ANSWER", 2**20)
     raw.answers["/v1/chat/completions"] = endless(b": still there\n" * 1000)
     error = await failure_of(engine)
@@ -93,7 +87,7 @@ async def test_a_stream_without_end(
     await asyncio.wait_for(raw.left.wait(), 5)
 
 
-async def test_a_list_without_end(raw: RawServer) -> None:
+async def test_a_list_without_end(raw):
     raw.answers["/v1/models"] = endless(b" " * 2**16)
     asked = raw.client()
     with pytest.raises(RemoteFailed, match="says more than 8 MiB"):
@@ -101,8 +95,8 @@ async def test_a_list_without_end(raw: RawServer) -> None:
     await asked.close()
 
 
-async def test_an_error_without_end(raw: RawServer, engine: RemoteEngine) -> None:
-    async def answer(write: Write) -> None:
+async def test_an_error_without_end(raw, engine):
+    async def answer(write):
         await write(b"HTTP/1.1 500 X\r\nConnection: close\r\n\r\n")
         while True:
             await write(b"x" * 2**16)
@@ -111,10 +105,8 @@ async def test_an_error_without_end(raw: RawServer, engine: RemoteEngine) -> Non
     assert isinstance(await failure_of(engine), RemoteFailed)
 
 
-async def test_one_that_says_nothing_after_its_beginning(
-    raw: RawServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def answer(write: Write) -> None:
+async def test_one_that_says_nothing_after_its_beginning(raw, monkeypatch):
+    async def answer(write):
         await write(STREAM + b"data: " + b'{"choices": [{"delta": {"content": "One"}}]}\n\n')
         await asyncio.sleep(60)
 
@@ -127,10 +119,8 @@ async def test_one_that_says_nothing_after_its_beginning(
     await engine.close()
 
 
-async def test_one_that_never_answers(
-    raw: RawServer, engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def answer(_: Write) -> None:
+async def test_one_that_never_answers(raw, engine, monkeypatch):
+    async def answer(_):
         await asyncio.sleep(60)
 
     monkeypatch.setattr(client.RemoteClient.get, "__kwdefaults__", {"seconds": 0.3})
@@ -140,7 +130,7 @@ async def test_one_that_never_answers(
     assert (engine.state, engine.has_crashed) == (EngineState.STOPPED, False)
 
 
-async def test_nobody_is_there(raw: RawServer, engine: RemoteEngine) -> None:
+async def test_nobody_is_there(raw, engine):
     raw.url = "http://127.0.0.1:1"
     gone = raw.engine()
     with pytest.raises(RemoteUnreachable, match="no connection") as caught:
@@ -150,11 +140,11 @@ async def test_nobody_is_there(raw: RawServer, engine: RemoteEngine) -> None:
     await gone.close()
 
 
-async def test_it_closes_in_the_middle(raw: RawServer, engine: RemoteEngine) -> None:
+async def test_it_closes_in_the_middle(raw, engine):
     raw.chat(text("I was about"), end=False)
-    events: list[RequestEvent] = []
+    events = []
 
-    async def read() -> None:
+    async def read():
         async for event in engine.stream(ASKED):
             events.append(event)  # noqa: PERF401  (those before the error count)
 
@@ -167,10 +157,10 @@ async def test_it_closes_in_the_middle(raw: RawServer, engine: RemoteEngine) -> 
     assert not engine.has_crashed
 
 
-async def test_one_that_fails_leaves_the_others_alone(raw: RawServer, engine: RemoteEngine) -> None:
+async def test_one_that_fails_leaves_the_others_alone(raw, engine):
     more = asyncio.Event()
 
-    async def slow(write: Write) -> None:
+    async def slow(write):
         if raw.body["messages"][0]["content"] == "slow":
             await write(STREAM + b'data: {"choices": [{"delta": {"content": "One "}}]}\n\n')
             await more.wait()
@@ -188,8 +178,8 @@ async def test_one_that_fails_leaves_the_others_alone(raw: RawServer, engine: Re
     assert "".join(event.text for event in await other if isinstance(event, Delta)) == "One two"
 
 
-async def test_a_chunked_answer_that_is_cut(raw: RawServer, engine: RemoteEngine) -> None:
-    async def answer(write: Write) -> None:
+async def test_a_chunked_answer_that_is_cut(raw, engine):
+    async def answer(write):
         await write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\ndata:\r\n")
 
     raw.answers["/v1/chat/completions"] = answer
@@ -197,7 +187,7 @@ async def test_a_chunked_answer_that_is_cut(raw: RawServer, engine: RemoteEngine
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions"])
-async def test_a_redirect_is_not_followed(raw: RawServer, engine: RemoteEngine, path: str) -> None:
+async def test_a_redirect_is_not_followed(raw, engine, path):
     async with raw_server() as other:
         raw.answers[path] = said(b"", 307, Location=f"{other.url}{path}")
         error = await failure_of(engine)
@@ -227,14 +217,7 @@ async def test_a_redirect_is_not_followed(raw: RawServer, engine: RemoteEngine, 
         (200, KEY.encode(), EngineCrashed),
     ],
 )
-async def test_errors_are_ours_and_never_tell_the_key(
-    raw: RawServer,
-    engine: RemoteEngine,
-    status: int,
-    body: object,
-    kind: type[EdgechatError],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_errors_are_ours_and_never_tell_the_key(raw, engine, status, body, kind, caplog):
     caplog.set_level(logging.DEBUG, "edgechat")
     raw.answers["/v1/chat/completions"] = said(body, status, Retry_After="7")
     error = await failure_of(engine)
@@ -243,9 +226,7 @@ async def test_errors_are_ours_and_never_tell_the_key(
     assert not isinstance(error, QueueFull) or error.seconds == 7
 
 
-async def test_escape_sequences_of_its_errors_and_names_are_inert(
-    raw: RawServer, engine: RemoteEngine
-) -> None:
+async def test_escape_sequences_of_its_errors_and_names_are_inert(raw, engine):
     raw.answers["/v1/chat/completions"] = said({"error": {"message": "\x1b]0;owned\x07\u202e\n\nfoo"}}, 500)
     error = await failure_of(engine)
     assert error.message.isprintable()
@@ -255,7 +236,7 @@ async def test_escape_sequences_of_its_errors_and_names_are_inert(
     await asked.close()
 
 
-async def test_a_list_of_very_many_models(raw: RawServer) -> None:
+async def test_a_list_of_very_many_models(raw):
     raw.models(*({"id": f"m{number}"} for number in range(MOST_MODELS + 500)))
     _, models = await models_of(asked := raw.client())
     assert len(models) == MOST_MODELS
@@ -263,7 +244,7 @@ async def test_a_list_of_very_many_models(raw: RawServer) -> None:
 
 
 @pytest.mark.parametrize("told", [[], {"data": 5}, {"data": {}}, "models", None, 7])
-async def test_what_is_no_list_of_models(raw: RawServer, engine: RemoteEngine, told: object) -> None:
+async def test_what_is_no_list_of_models(raw, engine, told):
     raw.answers["/v1/models"] = said(told)
     with pytest.raises(RemoteUnreachable, match="not a server that edgechat can use"):
         await engine.start()
@@ -271,9 +252,7 @@ async def test_what_is_no_list_of_models(raw: RawServer, engine: RemoteEngine, t
 
 @pytest.mark.parametrize("told", [[], "x", 7, None, {"capabilities": 7, "model_info": [], "modalities": 1}])
 @pytest.mark.parametrize("owner", ["llamacpp", "library", "organization_owner", 7, ["vllm"], {}])
-async def test_nonsense_about_a_model(
-    raw: RawServer, engine: RemoteEngine, told: object, owner: object
-) -> None:
+async def test_nonsense_about_a_model(raw, engine, told, owner):
     sizes = {"meta": 7, "architecture": [], "max_model_len": "8k", "context": -1, "kind": {}, "type": []}
     raw.models({"id": "m", "owned_by": owner, **sizes})
     for path in ("/props", "/api/show", "/api/ps", "/api/version", "/api/v0/models", "/info", "/metrics"):
@@ -285,7 +264,7 @@ async def test_nonsense_about_a_model(
 
 
 @pytest.mark.parametrize("count", [-5, 10**30, True, "9", 1.5, None, {}, 2**31 - 1])
-async def test_lies_about_usage(raw: RawServer, engine: RemoteEngine, count: object) -> None:
+async def test_lies_about_usage(raw, engine, count):
     usage = {
         "prompt_tokens": count,
         "completion_tokens": count,
@@ -310,14 +289,12 @@ async def test_lies_about_usage(raw: RawServer, engine: RemoteEngine, count: obj
         [{"function": {"name": 5}}],
     ],
 )
-async def test_calls_without_a_usable_name(
-    raw: RawServer, engine: RemoteEngine, calls: list[dict[str, object]]
-) -> None:
+async def test_calls_without_a_usable_name(raw, engine, calls):
     raw.chat({"choices": [{"delta": {"tool_calls": calls}}]})
     assert isinstance(await failure_of(engine), RemoteFailed)
 
 
-async def test_calls_without_end(raw: RawServer, engine: RemoteEngine) -> None:
+async def test_calls_without_end(raw, engine):
     calls = [{"index": at, "id": str(at), "function": {"name": "f", "arguments": "{}"}} for at in range(1000)]
     raw.chat({"choices": [{"delta": {"tool_calls": calls}}]})
     events = await events_of(engine)
@@ -326,12 +303,12 @@ async def test_calls_without_end(raw: RawServer, engine: RemoteEngine) -> None:
     assert events[-1].reason == "tools"
 
 
-async def test_a_compressed_answer_is_refused(raw: RawServer, engine: RemoteEngine) -> None:
+async def test_a_compressed_answer_is_refused(raw, engine):
     raw.answers["/v1/chat/completions"] = said(b"\x1f\x8b" + b"\0" * 100, Content_Encoding="gzip")
     assert "compressed" in (await failure_of(engine)).message
 
 
-async def test_leaving_a_stream_closes_the_connection(raw: RawServer, engine: RemoteEngine) -> None:
+async def test_leaving_a_stream_closes_the_connection(raw, engine):
     raw.answers["/v1/chat/completions"] = endless(b'data: {"choices": [{"delta": {"content": "on "}}]}\n\n')
     async for event in engine.stream(ASKED):
         if isinstance(event, Delta):
@@ -341,6 +318,6 @@ async def test_leaving_a_stream_closes_the_connection(raw: RawServer, engine: Re
     await asyncio.wait_for(raw.left.wait(), 5)
 
 
-async def test_the_key_goes_to_its_server_alone(raw: RawServer, engine: RemoteEngine) -> None:
+async def test_the_key_goes_to_its_server_alone(raw, engine):
     await events_of(engine)
     assert {one.headers["authorization"] for one in raw.asked} == {f"Bearer {KEY}"}

@@ -1,17 +1,14 @@
 """A real llama-server on loopback: EDGECHAT_LLAMA_SERVER or PATH has the program, or this is skipped."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator
 
 import pytest
 
 from benchmarks.remote import served
 from edgechat.engine.remote.engine import RemoteEngine, RunningHost
-from edgechat.engine.types import ChatRequest, Delta, Finished, Message, RequestEvent, Sampling, Translated
+from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling, Translated
 from edgechat.models.remote.model import HostedModel
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import RemoteServer
@@ -26,7 +23,7 @@ NAME = "tiny"
 
 
 @pytest.fixture
-async def engine() -> AsyncIterator[RemoteEngine]:
+async def engine():
     assert PROGRAM is not None
     async with served(PROGRAM, str(tiny("dense")), "--alias", NAME) as url:
         remote = HostedModel(server="desk", id=NAME, kind="openai", url=url)
@@ -36,18 +33,18 @@ async def engine() -> AsyncIterator[RemoteEngine]:
         await made.close()
 
 
-def asked(name: str, **fields: object) -> ChatRequest:
+def asked(name, **fields):
     sampling = Sampling(temperature=0.0)
-    return ChatRequest(id=name, messages=(Message("user", "hi"),), sampling=sampling, **fields)  # type: ignore[arg-type]
+    return ChatRequest(id=name, messages=(Message("user", "hi"),), sampling=sampling, **fields)
 
 
-async def reply_of(engine: RemoteEngine, name: str, **fields: object) -> tuple[str, Finished]:
-    events: list[RequestEvent] = [event async for event in engine.stream(asked(name, **fields))]
+async def reply_of(engine, name, **fields):
+    events = [event async for event in engine.stream(asked(name, **fields))]
     assert isinstance(events[-1], Finished)
     return "".join(event.text for event in events if isinstance(event, Delta)), events[-1]
 
 
-async def test_it_answers(engine: RemoteEngine) -> None:
+async def test_it_answers(engine):
     model = await engine.start()
     assert (model.backend, model.context > 0) == ("llama-server", True)
     text, end = await reply_of(engine, "a", max_tokens=16)
@@ -62,7 +59,7 @@ async def test_it_answers(engine: RemoteEngine) -> None:
     assert back.text.strip() == b"Hello"
 
 
-async def test_it_stops(engine: RemoteEngine) -> None:
+async def test_it_stops(engine):
     async for event in engine.stream(asked("a", max_tokens=2000)):
         if isinstance(event, Delta):
             await engine.cancel("a")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +25,10 @@ from edgechat.models.remote.discovery import models_of
 from edgechat.models.remote.model import HostedModel
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import RemoteServer
-from tests.server.fakes import KEY, FakeModels, Step, called, serving, thought
+from tests.server.fakes import KEY, FakeModels, called, serving, thought
 
 ollama = pytest.importorskip("ollama")
-PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"place": {"type": "string"}}}
+PARAMETERS = {"type": "object", "properties": {"place": {"type": "string"}}}
 WEATHER = Tool("weather", "The weather of a place.", json.dumps(PARAMETERS))
 QUESTION = "Is it warm in Rome?"
 
@@ -43,7 +42,7 @@ class Pair:
     engine: RemoteEngine
     library: Any
 
-    async def hear(self, think: bool | None) -> tuple[list[Any], list[Any]]:
+    async def hear(self, think):
         """Ask both the same; return the text, thoughts, calls and counts that the one and the other heard."""
         function = {"name": WEATHER.name, "description": WEATHER.description, "parameters": PARAMETERS}
         answer = await self.library.chat(
@@ -81,7 +80,7 @@ class Pair:
 
 
 @pytest.fixture
-async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
+async def pair(request):
     models = FakeModels(request.param, can_switch_thinking=True)
     async with serving(models) as url:
         server = RemoteServer(url=url, key=KEY, kind="ollama")
@@ -93,7 +92,7 @@ async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
         await engine.close()
 
 
-ANSWERS: list[Sequence[Step]] = [
+ANSWERS = [
     ["It ", "is \N{SUN}."],
     [thought("Rome? "), "Yes."],
     [called("weather", '{"place": "Rome"}', "a")],
@@ -102,7 +101,7 @@ ANSWERS: list[Sequence[Step]] = [
 
 @pytest.mark.parametrize("think", [None, True, False])
 @pytest.mark.parametrize("pair", ANSWERS, indirect=True)
-async def test_both_ask_and_hear_the_same(pair: Pair, think: bool | None) -> None:
+async def test_both_ask_and_hear_the_same(pair, think):
     theirs, ours = await pair.hear(think)
     assert ours == theirs
     for_them, for_us = pair.models.requests
@@ -112,7 +111,7 @@ async def test_both_ask_and_hear_the_same(pair: Pair, think: bool | None) -> Non
 
 
 @pytest.mark.parametrize("pair", ANSWERS[:1], indirect=True)
-async def test_both_are_told_the_same_of_models(pair: Pair) -> None:
+async def test_both_are_told_the_same_of_models(pair):
     await pair.engine.start()
     model, info = pair.engine.plan.remote, pair.engine.model
     assert model is not None
@@ -131,7 +130,7 @@ async def test_both_are_told_the_same_of_models(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("pair", ANSWERS[:1], indirect=True)
-async def test_both_are_refused_a_model_that_is_not_there(pair: Pair) -> None:
+async def test_both_are_refused_a_model_that_is_not_there(pair):
     with pytest.raises(ollama.ResponseError) as refused:
         await pair.library.show("other")
     assert refused.value.status_code == 404

@@ -1,7 +1,5 @@
 """Servers that edgechat starts: a program that is well, dies, is silent, floods its log, or does not end."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -30,7 +28,7 @@ pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("program.py")
 
 
-def engine(manner: str, *options: str, inherited: tuple[str, ...] = (), silent: float = 60.0) -> RemoteEngine:
+def engine(manner, *options, inherited=(), silent=60.0):
     start = ProgramPlan(
         engine="vllm",
         command=(sys.executable, str(SCRIPT), manner, "--port", PORT, *options),
@@ -43,15 +41,15 @@ def engine(manner: str, *options: str, inherited: tuple[str, ...] = (), silent: 
     return RemoteEngine(plan, StartedHost(start, silent_seconds=silent))
 
 
-async def reply(one: RemoteEngine) -> str:
+async def reply(one):
     request = ChatRequest(id=uuid.uuid4().hex, messages=(Message("user", "Hi"),))
     async with aclosing(one.stream(request)) as events:
         return "".join([event.text async for event in events if isinstance(event, Delta)])
 
 
-def processes() -> list[int]:
+def processes():
     """Return the ids of the programs started here, of what ends them, and of their children."""
-    found: list[int] = []
+    found = []
     for one in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
             if one.cmdline()[-1:] == spawn.command("program")[-1:]:
@@ -59,13 +57,13 @@ def processes() -> list[int]:
     return found
 
 
-def runs(pid: int) -> bool:
+def runs(pid):
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     return False
 
 
-async def test_a_program_is_started_answers_and_ends_with_the_engine() -> None:
+async def test_a_program_is_started_answers_and_ends_with_the_engine():
     one = engine("ready")
     model = await one.start()
     assert (model.name, model.backend, model.context) == ("vllm:tiny", "vLLM", 512)
@@ -78,7 +76,7 @@ async def test_a_program_is_started_answers_and_ends_with_the_engine() -> None:
     assert not any(runs(pid) for pid in running)
 
 
-async def test_unloading_ends_the_program_and_the_next_request_starts_it() -> None:
+async def test_unloading_ends_the_program_and_the_next_request_starts_it():
     one = engine("ready")
     await one.start()
     first = processes()
@@ -89,9 +87,7 @@ async def test_unloading_ends_the_program_and_the_next_request_starts_it() -> No
     await one.close()
 
 
-async def test_the_program_has_the_environment_that_it_needs_and_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_program_has_the_environment_that_it_needs_and_no_other(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     monkeypatch.setenv("HF_TOKEN", "given")
     one = engine("ready", inherited=("HF_TOKEN",))
@@ -108,7 +104,7 @@ async def test_the_program_has_the_environment_that_it_needs_and_no_other(
     await one.close()
 
 
-async def test_one_that_dies_at_once_is_told_with_the_end_of_its_log() -> None:
+async def test_one_that_dies_at_once_is_told_with_the_end_of_its_log():
     one = engine("dies")
     with pytest.raises(LoadFailed, match=r"vLLM ended before it was ready \(exit code 1\)") as raised:
         await one.start()
@@ -120,14 +116,14 @@ async def test_one_that_dies_at_once_is_told_with_the_end_of_its_log() -> None:
     await one.close()
 
 
-async def test_one_that_cannot_be_started_says_why() -> None:
+async def test_one_that_cannot_be_started_says_why():
     start = ProgramPlan(engine="sglang", command=("/nowhere/sglang",))
     with pytest.raises(LoadFailed, match="SGLang ended") as raised:
         await StartedHost(start).open(lambda _share: None)
     assert "/nowhere/sglang cannot be started: No such file" in (raised.value.hint or "")
 
 
-async def test_one_that_is_never_ready_is_given_up_and_ended() -> None:
+async def test_one_that_is_never_ready_is_given_up_and_ended():
     one = engine("silent", silent=0.5)
     with pytest.raises(LoadFailed, match="vLLM is not ready, and has said nothing for"):
         await one.start()
@@ -135,7 +131,7 @@ async def test_one_that_is_never_ready_is_given_up_and_ended() -> None:
     await one.close()
 
 
-async def test_a_start_that_is_cancelled_leaves_nothing() -> None:
+async def test_a_start_that_is_cancelled_leaves_nothing():
     one = engine("silent")
     starting = asyncio.ensure_future(one.start())
     while not processes():
@@ -147,7 +143,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing() -> None:
     await one.close()
 
 
-async def test_a_flood_does_not_fill_the_disk_and_its_end_is_kept() -> None:
+async def test_a_flood_does_not_fill_the_disk_and_its_end_is_kept():
     one = engine("floods")
     await one.start()
     assert one.log_path is not None
@@ -156,7 +152,7 @@ async def test_a_flood_does_not_fill_the_disk_and_its_end_is_kept() -> None:
     await one.close()
 
 
-async def test_one_that_ignores_the_signal_is_killed_with_its_children() -> None:
+async def test_one_that_ignores_the_signal_is_killed_with_its_children():
     one = engine("stubborn")
     await one.start()
     found = re.search(r"helper (\d+)", one.log_tail(10**5))
@@ -168,7 +164,7 @@ async def test_one_that_ignores_the_signal_is_killed_with_its_children() -> None
     assert not processes()
 
 
-async def test_one_that_dies_in_an_answer_is_a_crash_and_the_next_question_starts_it() -> None:
+async def test_one_that_dies_in_an_answer_is_a_crash_and_the_next_question_starts_it():
     one = engine("fails")
     await one.start()
     for _ in range(2):
@@ -181,7 +177,7 @@ async def test_one_that_dies_in_an_answer_is_a_crash_and_the_next_question_start
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
-def test_the_program_ends_when_edgechat_is_killed(tmp_path: Path) -> None:
+def test_the_program_ends_when_edgechat_is_killed(tmp_path):
     code = (
         "import asyncio, sys\n"
         "from tests.engine.remote.test_started import engine\n"

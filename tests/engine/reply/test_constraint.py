@@ -1,14 +1,11 @@
 """Requests that want a schema followed, chances told, a bias, or a text gone on with, through the engine."""
 
-from __future__ import annotations
-
 import codecs
 import itertools
 import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -26,14 +23,11 @@ from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
-    Event,
     Failed,
     Finished,
     Message,
     Sampling,
-    TokenLogprobs,
 )
-from tests.engine.conftest import MakePlan
 from tests.engine.runtimes import Runtime, SharedTemplate, load, plan
 from tests.engine.speculative import test_verify
 from tests.engine.speculative.always import Always
@@ -61,17 +55,17 @@ PINNED = json.dumps({"const": {"say": "hello", "to": ["all", "of", "you"]}})
 
 
 @pytest.fixture(scope="module")
-def template() -> Iterator[ChatTemplate]:
+def template():
     template = ChatTemplate(CHATML, bos="<s>", eos="<|im_end|>")
     yield SharedTemplate(template)
     template.close()
 
 
 @pytest.fixture
-def make(scripted: MakePlan, template: ChatTemplate) -> Iterator[Callable[..., EngineCore]]:
-    made: list[EngineCore] = []
+def make(scripted, template):
+    made = []
 
-    def engine(**script: object) -> EngineCore:
+    def engine(**script):
         made.append(EngineCore(ScriptedBackend(scripted(**script)), template))
         return made[-1]
 
@@ -80,13 +74,13 @@ def make(scripted: MakePlan, template: ChatTemplate) -> Iterator[Callable[..., E
         one.close()
 
 
-def request(name: str = "a", text: str = "hi", **options: object) -> ChatRequest:
+def request(name="a", text="hi", **options):
     options.setdefault("sampling", Sampling(temperature=0))
     return ChatRequest(id=name, messages=(Message("user", text),), **options)
 
 
-def run(engine: EngineCore, *requests: ChatRequest) -> list[Event]:
-    events: list[Event] = [event for one in requests for event in engine.submit(one)]
+def run(engine, *requests):
+    events = [event for one in requests for event in engine.submit(one)]
     while not engine.is_idle:
         if engine.is_waiting:
             time.sleep(0.001)
@@ -94,26 +88,26 @@ def run(engine: EngineCore, *requests: ChatRequest) -> list[Event]:
     return events
 
 
-def texts(events: list[Event]) -> dict[str, str]:
-    found: dict[str, str] = defaultdict(str)
+def texts(events):
+    found = defaultdict(str)
     for event in events:
         if isinstance(event, Delta):
             found[event.request_id] += event.text
     return found
 
 
-def end(events: list[Event], name: str = "a") -> Finished | Failed:
+def end(events, name="a"):
     return next(one for one in events if isinstance(one, Finished | Failed) and one.request_id == name)
 
 
-def chances(events: list[Event], name: str = "a") -> list[TokenLogprobs]:
+def chances(events, name="a"):
     return [c for one in events if isinstance(one, Delta) and one.request_id == name for c in one.chances]
 
 
 # Schemas.
 
 
-def test_a_reply_follows_its_schema_and_ends_with_it(make) -> None:
+def test_a_reply_follows_its_schema_and_ends_with_it(make):
     engine = make(reply='{"n": 12} and so on')
     schema = '{"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": false}'
     events = run(engine, request(schema=schema))
@@ -121,13 +115,13 @@ def test_a_reply_follows_its_schema_and_ends_with_it(make) -> None:
     assert end(events).reason == "stop"
 
 
-def test_a_chat_goes_on_after_it(make) -> None:
+def test_a_chat_goes_on_after_it(make):
     engine = make(reply='{"n": 12}')
     events = run(engine, request(schema='{"type": "object"}', chat="00000001"), request("b"))
     assert texts(events) == {"a": '{"n": 12}', "b": '{"n": 12}'}
 
 
-def test_what_cannot_be_followed_fails_alone(make) -> None:
+def test_what_cannot_be_followed_fails_alone(make):
     engine = make(reply="fine")
     with pytest.raises(SchemaError):
         engine.submit(request("a", schema="[]"))
@@ -136,7 +130,7 @@ def test_what_cannot_be_followed_fails_alone(make) -> None:
     assert texts(events) == {"c": "fine"}
 
 
-def test_without_llguidance_it_says_what_to_install(make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_llguidance_it_says_what_to_install(make, monkeypatch):
     monkeypatch.setattr("edgechat.engine.reply.constraints._is_missing", lambda: True)
     with pytest.raises(EngineError, match="not installed") as caught:
         make().submit(request(schema="{}"))
@@ -144,7 +138,7 @@ def test_without_llguidance_it_says_what_to_install(make, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+def gate(monkeypatch):
     """Let no grammar be compiled before it is set, which the end of the test does as well."""
     gate, try_out = threading.Event(), Constraints._compile_in_child
     monkeypatch.setattr(Constraints, "_compile_in_child", lambda *asked: (gate.wait(), try_out(*asked)))
@@ -152,9 +146,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     gate.set()
 
 
-def test_others_go_on_while_a_grammar_is_compiled_and_it_can_be_cancelled(
-    make, gate: threading.Event
-) -> None:
+def test_others_go_on_while_a_grammar_is_compiled_and_it_can_be_cancelled(make, gate):
     engine = make(reply='{"n": 1}')
     events = []
     for one in (request("streams"), request("waits", schema="{}"), request("cancelled", schema=PINNED)):
@@ -170,9 +162,7 @@ def test_others_go_on_while_a_grammar_is_compiled_and_it_can_be_cancelled(
     assert texts(events) == {"streams": '{"n": 1}', "waits": '{"n": 1}'}
 
 
-def test_a_chat_that_is_deleted_while_its_grammar_is_compiled_is_not_remembered(
-    make, gate: threading.Event
-) -> None:
+def test_a_chat_that_is_deleted_while_its_grammar_is_compiled_is_not_remembered(make, gate):
     engine = make(reply='{"n": 1}')
     engine.submit(request("r", schema="{}", chat="c0ffee00"))
     while not engine.constraints.n_waiting:
@@ -183,7 +173,7 @@ def test_a_chat_that_is_deleted_while_its_grammar_is_compiled_is_not_remembered(
     assert not engine.chat_cache.chats
 
 
-def test_a_grammar_too_complex_for_its_text_ends_the_request(make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grammar_too_complex_for_its_text_ends_the_request(make, monkeypatch):
     """What only shows at its third token."""
     nested = {"properties": {"x": {"type": "object", "properties": {f"p{at}": {} for at in range(900)}}}}
     engine = make(reply='{"x": {"p1": 1}}')
@@ -194,9 +184,7 @@ def test_a_grammar_too_complex_for_its_text_ends_the_request(make, monkeypatch: 
 
 @pytest.mark.parametrize("kind", ["dense", "hybrid"])
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0), Sampling(temperature=1.5, seed=3)])
-def test_a_model_that_knows_nothing_of_it_follows_it(
-    template: ChatTemplate, kind: str, sampling: Sampling
-) -> None:
+def test_a_model_that_knows_nothing_of_it_follows_it(template, kind, sampling):
     """Random weights, several replies side by side."""
     engine = EngineCore(load(plan(Runtime("llama.cpp").model(kind, mute=()))), template)
     requests = [request(str(n), f"go {n}", schema=SCHEMA, sampling=sampling) for n in range(3)]
@@ -211,9 +199,7 @@ def test_a_model_that_knows_nothing_of_it_follows_it(
 
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0), Sampling(temperature=0.9, seed=5)])
-def test_drafts_change_nothing_of_a_reply_with_a_schema(
-    template: ChatTemplate, runtime: Runtime, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drafts_change_nothing_of_a_reply_with_a_schema(template, runtime, sampling, monkeypatch):
     """A real pair; its drafts are accepted and rejected, and the grammar goes back with them."""
     monkeypatch.setattr("edgechat.engine.speculative.speculation.OVERHEAD", 1e9)
     target, draft = runtime.pair(0.15)
@@ -256,9 +242,7 @@ DRAFTERS = [{}, {"model": True}, {"ngrams": True}]
 
 @pytest.mark.parametrize("drafters", DRAFTERS, ids=["alone", "model", "n-grams"])
 @pytest.mark.parametrize("sampling", [Sampling(**OFF), Sampling(**OFF | {"top_k": 2, "temperature": 0.7})])
-def test_what_a_grammar_allows_comes_as_often_as_if_nothing_else_were_known(
-    sampling: Sampling, drafters: dict[str, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_grammar_allows_comes_as_often_as_if_nothing_else_were_known(sampling, drafters, monkeypatch):
     """Chi-square over triples, as in speculative/test_verify.py, whose tables these are."""
     tables = logits_of(1, parted=False)
     masked = tables.copy()
@@ -278,12 +262,12 @@ def test_what_a_grammar_allows_comes_as_often_as_if_nothing_else_were_known(
 # Chances.
 
 
-def softmax(row: np.ndarray) -> np.ndarray:
+def softmax(row):
     row = row.astype(np.float64)
     return row - row.max() - np.log(np.exp(row - row.max()).sum())
 
 
-def test_chances_are_those_of_the_models_own_logits(template: ChatTemplate) -> None:
+def test_chances_are_those_of_the_models_own_logits(template):
     """Of the text's tokens one by one, before sampling: another computation gives them."""
     path = Runtime("llama.cpp").model("dense")
     engine = EngineCore(load(plan(path)), template)
@@ -307,7 +291,7 @@ def test_chances_are_those_of_the_models_own_logits(template: ChatTemplate) -> N
     backend.close()
 
 
-def test_no_chances_of_a_thought_nor_of_what_a_stop_string_cuts_off(scripted: MakePlan) -> None:
+def test_no_chances_of_a_thought_nor_of_what_a_stop_string_cuts_off(scripted):
     template = ChatTemplate("{# </think> #}" + CHATML)
     engine = EngineCore(
         ScriptedBackend(scripted(reply="<think>hm</think>\n\nYes, it is. STOP here")), template
@@ -324,11 +308,11 @@ def test_no_chances_of_a_thought_nor_of_what_a_stop_string_cuts_off(scripted: Ma
 class Pieces:
     """A vocabulary of these pieces; control tokens have no bytes."""
 
-    def __init__(self, pieces: list[bytes]) -> None:
+    def __init__(self, pieces):
         self.pieces = pieces
         self.size = len(pieces)
 
-    def piece(self, token: int, *, special: bool = False) -> bytes:
+    def piece(self, token, *, special=False):
         return self.pieces[token] or (b"<|control|>" if special else b"")
 
 
@@ -343,12 +327,12 @@ PIECES = Pieces(
 @example([3, 0, 6, 7], ("END",))
 @example([0, 2, 1, 0, 1], ())
 @example([1, 12, 12], ("a b", "\n\n"))
-def test_told_are_the_tokens_that_begin_in_what_is_shown(tokens: list[int], stop: tuple[str, ...]) -> None:
+def test_told_are_the_tokens_that_begin_in_what_is_shown(tokens, stop):
     """Whatever their bytes are: halves of characters, none, or such as make no text."""
     reply, likely = Reply(stop), Logprobs(PIECES, 0)
     rows, told, text, fed = np.zeros((1, PIECES.size), np.float32), [], "", 0
 
-    def show(shown: list[tuple[str, bool]]) -> None:
+    def show(shown):
         nonlocal text
         text += "".join(one for one, _ in shown)
         told.extend(one.token for one in likely.take_shown(reply))
@@ -368,28 +352,28 @@ def test_told_are_the_tokens_that_begin_in_what_is_shown(tokens: list[int], stop
     assert told == [PIECES.piece(one, special=True) for one in wanted]
 
 
-def test_the_chances_of_a_character_come_with_it(make) -> None:
+def test_the_chances_of_a_character_come_with_it(make):
     events = run(make(reply="aé世."), request(logprobs=1))
     told = [(one.text, b"".join(c.token for c in one.chances)) for one in events if isinstance(one, Delta)]
     assert b"".join(raw for _, raw in told).decode() == "aé世."
     assert [one.others[0][0] == one.token for one in chances(events)] == [True] * 7
 
 
-def test_nobody_who_has_not_asked_is_told(make) -> None:
+def test_nobody_who_has_not_asked_is_told(make):
     assert chances(run(make(reply="yes"), request())) == []
 
 
 # Bias.
 
 
-def test_a_bias_changes_what_is_likeliest_and_can_forbid(make) -> None:
+def test_a_bias_changes_what_is_likeliest_and_can_forbid(make):
     engine = make(reply="aaa")
     biased = Sampling(temperature=0, bias=((ord("a"), -100.0), (ord("z"), 1.0)))
     assert texts(run(engine, request(sampling=biased, max_tokens=3)))["a"] == "zzz"
 
 
 @pytest.mark.parametrize("bias", [(259, 1.0), (-1, 1.0), (5, float("nan")), (5, float("inf"))])
-def test_a_bias_on_nothing_is_refused(make, bias: tuple[int, float]) -> None:
+def test_a_bias_on_nothing_is_refused(make, bias):
     with pytest.raises(BadRequest, match=str(bias[0])):
         make().submit(request(sampling=Sampling(bias=(bias,))))
 
@@ -397,11 +381,11 @@ def test_a_bias_on_nothing_is_refused(make, bias: tuple[int, float]) -> None:
 # Texts.
 
 
-def continued(text: str | tuple[int, ...], **options: object) -> ChatRequest:
+def continued(text, **options):
     return ChatRequest(id="a", text=text, sampling=Sampling(temperature=0), **options)
 
 
-def test_a_text_is_gone_on_with_as_it_is(make) -> None:
+def test_a_text_is_gone_on_with_as_it_is(make):
     engine = make(reply="<think>not a thought", answer_after="Once")
     decoded = engine.backend.decode
     seen = []
@@ -413,7 +397,7 @@ def test_a_text_is_gone_on_with_as_it_is(make) -> None:
     assert engine.chat_cache.chats == {}
 
 
-def test_tokens_may_be_given_and_nothing_of_it_is_kept(make) -> None:
+def test_tokens_may_be_given_and_nothing_of_it_is_kept(make):
     engine = make(reply="yes", answer_after="Once")
     events = run(engine, continued(tuple(b"Once"), chat="00000001", logprobs=0))
     assert texts(events)["a"] == "yes"
@@ -421,7 +405,7 @@ def test_tokens_may_be_given_and_nothing_of_it_is_kept(make) -> None:
     assert engine.chat_cache.chats == {}
 
 
-def test_texts_that_cannot_be_gone_on_with(make) -> None:
+def test_texts_that_cannot_be_gone_on_with(make):
     engine = make()
     for wrong in (continued((1, 259)), continued((-1,)), continued(())):
         with pytest.raises(BadRequest):
@@ -432,7 +416,7 @@ def test_texts_that_cannot_be_gone_on_with(make) -> None:
     assert engine.is_idle
 
 
-def test_a_text_fills_the_context_and_no_more(make) -> None:
+def test_a_text_fills_the_context_and_no_more(make):
     engine = make(reply="y" * 5000, answer_after="x" * 100)
     events = run(engine, continued("x" * 4000))
     assert end(events).reason == "context"
@@ -443,9 +427,7 @@ def test_a_text_fills_the_context_and_no_more(make) -> None:
 
 @pytest.mark.parametrize("text", [None, "word " * 60])
 @pytest.mark.parametrize(("kind", "n_seq_max"), [("dense", 4), ("hybrid", 6), ("windowed", 6)])
-def test_four_answers_to_a_prompt_compute_it_once(
-    template: ChatTemplate, text: str | None, kind: str, n_seq_max: int
-) -> None:
+def test_four_answers_to_a_prompt_compute_it_once(template, text, kind, n_seq_max):
     """Where a state cannot be cut, it is copied where the question ends, into slots that must be there."""
     path = Runtime("llama.cpp").model(kind)
     engine = EngineCore(load(plan(path, n_seq_max=n_seq_max, n_outputs_max=8)), template)

@@ -1,11 +1,8 @@
 """The grammar of calls that have to be made: what it lets through, and what not."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -30,14 +27,12 @@ CALL = ToolCall("abcDEF123", "get_weather", '{"city": "Bonn", "days": 3}')
 class Family:
     """The constraints of a family, over a vocabulary of bytes that has its marks as tokens where it can."""
 
-    def __init__(self, name: str, control: tuple[str, ...]) -> None:
+    def __init__(self, name, control):
         self.name = name
         self.words = ScriptedVocabulary(control)
         self.all = Constraints(self.words)
 
-    def follows(
-        self, text: str, tools: tuple[Tool, ...] = TOOLS, tool: str | None = None, **options: Any
-    ) -> bool:
+    def follows(self, text, tools=TOOLS, tool=None, **options):
         """Say whether a text is all of an answer that calls one of these tools."""
         body = calls_grammar(family(self.name), tools, self.words, tool=tool, **options)
         constraint = self.all.of(reply_grammar(body, self.words, None, thinking=False)).result()
@@ -46,14 +41,14 @@ class Family:
 
 
 @pytest.fixture(scope="module", params=[*SOURCES, *(f"{name} in marks" for name in CONTROL)])
-def forced(request: pytest.FixtureRequest) -> Iterator[Family]:
+def forced(request):
     name, _, marks = request.param.partition(" in ")
     made = Family(name, CONTROL[name] if marks else ())
     yield made
     made.all.close()
 
 
-def written(name: str, *calls: ToolCall) -> str:
+def written(name, *calls):
     """Return what the family's template writes of calls, as models learn it."""
     source = template(SOURCES[name])
     before = source.render([Message("user", "a")], tools=TOOLS).removesuffix("<think>\n")
@@ -74,7 +69,7 @@ def written(name: str, *calls: ToolCall) -> str:
 @settings(
     max_examples=examples(5), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_calls_as_templates_render_them_are_let_through(forced: Family, arguments: dict[str, object]) -> None:
+def test_calls_as_templates_render_them_are_let_through(forced, arguments):
     # Which texts JSON may hold is llguidance's to say; it leaves DEL out.
     arguments["city"] = re.sub(r"[<\r\x7f]", "", str(arguments["city"]))
     in_order = {key: arguments[key] for key in VALUES if key in arguments}
@@ -100,18 +95,18 @@ def test_calls_as_templates_render_them_are_let_through(forced: Family, argument
         {},
     ],
 )
-def test_arguments_follow_the_schema(forced: Family, arguments: dict[str, object]) -> None:
+def test_arguments_follow_the_schema(forced, arguments):
     call = ToolCall("abcDEF123", "get_weather", json.dumps(arguments))
     assert not forced.follows(written(forced.name, call))
 
 
-def test_only_the_tools_that_there_are_are_called(forced: Family) -> None:
+def test_only_the_tools_that_there_are_are_called(forced):
     assert forced.follows(written(forced.name, ToolCall("abcDEF123", "now", "{}")))
     assert not forced.follows(written(forced.name, ToolCall("abcDEF123", "nobody", "{}")))
     assert not forced.follows(written(forced.name, ToolCall("abcDEF123", "now", "{}")), tools=(WEATHER,))
 
 
-def test_several_calls_are_let_through_where_the_family_has_a_way_for_that(forced: Family) -> None:
+def test_several_calls_are_let_through_where_the_family_has_a_way_for_that(forced):
     if forced.name in ("llama", "harmony"):
         return
     now = ToolCall("abcDEF123", "now", "{}")
@@ -125,13 +120,13 @@ def test_several_calls_are_let_through_where_the_family_has_a_way_for_that(force
     assert not forced.follows(written(forced.name, now, now, now), most_calls=2)
 
 
-def test_an_answer_may_be_something_else_where_nothing_has_to_be_called(forced: Family) -> None:
+def test_an_answer_may_be_something_else_where_nothing_has_to_be_called(forced):
     assert forced.follows('"yes"', alternative='"\\"yes\\""')
     assert not forced.follows('"yes"')
     assert forced.follows(written(forced.name, CALL), alternative='"\\"yes\\""')
 
 
-def test_where_it_is_free_any_text_may_be_said_but_a_call_follows_its_schema(forced: Family) -> None:
+def test_where_it_is_free_any_text_may_be_said_but_a_call_follows_its_schema(forced):
     call = written(forced.name, CALL)
     for text in ("", "It rains.", "{", 'As JSON: {"name": 1} <tool', "a < b\n\n[1]"):
         assert forced.follows(text, optional=True), text
@@ -147,7 +142,7 @@ def test_where_it_is_free_any_text_may_be_said_but_a_call_follows_its_schema(for
         assert not forced.follows(two, optional=True, most_calls=1)
 
 
-def test_what_is_said_before_a_call_is_a_message_of_its_own_for_gpt_oss() -> None:
+def test_what_is_said_before_a_call_is_a_message_of_its_own_for_gpt_oss():
     made = Family("harmony", CONTROL["harmony"])
     before = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
     assert made.follows(before + written("harmony", CALL), optional=True)
@@ -157,7 +152,7 @@ def test_what_is_said_before_a_call_is_a_message_of_its_own_for_gpt_oss() -> Non
     made.all.close()
 
 
-def test_references_in_a_schema_are_followed(forced: Family) -> None:
+def test_references_in_a_schema_are_followed(forced):
     schema = {
         "type": "object",
         "properties": {"a": {"$ref": "#/$defs/x"}},
@@ -168,7 +163,7 @@ def test_references_in_a_schema_are_followed(forced: Family) -> None:
     assert forced.follows(written(forced.name, ToolCall("abcDEF123", "f", '{"a": 1}')), tools=(tool, NOW))
 
 
-def test_a_keyword_that_cannot_be_kept_lets_all_else_be(forced: Family) -> None:
+def test_a_keyword_that_cannot_be_kept_lets_all_else_be(forced):
     tags = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "not": {"const": []}}
     tool = Tool("f", "", json.dumps({"type": "object", "properties": {"tags": tags}, "required": ["tags"]}))
     for arguments, stands in (
@@ -181,7 +176,7 @@ def test_a_keyword_that_cannot_be_kept_lets_all_else_be(forced: Family) -> None:
 
 
 @pytest.mark.parametrize("name", ["hermes", "xml"])
-def test_a_schema_that_cannot_be_followed_names_its_tool(name: str) -> None:
+def test_a_schema_that_cannot_be_followed_names_its_tool(name):
     wrong = Tool(
         "odd_one", "", '{"type": "object", "properties": {"a": {"type": "integer", "minimum": "x"}}}'
     )
@@ -194,14 +189,14 @@ def test_a_schema_that_cannot_be_followed_names_its_tool(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["xml", "gemma"])
-def test_schemas_made_of_others_are_refused_where_the_notation_is_not_json(name: str) -> None:
+def test_schemas_made_of_others_are_refused_where_the_notation_is_not_json(name):
     tool = Tool("f", "", '{"type": "object", "anyOf": [{"required": ["a"]}]}')
     with pytest.raises(SchemaError, match="anyOf at the top level"):
         calls_grammar(family(name), [tool], ScriptedVocabulary())
 
 
 @pytest.mark.parametrize("name", ["xml", "gemma"])
-def test_names_of_arguments_that_break_the_notation_are_refused(name: str) -> None:
+def test_names_of_arguments_that_break_the_notation_are_refused(name):
     tool = Tool("f", "", '{"type": "object", "properties": {"a>\\n": {"type": "string"}}}')
     with pytest.raises(SchemaError, match="argument"):
         calls_grammar(family(name), [tool], ScriptedVocabulary())

@@ -1,13 +1,9 @@
 """Grammars of replies: what a thought, a mark and a schema let come next, and what is refused in time."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import psutil
@@ -16,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgechat.base.errors import SchemaError
-from edgechat.engine.prompt.thinking import FAMILIES, Marks
-from edgechat.engine.reply.constraints import Constraint, Constraints
+from edgechat.engine.prompt.thinking import FAMILIES
+from edgechat.engine.reply.constraints import Constraints
 from edgechat.engine.reply.grammar import json_rule, literal, reply_grammar
 from edgechat.engine.tool_calls.schemas import LONGEST_SCHEMA, relaxed
 from tests.properties import examples
@@ -31,12 +27,12 @@ class Words:
 
     bos = eos = ""
 
-    def __init__(self, *control: str) -> None:
+    def __init__(self, *control):
         self._control = {256 + at: text for at, text in enumerate(control)}
         self.size = 256 + len(control) + 2
         self.ends = (self.size - 2, self.size - 1)
 
-    def tokenize(self, text: str, *, bos: bool, special: bool) -> list[int]:
+    def tokenize(self, text, *, bos, special):
         """Return bytes, and control tokens if these are wanted."""
         for token, mark in self._control.items():
             if special and mark in text:
@@ -48,24 +44,24 @@ class Words:
                 ]
         return list(text.encode())
 
-    def piece(self, token: int, *, special: bool = False) -> bytes:
+    def piece(self, token, *, special=False):
         """Return the bytes of a token."""
         if token in self._control:
             return self._control[token].encode() if special else b""
         return bytes([token]) if token < 256 else b"</s>" if token == self.ends[0] else b""
 
-    def control_texts(self) -> list[str]:
+    def control_texts(self):
         """Return the texts of control tokens."""
         return list(self._control.values())
 
-    def infill(self) -> None:
+    def infill(self):
         """There are none."""
 
-    def is_end(self, token: int) -> bool:
+    def is_end(self, token):
         """Say whether it is one of the last two."""
         return token in self.ends
 
-    def misfit(self, other: Words) -> str:
+    def misfit(self, other):
         """Say nothing."""
         return ""
 
@@ -76,7 +72,7 @@ HARMONY = Words("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
 
 
 @pytest.fixture(scope="module")
-def makers() -> Iterator[dict[int, Constraints]]:
+def makers():
     made = {id(words): Constraints(words) for words in (PLAIN, CONTROL, HARMONY)}
     yield made
     for one in made.values():
@@ -84,12 +80,10 @@ def makers() -> Iterator[dict[int, Constraints]]:
 
 
 @pytest.fixture
-def follow(makers: dict[int, Constraints]):
+def follow(makers):
     """Return a function that makes the constraint of a schema."""
 
-    def make(
-        schema: object, words: Words = PLAIN, marks: Marks | None = None, thinking: bool = False
-    ) -> Constraint:
+    def make(schema, words=PLAIN, marks=None, thinking=False):
         text = schema if isinstance(schema, str) else json.dumps(schema)
         grammar = reply_grammar(f"answer: {json_rule(text)}", words, marks, thinking=thinking)
         return makers[id(words)].of(grammar).result()
@@ -97,7 +91,7 @@ def follow(makers: dict[int, Constraints]):
     return make
 
 
-def taken(constraint: Constraint, words: Words, text: str) -> str:
+def taken(constraint, words, text):
     """Return as much of a text as the grammar takes."""
     tokens = words.tokenize(text, bos=False, special=True)
     n = constraint.allows([], tokens)
@@ -133,28 +127,26 @@ FINAL = "<|channel|>final<|message|>"
         (HARMONY, HARMONY_MARKS, False, FINAL + "Sure", "Sure"),
     ],
 )
-def test_thoughts_are_free_and_answers_are_not(
-    follow, words: Words, marks: Marks | None, thinking: bool, text: str, refused: str
-) -> None:
+def test_thoughts_are_free_and_answers_are_not(follow, words, marks, thinking, text, refused):
     constraint = follow(CLOSED, words, marks, thinking)
     assert taken(constraint, words, text) == text.removesuffix(refused)
     if not refused:
         assert constraint.is_complete(words.tokenize(text, bos=False, special=True))
 
 
-def test_letters_do_not_close_a_thought_that_a_control_token_closes(follow) -> None:
+def test_letters_do_not_close_a_thought_that_a_control_token_closes(follow):
     """Who reads the text would take them for the mark, and the answer for begun."""
     constraint = follow(CLOSED, CONTROL, THINK, thinking=True)
     assert constraint.allows([], list(b"a</think>")) == len("a</think")
 
 
-def test_a_text_may_hold_control_tokens_and_letters() -> None:
+def test_a_text_may_hold_control_tokens_and_letters():
     assert literal('say "<think>" \n', CONTROL) == '"say \\"" <[256]> "\\" \\n"'
     assert literal("<think>", PLAIN) == '"<think>"'
     assert literal("<think></think>", CONTROL) == "<[256]> <[257]>"
 
 
-def test_only_end_tokens_come_where_a_reply_must_end(follow) -> None:
+def test_only_end_tokens_come_where_a_reply_must_end(follow):
     constraint = follow(CLOSED)
     done = list(b'{"age": 1}')
     assert np.flatnonzero(constraint.mask(done)).tolist() == list(PLAIN.ends)
@@ -165,14 +157,14 @@ def test_only_end_tokens_come_where_a_reply_must_end(follow) -> None:
     assert not constraint.is_complete([*b"12"])
 
 
-def test_an_end_token_that_reads_as_text_is_no_text(follow) -> None:
+def test_an_end_token_that_reads_as_text_is_no_text(follow):
     inside = [*b'{"age": 1, "s": "']
     constraint = follow({"type": "object"})
     assert constraint.mask(inside)[ord("<")]
     assert not constraint.mask(inside)[list(PLAIN.ends)].any()
 
 
-def test_white_space_comes_to_an_end(follow) -> None:
+def test_white_space_comes_to_an_end(follow):
     constraint = follow({"type": "object"})
     for text, n in (
         (b"\n", 1),
@@ -190,7 +182,7 @@ def test_white_space_comes_to_an_end(follow) -> None:
         assert constraint.allows([], [*text]) == len(text)
 
 
-def test_formats_that_nobody_checks_are_let_be(follow) -> None:
+def test_formats_that_nobody_checks_are_let_be(follow):
     schema = {
         "properties": {"format": {"format": "password", "type": "string"}, "x": {"const": {"format": "odd"}}},
         "required": ["format", "x"],
@@ -212,7 +204,7 @@ UNKEPT = {
 
 
 @pytest.mark.parametrize("keyword", UNKEPT)
-def test_of_a_schema_that_cannot_all_be_kept_the_rest_is(follow, keyword: str) -> None:
+def test_of_a_schema_that_cannot_all_be_kept_the_rest_is(follow, keyword):
     part, good, wrong = UNKEPT[keyword]
     schema = {
         "type": "object",
@@ -227,7 +219,7 @@ def test_of_a_schema_that_cannot_all_be_kept_the_rest_is(follow, keyword: str) -
     assert taken(constraint, PLAIN, f'{{"not": {wrong}}}') != f'{{"not": {wrong}}}'
 
 
-def test_of_a_schema_that_can_be_kept_nothing_is_left_out() -> None:
+def test_of_a_schema_that_can_be_kept_nothing_is_left_out():
     assert relaxed(ANY) == (ANY, [])
     values = {"const": {"not": 1}, "enum": [{"if": 2}], "properties": {"uniqueItems": {"uniqueItems": False}}}
     assert relaxed(values) == (values | {"properties": {"uniqueItems": {}}}, [])
@@ -260,7 +252,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_schemas_that_cannot_be_followed_are_refused_in_words(follow, name: str) -> None:
+def test_schemas_that_cannot_be_followed_are_refused_in_words(follow, name):
     schema, why = WRONG[name]
     with pytest.raises(SchemaError, match=why) as caught:
         follow(schema)
@@ -269,14 +261,14 @@ def test_schemas_that_cannot_be_followed_are_refused_in_words(follow, name: str)
     follow(AGE)  # and others are still made
 
 
-def test_a_schema_that_is_never_compiled_is_given_up(follow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schema_that_is_never_compiled_is_given_up(follow, monkeypatch):
     monkeypatch.setattr("edgechat.engine.reply.constraints.TIME_LIMIT", 0.3)
     patterns = [{"type": "string", "pattern": f".*a.{{{at}}}b"} for at in range(100, 200)]
     with pytest.raises(SchemaError, match="too complex"):  # else it would take hours
         follow({"allOf": patterns})
 
 
-def test_what_a_grammar_has_used_up_is_not_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_grammar_has_used_up_is_not_the_next_ones(monkeypatch):
     """Also that a grammar which compiled once is not tried out again."""
     monkeypatch.setattr("edgechat.engine.reply.constraints.limits", _few_states)
     made, tried = Constraints(PLAIN), []
@@ -293,13 +285,13 @@ def test_what_a_grammar_has_used_up_is_not_the_next_ones(monkeypatch: pytest.Mon
     made.close()
 
 
-def _few_states() -> Any:
+def _few_states():
     import llguidance
 
     return llguidance.LLParserLimits(max_lexer_states=2000, verbose_errors=False)
 
 
-def test_what_is_known_waits_for_no_grammar_that_is_tried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_known_waits_for_no_grammar_that_is_tried_out(monkeypatch):
     """Neither a sound one nor a wrong one, which is not tried out again either."""
     made, tried, gate = Constraints(PLAIN), [], threading.Event()
     sound, wrong = 'start: "a"', 'start: %json {"type": "odd"}'
@@ -320,7 +312,7 @@ def test_what_is_known_waits_for_no_grammar_that_is_tried_out(monkeypatch: pytes
     made.close()
 
 
-def test_a_process_that_somebody_has_killed_is_no_fault_of_a_grammar() -> None:
+def test_a_process_that_somebody_has_killed_is_no_fault_of_a_grammar():
     made = Constraints(PLAIN)
     made.of('start: "a"').result()
     assert made._child is not None
@@ -331,7 +323,7 @@ def test_a_process_that_somebody_has_killed_is_no_fault_of_a_grammar() -> None:
     made.close()
 
 
-def test_the_end_waits_for_what_looks_at_the_vocabulary_and_leaves_no_process() -> None:
+def test_the_end_waits_for_what_looks_at_the_vocabulary_and_leaves_no_process():
     """A backend is freed next. One grammar is being tried out, for hours."""
     before, threads = set(psutil.Process().children()), set(threading.enumerate())
     made = Constraints(PLAIN)
@@ -345,7 +337,7 @@ def test_the_end_waits_for_what_looks_at_the_vocabulary_and_leaves_no_process() 
     assert set(psutil.Process().children()) == before
 
 
-def test_all_can_be_made_ready_ahead() -> None:
+def test_all_can_be_made_ready_ahead():
     made = Constraints(CONTROL)
     made.prepare()
     ready = made._shared_tokenizer
@@ -367,9 +359,7 @@ ANY = {
 
 @settings(max_examples=examples(40), deadline=None)
 @given(steps=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 10**6)), max_size=30))
-def test_what_may_come_is_the_same_whatever_was_taken_back(
-    makers: dict[int, Constraints], steps: list[tuple[int, int]]
-) -> None:
+def test_what_may_come_is_the_same_whatever_was_taken_back(makers, steps):
     """Drafts come and go; a fresh constraint over what stands says the same."""
     grammar = reply_grammar(f"answer: {json_rule(json.dumps(ANY))}", PLAIN, None, thinking=False)
     constraint, said = makers[id(PLAIN)].of(grammar).result(), []

@@ -1,7 +1,5 @@
 """Text out of token bytes."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +11,7 @@ from edgechat.engine.tool_calls.scan import held_back
 HARMONY, GEMMA, THINK = FAMILIES
 
 
-def run(reply: Reply, pieces: list[bytes]) -> tuple[str, str]:
+def run(reply, pieces):
     """Return (answer, thinking) of a reply fed piece by piece."""
     shown = []
     for piece in pieces:
@@ -25,26 +23,26 @@ def run(reply: Reply, pieces: list[bytes]) -> tuple[str, str]:
     )
 
 
-def in_bytes(text: str) -> list[bytes]:
+def in_bytes(text):
     return [bytes([byte]) for byte in text.encode()]
 
 
 @given(st.text())
-def test_bytes_become_the_text_again(text: str) -> None:
+def test_bytes_become_the_text_again(text):
     assert run(Reply(), in_bytes(text)) == (text.encode("utf-8", "replace").decode(), "")
 
 
-def test_no_half_character_is_ever_shown() -> None:
+def test_no_half_character_is_ever_shown():
     reply = Reply()
     assert [reply.feed(bytes([byte])) for byte in "é".encode()] == [[], [("é", False)]]
 
 
-def test_a_broken_character_at_the_end_becomes_a_mark() -> None:
+def test_a_broken_character_at_the_end_becomes_a_mark():
     assert run(Reply(), [b"ok\xe2\x82"]) == ("ok\ufffd", "")
 
 
 @given(st.text("ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
-def test_stop_strings_end_the_answer_wherever_tokens_break(text: str, stops: list[str]) -> None:
+def test_stop_strings_end_the_answer_wherever_tokens_break(text, stops):
     ends = [at for at in (text.find(stop) for stop in stops) if at >= 0]
     reply = Reply(tuple(stops))
     answer, _ = run(reply, in_bytes(text))
@@ -56,7 +54,7 @@ def test_stop_strings_end_the_answer_wherever_tokens_break(text: str, stops: lis
         assert answer == text
 
 
-def test_what_may_begin_a_stop_string_is_held_back() -> None:
+def test_what_may_begin_a_stop_string_is_held_back():
     reply = Reply(("END",))
     assert reply.feed(b"one EN") == [("one ", False)]
     assert reply.feed(b"D two") == []
@@ -82,26 +80,24 @@ def test_what_may_begin_a_stop_string_is_held_back() -> None:
     ],
 )
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_thinking_is_kept_apart(
-    text: str, marks: object, opened: bool, expected: tuple[str, str], size: int
-) -> None:
+def test_thinking_is_kept_apart(text, marks, opened, expected, size):
     raw = text.encode()
     pieces = [raw[at : at + size] for at in range(0, len(raw), size)]
     assert run(Reply(("STOP",), marks, thinking=opened), pieces) == expected
 
 
-def test_stop_strings_leave_the_thinking_alone() -> None:
+def test_stop_strings_leave_the_thinking_alone():
     assert run(Reply(("\n",), THINK), in_bytes("<think>a\nb</think>c\nd")) == ("c", "a\nb")
 
 
-def test_marks_are_read_off_the_template() -> None:
+def test_marks_are_read_off_the_template():
     assert marks_of("{{ '<|im_start|>' }}") is None
     assert marks_of("x.split('</think>')") is THINK
     assert marks_of("'<|channel>thought'") is GEMMA
     assert marks_of("<|channel|>analysis<|message|>") is HARMONY
 
 
-def test_held_back_is_the_longest_possible_beginning() -> None:
+def test_held_back_is_the_longest_possible_beginning():
     assert held_back("ab<", ("<think>", "b<x")) == 2
     assert held_back("abc", ("<think>",)) == 0
     assert held_back("<think>", ("<think>",)) == 0

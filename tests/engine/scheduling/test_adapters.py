@@ -1,23 +1,18 @@
 """Requests with LoRA adapters beside each other: nothing is mixed, in a call, in the cache or on disk."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from edgechat.base.errors import NotAnAdapter
-from edgechat.engine.backends.adapters import ActiveAdapter, AdapterSet, mark_of
-from edgechat.engine.backends.base import BatchPart
+from edgechat.engine.backends.adapters import ActiveAdapter, mark_of
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.scheduling.scheduler import TURN
 from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Failed, Finished, Message, Sampling
 from edgechat.models.adapters.use import AdapterUse
-from tests.engine.conftest import MakePlan
 from tests.engine.runtimes import SharedTemplate, load, plan
 from tests.kit import CHATML, NOT_PRINTABLE, Spec, build
 from tests.kit.adapters import adapter, merged, pairs
@@ -32,17 +27,17 @@ Open = Callable[..., EngineCore]
 
 
 @pytest.fixture(scope="module")
-def template() -> Iterator[ChatTemplate]:
+def template():
     template = ChatTemplate(CHATML)
     yield template
     template.close()
 
 
 @pytest.fixture
-def open_engine(template: ChatTemplate) -> Iterator[Open]:
-    made: list[EngineCore] = []
+def open_engine(template):
+    made = []
 
-    def make(path: Path | None = None, **options: object) -> EngineCore:
+    def make(path=None, **options):
         backend = load(plan(path or build(SPEC), n_seq_max=6, n_outputs_max=48))
         made.append(EngineCore(backend, SharedTemplate(template), **options))
         return made[-1]
@@ -53,7 +48,7 @@ def open_engine(template: ChatTemplate) -> Iterator[Open]:
 
 
 @pytest.fixture
-def sets(tmp_path: Path) -> dict[str, tuple[AdapterUse, ...]]:
+def sets(tmp_path):
     """Sets of adapters by name, the empty one among them."""
     a, b = (str(adapter(tmp_path, SPEC, name, seed=seed)) for name, seed in (("a", 1), ("b", 2)))
     return {
@@ -65,11 +60,11 @@ def sets(tmp_path: Path) -> dict[str, tuple[AdapterUse, ...]]:
     }
 
 
-def request(name: str, text: str = LONG, **options: object) -> ChatRequest:
+def request(name, text=LONG, **options):
     return ChatRequest(id=name, messages=(Message("user", text),), sampling=GREEDY, max_tokens=20, **options)
 
 
-def run(engine: EngineCore, *requests: ChatRequest) -> dict[str, tuple[str, Finished]]:
+def run(engine, *requests):
     """Answer requests together; return the text and the end of each."""
     for one in requests:
         engine.submit(one)
@@ -84,9 +79,7 @@ def run(engine: EngineCore, *requests: ChatRequest) -> dict[str, tuple[str, Fini
     return {name: (text, ends[name]) for name, text in texts.items()}
 
 
-def test_answers_are_those_of_merged_models(
-    open_engine: Open, sets: dict[str, tuple[AdapterUse, ...]], tmp_path: Path
-) -> None:
+def test_answers_are_those_of_merged_models(open_engine, sets, tmp_path):
     together = run(open_engine(), *(request(name, adapters=one) for name, one in sets.items()))
     texts = {name: text for name, (text, _) in together.items()}
     assert len(set(texts.values())) == len(sets)
@@ -96,22 +89,20 @@ def test_answers_are_those_of_merged_models(
 
 
 @pytest.mark.parametrize("ngrams", [False, True])
-def test_company_changes_no_answer(
-    open_engine: Open, sets: dict[str, tuple[AdapterUse, ...]], ngrams: bool
-) -> None:
+def test_company_changes_no_answer(open_engine, sets, ngrams):
     alone = {name: run(open_engine(), request(name, adapters=one))[name][0] for name, one in sets.items()}
     engine = open_engine(ngrams=ngrams)
     backend, used = engine.backend, []
     assert backend.adapters is not None
     use = backend.adapters.use
-    backend.adapters.use = lambda one: (used.append(one), use(one))[1]  # type: ignore[method-assign]
+    backend.adapters.use = lambda one: (used.append(one), use(one))[1]
     wanted = [request(f"{name}{n}", adapters=one) for n in range(3) for name, one in sets.items()]
     for name, (text, _) in run(engine, *wanted).items():
         assert text == alone[name[:-1]]
     assert len(set(used)) == len(sets)
 
 
-def test_no_prefix_is_shared_in_memory(open_engine: Open, sets: dict[str, tuple[AdapterUse, ...]]) -> None:
+def test_no_prefix_is_shared_in_memory(open_engine, sets):
     engine = open_engine()
     for n in range(2):
         for name, one in sets.items():
@@ -119,13 +110,11 @@ def test_no_prefix_is_shared_in_memory(open_engine: Open, sets: dict[str, tuple[
             assert (end.usage.cached_tokens > 0) == (n > 0)
 
 
-def test_no_state_is_shared_on_disk(
-    open_engine: Open, sets: dict[str, tuple[AdapterUse, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_state_is_shared_on_disk(open_engine, sets, monkeypatch):
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.LEAVE_SECONDS", 0.0)
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.worth_saving", lambda *_, **__: True)
 
-    def opened() -> EngineCore:
+    def opened():
         return open_engine(states=KVStateStore(10_000_000, b"kit"), cache_policy=CachePolicy(settle=False))
 
     engine = opened()
@@ -140,9 +129,7 @@ def test_no_state_is_shared_on_disk(
         assert text == run(open_engine(), request(name, adapters=one))[name][0]
 
 
-def test_a_chat_that_changes_its_adapters_starts_anew(
-    open_engine: Open, sets: dict[str, tuple[AdapterUse, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chat_that_changes_its_adapters_starts_anew(open_engine, sets, monkeypatch):
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.LEAVE_SECONDS", 0.0)
     states = KVStateStore(10_000_000, b"kit")
     engine = open_engine(states=states, cache_policy=CachePolicy(settle=True))
@@ -153,7 +140,7 @@ def test_a_chat_that_changes_its_adapters_starts_anew(
         run(engine)
 
 
-def test_a_request_with_a_bad_adapter_fails_alone(open_engine: Open, tmp_path: Path) -> None:
+def test_a_request_with_a_bad_adapter_fails_alone(open_engine, tmp_path):
     engine = open_engine()
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"GGUF" + bytes(100))
@@ -167,7 +154,7 @@ def test_a_request_with_a_bad_adapter_fails_alone(open_engine: Open, tmp_path: P
     assert (failed, finished) == (["bad"], ["plain"])
 
 
-def test_other_backends_refuse_adapters(scripted: MakePlan, template: ChatTemplate) -> None:
+def test_other_backends_refuse_adapters(scripted, template):
     engine = EngineCore(ScriptedBackend(scripted()), SharedTemplate(template))
     with pytest.raises(NotAnAdapter, match="GGUF"):
         engine.submit(request("a", adapters=(AdapterUse("a.gguf"),)))
@@ -177,28 +164,28 @@ def test_other_backends_refuse_adapters(scripted: MakePlan, template: ChatTempla
 class NamedAdapters:
     """Adapters by the names of their files, which there need not be."""
 
-    def __init__(self) -> None:
-        self.used: AdapterSet = ()
+    def __init__(self):
+        self.used = ()
 
-    def resolve(self, wanted: Sequence[AdapterUse]) -> AdapterSet:
+    def resolve(self, wanted):
         return tuple(ActiveAdapter(one.path, one.scale, one.path, ()) for one in wanted)
 
-    def use(self, adapters: AdapterSet) -> None:
+    def use(self, adapters):
         self.used = adapters
 
 
-def test_sets_take_turns(scripted: MakePlan, template: ChatTemplate) -> None:
+def test_sets_take_turns(scripted, template):
     backend = ScriptedBackend(scripted(reply="x" * 60, n_seq_max=6))
     backend.adapters = named = NamedAdapters()
     engine = EngineCore(backend, SharedTemplate(template))
-    calls: list[tuple[AdapterSet, int]] = []
+    calls = []
     decode = backend.decode
 
-    def spied(parts: Sequence[BatchPart]) -> object:
+    def spied(parts):
         calls.append((named.used, len(parts)))
         return decode(parts)
 
-    backend.decode = spied  # type: ignore[method-assign]
+    backend.decode = spied
     wanted = [request(f"{n}", "Hi", adapters=(AdapterUse("ab"[n % 2]),) * (n < 4)) for n in range(6)]
     assert all(text == "x" * 20 for text, _ in run(engine, *wanted).values())
     sets = [one for one, _ in calls]
@@ -213,7 +200,7 @@ def test_sets_take_turns(scripted: MakePlan, template: ChatTemplate) -> None:
     engine.close()
 
 
-def test_marks() -> None:
+def test_marks():
     sets = [
         tuple(ActiveAdapter(digest, scale, "", ()) for digest, scale in pairs)
         for pairs in ([], [("a", 1.0)], [("a", 0.5)], [("b", 1.0)], [("a", 1.0), ("b", 1.0)])

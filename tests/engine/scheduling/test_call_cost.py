@@ -1,15 +1,11 @@
 """The size of a chunk follows from what calls cost."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
 from edgechat.engine.scheduling.call_cost import CALL_LIMIT, LONE_LIMIT, STEPS, CallCost
 
 
-def settle(seconds: Callable[[int], float], calls: int = 30, warm: bool = True) -> tuple[CallCost, list[int]]:
+def settle(seconds, calls=30, warm=True):
     """Prefill on a machine where a call of n tokens takes seconds(n)."""
     cost = CallCost()
     if warm:
@@ -33,20 +29,20 @@ MACHINES = {
 
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("warm", [True, False])
-def test_chunks_stay_under_the_limit_and_use_it(name: str, warm: bool) -> None:
+def test_chunks_stay_under_the_limit_and_use_it(name, warm):
     seconds = MACHINES[name]
     _, sizes = settle(seconds, warm=warm)
     assert all(seconds(size) <= max(CALL_LIMIT, STEPS * seconds(1)) for size in sizes[2:])
     assert sizes[-1] == 4096 or seconds(sizes[-1]) >= 0.5 * CALL_LIMIT
 
 
-def test_where_one_token_takes_too_long_the_prompt_goes_on() -> None:
+def test_where_one_token_takes_too_long_the_prompt_goes_on():
     _, sizes = settle(lambda n: 0.9 + 0.01 * n)
     assert sizes[-1] > 100  # at less than three times the cost of one
     assert 0.9 + 0.01 * sizes[-1] <= STEPS * 0.91
 
 
-def test_calls_keep_their_size_where_another_takes_time() -> None:
+def test_calls_keep_their_size_where_another_takes_time():
     cost = CallCost()
     cost.expect(0.004, graph=0.3)
     cost.observe(1, 0, 0.05)
@@ -62,7 +58,7 @@ def test_calls_keep_their_size_where_another_takes_time() -> None:
 
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("stall", [0.5, 3.0, 30.0])
-def test_one_stalled_call_is_forgotten(name: str, stall: float) -> None:
+def test_one_stalled_call_is_forgotten(name, stall):
     seconds = MACHINES[name]
     cost = CallCost()
     cost.observe(1, 0, seconds(1))
@@ -74,25 +70,25 @@ def test_one_stalled_call_is_forgotten(name: str, stall: float) -> None:
     assert sizes[-1] == 4096 or seconds(sizes[-1]) >= 0.5 * CALL_LIMIT
 
 
-def test_deeper_calls_cost_more_and_chunks_shrink() -> None:
+def test_deeper_calls_cost_more_and_chunks_shrink():
     cost, sizes = settle(lambda n: 0.004 * n)
     for _ in range(20):
         cost.observe(0, cost.prompt_tokens(), cost.prompt_tokens() * 0.008)
     assert cost.prompt_tokens() == pytest.approx(sizes[-1] / 2, rel=0.2)
 
 
-def test_the_first_chunks_feel_their_way() -> None:
+def test_the_first_chunks_feel_their_way():
     _, sizes = settle(MACHINES["GPU"], calls=3)
     assert sizes == [16, 64, 256]
 
 
-def few_rows(n: int) -> float:
+def few_rows(n):
     """Seconds of n rows on a processor: few of them cost more each than many (1.5B, Q4_K_M, two cores)."""
     return 0.033 + min(n - 1, 7) * 0.014 + max(n - 8, 0) * 0.009
 
 
 @pytest.mark.parametrize("n_streams", [1, 3, 7])
-def test_a_prompt_keeps_its_share_beside_streams(n_streams: int) -> None:
+def test_a_prompt_keeps_its_share_beside_streams(n_streams):
     """Two thirds of the time; and streams keep a third of their pace, or wait for a quarter of a second."""
     cost = CallCost()
     cost.observe(1, 0, few_rows(1))
@@ -109,7 +105,7 @@ def test_a_prompt_keeps_its_share_beside_streams(n_streams: int) -> None:
     assert longest <= max(CALL_LIMIT, STEPS * few_rows(n_streams))
 
 
-def test_what_few_streams_cost_does_not_make_prompts_dear() -> None:
+def test_what_few_streams_cost_does_not_make_prompts_dear():
     """They did: a token of a prompt beside seven streams, and the next call as small."""
     cost = CallCost()
     for _ in range(50):
@@ -119,7 +115,7 @@ def test_what_few_streams_cost_does_not_make_prompts_dear() -> None:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_who_reads_alone_reads_in_large_calls(name: str) -> None:
+def test_who_reads_alone_reads_in_large_calls(name):
     seconds, cost, sizes = MACHINES[name], CallCost(), []
     cost.observe(1, 0, seconds(1))
     for _ in range(10):
@@ -132,14 +128,14 @@ def test_who_reads_alone_reads_in_large_calls(name: str) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "size"), [(0.01, 768), (0.03, 256), (0.045, 192), (0.2, 128)])
-def test_large_calls_are_of_whole_tiles(seconds: float, size: int) -> None:
+def test_large_calls_are_of_whole_tiles(seconds, size):
     """Others are slower for each token: 0.7 of full speed for 96 tokens deep in a prompt."""
     cost = CallCost()
     cost.observe(0, 128, 128 * seconds)
     assert cost.lone_tokens() == size
 
 
-def test_the_first_large_call_is_as_large_as_predictions_allow() -> None:
+def test_the_first_large_call_is_as_large_as_predictions_allow():
     cost = CallCost()
     cost.expect(0.01)
     assert cost.lone_tokens() == 768
@@ -147,7 +143,7 @@ def test_the_first_large_call_is_as_large_as_predictions_allow() -> None:
     assert cost.lone_tokens() == 256, "what calls have taken counts for more"
 
 
-def test_what_an_interruption_wastes_is_made_up_for_in_calls_that_cannot_be() -> None:
+def test_what_an_interruption_wastes_is_made_up_for_in_calls_that_cannot_be():
     cost = CallCost()
     assert cost.may_interrupt
     cost.note_interruption(1.0)

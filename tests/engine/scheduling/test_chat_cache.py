@@ -1,9 +1,7 @@
 """Chats between their turns: prewarmed, interrupted, cut by the window, left, restored and forgotten."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +19,6 @@ from edgechat.engine.types import (
     ChatRequest,
     Delta,
     Dropped,
-    Event,
     Finished,
     Message,
     Persisted,
@@ -29,7 +26,6 @@ from edgechat.engine.types import (
     Prewarmed,
 )
 from tests.engine.cells import check
-from tests.engine.conftest import MakePlan
 from tests.scripted.backend import ScriptedBackend
 
 pytestmark = pytest.mark.slow
@@ -42,29 +38,24 @@ MakeEngine = Callable[..., EngineCore]
 
 
 @pytest.fixture(scope="module")
-def process() -> Iterator[TemplateProcess]:
+def process():
     process = TemplateProcess()
     yield process
     process.close()
 
 
 @pytest.fixture(autouse=True)
-def all_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def all_is_worth_it(monkeypatch):
     """Save and read whatever can be: a script costs nothing to compute."""
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.LEAVE_SECONDS", 0.0)
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.PREWARMED_SECONDS", 0.0)
 
 
 @pytest.fixture
-def make(scripted: MakePlan, process: TemplateProcess) -> Iterator[MakeEngine]:
-    made: list[EngineCore] = []
+def make(scripted, process):
+    made = []
 
-    def engine(
-        template: str | None = None,
-        cache_policy: CachePolicy = PREWARMS,
-        states: bytes | None = None,
-        **script: object,
-    ) -> EngineCore:
+    def engine(template=None, cache_policy=PREWARMS, states=None, **script):
         backend = ScriptedBackend(scripted(**{"reply": "Hello.", "n_batch": 64} | script))
         kept = ChatTemplate(template, bos="<s>", eos="<|im_end|>", process=process)
         kept.close = lambda: None
@@ -77,9 +68,7 @@ def make(scripted: MakePlan, process: TemplateProcess) -> Iterator[MakeEngine]:
         one.close()
 
 
-def ask(
-    engine: EngineCore, name: str, *messages: Message, **options: object
-) -> tuple[str, Finished, list[Event]]:
+def ask(engine, name, *messages, **options):
     """Return the reply, its end, and all events until the engine is idle."""
     request = ChatRequest(id=name, messages=messages, **{"chat": CHAT} | options)
     events = [*engine.submit(request), *idle(engine)]
@@ -88,27 +77,27 @@ def ask(
     return text, end, events
 
 
-def idle(engine: EngineCore) -> list[Event]:
-    events: list[Event] = []
+def idle(engine):
+    events = []
     while not engine.is_idle:
         events += engine.step()
         check(engine)
     return events
 
 
-def user(text: str) -> Message:
+def user(text):
     return Message("user", text)
 
 
-def assistant(text: str, thinking: str = "") -> Message:
+def assistant(text, thinking=""):
     return Message("assistant", text, thinking)
 
 
-def computed(end: Finished) -> int:
+def computed(end):
     return end.usage.prompt_tokens - end.usage.cached_tokens
 
 
-def answer_after(engine: EngineCore) -> str:
+def answer_after(engine):
     """Return the end of every prompt; control tokens are one token each, so the text behind the last one."""
     one, other = (engine.template.render((user(text),)) for text in "ab")
     n = next(n for n in range(1, len(one)) if one[-n:] != other[-n:]) - 1
@@ -126,9 +115,7 @@ def answer_after(engine: EngineCore) -> str:
     ],
     ids=lambda value: getattr(value, "stem", "system" if value else "alone"),
 )
-def test_a_turn_computes_no_more_than_what_is_new(
-    make: MakeEngine, template: Path, system: bool, settle: bool
-) -> None:
+def test_a_turn_computes_no_more_than_what_is_new(make, template, system, settle):
     source, cache_policy = template.read_text(), CachePolicy(settle=settle)
     engine = make(source, cache_policy)
     marks, reply = engine.template.marks, "An answer that goes on for a while."
@@ -153,7 +140,7 @@ def test_a_turn_computes_no_more_than_what_is_new(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_has_prewarmed_is_all_there_on_every_kind(make: MakeEngine, kind: str) -> None:
+def test_what_has_prewarmed_is_all_there_on_every_kind(make, kind):
     strips = next(path for path in TEMPLATES if path.stem == "strips_thinking").read_text()
     engine = make(strips, reply="<think>Hm, let me think about it.</think>An answer.", **KINDS[kind])
     first = user("A question that is longer than the window of this model, so that going back is hard.")
@@ -164,7 +151,7 @@ def test_what_has_prewarmed_is_all_there_on_every_kind(make: MakeEngine, kind: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_question_again_computes_the_generation_prompt_at_most(make: MakeEngine, kind: str) -> None:
+def test_the_same_question_again_computes_the_generation_prompt_at_most(make, kind):
     engine = make(**KINDS[kind])
     question = user("A question that is longer than the window of this model, so that going back is hard.")
     ask(engine, "a", question)
@@ -172,7 +159,7 @@ def test_the_same_question_again_computes_the_generation_prompt_at_most(make: Ma
     assert computed(end) <= (1 if kind == "dense" else len("<|im_start|>assistant\n"))
 
 
-def test_an_edited_question_reuses_everything_before_the_edit(make: MakeEngine) -> None:
+def test_an_edited_question_reuses_everything_before_the_edit(make):
     engine = make()
     first = [user("The first question, as it was asked " * 3), assistant("Hello.")]
     ask(engine, "a", first[0])
@@ -181,7 +168,7 @@ def test_an_edited_question_reuses_everything_before_the_edit(make: MakeEngine) 
     assert computed(end) <= len(", edited<|im_end|>") + len("\n<|im_start|>assistant\n")
 
 
-def test_a_new_turn_interrupts_prewarming_and_goes_on_from_there(make: MakeEngine) -> None:
+def test_a_new_turn_interrupts_prewarming_and_goes_on_from_there(make):
     long = "An answer of many words, which are stripped of their thoughts. " * 6
     strips = next(path for path in TEMPLATES if path.stem == "strips_thinking").read_text()
     engine = make(strips, reply=f"<think>Hm.</think>{long}", n_batch=32)
@@ -203,7 +190,7 @@ def test_a_new_turn_interrupts_prewarming_and_goes_on_from_there(make: MakeEngin
     assert [event.request_id for event in events if isinstance(event, Prewarmed)] == ["b"]
 
 
-def test_prewarming_waits_for_everybody_else(make: MakeEngine) -> None:
+def test_prewarming_waits_for_everybody_else(make):
     strips = next(path for path in TEMPLATES if path.stem == "strips_thinking").read_text()
     engine = make(strips, reply="<think>Hm.</think>" + "An answer of many words. " * 8, n_batch=32)
     engine.submit(ChatRequest(id="a", messages=(user("What?"),), chat=CHAT))
@@ -214,10 +201,8 @@ def test_prewarming_waits_for_everybody_else(make: MakeEngine) -> None:
     assert order == ["Finished", "Prewarmed", "Prewarmed"]
 
 
-def test_nothing_prewarms_where_it_is_switched_off_or_on_battery(
-    make: MakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def prewarms(cache_policy: CachePolicy, plugged: bool) -> bool:
+def test_nothing_prewarms_where_it_is_switched_off_or_on_battery(make, monkeypatch):
+    def prewarms(cache_policy, plugged):
         monkeypatch.setattr("edgechat.device.load._may_have_battery", lambda: True)
         monkeypatch.setattr(
             "psutil.sensors_battery", lambda: SimpleNamespace(power_plugged=plugged), raising=False
@@ -231,7 +216,7 @@ def test_nothing_prewarms_where_it_is_switched_off_or_on_battery(
     assert prewarms(CachePolicy(settle_on_battery=False), plugged=True)
 
 
-def test_the_background_is_computed_while_nobody_waits(make: MakeEngine) -> None:
+def test_the_background_is_computed_while_nobody_waits(make):
     engine = make(reply="a long reply " * 10, n_seq_max=1)
     engine.submit(ChatRequest(id="title", messages=(user("Name it"),), priority="background"))
     for _ in range(20):
@@ -243,7 +228,7 @@ def test_the_background_is_computed_while_nobody_waits(make: MakeEngine) -> None
     assert events.index(behind[0]) > next(at for at, e in enumerate(events) if isinstance(e, Finished))
 
 
-def test_who_begins_alike_waits_for_the_other_to_compute_it(make: MakeEngine) -> None:
+def test_who_begins_alike_waits_for_the_other_to_compute_it(make):
     engine = make(n_batch=32)
     for name in "abc":
         engine.submit(ChatRequest(id=name, messages=(Message("system", "Rules. " * 60), user(name))))
@@ -256,9 +241,7 @@ def test_who_begins_alike_waits_for_the_other_to_compute_it(make: MakeEngine) ->
 # The window.
 
 
-def talk(
-    engine: EngineCore, turns: int, size: int = 60, **options: object
-) -> list[tuple[Finished, list[Event]]]:
+def talk(engine, turns, size=60, **options):
     said, ends = [Message("system", "Be brief.")], []
     for turn in range(turns):
         said.append(user(f"{turn} " + "x" * size))
@@ -269,7 +252,7 @@ def talk(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_conversation_never_ends_for_lack_of_context(make: MakeEngine, kind: str) -> None:
+def test_a_conversation_never_ends_for_lack_of_context(make, kind):
     engine = make(context=600, **KINDS[kind])
     ends = talk(engine, 60)
     dropped = [end.usage.dropped_turns for end, _ in ends]
@@ -284,7 +267,7 @@ def test_a_conversation_never_ends_for_lack_of_context(make: MakeEngine, kind: s
     assert max(new) <= min(new) + 8
 
 
-def test_the_system_prompt_and_the_first_turn_stay(make: MakeEngine) -> None:
+def test_the_system_prompt_and_the_first_turn_stay(make):
     engine = make(None, context=600)
     talk(engine, 30)
     (held,) = {
@@ -295,13 +278,13 @@ def test_the_system_prompt_and_the_first_turn_stay(make: MakeEngine) -> None:
     assert held.startswith(b"system\nBe brief.\nuser\n0 xxx")
 
 
-def test_who_wants_no_window_gets_an_error_with_both_numbers(make: MakeEngine) -> None:
+def test_who_wants_no_window_gets_an_error_with_both_numbers(make):
     engine = make(None, context=300)
     with pytest.raises(PromptTooLong, match=r"has \d+ tokens, and the context is 300"):
         talk(engine, 10, overflow="error")
 
 
-def test_a_reply_that_fills_the_context_goes_on(make: MakeEngine) -> None:
+def test_a_reply_that_fills_the_context_goes_on(make):
     reply = "It goes on and on. " * 20
     engine = make(None, context=700, rules=[{"when": "long", "reply": reply}])
     said = [message for turn in range(5) for message in (user(f"{turn} {'y' * 40}"), assistant("Hello."))]
@@ -314,9 +297,7 @@ def test_a_reply_that_fills_the_context_goes_on(make: MakeEngine) -> None:
     assert reply.startswith(text)
 
 
-def test_one_who_waits_behind_a_cut_gets_moved_cells_which_nobody_else_gets(
-    make: MakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_who_waits_behind_a_cut_gets_moved_cells_which_nobody_else_gets(make, monkeypatch):
     monkeypatch.setattr("edgechat.engine.scheduling.scheduler.SHIFT_SECONDS", 0.0)
     engine = make(None, CachePolicy(settle=False), context=600, shifts=True)
     ends = talk(engine, 30, size=70)
@@ -335,9 +316,7 @@ def test_one_who_waits_behind_a_cut_gets_moved_cells_which_nobody_else_gets(
     )
 
 
-def test_a_reply_says_how_much_of_it_is_approximate_where_the_cut_comes_in_its_middle(
-    make: MakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reply_says_how_much_of_it_is_approximate_where_the_cut_comes_in_its_middle(make, monkeypatch):
     monkeypatch.setattr("edgechat.engine.scheduling.scheduler.SHIFT_SECONDS", 0.0)
     reply = "It goes on and on. " * 16
     engine = make(None, CachePolicy(settle=False), context=500, shifts=True, reply=reply)
@@ -352,14 +331,14 @@ def test_a_reply_says_how_much_of_it_is_approximate_where_the_cut_comes_in_its_m
 # The disk.
 
 
-def leave(engine: EngineCore) -> None:
+def leave(engine):
     engine.persist(CHAT)
     assert Persisted(CHAT) in idle(engine)
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_chat_that_was_left_goes_on_after_a_restart(make: MakeEngine, kind: str) -> None:
+def test_a_chat_that_was_left_goes_on_after_a_restart(make, kind):
     question = user("A question that is longer than the window of this model, so that going back is hard.")
     engine = make(states=b"x", **KINDS[kind])
     ask(engine, "a", question)
@@ -371,7 +350,7 @@ def test_a_chat_that_was_left_goes_on_after_a_restart(make: MakeEngine, kind: st
         assert ask(other, "c", *said)[1].usage.cached_tokens == 0
 
 
-def test_a_chat_left_before_it_prewarmed_keeps_what_is_common(make: MakeEngine) -> None:
+def test_a_chat_left_before_it_prewarmed_keeps_what_is_common(make):
     strips = next(path for path in TEMPLATES if path.stem == "strips_thinking").read_text()
     question, reply = user("What? " * 10), "<think>Hm.</think>An answer."
     engine = make(strips, CachePolicy(settle=False), states=b"x", reply=reply)
@@ -385,7 +364,7 @@ def test_a_chat_left_before_it_prewarmed_keeps_what_is_common(make: MakeEngine) 
 
 
 @pytest.mark.parametrize("chat", ["beef0000", None])
-def test_another_chat_continues_from_what_was_left(make: MakeEngine, chat: str | None) -> None:
+def test_another_chat_continues_from_what_was_left(make, chat):
     common = "What? " * 20
     engine = make(states=b"x")
     ask(engine, "a", user(common + "Is this?"))
@@ -395,9 +374,7 @@ def test_another_chat_continues_from_what_was_left(make: MakeEngine, chat: str |
 
 
 @pytest.mark.parametrize("kind", ["windowed", "hybrid"])
-def test_another_chat_goes_back_to_the_system_prompt_of_a_state_that_cannot_be_cut(
-    make: MakeEngine, kind: str
-) -> None:
+def test_another_chat_goes_back_to_the_system_prompt_of_a_state_that_cannot_be_cut(make, kind):
     rules = Message("system", "You are brief. " * 100)
     engine = make(states=b"x", **KINDS[kind])
     ask(engine, "a", rules, user("What? " * 20))
@@ -408,7 +385,7 @@ def test_another_chat_goes_back_to_the_system_prompt_of_a_state_that_cannot_be_c
     assert end.usage.cached_tokens >= 0.95 * len(rules.content)
 
 
-def test_a_state_that_cannot_be_cut_is_of_no_use_to_what_only_begins_alike(make: MakeEngine) -> None:
+def test_a_state_that_cannot_be_cut_is_of_no_use_to_what_only_begins_alike(make):
     engine = make(states=b"x", cuts=False)
     ask(engine, "a", user("What? " * 20))
     leave(engine)
@@ -416,7 +393,7 @@ def test_a_state_that_cannot_be_cut_is_of_no_use_to_what_only_begins_alike(make:
     assert (text, end.usage.cached_tokens) == ("Hello.", 0)
 
 
-def test_a_state_is_not_read_for_a_small_part_where_computing_is_faster(make: MakeEngine) -> None:
+def test_a_state_is_not_read_for_a_small_part_where_computing_is_faster(make):
     common = "What? " * 20
     engine = make(states=b"x")
     ask(engine, "a", user(common + "Is this? " * 40))
@@ -430,9 +407,7 @@ def test_a_state_is_not_read_for_a_small_part_where_computing_is_faster(make: Ma
 
 
 @pytest.mark.parametrize("chat", [CHAT, "beef0000"])
-def test_what_is_forgotten_while_another_chat_reads_it_does_not_come_back(
-    make: MakeEngine, monkeypatch: pytest.MonkeyPatch, chat: str
-) -> None:
+def test_what_is_forgotten_while_another_chat_reads_it_does_not_come_back(make, monkeypatch, chat):
     engine = make(states=b"x")
     ask(engine, "a", user("What? " * 20))
     leave(engine)
@@ -444,7 +419,7 @@ def test_what_is_forgotten_while_another_chat_reads_it_does_not_come_back(
     assert end.usage.cached_tokens == 0
 
 
-def test_a_damaged_state_is_as_if_there_were_none(make: MakeEngine, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_state_is_as_if_there_were_none(make, caplog):
     question = user("What? " * 20)
     engine = make(states=b"x")
     ask(engine, "a", question)
@@ -458,7 +433,7 @@ def test_a_damaged_state_is_as_if_there_were_none(make: MakeEngine, caplog: pyte
 
 @pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("settle", [False, True])
-def test_nothing_is_kept_of_a_chat_that_is_deleted(make: MakeEngine, settle: bool, left: bool) -> None:
+def test_nothing_is_kept_of_a_chat_that_is_deleted(make, settle, left):
     engine = make(cache_policy=CachePolicy(settle=settle), states=b"x")
     ask(engine, "a", user("What? " * 20))
     if left:
@@ -472,7 +447,7 @@ def test_nothing_is_kept_of_a_chat_that_is_deleted(make: MakeEngine, settle: boo
     assert not path_of(CHAT).exists()
 
 
-def test_a_chat_is_not_saved_with_what_another_one_holds(make: MakeEngine) -> None:
+def test_a_chat_is_not_saved_with_what_another_one_holds(make):
     engine = make(None, CachePolicy(settle=False), states=b"x", n_seq_max=1)
     rules = Message("system", "Rules. " * 30)
     ask(engine, "a", rules, user("aaaa"))
@@ -484,7 +459,7 @@ def test_a_chat_is_not_saved_with_what_another_one_holds(make: MakeEngine) -> No
     assert not path_of(CHAT).exists()
 
 
-def test_no_chat_gives_way_to_a_state_that_has_no_room(make: MakeEngine) -> None:
+def test_no_chat_gives_way_to_a_state_that_has_no_room(make):
     small = {"context": 400, "rules": [{"when": "long", "reply": "It goes on and on. " * 12}]}
     engine = make(None, states=b"x", **small)
     ask(engine, "a", user("What? " * 45))
@@ -502,7 +477,7 @@ def test_no_chat_gives_way_to_a_state_that_has_no_room(make: MakeEngine) -> None
 
 
 @pytest.mark.parametrize("left", [False, True])
-def test_nothing_is_kept_of_a_chat_that_is_deleted_while_it_is_answered(make: MakeEngine, left: bool) -> None:
+def test_nothing_is_kept_of_a_chat_that_is_deleted_while_it_is_answered(make, left):
     engine = make(states=b"x")
     if left:  # and read when the next turn comes
         ask(engine, "a", user("What? " * 20))
@@ -518,7 +493,7 @@ def test_nothing_is_kept_of_a_chat_that_is_deleted_while_it_is_answered(make: Ma
     assert not path_of(CHAT).exists()
 
 
-def test_no_cell_is_kept_of_a_chat_that_is_deleted_while_it_is_answered(make: MakeEngine) -> None:
+def test_no_cell_is_kept_of_a_chat_that_is_deleted_while_it_is_answered(make):
     engine = make()
     engine.submit(ChatRequest(id="a", chat=CHAT, messages=(user("What?"),)))
     while not any(isinstance(event, Delta) for event in engine.step()):
@@ -531,9 +506,7 @@ def test_no_cell_is_kept_of_a_chat_that_is_deleted_while_it_is_answered(make: Ma
     assert engine.scheduler.cache.cells_used
 
 
-def test_nothing_is_looked_for_while_a_state_is_being_read(
-    make: MakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_looked_for_while_a_state_is_being_read(make, monkeypatch):
     """A chat that is to be prewarmed waits for the disk, too."""
     engine = make(states=b"x", n_seq_max=1)
     ask(engine, "a", user("What? " * 20))
@@ -551,9 +524,9 @@ def test_nothing_is_looked_for_while_a_state_is_being_read(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_a_deleted_chat_no_cell_is_held_and_others_keep_theirs(make: MakeEngine, kind: str) -> None:
+def test_of_a_deleted_chat_no_cell_is_held_and_others_keep_theirs(make, kind):
     engine = make(**KINDS[kind])
-    said: list[Message] = []
+    said = []
     for turn in range(4):
         said.append(user(f"Question {turn}, which is longer than the window of the model."))
         text, _, _ = ask(engine, f"t{turn}", *said)
@@ -566,9 +539,7 @@ def test_of_a_deleted_chat_no_cell_is_held_and_others_keep_theirs(make: MakeEngi
     assert 0 < engine.scheduler.cache.cells_used <= held
 
 
-def test_a_request_whose_state_is_being_read_can_be_cancelled(
-    make: MakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_whose_state_is_being_read_can_be_cancelled(make, monkeypatch):
     question = user("What? " * 20)
     engine = make(states=b"x")
     ask(engine, "a", question)
@@ -583,7 +554,7 @@ def test_a_request_whose_state_is_being_read_can_be_cancelled(
     assert engine.cancel("b") == []
 
 
-def test_who_has_no_chat_leaves_nothing(make: MakeEngine) -> None:
+def test_who_has_no_chat_leaves_nothing(make):
     engine = make(states=b"x")
     _, _, events = ask(engine, "a", user("What? " * 20), chat=None)
     assert not any(isinstance(event, Prewarmed) for event in events)

@@ -1,27 +1,21 @@
 """Where checkpoints of a prompt are taken, and what that costs in calls."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.scheduling.scheduler import checkpoints_of
 from edgechat.engine.types import ChatRequest, Message
 from tests.engine.cells import check
-from tests.engine.conftest import MakePlan
 from tests.scripted.backend import ScriptedBackend
 
 SIZES = st.lists(st.integers(1, 400), min_size=1, max_size=60)
 
 
 @given(SIZES, st.integers(0, 2000), st.integers(1, 20))
-def test_every_boundary_has_a_checkpoint_near_before_it(sizes: list[int], start: int, last: int) -> None:
+def test_every_boundary_has_a_checkpoint_near_before_it(sizes, start, last):
     """Wherever in its place it is taken: a quarter more is computed at the most, or 32 tokens."""
     boundaries = [sum(sizes[: n + 1]) for n in range(len(sizes))]
     end = boundaries[-1] + last
@@ -40,21 +34,21 @@ def test_every_boundary_has_a_checkpoint_near_before_it(sizes: list[int], start:
     assert not places or places[-1] == (boundaries[-1], boundaries[-1])
 
 
-def test_a_prompt_of_equal_messages_takes_few() -> None:
+def test_a_prompt_of_equal_messages_takes_few():
     for size, most in ((30, 16), (130, 12), (1000, 8)):
         boundaries = range(size, 8001, size)
         assert len(checkpoints_of(boundaries, 0, 8004)) <= most + 3
 
 
 @pytest.mark.parametrize(("n_batch", "most"), [(16, 2), (64, 6), (512, 14)])
-def test_short_calls_need_not_be_cut(scripted: MakePlan, n_batch: int, most: int) -> None:
+def test_short_calls_need_not_be_cut(scripted, n_batch, most):
     """Calls that would end there anyway cost nothing; long ones end at a dozen places."""
-    calls: dict[bool, int] = {}
+    calls = {}
     template = ChatTemplate(None, bos="<s>", eos="<|im_end|>")
     for cuts in (True, False):
         backend = ScriptedBackend(scripted(cuts=cuts, n_batch=n_batch, n_checkpoints=32, context=8192))
         engine = EngineCore(backend, template)
-        sizes: list[int] = []
+        sizes = []
         backend.decode = counted(backend.decode, sizes)
         messages = tuple(Message(("user", "assistant")[n % 2], "word " * 20) for n in range(31))
         engine.submit(ChatRequest(id="x", messages=messages, max_tokens=1))
@@ -67,8 +61,8 @@ def test_short_calls_need_not_be_cut(scripted: MakePlan, n_batch: int, most: int
     assert 0 < calls[False] - calls[True] <= most
 
 
-def counted(decode: Callable[[list[BatchPart]], object], sizes: list[int]) -> object:
-    def counting(parts: list[BatchPart]) -> object:
+def counted(decode, sizes):
+    def counting(parts):
         sizes.append(sum(len(part.tokens) for part in parts))
         return decode(parts)
 

@@ -1,11 +1,8 @@
 """A prompt that is read alone is read in large calls, which end early for who comes."""
 
-from __future__ import annotations
-
 import io
 import os
 import threading
-from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -14,7 +11,7 @@ from edgechat.base.process import frames
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
-from edgechat.engine.worker.messages import Cancel, Command, Generate, Inspect
+from edgechat.engine.worker.messages import Cancel, Generate, Inspect
 from edgechat.engine.worker.worker import Pipe
 from tests.engine.runtimes import Runtime, SharedTemplate, load, plan
 from tests.kit import CHATML
@@ -23,25 +20,25 @@ LONG = "The quick brown fox jumps over the lazy dog. " * 30
 KINDS = ("dense", "windowed", "moe")
 
 
-def request(name: str, text: str) -> ChatRequest:
+def request(name, text):
     said = (Message("user", text),)
     return ChatRequest(id=name, messages=said, sampling=Sampling(temperature=0), max_tokens=8)
 
 
 @pytest.fixture(scope="module")
-def template() -> Iterator[ChatTemplate]:
+def template():
     template = ChatTemplate(CHATML)
     yield template
     template.close()
 
 
-def open_engine(kind: str, template: ChatTemplate) -> EngineCore:
+def open_engine(kind, template):
     return EngineCore(load(plan(Runtime("llama.cpp").model(kind))), SharedTemplate(template))
 
 
-def replies(engine: EngineCore, limit: int = 5000) -> dict[str, str]:
+def replies(engine, limit=5000):
     """Step to the end; return the text of each request."""
-    text: dict[str, str] = {}
+    text = {}
     for _ in range(limit):
         if engine.is_idle:
             return text
@@ -53,7 +50,7 @@ def replies(engine: EngineCore, limit: int = 5000) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_to_interrupt_for_ever_stops_no_prompt(kind: str, template: ChatTemplate) -> None:
+def test_to_interrupt_for_ever_stops_no_prompt(kind, template):
     expected = []
     for interrupts in (False, True):
         engine = open_engine(kind, template)
@@ -67,7 +64,7 @@ def test_to_interrupt_for_ever_stops_no_prompt(kind: str, template: ChatTemplate
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_an_interrupted_prompt_has_cached_is_gone_on_from(kind: str, template: ChatTemplate) -> None:
+def test_what_an_interrupted_prompt_has_cached_is_gone_on_from(kind, template):
     engine = open_engine(kind, template)
     interruption = engine.backend.interruption
     engine.submit(request("a", LONG))
@@ -92,12 +89,12 @@ def test_what_an_interrupted_prompt_has_cached_is_gone_on_from(kind: str, templa
     again.close()
 
 
-def test_a_short_prompt_does_not_wait_for_the_end_of_a_long_one(template: ChatTemplate) -> None:
+def test_a_short_prompt_does_not_wait_for_the_end_of_a_long_one(template):
     engine = open_engine("dense", template)
     engine.submit(request("long", LONG))
     engine.step()
     engine.submit(request("short", "Hello."))
-    first: list[str] = []
+    first = []
     while not engine.is_idle:
         first += [event.request_id for event in engine.step() if isinstance(event, Delta)]
     assert first[0] == "short"
@@ -107,34 +104,34 @@ def test_a_short_prompt_does_not_wait_for_the_end_of_a_long_one(template: ChatTe
 class Flag:
     """An interruption that only remembers."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.is_set = False
         self.count = 0
 
-    def interrupt(self) -> None:
+    def interrupt(self):
         self.is_set, self.count = True, self.count + 1
 
-    def clear_interrupt(self) -> None:
+    def clear_interrupt(self):
         self.is_set = False
 
 
-def test_the_pipe_interrupts_for_what_cannot_wait_and_leaves_nothing_behind() -> None:
+def test_the_pipe_interrupts_for_what_cannot_wait_and_leaves_nothing_behind():
     reading, writing = os.pipe()
     pipe = Pipe(os.fdopen(reading, "rb"), io.BytesIO())
     pipe.interruption = flag = Flag()
-    commands: list[Command] = [Generate(request(str(n), "x")) for n in range(200)]
+    commands = [Generate(request(str(n), "x")) for n in range(200)]
     commands += [Cancel(str(n)) for n in range(200)] + [Inspect(None)] * 100
     encoder = msgspec.msgpack.Encoder()
     # Never closed: the end of its commands ends the process.
     target = os.fdopen(writing, "wb", buffering=0, closefd=False)
 
-    def write() -> None:
+    def write():
         for command in commands:
             frames.write(target, encoder.encode(command))
 
     writer = threading.Thread(target=write)
     writer.start()
-    received: list[Command] = []
+    received = []
     while len(received) < len(commands):
         pipe.wait(None)
         received += pipe.received()

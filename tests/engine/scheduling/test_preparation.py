@@ -1,9 +1,6 @@
 """Requests are prepared beside the thread that computes; what goes wrong with one ends that one."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,8 +8,7 @@ from edgechat.base.errors import EngineError, PromptTooLong
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate
-from edgechat.engine.types import ChatRequest, Delta, Event, Failed, Finished, Message, Persisted
-from tests.engine.conftest import MakePlan
+from edgechat.engine.types import ChatRequest, Delta, Failed, Finished, Message, Persisted
 from tests.engine.prompt.test_prompts import SOURCES, Here
 from tests.scripted.backend import ScriptedBackend
 
@@ -20,14 +16,14 @@ from tests.scripted.backend import ScriptedBackend
 class Gate(Here):
     """A template's process that waits over texts that say so, and cannot be started for others."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.open = threading.Event()
         self.reached = threading.Event()
-        self.asked: list[str] = []
+        self.asked = []
         self.broken = False
         self.slow = False
 
-    def ask(self, request: object) -> object:
+    def ask(self, request):
         text = str(request.variables["messages"])
         self.asked.append(text)
         if self.broken:
@@ -39,12 +35,12 @@ class Gate(Here):
 
 
 @pytest.fixture
-def gate() -> Gate:
+def gate():
     return Gate()
 
 
 @pytest.fixture
-def engine(scripted: MakePlan, gate: Gate) -> Iterator[EngineCore]:
+def engine(scripted, gate):
     plan = scripted(reply="word " * 200, context=1024)
     engine = EngineCore(ScriptedBackend(plan, None), ChatTemplate(SOURCES["chatml"], process=gate))
     yield engine
@@ -52,13 +48,13 @@ def engine(scripted: MakePlan, gate: Gate) -> Iterator[EngineCore]:
     engine.close()
 
 
-def request(name: str, text: str, **options: object) -> ChatRequest:
+def request(name, text, **options):
     return ChatRequest(id=name, messages=(Message("user", text),), **{"max_tokens": 5, **options})
 
 
-def until(engine: EngineCore, kind: type[Event], name: str, limit: int = 100_000) -> list[Event]:
+def until(engine, kind, name, limit=100_000):
     """Step until a request has such an event; return all events."""
-    events: list[Event] = []
+    events = []
     for _ in range(limit):
         events += engine.step()
         if any(isinstance(one, kind) and one.request_id == name for one in events):
@@ -66,7 +62,7 @@ def until(engine: EngineCore, kind: type[Event], name: str, limit: int = 100_000
     raise AssertionError("it never came")
 
 
-def test_a_template_that_hangs_stops_no_stream(engine: EngineCore, gate: Gate) -> None:
+def test_a_template_that_hangs_stops_no_stream(engine, gate):
     engine.begin(request("stream", "Hi", max_tokens=600))
     until(engine, Delta, "stream")
     engine.begin(request("hangs", "wait"))
@@ -79,7 +75,7 @@ def test_a_template_that_hangs_stops_no_stream(engine: EngineCore, gate: Gate) -
     until(engine, Finished, "hangs")
 
 
-def test_a_cancelled_request_is_never_prepared(engine: EngineCore, gate: Gate) -> None:
+def test_a_cancelled_request_is_never_prepared(engine, gate):
     engine.begin(request("hangs", "wait"))
     assert gate.reached.wait(30)
     names = [f"gone{n}" for n in range(15)]
@@ -96,7 +92,7 @@ def test_a_cancelled_request_is_never_prepared(engine: EngineCore, gate: Gate) -
     assert not any(name in text for text in gate.asked for name in names)
 
 
-def test_what_is_wrong_with_a_request_ends_that_one(engine: EngineCore, gate: Gate) -> None:
+def test_what_is_wrong_with_a_request_ends_that_one(engine, gate):
     engine.begin(request("stream", "Hi", max_tokens=600))
     until(engine, Delta, "stream")
     engine.begin(request("long", "x" * 5000, overflow="error"))
@@ -109,7 +105,7 @@ def test_what_is_wrong_with_a_request_ends_that_one(engine: EngineCore, gate: Ga
     until(engine, Finished, "stream")
 
 
-def test_a_window_that_cannot_be_moved_ends_that_reply(engine: EngineCore, gate: Gate) -> None:
+def test_a_window_that_cannot_be_moved_ends_that_reply(engine, gate):
     """Its template's process cannot be started again, in the middle of the reply."""
     turns = [Message("user" if n % 2 == 0 else "assistant", "x" * 150) for n in range(5)]
     engine.begin(request("other", "Hi", max_tokens=600))
@@ -124,7 +120,7 @@ def test_a_window_that_cannot_be_moved_ends_that_reply(engine: EngineCore, gate:
     assert [one.request_id for one in events if isinstance(one, Finished)] == ["other"]
 
 
-def test_a_chat_that_is_deleted_meanwhile_is_not_kept(engine: EngineCore, gate: Gate) -> None:
+def test_a_chat_that_is_deleted_meanwhile_is_not_kept(engine, gate):
     engine.begin(request("hangs", "wait", chat="secret"))
     assert gate.reached.wait(30)
     engine.forget("secret")
@@ -133,9 +129,7 @@ def test_a_chat_that_is_deleted_meanwhile_is_not_kept(engine: EngineCore, gate: 
     assert "secret" not in engine.chat_cache.chats
 
 
-def test_a_template_that_hangs_over_the_next_turn_stops_no_stream(
-    scripted: MakePlan, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_template_that_hangs_over_the_next_turn_stops_no_stream(scripted, gate, monkeypatch):
     """What a chat's next turn begins with is worked out when it is left: its state is cut to that."""
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.LEAVE_SECONDS", 0.0)
     plan = scripted(reply="word " * 200, context=1024)

@@ -1,7 +1,5 @@
 """How much is drafted, in simulated decoding: nearly the best where it pays, next to nothing where not."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable
@@ -9,7 +7,7 @@ from operator import attrgetter
 
 import pytest
 
-from edgechat.engine.scheduling.draft_sources import MOST, Source
+from edgechat.engine.scheduling.draft_sources import MOST
 from edgechat.engine.speculative.acceptance import Acceptance, AcceptanceCounts, class_of_match
 from edgechat.engine.speculative.controller import Controller, DraftOffer, Rounds
 from edgechat.engine.speculative.step_cost import LARGEST, Shape, StepCost, expected_shape
@@ -24,15 +22,15 @@ FIRST_PURSE = 8.0
 NAME = attrgetter("__name__")
 
 
-def linear(slope: float) -> Curve:
-    def line(n: int) -> float:
+def linear(slope):
+    def line(n):
         return 1 + slope * (n - 1)
 
     line.__name__ = f"linear-{slope}"
     return line
 
 
-def stairs(n: int) -> float:
+def stairs(n):
     """As kernels have it that compute up to four, eight, sixteen rows at once."""
     return 1.0 if n <= 4 else 1.6 if n <= 8 else 2.5 if n <= 16 else 5.0
 
@@ -40,30 +38,20 @@ def stairs(n: int) -> float:
 class Run:
     """Decoding with one stream, in units of a plain step."""
 
-    def __init__(
-        self,
-        curve: Curve,
-        chance: float,
-        source: Source,
-        *,
-        round_cost: float = 0.08,
-        noise: float = 0.0,
-        seed: int = 1,
-        controller: Controller | None = None,
-    ) -> None:
+    def __init__(self, curve, chance, source, *, round_cost=0.08, noise=0.0, seed=1, controller=None):
         self.controller = controller or Controller(StepCost(), round_cost)
         self.curve, self.chance, self.source = curve, chance, source
         self.round_cost, self.noise = round_cost if source != "ngram" else 0.0, noise
         self.random = random.Random(seed)
         self.made = self.spent = 0.0
-        self.lengths: list[int] = []
+        self.lengths = []
 
-    def steps(self, n: int) -> Run:
+    def steps(self, n):
         for _ in range(n):
             self.step()
         return self
 
-    def step(self) -> None:
+    def step(self):
         controller, length, rounds = self.controller, 0, 0
         classes = [5] * MOST[self.source]
         if controller.begin(1, 100):
@@ -93,7 +81,7 @@ class Run:
         self.lengths.append(length)
 
     @property
-    def best(self) -> float:
+    def best(self):
         """Tokens per plain step of whoever knows everything, and always drafts the same length."""
         expected = [sum(self.chance**n for n in range(k + 1)) for k in range(MOST[self.source] + 1)]
         return max(made / (self.curve(1 + k) + k * self.round_cost) for k, made in enumerate(expected))
@@ -103,14 +91,14 @@ class Run:
 @pytest.mark.parametrize("curve", [linear(0.02), linear(0.5), linear(1.0), stairs], ids=NAME)
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_useless_draft_costs_next_to_nothing(source: Source, curve: Curve, noise: float, seed: int) -> None:
+def test_a_useless_draft_costs_next_to_nothing(source, curve, noise, seed):
     run = Run(curve, 0.0, source, noise=noise, seed=seed).steps(2000)
     plain = 1.03 if not noise else 1.04  # the noise itself takes half a percent on average
     assert run.spent <= plain * run.made + FIRST_PURSE
 
 
 @pytest.mark.parametrize("source", ["model", "mtp", "ngram"])
-def test_drafts_that_begin_to_fail_do_not_cost_much_more(source: Source) -> None:
+def test_drafts_that_begin_to_fail_do_not_cost_much_more(source):
     """What was won before may be lost again up to a full purse, and no more."""
     run = Run(linear(0.1), 0.95, source).steps(1000)
     run.chance = run.made = run.spent = 0.0
@@ -121,7 +109,7 @@ def test_drafts_that_begin_to_fail_do_not_cost_much_more(source: Source) -> None
 @pytest.mark.parametrize("chance", [1.0, 0.9, 0.7])
 @pytest.mark.parametrize("curve", [linear(0.02), linear(0.1), linear(0.3), stairs], ids=NAME)
 @pytest.mark.parametrize("source", ["model", "mtp", "ngram"])
-def test_a_good_draft_is_nearly_as_long_as_is_best(source: Source, curve: Curve, chance: float) -> None:
+def test_a_good_draft_is_nearly_as_long_as_is_best(source, curve, chance):
     run = Run(curve, chance, source).steps(500)
     run.made = run.spent = 0.0
     run.steps(3000)
@@ -132,18 +120,18 @@ def test_a_good_draft_is_nearly_as_long_as_is_best(source: Source, curve: Curve,
 @pytest.mark.parametrize("chance", [0.1, 0.3, 0.5])
 @pytest.mark.parametrize("slope", [0.02, 0.3, 1.0])
 @pytest.mark.parametrize("source", ["model", "mtp", "ngram"])
-def test_it_never_loses(source: Source, slope: float, chance: float) -> None:
+def test_it_never_loses(source, slope, chance):
     run = Run(linear(slope), chance, source, noise=0.05).steps(3000)
     assert run.made / run.spent >= 0.96
 
 
-def test_with_an_empty_purse_nothing_is_drafted() -> None:
+def test_with_an_empty_purse_nothing_is_drafted():
     controller = Controller(StepCost())
     controller.purse = 0.0
     assert not controller.begin(1, 100)
 
 
-def test_no_more_is_chosen_than_there_is_room_for() -> None:
+def test_no_more_is_chosen_than_there_is_room_for():
     controller = Controller(StepCost((1.0,) * LARGEST))
     rng = random.Random(1)
     for _ in range(200):
@@ -164,7 +152,7 @@ def test_no_more_is_chosen_than_there_is_room_for() -> None:
 
 
 @pytest.mark.parametrize("curve", [linear(0.05), linear(0.6), stairs], ids=NAME)
-def test_the_shape_of_the_cost_is_learnt_while_the_machine_changes(curve: Curve) -> None:
+def test_the_shape_of_the_cost_is_learnt_while_the_machine_changes(curve):
     cost, rng = StepCost(), random.Random(1)
     for step in range(3000):
         n = rng.choice((1, 1, 2, 3, 5, 8))
@@ -175,7 +163,7 @@ def test_the_shape_of_the_cost_is_learnt_while_the_machine_changes(curve: Curve)
     assert cost.seconds(1) == pytest.approx(PLAIN * slower, rel=0.1)
 
 
-def test_one_step_that_hangs_teaches_nothing_about_the_shape() -> None:
+def test_one_step_that_hangs_teaches_nothing_about_the_shape():
     cost = StepCost()
     for n in [1, 4] * 100:
         cost.observe(n, PLAIN * (1.5 if n == 4 else 1))
@@ -185,7 +173,7 @@ def test_one_step_that_hangs_teaches_nothing_about_the_shape() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
-def test_a_step_that_took_no_time_is_not_looked_at(seconds: float) -> None:
+def test_a_step_that_took_no_time_is_not_looked_at(seconds):
     cost = StepCost()
     cost.observe(1, seconds)
     cost.observe(LARGEST + 1, 1.0)
@@ -193,7 +181,7 @@ def test_a_step_that_took_no_time_is_not_looked_at(seconds: float) -> None:
 
 
 @pytest.mark.parametrize("source", ["model", "mtp", "ngram"])
-def test_chances_are_learnt_by_class_and_position(source: Source) -> None:
+def test_chances_are_learnt_by_class_and_position(source):
     rates, rng = Acceptance(source), random.Random(1)
     for _ in range(800):
         classes = [rng.choice((1, 6)) for _ in range(4)]
@@ -211,7 +199,7 @@ BROKEN = [math.nan, math.inf, -math.inf, -1.0, 0.0, 1e300]
 
 @pytest.mark.parametrize("tried", BROKEN)
 @pytest.mark.parametrize("stood", BROKEN)
-def test_counts_that_are_none_are_not_taken(tried: float, stood: float) -> None:
+def test_counts_that_are_none_are_not_taken(tried, stood):
     rates = Acceptance("model")
     by_class, by_position = len(rates.by_class.tried), len(rates.by_position.tried)
     rates.start_with(
@@ -224,7 +212,7 @@ def test_counts_that_are_none_are_not_taken(tried: float, stood: float) -> None:
 
 @pytest.mark.parametrize("ratio", [*BROKEN, 1e9])
 @pytest.mark.parametrize("doubt", [0.0, *BROKEN])
-def test_costs_that_are_none_are_not_taken(ratio: float, doubt: float) -> None:
+def test_costs_that_are_none_are_not_taken(ratio, doubt):
     for broken in ((ratio,) * LARGEST, (1.0, *(ratio,) * (LARGEST - 1)), (1.0,) * LARGEST):
         cost = StepCost()
         cost.start_with({0: Shape(broken, (doubt,) * LARGEST), 99: Shape((), ())})
@@ -233,7 +221,7 @@ def test_costs_that_are_none_are_not_taken(ratio: float, doubt: float) -> None:
         assert all(0 < cost.least_ratio(n) <= cost.ratio(n) < 1000 for n in range(1, 2 * LARGEST))
 
 
-def test_a_change_of_the_machine_is_not_taken_for_one_of_the_shape() -> None:
+def test_a_change_of_the_machine_is_not_taken_for_one_of_the_shape():
     """Always the same length, which alone tells nothing of C(1), and the machine becomes half as fast."""
     cost = StepCost()
     for _ in range(20):
@@ -245,7 +233,7 @@ def test_a_change_of_the_machine_is_not_taken_for_one_of_the_shape() -> None:
     assert cost.level == pytest.approx(2 * PLAIN, rel=0.05)
 
 
-def test_a_wrong_guess_of_the_shape_is_corrected_by_one_plain_step() -> None:
+def test_a_wrong_guess_of_the_shape_is_corrected_by_one_plain_step():
     cost = StepCost(tuple(map(linear(0.02), range(1, LARGEST + 1))))
     cost.observe(1, PLAIN)
     for _ in range(40):
@@ -254,7 +242,7 @@ def test_a_wrong_guess_of_the_shape_is_corrected_by_one_plain_step() -> None:
     assert cost.ratio(2) > 1.8
 
 
-def test_the_shape_is_expected_as_the_probe_measured_it() -> None:
+def test_the_shape_is_expected_as_the_probe_measured_it():
     calls = (0.010, 0.012, 0.018, 0.030, 0.040, 0.100, 0.700)
     forecast = Forecast(decode=0.010, decode_depth=0.0, prefill=0.0014, prefill_depth=0.0, calls=calls)
     cost = StepCost(expected_shape(forecast))
@@ -262,7 +250,7 @@ def test_the_shape_is_expected_as_the_probe_measured_it() -> None:
         assert cost.ratio(n) == pytest.approx(ratio)
 
 
-def test_what_has_matched_for_long_is_tried_where_few_tokens_never_pay() -> None:
+def test_what_has_matched_for_long_is_tried_where_few_tokens_never_pay():
     """Where few rows cost as much as so many calls, nothing was ever drafted, and nothing learnt."""
     acceptance = Acceptance("ngram")
     short, long = (acceptance.of_class(class_of_match(length)) for length in (4, 24))

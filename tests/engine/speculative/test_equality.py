@@ -4,11 +4,7 @@ It takes F32 weights and caches and flash attention off; elsewhere kernels for o
 differently.
 """
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import llama_cpp
 import msgspec
@@ -20,7 +16,7 @@ from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.native import handles
 from tests.engine.headed import HEADS, HYBRID, headed
-from tests.engine.runtimes import Runtime, load, plan
+from tests.engine.runtimes import load, plan
 from tests.engine.speculative.always import Always
 from tests.kit import CHATML
 
@@ -33,38 +29,38 @@ SHORT = {"n_seq_max": 8, "context": 4096, "n_outputs_max": 32}
 
 
 @pytest.fixture(scope="module")
-def template() -> Iterator[ChatTemplate]:
+def template():
     template = ChatTemplate(CHATML)
     yield template
     template.close()
 
 
 @pytest.fixture(params=[SOME, pytest.param(MANY, marks=pytest.mark.soak)], ids=["some", "many"])
-def n(request: pytest.FixtureRequest, runtime: Runtime) -> int:
+def n(request, runtime):
     """Return how many prompts to say."""
     return request.param[runtime.name]
 
 
 @pytest.fixture(autouse=True)
-def nobody_skips(monkeypatch: pytest.MonkeyPatch) -> None:
+def nobody_skips(monkeypatch):
     monkeypatch.setattr("edgechat.engine.speculative.speculation.OVERHEAD", 1e9)
     monkeypatch.setattr("edgechat.engine.speculative.controller.SURE_OF_GAIN", -1e9)
 
 
 @pytest.fixture(autouse=True)
-def cache_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+def cache_is_exact(monkeypatch):
     """Keep caches in F32: in F16 the last digits, which calls of other shapes move, become the fourth."""
     monkeypatch.setitem(handles.CACHE_TYPES, "f16", llama_cpp.GGML_TYPE_F32)
 
 
-def texts(engine: EngineCore, sampling: Sampling, n: int, *, raw: bool = False) -> tuple[list[str], int, int]:
+def texts(engine, sampling, n, *, raw=False):
     """Return the replies to so many prompts, and how many tokens were drafted and stood.
 
     raw: the prompts are texts to go on with, of which models that look back a few tokens see the words.
     """
     rng = random.Random(1)
     words = ("apple", "bear", "cloud", "delta", "0.1", "the", "of", "und", "(a)")
-    found: dict[str, str] = {}
+    found = {}
     drafted = accepted = 0
     for number in range(n):
         text = " ".join(rng.choices(words, k=rng.randrange(1, 12)))
@@ -88,7 +84,7 @@ def texts(engine: EngineCore, sampling: Sampling, n: int, *, raw: bool = False) 
     return list(found.values()), drafted, accepted
 
 
-def opened(template: ChatTemplate, target: Path, draft: Path | None, *, ngrams: bool = False) -> EngineCore:
+def opened(template, target, draft, *, ngrams=False):
     drafter = None
     # A recurrent state is drafted for where it is computed alone.
     short = SHORT | {"n_seq_max": 1} if "hybrid" in target.name else SHORT
@@ -100,30 +96,18 @@ def opened(template: ChatTemplate, target: Path, draft: Path | None, *, ngrams: 
     return EngineCore(backend, template, model_drafter=drafter, ngrams=ngrams, controller=Always())
 
 
-def opened_with_head(
-    template: ChatTemplate, kind: str, n_streams: int, *, head: bool, ngrams: bool = False
-) -> EngineCore:
+def opened_with_head(template, kind, n_streams, *, head, ngrams=False):
     sizes = SHORT | {"n_seq_max": n_streams}
     made = headed(kind, n_rs_seq=8, **sizes)
     backend = load(made if head else msgspec.structs.replace(made, mtp=False, draft=None))
     return EngineCore(backend, template, ngrams=ngrams, controller=Always())
 
 
-def said(
-    template: ChatTemplate,
-    target: Path,
-    sampling: Sampling,
-    n: int,
-    draft: Path | None = None,
-    *,
-    ngrams: bool = False,
-) -> tuple[list[str], int, int]:
+def said(template, target, sampling, n, draft=None, *, ngrams=False):
     return all_said(opened(template, target, draft, ngrams=ngrams), sampling, n)
 
 
-def all_said(
-    engine: EngineCore, sampling: Sampling, n: int, *, raw: bool = False
-) -> tuple[list[str], int, int]:
+def all_said(engine, sampling, n, *, raw=False):
     found = texts(engine, sampling, n, raw=raw)
     engine.speculation.close()
     engine.backend.close()
@@ -132,9 +116,7 @@ def all_said(
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("eps", [0.05, 0.15, 1.0])
-def test_a_pair_says_what_the_target_says(
-    template: ChatTemplate, runtime: Runtime, n: int, eps: float, sampling: str
-) -> None:
+def test_a_pair_says_what_the_target_says(template, runtime, n, eps, sampling):
     target, draft = runtime.pair(eps)
     plain, _, _ = said(template, target, SAMPLINGS[sampling], n)
     assert len(set(plain)) > n / 2
@@ -145,9 +127,7 @@ def test_a_pair_says_what_the_target_says(
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_every_kind_says_what_it_says_alone(
-    template: ChatTemplate, runtime: Runtime, n: int, kind: str, sampling: str
-) -> None:
+def test_every_kind_says_what_it_says_alone(template, runtime, n, kind, sampling):
     """A windowed one of llama.cpp nearly: in other company it rounds otherwise, with drafts or without."""
     target = runtime.model(kind, logit_scale=8.0)
     differing = n // 40 if kind == "windowed" else 0
@@ -163,10 +143,8 @@ def test_every_kind_says_what_it_says_alone(
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("head_kind", HEADS)
 @pytest.mark.parametrize("n_texts", [40, pytest.param(200, marks=pytest.mark.soak)])
-def test_a_model_with_a_head_says_what_it_says_without(
-    template: ChatTemplate, head_kind: str, sampling: str, n_streams: int, n_texts: int
-) -> None:
-    def said(*, head: bool, ngrams: bool = False) -> tuple[list[str], int, int]:
+def test_a_model_with_a_head_says_what_it_says_without(template, head_kind, sampling, n_streams, n_texts):
+    def said(*, head, ngrams=False):
         engine = opened_with_head(template, head_kind, n_streams, head=head, ngrams=ngrams)
         return all_said(engine, SAMPLINGS[sampling], n_texts, raw=True)
 

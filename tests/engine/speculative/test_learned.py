@@ -1,11 +1,7 @@
 """What a controller learnt is there the next time; of a damaged file nothing is, and nobody notices."""
 
-from __future__ import annotations
-
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -22,11 +18,11 @@ from edgechat.planner.plan import LoadPlan
 PLAN = LoadPlan(model_path="m", model_name="m", context=100)
 
 
-def path() -> Path:
+def path():
     return paths.cache_dir() / "speculation.json"
 
 
-def experienced() -> Controller:
+def experienced():
     controller = Controller(StepCost())
     for step in range(300):
         n = 1 + step % 8
@@ -38,13 +34,13 @@ def experienced() -> Controller:
     return controller
 
 
-def taught(plan: LoadPlan = PLAN) -> Controller:
+def taught(plan=PLAN):
     controller = Controller(StepCost())
     DraftHistory(plan).restore(controller)
     return controller
 
 
-def is_new(controller: Controller) -> bool:
+def is_new(controller):
     fresh = Controller(StepCost())
     return (
         [controller.cost.ratio(n) for n in range(1, 9)] == [fresh.cost.ratio(n) for n in range(1, 9)]
@@ -53,7 +49,7 @@ def is_new(controller: Controller) -> bool:
     )
 
 
-def check_sound(controller: Controller) -> None:
+def check_sound(controller):
     """It can be worked with, and every number is one."""
     for depth in (1, 700, 100_000):
         controller.begin(1, depth)
@@ -71,7 +67,7 @@ def check_sound(controller: Controller) -> None:
     assert math.isfinite(controller.purse)
 
 
-def test_what_was_learnt_is_there_the_next_time() -> None:
+def test_what_was_learnt_is_there_the_next_time():
     old = experienced()
     DraftHistory(PLAN).save(old)
     new = taught()
@@ -87,7 +83,7 @@ def test_what_was_learnt_is_there_the_next_time() -> None:
 @pytest.mark.parametrize(
     "changes", [{"model_name": "n"}, {"quant": "Q8_0"}, {"cache_type": "q8_0"}, {"threads": 7}], ids=str
 )
-def test_another_model_or_machine_learns_for_itself(changes: dict[str, Any]) -> None:
+def test_another_model_or_machine_learns_for_itself(changes):
     DraftHistory(PLAN).save(experienced())
     other = msgspec.structs.replace(PLAN, **changes)
     assert is_new(taught(other))
@@ -96,7 +92,7 @@ def test_another_model_or_machine_learns_for_itself(changes: dict[str, Any]) -> 
     assert not is_new(taught()), "one lesson does not displace another"
 
 
-def test_only_so_many_places_are_remembered() -> None:
+def test_only_so_many_places_are_remembered():
     for number in range(40):
         DraftHistory(msgspec.structs.replace(PLAN, model_name=f"m{number}")).save(experienced())
     assert len(json.loads(path().read_bytes())) == 32
@@ -104,7 +100,7 @@ def test_only_so_many_places_are_remembered() -> None:
     assert is_new(taught(msgspec.structs.replace(PLAN, model_name="m0")))
 
 
-def test_it_is_not_written_at_every_step() -> None:
+def test_it_is_not_written_at_every_step():
     lessons = DraftHistory(PLAN)
     lessons.save(experienced())
     path().unlink()
@@ -126,7 +122,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("raw", DAMAGED)
-def test_a_damaged_file_is_ignored_and_written_anew(raw: bytes) -> None:
+def test_a_damaged_file_is_ignored_and_written_anew(raw):
     path().parent.mkdir(parents=True, exist_ok=True)
     path().write_bytes(raw)
     assert is_new(taught())
@@ -134,7 +130,7 @@ def test_a_damaged_file_is_ignored_and_written_anew(raw: bytes) -> None:
     assert not is_new(taught())
 
 
-def test_a_folder_in_its_place_harms_nobody() -> None:
+def test_a_folder_in_its_place_harms_nobody():
     path().mkdir(parents=True)
     DraftHistory(PLAN).save(experienced())
     assert is_new(taught())
@@ -147,14 +143,14 @@ numbers = st.one_of(
 )
 
 
-def several(n: int) -> st.SearchStrategy[list[float]]:
+def several(n):
     mixed = st.lists(st.sampled_from([0.0, 0.2, 1.0, 900.0, 1e300]), min_size=n, max_size=n)
     sound = st.lists(st.sampled_from([0.2, 1.0, 900.0]), min_size=n, max_size=n)
     return st.one_of(numbers.map(lambda one: [one] * n), st.lists(numbers, max_size=4), mixed, sound)
 
 
 @st.composite
-def lessons(draw: st.DrawFn) -> dict[str, Any]:
+def lessons(draw):
     """A lesson of the right types and lengths, or nearly, with any numbers."""
     shape = {"ratio": [1.0, *draw(several(LARGEST - 1))], "doubt": draw(several(LARGEST))}
     counts = {
@@ -175,7 +171,7 @@ def lessons(draw: st.DrawFn) -> dict[str, Any]:
 
 @pytest.mark.slow
 @given(lessons())
-def test_whatever_the_file_says_the_numbers_stay_sound(lesson: dict[str, Any]) -> None:
+def test_whatever_the_file_says_the_numbers_stay_sound(lesson):
     DraftHistory(PLAN).save(experienced())
     place = json.loads(path().read_bytes())[-1]["place"]
     path().write_text(json.dumps([lesson | {"place": place}]))
@@ -183,7 +179,7 @@ def test_whatever_the_file_says_the_numbers_stay_sound(lesson: dict[str, Any]) -
 
 
 @given(st.recursive(st.none() | st.booleans() | numbers | st.text(max_size=5), st.lists, max_leaves=8))
-def test_whatever_json_it_is(value: object) -> None:
+def test_whatever_json_it_is(value):
     path().parent.mkdir(parents=True, exist_ok=True)
     path().write_text(json.dumps(value))
     check_sound(taught())

@@ -4,25 +4,18 @@ Triples of tokens are counted over long replies of a model whose every probabili
 them: chi-square at 0.001, with fixed seeds. That the test would notice is tested by breaking the rules.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
 
 from edgechat.engine import engine as engine_module
-from edgechat.engine.backends.logits import Logits
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.sampling import Sampler
-from edgechat.engine.scheduling.draft import Draft
-from edgechat.engine.scheduling.draft_sources import Source
-from edgechat.engine.speculative.controller import Controller, DraftChoice, DraftOffer
+from edgechat.engine.speculative.controller import DraftChoice
 from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.speculative.speculation import Speculation, verify
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
@@ -48,7 +41,7 @@ SETTINGS = {
 }
 
 
-def logits_of(seed: int, *, parted: bool) -> np.ndarray:
+def logits_of(seed, *, parted):
     """Return tables by which each token of a triple depends on those before it in the triple, and no others.
 
     parted: two tokens of another letter stand between triples.
@@ -64,13 +57,13 @@ def logits_of(seed: int, *, parted: bool) -> np.ndarray:
     return tables
 
 
-def drafted_by(*, parted: bool) -> np.ndarray:
+def drafted_by(*, parted):
     """Return the tables of a model that thinks much the same."""
     tables = logits_of(1, parted=parted)
     return tables + np.random.default_rng(2).normal(0, 0.8, tables.shape)
 
 
-def likely(logits: list[float], recent: list[int], sampling: Sampling) -> list[float]:
+def likely(logits, recent, sampling):
     """Return the probabilities of the tokens: the definition, in the plainest way."""
     logits = list(logits)
     for token in set(recent):
@@ -92,7 +85,7 @@ def likely(logits: list[float], recent: list[int], sampling: Sampling) -> list[f
     return [one / sum(weights) for one in weights]
 
 
-def expected(tables: np.ndarray, sampling: Sampling) -> dict[str, float]:
+def expected(tables, sampling):
     """Return the probability of each triple."""
     first, found = len(tables) - 3, {}
     window = sampling.penalty_window if sampling.presence_penalty else 0
@@ -106,7 +99,7 @@ def expected(tables: np.ndarray, sampling: Sampling) -> dict[str, float]:
     return found
 
 
-def is_rejected(counts: Counter[str], chances: dict[str, float]) -> bool:
+def is_rejected(counts, chances):
     """Say whether counts of triples are not what chance makes of their probabilities, at 0.001."""
     n = sum(counts.values())
     if any(not chances[triple] for triple in counts):
@@ -122,15 +115,7 @@ def is_rejected(counts: Counter[str], chances: dict[str, float]) -> bool:
     return chi_square > limit
 
 
-def said(
-    sampling: Sampling,
-    n: int,
-    *,
-    model: bool = False,
-    head: bool = False,
-    ngrams: bool = False,
-    controller: Controller | None = None,
-) -> tuple[Counter[str], int, int]:
+def said(sampling, n, *, model=False, head=False, ngrams=False, controller=None):
     """Let an engine say n triples; return them, and how many tokens were drafted and stood."""
     parted = bool(sampling.presence_penalty)
     tables = drafted_by(parted=parted)
@@ -146,7 +131,7 @@ def said(
     )
     drafted = accepted = 0
     while (left := n - counts.total()) > 0:
-        texts: dict[str, str] = {}
+        texts = {}
         for name in map(str, range(STREAMS)):
             texts[name] = ""
             length = min(TRIPLES, -(-left // STREAMS)) * period
@@ -166,7 +151,7 @@ def said(
     return counts, drafted, accepted
 
 
-def seed_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def seed_all(monkeypatch):
     """Let requests without a seed have the same ones in every run."""
     seeds, made = itertools.count(1), np.random.default_rng
     monkeypatch.setattr(
@@ -175,7 +160,7 @@ def seed_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def same_every_time(monkeypatch):
     """Let requests without a seed have one of ours, unknown to the engine; and let nobody skip drafting."""
     seed_all(monkeypatch)
     monkeypatch.setattr("edgechat.engine.speculative.speculation.OVERHEAD", 1e9)
@@ -189,7 +174,7 @@ NUMBERS = [(name, FEW // 2) for name in SETTINGS] + [
 
 
 @pytest.mark.parametrize(("name", "n"), NUMBERS)
-def test_triples_come_as_often_as_without_drafts(name: str, n: int) -> None:
+def test_triples_come_as_often_as_without_drafts(name, n):
     """Drafts of a model, of a head and of n-grams, by turns; a hundred thousand triples in the soak."""
     sampling = SETTINGS[name]
     chances = expected(logits_of(1, parted=bool(sampling.presence_penalty)), sampling)
@@ -204,7 +189,7 @@ def test_triples_come_as_often_as_without_drafts(name: str, n: int) -> None:
 
 @pytest.mark.parametrize("drafter", ["model", "head", "ngrams"])
 @pytest.mark.parametrize("name", SOME)
-def test_so_they_do_with_each(name: str, drafter: str) -> None:
+def test_so_they_do_with_each(name, drafter):
     sampling = SETTINGS[name]
     chances = expected(logits_of(1, parted=bool(sampling.presence_penalty)), sampling)
     assert not is_rejected(said(sampling, 5_000, **{drafter: True})[0], chances)
@@ -213,36 +198,34 @@ def test_so_they_do_with_each(name: str, drafter: str) -> None:
 class Choosy(Always):
     """Drafts by how sure the draft is, and would leave out again what turns out unsure."""
 
-    def chances(self, classes: Sequence[int], source: Source) -> list[float]:
+    def chances(self, classes, source):
         return [one / 10 for one in classes]
 
-    def choose(self, offers: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
+    def choose(self, offers, most):
         return [DraftChoice("model", 1) if one else None for one in offers]
 
-    def is_worth_adding(self, source: Source, chances: Sequence[float], n_beside: int, longest: int) -> bool:
+    def is_worth_adding(self, source, chances, n_beside, longest):
         return chances[-1] > 0.3
 
-    def is_worth_drafting(
-        self, source: Source, chances: Sequence[float], n_beside: int, longest: int
-    ) -> bool:
+    def is_worth_drafting(self, source, chances, n_beside, longest):
         return chances[-1] < 0.8
 
-    def worth_verifying(self, chances: Sequence[float], n_beside: int) -> int:
+    def worth_verifying(self, chances, n_beside):
         return len(chances) - (chances[-1] < 0.6) if chances else 0
 
 
 @pytest.mark.parametrize("name", ["top-p", pytest.param("plain", marks=pytest.mark.soak)])
-def test_lengths_may_follow_how_sure_the_draft_is(name: str) -> None:
+def test_lengths_may_follow_how_sure_the_draft_is(name):
     chances = expected(logits_of(1, parted=False), SETTINGS[name])
     counts, drafted, _ = said(SETTINGS[name], FEW, model=True, controller=Choosy())
     assert drafted > FEW // 2
     assert not is_rejected(counts, chances)
 
 
-def test_to_leave_out_what_was_drawn_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_leave_out_what_was_drawn_is_seen(monkeypatch):
     """Whether a token is verified would depend on what follows it, and so on itself."""
 
-    def trim(self: Speculation, drafts: list[Draft | None]) -> None:
+    def trim(self, drafts):
         for one in drafts:
             if one is not None:
                 one.cut(self.controller.worth_verifying(self.controller.chances(one.confidence, "model"), 0))
@@ -252,7 +235,7 @@ def test_to_leave_out_what_was_drawn_is_seen(monkeypatch: pytest.MonkeyPatch) ->
     assert is_rejected(said(SETTINGS["plain"], FEW, model=True, controller=Choosy())[0], chances)
 
 
-WRONG: dict[str, Callable[[float, float, float], bool]] = {
+WRONG = {
     "whatever is drafted stands": lambda p, q, number: True,
     "what the target likes more stands": lambda p, q, number: p >= q,
     "as often as the target says it": lambda p, q, number: number < p,
@@ -261,18 +244,18 @@ WRONG: dict[str, Callable[[float, float, float], bool]] = {
 
 
 @pytest.mark.parametrize("rule", [*[*WRONG][:-1], pytest.param("a little too often", marks=pytest.mark.soak)])
-def test_a_wrong_rule_for_drafts_of_a_model_is_seen(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_rule_for_drafts_of_a_model_is_seen(rule, monkeypatch):
     monkeypatch.setattr("edgechat.engine.sampling.accepts", WRONG[rule])
     n = ENOUGH if rule == "a little too often" else FEW // 2
     for sampling in (SETTINGS["plain"], SETTINGS["top-p"]):
         assert is_rejected(said(sampling, n, model=True)[0], expected(logits_of(1, parted=False), sampling))
 
 
-def test_a_rejected_token_that_is_drawn_again_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rejected_token_that_is_drawn_again_is_seen(monkeypatch):
     """From all of the target's distribution, not from what the draft has left of it."""
     verify_token = Sampler.verify
 
-    def careless(self: Sampler, logits: Logits, recent: list[int], token: int, drafted: Any, *_: Any) -> int:
+    def careless(self, logits, recent, token, drafted, *_):
         found = verify_token(self, logits, recent, token, drafted)
         return token if found == token else self.choose(logits, recent)
 
@@ -281,11 +264,11 @@ def test_a_rejected_token_that_is_drawn_again_is_seen(monkeypatch: pytest.Monkey
     assert is_rejected(said(SETTINGS["plain"], FEW, model=True)[0], chances)
 
 
-def test_guesses_that_stand_without_the_samplers_choice_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guesses_that_stand_without_the_samplers_choice_are_seen(monkeypatch):
     """A guess is not drawn from anything: to let it stand by a chance of its own is wrong."""
     rng = random.Random(1)
 
-    def careless(sampler: Sampler, rows: Logits, tokens: list[int], draft: Draft, *_: Any) -> list[int]:
+    def careless(sampler, rows, tokens, draft, *_):
         if draft.tokens and rng.random() < 0.1:
             return [draft.tokens[0], sampler.choose(rows[1], [*tokens, draft.tokens[0]])]
         return verify(sampler, rows, tokens, draft)

@@ -1,16 +1,14 @@
 """System messages in the middle of a chat, for templates that take them only at its beginning."""
 
-from __future__ import annotations
-
 import pytest
 
 from edgechat.engine.tool_calls.history import with_rules_first
-from edgechat.engine.types import Message, Role
+from edgechat.engine.types import Message
 
 
-def chat(text: str) -> list[Message]:
+def chat(text):
     """Return the messages of a text: the first letter of the role, and the content, each."""
-    roles: dict[str, Role] = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
+    roles = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
     return [Message(roles[one[0]], one[2:].replace("+", "\n\n")) for one in text.split()]
 
 
@@ -25,5 +23,5 @@ def chat(text: str) -> list[Message]:
         ("t:a s:b a:c", "t:a+b a:c"),
     ],
 )
-def test_they_are_said_by_the_user(said: str, result: str) -> None:
+def test_they_are_said_by_the_user(said, result):
     assert with_rules_first(chat(said)) == chat(result)

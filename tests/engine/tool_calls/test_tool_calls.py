@@ -1,7 +1,5 @@
 """Calls of tools, found in what models of each family write."""
 
-from __future__ import annotations
-
 import json
 import re
 import time
@@ -80,16 +78,14 @@ CASES = [*WRITTEN.items(), ("llama", ("<|python_tag|>" + WRITTEN["llama"][0], *W
 CASES += [("harmony", (" to=functions.now<|channel|>commentary json<|message|>{}", "", "", [NOW]))]
 
 
-def found(calls: list[ToolCall]) -> list[tuple[str, object]]:
+def found(calls):
     return [(call.name, json.loads(call.arguments)) for call in calls]
 
 
 @pytest.mark.parametrize(("name", "case"), CASES)
 @given(data=st.data())
 @settings(max_examples=examples(40))
-def test_calls_are_found_however_the_text_is_cut(
-    name: str, case: tuple[str, str, str, list[object]], data: st.DataObject
-) -> None:
+def test_calls_are_found_however_the_text_is_cut(name, case, data):
     text, *expected = case
     cuts = data.draw(st.lists(st.integers(1, len(text.encode()) - 1), max_size=40))
     answer, thinking, calls = split(reply_of(name, thinking=name == "xml"), text, cuts)
@@ -97,9 +93,7 @@ def test_calls_are_found_however_the_text_is_cut(
 
 
 @pytest.mark.parametrize(("name", "case"), CASES)
-def test_calls_are_found_in_a_text_that_comes_byte_by_byte(
-    name: str, case: tuple[str, str, str, list[object]]
-) -> None:
+def test_calls_are_found_in_a_text_that_comes_byte_by_byte(name, case):
     text, *expected = case
     answer, thinking, calls = split(
         reply_of(name, thinking=name == "xml"), text, [*range(len(text.encode()))]
@@ -107,20 +101,20 @@ def test_calls_are_found_in_a_text_that_comes_byte_by_byte(
     assert [answer, thinking, found(calls)] == expected
 
 
-def test_every_format_has_its_template() -> None:
+def test_every_format_has_its_template():
     assert {name: family(name).name for name in SOURCES} == {name: name for name in SOURCES}
     assert set(WRITTEN) == set(SOURCES)
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_each_call_has_an_id_of_its_own(name: str) -> None:
+def test_each_call_has_an_id_of_its_own(name):
     *_, calls = split(reply_of(name, thinking=name == "xml"), WRITTEN[name][0])
     form = r"[A-Za-z0-9]{9}" if name in ("mistral", "args") else r"call_[A-Za-z]{24}"
     assert all(re.fullmatch(form, call.id) for call in calls)
     assert len({call.id for call in calls}) == len(calls)
 
 
-def test_an_id_that_the_model_gives_is_kept_where_its_template_wants_such() -> None:
+def test_an_id_that_the_model_gives_is_kept_where_its_template_wants_such():
     assert split(reply_of("mistral"), WRITTEN["mistral"][0])[2][0].id == "abcDEF123"
     twice = WRITTEN["args"][0] * 2
     ids = [call.id for call in split(reply_of("args"), twice)[2]]
@@ -158,14 +152,14 @@ UNMARKED = {
 
 @pytest.mark.parametrize("family_name", ["generic", "hermes", "xml", "mistral", "args", "gemma"])
 @pytest.mark.parametrize("name", UNMARKED)
-def test_calls_without_marks_are_found(family_name: str, name: str) -> None:
+def test_calls_without_marks_are_found(family_name, name):
     text, *expected = UNMARKED[name]
     for step in (1, 2, 5, 11, len(text)):
         answer, _, calls = split(reply_of(family_name), text, [*range(0, len(text), step)])
         assert [answer, found(calls)] == expected
 
 
-def test_nothing_is_shown_of_what_becomes_a_call() -> None:
+def test_nothing_is_shown_of_what_becomes_a_call():
     text = UNMARKED["fenced behind words"][0].removesuffix("\nDone.")
     reply = reply_of("hermes")
     shown = [one for sign in text for one in reply.feed(sign.encode())] + reply.finish()
@@ -197,18 +191,18 @@ def test_nothing_is_shown_of_what_becomes_a_call() -> None:
         "a\n``",
     ],
 )
-def test_other_json_and_other_code_is_text(text: str) -> None:
+def test_other_json_and_other_code_is_text(text):
     for step in (1, 2, 5, len(text)):
         assert split(reply_of("hermes"), text, [*range(0, len(text), step)]) == (text, "", [])
 
 
-def test_other_json_is_shown_as_it_comes() -> None:
+def test_other_json_is_shown_as_it_comes():
     reply = reply_of("hermes")
     shown = [one for sign in '{"name": "Al' for one in reply.feed(sign.encode())]
     assert "".join(one[0] for one in shown if isinstance(one, tuple)) == '{"name": "Al'
 
 
-def test_where_a_grammar_makes_the_calls_other_json_is_never_one() -> None:
+def test_where_a_grammar_makes_the_calls_other_json_is_never_one():
     for text in (JSON_NOW, f"```json\n{JSON_NOW}\n```"):
         calls = Splitter(family("hermes"), kinds_of(TOOLS), marked=True)
         assert split(Reply(calls=calls), text, [*range(len(text))]) == (text, "", [])
@@ -232,9 +226,7 @@ ALSO = st.sampled_from(["</tool_call>", '"}}', "[TOOL_CALLS]", "{", "\\", "<|cal
 @pytest.mark.parametrize("name", SOURCES)
 @given(arguments=ARGUMENTS, also=ALSO)
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
-def test_a_call_is_read_as_its_template_renders_it(
-    name: str, arguments: dict[str, object], also: str
-) -> None:
+def test_a_call_is_read_as_its_template_renders_it(name, arguments, also):
     if name != "xml":
         arguments = arguments | {"city": f"{arguments['city']}{also}"}
     assert isinstance(arguments["city"], str)
@@ -296,7 +288,7 @@ GARBAGE = [
 @pytest.mark.parametrize("name", SOURCES)
 @given(parts=st.lists(st.sampled_from(GARBAGE), max_size=12), cuts=st.lists(st.integers(0, 200), max_size=20))
 @settings(max_examples=examples(100))
-def test_nothing_is_lost_of_what_is_no_call(name: str, parts: list[str], cuts: list[int]) -> None:
+def test_nothing_is_lost_of_what_is_no_call(name, parts, cuts):
     text = "x" + "".join(parts)  # white space and marks before an answer are no part of it
     answer, thinking, calls = split(reply_of(name, tools=(Tool("somebody"),)), text, cuts)
     assert (answer.encode(), thinking, calls) == (text.encode(), "", [])
@@ -323,7 +315,7 @@ def test_nothing_is_lost_of_what_is_no_call(name: str, parts: list[str], cuts: l
         ("harmony", "<|channel|>commentary to=functions.now <|constrain|>json<|message|>now!"),
     ],
 )
-def test_what_cannot_be_read_is_text(name: str, text: str) -> None:
+def test_what_cannot_be_read_is_text(name, text):
     assert split(reply_of(name), text) == (text, "", [])
 
 
@@ -335,15 +327,13 @@ def test_what_cannot_be_read_is_text(name: str, text: str) -> None:
         ('<tool_call>{"name": "now", "arguments": {"a": <x>}}', "<x>}}", '{"a": '),
     ],
 )
-def test_a_call_whose_arguments_have_begun_stands_whatever_becomes_of_it(
-    text: str, answer: str, arguments: str
-) -> None:
+def test_a_call_whose_arguments_have_begun_stands_whatever_becomes_of_it(text, answer, arguments):
     for cuts in ([], [*range(len(text))], [*range(0, len(text), 3)]):
         said, _, (call,) = split(reply_of("hermes"), text, cuts)
         assert (said, call.name, call.arguments) == (answer, "now", arguments)
 
 
-def test_arguments_that_are_too_deep_go_no_further() -> None:
+def test_arguments_that_are_too_deep_go_no_further():
     text = '<tool_call>{"name": "now", "arguments": {"a": ' + "[" * 99
     said, _, (call,) = split(reply_of("hermes"), text, [*range(len(text))])
     assert call.arguments == '{"a": ' + "[" * (DEEPEST - 2)
@@ -351,13 +341,13 @@ def test_arguments_that_are_too_deep_go_no_further() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["{}", "null", '""', '"{}"', '"{ }"'])
-def test_no_arguments_are_an_empty_object(arguments: str) -> None:
+def test_no_arguments_are_an_empty_object(arguments):
     text = f'<tool_call>{{"name": "now", "arguments": {arguments}}}</tool_call>'
     assert found(split(reply_of("hermes"), text)[2]) == [NOW]
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_what_is_left_of_a_call_that_had_to_be_made_is_no_text(name: str) -> None:
+def test_what_is_left_of_a_call_that_had_to_be_made_is_no_text(name):
     text, _, _, expected = WRITTEN[name]
     format_ = family(name)
     text = text[min(text.find(mark) for mark in (*format_.opens, *format_.first) if mark in text) :]
@@ -369,13 +359,13 @@ def test_what_is_left_of_a_call_that_had_to_be_made_is_no_text(name: str) -> Non
         assert found(made[:-1]) == expected[: len(made) - 1] or not made
 
 
-def test_what_is_left_of_the_mark_behind_a_call_is_no_text() -> None:
+def test_what_is_left_of_the_mark_behind_a_call_is_no_text():
     for end in range(HERMES.index("\n</tool_call>"), HERMES.index("</tool_call>") + 12):
         answer, _, calls = split(reply_of("hermes"), HERMES[:end], [*range(end)])
         assert (answer, found(calls)) == ("", [BONN])
 
 
-def test_after_what_is_no_call_calls_are_found_again() -> None:
+def test_after_what_is_no_call_calls_are_found_again():
     text = '<tool_call>oh</tool_call> <tool_call>{"name": "now"}</tool_call> done'
     answer, _, calls = split(reply_of("hermes"), text)
     assert (answer, found(calls)) == ("<tool_call>oh</tool_call> done", [NOW])
@@ -399,8 +389,8 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("name", "unit"), HOSTILE)
-def test_a_hostile_reply_costs_no_more_than_its_length(name: str, unit: str) -> None:
-    def cost(n: int) -> int:
+def test_a_hostile_reply_costs_no_more_than_its_length(name, unit):
+    def cost(n):
         return calls_of(lambda: split(reply_of(name), (unit * n)[:n], [*range(0, n, 4)]))
 
     assert cost(4_000) < 2.5 * cost(2_000)
@@ -408,14 +398,14 @@ def test_a_hostile_reply_costs_no_more_than_its_length(name: str, unit: str) -> 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("name", "unit"), HOSTILE)
-def test_a_long_hostile_reply_takes_seconds(name: str, unit: str) -> None:
+def test_a_long_hostile_reply_takes_seconds(name, unit):
     text = (unit * 100_000)[:100_000]
     began = time.perf_counter()
     split(reply_of(name), text, [*range(0, len(text), 4)])
     assert time.perf_counter() - began < 5
 
 
-def test_a_call_that_is_too_long_goes_no_further() -> None:
+def test_a_call_that_is_too_long_goes_no_further():
     text = '<tool_call>{"name": "now", "arguments": {"a": "' + "x" * LONGEST_CALL + '"}}</tool_call>'
     answer, _, (call,) = split(reply_of("hermes"), text, [*range(0, len(text), 1000)])
     assert LONGEST_CALL - 100 < len(call.arguments) < LONGEST_CALL + 2000
@@ -433,14 +423,14 @@ def test_a_call_that_is_too_long_goes_no_further() -> None:
     ),
     st.text(max_size=5),
 )
-def test_a_json_text_ends_where_its_brackets_do(value: object, behind: str) -> None:
+def test_a_json_text_ends_where_its_brackets_do(value, behind):
     text = json.dumps({"a": value}, ensure_ascii=False)
     scan = JsonScan()
     assert next(at for at, sign in enumerate(text + behind) if scan.feed(sign) is not None) == len(text) - 1
     assert JsonScan().feed(text + behind) == len(text)
 
 
-def test_a_body_is_no_deeper_than_can_be_worked_with() -> None:
+def test_a_body_is_no_deeper_than_can_be_worked_with():
     assert JsonScan().feed("[" * DEEPEST + "]" * DEEPEST) == 2 * DEEPEST
     with pytest.raises(ValueError, match="deep"):
         JsonScan().feed("[" * (DEEPEST + 1))
@@ -449,14 +439,14 @@ def test_a_body_is_no_deeper_than_can_be_worked_with() -> None:
 # Stop strings, and replies without tools.
 
 
-def test_stop_strings_end_what_is_said_and_leave_calls_alone() -> None:
+def test_stop_strings_end_what_is_said_and_leave_calls_alone():
     text = 'a <tool_call>{"name": "get_weather", "arguments": {"city": "STOP"}}</tool_call> b STOP c'
     reply = reply_of("hermes", stop=("STOP",))
     answer, _, calls = split(reply, text, [*range(len(text))])
     assert (answer, found(calls), reply.stopped) == ("a b ", [("get_weather", {"city": "STOP"})], True)
 
 
-def test_the_beginning_of_a_stop_string_before_a_call_is_said() -> None:
+def test_the_beginning_of_a_stop_string_before_a_call_is_said():
     text = 'ST<tool_call>{"name": "now"}</tool_call>OP'
     assert split(reply_of("hermes", stop=("STOP",)), text)[0] == "STOP"
 
@@ -478,7 +468,7 @@ def test_the_beginning_of_a_stop_string_before_a_call_is_said() -> None:
         ({"type": "string"}, "\n two \nlines\n", "\n two \nlines\n"),
     ],
 )
-def test_values_between_tags_have_the_type_of_the_schema(schema: object, text: str, value: object) -> None:
+def test_values_between_tags_have_the_type_of_the_schema(schema, text, value):
     tool = Tool("f", "", json.dumps({"type": "object", "properties": {"k": schema}}))
     body = f"<tool_call>\n<function=f>\n<parameter=k>\n{text}\n</parameter>\n</function>\n</tool_call>"
     *_, calls = split(reply_of("xml", tools=(tool,)), body)
@@ -505,6 +495,6 @@ def test_values_between_tags_have_the_type_of_the_schema(schema: object, text: s
         ({"tools": (Tool("f"),), "tool_choice": "required", "tool": "g"}, "not one of the tools"),
     ],
 )
-def test_tools_that_cannot_be_used_are_refused_in_words(options: dict[str, object], complaint: str) -> None:
+def test_tools_that_cannot_be_used_are_refused_in_words(options, complaint):
     with pytest.raises(SchemaError, match=complaint):
         check(ChatRequest(id="x", **options))

@@ -1,27 +1,23 @@
 """Requests with tools: through the engine over scripted replies, over a real model, and through a worker."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 import pytest
 
-from edgechat.base.errors import BadRequest, EdgechatError, PromptTooLong, SchemaError
+from edgechat.base.errors import BadRequest, PromptTooLong, SchemaError
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,
     Delta,
-    Event,
     Finished,
     Message,
     Prewarmed,
-    RequestEvent,
     Sampling,
     Tool,
     ToolCall,
@@ -29,7 +25,6 @@ from edgechat.engine.types import (
     ToolCallBegun,
 )
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from tests.engine.conftest import MakePlan
 from tests.engine.families import NOW, SOURCES, TOOLS, joined
 from tests.engine.runtimes import SharedTemplate, load, plan
 from tests.engine.tool_calls.test_tool_calls import WRITTEN
@@ -61,7 +56,7 @@ MakeEngine = Callable[..., EngineCore]
 
 
 @pytest.fixture(scope="module")
-def templates() -> Iterator[dict[str, ChatTemplate]]:
+def templates():
     process = TemplateProcess()
     made = {
         name: ChatTemplate(source, bos="<s>", eos="</s>", process=process) for name, source in SOURCES.items()
@@ -71,14 +66,8 @@ def templates() -> Iterator[dict[str, ChatTemplate]]:
 
 
 @pytest.fixture
-def make(scripted: MakePlan, templates: dict[str, ChatTemplate]) -> MakeEngine:
-    def engine(
-        name: str = "hermes",
-        *,
-        cache_policy: CachePolicy | None = None,
-        context: int = 8192,
-        **script: object,
-    ) -> EngineCore:
+def make(scripted, templates):
+    def engine(name="hermes", *, cache_policy=None, context=8192, **script):
         options = {"reply": WRITTEN[name][0], "answer_after": ANSWERS[name]} | script
         backend = ScriptedBackend(scripted(context=context, **options))
         return EngineCore(backend, templates[name], cache_policy=cache_policy or CachePolicy(settle=False))
@@ -86,12 +75,12 @@ def make(scripted: MakePlan, templates: dict[str, ChatTemplate]) -> MakeEngine:
     return engine
 
 
-def asking(*messages: Message, **options: object) -> ChatRequest:
+def asking(*messages, **options):
     options = {"tools": TOOLS, "sampling": GREEDY, "overflow": "error"} | options
     return ChatRequest(id="x", messages=messages or (Message("user", "Weather?"),), **options)
 
 
-def run(engine: EngineCore, request: ChatRequest) -> list[Event]:
+def run(engine, request):
     events = engine.submit(request)
     until = time.monotonic() + 60
     while not engine.is_idle:
@@ -101,7 +90,7 @@ def run(engine: EngineCore, request: ChatRequest) -> list[Event]:
     return events
 
 
-def told(events: list[Event] | list[RequestEvent]) -> tuple[str, str, list[tuple[str, object]], str]:
+def told(events):
     """Return answer, thinking, calls and why the reply ended."""
     deltas = [event for event in events if isinstance(event, Delta)]
     calls = joined(events)
@@ -112,14 +101,14 @@ def told(events: list[Event] | list[RequestEvent]) -> tuple[str, str, list[tuple
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_calls_come_as_events_of_their_own(make: MakeEngine, name: str) -> None:
+def test_calls_come_as_events_of_their_own(make, name):
     _, *expected = WRITTEN[name]
     events = run(make(name), asking())
     assert told(events) == (*expected, "tools")
 
 
 @pytest.mark.parametrize("name", CONTROL)
-def test_marks_that_are_control_tokens_are_seen_too(make: MakeEngine, name: str) -> None:
+def test_marks_that_are_control_tokens_are_seen_too(make, name):
     _, *expected = WRITTEN[name]
     assert told(run(make(name, control=CONTROL[name]), asking())) == (*expected, "tools")
 
@@ -129,7 +118,7 @@ GROWING = ("generic", "hermes", "llama", "args", "harmony")
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_call_comes_piece_by_piece_where_it_can(make: MakeEngine, name: str) -> None:
+def test_a_call_comes_piece_by_piece_where_it_can(make, name):
     events = run(make(name), asking())
     first = next(n for n, event in enumerate(events) if isinstance(event, ToolCallBegun))
     said = [event for event in events[:first] if isinstance(event, Delta)]
@@ -144,13 +133,13 @@ def test_a_call_comes_piece_by_piece_where_it_can(make: MakeEngine, name: str) -
 
 
 @pytest.mark.parametrize("name", ["hermes", "llama"])
-def test_without_tools_a_reply_is_text_as_it_was(make: MakeEngine, name: str) -> None:
+def test_without_tools_a_reply_is_text_as_it_was(make, name):
     text, *_ = WRITTEN[name]
     answer, _, calls, reason = told(run(make(name), asking(tools=())))
     assert (answer, calls, reason) == (text.split("</think>\n\n")[-1], [], "stop")
 
 
-def test_a_reply_that_calls_nothing_is_as_it_is_without_tools(make: MakeEngine) -> None:
+def test_a_reply_that_calls_nothing_is_as_it_is_without_tools(make):
     reply = "It is <b>sunny</b>, {warm} and [dry]. \n\n<tool"
     with_tools, without = (
         told(run(make("hermes", reply=reply), asking(tools=tools))) for tools in (TOOLS, ())
@@ -172,7 +161,7 @@ CUT = {
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_call_cut_short_by_max_tokens_stands_as_far_as_it_goes(make: MakeEngine, name: str) -> None:
+def test_a_call_cut_short_by_max_tokens_stands_as_far_as_it_goes(make, name):
     text, answer, *_ = WRITTEN[name]
     end, arguments = CUT[name]
     cut = text.index(end) + len(end)
@@ -185,14 +174,14 @@ def test_a_call_cut_short_by_max_tokens_stands_as_far_as_it_goes(make: MakeEngin
     assert "".join(one.text for one in events if isinstance(one, Delta) and not one.thinking) == answer
 
 
-def test_what_is_cut_short_before_it_has_a_name_is_text(make: MakeEngine) -> None:
+def test_what_is_cut_short_before_it_has_a_name_is_text(make):
     reply = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
     answer, _, calls, reason = told(run(make("hermes", reply=reply), asking(max_tokens=25)))
     assert (answer, calls, reason) == (reply[:25], [], "length")
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_reply_ends_with_as_many_calls_as_are_wanted(make: MakeEngine, name: str) -> None:
+def test_a_reply_ends_with_as_many_calls_as_are_wanted(make, name):
     answer, thinking, calls = WRITTEN[name][1:]
     events = run(make(name, control=CONTROL.get(name, ())), asking(most_calls=1))
     assert told(events) == (answer, thinking, calls[:1], "tools")
@@ -201,7 +190,7 @@ def test_a_reply_ends_with_as_many_calls_as_are_wanted(make: MakeEngine, name: s
     assert last.tokens <= events[-1].usage.completion_tokens <= last.tokens + 1
 
 
-def test_the_prefix_of_a_round_is_not_computed_again(make: MakeEngine) -> None:
+def test_the_prefix_of_a_round_is_not_computed_again(make):
     engine = make("hermes")
     events = run(engine, asking())
     calls = tuple(joined(events))
@@ -216,7 +205,7 @@ def test_the_prefix_of_a_round_is_not_computed_again(make: MakeEngine) -> None:
     assert usage.cached_tokens == first.prompt_tokens + first.completion_tokens
 
 
-def test_after_a_call_a_chat_settles_on_its_result(make: MakeEngine) -> None:
+def test_after_a_call_a_chat_settles_on_its_result(make):
     engine = make("hermes", cache_policy=CachePolicy(settle_on_battery=True))
     events = run(engine, asking(chat="c", overflow="window"))
     (settled,) = [event for event in events if isinstance(event, Prewarmed)]
@@ -228,14 +217,14 @@ def test_after_a_call_a_chat_settles_on_its_result(make: MakeEngine) -> None:
     assert usage.cached_tokens == settled.tokens > 500
 
 
-def test_chances_are_told_of_what_is_said_and_not_of_calls(make: MakeEngine) -> None:
+def test_chances_are_told_of_what_is_said_and_not_of_calls(make):
     engine = make("hermes", reply='Hi. <tool_call>{"name": "now"}</tool_call>\nBye.')
     deltas = [event for event in run(engine, asking(logprobs=1)) if isinstance(event, Delta)]
     assert "".join(delta.text for delta in deltas) == "Hi.\nBye."
     assert b"".join(chance.token for delta in deltas for chance in delta.chances) == b"Hi.\nBye."
 
 
-def test_a_call_in_a_fence_is_seen_and_its_tokens_have_no_chances(make: MakeEngine) -> None:
+def test_a_call_in_a_fence_is_seen_and_its_tokens_have_no_chances(make):
     reply = 'Hi.\n```json\n{\n  "name": "now",\n  "arguments": {}\n}\n```\nBye.'
     events = run(make("hermes", reply=reply), asking(logprobs=1))
     assert told(events) == ("Hi.\nBye.", "", [("now", {})], "tools")
@@ -244,9 +233,7 @@ def test_a_call_in_a_fence_is_seen_and_its_tokens_have_no_chances(make: MakeEngi
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_a_call_of_the_models_own_choice_follows_its_schema_where_that_is_strict(
-    make: MakeEngine, strict: bool
-) -> None:
+def test_a_call_of_the_models_own_choice_follows_its_schema_where_that_is_strict(make, strict):
     engine = make(
         "hermes", reply='I look.\n<tool_call>\n{"name": "now", "arguments": {"x": 1}}\n</tool_call>'
     )
@@ -257,7 +244,7 @@ def test_a_call_of_the_models_own_choice_follows_its_schema_where_that_is_strict
 
 
 @pytest.mark.parametrize("reply", ["It rains {here}, <b>now</b>.", "<think>\nhm\n</think>\n\nRain."])
-def test_a_strict_tool_that_is_not_called_changes_nothing(make: MakeEngine, reply: str) -> None:
+def test_a_strict_tool_that_is_not_called_changes_nothing(make, reply):
     strict, without = (
         told(run(make("hermes", reply=reply), asking(tools=tools)))
         for tools in ((Tool("now", strict=True),), ())
@@ -268,7 +255,7 @@ def test_a_strict_tool_that_is_not_called_changes_nothing(make: MakeEngine, repl
 # A conversation with calls that outgrows its context.
 
 
-def test_calls_and_results_leave_with_their_turn(make: MakeEngine) -> None:
+def test_calls_and_results_leave_with_their_turn(make):
     engine = make("hermes", reply="ok", context=2000)
     chat = [Message("system", "Be brief.")]
     for n in range(8):
@@ -289,7 +276,7 @@ def test_calls_and_results_leave_with_their_turn(make: MakeEngine) -> None:
         prompts.of(asking(*chat), 2000)
 
 
-def test_what_tools_take_of_the_context_is_counted(make: MakeEngine) -> None:
+def test_what_tools_take_of_the_context_is_counted(make):
     prompts = make("hermes").prompts
     chat = [Message("user", "Weather?")]
     sizes = [len(prompts.of(asking(*chat, tools=tools), 8192).tokens) for tools in ((), TOOLS)]
@@ -300,11 +287,11 @@ def test_what_tools_take_of_the_context_is_counted(make: MakeEngine) -> None:
 
 
 @pytest.fixture(scope="module")
-def real() -> Iterator[Callable[[str], EngineCore]]:
+def real():
     """Return a function that opens a random model with a family's template: it would never call by itself."""
-    made: list[EngineCore] = []
+    made = []
 
-    def engine(name: str) -> EngineCore:
+    def engine(name):
         backend = load(plan(tiny("dense", chat_template=SOURCES[name]), context=4096))
         made.append(EngineCore(backend, ChatTemplate(SOURCES[name], bos="", eos="<|im_end|>")))
         return made[-1]
@@ -332,7 +319,7 @@ COUNT = Tool(
 )
 
 
-def forced(seed: int = 0, unwanted: str = "", **options: object) -> ChatRequest:
+def forced(seed=0, unwanted="", **options):
     """Return a request for a call. It keeps a random model from thinking, and from endless white space."""
     bias = tuple((ord(sign), -50.0) for sign in f" \n\t\rhafs{unwanted}")
     sampling = Sampling(seed=seed, temperature=2.0, top_k=0, bias=bias)
@@ -341,7 +328,7 @@ def forced(seed: int = 0, unwanted: str = "", **options: object) -> ChatRequest:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_call_is_made_where_one_is_required(real: Callable[[str], EngineCore], name: str) -> None:
+def test_a_call_is_made_where_one_is_required(real, name):
     engine = real(name)
     for seed in range(3):
         think = False if name == "xml" else None
@@ -357,7 +344,7 @@ def test_a_call_is_made_where_one_is_required(real: Callable[[str], EngineCore],
         )
 
 
-def test_a_call_that_had_to_be_made_and_is_cut_short_is_no_answer(real: Callable[[str], EngineCore]) -> None:
+def test_a_call_that_had_to_be_made_and_is_cut_short_is_no_answer(real):
     request = msgspec.structs.replace(forced(tool="count"), max_tokens=12)
     events = run(real("hermes"), request)
     assert not any(isinstance(event, Delta) for event in events)
@@ -365,15 +352,13 @@ def test_a_call_that_had_to_be_made_and_is_cut_short_is_no_answer(real: Callable
     assert events[-1].reason == "length"
 
 
-def test_any_of_the_tools_will_do_where_none_is_named(real: Callable[[str], EngineCore]) -> None:
+def test_any_of_the_tools_will_do_where_none_is_named(real):
     for unwanted, name in (("n", "count"), ("c", "now")):
         *_, calls, reason = told(run(real("llama"), forced(unwanted=unwanted)))
         assert ([called for called, _ in calls], reason) == ([name], "tools")
 
 
-def test_an_answer_follows_its_schema_where_nothing_has_to_be_called(
-    real: Callable[[str], EngineCore],
-) -> None:
+def test_an_answer_follows_its_schema_where_nothing_has_to_be_called(real):
     request = forced(tools=(NOW,), tool_choice="auto", schema='{"const": "nothing to call"}')
     answer, _, calls, reason = told(run(real("mistral"), request))
     assert (answer, calls, reason) in [('"nothing to call"', [], "stop"), ("", calls, "tools")]
@@ -387,9 +372,7 @@ def test_an_answer_follows_its_schema_where_nothing_has_to_be_called(
         ({"text": "Once"}, BadRequest),
     ],
 )
-def test_what_cannot_be_called_is_refused_before_anything_is_computed(
-    make: MakeEngine, options: dict[str, object], error: type[EdgechatError]
-) -> None:
+def test_what_cannot_be_called_is_refused_before_anything_is_computed(make, options, error):
     engine = make("hermes")
     with pytest.raises(error):
         engine.submit(asking(**options))
@@ -399,7 +382,7 @@ def test_what_cannot_be_called_is_refused_before_anything_is_computed(
 # Through a worker.
 
 
-async def test_a_worker_tells_of_calls(scripted: MakePlan) -> None:
+async def test_a_worker_tells_of_calls(scripted):
     text, *expected = WRITTEN["hermes"]
     engine = EngineSupervisor(scripted(reply=text, template=SOURCES["hermes"]))
     try:
@@ -411,7 +394,7 @@ async def test_a_worker_tells_of_calls(scripted: MakePlan) -> None:
         await engine.close()
 
 
-async def test_a_worker_makes_a_call_that_is_required() -> None:
+async def test_a_worker_makes_a_call_that_is_required():
     engine = EngineSupervisor(plan(tiny("dense", chat_template=SOURCES["mistral"])))
     try:
         request = forced(tool="count")
@@ -424,14 +407,14 @@ async def test_a_worker_makes_a_call_that_is_required() -> None:
 # An answer that has begun.
 
 
-def test_an_answer_that_has_begun_goes_on(make: MakeEngine) -> None:
+def test_an_answer_that_has_begun_goes_on(make):
     chat = (Message("user", "Count."), Message("assistant", "one,"))
     engine = make("xml", reply=" two <think>", answer_after="</think>\n\none,")
     assert told(run(engine, asking(*chat, tools=()))) == (" two <think>", "", [], "stop")
 
 
 @pytest.mark.parametrize("options", [{"schema": "{}"}, {"tools": (NOW,), "tool_choice": "required"}])
-def test_an_answer_that_has_begun_is_held_to_nothing(make: MakeEngine, options: dict[str, object]) -> None:
+def test_an_answer_that_has_begun_is_held_to_nothing(make, options):
     chat = (Message("user", "Count."), Message("assistant", "one,"))
     with pytest.raises(BadRequest, match="already begun"):
         make("hermes").submit(asking(*chat, **({"tools": ()} | options)))

@@ -1,7 +1,5 @@
 """Tools, calls and results in prompts: rendered as each family's template has them."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest
@@ -77,7 +75,7 @@ ROUNDS = {
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_round_of_calls_is_rendered_as_the_family_has_it(name: str) -> None:
+def test_a_round_of_calls_is_rendered_as_the_family_has_it(name):
     source = template(SOURCES[name])
     text = source.render(CALLED, tools=TOOLS)
     at = 0
@@ -92,14 +90,14 @@ def test_a_round_of_calls_is_rendered_as_the_family_has_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_conversation_with_calls_is_rendered_where_no_tools_are_sent_any_more(name: str) -> None:
+def test_a_conversation_with_calls_is_rendered_where_no_tools_are_sent_any_more(name):
     text = template(SOURCES[name]).render(CALLED)
     assert all(part in text for part in ("Bonn", "sunny", "noon"))
     assert "Tells the weather" not in text
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_without_calls_messages_are_what_they_were(name: str) -> None:
+def test_without_calls_messages_are_what_they_were(name):
     chat = (Message("user", "a"), Message("assistant", "b", "t"), Message("user", "c"))
     hidden = SOURCES[name].replace("#}", "").replace("{#", "")
     made = template("{{ messages }}{{ tools }}{# " + hidden + " #}")
@@ -114,7 +112,7 @@ def test_without_calls_messages_are_what_they_were(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_any_template_is_told_of_tools(name: str) -> None:
+def test_any_template_is_told_of_tools(name):
     source = template(PLAIN[name])
     chat = CALLED if name != "refuses_system" else CALLED[1:]
     assert source.calls.told
@@ -128,12 +126,12 @@ def test_any_template_is_told_of_tools(name: str) -> None:
         template("{{ raise_exception('no') }}").render(chat, tools=TOOLS)
 
 
-def test_results_and_the_next_question_are_one_message_where_roles_alternate() -> None:
+def test_results_and_the_next_question_are_one_message_where_roles_alternate():
     text = template(PLAIN["merges_system"]).render((*CALLED, Message("user", "Well?")), tools=TOOLS)
     assert text.endswith("noon\n</tool_response>\nWell?<end_of_turn>\n<start_of_turn>model\n")
 
 
-def test_a_format_is_only_taken_from_a_template_that_knows_tools() -> None:
+def test_a_format_is_only_taken_from_a_template_that_knows_tools():
     assert template("tools tool_calls <tool_call>").calls.name == "hermes"
     assert template("<tool_call>").calls.name == "generic"
     assert template("tools tool_calls <tool_call><arg_key>").calls.name == "generic"
@@ -147,7 +145,7 @@ def test_a_format_is_only_taken_from_a_template_that_knows_tools() -> None:
 @pytest.mark.parametrize(
     "arguments", ["", "{", "[1]", "null", '{"a": 1e999}', f'{{"a": {"9" * 30}}}', "[" * 9999]
 )
-def test_arguments_that_are_no_object_are_rendered_or_refused_in_words(name: str, arguments: str) -> None:
+def test_arguments_that_are_no_object_are_rendered_or_refused_in_words(name, arguments):
     call = ToolCall("call_a", "get_weather", arguments)
     chat = (*ASKED, Message("assistant", "", calls=(call,)), Message("tool", "x", call_id="call_a"))
     with contextlib.suppress(TemplateError):
@@ -155,14 +153,14 @@ def test_arguments_that_are_no_object_are_rendered_or_refused_in_words(name: str
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_results_of_unknown_calls_do_no_harm(name: str) -> None:
+def test_results_of_unknown_calls_do_no_harm(name):
     stray = Message("tool", "stray", call_id="call_z")
     for chat in ((*CALLED, stray), (*ASKED, stray)):
         with contextlib.suppress(TemplateError):
             assert "stray" in template(SOURCES[name]).render(chat, tools=TOOLS)
 
 
-def test_a_process_renders_tools_too() -> None:
+def test_a_process_renders_tools_too():
     made = ChatTemplate(SOURCES["hermes"], bos="", eos="")
     try:
         assert made.render(CALLED, tools=TOOLS) == template(SOURCES["hermes"]).render(CALLED, tools=TOOLS)
@@ -175,6 +173,6 @@ def test_a_process_renders_tools_too() -> None:
 # Turns.
 
 
-def test_calls_and_results_belong_to_the_turn_of_their_question() -> None:
+def test_calls_and_results_belong_to_the_turn_of_their_question():
     roles = [message.role for message in (*DONE, Message("assistant", "Bye."))]
     assert turns_of(roles) == (range(1, 6), range(6, 8))

@@ -1,11 +1,7 @@
 """Embeddings: the numbers are llama.cpp's own, whoever asks beside, and what cannot be done is said."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +19,11 @@ from edgechat.base.errors import (
     WrongKind,
 )
 from edgechat.engine.backends.llama_cpp import LlamaCppEmbedder
-from edgechat.engine.types import ChatRequest, Embed, Embedded, Event, Failed, Finished, Message
+from edgechat.engine.types import ChatRequest, Embed, Embedded, Failed, Finished, Message
 from edgechat.engine.worker.embeddings import EmbeddingEngine
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.models.formats.gguf import read_model
 from edgechat.planner.placement.fallback import step_down
-from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from tests.engine.worker.test_supervisor import workers
 from tests.kit import EMBEDDERS, Spec, build, tiny
@@ -40,33 +35,33 @@ TEXTS = ("hello", "a longer text, with more to say", "ü 世界", "x" * 300, "he
 Vectors = npt.NDArray[np.float32]
 
 
-def plan_of(path: Path) -> LoadPlan:
+def plan_of(path):
     return prepare(str(path), may_embed=True)
 
 
 @pytest.fixture(params=EMBEDDERS, scope="module")
-def path(request: pytest.FixtureRequest) -> Path:
+def path(request):
     return tiny(request.param)
 
 
 @pytest.fixture(scope="module")
-def plan(path: Path) -> LoadPlan:
+def plan(path):
     return plan_of(path)
 
 
 @pytest.fixture
-async def engine(plan: LoadPlan) -> AsyncIterator[EngineSupervisor]:
+async def engine(plan):
     engine = EngineSupervisor(plan)
     yield engine
     await engine.close()
 
 
-def vectors_of(found: Embedded | Event | None) -> Vectors:
+def vectors_of(found):
     assert isinstance(found, Embedded)
     return np.array([np.frombuffer(one, "<f4") for one in found.vectors])
 
 
-async def test_vectors_are_those_of_llama_cpp(engine: EngineSupervisor, path: Path) -> None:
+async def test_vectors_are_those_of_llama_cpp(engine, path):
     other = Llama(str(path), embedding=True, n_ctx=512, n_batch=512, n_ubatch=512, verbose=False)
     expected = np.array([other.embed(text, normalize=True) for text in TEXTS])
     other.close()
@@ -83,7 +78,7 @@ async def test_vectors_are_those_of_llama_cpp(engine: EngineSupervisor, path: Pa
     assert abs(vectors_of(found)[0] @ vectors_of(found)[1]) < 0.999
 
 
-async def test_many_at_once_get_what_each_gets_alone(engine: EngineSupervisor) -> None:
+async def test_many_at_once_get_what_each_gets_alone(engine):
     asked = [tuple(f"text {n} of {m} " * (1 + n) for n in range(7)) for m in range(6)]
     together = await asyncio.gather(*(engine.embed(str(n), texts) for n, texts in enumerate(asked)))
     alone = [await engine.embed("r", texts) for texts in asked]
@@ -91,7 +86,7 @@ async def test_many_at_once_get_what_each_gets_alone(engine: EngineSupervisor) -
         assert vectors_of(one) == pytest.approx(vectors_of(other), abs=2e-3)
 
 
-async def test_tokens_are_taken_as_they_are(engine: EngineSupervisor) -> None:
+async def test_tokens_are_taken_as_they_are(engine):
     tokens = tuple(b"hello")
     bert = engine.plan.context == 512
     text = await engine.embed("r", ("hello",))
@@ -103,7 +98,7 @@ async def test_tokens_are_taken_as_they_are(engine: EngineSupervisor) -> None:
         await engine.embed("r", ((),))
 
 
-async def test_a_text_that_is_too_long_names_both_numbers(engine: EngineSupervisor) -> None:
+async def test_a_text_that_is_too_long_names_both_numbers(engine):
     longest = engine.plan.context
     with pytest.raises(PromptTooLong, match=rf"{longest + 1} tokens.* {longest}\.") as error:
         await engine.embed("r", ("fine", tuple([7] * (longest + 1))))
@@ -112,7 +107,7 @@ async def test_a_text_that_is_too_long_names_both_numbers(engine: EngineSupervis
     assert vectors_of(whole)[1] == pytest.approx(vectors_of(await engine.embed("r", ("fine",)))[0], abs=2e-3)
 
 
-async def test_a_text_that_is_too_long_is_cut_on_request(engine: EngineSupervisor) -> None:
+async def test_a_text_that_is_too_long_is_cut_on_request(engine):
     longest = engine.plan.context
     room = longest - 1 - (longest == 512)  # for what the model puts around a text
     cut = await engine.embed("r", ("x" * 40 * longest, "fine", tuple([7] * (longest + 1))), cut=True)
@@ -120,7 +115,7 @@ async def test_a_text_that_is_too_long_is_cut_on_request(engine: EngineSuperviso
     assert vectors_of(cut) == pytest.approx(vectors_of(whole), abs=2e-3)
 
 
-async def test_a_long_text_in_parts_is_the_text_at_once() -> None:
+async def test_a_long_text_in_parts_is_the_text_at_once():
     path = tiny("qwen3-embedding")
     text = tuple(np.random.default_rng(1).integers(32, 127, 1700).tolist())
     other = Llama(str(path), embedding=True, n_ctx=2048, n_batch=2048, n_ubatch=2048, verbose=False)
@@ -132,7 +127,7 @@ async def test_a_long_text_in_parts_is_the_text_at_once() -> None:
     assert vectors_of(found)[0] == pytest.approx(np.array(expected), abs=2e-3)
 
 
-async def test_a_killed_worker_is_told_and_replaced(engine: EngineSupervisor) -> None:
+async def test_a_killed_worker_is_told_and_replaced(engine):
     await engine.start()
     workers()[0].suspend()
     asking = asyncio.create_task(engine.embed("r", TEXTS))
@@ -153,7 +148,7 @@ async def test_a_killed_worker_is_told_and_replaced(engine: EngineSupervisor) ->
         await engine.embed("and again", TEXTS)
 
 
-async def test_who_stops_waiting_frees_the_engine(engine: EngineSupervisor) -> None:
+async def test_who_stops_waiting_frees_the_engine(engine):
     await engine.start()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(engine.embed("r", tuple("x" * 400 for _ in range(1000))), 0.1)
@@ -165,20 +160,18 @@ async def test_who_stops_waiting_frees_the_engine(engine: EngineSupervisor) -> N
     assert snapshot.cache.cells == 0
 
 
-async def test_the_wrong_kind_is_refused_without_a_load(plan: LoadPlan, scripted: object) -> None:
+async def test_the_wrong_kind_is_refused_without_a_load(plan, scripted):
     engine = EngineSupervisor(plan)
     with pytest.raises(WrongKind, match="cannot chat"):
         async for _ in engine.stream(ChatRequest(id="r", messages=(Message("user", "hi"),))):
             pass
-    chat = EngineSupervisor(scripted())  # type: ignore[operator]
+    chat = EngineSupervisor(scripted())
     with pytest.raises(WrongKind, match="no embeddings"):
         await chat.embed("r", ("hi",))
     assert workers() == []
 
 
-async def test_unload_gives_the_memory_back_and_the_next_request_loads_again(
-    engine: EngineSupervisor,
-) -> None:
+async def test_unload_gives_the_memory_back_and_the_next_request_loads_again(engine):
     first = vectors_of(await engine.embed("r", ("hi",)))
     await engine.unload()
     assert workers() == []
@@ -193,22 +186,22 @@ class Numbers:
     size = 1000
     rerank_template = None
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.vocabulary = self
-        self.calls: list[list[int]] = []
+        self.calls = []
         self.n_characters = 0
 
-    def whole(self, text: str) -> list[int]:
+    def whole(self, text):
         self.n_characters += len(text)
         return [ord(one) for one in text]
 
-    def embed(self, texts: list[list[int]]) -> Vectors:  # type: ignore[override]
+    def embed(self, texts):
         assert 0 < len(texts) <= self.n_seq_max
         assert len(texts) == 1 or sum(map(len, texts)) <= self.n_batch
         self.calls.append([one[0] for one in texts])
         return np.array([(len(one), one[0]) for one in texts], np.float32)
 
-    def close(self) -> None:
+    def close(self):
         pass
 
 
@@ -218,12 +211,10 @@ class Numbers:
     ),
     st.sets(st.integers(0, 5)),
 )
-def test_every_request_ends_once_with_its_own(
-    asked: list[list[tuple[int, int]]], cancelled: set[int]
-) -> None:
-    engine = EmbeddingEngine(Numbers())  # type: ignore[arg-type]
-    ended: dict[str, Event] = {}
-    events: list[Event] = []
+def test_every_request_ends_once_with_its_own(asked, cancelled):
+    engine = EmbeddingEngine(Numbers())
+    ended = {}
+    events = []
     for name, texts in enumerate(asked):
         events += engine.submit(Embed(str(name), tuple((first,) * n for n, first in texts)))
     steps = 0
@@ -252,19 +243,19 @@ def test_every_request_ends_once_with_its_own(
             assert name in cancelled
 
 
-def test_requests_take_turns() -> None:
+def test_requests_take_turns():
     numbers = Numbers()
-    engine = EmbeddingEngine(numbers)  # type: ignore[arg-type]
+    engine = EmbeddingEngine(numbers)
     engine.submit(Embed("many", tuple((1,) * 10 for _ in range(30))))
     engine.submit(Embed("few", ((2,) * 10,)))
     ends = [event for _ in range(3) for event in engine.step()]
     assert [event.request_id for event in ends if isinstance(event, Embedded)] == ["few"]
 
 
-def test_a_text_that_cannot_fit_is_not_looked_at_to_its_end() -> None:
+def test_a_text_that_cannot_fit_is_not_looked_at_to_its_end():
     """Others wait for whoever looks."""
     numbers = Numbers()
-    engine = EmbeddingEngine(numbers)  # type: ignore[arg-type]
+    engine = EmbeddingEngine(numbers)
     for n in (4, 12, 20):
         engine.submit(Embed("long", ("some words " * 2**n,)))
         (event,) = engine.step()
@@ -274,7 +265,7 @@ def test_a_text_that_cannot_fit_is_not_looked_at_to_its_end() -> None:
     assert numbers.n_characters < 50_000
 
 
-def test_a_plan_holds_what_the_longest_text_takes(path: Path, plan: LoadPlan) -> None:
+def test_a_plan_holds_what_the_longest_text_takes(path, plan):
     header = read_model(path)
     assert plan.embeddings
     assert plan.buffers, "llama.cpp's own word"
@@ -294,7 +285,7 @@ def test_a_plan_holds_what_the_longest_text_takes(path: Path, plan: LoadPlan) ->
         assert (down[0].context, down[0].n_batch) == (2048, 512)
 
 
-def test_an_encoder_that_does_not_say_how_gets_the_mean() -> None:
+def test_an_encoder_that_does_not_say_how_gets_the_mean():
     spec = Spec(shape=EMBEDDERS["bert"], name="unsaid")
     said = LlamaCppEmbedder(plan_of(build(spec)))
     unsaid = build(Spec(shape=EMBEDDERS["bert"], name="unsaid", overrides={"bert.pooling_type": None}))
@@ -304,12 +295,12 @@ def test_an_encoder_that_does_not_say_how_gets_the_mean() -> None:
     other.close()
 
 
-def test_chat_refuses_an_embedding_model_before_it_loads(path: Path) -> None:
+def test_chat_refuses_an_embedding_model_before_it_loads(path):
     with pytest.raises(ModelFileError, match="cannot chat"):
         prepare(str(path))
 
 
-def test_a_header_is_only_believed_where_it_makes_sense(path: Path) -> None:
+def test_a_header_is_only_believed_where_it_makes_sense(path):
     header = read_model(path)
     assert header.makes_embeddings
     assert not read_model(tiny("dense")).makes_embeddings

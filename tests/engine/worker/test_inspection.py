@@ -1,26 +1,22 @@
 """Snapshots of an engine: every cell is counted once, and as what it is."""
 
-from __future__ import annotations
-
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 import pytest
 
 from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.engine import EngineCore
-from edgechat.engine.kv.prefix_cache import PrefixCache
-from edgechat.engine.kv.snapshot import KINDS, MOST_RUNS, CacheMap, Run, Snapshot
+from edgechat.engine.kv.snapshot import KINDS, MOST_RUNS, Run, Snapshot
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.speculative.model_drafter import ModelDrafter
-from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Event, Message
+from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Message
 from edgechat.engine.worker.inspection import Inspector, merge_small_runs, pinned_end
 from tests.counting import calls_of
 from tests.engine.cells import check
-from tests.engine.conftest import MakePlan
 from tests.engine.runtimes import SharedTemplate
 from tests.engine.speculative.always import Always
 from tests.engine.test_interleavings import SCRIPTED, scripted_judge, scripted_question
@@ -33,25 +29,23 @@ MakeEngine = Callable[..., EngineCore]
 
 
 @pytest.fixture(scope="module")
-def template() -> Iterator[ChatTemplate]:
+def template():
     template = ChatTemplate(None, bos="<s>", eos="<|im_end|>")
     yield template
     template.close()
 
 
 @pytest.fixture
-def make(scripted: MakePlan, template: ChatTemplate) -> Iterator[MakeEngine]:
-    made: list[EngineCore] = []
+def make(scripted, template):
+    made = []
 
-    def engine(
-        settle: bool = False, states: bool = False, draft: bool = False, **script: object
-    ) -> EngineCore:
+    def engine(settle=False, states=False, draft=False, **script):
         plan = scripted(**{"reply": "Hello.", "n_batch": 64} | script)
         drafter = ModelDrafter(ScriptedBackend(plan), 259) if draft else None
         made.append(
             EngineCore(
                 ScriptedBackend(plan),
-                SharedTemplate(template),  # type: ignore[arg-type]
+                SharedTemplate(template),
                 cache_policy=CachePolicy(settle=settle),
                 states=KVStateStore(10_000_000, b"scripted") if states else None,
                 model_drafter=drafter,
@@ -65,26 +59,26 @@ def make(scripted: MakePlan, template: ChatTemplate) -> Iterator[MakeEngine]:
         one.close()
 
 
-def ask(engine: EngineCore, chat: str | None, *messages: Message) -> Message:
+def ask(engine, chat, *messages):
     """Return the reply."""
-    events: list[Event] = engine.submit(ChatRequest(id=f"{time.monotonic()}", messages=messages, chat=chat))
+    events = engine.submit(ChatRequest(id=f"{time.monotonic()}", messages=messages, chat=chat))
     while not engine.is_idle:
         events += engine.step()
     return Message("assistant", "".join(event.text for event in events if isinstance(event, Delta)))
 
 
-def user(text: str) -> Message:
+def user(text):
     return Message("user", text)
 
 
-def n_tokens(engine: EngineCore, *messages: Message) -> int:
+def n_tokens(engine, *messages):
     """Return the tokens of some messages, as far as the control token that ends the last."""
     text = engine.template.render(messages, generation_prompt=False).removesuffix("\n")
     return len(engine.backend.vocabulary.tokenize(text, bos=True, special=True))
 
 
-def check_map(cache: CacheMap, engine: EngineCore) -> None:
-    assert sum(run.length for run in cache.runs) == cache.used == engine.backend.cells_used  # type: ignore[attr-defined]
+def check_map(cache, engine):
+    assert sum(run.length for run in cache.runs) == cache.used == engine.backend.cells_used
     assert sum(cache.of_kind(kind) for kind in KINDS) + cache.free == cache.cells
     assert cache.free >= 0
     assert len(cache.runs) <= MOST_RUNS
@@ -94,7 +88,7 @@ def check_map(cache: CacheMap, engine: EngineCore) -> None:
     }
 
 
-def check_snapshot(snapshot: Snapshot, engine: EngineCore) -> None:
+def check_snapshot(snapshot, engine):
     check_map(snapshot.cache, engine)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(snapshot), type=Snapshot) == snapshot
     work = snapshot.work
@@ -105,7 +99,7 @@ def check_snapshot(snapshot: Snapshot, engine: EngineCore) -> None:
         )
 
 
-def test_an_engine_that_has_done_nothing(make: MakeEngine) -> None:
+def test_an_engine_that_has_done_nothing(make):
     engine = make()
     snapshot = Inspector(engine).inspect()
     check_snapshot(snapshot, engine)
@@ -115,7 +109,7 @@ def test_an_engine_that_has_done_nothing(make: MakeEngine) -> None:
     assert snapshot.memory_bytes > 2**20
 
 
-def test_two_chats_with_one_system_prompt(make: MakeEngine) -> None:
+def test_two_chats_with_one_system_prompt(make):
     engine = make()
     inspector = Inspector(engine)
     ask(engine, ONE, SYSTEM, user("A first question"))
@@ -139,7 +133,7 @@ def test_two_chats_with_one_system_prompt(make: MakeEngine) -> None:
     assert (both.cache.stats.hits, both.cache.stats.misses) == (1, 1)
 
 
-def test_own_is_the_chat_that_is_looked_at(make: MakeEngine) -> None:
+def test_own_is_the_chat_that_is_looked_at(make):
     engine = make()
     inspector = Inspector(engine)
     ask(engine, ONE, user("Something"))
@@ -154,7 +148,7 @@ def test_own_is_the_chat_that_is_looked_at(make: MakeEngine) -> None:
 
 
 @pytest.mark.parametrize("kind", [{"cuts": False}, {"window": 40}], ids=["hybrid", "windowed"])
-def test_the_versions_of_a_chat_are_its_own(make: MakeEngine, kind: dict[str, object]) -> None:
+def test_the_versions_of_a_chat_are_its_own(make, kind):
     engine = make(settle=True, **kind)
     inspector = Inspector(engine)
     said = [SYSTEM]
@@ -170,7 +164,7 @@ def test_the_versions_of_a_chat_are_its_own(make: MakeEngine, kind: dict[str, ob
     assert snapshot.cache.of_kind("shared") == 0
 
 
-def test_what_stays_when_the_window_moves_is_pinned(make: MakeEngine) -> None:
+def test_what_stays_when_the_window_moves_is_pinned(make):
     engine = make(settle=True, context=500)
     inspector = Inspector(engine)
     said = [SYSTEM]
@@ -188,7 +182,7 @@ def test_what_stays_when_the_window_moves_is_pinned(make: MakeEngine) -> None:
     assert engine.last_usage.dropped_turns > 3
 
 
-def test_a_chat_that_may_not_lose_anything_has_nothing_pinned(make: MakeEngine) -> None:
+def test_a_chat_that_may_not_lose_anything_has_nothing_pinned(make):
     engine = make()
     engine.submit(ChatRequest(id="r", messages=(SYSTEM, user("Well?")), chat=ONE, overflow="error"))
     while not engine.is_idle:
@@ -196,7 +190,7 @@ def test_a_chat_that_may_not_lose_anything_has_nothing_pinned(make: MakeEngine) 
     assert {run.kind for run in Inspector(engine).inspect().cache.runs} == {"own"}
 
 
-def test_pinned_text_that_the_prompt_has_elsewhere_is_not_claimed(make: MakeEngine) -> None:
+def test_pinned_text_that_the_prompt_has_elsewhere_is_not_claimed(make):
     engine = make()
     ask(engine, ONE, user("What is it?"))
     slot = next(slot for slot in engine.scheduler.cache.slots if slot.length)
@@ -207,12 +201,12 @@ def test_pinned_text_that_the_prompt_has_elsewhere_is_not_claimed(make: MakeEngi
     assert pinned_end(slot, (far, user("What is it?")), vocabulary, 4096) == 0
 
 
-def test_a_request_that_runs(make: MakeEngine) -> None:
+def test_a_request_that_runs(make):
     engine = make(prompt_token_ms=0.1, n_batch=16)
     inspector = Inspector(engine)
     engine.submit(ChatRequest(id="r", messages=(SYSTEM, user("And now?" * 20)), chat=ONE))
     engine.submit(ChatRequest(id="s", messages=(user("Me too"),), chat=OTHER))
-    seen: list[tuple[int, int]] = []
+    seen = []
     while not engine.is_idle:
         engine.step()
         check(engine)
@@ -226,7 +220,7 @@ def test_a_request_that_runs(make: MakeEngine) -> None:
     assert inspector.inspect().work.prompt_token_seconds > 0
 
 
-def test_drafts(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drafts(make, monkeypatch):
     monkeypatch.setattr("edgechat.engine.speculative.speculation.OVERHEAD", 1e9)  # nobody skips a step
     monkeypatch.setattr("edgechat.engine.speculative.controller.SURE_OF_GAIN", -1e9)
     engine = make(draft=True, reply="It is so, and it was so, and it will be so for ever. " * 8)
@@ -252,7 +246,7 @@ def test_drafts(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cost more time" in inspector.inspect().drafting.why_off
 
 
-def test_states_on_disk_are_counted(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_on_disk_are_counted(make, monkeypatch):
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.LEAVE_SECONDS", 0.0)
     monkeypatch.setattr("edgechat.engine.kv.state_store.COUNT_INTERVAL", 0.0)
     engine = make(states=True)
@@ -269,23 +263,21 @@ def test_states_on_disk_are_counted(make: MakeEngine, monkeypatch: pytest.Monkey
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SCRIPTED)
 @pytest.mark.parametrize("seed", range(3))
-def test_sums_are_right_whatever_happens(
-    scripted: MakePlan, template: ChatTemplate, kind: str, seed: int
-) -> None:
+def test_sums_are_right_whatever_happens(scripted, template, kind, seed):
     rules = [{"when": f"<{n}>", "reply": f"reply number {n} " * n} for n in range(1, 7)]
     plan = scripted(rules=rules, context=400, n_seq_max=4, n_batch=64, **SCRIPTED[kind])
-    inspectors: dict[int, Inspector] = {}
+    inspectors = {}
 
-    def make() -> EngineCore:
+    def make():
         backend = ScriptedBackend(plan)
-        shared: ChatTemplate = SharedTemplate(template)  # type: ignore[assignment]
+        shared = SharedTemplate(template)
         engine = EngineCore(
             backend, shared, cache_policy=CachePolicy(), states=KVStateStore(5000, b"x"), ngrams=True
         )
         inspectors[id(engine)] = Inspector(engine)
         return engine
 
-    def look(engine: EngineCore) -> None:
+    def look(engine):
         check_snapshot(inspectors[id(engine)].inspect(random.choice((None, ONE))), engine)
 
     world = World(make, scripted_judge, scripted_question, seed, look)
@@ -295,7 +287,7 @@ def test_sums_are_right_whatever_happens(
         world.close()
 
 
-def test_many_runs_are_summed_up() -> None:
+def test_many_runs_are_summed_up():
     rng = random.Random(1)
     runs = [Run(n, rng.randrange(1, 99), rng.randrange(1, 5), rng.choice(KINDS)) for n in range(900)]
     fewer = merge_small_runs(runs)
@@ -307,9 +299,9 @@ def test_many_runs_are_summed_up() -> None:
     assert merge_small_runs(runs[:MOST_RUNS]) == runs[:MOST_RUNS]
 
 
-def test_a_look_into_a_cache_of_many_nodes_is_quick(make: MakeEngine) -> None:
+def test_a_look_into_a_cache_of_many_nodes_is_quick(make):
     engine = make(context=100_000, n_seq_max=64)
-    cache: PrefixCache = engine.scheduler.cache
+    cache = engine.scheduler.cache
     rng = random.Random(3)
     for number in range(64):
         found = [1] * 40 + [rng.randrange(9) for _ in range(8)] + [rng.randrange(256) for _ in range(1200)]

@@ -1,8 +1,5 @@
 """What the worker learns of its speed: only what an undisturbed machine did, whatever slowed the others."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import msgspec
@@ -26,7 +23,7 @@ PLAN = LoadPlan(
 class Machine:
     """A machine of eight processors, and what happens on it while a request is answered."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.now = LoadSample(0.0, 0.0, 0.0, 0.0, 0)
         self.battery = SimpleNamespace(power_plugged=True)
         monkeypatch.setattr(load_report, "moment", lambda: self.now)
@@ -34,7 +31,7 @@ class Machine:
         monkeypatch.setattr("psutil.sensors_battery", lambda: self.battery, raising=False)
         monkeypatch.setattr("os.cpu_count", lambda: 8)
 
-    def passes(self, seconds: float, own: float, others: float, waited: float, hot: bool) -> None:
+    def passes(self, seconds, own, others, waited, hot):
         was = self.now
         self.now = LoadSample(
             was.wall + seconds,
@@ -44,18 +41,7 @@ class Machine:
             (was.throttled or 0) + hot,
         )
 
-    def answers(
-        self,
-        n: int,
-        slower: float,
-        *,
-        plan: LoadPlan = PLAN,
-        own: float = 3.9,
-        others: float = 0.2,
-        waited: float = 0.05,
-        hot: bool = False,
-        beside: int = 0,
-    ) -> None:
+    def answers(self, n, slower, *, plan=PLAN, own=3.9, others=0.2, waited=0.05, hot=False, beside=0):
         """Answer so many requests, so many times slower than the roofline."""
         learning = LoadReport(plan)
         for _ in range(n):
@@ -71,20 +57,20 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(monkeypatch):
     return Machine(monkeypatch)
 
 
-def learnt() -> Correction:
+def learnt():
     return Calibration.read().correction(WHERE)
 
 
-def test_what_a_quiet_machine_does_is_learnt(machine: Machine) -> None:
+def test_what_a_quiet_machine_does_is_learnt(machine):
     machine.answers(3, slower=1.3)
     assert (learnt().decode, learnt().prefill) == (pytest.approx(1.3), pytest.approx(1.3))
 
 
-KINDS: dict[str, Callable[[Machine, int], None]] = {
+KINDS = {
     "its threads are starved": lambda machine, n: machine.answers(n, 10, own=2.0, others=2.0),
     "neighbours of a virtual machine": lambda machine, n: machine.answers(n, 10, own=1.2, others=0.0),
     "others read the memory": lambda machine, n: machine.answers(n, 10, others=3.0),
@@ -95,7 +81,7 @@ KINDS: dict[str, Callable[[Machine, int], None]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n", [1, 40])
-def test_what_a_busy_machine_does_is_not(machine: Machine, kind: str, n: int) -> None:
+def test_what_a_busy_machine_does_is_not(machine, kind, n):
     KINDS[kind](machine, n)
     assert learnt() == Correction()
     machine.answers(3, slower=1.1)
@@ -103,13 +89,13 @@ def test_what_a_busy_machine_does_is_not(machine: Machine, kind: str, n: int) ->
     assert learnt().decode == pytest.approx(1.1)
 
 
-def test_battery_is_a_state(machine: Machine) -> None:
+def test_battery_is_a_state(machine):
     machine.battery.power_plugged = False
     machine.answers(40, slower=3)
     assert learnt() == Correction()
 
 
-def test_heat_is_a_state_unless_it_is_always_so(machine: Machine) -> None:
+def test_heat_is_a_state_unless_it_is_always_so(machine):
     machine.answers(3, slower=1.1)
     machine.answers(5, slower=3, hot=True)
     assert learnt().decode == pytest.approx(1.1)
@@ -117,13 +103,13 @@ def test_heat_is_a_state_unless_it_is_always_so(machine: Machine) -> None:
     assert learnt().decode == pytest.approx(3)
 
 
-def test_where_an_accelerator_computes_the_processor_may_rest(machine: Machine) -> None:
+def test_where_an_accelerator_computes_the_processor_may_rest(machine):
     on_card = msgspec.structs.replace(PLAN, devices=("CUDA0",), split=(33,))
     machine.answers(3, slower=1.2, plan=on_card, own=0.3)
     assert learnt().decode == pytest.approx(1.2)
 
 
-def test_only_the_disturbed_half_of_a_request_is_left_out(machine: Machine) -> None:
+def test_only_the_disturbed_half_of_a_request_is_left_out(machine):
     for _ in range(3):
         learning = LoadReport(PLAN)
         learning.before_step(1)
@@ -135,7 +121,7 @@ def test_only_the_disturbed_half_of_a_request_is_left_out(machine: Machine) -> N
     assert Calibration.read().knows(WHERE)
 
 
-def test_a_request_that_failed_leaves_nothing_to_the_next(machine: Machine) -> None:
+def test_a_request_that_failed_leaves_nothing_to_the_next(machine):
     learning = LoadReport(PLAN)
     learning.before_step(1)
     machine.passes(25.0, 0.1, 8.0, 0.9, hot=False)

@@ -1,7 +1,5 @@
 """The front end's side with real workers: they stream, die, go idle and end with their parent."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
@@ -11,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +29,6 @@ from edgechat.base.errors import (
 )
 from edgechat.base.process import frames
 from edgechat.device.memory import Memory
-from edgechat.device.profile import DeviceProfile
 from edgechat.engine.protocol import EngineState
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.engine.worker import connection
@@ -43,7 +39,6 @@ from edgechat.planner.plan import DeviceMemory, LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests import disks
-from tests.engine.conftest import MakePlan
 from tests.engine.runtimes import Runtime
 from tests.engine.runtimes import plan as plan_of
 from tests.kit import tiny
@@ -61,15 +56,15 @@ RULES = [
 ]
 
 
-def request(text: str, name: str = "r") -> ChatRequest:
+def request(text, name="r"):
     return ChatRequest(id=name, messages=(Message("user", text),))
 
 
-async def said(engine: EngineSupervisor, text: str, name: str = "r") -> str:
+async def said(engine, text, name="r"):
     return "".join([e.text async for e in engine.stream(request(text, name)) if isinstance(e, Delta)])
 
 
-def workers() -> list[psutil.Process]:
+def workers():
     found = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):  # one that ends just now
@@ -78,7 +73,7 @@ def workers() -> list[psutil.Process]:
     return found
 
 
-async def gone(process: psutil.Process, within: float = 30.0) -> bool:
+async def gone(process, within=30.0):
     deadline = time.monotonic() + within
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
         if time.monotonic() > deadline:
@@ -88,10 +83,10 @@ async def gone(process: psutil.Process, within: float = 30.0) -> bool:
 
 
 @pytest.fixture
-async def start(scripted: MakePlan) -> AsyncIterator[Callable[..., EngineSupervisor]]:
-    made: list[EngineSupervisor] = []
+async def start(scripted):
+    made = []
 
-    def make(idle_seconds: float = 600.0, **script: object) -> EngineSupervisor:
+    def make(idle_seconds=600.0, **script):
         plan = scripted(**{"reply": "Hello!", "rules": RULES, "token_ms": 2} | script)
         made.append(EngineSupervisor(plan, idle_seconds=idle_seconds))
         return made[-1]
@@ -101,10 +96,10 @@ async def start(scripted: MakePlan) -> AsyncIterator[Callable[..., EngineSupervi
         await engine.close()
 
 
-async def test_a_schema_and_its_errors_cross_the_pipe(start: Callable[..., EngineSupervisor]) -> None:
+async def test_a_schema_and_its_errors_cross_the_pipe(start):
     engine = start(reply='{"n": 12} and so on', token_ms=0)
 
-    def asked(schema: str, name: str) -> ChatRequest:
+    def asked(schema, name):
         said = (Message("user", "hi"),)
         return ChatRequest(
             id=name, messages=said, schema=schema, logprobs=1, sampling=Sampling(temperature=0)
@@ -121,9 +116,7 @@ async def test_a_schema_and_its_errors_cross_the_pipe(start: Callable[..., Engin
 
 
 @pytest.mark.parametrize("ends", ["closed", "killed"])
-async def test_no_process_outlives_a_worker_whatever_it_computes(
-    start: Callable[..., EngineSupervisor], ends: str
-) -> None:
+async def test_no_process_outlives_a_worker_whatever_it_computes(start, ends):
     """Here a grammar that takes hours."""
     engine = start()
     await engine.start()
@@ -131,7 +124,7 @@ async def test_no_process_outlives_a_worker_whatever_it_computes(
     patterns = [{"type": "string", "pattern": f".*a.{{{at}}}b"} for at in range(100, 200)]
     endless = ChatRequest(id="r", messages=(Message("user", "hi"),), schema=json.dumps({"allOf": patterns}))
 
-    async def ask() -> None:
+    async def ask():
         with contextlib.suppress(EngineError):
             _ = [event async for event in engine.stream(endless)]
 
@@ -149,9 +142,9 @@ async def test_no_process_outlives_a_worker_whatever_it_computes(
     await asking
 
 
-async def test_the_first_request_loads_the_model(start: Callable[..., EngineSupervisor]) -> None:
+async def test_the_first_request_loads_the_model(start):
     engine = start(load_ms=100)
-    progress: list[float] = []
+    progress = []
     events = [event async for event in engine.stream(request("hi"), progress.append)]
     assert "".join(event.text for event in events if isinstance(event, Delta)) == "Hello!"
     assert isinstance(events[-1], Finished)
@@ -161,7 +154,7 @@ async def test_the_first_request_loads_the_model(start: Callable[..., EngineSupe
     assert engine.model.load_ms >= 100
 
 
-async def test_streams_run_side_by_side(start: Callable[..., EngineSupervisor]) -> None:
+async def test_streams_run_side_by_side(start):
     engine = start()
     answers = await asyncio.gather(*(said(engine, "slow" if n % 2 else "hi", str(n)) for n in range(8)))
     assert answers == ["Hello!", LONG] * 4
@@ -169,13 +162,11 @@ async def test_streams_run_side_by_side(start: Callable[..., EngineSupervisor]) 
 
 
 @pytest.mark.quick
-async def test_a_killed_worker_costs_no_word_and_the_next_message_works(
-    start: Callable[..., EngineSupervisor],
-) -> None:
+async def test_a_killed_worker_costs_no_word_and_the_next_message_works(start):
     engine = start()
     text = ""
 
-    async def listen() -> None:
+    async def listen():
         nonlocal text
         async for event in engine.stream(request("slow")):
             if isinstance(event, Delta):
@@ -192,7 +183,7 @@ async def test_a_killed_worker_costs_no_word_and_the_next_message_works(
     assert await said(engine, "hi") == "Hello!"
 
 
-async def test_a_request_that_kills_twice_is_not_tried_again(start: Callable[..., EngineSupervisor]) -> None:
+async def test_a_request_that_kills_twice_is_not_tried_again(start):
     engine = start()
     for _ in range(2):
         with pytest.raises(EngineCrashed):
@@ -203,15 +194,13 @@ async def test_a_request_that_kills_twice_is_not_tried_again(start: Callable[...
 
 
 @pytest.fixture
-def killed_by_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+def killed_by_linux(monkeypatch):
     """Let every worker that is killed look as if it had been for its memory."""
     kills = itertools.count()
     monkeypatch.setattr(connection, "oom_kills", lambda: next(kills))
 
 
-async def test_a_kill_for_memory_that_others_took_is_forgiven(
-    start: Callable[..., EngineSupervisor], killed_by_linux: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_kill_for_memory_that_others_took_is_forgiven(start, killed_by_linux, monkeypatch):
     monkeypatch.setattr("edgechat.engine.worker.supervisor.is_short", lambda plan: True)
     engine = start()
     for _ in range(4):
@@ -220,9 +209,7 @@ async def test_a_kill_for_memory_that_others_took_is_forgiven(
     assert await said(engine, "hi") == "Hello!"
 
 
-async def test_a_kill_for_memory_that_is_there_counts(
-    start: Callable[..., EngineSupervisor], killed_by_linux: None
-) -> None:
+async def test_a_kill_for_memory_that_is_there_counts(start, killed_by_linux):
     engine = start()
     for _ in range(2):
         with pytest.raises(EngineCrashed):
@@ -231,18 +218,18 @@ async def test_a_kill_for_memory_that_is_there_counts(
         await said(engine, "die")
 
 
-async def test_the_context_comes_back_with_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_context_comes_back_with_the_memory(monkeypatch):
     free = [2**62]
     real = fallback.current_profile
 
-    def look(*args: object) -> DeviceProfile:
-        profile = real(*args)  # type: ignore[arg-type]
+    def look(*args):
+        profile = real(*args)
         available = min(free[0], profile.memory.available)
         return replace(profile, memory=Memory(profile.memory.total, available))
 
     monkeypatch.setattr(fallback, "current_profile", look)
     wish = prepare(str(wide()), PlanRequest(context=32768))
-    told: list[str] = []
+    told = []
     engine = EngineSupervisor(wish, on_note=told.append)
     contexts = []
     try:
@@ -260,11 +247,11 @@ async def test_the_context_comes_back_with_the_memory(monkeypatch: pytest.Monkey
     assert len(told) == len(set(told))
 
 
-async def test_a_plan_made_while_memory_was_short_grows_at_a_later_load(scripted: MakePlan) -> None:
+async def test_a_plan_made_while_memory_was_short_grows_at_a_later_load(scripted):
     ram = DeviceMemory(name="RAM", budget_bytes=1, weights_bytes=1)
     wish = msgspec.structs.replace(scripted(context=2048), memory=(ram,))
     now = [wish]
-    told: list[str] = []
+    told = []
     engine = EngineSupervisor(wish, idle_seconds=0.05, replan=lambda: now[0], on_note=told.append)
     try:
         assert (await engine.start()).context == 2048
@@ -277,7 +264,7 @@ async def test_a_plan_made_while_memory_was_short_grows_at_a_later_load(scripted
     assert told == ["More memory is free again: the context is now 4096 tokens."]
 
 
-async def test_a_worker_killed_between_requests_is_replaced(start: Callable[..., EngineSupervisor]) -> None:
+async def test_a_worker_killed_between_requests_is_replaced(start):
     engine = start()
     await said(engine, "hi")
     workers()[0].kill()
@@ -285,7 +272,7 @@ async def test_a_worker_killed_between_requests_is_replaced(start: Callable[...,
     assert await said(engine, "hi") == "Hello!"
 
 
-async def test_a_worker_killed_while_it_loads_is_a_crash(start: Callable[..., EngineSupervisor]) -> None:
+async def test_a_worker_killed_while_it_loads_is_a_crash(start):
     engine = start(load_ms=3000)
     loading = asyncio.create_task(said(engine, "hi"))
     while not workers():
@@ -295,7 +282,7 @@ async def test_a_worker_killed_while_it_loads_is_a_crash(start: Callable[..., En
         await loading
 
 
-async def test_a_look_into_the_worker(start: Callable[..., EngineSupervisor]) -> None:
+async def test_a_look_into_the_worker(start):
     engine = start(token_ms=5)
     assert await engine.inspect() is None
     assert (engine.log_path, engine.log_tail()) == (None, "")
@@ -318,11 +305,9 @@ async def test_a_look_into_the_worker(start: Callable[..., EngineSupervisor]) ->
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-async def test_a_look_into_a_worker_that_dies(
-    start: Callable[..., EngineSupervisor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_look_into_a_worker_that_dies(start, monkeypatch):
     monkeypatch.setattr("edgechat.engine.worker.supervisor.INSPECT_SECONDS", 600.0)
-    states: list[EngineState] = []
+    states = []
     engine = start()
     engine._on_state = states.append
     await engine.start()
@@ -341,9 +326,7 @@ async def test_a_look_into_a_worker_that_dies(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-async def test_a_worker_that_hangs_is_looked_into_once(
-    start: Callable[..., EngineSupervisor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_worker_that_hangs_is_looked_into_once(start, monkeypatch):
     monkeypatch.setattr("edgechat.engine.worker.supervisor.INSPECT_SECONDS", 0.1)
     engine = start()
     await engine.start()
@@ -358,23 +341,21 @@ async def test_a_worker_that_hangs_is_looked_into_once(
     assert await engine.inspect() is not None
 
 
-async def test_what_the_load_says_arrives_as_an_error(start: Callable[..., EngineSupervisor]) -> None:
+async def test_what_the_load_says_arrives_as_an_error(start):
     engine = start(load_error="no such weights")
     with pytest.raises(LoadFailed, match="no such weights"):
         await engine.start()
     assert workers() == []
 
 
-async def test_what_a_request_says_arrives_as_an_error(start: Callable[..., EngineSupervisor]) -> None:
+async def test_what_a_request_says_arrives_as_an_error(start):
     engine = start()
     with pytest.raises(PromptTooLong, match="4096"):
         await said(engine, "x" * 5000)
     assert await said(engine, "hi") == "Hello!"
 
 
-async def test_what_is_too_long_to_be_sent_is_told_and_the_next_request_works(
-    start: Callable[..., EngineSupervisor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_too_long_to_be_sent_is_told_and_the_next_request_works(start, monkeypatch):
     engine = start()
     await engine.start()
     monkeypatch.setattr(frames, "MAX_FRAME", 2**16)
@@ -383,7 +364,7 @@ async def test_what_is_too_long_to_be_sent_is_told_and_the_next_request_works(
     assert await said(engine, "hi") == "Hello!"
 
 
-async def test_cancel_ends_a_stream(start: Callable[..., EngineSupervisor]) -> None:
+async def test_cancel_ends_a_stream(start):
     engine = start()
     reason = None
     async for event in engine.stream(request("slow")):
@@ -395,7 +376,7 @@ async def test_cancel_ends_a_stream(start: Callable[..., EngineSupervisor]) -> N
     assert reason == "cancelled"
 
 
-async def test_leaving_a_stream_cancels_it(start: Callable[..., EngineSupervisor]) -> None:
+async def test_leaving_a_stream_cancels_it(start):
     engine = start(n_seq_max=1, token_ms=1000)  # nine minutes, should it go on
     stream = engine.stream(request("slow"))
     async for event in stream:
@@ -405,7 +386,7 @@ async def test_leaving_a_stream_cancels_it(start: Callable[..., EngineSupervisor
     assert await said(engine, "hi", "next") == "Hello!"
 
 
-async def test_a_request_is_cancelled_while_the_model_loads(start: Callable[..., EngineSupervisor]) -> None:
+async def test_a_request_is_cancelled_while_the_model_loads(start):
     engine = start(load_ms=500)
     answer = asyncio.create_task(collect(engine, "slow"))
     await asyncio.sleep(0.2)
@@ -416,11 +397,11 @@ async def test_a_request_is_cancelled_while_the_model_loads(start: Callable[...,
     assert await said(engine, "hi", "next") == "Hello!"
 
 
-async def collect(engine: EngineSupervisor, text: str) -> list[object]:
+async def collect(engine, text):
     return [event async for event in engine.stream(request(text))]
 
 
-async def test_a_request_beside_a_killer_is_not_to_blame(start: Callable[..., EngineSupervisor]) -> None:
+async def test_a_request_beside_a_killer_is_not_to_blame(start):
     engine = start(token_ms=20)
     for _ in range(2):
         beside = asyncio.create_task(said(engine, "slow", "innocent"))
@@ -434,7 +415,7 @@ async def test_a_request_beside_a_killer_is_not_to_blame(start: Callable[..., En
             break
 
 
-async def test_close_ends_streams_and_loads(start: Callable[..., EngineSupervisor]) -> None:
+async def test_close_ends_streams_and_loads(start):
     engine = start(token_ms=20)
     answer = asyncio.create_task(collect(engine, "slow"))
     await asyncio.sleep(0.5)
@@ -456,14 +437,14 @@ async def test_close_ends_streams_and_loads(start: Callable[..., EngineSuperviso
     assert workers() == []
 
 
-async def test_a_model_loaded_ahead_and_never_used_goes_idle(start: Callable[..., EngineSupervisor]) -> None:
+async def test_a_model_loaded_ahead_and_never_used_goes_idle(start):
     engine = start(idle_seconds=0.2)
     await engine.start()
     (worker,) = workers()
     assert await gone(worker)
 
 
-async def test_an_idle_worker_gives_its_memory_back(start: Callable[..., EngineSupervisor]) -> None:
+async def test_an_idle_worker_gives_its_memory_back(start):
     engine = start(idle_seconds=0.2)
     assert await said(engine, "hi") == "Hello!"
     (worker,) = workers()
@@ -473,15 +454,13 @@ async def test_an_idle_worker_gives_its_memory_back(start: Callable[..., EngineS
     assert await said(engine, "hi") == "Hello!"
 
 
-async def test_an_unload_that_is_cancelled_goes_on_by_itself(
-    start: Callable[..., EngineSupervisor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unload_that_is_cancelled_goes_on_by_itself(start, monkeypatch):
     engine = start()
     await engine.start()
     (worker,) = workers()
     closing, close = asyncio.Event(), WorkerConnection.close
 
-    async def slowly(connection: WorkerConnection) -> None:
+    async def slowly(connection):
         closing.set()
         await asyncio.sleep(0.2)
         await close(connection)
@@ -497,9 +476,7 @@ async def test_an_unload_that_is_cancelled_goes_on_by_itself(
     assert not worker.is_running(), "the next one waits for its memory"
 
 
-async def test_for_a_request_that_may_not_load_no_worker_is_started(
-    start: Callable[..., EngineSupervisor],
-) -> None:
+async def test_for_a_request_that_may_not_load_no_worker_is_started(start):
     engine = start()
     with pytest.raises(EngineGone):
         _ = [event async for event in engine.stream(request("hi"), may_load=False)]
@@ -509,12 +486,12 @@ async def test_for_a_request_that_may_not_load_no_worker_is_started(
     assert isinstance(events[-1], Finished)
 
 
-async def test_a_busy_worker_is_not_idle(start: Callable[..., EngineSupervisor]) -> None:
+async def test_a_busy_worker_is_not_idle(start):
     engine = start(idle_seconds=0.1)
     assert await said(engine, "slow") == LONG
 
 
-async def test_close_ends_the_worker(start: Callable[..., EngineSupervisor]) -> None:
+async def test_close_ends_the_worker(start):
     engine = start()
     await engine.start()
     (worker,) = workers()
@@ -547,7 +524,7 @@ asyncio.run(main(sys.argv[1]))
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP])
-async def test_a_dead_app_leaves_no_worker(scripted: MakePlan, how: signal.Signals) -> None:
+async def test_a_dead_app_leaves_no_worker(scripted, how):
     plan = scripted(rules=RULES, token_ms=20)
     app = subprocess.Popen([sys.executable, "-c", PARENT, plan.model_path, *PROGRAM], stdout=subprocess.PIPE)
     assert app.stdout is not None
@@ -560,22 +537,20 @@ async def test_a_dead_app_leaves_no_worker(scripted: MakePlan, how: signal.Signa
     assert all([await gone(one) for one in family])
 
 
-async def test_ctrl_c_in_the_terminal_does_not_reach_the_worker(
-    start: Callable[..., EngineSupervisor],
-) -> None:
+async def test_ctrl_c_in_the_terminal_does_not_reach_the_worker(start):
     engine = start()
     await engine.start()
     (worker,) = workers()
     assert os.getpgid(worker.pid) != os.getpgid(0)
 
 
-def test_the_front_end_loads_nothing_native() -> None:
+def test_the_front_end_loads_nothing_native():
     wanted = "{'llama_cpp', 'numpy', 'jinja2'}"
     code = f"import edgechat.engine.worker.supervisor, sys; print(*{wanted} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"\n"
 
 
-def test_logs_do_not_pile_up(home: object) -> None:
+def test_logs_do_not_pile_up(home):
     folder = paths.log_dir()
     for number in range(15):
         (folder / f"engine-20200101-000000-{number:06d}-{2**30 + number}.log").touch()
@@ -590,9 +565,7 @@ def test_logs_do_not_pile_up(home: object) -> None:
 
 
 @pytest.mark.parametrize("limit", ["size=256k", "nr_inodes=64"])
-async def test_a_full_disk_costs_the_log_and_not_the_chat(
-    start: Callable[..., EngineSupervisor], home: Path, limit: str
-) -> None:
+async def test_a_full_disk_costs_the_log_and_not_the_chat(start, home, limit):
     """Where nothing can be written any more, and where not even an empty file can be made."""
     home.mkdir()
     with disks.small_disk(home, limit):
@@ -611,9 +584,7 @@ async def test_a_full_disk_costs_the_log_and_not_the_chat(
         await engine.close()
 
 
-async def test_where_no_disk_takes_a_log_there_is_none(
-    start: Callable[..., EngineSupervisor], home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_where_no_disk_takes_a_log_there_is_none(start, home, monkeypatch):
     home.write_text("not a folder")
     connection._temporary_folder.cache_clear()
     monkeypatch.setattr("tempfile.tempdir", str(home / "nor here"))
@@ -626,7 +597,7 @@ async def test_where_no_disk_takes_a_log_there_is_none(
     assert crash.value.log_tail == ""
 
 
-def test_a_makeshift_log_goes_with_its_process(home: Path, tmp_path: Path) -> None:
+def test_a_makeshift_log_goes_with_its_process(home, tmp_path):
     home.write_text("not a folder")
     makeshift = tmp_path / "makeshift"
     makeshift.mkdir()
@@ -643,7 +614,7 @@ def test_a_makeshift_log_goes_with_its_process(home: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
-def test_a_child_goes_on_where_its_log_is_full() -> None:
+def test_a_child_goes_on_where_its_log_is_full():
     code = """
 import sys, traceback
 from edgechat.base.process import spawn
@@ -666,13 +637,13 @@ outgoing.write(b"went on")
     assert found.stdout == b"went on"
 
 
-def test_a_plan_survives_the_pipe(scripted: MakePlan) -> None:
+def test_a_plan_survives_the_pipe(scripted):
     plan = scripted()
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=LoadPlan) == plan
 
 
 @pytest.mark.parametrize("kind", ["dense"], scope="module")
-async def test_a_real_worker_says_what_the_model_says(runtime: Runtime, kind: str) -> None:
+async def test_a_real_worker_says_what_the_model_says(runtime, kind):
     """Both backends say the same, for their models are the same."""
     path = runtime.model(kind)
     engine = EngineSupervisor(plan_of(path))
@@ -686,13 +657,13 @@ async def test_a_real_worker_says_what_the_model_says(runtime: Runtime, kind: st
         assert text == bytes(library.greedy(prompt, 24)).decode()
 
 
-def greedy(text: str, max_tokens: int) -> ChatRequest:
+def greedy(text, max_tokens):
     messages = (Message("user", text),)
     return ChatRequest(id="r", messages=messages, sampling=Sampling(temperature=0), max_tokens=max_tokens)
 
 
 @pytest.mark.parametrize("kind", ["dense", "windowed", "hybrid", "moe", *MTP])
-async def test_the_load_takes_what_was_planned(kind: str) -> None:
+async def test_the_load_takes_what_was_planned(kind):
     """Buffer by buffer, through the planner and a real worker: identical on a CPU."""
     plan = prepare(
         str(with_head(kind) if kind in MTP else tiny(kind)), PlanRequest(draft="mtp" if kind in MTP else None)

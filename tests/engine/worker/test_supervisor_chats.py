@@ -1,12 +1,9 @@
 """Chats through real workers: left, restored by another, deleted, and workers killed in the middle of it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import random
-from pathlib import Path
 
 import psutil
 import pytest
@@ -16,8 +13,6 @@ from edgechat.engine.kv.state_folder import folder, prune
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Dropped, Finished, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
-from edgechat.planner.plan import LoadPlan
-from tests.engine.conftest import MakePlan
 from tests.engine.worker.test_supervisor import workers
 
 pytestmark = pytest.mark.slow
@@ -28,12 +23,12 @@ KILLS = int(os.environ.get("EDGECHAT_SOAK_KILLS", "60"))
 
 
 @pytest.fixture
-def plan(scripted: MakePlan) -> LoadPlan:
+def plan(scripted):
     """A model whose prompts take so long that to keep a chat is worth it."""
     return scripted(reply="A reply.", prompt_token_ms=2, n_batch=64)
 
 
-async def ask(engine: EngineSupervisor, *messages: Message) -> tuple[str, Finished]:
+async def ask(engine, *messages):
     text, name = "", os.urandom(4).hex()
     async for event in engine.stream(ChatRequest(id=name, chat=CHAT, messages=messages)):
         if isinstance(event, Delta):
@@ -43,7 +38,7 @@ async def ask(engine: EngineSupervisor, *messages: Message) -> tuple[str, Finish
     return text, end
 
 
-async def test_a_chat_that_was_left_goes_on_in_another_worker(plan: LoadPlan) -> None:
+async def test_a_chat_that_was_left_goes_on_in_another_worker(plan):
     engine = EngineSupervisor(plan)
     text, end = await ask(engine, QUESTION)
     assert end.usage.cached_tokens == 0
@@ -60,7 +55,7 @@ async def test_a_chat_that_was_left_goes_on_in_another_worker(plan: LoadPlan) ->
     assert not list(folder().iterdir())
 
 
-async def test_a_worker_that_goes_idle_keeps_its_chats(plan: LoadPlan) -> None:
+async def test_a_worker_that_goes_idle_keeps_its_chats(plan):
     engine = EngineSupervisor(plan, idle_seconds=0.1, cache_policy=CachePolicy(settle=False))
     await ask(engine, QUESTION)
     while workers():
@@ -71,7 +66,7 @@ async def test_a_worker_that_goes_idle_keeps_its_chats(plan: LoadPlan) -> None:
     await engine.close()
 
 
-async def test_what_makes_no_sense_ends_only_its_request(plan: LoadPlan) -> None:
+async def test_what_makes_no_sense_ends_only_its_request(plan):
     engine = EngineSupervisor(plan)
     await ask(engine, QUESTION)
     before = workers()
@@ -86,7 +81,7 @@ async def test_what_makes_no_sense_ends_only_its_request(plan: LoadPlan) -> None
     await engine.close()
 
 
-async def test_where_nothing_may_be_kept_nothing_is(plan: LoadPlan, home: Path) -> None:
+async def test_where_nothing_may_be_kept_nothing_is(plan, home):
     engine = EngineSupervisor(plan, cache_policy=CachePolicy(disk_bytes=0))
     await ask(engine, QUESTION)
     await engine.persist(CHAT)
@@ -94,7 +89,7 @@ async def test_where_nothing_may_be_kept_nothing_is(plan: LoadPlan, home: Path) 
     assert not (home / "cache" / "states").exists()
 
 
-async def test_leaving_waits_for_no_worker_that_is_not_there(plan: LoadPlan) -> None:
+async def test_leaving_waits_for_no_worker_that_is_not_there(plan):
     engine = EngineSupervisor(plan)
     await engine.persist(CHAT)
     await ask(engine, QUESTION)
@@ -105,7 +100,7 @@ async def test_leaving_waits_for_no_worker_that_is_not_there(plan: LoadPlan) -> 
     await engine.close()
 
 
-async def test_what_leaves_the_window_is_told_on_the_way(scripted: MakePlan) -> None:
+async def test_what_leaves_the_window_is_told_on_the_way(scripted):
     engine = EngineSupervisor(scripted(reply="A reply.", context=400))
     said = [
         m for n in range(20) for m in (Message("user", f"question {n}"), Message("assistant", "A reply."))
@@ -119,10 +114,10 @@ async def test_what_leaves_the_window_is_told_on_the_way(scripted: MakePlan) -> 
     await engine.close()
 
 
-async def kill_and_go_on(plan: LoadPlan, kills: int) -> None:
+async def kill_and_go_on(plan, kills):
     """Kill workers while they settle, save and restore; what they leave is whole, or there is nothing."""
     chance = random.Random(2)
-    said: tuple[Message, ...] = (QUESTION,)
+    said = (QUESTION,)
     engine = EngineSupervisor(plan)
     for number in range(kills):
         try:
@@ -149,10 +144,10 @@ async def kill_and_go_on(plan: LoadPlan, kills: int) -> None:
     assert [path.suffix for path in folder().iterdir()] == [".state"], "what the dead left is gone"
 
 
-async def test_workers_killed_while_they_keep_a_chat(plan: LoadPlan) -> None:
+async def test_workers_killed_while_they_keep_a_chat(plan):
     await kill_and_go_on(plan, 4)
 
 
 @pytest.mark.soak
-async def test_many_workers_killed_while_they_keep_a_chat(plan: LoadPlan) -> None:
+async def test_many_workers_killed_while_they_keep_a_chat(plan):
     await kill_and_go_on(plan, KILLS)

@@ -1,12 +1,8 @@
 """Adapters of the PEFT library, converted to GGUF."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,37 +14,37 @@ from edgechat.models.adapters import peft
 from edgechat.models.adapters.opening import open_adapter
 from edgechat.models.formats.gguf import read_model
 from tests.kit import KINDS, Spec, build
-from tests.kit.adapters import Floats, Pairs, pairs, peft_folder, write_safetensors
+from tests.kit.adapters import pairs, peft_folder, write_safetensors
 
 SPEC = Spec()
 PREFIX = "base_model.model.model"
 
 
-def converted(folder: Path, spec: Spec = SPEC) -> dict[str, Floats]:
+def converted(folder, spec=SPEC):
     found = open_adapter(folder, read_model(build(spec)))
     return {tensor.name: tensor.data for tensor in GGUFReader(found.path).tensors}
 
 
-def expected(made: Pairs, factor: float = 1.0) -> dict[str, Floats]:
+def expected(made, factor=1.0):
     halves = {f"{name}.lora_a": a for name, (a, _) in made.items()}
     return halves | {f"{name}.lora_b": b * np.float32(factor) for name, (_, b) in made.items()}
 
 
-def same(found: dict[str, Floats], wanted: dict[str, Floats], bound: float = 1e-6) -> bool:
+def same(found, wanted, bound=1e-6):
     return found.keys() == wanted.keys() and all(
         np.abs(found[name] - values).max() <= bound for name, values in wanted.items()
     )
 
 
 @pytest.mark.parametrize("kind", ["dense", "qwen3", "windowed"])
-def test_names_and_rows_are_the_models(tmp_path: Path, kind: str) -> None:
+def test_names_and_rows_are_the_models(tmp_path, kind):
     spec = Spec(shape=KINDS[kind])
     made = pairs(spec)
     assert same(converted(peft_folder(tmp_path, made, spec.shape), spec), expected(made))
 
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16"])
-def test_half_precision(tmp_path: Path, dtype: str) -> None:
+def test_half_precision(tmp_path, dtype):
     made = pairs(SPEC)
     assert same(converted(peft_folder(tmp_path, made, SPEC.shape, dtype=dtype)), expected(made), 0.02)
 
@@ -61,7 +57,7 @@ def test_half_precision(tmp_path: Path, dtype: str) -> None:
         ({"alpha_pattern": {"self_attn.q_proj": 2}}, 1.0),
     ],
 )
-def test_alpha(tmp_path: Path, config: dict[str, Any], factor: float) -> None:
+def test_alpha(tmp_path, config, factor):
     made = pairs(SPEC, rank=4)
     wanted = expected(made, factor)
     if "alpha_pattern" in config:
@@ -69,7 +65,7 @@ def test_alpha(tmp_path: Path, config: dict[str, Any], factor: float) -> None:
     assert same(converted(peft_folder(tmp_path, made, SPEC.shape, **config)), wanted)
 
 
-def test_the_embedding_is_transposed(tmp_path: Path) -> None:
+def test_the_embedding_is_transposed(tmp_path):
     n_embd, n_vocab = next(
         one.shape for one in read_model(build(SPEC)).tensors if one.name == "token_embd.weight"
     )
@@ -98,7 +94,7 @@ def test_the_embedding_is_transposed(tmp_path: Path) -> None:
         ({"lora_alpha": 1e30}, "cannot be read"),
     ],
 )
-def test_configs_that_cannot_be_converted(tmp_path: Path, config: dict[str, Any], why: str) -> None:
+def test_configs_that_cannot_be_converted(tmp_path, config, why):
     with pytest.raises(NotAnAdapter, match=why):
         converted(peft_folder(tmp_path, pairs(SPEC), SPEC.shape, **config))
 
@@ -114,28 +110,28 @@ def test_configs_that_cannot_be_converted(tmp_path: Path, config: dict[str, Any]
         "../../evil.lora_A.weight",
     ],
 )
-def test_tensors_that_cannot_be_translated(tmp_path: Path, name: str) -> None:
+def test_tensors_that_cannot_be_translated(tmp_path, name):
     peft_folder(tmp_path, {}, SPEC.shape)
     write_safetensors(tmp_path / "adapter_model.safetensors", {name: np.ones((4, 64), np.float32)})
     with pytest.raises(NotAnAdapter, match=r"cannot translate|no possible layer"):
         converted(tmp_path)
 
 
-def test_shapes_are_checked_before_anything_is_written(tmp_path: Path) -> None:
+def test_shapes_are_checked_before_anything_is_written(tmp_path):
     made = pairs(Spec(shape=SPEC.shape.sized(n_embd=128)))
     with pytest.raises(NotAnAdapter, match="do not fit"):
         converted(peft_folder(tmp_path, made, SPEC.shape))
     assert not list((paths.cache_dir() / peft.FOLDER).iterdir())
 
 
-def test_an_architecture_whose_order_is_not_known(tmp_path: Path) -> None:
+def test_an_architecture_whose_order_is_not_known(tmp_path):
     folder, model = peft_folder(tmp_path, pairs(SPEC), SPEC.shape), read_model(build(SPEC))
     other = replace(model, metadata=model.metadata | {"general.architecture": "falcon"})
     with pytest.raises(NotAnAdapter, match="'falcon'"):
         open_adapter(folder, other)
 
 
-def test_broken_folders(tmp_path: Path) -> None:
+def test_broken_folders(tmp_path):
     with pytest.raises(NotAnAdapter, match="no adapter"):
         converted(tmp_path)
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
@@ -153,12 +149,12 @@ def test_broken_folders(tmp_path: Path) -> None:
         converted(tmp_path)
 
 
-def test_it_is_converted_once_and_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_converted_once_and_appears_whole(tmp_path, monkeypatch):
     folder = peft_folder(tmp_path, pairs(SPEC), SPEC.shape)
     model = read_model(build(SPEC))
     cache = paths.cache_dir() / peft.FOLDER
 
-    def killed(*_: object) -> None:
+    def killed(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

@@ -1,11 +1,8 @@
 """Adapters against the model that they are for: what does not fit is refused before llama.cpp sees it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,18 +19,18 @@ Q = "blk.0.attn_q.weight"
 Change = Callable[[Pairs], object]
 
 
-def opened(path: Path) -> None:
+def opened(path):
     open_adapter(path, read_model(build(SPEC)))
 
 
-def test_an_adapter_that_fits(tmp_path: Path) -> None:
+def test_an_adapter_that_fits(tmp_path):
     found = open_adapter(adapter(tmp_path, SPEC, rank=3), read_model(build(SPEC)))
     assert (found.rank, len(found.pairs)) == (3, 14)
     assert found.n_bytes == sum(a.size + b.size for a, b in pairs(SPEC, rank=3).values()) * 4
     assert ("blk.1.ffn_down.weight", 1, 4 * 3 * (128 + 64)) in found.parts()
 
 
-def _set(name: str, a: tuple[int, ...], b: tuple[int, ...]) -> Change:
+def _set(name, a, b):
     return lambda made: made.update({name: (np.ones(a, np.float32), np.ones(b, np.float32))})
 
 
@@ -52,7 +49,7 @@ def _set(name: str, a: tuple[int, ...], b: tuple[int, ...]) -> Change:
         (lambda made: made.clear(), "changes nothing"),
     ],
 )
-def test_wrong_shapes_and_names(tmp_path: Path, change: Change, why: str) -> None:
+def test_wrong_shapes_and_names(tmp_path, change, why):
     made = pairs(SPEC)
     change(made)
     with pytest.raises(NotAnAdapter, match=why):
@@ -75,12 +72,12 @@ def test_wrong_shapes_and_names(tmp_path: Path, change: Change, why: str) -> Non
         ({"adapter.alora.invocation_tokens": [1, 2]}, "aLoRA"),
     ],
 )
-def test_lying_metadata(tmp_path: Path, overrides: dict[str, object], why: str) -> None:
+def test_lying_metadata(tmp_path, overrides, why):
     with pytest.raises(NotAnAdapter, match=why):
         opened(write_adapter(tmp_path / "a.gguf", pairs(SPEC), DENSE, overrides=overrides))
 
 
-def test_one_half_is_missing(tmp_path: Path) -> None:
+def test_one_half_is_missing(tmp_path):
     path = adapter(tmp_path, SPEC)
     data = path.read_bytes()
     for old, new in ((b"attn_q.weight.lora_a", b"attn_q.weight.lora_c"), (b"0.attn_q.wei", b"5.attn_q.wei")):
@@ -89,7 +86,7 @@ def test_one_half_is_missing(tmp_path: Path) -> None:
             opened(path)
 
 
-def test_every_cut_is_refused(tmp_path: Path) -> None:
+def test_every_cut_is_refused(tmp_path):
     path = adapter(tmp_path, SPEC)
     data = path.read_bytes()
     for length in {0, 3, 24, len(data) - 1, *range(0, len(data), 1777)}:
@@ -98,7 +95,7 @@ def test_every_cut_is_refused(tmp_path: Path) -> None:
             opened(path)
 
 
-def test_types_that_llama_cpp_would_not_multiply_by(tmp_path: Path) -> None:
+def test_types_that_llama_cpp_would_not_multiply_by(tmp_path):
     path = adapter(tmp_path, SPEC)
     header = read_header(path)
     data = bytearray(path.read_bytes())
@@ -121,7 +118,7 @@ def test_types_that_llama_cpp_would_not_multiply_by(tmp_path: Path) -> None:
         (":1", (":1", 1.0)),
     ],
 )
-def test_scales(text: str, expected: tuple[str, float]) -> None:
+def test_scales(text, expected):
     assert parse_scaled(text) == expected
 
 
@@ -135,17 +132,17 @@ def test_scales(text: str, expected: tuple[str, float]) -> None:
         ("french", "french"),
     ],
 )
-def test_labels(text: str, label: str) -> None:
+def test_labels(text, label):
     assert label_of(text) == label
 
 
 @pytest.mark.parametrize("text", ["a:nan", "a:inf", "a:1e3", "a:-101"])
-def test_impossible_scales(text: str) -> None:
+def test_impossible_scales(text):
     with pytest.raises(NotAnAdapter, match="scale"):
         parse_scaled(text)
 
 
-def test_models_that_take_none(tmp_path: Path) -> None:
+def test_models_that_take_none(tmp_path):
     path = adapter(tmp_path, SPEC)
     with pytest.raises(NotAnAdapter, match="makes embeddings"):
         open_adapter(path, read_model(tiny("qwen3-embedding")))

@@ -1,11 +1,8 @@
 """The reader takes what llama.cpp takes, and refuses everything else with a sentence for people."""
 
-from __future__ import annotations
-
 import struct
 import time
 from itertools import pairwise
-from pathlib import Path
 
 import gguf as reference
 import pytest
@@ -13,19 +10,19 @@ import pytest
 from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.gguf import parse_header, read_growing, read_header, read_model
 from edgechat.models.formats.gguf_cursor import NeedMoreBytes
-from edgechat.models.formats.header import GgufArray, ModelHeader
+from edgechat.models.formats.header import GgufArray
 from edgechat.models.formats.quants import FILE_TYPES, REFUSED, GgmlType
 from tests.kit import CHATML, KINDS, Q4_K_M, Shape, Spec, build, corrupt, tiny
 from tests.kit.build import write
 from tests.models.raw import ARCHITECTURE, entry, gguf, strings, tensor, text, u32, u64
 
 
-def parse(data: bytes, file_size: int | None = None) -> ModelHeader:
+def parse(data, file_size=None):
     return parse_header(data, len(data) if file_size is None else file_size, "x.gguf")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_agrees_with_the_gguf_package(kind: str) -> None:
+def test_agrees_with_the_gguf_package(kind):
     path = tiny(kind)
     header, other = read_header(path), reference.GGUFReader(path)
     assert header.data_offset == other.data_offset
@@ -46,7 +43,7 @@ def test_agrees_with_the_gguf_package(kind: str) -> None:
             assert value == expected
 
 
-def test_properties() -> None:
+def test_properties():
     header = read_header(tiny("moe"))
     assert (header.architecture, header.name, header.quant) == ("qwen3moe", "tiny-moe", "F32")
     assert (header.n_layers, header.context_length, header.embedding_length) == (2, 4096, 64)
@@ -58,7 +55,7 @@ def test_properties() -> None:
     assert read_header(tiny("hybrid")).kv_heads == (0, 0, 2, 0)
 
 
-def test_quantized_sizes() -> None:
+def test_quantized_sizes():
     path = build(Spec(shape=Shape(n_embd=256, n_ff=256), weights="Q4_K", types=Q4_K_M))
     header = read_header(path)
     assert header.quant == "Q4_K_M"
@@ -67,7 +64,7 @@ def test_quantized_sizes() -> None:
     assert end <= path.stat().st_size < end + 32
 
 
-def test_types_agree_with_the_gguf_package() -> None:
+def test_types_agree_with_the_gguf_package():
     """The package may lag behind llama.cpp: what it knows, we know or refuse."""
     for kind, block in reference.GGML_QUANT_SIZES.items():
         assert kind.value in REFUSED or GgmlType(kind.value).block == block
@@ -75,7 +72,7 @@ def test_types_agree_with_the_gguf_package() -> None:
         assert quant.name == "GUESSED" or FILE_TYPES[quant.value] in quant.name
 
 
-def test_every_type_of_value() -> None:
+def test_every_type_of_value():
     forms = [(0, "B"), (1, "b"), (2, "H"), (3, "h"), (4, "I"), (5, "i"), (10, "Q"), (11, "q"), (12, "d")]
     scalars = [entry(f"k{n}", u32(n) + struct.pack("<" + code, 7)) for n, code in forms]
     arrays = [
@@ -96,7 +93,7 @@ def test_every_type_of_value() -> None:
     assert found["broken"] == "a\ufffdb"
 
 
-def test_version_2_and_another_alignment() -> None:
+def test_version_2_and_another_alignment():
     entries = [ARCHITECTURE, entry("general.alignment", 64)]
     both = [tensor("a", (1,)), tensor("b", (2, 3), offset=64)]
     header = parse(gguf(entries, both, data=88, version=2, alignment=64))
@@ -104,7 +101,7 @@ def test_version_2_and_another_alignment() -> None:
     assert [t.n_bytes for t in header.tensors] == [4, 24]
 
 
-def test_a_tokenizer_alone_is_a_header_but_no_model(tmp_path: Path) -> None:
+def test_a_tokenizer_alone_is_a_header_but_no_model(tmp_path):
     path = tmp_path / "vocab.gguf"
     path.write_bytes(gguf())
     assert read_header(path).tensors == ()
@@ -120,7 +117,7 @@ def test_a_tokenizer_alone_is_a_header_but_no_model(tmp_path: Path) -> None:
         ([entry("general.type", "imatrix")], "an importance matrix"),
     ],
 )
-def test_companions_are_named(entries: list[bytes], what: str, tmp_path: Path) -> None:
+def test_companions_are_named(entries, what, tmp_path):
     path = tmp_path / "m.gguf"
     path.write_bytes(gguf([ARCHITECTURE, *entries], [tensor("a")], data=128))
     with pytest.raises(ModelFileError, match=what):
@@ -130,7 +127,7 @@ def test_companions_are_named(entries: list[bytes], what: str, tmp_path: Path) -
 # A header that comes in pieces
 
 
-def test_every_beginning_asks_for_more() -> None:
+def test_every_beginning_asks_for_more():
     """However few bytes there are, the parser asks for more until it has them, and then agrees."""
     path = tiny()
     data = path.read_bytes()
@@ -145,11 +142,11 @@ def test_every_beginning_asks_for_more() -> None:
     assert steps > 100
 
 
-def test_a_long_header_is_read_in_growing_pieces() -> None:
+def test_a_long_header_is_read_in_growing_pieces():
     data = tiny().read_bytes()
-    asked: list[int] = []
+    asked = []
 
-    def first(n: int) -> bytes:
+    def first(n):
         asked.append(n)
         return data[:n]
 
@@ -158,13 +155,13 @@ def test_a_long_header_is_read_in_growing_pieces() -> None:
     assert all(b >= 2 * a for a, b in pairwise(asked))
 
 
-def test_a_reader_that_gives_less_than_asked_ends() -> None:
+def test_a_reader_that_gives_less_than_asked_ends():
     data = tiny().read_bytes()
     with pytest.raises(ModelFileError, match="is incomplete"):
         read_growing(lambda n: data[:500], len(data), "x.gguf", start=600)
 
 
-def test_a_large_vocabulary_is_quick(tmp_path: Path) -> None:
+def test_a_large_vocabulary_is_quick(tmp_path):
     """As large as Qwen's: 152,000 tokens with scores and types, 280,000 merges."""
     tokens = strings([f"token{i}" for i in range(152_000)])
     merges = strings([f"tok en{i}" for i in range(280_000)])
@@ -185,12 +182,12 @@ def test_a_large_vocabulary_is_quick(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def parts(tmp_path: Path) -> list[Path]:
+def parts(tmp_path):
     write(Spec(), tmp_path / "m.gguf", split_max_tensors=8)
     return sorted(tmp_path.glob("m-*.gguf"))
 
 
-def test_a_split_model_is_one(parts: list[Path]) -> None:
+def test_a_split_model_is_one(parts):
     whole = read_model(tiny())
     for named in parts:
         header = read_model(named)
@@ -203,31 +200,31 @@ def test_a_split_model_is_one(parts: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
-def test_a_missing_part_is_named(parts: list[Path], missing: int) -> None:
+def test_a_missing_part_is_named(parts, missing):
     parts[missing].unlink()
     with pytest.raises(ModelFileError, match=f"{parts[missing].name} is missing: .* 3 files"):
         read_model(parts[1])
 
 
-def test_parts_in_the_wrong_place(parts: list[Path]) -> None:
+def test_parts_in_the_wrong_place(parts):
     parts[1].write_bytes(parts[2].read_bytes())
     with pytest.raises(ModelFileError, match="does not say that it is shard 2"):
         read_model(parts[0])
 
 
-def test_a_renamed_part(parts: list[Path]) -> None:
+def test_a_renamed_part(parts):
     renamed = parts[0].rename(parts[0].with_name("model.gguf"))
     with pytest.raises(ModelFileError, match="one of 3 shards, but its name does not say so"):
         read_model(renamed)
 
 
-def test_a_damaged_part(parts: list[Path]) -> None:
+def test_a_damaged_part(parts):
     corrupt.truncated(parts[2], parts[2], keep=-100)
     with pytest.raises(ModelFileError, match=f"{parts[2].name} is truncated"):
         read_model(parts[0])
 
 
-def test_a_name_like_a_part_is_no_split(tmp_path: Path) -> None:
+def test_a_name_like_a_part_is_no_split(tmp_path):
     path = tmp_path / "plain-00001-of-00001.gguf"
     path.write_bytes(tiny().read_bytes())
     assert read_model(path).n_layers == 2

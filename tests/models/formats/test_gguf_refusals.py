@@ -1,31 +1,26 @@
 """Every way in which a file can be wrong, and what the reader says to it."""
 
-from __future__ import annotations
-
 import os
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edgechat.base.errors import ModelFileError
 from edgechat.models.formats import gguf_cursor
 from edgechat.models.formats.gguf import MAX_TAIL, one_model, parse_header, read_header, read_model
-from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.quants import REFUSED
 from tests.kit import Spec, corrupt, tiny
 from tests.kit.build import write
 from tests.models.raw import ARCHITECTURE, entry, gguf, strings, tensor, text, u32, u64
 
 
-def parse(data: bytes, file_size: int | None = None) -> ModelHeader:
+def parse(data, file_size=None):
     return parse_header(data, len(data) if file_size is None else file_size, "x.gguf")
 
 
-def refusal(data: bytes, file_size: int | None = None) -> str:
+def refusal(data, file_size=None):
     """Return what the reader says to a bad file; the hint must say something too."""
     with pytest.raises(ModelFileError) as caught:
         parse(data, file_size)
@@ -45,7 +40,7 @@ def refusal(data: bytes, file_size: int | None = None) -> str:
         (b"<!do", "web page"),
     ],
 )
-def test_wrong_magic(magic: bytes, says: str, tmp_path: Path) -> None:
+def test_wrong_magic(magic, says, tmp_path):
     path = corrupt.wrong_magic(tiny(), tmp_path / "x.gguf", magic)
     with pytest.raises(ModelFileError) as caught:
         read_header(path)
@@ -53,7 +48,7 @@ def test_wrong_magic(magic: bytes, says: str, tmp_path: Path) -> None:
     assert says in caught.value.message
 
 
-def test_wrong_versions() -> None:
+def test_wrong_versions():
     assert "big-endian" in refusal(gguf(version=0x03000000))
     assert "big-endian" in refusal(gguf(version=0x02000000))
     assert "version 1" in refusal(gguf(version=1))
@@ -61,7 +56,7 @@ def test_wrong_versions() -> None:
     assert "version 4294967295" in refusal(gguf(version=0xFFFFFFFF))
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_what_is_no_file(tmp_path):
     with pytest.raises(ModelFileError, match="does not exist"):
         read_header(tmp_path / "none.gguf")
     with pytest.raises(ModelFileError, match="is a folder"):
@@ -75,14 +70,14 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes")
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.gguf")
     with pytest.raises(ModelFileError, match="not a regular file"):
         read_header(tmp_path / "pipe.gguf")
 
 
-def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any, **kwargs: Any) -> None:
+def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
         raise PermissionError
 
     monkeypatch.setattr(Path, "open", refuse)
@@ -90,7 +85,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         read_header(tiny())
 
 
-def test_a_cut_file_says_how_much_is_missing(tmp_path: Path) -> None:
+def test_a_cut_file_says_how_much_is_missing(tmp_path):
     """Cut in its header, it says how much at least; cut in the weights, how much."""
     path, out = tiny(), tmp_path / "x.gguf"
     size = path.stat().st_size
@@ -102,7 +97,7 @@ def test_a_cut_file_says_how_much_is_missing(tmp_path: Path) -> None:
             read_header(corrupt.truncated(path, out, keep=-missing))
 
 
-BAD_HEADERS: dict[str, tuple[bytes, str]] = {
+BAD_HEADERS = {
     "tensors beyond reason": (gguf(n_tensors=2**64 - 1), "claims 18446744073709551615 tensors"),
     "tensors beyond the file": (gguf(n_tensors=16_000), "bytes are missing"),
     "entries beyond reason": (gguf(n_entries=2**63), "metadata entries"),
@@ -165,13 +160,13 @@ BAD_HEADERS: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_HEADERS)
-def test_bad_headers(name: str) -> None:
+def test_bad_headers(name):
     data, says = BAD_HEADERS[name]
     assert says in refusal(data)
 
 
 @pytest.mark.parametrize("number", REFUSED)
-def test_types_that_no_model_uses(number: int) -> None:
+def test_types_that_no_model_uses(number):
     message = refusal(gguf(tensors=[tensor("a", (256,), number)], data=4096))
     assert REFUSED[number] in message
 
@@ -185,40 +180,40 @@ def test_types_that_no_model_uses(number: int) -> None:
         ("blk.0.attn_q.weight", (32, 32), 26),
     ],
 )
-def test_types_that_crash_where_they_stand(name: str, shape: tuple[int, ...], kind: int) -> None:
+def test_types_that_crash_where_they_stand(name, shape, kind):
     """Each of them passes llama.cpp's loader and ends the process that computes with it."""
     assert f"'{name}' in" in refusal(gguf(tensors=[tensor(name, shape, kind)], data=4096))
 
 
-def test_a_table_of_indices_is_taken() -> None:
+def test_a_table_of_indices_is_taken():
     name = "blk.0.ffn_gate_tid2eid.weight"
     assert parse(gguf(tensors=[tensor(name, (8, 4), 26)], data=128)).tensors[0].name == name
 
 
-def test_f64_is_refused_before_it_can_crash_decode(tmp_path: Path) -> None:
+def test_f64_is_refused_before_it_can_crash_decode(tmp_path):
     with pytest.raises(ModelFileError, match=r"'blk.0.ffn_norm.weight' in F64"):
         read_model(corrupt.f64_tensor(tmp_path / "x.gguf"))
 
 
-def test_many_strings_in_many_arrays_are_counted_together() -> None:
+def test_many_strings_in_many_arrays_are_counted_together():
     words = u32(9) + u32(8) + u64(1_500_000) + bytes(8 * 1_500_000)
     assert "strings in 'b'" in refusal(gguf([entry("a", words), entry("b", words)]))
 
 
-def test_text_is_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_kept_within_bounds(monkeypatch):
     monkeypatch.setattr(gguf_cursor, "MAX_KEPT", 100)
     assert "a string of 60 bytes exceeds the limit of 40" in refusal(
         gguf([entry("a", "x" * 60), entry("b", "x" * 60)])
     )
 
 
-def test_a_header_without_end_is_not_followed() -> None:
+def test_a_header_without_end_is_not_followed():
     """A file of a terabyte that claims a string of half of it: nothing near that is asked for."""
     data = gguf([entry("a", u32(9) + u32(0) + u64(2**39))])
     assert "larger than 128 MiB" in refusal(data, file_size=2**40)
 
 
-def test_a_large_hole_is_quick(tmp_path: Path) -> None:
+def test_a_large_hole_is_quick(tmp_path):
     head = gguf([entry("a", u32(9) + u32(8) + u64(2_000_000))], n_entries=2)
     path = tmp_path / "x.gguf"
     path.write_bytes(head)
@@ -230,7 +225,7 @@ def test_a_large_hole_is_quick(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["dense", "vocabulary"])
-def test_what_follows_the_last_tensor_is_bounded(tmp_path: Path, kind: str) -> None:
+def test_what_follows_the_last_tensor_is_bounded(tmp_path, kind):
     """Loaders map a file to its end: a hole of a terabyte would be read, and is nothing on the disk."""
     path = tmp_path / "x.gguf"
     path.write_bytes(tiny().read_bytes() if kind == "dense" else gguf())
@@ -243,7 +238,7 @@ def test_what_follows_the_last_tensor_is_bounded(tmp_path: Path, kind: str) -> N
             read_model(corrupt.sparse(path, tmp_path / "y.gguf", size=size))
 
 
-def test_a_hole_in_a_later_part_is_found(tmp_path: Path) -> None:
+def test_a_hole_in_a_later_part_is_found(tmp_path):
     write(Spec(), tmp_path / "m.gguf", split_max_tensors=8)
     first, *_, last = sorted(tmp_path.glob("m-*.gguf"))
     corrupt.sparse(last, last, size=1 << 36)
@@ -251,7 +246,7 @@ def test_a_hole_in_a_later_part_is_found(tmp_path: Path) -> None:
         read_model(first)
 
 
-def rows(n: int, layers: int | None) -> bytes:
+def rows(n, layers):
     """Return a model of n tensors, each as small as can be."""
     said = [] if layers is None else [entry("llama.block_count", layers)]
     table = [tensor(f"t{i}", (1,), offset=32 * i) for i in range(n)]
@@ -261,16 +256,16 @@ def rows(n: int, layers: int | None) -> bytes:
 @pytest.mark.parametrize(
     ("layers", "most"), [(0, 256), (1, 320), (2, 384), (256, 16_640), (512, 16_640), (None, 16_640)]
 )
-def test_tensors_are_bounded_by_layers(layers: int | None, most: int) -> None:
+def test_tensors_are_bounded_by_layers(layers, most):
     assert len(parse(rows(most, layers)).tensors) == most
     assert str(most + 1) in refusal(rows(most + 1, layers))
 
 
-def test_tensors_of_all_parts_are_counted_together() -> None:
+def test_tensors_of_all_parts_are_counted_together():
     parts = [replace(parse(rows(200, 1)), metadata={**parse(rows(1, 1)).metadata, "split.count": 900})]
     taken = []
 
-    def coming() -> Iterator[ModelHeader]:
+    def coming():
         for i in range(900):
             taken.append(i)
             yield replace(parts[0], metadata=parts[0].metadata | {"split.no": i})
@@ -283,7 +278,7 @@ def test_tensors_of_all_parts_are_counted_together() -> None:
 # Properties of odd headers
 
 
-def header_of(**values: Any) -> ModelHeader:
+def header_of(**values):
     entries = [entry("llama." + key.replace("__", "."), value) for key, value in values.items()]
     return parse(gguf([ARCHITECTURE, *entries]))
 
@@ -302,12 +297,12 @@ def header_of(**values: Any) -> ModelHeader:
         (lambda: header_of(block_count=1, attention__head_count=strings(["a"])).heads, "no valid"),
     ],
 )
-def test_shapes_that_make_no_sense(read: Callable[[], object], says: str) -> None:
+def test_shapes_that_make_no_sense(read, says):
     with pytest.raises(ModelFileError) as caught:
         read()
     assert says in caught.value.message
 
 
-def test_no_heads_divide_nothing() -> None:
+def test_no_heads_divide_nothing():
     header = header_of(block_count=1, embedding_length=64, attention__head_count=0)
     assert header.key_length == 64

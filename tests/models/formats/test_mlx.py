@@ -1,17 +1,13 @@
 """Reading the folder of an MLX model: what its header says, and what is refused and how."""
 
-from __future__ import annotations
-
 import json
 import random
 import struct
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edgechat.base.errors import ModelFileError
-from edgechat.models.formats.header import GgufArray, ModelHeader
+from edgechat.models.formats.header import GgufArray
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.formats.mlx import contents, safetensors
 from edgechat.planner.drafting import misfit
@@ -22,11 +18,11 @@ from tests.models.mlx_folders import safetensors as made
 from tests.planner.headers import cache_bytes
 
 
-def read(folder: Path, files: dict[str, bytes] | None = None, **config: Any) -> ModelHeader:
+def read(folder, files=None, **config):
     return read_model(written(folder / "model", mlx_files(**config) if files is None else files))
 
 
-def refused(folder: Path, files: dict[str, bytes] | None = None, **config: Any) -> str:
+def refused(folder, files=None, **config):
     with pytest.raises(ModelFileError) as caught:
         read(folder, files, **config)
     assert caught.value.hint
@@ -34,7 +30,7 @@ def refused(folder: Path, files: dict[str, bytes] | None = None, **config: Any) 
     return caught.value.message
 
 
-def test_what_a_header_says(tmp_path: Path) -> None:
+def test_what_a_header_says(tmp_path):
     header = read(tmp_path)
     assert (header.format, header.path, header.name, header.quant) == ("mlx", "model", "model", "4bit")
     assert (header.architecture, header.n_layers, header.embedding_length) == ("qwen3", 2, 64)
@@ -53,7 +49,7 @@ def test_what_a_header_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
-def test_every_number_of_bits(bits: int, tmp_path: Path) -> None:
+def test_every_number_of_bits(bits, tmp_path):
     header = read(tmp_path, bits=bits, hidden_size=128)
     assert header.quant == f"{bits}bit"
     plain = read(tmp_path / "plain", bits=None, hidden_size=128)
@@ -62,11 +58,11 @@ def test_every_number_of_bits(bits: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("said", "label"), [("bfloat16", "bf16"), ("float16", "f16"), ("float32", "f32")])
-def test_what_is_not_quantized(said: str, label: str, tmp_path: Path) -> None:
+def test_what_is_not_quantized(said, label, tmp_path):
     assert read(tmp_path, bits=None, torch_dtype=said).quant == label
 
 
-def test_what_sees_and_what_foresees_is_left_out(tmp_path: Path) -> None:
+def test_what_sees_and_what_foresees_is_left_out(tmp_path):
     files = mlx_files(bits=None)
     tensors = shapes(CONFIG) | {
         "vision_tower.layers.0.q_proj.weight": ("BF16", (8, 8)),
@@ -78,7 +74,7 @@ def test_what_sees_and_what_foresees_is_left_out(tmp_path: Path) -> None:
     assert read(tmp_path, files).tensors == read(tmp_path / "plain", bits=None).tensors
 
 
-def test_the_template_of_its_own_file_counts_first(tmp_path: Path) -> None:
+def test_the_template_of_its_own_file_counts_first(tmp_path):
     files = mlx_files()
     files["tokenizer_config.json"] = json.dumps(
         {"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]}
@@ -92,7 +88,7 @@ def test_the_template_of_its_own_file_counts_first(tmp_path: Path) -> None:
     assert read(tmp_path / "none", files).chat_template is None
 
 
-def test_layers_that_keep_a_window_or_a_state(tmp_path: Path) -> None:
+def test_layers_that_keep_a_window_or_a_state(tmp_path):
     kinds = ["sliding_attention", "full_attention"]
     header = read(tmp_path / "a", model_type="ministral3", layer_types=kinds, sliding_window=512)
     assert (header.architecture, header.sliding_window) == ("mistral3", 512)
@@ -104,12 +100,12 @@ def test_layers_that_keep_a_window_or_a_state(tmp_path: Path) -> None:
     assert header.number("shortconv.l_cache") == 3
 
 
-def test_an_architecture_that_is_not_known_goes_by_its_own_name(tmp_path: Path) -> None:
+def test_an_architecture_that_is_not_known_goes_by_its_own_name(tmp_path):
     header = read(tmp_path, model_type="nanochat")
     assert (header.architecture, header.kv_heads) == ("nanochat", (2, 2))
 
 
-def test_drafts_are_compared_by_what_configs_say(tmp_path: Path) -> None:
+def test_drafts_are_compared_by_what_configs_say(tmp_path):
     large = read(tmp_path / "a", num_hidden_layers=6)
     small = read(tmp_path / "b")
     assert misfit(large, small) == ""
@@ -139,7 +135,7 @@ def test_drafts_are_compared_by_what_configs_say(tmp_path: Path) -> None:
         ({"quantization": None, "quantization_config": {"quant_method": "gptq", "bits": 4}}, "'gptq'"),
     ],
 )
-def test_configs_that_are_refused(config: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_configs_that_are_refused(config, words, tmp_path):
     files = mlx_files()
     said = json.loads(files["config.json"]) | config
     files["config.json"] = json.dumps({key: one for key, one in said.items() if one is not None}).encode()
@@ -158,16 +154,16 @@ def test_configs_that_are_refused(config: dict[str, Any], words: str, tmp_path: 
         b" " * (1 << 20) + b"{}",
     ],
 )
-def test_what_is_no_config(config: bytes, tmp_path: Path) -> None:
+def test_what_is_no_config(config, tmp_path):
     assert refused(tmp_path, mlx_files() | {"config.json": config})
 
 
-def entry(dtype: str, shape: list[Any], first: int, end: int) -> dict[str, Any]:
+def entry(dtype, shape, first, end):
     return {"dtype": dtype, "shape": shape, "data_offsets": [first, end]}
 
 
 NORM = "model.norm.weight"
-_TABLES: dict[str, bytes] = {
+_TABLES = {
     "truncated": mlx_files()["model.safetensors"][:-5],
     "empty": b"",
     "not a table": struct.pack("<Q", 0),
@@ -191,7 +187,7 @@ _TABLES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("what", _TABLES)
-def test_files_that_are_refused(what: str, tmp_path: Path) -> None:
+def test_files_that_are_refused(what, tmp_path):
     message = refused(tmp_path, mlx_files() | {"model.safetensors": _TABLES[what]})
     assert "model.safetensors" in message
 
@@ -206,9 +202,7 @@ def test_files_that_are_refused(what: str, tmp_path: Path) -> None:
         ({"model.layers.0.mlp.up_proj.weight": ("U32", (128, 7))}, "do not match"),
     ],
 )
-def test_quantized_tensors_whose_parts_do_not_fit(
-    changes: dict[str, Any], words: str | None, tmp_path: Path
-) -> None:
+def test_quantized_tensors_whose_parts_do_not_fit(changes, words, tmp_path):
     files = mlx_files() | {"model.safetensors": made(shapes(CONFIG, bits=4) | changes)}
     if words is None:
         assert read(tmp_path, files)
@@ -216,13 +210,13 @@ def test_quantized_tensors_whose_parts_do_not_fit(
         assert words in refused(tmp_path, files)
 
 
-def test_a_tensor_that_two_files_hold(tmp_path: Path) -> None:
+def test_a_tensor_that_two_files_hold(tmp_path):
     files = mlx_files()
     files["model-extra.safetensors"] = made({NORM: ("BF16", (64,))})
     assert "two of its files contain the tensor 'model.norm.weight'" in refused(tmp_path, files)
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_what_is_missing_is_named(tmp_path):
     files = mlx_files()
     assert "no model*.safetensors" in refused(tmp_path / "a", {"config.json": files["config.json"]})
     assert "config.json is missing" in refused(
@@ -231,7 +225,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert "no weights" in refused(tmp_path / "c", files | {"model.safetensors": raw(b"{}")})
 
 
-def test_tables_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_are_bounded_together(tmp_path, monkeypatch):
     monkeypatch.setattr(contents, "MAX_TABLES", 3000)
     assert "more than 3000 bytes" in refused(tmp_path, n_files=3)
 
@@ -251,14 +245,14 @@ KEYS = (
     "mamba_d_head", "global_head_dim", "architectures", "num_kv_shared_layers",
     "num_global_key_value_heads", "model_type", "model_file",
 )  # fmt: skip
-JUNK: tuple[Any, ...] = (
+JUNK = (
     None, [], {}, "", "x", "LLG", -1, 0, 1, 3, 2.0, 1e400, True, [[]], [1], {"a": 1}, 2**31 - 1, 2**63,
     {"bits": []}, {"bits": 4, "mode": []}, {"quant_method": []}, {"quant_method": "mxfp4"},
     ["full_attention", "sliding_attention"], ["conv", "full_attention"], {"model_type": "gemma3_text"},
 )  # fmt: skip
 
 
-def test_configs_full_of_junk_are_refused_in_words(tmp_path: Path) -> None:
+def test_configs_full_of_junk_are_refused_in_words(tmp_path):
     dice = random.Random(7)
     data, n_read = mlx_files(bits=None)["model.safetensors"], 0
     end = 8 + struct.unpack("<Q", data[:8])[0]
@@ -279,7 +273,7 @@ def test_configs_full_of_junk_are_refused_in_words(tmp_path: Path) -> None:
     assert 100 < n_read < 1400
 
 
-def test_random_damage_is_refused_in_words(tmp_path: Path) -> None:
+def test_random_damage_is_refused_in_words(tmp_path):
     dice = random.Random(5)
     whole = mlx_files(bits=None)
     size = len(whole["model.safetensors"])

@@ -1,10 +1,6 @@
 """Headers of MLX models held against mlx-lm itself: random models that it makes, saves and caches for."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,7 +30,7 @@ GEMMA4 = {
     "global_head_dim": 128, "vocab_size_per_layer_input": TOKENS, "hidden_size_per_layer_input": 64,
     "num_kv_shared_layers": 5, "sliding_window": 64,
 }  # fmt: skip
-CONFIGS: dict[str, dict[str, Any]] = {
+CONFIGS = {
     "llama": COMMON | {"model_type": "llama", "num_hidden_layers": 3, "tie_word_embeddings": False},
     "mistral": COMMON | {"model_type": "mistral", "num_hidden_layers": 2, "sliding_window": 64},
     "qwen3": COMMON | {
@@ -78,7 +74,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def saved(folder: Path, config: dict[str, Any], quantized: dict[str, Any] | None) -> Any:
+def saved(folder, config, quantized):
     """Let mlx-lm make a random model and write it; return the model."""
     folder.mkdir()
     kept = json.loads(json.dumps(config))
@@ -92,23 +88,23 @@ def saved(folder: Path, config: dict[str, Any], quantized: dict[str, Any] | None
     return model
 
 
-def parameters(model: Any) -> int:
+def parameters(model):
     """Return the bytes of what mlx-lm loads."""
     return sum(value.nbytes for _, value in tree_flatten(model.parameters()))
 
 
-def numbers(config: dict[str, Any]) -> int:
+def numbers(config):
     """Return how many weights a model has."""
     model_class, args = utils._get_classes(config)
     model = model_class(args.from_dict(json.loads(json.dumps(config))))
     return sum(value.size for _, value in tree_flatten(model.parameters()))
 
 
-def kept_by_mlx(model: Any, tokens: int) -> list[tuple[str, int]]:
+def kept_by_mlx(model, tokens):
     """Return what each layer's cache is, and its bytes after `tokens` in 16 bits (windows: full)."""
     caches = make_prompt_cache(model)
     model(mx.zeros((1, tokens), mx.int32), cache=caches)
-    found: list[tuple[str, int]] = []
+    found = []
     for one in caches:
         kind = {RotatingKVCache: "window", KVCache: "all", ArraysCache: "state"}[type(one)]
         n_bytes = sum(part.nbytes for _, part in tree_flatten(one.state) if isinstance(part, mx.array))
@@ -118,7 +114,7 @@ def kept_by_mlx(model: Any, tokens: int) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("quantized", [None, {"group_size": 64, "bits": 4}], ids=["bf16", "4bit"])
-def test_a_header_says_what_mlx_lm_loads(name: str, quantized: dict[str, Any] | None, tmp_path: Path) -> None:
+def test_a_header_says_what_mlx_lm_loads(name, quantized, tmp_path):
     model = saved(tmp_path / name, CONFIGS[name], quantized)
     header = read_model(tmp_path / name)
     assert header.format == "mlx"
@@ -134,7 +130,7 @@ def test_a_header_says_what_mlx_lm_loads(name: str, quantized: dict[str, Any] | 
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_header_says_what_mlx_lm_keeps(name: str, tmp_path: Path) -> None:
+def test_a_header_says_what_mlx_lm_keeps(name, tmp_path):
     model = saved(tmp_path / name, CONFIGS[name], None)
     header, tokens = read_model(tmp_path / name), 256
     kept = kept_by_mlx(model, tokens)
@@ -159,8 +155,8 @@ def test_a_header_says_what_mlx_lm_keeps(name: str, tmp_path: Path) -> None:
     assert (cache_bytes(header, 4096, "f16") < 16 * cache_bytes(header, 256, "f16")) == any(windows)
 
 
-def test_layers_of_other_bits(tmp_path: Path) -> None:
-    def bits(path: str, module: Any) -> Any:
+def test_layers_of_other_bits(tmp_path):
+    def bits(path, module):
         return {"group_size": 64, "bits": 8} if "embed_tokens" in path or "down_proj" in path else True
 
     quantized = {"group_size": 64, "bits": 4, "quant_predicate": bits}
@@ -177,7 +173,7 @@ def test_layers_of_other_bits(tmp_path: Path) -> None:
     ("mode", "group", "bits", "kind"),
     [("mxfp4", 32, 4, "MXFP4"), ("mxfp8", 32, 8, "Q8_0"), ("nvfp4", 16, 4, "NVFP4")],
 )
-def test_other_modes(mode: str, group: int, bits: int, kind: str, tmp_path: Path) -> None:
+def test_other_modes(mode, group, bits, kind, tmp_path):
     quantized = {"group_size": group, "bits": bits, "mode": mode}
     model = saved(tmp_path / mode, CONFIGS["llama"], quantized)
     header = read_model(tmp_path / mode)
@@ -186,10 +182,10 @@ def test_other_modes(mode: str, group: int, bits: int, kind: str, tmp_path: Path
     assert header.n_params == numbers(CONFIGS["llama"])
 
 
-def test_experts_in_one_mode_and_the_rest_in_another(tmp_path: Path) -> None:
+def test_experts_in_one_mode_and_the_rest_in_another(tmp_path):
     """As gpt-oss is converted, whose experts its makers released in MXFP4."""
 
-    def rest(path: str, module: Any) -> Any:
+    def rest(path, module):
         return True if "experts" in path else {"group_size": 64, "bits": 8, "mode": "affine"}
 
     quantized = {"group_size": 32, "bits": 4, "mode": "mxfp4", "quant_predicate": rest}
@@ -202,8 +198,8 @@ def test_experts_in_one_mode_and_the_rest_in_another(tmp_path: Path) -> None:
     assert header.n_params == numbers(CONFIGS["gpt-oss"])
 
 
-def test_a_model_in_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def by_tens(weights: dict[str, Any], *_: Any) -> list[dict[str, Any]]:
+def test_a_model_in_several_files(tmp_path, monkeypatch):
+    def by_tens(weights, *_):
         items = list(weights.items())
         return [dict(items[at : at + 10]) for at in range(0, len(items), 10)]
 

@@ -1,15 +1,8 @@
 """Vision towers in the folders of MLX models: what a header says of them, and what texts do not mind."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from edgechat.models.choices import RemoteFile, model_choices
-from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.formats.mlx import contents
 from edgechat.models.formats.mlx.tower import tower_of
@@ -27,7 +20,7 @@ SIGLIP = {
     "patch_size": 8,
 }
 QWEN = {"hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 8, "spatial_merge_size": 2}
-TOWER: Shapes = {
+TOWER = {
     "vision_tower.encoder.layers.0.q_proj.weight": ("BF16", (32, 32)),
     "vision_tower.encoder.layers.1.q_proj.weight": ("U32", (32, 16)),
     "vision_tower.encoder.layers.1.q_proj.scales": ("BF16", (32, 2)),
@@ -37,7 +30,7 @@ TOWER: Shapes = {
 """The second matrix in 4 bits: 128 numbers a row, in groups of 64."""
 
 
-def files_of(kind: str, vision: Any, *, tower: Mapping[str, Any] = TOWER, **more: Any) -> dict[str, bytes]:
+def files_of(kind, vision, *, tower=TOWER, **more):
     config = {
         "architectures": ["XForConditionalGeneration"],
         "model_type": kind,
@@ -49,11 +42,11 @@ def files_of(kind: str, vision: Any, *, tower: Mapping[str, Any] = TOWER, **more
     return found | {"preprocessor_config.json": b"{}"}
 
 
-def read(folder: Path, files: dict[str, bytes]) -> ModelHeader:
+def read(folder, files):
     return read_model(written(folder / "model", files))
 
 
-def test_a_tower_is_apart_from_the_language_model(tmp_path: Path) -> None:
+def test_a_tower_is_apart_from_the_language_model(tmp_path):
     header = read(tmp_path, files_of("gemma3", SIGLIP, mm_tokens_per_image=16))
     plain = read(tmp_path / "plain", mlx_files(bits=None))
     assert (header.tensors, header.n_params) == (plain.tensors, plain.n_params)
@@ -81,16 +74,14 @@ def test_a_tower_is_apart_from_the_language_model(tmp_path: Path) -> None:
         ("qwen2_vl", QWEN | {"embed_dim": 32, "hidden_size": 64}, {}, 1024),
     ],
 )
-def test_the_largest_picture(
-    kind: str, vision: dict[str, Any], more: dict[str, Any], tokens: int, tmp_path: Path
-) -> None:
+def test_the_largest_picture(kind, vision, more, tokens, tmp_path):
     """At most half of the context, and what the encoder was made for."""
     tower, _ = tower_of(read(tmp_path, files_of(kind, vision, **more)))
     assert tower is not None
     assert largest_picture(tower, 64, 2048).tokens == tokens
 
 
-def test_a_model_whose_tower_was_left_out_only_reads(tmp_path: Path) -> None:
+def test_a_model_whose_tower_was_left_out_only_reads(tmp_path):
     """Converters for texts leave the config as it is."""
     assert tower_of(read(tmp_path, files_of("gemma3", SIGLIP, tower={}))) == (None, "")
     without = files_of("gemma3", SIGLIP)
@@ -99,7 +90,7 @@ def test_a_model_whose_tower_was_left_out_only_reads(tmp_path: Path) -> None:
     assert tower_of(read(tmp_path / "plain", mlx_files())) == (None, "")
 
 
-def test_a_tower_of_another_kind_is_named(tmp_path: Path) -> None:
+def test_a_tower_of_another_kind_is_named(tmp_path):
     tower, problem = tower_of(read(tmp_path, files_of("hypervision\x1b[31m", SIGLIP)))
     assert tower is None
     assert problem.startswith("edgechat cannot show images to models of this kind with MLX: 'hypervision")
@@ -108,7 +99,7 @@ def test_a_tower_of_another_kind_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, 1 << 40, "wide", None, True, [32]])
 @pytest.mark.parametrize("key", ["hidden_size", "patch_size", "num_attention_heads"])
-def test_nonsense_about_a_tower_does_not_harm_the_text(key: str, value: Any, tmp_path: Path) -> None:
+def test_nonsense_about_a_tower_does_not_harm_the_text(key, value, tmp_path):
     header = read(tmp_path, files_of("gemma3", SIGLIP | {key: value}))
     assert header.n_layers == 2
     tower, problem = tower_of(header)
@@ -116,7 +107,7 @@ def test_nonsense_about_a_tower_does_not_harm_the_text(key: str, value: Any, tmp
     assert tower is not None if value is None else key in problem
 
 
-def test_what_is_read_is_kept_for_later(tmp_path: Path) -> None:
+def test_what_is_read_is_kept_for_later(tmp_path):
     folder = written(tmp_path / "model", files_of("gemma3", SIGLIP))
     table = contents._read_tables([folder / "model.safetensors"])
     for sees in (True, False):
@@ -124,7 +115,7 @@ def test_what_is_read_is_kept_for_later(tmp_path: Path) -> None:
         assert (tower_of(contents.unpack(kept.pack()).header("a/b"))[0] is not None) == sees
 
 
-def test_what_cuts_pictures_is_downloaded_too() -> None:
+def test_what_cuts_pictures_is_downloaded_too():
     names = ("config.json", "tokenizer.json", "model.safetensors", *PROCESSORS, "processing.py")
     (choice,) = model_choices([RemoteFile(name, 9) for name in names])
     assert set(choice.file_names) == set(names) - {"processing.py"}

@@ -1,35 +1,32 @@
 """Which files have layers that predict further tokens, and which can draft with them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 
 from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.gguf import read_header, read_model
-from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.mtp import has_layers, is_head_alone, stated_layers, why_no_drafts
 from tests.kit import tiny
 from tests.kit.heads import gemma4_pair, split_head, with_head
 
 
-def headed() -> ModelHeader:
+def headed():
     return read_model(with_head("qwen35"))
 
 
-def without(header: ModelHeader, name: str) -> ModelHeader:
+def without(header, name):
     return replace(header, tensors=tuple(tensor for tensor in header.tensors if name not in tensor.name))
 
 
-def test_a_file_with_its_layer() -> None:
+def test_a_file_with_its_layer():
     header = headed()
     assert stated_layers(header) == range(4, 5)
     assert has_layers(header)
     assert why_no_drafts(header) == ""
 
 
-def test_a_model_without_such_layers() -> None:
+def test_a_model_without_such_layers():
     header = read_model(tiny())
     assert not stated_layers(header)
     assert not has_layers(header)
@@ -37,14 +34,14 @@ def test_a_model_without_such_layers() -> None:
 
 
 @pytest.mark.parametrize("name", ["blk.4.", "nextn.", "nextn.eh_proj", "nextn.hnorm"])
-def test_a_file_that_leaves_its_layer_out(name: str) -> None:
+def test_a_file_that_leaves_its_layer_out(name):
     header = without(headed(), name)
     assert stated_layers(header) == range(4, 5)
     assert why_no_drafts(header) == "Its own drafting layers (MTP) are missing from this file."
 
 
 @pytest.mark.parametrize("arch", ["exaone4", "glm5-next", "dots3note"])
-def test_an_architecture_that_llama_cpp_cannot_draft_with(arch: str) -> None:
+def test_an_architecture_that_llama_cpp_cannot_draft_with(arch):
     header = headed()
     metadata = {key.replace("qwen35.", f"{arch}."): value for key, value in header.metadata.items()}
     other = replace(header, metadata=metadata | {"general.architecture": arch})
@@ -53,7 +50,7 @@ def test_an_architecture_that_llama_cpp_cannot_draft_with(arch: str) -> None:
 
 
 @pytest.mark.parametrize(("arch", "can"), [("qwen35", False), ("step35", True), ("mimo2", True)])
-def test_several_layers_draft_in_some_architectures_only(arch: str, can: bool) -> None:
+def test_several_layers_draft_in_some_architectures_only(arch, can):
     """llama.cpp aborts the process where they cannot."""
     header = headed()
     metadata = {key.replace("qwen35.", f"{arch}."): value for key, value in header.metadata.items()}
@@ -69,12 +66,12 @@ def test_several_layers_draft_in_some_architectures_only(arch: str, can: bool) -
 
 
 @pytest.mark.parametrize("n", [5, 99])
-def test_a_model_has_more_than_such_layers(n: int) -> None:
+def test_a_model_has_more_than_such_layers(n):
     header = headed()
     assert why_no_drafts(replace(header, metadata=header.metadata | {"qwen35.nextn_predict_layers": n}))
 
 
-def test_a_file_of_such_layers_alone_is_no_model() -> None:
+def test_a_file_of_such_layers_alone_is_no_model():
     for drafter in (split_head("qwen35").drafter, gemma4_pair().drafter):
         assert is_head_alone(read_header(drafter))
         with pytest.raises(ModelFileError, match="contains layers that draft for a model"):

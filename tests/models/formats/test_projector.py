@@ -1,11 +1,7 @@
 """The headers of projectors: what they say, and what is refused before libmtmd sees it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +9,7 @@ from hypothesis import strategies as st
 
 from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.gguf import read_model
-from edgechat.models.formats.header import GgufArray, Value
+from edgechat.models.formats.header import GgufArray
 from edgechat.models.formats.projector import MAX_IMAGE, VISION_TYPES, projector_of, read_projector
 from edgechat.planner.placement.projector_memory import compute_bytes, host_bytes, largest_picture
 from tests.kit import tiny
@@ -21,7 +17,7 @@ from tests.kit.projector_files import projector
 from tests.properties import examples
 
 
-def test_one_that_sees() -> None:
+def test_one_that_sees():
     found = read_projector(projector("gemma3", image_size=896, patch_size=14, n_layers=27))
     assert found.modalities == ("vision",)
     assert found.audio is None
@@ -31,7 +27,7 @@ def test_one_that_sees() -> None:
     assert found.header.weights_bytes == 2 * (64 * 32 + 32 * 64)
 
 
-def test_one_that_sees_and_hears_and_one_that_only_hears() -> None:
+def test_one_that_sees_and_hears_and_one_that_only_hears():
     both = read_projector(projector("gemma4v", "gemma4a"))
     assert both.modalities == ("vision", "audio")
     assert (both.vision and both.vision.type, both.audio and both.audio.type) == ("gemma4v", "gemma4a")
@@ -40,7 +36,7 @@ def test_one_that_sees_and_hears_and_one_that_only_hears() -> None:
     assert read_projector(projector("gemma3nv", "gemma3na")).modalities == ("vision",)
 
 
-def test_it_fits_models_with_embeddings_of_its_width() -> None:
+def test_it_fits_models_with_embeddings_of_its_width():
     model = read_model(tiny("dense"))
     assert read_projector(projector(width=64)).misfit(model) == ""
     assert "128 channels, and the model has 64" in read_projector(projector(width=128)).misfit(model)
@@ -49,7 +45,7 @@ def test_it_fits_models_with_embeddings_of_its_width() -> None:
     assert read_projector(projector("mlp", overrides=old)).misfit(model) == ""
 
 
-def test_a_model_is_no_projector_and_the_reverse() -> None:
+def test_a_model_is_no_projector_and_the_reverse():
     with pytest.raises(ModelFileError, match="is not a projector"):
         read_projector(tiny("dense"))
     with pytest.raises(ModelFileError, match="a vision projector, not a model"):
@@ -84,7 +80,7 @@ def test_a_model_is_no_projector_and_the_reverse() -> None:
         ({"clip.vision.image_std": None}, "no list of three"),
     ],
 )
-def test_refused(changes: dict[str, Any], says: str) -> None:
+def test_refused(changes, says):
     with pytest.raises(ModelFileError, match=says):
         read_projector(projector(overrides=changes))
 
@@ -108,9 +104,7 @@ _TYPES = st.sampled_from(sorted(VISION_TYPES))
 
 @settings(max_examples=examples(300), deadline=None)
 @given(_TYPES, st.dictionaries(st.sampled_from(_KEYS), _VALUES, max_size=6), st.integers(1, 2**20))
-def test_whatever_a_header_says_it_is_planned_or_refused(
-    kind: str, changes: dict[str, Value], context: int
-) -> None:
+def test_whatever_a_header_says_it_is_planned_or_refused(kind, changes, context):
     sound = read_projector(projector(kind, "gemma4a")).header
     metadata = sound.metadata | {f"clip.{key}": value for key, value in changes.items()}
     try:
@@ -125,7 +119,7 @@ def test_whatever_a_header_says_it_is_planned_or_refused(
     assert 0 <= host_bytes(picture, 64) < 2**63
 
 
-def test_a_cut_file(tmp_path: Path) -> None:
+def test_a_cut_file(tmp_path):
     path = tmp_path / "mmproj.gguf"
     path.write_bytes(projector().read_bytes()[:-1])
     with pytest.raises(ModelFileError, match="truncated"):

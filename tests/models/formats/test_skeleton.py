@@ -1,12 +1,9 @@
 """Skeletons: a model's shape and nothing else of it, in our own writing."""
 
-from __future__ import annotations
-
 import os
 import struct
 import zlib
 from dataclasses import replace
-from pathlib import Path
 
 import gguf
 import pytest
@@ -15,25 +12,25 @@ from hypothesis import strategies as st
 
 from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.gguf import parse_header, read_header, read_model
-from edgechat.models.formats.header import GgufArray, ModelHeader, Value
+from edgechat.models.formats.header import GgufArray
 from edgechat.models.formats.skeleton import MAX_ENTRIES, MAX_TEXT, pack, skeleton, unpack, write_skeleton
 from tests.kit import KINDS, Spec, tiny
 from tests.kit.build import write
 from tests.kit.published import published
 
 
-def parse(data: bytes) -> ModelHeader:
+def parse(data):
     return parse_header(data, 2**50, "x")
 
 
-def with_entries(**entries: Value) -> ModelHeader:
+def with_entries(**entries):
     header = published("llama-3.1-8b")
     header = replace(header, tensors=header.tensors[:2])
     return replace(header, metadata=header.metadata | {f"llama.{key}": v for key, v in entries.items()})
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_shape_is_kept_and_nothing_else(kind: str) -> None:
+def test_the_shape_is_kept_and_nothing_else(kind):
     header = read_model(tiny(kind))
     made = parse(skeleton(header))
     assert (made.tensors, made.architecture, made.name) == (header.tensors, header.architecture, header.name)
@@ -46,7 +43,7 @@ def test_the_shape_is_kept_and_nothing_else(kind: str) -> None:
     assert made.metadata["tokenizer.ggml.model"] == "none"
 
 
-def test_another_reader_agrees(tmp_path: Path) -> None:
+def test_another_reader_agrees(tmp_path):
     path = tmp_path / "a.gguf"
     write_skeleton(read_model(tiny("hybrid")), path)
     found = gguf.GGUFReader(path)
@@ -63,7 +60,7 @@ def test_another_reader_agrees(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="counts blocks")
-def test_a_large_model_takes_no_space(tmp_path: Path) -> None:
+def test_a_large_model_takes_no_space(tmp_path):
     header, path = published("qwen3-30b-a3b"), tmp_path / "a.gguf"
     write_skeleton(header, path)
     assert path.stat().st_size > header.weights_bytes > 2**34
@@ -71,7 +68,7 @@ def test_a_large_model_takes_no_space(tmp_path: Path) -> None:
     assert read_header(path).tensors == header.tensors
 
 
-def test_a_split_model_becomes_one(tmp_path: Path) -> None:
+def test_a_split_model_becomes_one(tmp_path):
     write(Spec(name="split"), tmp_path / "a.gguf", split_max_tensors=7)
     header = read_model(next(tmp_path.glob("a-00001-of-*.gguf")))
     made = parse(skeleton(header))
@@ -79,13 +76,13 @@ def test_a_split_model_becomes_one(tmp_path: Path) -> None:
     assert "split.count" not in made.metadata
 
 
-def test_its_own_alignment_is_kept() -> None:
+def test_its_own_alignment_is_kept():
     header = replace(read_model(tiny()), alignment=64)
     assert parse(skeleton(header)).alignment == 64
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-3-12b", "qwen3-30b-a3b", "deepseek-v2-lite"])
-def test_packed_and_back(name: str) -> None:
+def test_packed_and_back(name):
     header = published(name)
     packed = pack(header)
     assert len(packed) < 8192
@@ -100,12 +97,12 @@ def test_packed_and_back(name: str) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_what_is_no_packed_skeleton_is_refused(data: bytes) -> None:
+def test_what_is_no_packed_skeleton_is_refused(data):
     with pytest.raises(ModelFileError):
         unpack(data, "a")
 
 
-def test_a_bomb_is_refused() -> None:
+def test_a_bomb_is_refused():
     with pytest.raises(ModelFileError, match="larger"):
         unpack(struct.pack("<Q", 1) + zlib.compress(bytes(2**28)), "a")
     with pytest.raises(ModelFileError, match="truncated"):
@@ -120,12 +117,12 @@ def test_a_bomb_is_refused() -> None:
         GgufArray("string", 1, ("x" * (MAX_TEXT + 1),)),
     ],
 )
-def test_what_no_shape_needs_is_refused(entry: Value) -> None:
+def test_what_no_shape_needs_is_refused(entry):
     with pytest.raises(ModelFileError, match="cannot be copied for a dry run"):
         skeleton(with_entries(odd=entry))
 
 
-def test_too_many_entries_are_refused() -> None:
+def test_too_many_entries_are_refused():
     with pytest.raises(ModelFileError, match="entries"):
         skeleton(with_entries(**{f"k{n}": n for n in range(MAX_ENTRIES)}))
 
@@ -134,12 +131,12 @@ _scalars = st.booleans() | st.integers(-(2**31), 2**64 - 1) | st.floats(width=32
 
 
 @given(st.dictionaries(st.text("abc._", min_size=1), _scalars | st.text(max_size=50), max_size=5))
-def test_any_value_comes_back(entries: dict[str, Value]) -> None:
+def test_any_value_comes_back(entries):
     entries.pop("vocab_size", None)
     made = parse(skeleton(with_entries(**entries)))
     assert {key: made.metadata[f"llama.{key}"] for key in entries} == entries
     assert all(type(made.metadata[f"llama.{key}"]) is type(value) for key, value in entries.items())
 
 
-def test_a_number_beyond_float32_is_kept() -> None:
+def test_a_number_beyond_float32_is_kept():
     assert parse(skeleton(with_entries(odd=1e300))).metadata["llama.odd"] == 1e300

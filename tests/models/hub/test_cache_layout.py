@@ -1,9 +1,6 @@
 """The cache that is shared with huggingface_hub: what one puts there the other finds."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
 from huggingface_hub import hf_hub_download, scan_cache_dir, try_to_load_from_cache
@@ -13,18 +10,18 @@ from edgechat.models.hub.cache_layout import HubStore, check_space
 from edgechat.models.hub.download import download
 from edgechat.models.hub.listing import list_repo
 from edgechat.models.hub.names import portable_path
-from tests.hub import Fault, Hub
+from tests.hub import Fault
 from tests.models.downloads import DATA, FILE, REPO, Seen, fetch, listed
 
 NAMES = (FILE, "sub/folder/b-Q8_0.gguf")
 
 
 @pytest.fixture(autouse=True)
-def cache(hf_cache: Path) -> Path:
+def cache(hf_cache):
     return hf_cache
 
 
-def tree(folder: Path) -> dict[str, str]:
+def tree(folder):
     """Return what lies in a folder: a link's target, or a file's size."""
     found = {}
     for path in sorted(folder.rglob("*")):
@@ -36,7 +33,7 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_both_write_the_same(hub: Hub, cache: Path, links: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_write_the_same(hub, cache, links, monkeypatch):
     if not links:
         monkeypatch.setenv("HF_HUB_DISABLE_SYMLINKS", "1")
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_SYMLINKS", True)
@@ -56,9 +53,7 @@ def test_both_write_the_same(hub: Hub, cache: Path, links: bool, monkeypatch: py
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_the_library_finds_what_edgechat_fetched(
-    hub: Hub, cache: Path, links: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_library_finds_what_edgechat_fetched(hub, cache, links, monkeypatch):
     if not links:
         monkeypatch.setenv("HF_HUB_DISABLE_SYMLINKS", "1")
     listing = listed(hub, {NAMES[0]: DATA, NAMES[1]: DATA[:99]})
@@ -81,7 +76,7 @@ def test_the_library_finds_what_edgechat_fetched(
     assert not hub.requests("store")
 
 
-def test_edgechat_finds_what_the_library_fetched(hub: Hub, cache: Path) -> None:
+def test_edgechat_finds_what_the_library_fetched(hub, cache):
     listing = listed(hub)
     hf_hub_download(REPO, FILE, cache_dir=cache, endpoint=hub.url, token=False)
     hub.seen.clear()
@@ -90,7 +85,7 @@ def test_edgechat_finds_what_the_library_fetched(hub: Hub, cache: Path) -> None:
     assert not hub.seen
 
 
-def test_a_download_that_has_not_ended_shows_as_such(hub: Hub, cache: Path) -> None:
+def test_a_download_that_has_not_ended_shows_as_such(hub, cache):
     listing = listed(hub)
     store, file = HubStore(listing), listing.files[0]
     store.make_folders(file)
@@ -100,7 +95,7 @@ def test_a_download_that_has_not_ended_shows_as_such(hub: Hub, cache: Path) -> N
     assert try_to_load_from_cache(REPO, FILE, cache_dir=cache) is None
 
 
-def test_a_revision_has_its_name(hub: Hub, cache: Path) -> None:
+def test_a_revision_has_its_name(hub, cache):
     listing = listed(hub)
     download(listing, listing.files, "refs/pr/7", Seen())
     folder = cache / f"models--{REPO.replace('/', '--')}"
@@ -114,7 +109,7 @@ def test_a_revision_has_its_name(hub: Hub, cache: Path) -> None:
     "name",
     ["../a.gguf", "/a.gguf", "C:/a.gguf", "a\0.gguf", "x/../../a.gguf", "x\\..\\a.gguf", ".", "x//a.gguf"],
 )
-def test_evil_names_are_no_listing(hub: Hub, cache: Path, name: str) -> None:
+def test_evil_names_are_no_listing(hub, cache, name):
     hub.add(REPO, {FILE: DATA}).info["siblings"] = [
         {"rfilename": name, "size": 5, "lfs": {"sha256": "0" * 64, "size": 5}}
     ]
@@ -126,20 +121,20 @@ def test_evil_names_are_no_listing(hub: Hub, cache: Path, name: str) -> None:
     "name",
     ["sub/D:a.gguf", "a.gguf:b", "con/a.gguf", "x/NUL.gguf", "com1", "LPT9 .tar.gz", "x./a.gguf", "a "],
 )
-def test_files_that_windows_cannot_have_are_left_out(hub: Hub, name: str) -> None:
+def test_files_that_windows_cannot_have_are_left_out(hub, name):
     hub.add(REPO, {FILE: DATA, name: DATA})
     assert [file.name for file in list_repo(REPO, None).files] == [FILE]
 
 
 @pytest.mark.parametrize("name", ["console.gguf", "x/com10.gguf", "nul-a/.a", "a.b c/conf.gguf"])
-def test_names_that_look_alike_stay(name: str) -> None:
+def test_names_that_look_alike_stay(name):
     assert portable_path(name)
 
 
 @pytest.mark.parametrize(
     "digest", ["", "0" * 63, "0" * 65, "G" * 64, "A" * 64, "../" + "0" * 61, "0" * 64 + "\n"]
 )
-def test_a_hash_is_64_digits(hub: Hub, digest: str) -> None:
+def test_a_hash_is_64_digits(hub, digest):
     hub.add(REPO, {FILE: DATA}).info["siblings"] = [
         {"rfilename": FILE, "size": 5, "lfs": {"sha256": digest, "size": 5}}
     ]
@@ -148,7 +143,7 @@ def test_a_hash_is_64_digits(hub: Hub, digest: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["", "blobs", "snapshots", "snapshots/COMMIT", "snapshots/COMMIT/sub"])
-def test_links_in_the_cache_are_not_followed(hub: Hub, cache: Path, folder: str) -> None:
+def test_links_in_the_cache_are_not_followed(hub, cache, folder):
     listing = listed(hub, {NAMES[1]: DATA})
     outside = cache.parent / "outside"
     outside.mkdir()
@@ -160,7 +155,7 @@ def test_links_in_the_cache_are_not_followed(hub: Hub, cache: Path, folder: str)
     assert not list(outside.iterdir())
 
 
-def test_a_partial_that_is_a_link_or_no_file(hub: Hub, cache: Path) -> None:
+def test_a_partial_that_is_a_link_or_no_file(hub, cache):
     listing = listed(hub)
     store, file = HubStore(listing), listing.files[0]
     store.make_folders(file)
@@ -180,7 +175,7 @@ def test_a_partial_that_is_a_link_or_no_file(hub: Hub, cache: Path) -> None:
     assert victim.read_text() == "mine"
 
 
-def test_a_link_in_the_snapshot_is_replaced_not_followed(hub: Hub, cache: Path) -> None:
+def test_a_link_in_the_snapshot_is_replaced_not_followed(hub, cache):
     listing = listed(hub)
     store, file = HubStore(listing), listing.files[0]
     store.make_folders(file)
@@ -192,13 +187,13 @@ def test_a_link_in_the_snapshot_is_replaced_not_followed(hub: Hub, cache: Path) 
     assert store.path(file).read_bytes() == DATA
 
 
-def test_a_cache_that_cannot_be_made(hub: Hub, cache: Path) -> None:
+def test_a_cache_that_cannot_be_made(hub, cache):
     cache.write_text("a file")
     with pytest.raises(DiskError, match="cannot be written"):
         fetch(listed(hub))
 
 
-def test_room_is_looked_for_first() -> None:
+def test_room_is_looked_for_first():
     check_space(0)
     check_space(1000)
     with pytest.raises(DiskError, match="free") as caught:
@@ -206,7 +201,7 @@ def test_room_is_looked_for_first() -> None:
     assert "HF_HUB_CACHE" in (caught.value.hint or "")
 
 
-def test_a_tag_that_is_a_link_is_left_alone(hub: Hub, cache: Path, tmp_path: Path) -> None:
+def test_a_tag_that_is_a_link_is_left_alone(hub, cache, tmp_path):
     cache.mkdir()
     (cache / "CACHEDIR.TAG").symlink_to(tmp_path / "elsewhere")
     fetch(listed(hub))
@@ -214,7 +209,7 @@ def test_a_tag_that_is_a_link_is_left_alone(hub: Hub, cache: Path, tmp_path: Pat
     assert (cache / "CACHEDIR.TAG").is_symlink()
 
 
-def begun(hub: Hub, data: bytes, revision: str) -> Path:
+def begun(hub, data, revision):
     """Let a download of a revision be cut; return what it leaves."""
     listing = listed(hub, {FILE: data})
     hub.fail("store", Fault(cut_after=1000, times=1))
@@ -227,7 +222,7 @@ def begun(hub: Hub, data: bytes, revision: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("revision", ["main", "refs/pr/7"])
-def test_what_was_begun_of_a_file_that_was_replaced_goes(hub: Hub, cache: Path, revision: str) -> None:
+def test_what_was_begun_of_a_file_that_was_replaced_goes(hub, cache, revision):
     old = begun(hub, DATA[:5000], revision)
     assert old.stat().st_size == 1000
     listing, seen = listed(hub), Seen()
@@ -241,7 +236,7 @@ def test_what_was_begun_of_a_file_that_was_replaced_goes(hub: Hub, cache: Path, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bytes_", [0, 1000])
-def test_what_another_program_began_is_left_to_it(hub: Hub, cache: Path, bytes_: int) -> None:
+def test_what_another_program_began_is_left_to_it(hub, cache, bytes_):
     listing = listed(hub, {FILE: DATA[:5000]})
     at, file = HubStore(listing), listing.files[0]
     at.make_folders(file)
@@ -254,7 +249,7 @@ def test_what_another_program_began_is_left_to_it(hub: Hub, cache: Path, bytes_:
     assert theirs.read_bytes() == b"theirs"
 
 
-def test_a_mark_without_its_download_goes(hub: Hub, cache: Path) -> None:
+def test_a_mark_without_its_download_goes(hub, cache):
     begun(hub, DATA[:5000], "main").unlink()
     (mark,) = cache.rglob("*.edgechat")
     mark.with_stem("2" * 64).symlink_to("/dev/zero")
@@ -264,7 +259,7 @@ def test_a_mark_without_its_download_goes(hub: Hub, cache: Path) -> None:
     assert seen.said == []
 
 
-def test_a_download_that_goes_on_leaves_no_mark(hub: Hub, cache: Path) -> None:
+def test_a_download_that_goes_on_leaves_no_mark(hub, cache):
     partial = begun(hub, DATA, "main")
     assert [one.stem for one in cache.rglob("*.edgechat")] == [partial.stem]
     (done,) = fetch(listed(hub))

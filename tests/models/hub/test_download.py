@@ -1,29 +1,24 @@
 """Downloads: whatever goes wrong on the way, there are the right bytes in the end."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import subprocess
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from edgechat.base.errors import (
     DiskError,
-    HubError,
     HubUnreachable,
     RateLimited,
 )
 from edgechat.models.hub import download as module
 from edgechat.models.hub.cache_layout import HubStore
-from edgechat.models.hub.download import FetchedFile
 from edgechat.models.hub.http import transfer
 from edgechat.models.hub.partial import Partial
-from tests.hub import Fault, Hub, took
+from tests.hub import Fault, took
 from tests.models.downloads import (
     DATA,
     FILE,
@@ -41,7 +36,7 @@ from tests.models.downloads import (
 pytestmark = pytest.mark.usefixtures("hf_cache", "no_waits", "impatient")
 
 
-def test_it_comes_whole(hub: Hub) -> None:
+def test_it_comes_whole(hub):
     listing, seen = listed(hub), Seen()
     (done,) = fetch(listing, seen)
     assert (done.resumed, done.received) == (0, SIZE)
@@ -53,7 +48,7 @@ def test_it_comes_whole(hub: Hub) -> None:
     assert request.range is None
 
 
-def test_what_is_here_is_not_fetched_again(hub: Hub) -> None:
+def test_what_is_here_is_not_fetched_again(hub):
     listing = listed(hub)
     fetch(listing)
     hub.seen.clear()
@@ -68,7 +63,7 @@ def test_what_is_here_is_not_fetched_again(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 1, 65_535, 65_536, 65_537, SIZE - 1, SIZE])
-def test_it_goes_on_from_what_was_kept(hub: Hub, kept: int) -> None:
+def test_it_goes_on_from_what_was_kept(hub, kept):
     listing, seen = listed(hub), Seen()
     keep(listing, DATA[:kept])
     (done,) = fetch(listing, seen)
@@ -78,7 +73,7 @@ def test_it_goes_on_from_what_was_kept(hub: Hub, kept: int) -> None:
     assert ranges == {0: [None], SIZE: []}.get(kept, [(kept, SIZE - 1)])
 
 
-def test_what_was_kept_and_is_damaged_starts_anew(hub: Hub) -> None:
+def test_what_was_kept_and_is_damaged_starts_anew(hub):
     listing, seen = listed(hub), Seen()
     for kept in (bytes(1000), bytes(SIZE), bytes(SIZE + 1)):
         keep(listing, kept)
@@ -89,7 +84,7 @@ def test_what_was_kept_and_is_damaged_starts_anew(hub: Hub) -> None:
     assert ["damaged" in one for one in seen.said] == [True, True]
 
 
-def test_cut_at_random_bytes(hub: Hub) -> None:
+def test_cut_at_random_bytes(hub):
     listing, seen, random_ = listed(hub), Seen(), random.Random(7)
     for _ in range(12):
         hub.fail("store", Fault(cut_after=random_.randrange(SIZE // 8), times=1))
@@ -105,7 +100,7 @@ def test_cut_at_random_bytes(hub: Hub) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chunked", [False, True])
-def test_silence_is_not_waited_out(hub: Hub, chunked: bool) -> None:
+def test_silence_is_not_waited_out(hub, chunked):
     listing = listed(hub)
     hub.fail("store", Fault(cut_after=1_000_000, chunked=chunked, times=1))
     hub.fail("store", Fault(pause=600, chunked=chunked, times=2))
@@ -115,7 +110,7 @@ def test_silence_is_not_waited_out(hub: Hub, chunked: bool) -> None:
 
 
 @pytest.mark.slow
-def test_slow_is_not_silent(hub: Hub) -> None:
+def test_slow_is_not_silent(hub):
     """There is no limit for the whole: 4 s here, of which a pause may be 0.5."""
     listing = listed(hub, {FILE: DATA[:40_000]})
     hub.fail("store", Fault(pause=0.1, piece=1000))
@@ -124,7 +119,7 @@ def test_slow_is_not_silent(hub: Hub) -> None:
 
 
 @pytest.mark.slow
-def test_a_crawl_is_not_for_ever(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crawl_is_not_for_ever(hub, monkeypatch):
     """A byte now and then is never silence."""
     listing = listed(hub)
     monkeypatch.setattr(transfer, "PATIENCE", 0.3)
@@ -138,10 +133,10 @@ def test_a_crawl_is_not_for_ever(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> N
     assert complete(listing)
 
 
-def test_a_slow_disk_is_no_crawl(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_disk_is_no_crawl(hub, monkeypatch):
     listing, real, seen = listed(hub, {FILE: DATA[:2000]}), Partial.write, Seen()
 
-    def write(self: Partial, piece: bytes) -> None:
+    def write(self, piece):
         time.sleep(0.5)
         real(self, piece)
 
@@ -154,10 +149,10 @@ def test_a_slow_disk_is_no_crawl(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
-def test_a_slow_disk_is_no_silence(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_disk_is_no_silence(hub, monkeypatch):
     listing, real, slept = listed(hub), Partial.write, []
 
-    def write(self: Partial, piece: bytes) -> None:
+    def write(self, piece):
         if not slept:
             slept.append(time.sleep(2))
         real(self, piece)
@@ -179,7 +174,7 @@ def test_a_slow_disk_is_no_silence(hub: Hub, monkeypatch: pytest.MonkeyPatch) ->
         (Fault(status=429, headers={"Retry-After": "1"}), RateLimited),
     ],
 )
-def test_trouble_that_passes(hub: Hub, fault: Fault, kind: type[HubError]) -> None:
+def test_trouble_that_passes(hub, fault, kind):
     listing, seen = listed(hub), Seen()
     hub.fail("store", replace(fault, times=1))
     hub.fail("resolve", replace(fault, times=1))
@@ -197,14 +192,14 @@ def test_trouble_that_passes(hub: Hub, fault: Fault, kind: type[HubError]) -> No
     assert store(listing)[0].n_kept(listing.files[0]) == 1000
 
 
-def test_a_hub_that_wants_to_be_left_alone_for_an_hour(hub: Hub) -> None:
+def test_a_hub_that_wants_to_be_left_alone_for_an_hour(hub):
     listing = listed(hub)
     hub.fail("resolve", Fault(status=429, headers={"Retry-After": "3600"}))
     assert "3600" in str(getattr(refused(RateLimited, listing), "hint", ""))
     assert len(hub.requests("resolve")) == 1
 
 
-def test_a_little_each_time_is_not_for_ever(hub: Hub) -> None:
+def test_a_little_each_time_is_not_for_ever(hub):
     listing = listed(hub)
     hub.fail("store", Fault(cut_after=100))
     refused(HubUnreachable, listing)
@@ -217,7 +212,7 @@ def test_a_little_each_time_is_not_for_ever(hub: Hub) -> None:
     assert complete(listing)
 
 
-def test_a_split_model_is_put_in_place_when_all_of_it_is_here(hub: Hub) -> None:
+def test_a_split_model_is_put_in_place_when_all_of_it_is_here(hub):
     names = [f"q/big-0000{n}-of-00003.gguf" for n in (1, 2, 3)]
     listing = listed(hub, {name: DATA[n * 1000 : n * 1000 + 500_000] for n, name in enumerate(names)})
     hub.fail("store", Fault(status=500, after=2))
@@ -233,10 +228,10 @@ def test_a_split_model_is_put_in_place_when_all_of_it_is_here(hub: Hub) -> None:
         assert at.path(file).read_bytes() == DATA[n * 1000 : n * 1000 + 500_000]
 
 
-def test_two_at_once_wait_for_each_other(hub: Hub) -> None:
+def test_two_at_once_wait_for_each_other(hub):
     listing, one, other = listed(hub), Seen(), Seen()
     hub.fail("store", Fault(pause=0.02))
-    done: list[FetchedFile] = []
+    done = []
     first = threading.Thread(target=lambda: done.extend(fetch(listing, one)))
     first.start()
     while not one.here:
@@ -249,7 +244,7 @@ def test_two_at_once_wait_for_each_other(hub: Hub) -> None:
     assert complete(listing)
 
 
-def test_a_full_disk_keeps_what_came(hub: Hub, small_disk: Path) -> None:
+def test_a_full_disk_keeps_what_came(hub, small_disk):
     listing = listed(hub)
     error = refused(DiskError, listing)
     assert "full" in str(error)
@@ -263,7 +258,7 @@ def test_a_full_disk_keeps_what_came(hub: Hub, small_disk: Path) -> None:
     assert complete(listing)
 
 
-def test_the_hash_is_that_of_the_bytes(tmp_path: Path) -> None:
+def test_the_hash_is_that_of_the_bytes(tmp_path):
     partial, random_ = Partial(tmp_path / "p", hashlib.sha256), random.Random(3)
     pieces = [random_.randbytes(random_.randrange(1, 3_000_000)) for _ in range(30)]
     for piece in pieces:

@@ -1,7 +1,5 @@
 """Downloads that must not end well: there is nothing under the final name, and a reason."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -15,7 +13,7 @@ from edgechat.base.errors import (
     WrongBytes,
 )
 from edgechat.models.hub.listing import list_repo
-from tests.hub import TOKEN, Fault, Hub
+from tests.hub import TOKEN, Fault
 from tests.models.downloads import (
     DATA,
     FILE,
@@ -33,7 +31,7 @@ from tests.models.downloads import (
 pytestmark = pytest.mark.usefixtures("hf_cache", "no_waits", "impatient")
 
 
-def test_wrong_bytes_are_thrown_away(hub: Hub) -> None:
+def test_wrong_bytes_are_thrown_away(hub):
     listing = listed(hub)
     hub.fail("store", Fault(body=bytes(SIZE)))
     error = refused(WrongBytes, listing)
@@ -45,7 +43,7 @@ def test_wrong_bytes_are_thrown_away(hub: Hub) -> None:
     assert complete(listing)
 
 
-def test_one_bit_is_enough(hub: Hub) -> None:
+def test_one_bit_is_enough(hub):
     listing, bad = listed(hub), bytearray(DATA)
     bad[SIZE // 2] ^= 1
     hub.fail("store", Fault(body=bytes(bad)))
@@ -61,13 +59,13 @@ def test_one_bit_is_enough(hub: Hub) -> None:
         ("store", {"Content-Length": str(SIZE + 1)}),
     ],
 )
-def test_a_file_that_changed_on_the_hub_is_refused(hub: Hub, place: str, headers: dict[str, str]) -> None:
+def test_a_file_that_changed_on_the_hub_is_refused(hub, place, headers):
     listing = listed(hub)
-    hub.fail(place, Fault(headers=headers))  # type: ignore[arg-type]
+    hub.fail(place, Fault(headers=headers))
     refused(RemoteFileChanged, listing)
 
 
-def test_a_new_file_of_that_name_starts_anew(hub: Hub) -> None:
+def test_a_new_file_of_that_name_starts_anew(hub):
     old = listed(hub)
     keep(old, DATA[:1_000_000])
     new = listed(hub, {FILE: DATA[::-1]})
@@ -91,7 +89,7 @@ _PART = {"Content-Range": f"bytes 1000000-{SIZE - 1}/{SIZE}", "Content-Length": 
         Fault(headers=_OTHER | _PART, status=206, body=DATA[1_000_000:]),
     ],
 )
-def test_another_etag_in_between_starts_anew(hub: Hub, fault: Fault) -> None:
+def test_another_etag_in_between_starts_anew(hub, fault):
     """The keeper has another copy: If-Range gets all of it; where it knows no If-Range it is asked again."""
     listing = listed(hub)
     hub.fail("store", Fault(cut_after=1_000_000, times=1))
@@ -114,13 +112,13 @@ def test_another_etag_in_between_starts_anew(hub: Hub, fault: Fault) -> None:
         Fault(status=404),
     ],
 )
-def test_an_answer_that_no_hub_gives(hub: Hub, fault: Fault) -> None:
+def test_an_answer_that_no_hub_gives(hub, fault):
     listing = listed(hub)
     hub.fail("store", fault)
     refused(HubAnswerError, listing)
 
 
-def test_who_may_have_it(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_may_have_it(hub, monkeypatch):
     hub.add(REPO, {FILE: DATA}, gated="manual")
     listing = list_repo(REPO, None)
     error = refused(AccessDenied, listing)
@@ -137,7 +135,7 @@ def test_who_may_have_it(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "rejected your token" in str(refused(AccessDenied, listing))
 
 
-def test_refused_and_gone(hub: Hub) -> None:
+def test_refused_and_gone(hub):
     listing = listed(hub)
     hub.fail("resolve", Fault(status=403, headers={"X-Error-Message": "not you"}, times=1))
     assert "not you" in str(refused(AccessDenied, listing))
@@ -146,7 +144,7 @@ def test_refused_and_gone(hub: Hub) -> None:
     assert len(hub.requests("resolve")) == 2
 
 
-def test_offline_asks_nobody(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_asks_nobody(hub, monkeypatch):
     listing = listed(hub)
     hub.seen.clear()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -154,7 +152,7 @@ def test_offline_asks_nobody(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not hub.seen
 
 
-def test_no_hash_no_download(hub: Hub) -> None:
+def test_no_hash_no_download(hub):
     listing = listed(hub)
     bare = replace(listing, files=tuple(replace(file, sha256=None) for file in listing.files))
     with pytest.raises(HubAnswerError, match="no hash"):

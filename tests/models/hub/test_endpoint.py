@@ -1,14 +1,12 @@
 """Where the hub is, who may see the token, and where a redirect may lead."""
 
-from __future__ import annotations
-
 import pytest
 
 from edgechat.base.errors import HubAnswerError, SettingsError
 from edgechat.models.hub.endpoint import Endpoint, endpoint, next_address
 
 
-def test_what_an_endpoint_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_endpoint_is(monkeypatch):
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
     assert endpoint().url == "https://huggingface.co"
     for good in ("https://hf-mirror.com/", "http://10.0.0.1:8080/api/hub", "https://[::1]"):
@@ -28,7 +26,7 @@ def test_what_an_endpoint_is(monkeypatch: pytest.MonkeyPatch) -> None:
             endpoint()
 
 
-def test_whose_token_it_is() -> None:
+def test_whose_token_it_is():
     hub = Endpoint("https://huggingface.co")
     assert hub.may_see_token("https://huggingface.co:443/a")
     for other in (
@@ -87,7 +85,7 @@ LOOPBACK = ["127.0.0.1", "127.1", "0x7f000001", "2130706433", "[::1]", "[::ffff:
         ("https://a.com/x", "https://[b.com/", None),
     ],
 )
-def test_where_a_redirect_may_lead(url: str, location: str, found: str | None) -> None:
+def test_where_a_redirect_may_lead(url, location, found):
     if found is not None:
         assert next_address(url, location) == found
         return

@@ -1,17 +1,13 @@
 """Listing a repository: what the hub says, what it refuses, and what no hub would say."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edgechat.base.errors import (
     AccessDenied,
     HubAnswerError,
-    HubError,
     HubUnreachable,
     ModelNotFound,
     RateLimited,
@@ -20,7 +16,7 @@ from edgechat.base.errors import (
 from edgechat.models.hub import listing as hub_module
 from edgechat.models.hub.listing import list_repo, resolve_remote
 from edgechat.models.hub.names import HubName
-from tests.hub import TOKEN, Fault, Hub
+from tests.hub import TOKEN, Fault
 from tests.kit import tiny
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -34,20 +30,20 @@ FILES = {
 }
 
 
-def refused(kind: type[HubError], repo: str = REPO, revision: str | None = None) -> HubError:
+def refused(kind, repo=REPO, revision=None):
     with pytest.raises(kind) as caught:
         list_repo(repo, revision)
     assert type(caught.value) is kind
     return caught.value
 
 
-def answer(hub: Hub, **changes: Any) -> None:
+def answer(hub, **changes):
     """Let the hub's answer differ in some fields."""
     repo = hub.add(REPO, FILES)
     repo.info |= changes
 
 
-def test_a_listing(hub: Hub) -> None:
+def test_a_listing(hub):
     repo = hub.add(REPO, FILES)
     found = list_repo(REPO, None)
     assert (found.repo, found.commit, found.gated, found.licence) == (REPO, repo.commit, False, "apache-2.0")
@@ -60,7 +56,7 @@ def test_a_listing(hub: Hub) -> None:
     assert list_repo(REPO, repo.commit).files == found.files
 
 
-def test_the_hubs_own_client_sees_the_same(hub: Hub, tmp_path: Path) -> None:
+def test_the_hubs_own_client_sees_the_same(hub, tmp_path):
     """That the tests' hub is one: huggingface_hub lists it and downloads from it."""
     from huggingface_hub import HfApi, hf_hub_download
 
@@ -76,13 +72,13 @@ def test_the_hubs_own_client_sees_the_same(hub: Hub, tmp_path: Path) -> None:
     assert "snapshots/" + mine.commit in Path(path).as_posix()
 
 
-def test_a_gated_repository_can_be_listed(hub: Hub) -> None:
+def test_a_gated_repository_can_be_listed(hub):
     hub.add(REPO, FILES, gated="manual", tags=())
     found = list_repo(REPO, None)
     assert (found.gated, found.licence) == (True, None)
 
 
-def test_a_missing_repository_with_near_names(hub: Hub) -> None:
+def test_a_missing_repository_with_near_names(hub):
     error = refused(RepoNotFound, "unsloth/Qwen3-4B-Instruct-2507-GUFF")
     assert "unsloth/Qwen3-4B-Instruct-2507-GGUF" in (error.hint or "")
     assert "qwen3-4b" in (error.hint or "")
@@ -91,12 +87,12 @@ def test_a_missing_repository_with_near_names(hub: Hub) -> None:
     assert "hf auth login" in (error.hint or "")
 
 
-def test_a_missing_revision(hub: Hub) -> None:
+def test_a_missing_revision(hub):
     hub.add(REPO, FILES)
     assert "revision" in refused(RepoNotFound, revision="v9").message
 
 
-def test_a_private_repository_needs_the_token(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_repository_needs_the_token(hub, monkeypatch):
     hub.add(REPO, FILES, private=True)
     refused(RepoNotFound)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -115,52 +111,52 @@ def test_a_private_repository_needs_the_token(hub: Hub, monkeypatch: pytest.Monk
         ({"Retry-After": "9" * 5000}, "in a few minutes"),
     ],
 )
-def test_a_rate_limit(hub: Hub, headers: dict[str, str], hint: str) -> None:
+def test_a_rate_limit(hub, headers, hint):
     hub.add(REPO, FILES)
     hub.fail("api", Fault(status=429, headers=headers))
     assert hint in (refused(RateLimited).hint or "")
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
-def test_a_hub_in_trouble(hub: Hub, status: int) -> None:
+def test_a_hub_in_trouble(hub, status):
     hub.add(REPO, FILES)
     hub.fail("api", Fault(status=status))
     assert str(status) in refused(HubUnreachable).message
 
 
 @pytest.mark.parametrize("status", [204, 304, 400, 410, 418])
-def test_an_odd_status(hub: Hub, status: int) -> None:
+def test_an_odd_status(hub, status):
     hub.add(REPO, FILES)
     hub.fail("api", Fault(status=status, headers={"X-Error-Message": "\x1b[2Jgone"}))
     assert "\x1b" not in refused(HubAnswerError).message
 
 
-def test_forbidden_in_the_hubs_own_words(hub: Hub) -> None:
+def test_forbidden_in_the_hubs_own_words(hub):
     hub.add(REPO, FILES)
     hub.fail("api", Fault(status=403, headers={"X-Error-Message": "Access to this resource is disabled."}))
     assert "disabled" in refused(AccessDenied).message
 
 
-def test_nobody_listens(hub: Hub) -> None:
+def test_nobody_listens(hub):
     hub.stop()
     error = refused(HubUnreachable)
     assert "127.0.0.1 is not reachable" in error.message
     assert "without it" in (error.hint or "")
 
 
-def test_a_name_that_nobody_knows(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_nobody_knows(hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
     message = refused(HubUnreachable).message
     assert message == "hub.invalid is not reachable: its name could not be resolved."
 
 
-def test_a_hub_without_encryption_where_some_was_asked_for(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_without_encryption_where_some_was_asked_for(hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", hub.url.replace("http:", "https:"))
     assert "SSL" in refused(HubUnreachable).message
     assert not hub.seen
 
 
-def test_a_name_server_that_does_not_answer(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_server_that_does_not_answer(hub, monkeypatch):
     monkeypatch.setattr("socket.getaddrinfo", lambda *_a, **_k: time.sleep(600))
     assert "no data" in refused(HubUnreachable).message
 
@@ -177,7 +173,7 @@ def test_a_name_server_that_does_not_answer(hub: Hub, monkeypatch: pytest.Monkey
         Fault(chunked=True, cut_after=50),
     ],
 )
-def test_no_answer_or_half_of_one(hub: Hub, fault: Fault) -> None:
+def test_no_answer_or_half_of_one(hub, fault):
     hub.add(REPO, FILES)
     hub.fail("api", fault)
     refused(HubUnreachable)
@@ -188,7 +184,7 @@ DRIPS = [Fault(pause=0.1, piece=10), Fault(drip_headers=0.2, headers={f"X-{n}": 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", DRIPS)
-def test_a_drip_is_bounded_as_a_whole(hub: Hub, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drip_is_bounded_as_a_whole(hub, fault, monkeypatch):
     hub.add(REPO, {f"{n}-Q4_0.gguf": b"GGUF" for n in range(50)})
     monkeypatch.setattr(hub_module, "LIST_TIME_LIMIT", 1.0)
     hub.fail("api", fault)
@@ -212,7 +208,7 @@ def test_a_drip_is_bounded_as_a_whole(hub: Hub, fault: Fault, monkeypatch: pytes
         Fault(status=307, headers={"Location": "/api/models/owner/tiny-GGUF"}),
     ],
 )
-def test_an_answer_that_no_hub_gives(hub: Hub, fault: Fault) -> None:
+def test_an_answer_that_no_hub_gives(hub, fault):
     hub.add(REPO, FILES)
     hub.fail("api", fault)
     refused(HubAnswerError)
@@ -245,7 +241,7 @@ def test_an_answer_that_no_hub_gives(hub: Hub, fault: Fault) -> None:
         {"tags": 5},
     ],
 )
-def test_a_listing_that_makes_no_sense(hub: Hub, changes: dict[str, Any]) -> None:
+def test_a_listing_that_makes_no_sense(hub, changes):
     answer(hub, **changes)
     refused(HubAnswerError)
     with pytest.raises(HubAnswerError):
@@ -253,20 +249,20 @@ def test_a_listing_that_makes_no_sense(hub: Hub, changes: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_listing_larger_than_any(hub: Hub, chunked: bool) -> None:
+def test_a_listing_larger_than_any(hub, chunked):
     answer(hub, spaces=["x" * hub_module.MAX_LISTING])
     hub.fail("api", Fault(chunked=chunked))
     assert "more than" in refused(HubAnswerError).message
 
 
-def test_a_renamed_repository_is_found(hub: Hub) -> None:
+def test_a_renamed_repository_is_found(hub):
     hub.add(REPO, FILES)
     hub.add("old/name", FILES)
     hub.fail("api", Fault(status=307, headers={"Location": f"/api/models/{REPO}?blobs=true"}, times=1))
     assert list_repo("old/name", None).commit == hub.repos[REPO].commit
 
 
-def test_the_token_stays_with_the_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_stays_with_the_hub(hub, monkeypatch):
     hub.add(REPO, FILES)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     hub.fail("api", Fault(status=302, headers={"Location": f"{hub.store_url}/{REPO}/x"}))
@@ -275,7 +271,7 @@ def test_the_token_stays_with_the_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch)
     assert [one.token for one in hub.requests("store")] == [None]
 
 
-def test_the_models_of_a_name(hub: Hub) -> None:
+def test_the_models_of_a_name(hub):
     repo = hub.add(REPO, FILES)
     remote = resolve_remote(HubName(REPO), offline=False)
     assert (remote.repo, remote.commit, remote.unasked) == (REPO, repo.commit, None)

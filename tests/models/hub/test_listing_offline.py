@@ -1,11 +1,8 @@
 """The hub without the network: what was seen once is there, and no socket is opened where none may be."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,14 +11,13 @@ from edgechat.models.choices import RemoteFile, RepoListing
 from edgechat.models.hub import metadata_cache
 from edgechat.models.hub.listing import list_repo, resolve_remote
 from edgechat.models.hub.names import HubName
-from tests.hub import Hub
 from tests.kit import tiny
 
 REPO = "owner/tiny-GGUF"
 FILES = {"tiny-Q4_K_M.gguf": b"GGUF1", "tiny-Q8_0.gguf": b"GGUF22"}
 
 
-def test_what_was_seen_is_seen_without_the_network(hub: Hub) -> None:
+def test_what_was_seen_is_seen_without_the_network(hub):
     hub.add(REPO, FILES)
     before = resolve_remote(HubName(REPO), offline=False)
     hub.stop()
@@ -38,7 +34,7 @@ def test_what_was_seen_is_seen_without_the_network(hub: Hub) -> None:
         resolve_remote(HubName("owner/other"), offline=True)
 
 
-def test_a_repository_that_went_is_not_shown_from_memory(hub: Hub) -> None:
+def test_a_repository_that_went_is_not_shown_from_memory(hub):
     hub.add(REPO, FILES)
     resolve_remote(HubName(REPO), offline=False)
     del hub.repos[REPO]
@@ -46,7 +42,7 @@ def test_a_repository_that_went_is_not_shown_from_memory(hub: Hub) -> None:
         resolve_remote(HubName(REPO), offline=False)
 
 
-def test_a_damaged_cache_is_none(hub: Hub, home: Path) -> None:
+def test_a_damaged_cache_is_none(hub, home):
     hub.add(REPO, FILES)
     resolve_remote(HubName(REPO), offline=False)
     (entry,) = (home / "cache/hub/listings").iterdir()
@@ -65,7 +61,7 @@ def test_a_damaged_cache_is_none(hub: Hub, home: Path) -> None:
             resolve_remote(HubName(REPO), offline=True)
 
 
-def test_the_cache_is_bounded(home: Path) -> None:
+def test_the_cache_is_bounded(home):
     for n in range(metadata_cache.MAX_LISTINGS + 10):
         metadata_cache.store_listing("http://a", f"o/{n}", None, b"x")
         metadata_cache.cached_listing("http://a", "o/0", None)
@@ -74,7 +70,7 @@ def test_the_cache_is_bounded(home: Path) -> None:
     assert metadata_cache.cached_listing("http://a", "o/0", None) == b"x"
 
 
-def test_what_would_not_be_read_is_not_written(home: Path) -> None:
+def test_what_would_not_be_read_is_not_written(home):
     listing = RepoListing("http://a", "o/r", "c" * 40, False, None, (), 0.0)
     file = RemoteFile("mmproj.gguf", 1 << 30, "0" * 64)
     metadata_cache.store_start(listing, file, bytes(metadata_cache.MAX_BYTES + 1))
@@ -105,7 +101,7 @@ print("imported", [name for name in ("httpx2", "huggingface_hub") if name in sys
 
 
 @pytest.mark.parametrize("by", ["EDGECHAT_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "told"])
-def test_offline_opens_no_socket(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_opens_no_socket(by, monkeypatch):
     for name in ("EDGECHAT_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     if by != "told":
@@ -117,7 +113,7 @@ def test_offline_opens_no_socket(by: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert by == "told" or by in lines[0]
 
 
-def test_a_kept_header_needs_no_socket_either(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_header_needs_no_socket_either(hub, monkeypatch):
     hub.add(REPO, {"tiny-F32.gguf": tiny()})
     remote = resolve_remote(HubName(REPO), offline=False)
     header = remote.header(remote.choices[0])

@@ -1,25 +1,22 @@
 """MLX models on the hub: told from what lies beside them, read before a download, downloaded and verified."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edgechat.base.errors import HubAnswerError, ModelFileError, ModelNotFound, RemoteFileChanged, WrongBytes
-from edgechat.models.choices import ModelChoice, RemoteFile, mlx_label, model_choices
+from edgechat.models.choices import RemoteFile, mlx_label, model_choices
 from edgechat.models.formats.header_reading import read_model
 from edgechat.models.hub import remote_headers
 from edgechat.models.hub.cache_layout import HubStore
 from edgechat.models.hub.download import download
-from edgechat.models.hub.listing import RemoteModel, list_repo, resolve_remote
+from edgechat.models.hub.listing import list_repo, resolve_remote
 from edgechat.models.hub.names import HubName, parse_model_name
 from edgechat.models.request import matching_choices, parse_request
-from tests.hub import Fault, Hub
+from tests.hub import Fault
 from tests.kit import tiny
 from tests.models.downloads import Seen
 from tests.models.mlx_folders import mlx_files, written
@@ -32,27 +29,27 @@ BESIDE = {
 
 
 @pytest.fixture(autouse=True)
-def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def hub_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub-cache"))
     return tmp_path / "hub-cache"
 
 
-def listed(*names: str, repo: str = REPO) -> list[tuple[str, str | None, str]]:
+def listed(*names, repo=REPO):
     files = [RemoteFile(name, 10 + i, f"{i:064x}") for i, name in enumerate(names)]
     return [(one.name, one.quant, one.format) for one in model_choices(files, repo)]
 
 
-def on_hub(hub: Hub, files: dict[str, bytes] | None = None, repo: str = REPO) -> RemoteModel:
+def on_hub(hub, files=None, repo=REPO):
     hub.add(repo, mlx_files() if files is None else files)
     return resolve_remote(HubName(repo), offline=False)
 
 
-def only(found: RemoteModel) -> ModelChoice:
+def only(found):
     (choice,) = found.choices
     return choice
 
 
-def test_what_makes_a_model() -> None:
+def test_what_makes_a_model():
     base = ("config.json", "tokenizer.json")
     assert listed(*base, "model.safetensors") == [("", "4bit", "mlx")]
     assert listed(*base, "model-00002-of-00002.safetensors", "model-00001-of-00002.safetensors")
@@ -64,12 +61,12 @@ def test_what_makes_a_model() -> None:
     assert not listed("a/config.json", "a/tokenizer.json", "b/model.safetensors")
 
 
-def test_a_repository_with_both() -> None:
+def test_a_repository_with_both():
     found = listed("config.json", "tokenizer.json", "model.safetensors", "a-Q4_0.gguf", repo="owner/Tiny")
     assert found == [("a-Q4_0", "Q4_0", "gguf"), ("", None, "mlx")]
 
 
-def test_only_what_is_needed_is_taken(hub: Hub) -> None:
+def test_only_what_is_needed_is_taken(hub):
     files = mlx_files(n_files=3)
     names = only(on_hub(hub, BESIDE | files)).file_names
     assert set(names) == {*files, "special_tokens_map.json"}
@@ -92,11 +89,11 @@ def test_only_what_is_needed_is_taken(hub: Hub) -> None:
         ("someone-4bit/Qwen3-8B", None),
     ],
 )
-def test_labels_in_names(name: str, label: str | None) -> None:
+def test_labels_in_names(name, label):
     assert mlx_label(name) == label
 
 
-def test_the_header_on_the_hub_is_that_of_the_folder(hub: Hub, tmp_path: Path) -> None:
+def test_the_header_on_the_hub_is_that_of_the_folder(hub, tmp_path):
     files = mlx_files(n_files=2, tie_word_embeddings=False)
     found = on_hub(hub, files)
     header, here = found.header(only(found)), read_model(written(tmp_path / "Tiny-4bit", files))
@@ -107,7 +104,7 @@ def test_the_header_on_the_hub_is_that_of_the_folder(hub: Hub, tmp_path: Path) -
     assert without.items() <= header.metadata.items()
 
 
-def test_only_tables_are_read_and_once(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_tables_are_read_and_once(hub, monkeypatch):
     monkeypatch.setattr(remote_headers, "FIRST_TABLE", 1000)
     found = on_hub(hub)
     first = found.header(only(found))
@@ -120,11 +117,11 @@ def test_only_tables_are_read_and_once(hub: Hub, monkeypatch: pytest.MonkeyPatch
     assert len(hub.seen) == asked
 
 
-def first_table(found: RemoteModel) -> int:
+def first_table(found):
     return int.from_bytes(mlx_files()["model.safetensors"][:8], "little")
 
 
-def test_a_kept_header_that_is_damaged_is_read_anew(hub: Hub, home: Path) -> None:
+def test_a_kept_header_that_is_damaged_is_read_anew(hub, home):
     found = on_hub(hub)
     header = found.header(only(found))
     (entry,) = (home / "cache/hub/headers").iterdir()
@@ -143,7 +140,7 @@ def test_a_kept_header_that_is_damaged_is_read_anew(hub: Hub, home: Path) -> Non
         ("config.json", b'{"model_type": "llama", "model_file": "a.py"}', "its own code"),
     ],
 )
-def test_what_is_unfit_on_the_hub(name: str, data: bytes, words: str, hub: Hub) -> None:
+def test_what_is_unfit_on_the_hub(name, data, words, hub):
     found = on_hub(hub, mlx_files() | {name: data})
     with pytest.raises(ModelFileError, match=words) as caught:
         found.header(only(found))
@@ -151,14 +148,14 @@ def test_what_is_unfit_on_the_hub(name: str, data: bytes, words: str, hub: Hub) 
     assert not list(Path(os.environ["EDGECHAT_HOME"]).glob("**/headers/*"))
 
 
-def test_a_small_file_that_is_another_one_now(hub: Hub) -> None:
+def test_a_small_file_that_is_another_one_now(hub):
     found = on_hub(hub)
     hub.fail("resolve", Fault(headers={"X-Repo-Commit": "f" * 40}))
     with pytest.raises(RemoteFileChanged):
         found.header(only(found))
 
 
-def test_a_download_is_verified_and_lies_as_the_hubs_own(hub: Hub) -> None:
+def test_a_download_is_verified_and_lies_as_the_hubs_own(hub):
     from huggingface_hub import hf_hub_download
 
     found = on_hub(hub, BESIDE | mlx_files(n_files=2))
@@ -181,7 +178,7 @@ def test_a_download_is_verified_and_lies_as_the_hubs_own(hub: Hub) -> None:
     assert len(hub.seen) == asked
 
 
-def test_a_small_file_that_was_cut_goes_on(hub: Hub) -> None:
+def test_a_small_file_that_was_cut_goes_on(hub):
     found = on_hub(hub)
     (config, *_), store = only(found).files, HubStore(found.listing)
     store.make_folders(config)
@@ -191,7 +188,7 @@ def test_a_small_file_that_was_cut_goes_on(hub: Hub) -> None:
     assert store.path(config).read_bytes() == mlx_files()["config.json"]
 
 
-def test_a_small_file_with_other_bytes_is_thrown_away(hub: Hub) -> None:
+def test_a_small_file_with_other_bytes_is_thrown_away(hub):
     found = on_hub(hub)
     config = only(found).files[0]
     hub.fail("resolve", Fault(body=b"x" * config.size))
@@ -200,13 +197,13 @@ def test_a_small_file_with_other_bytes_is_thrown_away(hub: Hub) -> None:
     assert not HubStore(found.listing).path(config).exists()
 
 
-def test_a_model_is_found_only_when_all_of_it_is_here(hub: Hub) -> None:
+def test_a_model_is_found_only_when_all_of_it_is_here(hub):
     found = on_hub(hub)
     choice, store = only(found), HubStore(found.listing)
-    placed: list[str] = []
+    placed = []
     put = HubStore.put
 
-    def note(self: HubStore, file: RemoteFile, *, new: bool) -> None:
+    def note(self, file, *, new):
         put(self, file, new=new)
         placed.append(file.name)
 
@@ -217,7 +214,7 @@ def test_a_model_is_found_only_when_all_of_it_is_here(hub: Hub) -> None:
     assert store.path(choice.files[0]).is_file()
 
 
-def test_nothing_comes_that_cannot_be_verified(hub: Hub) -> None:
+def test_nothing_comes_that_cannot_be_verified(hub):
     repo = hub.add(REPO, mlx_files())
     plain = [{"rfilename": name, "size": len(data)} for name, data in repo.files.items()]
     for odd in (None, "0" * 64, "main", 5):
@@ -232,14 +229,14 @@ def test_nothing_comes_that_cannot_be_verified(hub: Hub) -> None:
             download(listing, listing.files, "main", Seen())
 
 
-def test_the_hash_of_a_pointer_is_not_the_files(hub: Hub) -> None:
+def test_the_hash_of_a_pointer_is_not_the_files(hub):
     listing = on_hub(hub).listing
     weights = next(file for file in listing.files if file.name == "model.safetensors")
     assert (weights.git_sha1, weights.digest) == (None, weights.sha256)
     assert replace(weights, sha256=None).digest is None
 
 
-def test_a_quantization_is_asked_for_in_any_case(hub: Hub) -> None:
+def test_a_quantization_is_asked_for_in_any_case(hub):
     hub.add(REPO, mlx_files())
     name = parse_model_name(f"{REPO}:4bit")
     assert name is not None
@@ -248,7 +245,7 @@ def test_a_quantization_is_asked_for_in_any_case(hub: Hub) -> None:
         resolve_remote(replace(name, quant="8BIT"), offline=False)
 
 
-def test_a_repository_whose_name_tells_no_quantization(hub: Hub) -> None:
+def test_a_repository_whose_name_tells_no_quantization(hub):
     hub.add("owner/Tiny", mlx_files())
     want = parse_request("owner/Tiny:8bit")
     with pytest.raises(ModelNotFound, match="has no 8bit") as caught:
@@ -258,18 +255,18 @@ def test_a_repository_whose_name_tells_no_quantization(hub: Hub) -> None:
     assert (only(found).quant, found.header(only(found)).quant) == (None, "4bit")
 
 
-def test_a_repository_without_either(hub: Hub) -> None:
+def test_a_repository_without_either(hub):
     hub.add(REPO, {"README.md": b"", "pytorch_model.bin": b"x"})
     with pytest.raises(ModelNotFound, match="neither a GGUF file nor an MLX model") as caught:
         resolve_remote(HubName(REPO), offline=False)
     assert "-4bit" in str(caught.value.hint)
 
 
-def test_what_is_wanted(hub: Hub) -> None:
+def test_what_is_wanted(hub):
     both = "owner/Both"
     hub.add(both, mlx_files() | {"both-F32.gguf": tiny().read_bytes()})
 
-    def formats(**asked: Any) -> list[str]:
+    def formats(**asked):
         want = parse_request(both, **asked)
         return [one.format for one in matching_choices(want, resolve_remote(want.hub, offline=False))]
 
@@ -282,7 +279,7 @@ def test_what_is_wanted(hub: Hub) -> None:
         matching_choices(want, resolve_remote(want.hub, offline=False))
 
 
-def test_a_model_of_the_catalogue_for_mlx() -> None:
+def test_a_model_of_the_catalogue_for_mlx():
     want = parse_request("qwen3-8b", format="mlx")
     assert (want.hub.repo, want.format, want.quant) == ("mlx-community/Qwen3-8B-4bit", "mlx", None)
     assert parse_request("qwen3-8b", "4BIT").hub.repo == "mlx-community/Qwen3-8B-4bit"

@@ -1,7 +1,5 @@
 """What a person may type or paste to name a repository of the hub."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +31,7 @@ PAGE = f"https://huggingface.co/{REPO}"
         ("http://hf.co:80/a/b", HubName("a/b")),
     ],
 )
-def test_what_is_understood(text: str, expected: HubName) -> None:
+def test_what_is_understood(text, expected):
     assert parse_model_name(text) == expected
 
 
@@ -82,7 +80,7 @@ def test_what_is_understood(text: str, expected: HubName) -> None:
         "hf.co/a/b" + "?" * 3000,
     ],
 )
-def test_what_is_no_name_of_the_hub(text: str) -> None:
+def test_what_is_no_name_of_the_hub(text):
     assert parse_model_name(text) is None
 
 
@@ -96,7 +94,7 @@ _file = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30).map(lambd
 
 
 @given(_repo, _quant, st.none() | _revision)
-def test_a_name_comes_back_as_it_was_written(repo: str, quant: str | None, revision: str | None) -> None:
+def test_a_name_comes_back_as_it_was_written(repo, quant, revision):
     name = HubName(repo, quant, revision)
     # 'models/x' and 'datasets/x' are no owners.
     assert parse_model_name(str(name)) in (name, None)
@@ -104,13 +102,13 @@ def test_a_name_comes_back_as_it_was_written(repo: str, quant: str | None, revis
 
 
 @given(_repo, _revision, _file.filter(safe_path))
-def test_a_link_to_a_file_comes_back(repo: str, revision: str, file: str) -> None:
+def test_a_link_to_a_file_comes_back(repo, revision, file):
     found = parse_model_name(str(HubName(repo, None, revision, file)))
     assert found is None or (found.repo, found.revision, found.file) == (repo, revision, file)
 
 
 @given(st.text(max_size=200) | st.text("ab/.:-_%\\@?#", max_size=60).map(lambda s: "https://hf.co/" + s))
-def test_whatever_is_taken_is_harmless(text: str) -> None:
+def test_whatever_is_taken_is_harmless(text):
     found = parse_model_name(text)
     if found is not None:
         assert valid_repo(found.repo)

@@ -1,11 +1,8 @@
 """Headers read over HTTP: either what comes is the local header, or there is one typed error."""
 
-from __future__ import annotations
-
 import random
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -20,13 +17,12 @@ from edgechat.base.errors import (
     RepoNotFound,
 )
 from edgechat.models.formats.gguf import FIRST_READ, read_model
-from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.skeleton import pack
 from edgechat.models.hub import remote_headers
-from edgechat.models.hub.listing import RemoteModel, resolve_remote
+from edgechat.models.hub.listing import resolve_remote
 from edgechat.models.hub.names import HubName
 from edgechat.models.hub.remote_headers import read_remote_header
-from tests.hub import TOKEN, Fault, Hub
+from tests.hub import TOKEN, Fault
 from tests.kit import KINDS, Spec, tiny
 from tests.kit.build import write
 from tests.models.raw import gguf
@@ -37,49 +33,49 @@ REPO, FILE = "owner/tiny-GGUF", "tiny-F32.gguf"
 
 
 @pytest.fixture
-def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_reads(monkeypatch):
     """Read in many steps what would be one: 1 KiB, 2 KiB, ..."""
     monkeypatch.setattr("edgechat.models.hub.remote_headers.FIRST_READ", 1024)
     monkeypatch.setattr(remote_headers, "LATER_READ", 256)
 
 
-def model(hub: Hub, file: bytes | Path | None = None) -> RemoteModel:
+def model(hub, file=None):
     hub.add(REPO, {FILE: tiny() if file is None else file})
     return resolve_remote(HubName(REPO), offline=False)
 
 
-def fresh(found: RemoteModel) -> ModelHeader:
+def fresh(found):
     """Read the header of the first choice past the cache."""
     return read_remote_header(found.listing, found.choices[0])
 
 
-def refused(kind: type[HubError], found: RemoteModel) -> HubError:
+def refused(kind, found):
     with pytest.raises(kind) as caught:
         fresh(found)
     assert type(caught.value) is kind
     return caught.value
 
 
-def local(path: Path) -> ModelHeader:
+def local(path):
     return replace(read_model(path), path=FILE)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_header_of_a_remote_file_is_that_of_the_file(hub: Hub, kind: str) -> None:
+def test_the_header_of_a_remote_file_is_that_of_the_file(hub, kind):
     assert fresh(model(hub, tiny(kind))) == local(tiny(kind))
     (read,) = hub.requests("store")
     assert read.range == (0, min(FIRST_READ, tiny(kind).stat().st_size) - 1)
 
 
 @pytest.mark.usefixtures("small_reads")
-def test_it_is_read_in_growing_steps_and_no_byte_twice(hub: Hub) -> None:
+def test_it_is_read_in_growing_steps_and_no_byte_twice(hub):
     assert fresh(model(hub)) == local(tiny())
     ranges = [one.range for one in hub.requests("store")]
     assert ranges[:3] == [(0, 1023), (1024, 2047), (2048, 4095)]
     assert all(one.headers["If-Range"] for one in hub.requests("store")[1:])
 
 
-def test_only_the_header_is_read_of_a_large_file(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_header_is_read_of_a_large_file(hub, monkeypatch):
     monkeypatch.setattr("edgechat.models.hub.remote_headers.FIRST_READ", 65536)
     fresh(model(hub, tiny().read_bytes()))
     assert [one.range for one in hub.requests("store")] == [(0, 65535)]
@@ -88,7 +84,7 @@ def test_only_the_header_is_read_of_a_large_file(hub: Hub, monkeypatch: pytest.M
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_reads")
 @pytest.mark.parametrize("folder", ["", "F32/"])
-def test_a_split_model_is_one(hub: Hub, tmp_path: Path, folder: str) -> None:
+def test_a_split_model_is_one(hub, tmp_path, folder):
     write(Spec(name="split"), tmp_path / "a-F32.gguf", split_max_tensors=7)
     parts = sorted(tmp_path.glob("a-F32-*.gguf"))
     assert len(parts) > 2
@@ -98,7 +94,7 @@ def test_a_split_model_is_one(hub: Hub, tmp_path: Path, folder: str) -> None:
     assert found.header(found.choices[0]).n_params == read_model(parts[0]).n_params
 
 
-def test_a_part_in_the_wrong_place(hub: Hub, tmp_path: Path) -> None:
+def test_a_part_in_the_wrong_place(hub, tmp_path):
     write(Spec(name="split"), tmp_path / "a-F32.gguf", split_max_tensors=7)
     parts = sorted(tmp_path.glob("a-F32-*.gguf"))
     hub.add(REPO, {part.name: parts[0] for part in parts})
@@ -111,7 +107,7 @@ def test_a_part_in_the_wrong_place(hub: Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"PK\x03\x04 and so on", b"<!doctype html>", gguf(), b"GGUF", b"version https"]
 )
-def test_what_is_no_model(hub: Hub, data: bytes) -> None:
+def test_what_is_no_model(hub, data):
     with pytest.raises(ModelFileError):
         fresh(model(hub, data))
 
@@ -134,13 +130,13 @@ def test_what_is_no_model(hub: Hub, data: bytes) -> None:
         Fault(pause=0.01, piece=200),
     ],
 )
-def test_what_a_server_may_do_and_the_header_comes(hub: Hub, fault: Fault) -> None:
+def test_what_a_server_may_do_and_the_header_comes(hub, fault):
     found = model(hub)
     hub.fail("store", fault)
     assert fresh(found) == local(tiny())
 
 
-def test_a_file_beside_the_store_comes_from_the_hub_itself(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_beside_the_store_comes_from_the_hub_itself(hub, monkeypatch):
     monkeypatch.setattr("tests.hub.Repo.in_store", lambda *_: False)
     assert fresh(model(hub)) == local(tiny())
     assert not hub.requests("store")
@@ -150,7 +146,7 @@ def test_a_file_beside_the_store_comes_from_the_hub_itself(hub: Hub, monkeypatch
 @pytest.mark.parametrize(
     "said", ["", "bytes 0-1023", "1-1024/N", "0-2047/N", "9-0/N", "0-511/N", "0-99999999/N", "\xb2-\xb3/\xb9"]
 )
-def test_another_part_than_was_asked_for(hub: Hub, said: str) -> None:
+def test_another_part_than_was_asked_for(hub, said):
     found = model(hub)
     size = str(tiny().stat().st_size)
     said = "bytes " + said.replace("N", size) if "/" in said else said
@@ -170,14 +166,14 @@ def test_another_part_than_was_asked_for(hub: Hub, said: str) -> None:
         Fault(status=204),
     ],
 )
-def test_an_answer_that_makes_no_sense(hub: Hub, fault: Fault) -> None:
+def test_an_answer_that_makes_no_sense(hub, fault):
     found = model(hub)
     hub.fail("store", fault)
     with pytest.raises((HubAnswerError, RemoteFileChanged)):
         fresh(found)
 
 
-def test_more_than_was_asked_for(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_was_asked_for(hub, monkeypatch):
     """An endless body of a server that says no length ends with the first byte too many."""
     monkeypatch.setattr("edgechat.models.hub.remote_headers.FIRST_READ", 1024)
     found = model(hub)
@@ -203,19 +199,19 @@ def test_more_than_was_asked_for(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> N
         ("store", Fault(status=416)),
     ],
 )
-def test_a_file_that_changed(hub: Hub, place: str, fault: Fault) -> None:
+def test_a_file_that_changed(hub, place, fault):
     found = model(hub)
-    hub.fail(place, fault)  # type: ignore[arg-type]
+    hub.fail(place, fault)
     refused(RemoteFileChanged, found)
 
 
-def test_a_file_that_went(hub: Hub) -> None:
+def test_a_file_that_went(hub):
     found = model(hub)
     hub.repos[REPO].files.clear()
     assert "does not have this file" in refused(RepoNotFound, found).message
 
 
-def test_a_gated_model(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gated_model(hub, monkeypatch):
     hub.add(REPO, {FILE: tiny()}, gated="auto")
     found = resolve_remote(HubName(REPO), offline=False)
     hint = refused(AccessDenied, found).hint or ""
@@ -229,14 +225,14 @@ def test_a_gated_model(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert hub.requests("resolve")[-1].token == f"Bearer {TOKEN}"
 
 
-def test_a_hole_on_the_hub_is_not_downloaded(hub: Hub) -> None:
+def test_a_hole_on_the_hub_is_not_downloaded(hub):
     hub.add(REPO, {FILE: tiny().read_bytes() + bytes(2 << 20)})
     with pytest.raises(ModelFileError, match="has 2 MiB of data after its last tensor") as caught:
         fresh(resolve_remote(HubName(REPO), offline=False))
     assert "on the hub is damaged" in (caught.value.hint or "")
 
 
-def test_a_rate_limit(hub: Hub) -> None:
+def test_a_rate_limit(hub):
     found = model(hub)
     hub.fail("store", Fault(status=429, headers={"Retry-After": "3"}))
     refused(RateLimited, found)
@@ -245,7 +241,7 @@ def test_a_rate_limit(hub: Hub) -> None:
 @pytest.mark.parametrize(
     "fault", [Fault(drop=True), Fault(cut_after=0), Fault(cut_after=0, chunked=True), Fault(status=503)]
 )
-def test_a_store_that_only_fails(hub: Hub, fault: Fault) -> None:
+def test_a_store_that_only_fails(hub, fault):
     found = model(hub)
     hub.fail("store", fault)
     refused(HubUnreachable, found)
@@ -254,7 +250,7 @@ def test_a_store_that_only_fails(hub: Hub, fault: Fault) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [Fault(wait=600), Fault(pause=600), Fault(pause=0.05, piece=1)])
-def test_a_store_that_stalls_or_drips(hub: Hub, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_stalls_or_drips(hub, fault, monkeypatch):
     monkeypatch.setattr(remote_headers, "TIME_LIMIT", 1.5)
     found = model(hub)
     hub.fail("store", fault)
@@ -263,7 +259,7 @@ def test_a_store_that_stalls_or_drips(hub: Hub, fault: Fault, monkeypatch: pytes
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_reads")
-def test_a_drip_of_many_answers_is_bounded(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drip_of_many_answers_is_bounded(hub, monkeypatch):
     """Each answer is quick, and gives a hundred bytes of what was asked for."""
     monkeypatch.setattr(remote_headers, "TIME_LIMIT", 1.5)
     found = model(hub)
@@ -273,7 +269,7 @@ def test_a_drip_of_many_answers_is_bounded(hub: Hub, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_reads")
-def test_whatever_servers_do_together(hub: Hub) -> None:
+def test_whatever_servers_do_together(hub):
     """Faults at random, several at once: the header, or one of our errors; never another header."""
     found, expected = model(hub), local(tiny())
     chance, came = random.Random(7), 0
@@ -299,7 +295,7 @@ def test_whatever_servers_do_together(hub: Hub) -> None:
     assert 12 < came < 108
 
 
-def test_a_header_without_an_end_is_given_up(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_without_an_end_is_given_up(hub, monkeypatch):
     monkeypatch.setattr("edgechat.models.hub.remote_headers.FIRST_READ", 1024)
     monkeypatch.setattr("edgechat.models.formats.gguf.MAX_HEADER", 4096)
     with pytest.raises(ModelFileError, match="is incomplete"):
@@ -309,7 +305,7 @@ def test_a_header_without_an_end_is_given_up(hub: Hub, monkeypatch: pytest.Monke
     assert last[1] == 4095
 
 
-def test_a_header_is_read_once(hub: Hub) -> None:
+def test_a_header_is_read_once(hub):
     found = model(hub)
     first = found.header(found.choices[0])
     asked = len(hub.seen)
@@ -325,7 +321,7 @@ def test_a_header_is_read_once(hub: Hub) -> None:
     assert first.chat_template is None
 
 
-def test_another_commit_is_read_anew(hub: Hub) -> None:
+def test_another_commit_is_read_anew(hub):
     found = model(hub)
     found.header(found.choices[0])
     newer = model(hub, tiny("moe"))
@@ -333,7 +329,7 @@ def test_another_commit_is_read_anew(hub: Hub) -> None:
     assert newer.header(newer.choices[0]).architecture == "qwen3moe"
 
 
-def test_a_plan_of_a_model_seen_before_needs_no_network(hub: Hub) -> None:
+def test_a_plan_of_a_model_seen_before_needs_no_network(hub):
     found = model(hub)
     header = found.header(found.choices[0])
     hub.stop()
@@ -342,7 +338,7 @@ def test_a_plan_of_a_model_seen_before_needs_no_network(hub: Hub) -> None:
     assert again.header(again.choices[0]) == header
 
 
-def test_a_damaged_entry_is_read_anew(hub: Hub, home: Path) -> None:
+def test_a_damaged_entry_is_read_anew(hub, home):
     found = model(hub)
     header = found.header(found.choices[0])
     (entry,) = (home / "cache/hub/headers").iterdir()
@@ -352,8 +348,8 @@ def test_a_damaged_entry_is_read_anew(hub: Hub, home: Path) -> None:
         assert found.header(found.choices[0]) == header
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
+def test_a_cache_that_cannot_be_written_is_no_error(hub, monkeypatch):
+    def full(*_, **__):
         raise OSError("no space left")
 
     monkeypatch.setattr("tempfile.mkstemp", full)

@@ -1,38 +1,33 @@
 """Files that plain HTTP does not give: fetched by huggingface_hub, in a process that can be ended."""
 
-from __future__ import annotations
-
 import importlib.util
 import threading
-from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
 
 from edgechat.base.errors import DiskError, HubError, HubUnreachable, WrongBytes
-from edgechat.models.choices import RemoteFile
 from edgechat.models.hub import download as module
 from edgechat.models.hub.download import DownloadStopped, download
-from tests.hub import Fault, Hub
+from tests.hub import Fault
 from tests.models.downloads import SIZE, Seen, complete, fetch, listed, refused, store
 
 pytestmark = pytest.mark.usefixtures("hf_cache", "no_waits")
 
 
 @pytest.fixture(autouse=True)
-def threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+def threshold(monkeypatch):
     """Let the file of the tests be too large for plain HTTP."""
     monkeypatch.setattr(module, "MOST", SIZE - 1)
 
 
-def nothing_is_left(hf_cache: Path) -> bool:
+def nothing_is_left(hf_cache):
     return not list(hf_cache.rglob(".xet/*")) and not [
         one for one in psutil.Process().children() if "xet" in one.cmdline()
     ]
 
 
-def test_it_comes_whole_and_verified_into_the_cache(hub: Hub, hf_cache: Path) -> None:
+def test_it_comes_whole_and_verified_into_the_cache(hub, hf_cache):
     listing, seen = listed(hub), Seen()
     (done,) = fetch(listing, seen)
     assert (done.resumed, done.received) == (0, SIZE)
@@ -45,7 +40,7 @@ def test_it_comes_whole_and_verified_into_the_cache(hub: Hub, hf_cache: Path) ->
     assert not hub.seen
 
 
-def test_other_bytes_are_thrown_away(hub: Hub, hf_cache: Path) -> None:
+def test_other_bytes_are_thrown_away(hub, hf_cache):
     listing = listed(hub)
     hub.fail("store", Fault(body=bytes(SIZE)))
     refused(WrongBytes, listing)
@@ -55,19 +50,19 @@ def test_other_bytes_are_thrown_away(hub: Hub, hf_cache: Path) -> None:
     assert complete(listing)
 
 
-def test_a_hub_that_refuses_is_told_of(hub: Hub, hf_cache: Path) -> None:
+def test_a_hub_that_refuses_is_told_of(hub, hf_cache):
     listing = listed(hub)
     hub.fail("resolve", Fault(status=404))
     assert "through hf-xet" in str(refused(HubUnreachable, listing))
     assert nothing_is_left(hf_cache)
 
 
-def test_it_can_be_stopped(hub: Hub, hf_cache: Path) -> None:
+def test_it_can_be_stopped(hub, hf_cache):
     listing, stop = listed(hub), threading.Event()
     hub.fail("store", Fault(piece=1 << 14, pause=0.2))
 
     class Stopping(Seen):
-        def has(self, file: RemoteFile, n: int) -> None:
+        def has(self, file, n):
             super().has(file, n)
             if hub.requests("store"):
                 stop.set()
@@ -79,17 +74,15 @@ def test_it_can_be_stopped(hub: Hub, hf_cache: Path) -> None:
     assert not at.blob(file).exists()
 
 
-def test_a_full_disk_is_named(hub: Hub, small_disk: Path) -> None:
+def test_a_full_disk_is_named(hub, small_disk):
     assert "full" in str(refused(DiskError, listed(hub)))
 
 
 @pytest.mark.parametrize(
     ("frozen", "command"), [(False, "edgechat[xet]"), (True, "hf download owner/a-GGUF")]
 )
-def test_without_hf_xet_the_way_to_get_it_is_told(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch, frozen: bool, command: str
-) -> None:
-    real: Callable[..., object] = importlib.util.find_spec
+def test_without_hf_xet_the_way_to_get_it_is_told(hub, monkeypatch, frozen, command):
+    real = importlib.util.find_spec
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name, *more: None if name == "hf_xet" else real(name, *more)
     )

@@ -1,16 +1,13 @@
 """Drafts in the folder of models: which are removed."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 from filelock import FileLock
 
 from edgechat.models.local.importing import DRAFT_LOCK, remove_old_drafts
 
 
-def test_old_drafts_are_removed_but_not_a_folder_that_somebody_works_in(tmp_path: Path) -> None:
+def test_old_drafts_are_removed_but_not_a_folder_that_somebody_works_in(tmp_path):
     abandoned, busy, file = tmp_path / ".a.part", tmp_path / ".b.part", tmp_path / ".c.part"
     for folder in (abandoned, busy):
         folder.mkdir()

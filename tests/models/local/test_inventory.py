@@ -1,7 +1,5 @@
 """Finding what other tools keep, in homes laid out as theirs, and the names of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -25,36 +23,36 @@ FILE = "Qwen3-4B-Instruct-2507-Q4_K_M.gguf"
 
 
 @pytest.fixture(scope="module")
-def model() -> Path:
+def model():
     return tiny("dense")
 
 
 @pytest.fixture(scope="module")
-def other() -> Path:
+def other():
     return tiny("qwen3")
 
 
 @pytest.fixture
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def user(tmp_path, monkeypatch):
     """The home of a user who has no model yet."""
     homes.settle(tmp_path / "user", monkeypatch)
     return tmp_path / "user"
 
 
-def own(name: str) -> Path:
+def own(name):
     return paths.data_dir() / "models" / name
 
 
-def names() -> dict[str, Place]:
+def names():
     return {one.name: one.place for one in inventory().models}
 
 
-def test_only_the_guide_is_on_a_fresh_machine(user: Path) -> None:
+def test_only_the_guide_is_on_a_fresh_machine(user):
     assert names() == {"guide": Place.SHIPPED}
     assert inventory().skipped == {}
 
 
-def test_every_place(user: Path, model: Path, other: Path) -> None:
+def test_every_place(user, model, other):
     homes.place(model, own("mine.Q8_0.gguf"))
     homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf")
     homes.in_hub(user, model, QWEN, FILE)
@@ -86,7 +84,7 @@ def test_every_place(user: Path, model: Path, other: Path) -> None:
     assert known.found.files[0].digest == homes.sha256(other)
 
 
-def test_a_repository_of_the_hub_by_its_names(user: Path, model: Path, other: Path) -> None:
+def test_a_repository_of_the_hub_by_its_names(user, model, other):
     four = homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf")
     link = homes.in_hub(user, other, "them/Other-GGUF", "sub/Other-BF16.gguf")
     for name in ("them/Small-GGUF", "them/small-gguf:q4_0", "hf.co/them/Small-GGUF", "Small-Q4_0.gguf"):
@@ -97,7 +95,7 @@ def test_a_repository_of_the_hub_by_its_names(user: Path, model: Path, other: Pa
         resolve("them/Small-GGUF:Q8_0")
 
 
-def test_several_quantizations_of_one_model(user: Path, model: Path, other: Path) -> None:
+def test_several_quantizations_of_one_model(user, model, other):
     here_ = homes.in_lm_studio(user, model, f"lm/Qwen3-GGUF/{FILE}")
     assert names()["qwen3-4b"] is Place.LM_STUDIO
     homes.place(other, own(FILE.replace("Q4_K_M", "Q8_0")))
@@ -114,12 +112,12 @@ def test_several_quantizations_of_one_model(user: Path, model: Path, other: Path
     assert set(local_files(entry)) == {"Q4_K_M", "Q8_0"}
 
 
-def test_llama_cpp_puts_the_repository_before_the_name(user: Path, model: Path) -> None:
+def test_llama_cpp_puts_the_repository_before_the_name(user, model):
     homes.place(model, user / ".cache/llama.cpp" / f"{QWEN.replace('/', '_')}_{FILE}")
     assert names()["qwen3-4b"] is Place.LLAMA_CPP
 
 
-def test_of_two_files_with_one_name_the_second_has_a_longer_one(user: Path, model: Path) -> None:
+def test_of_two_files_with_one_name_the_second_has_a_longer_one(user, model):
     homes.place(model, own("same.gguf"))
     homes.in_lm_studio(user, model, "a/b/same.gguf")
     homes.in_lm_studio(user, model, "a/b/guide.gguf")
@@ -132,7 +130,7 @@ def test_of_two_files_with_one_name_the_second_has_a_longer_one(user: Path, mode
     assert resolve("same").path == own("same.gguf")
 
 
-def test_revisions_of_a_repository(user: Path, model: Path, other: Path) -> None:
+def test_revisions_of_a_repository(user, model, other):
     """What two revisions share is one model; what one of them has in another version is another."""
     repo = "them/Small-GGUF"
     homes.in_hub(user, model, repo, "Small-Q4_0.gguf")
@@ -145,7 +143,7 @@ def test_revisions_of_a_repository(user: Path, model: Path, other: Path) -> None
     assert read_model(resolve(f"{repo}@ffffffff:q8_0").path).architecture != "qwen3"
 
 
-def test_split_models_and_what_is_no_model(user: Path, model: Path) -> None:
+def test_split_models_and_what_is_no_model(user, model):
     folder = user / ".lmstudio/models/a/b"
     folder.mkdir(parents=True)
     write(Spec(), folder / "big-Q8_0.gguf", split_max_tensors=10)
@@ -162,9 +160,7 @@ def test_split_models_and_what_is_no_model(user: Path, model: Path) -> None:
     assert local_models(str(parts[1])) == [one]
 
 
-def test_where_other_tools_were_told_to_keep_models(
-    user: Path, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_where_other_tools_were_told_to_keep_models(user, model, monkeypatch, tmp_path):
     (user / ".lmstudio-home-pointer").write_text(f"{tmp_path / 'studio'}\n")
     homes.place(model, tmp_path / "elsewhere/a/b/told.gguf")
     homes.place(model, tmp_path / "studio/models/a/b/home.gguf")
@@ -177,7 +173,7 @@ def test_where_other_tools_were_told_to_keep_models(
     assert set(names()) == {"guide", "told", "home", "cached"}
 
 
-def test_the_folders_of_other_systems(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folders_of_other_systems(user, monkeypatch):
     monkeypatch.delenv("OLLAMA_MODELS")
     assert Path("/usr/share/ollama/.ollama/models") in ollama_folders() or sys.platform != "linux"
     monkeypatch.setattr("sys.platform", "darwin")
@@ -191,7 +187,7 @@ def test_the_folders_of_other_systems(user: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     "text", ["", "{", '{"downloadsFolder": 3}', '{"downloadsFolder": "../.."}', "[" * 9999]
 )
-def test_settings_of_lm_studio_that_make_no_sense(user: Path, text: str) -> None:
+def test_settings_of_lm_studio_that_make_no_sense(user, text):
     (user / ".lmstudio").mkdir()
     (user / ".lmstudio/settings.json").write_text(text)
     (user / ".lmstudio-home-pointer").write_text("relative\0")
@@ -218,13 +214,13 @@ MODEL = "application/vnd.ollama.image.model"
         {"mediaType": "application/vnd.ollama.manifest.list.v2+json", "manifests": [{"digest": "../x"}]},
     ],
 )
-def test_manifests_of_ollama_that_name_no_file(user: Path, model: Path, manifest: object) -> None:
+def test_manifests_of_ollama_that_name_no_file(user, model, manifest):
     homes.in_ollama(user, model, "good:1b")
     homes.write_manifest(user, "registry.ollama.ai/library/bad/latest", manifest)
     assert set(names()) == {"guide", "ollama/good:1b"}
 
 
-def test_a_list_of_manifests(user: Path, model: Path) -> None:
+def test_a_list_of_manifests(user, model):
     """As Ollama writes since 2026: one manifest for each engine, each by its own hash."""
     blob = homes.in_ollama(user, model, "old:1b")
     single = user / ".ollama/models/manifests/registry.ollama.ai/library/old/1b"
@@ -241,7 +237,7 @@ def test_a_list_of_manifests(user: Path, model: Path) -> None:
     assert resolve("ollama/new:1b").path == blob
 
 
-def test_names_that_could_do_harm(user: Path, model: Path) -> None:
+def test_names_that_could_do_harm(user, model):
     homes.place(model, own("good.gguf"))
     for name in ("evil\x1b[31m.gguf", "back\\slash.gguf", "c:drive.gguf", ".hidden.gguf"):
         homes.place(model, own(name))
@@ -255,7 +251,7 @@ def test_names_that_could_do_harm(user: Path, model: Path) -> None:
     assert set(names()) == {"guide", "good"}
 
 
-def test_links_that_lead_out(user: Path, model: Path, tmp_path: Path) -> None:
+def test_links_that_lead_out(user, model, tmp_path):
     secret = homes.place(model, tmp_path / "secret/private.gguf")
     link = homes.in_hub(user, model, "a/good-GGUF", "good-Q4_0.gguf")
     (link.parent / "out-Q8_0.gguf").symlink_to(secret)
@@ -272,7 +268,7 @@ def test_links_that_lead_out(user: Path, model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in this file system")
-def test_pipes_are_not_opened(user: Path) -> None:
+def test_pipes_are_not_opened(user):
     own("x").parent.mkdir(parents=True)
     os.mkfifo(own("pipe.gguf"))
     (user / ".lmstudio").mkdir()
@@ -282,7 +278,7 @@ def test_pipes_are_not_opened(user: Path) -> None:
     assert set(names()) == {"guide"}
 
 
-def test_depth_is_bounded(user: Path, model: Path) -> None:
+def test_depth_is_bounded(user, model):
     homes.in_lm_studio(user, model, "a/b/c/in.gguf")
     homes.in_lm_studio(user, model, "a/b/c/d/out.gguf")
     homes.place(model, user / ".cache/llama.cpp/sub/out.gguf")
@@ -290,7 +286,7 @@ def test_depth_is_bounded(user: Path, model: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may read everything")
-def test_a_folder_that_may_not_be_read_is_skipped_and_noted(user: Path, model: Path) -> None:
+def test_a_folder_that_may_not_be_read_is_skipped_and_noted(user, model):
     homes.place(model, own("good.gguf"))
     homes.in_lm_studio(user, model, "theirs/b/out.gguf")
     theirs = user / ".lmstudio/models/theirs"
@@ -312,7 +308,7 @@ def test_a_folder_that_may_not_be_read_is_skipped_and_noted(user: Path, model: P
         ("guid", "guide"),
     ],
 )
-def test_near_misses(user: Path, model: Path, typed: str, suggested: str) -> None:
+def test_near_misses(user, model, typed, suggested):
     homes.in_ollama(user, model, "llama3.2:3b")
     homes.in_hub(user, model, "them/Small-GGUF", "Small-Q4_0.gguf")
     with pytest.raises(ModelNotFound) as caught:

@@ -1,11 +1,8 @@
 """MLX models on this machine: found wherever they are, named, resolved, verified, imported and removed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +13,7 @@ from edgechat.models.local import locations
 from edgechat.models.local.fingerprint import fingerprint_of
 from edgechat.models.local.hashes import hash_for
 from edgechat.models.local.importing import import_model
-from edgechat.models.local.inventory import LocalModel, inventory
+from edgechat.models.local.inventory import inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.removal import removal, single_model
 from edgechat.models.local.resolve import (
@@ -38,12 +35,12 @@ TINY = "owner/Tiny-8bit"
 
 
 @pytest.fixture(autouse=True)
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def user(tmp_path, monkeypatch):
     homes.settle(tmp_path / "user", monkeypatch)
     return tmp_path / "user"
 
 
-def in_hub(user: Path, repo: str, files: dict[str, bytes], commit: str = homes.COMMIT) -> Path:
+def in_hub(user, repo, files, commit=homes.COMMIT):
     """Leave a model as huggingface_hub does; return its snapshot."""
     folder = user / ".cache/huggingface/hub" / ("models--" + repo.replace("/", "--"))
     snapshot = folder / "snapshots" / commit
@@ -59,11 +56,11 @@ def in_hub(user: Path, repo: str, files: dict[str, bytes], commit: str = homes.C
     return snapshot
 
 
-def mlx_models() -> dict[str, LocalModel]:
+def mlx_models():
     return {one.name: one for one in inventory().models if one.found.format == "mlx"}
 
 
-def test_everywhere_they_are_kept(user: Path) -> None:
+def test_everywhere_they_are_kept(user):
     written(locations.own_folder() / "mine", mlx_files(seed=1))
     in_hub(user, TINY, mlx_files(bits=8, seed=2) | {"README.md": b"#"})
     written(user / ".lmstudio/models/maker/Theirs-MLX-6bit", mlx_files(bits=6, seed=3))
@@ -88,8 +85,8 @@ def test_everywhere_they_are_kept(user: Path) -> None:
             assert [every.path for every in local_models(said)] == [one.path]
 
 
-def test_what_is_no_language_model_is_not_listed(user: Path) -> None:
-    def left(name: str, **config: object) -> None:
+def test_what_is_no_language_model_is_not_listed(user):
+    def left(name, **config):
         files = mlx_files(bits=None)
         said = json.loads(files["config.json"]) | config
         written(locations.own_folder() / name, files | {"config.json": json.dumps(said).encode()})
@@ -110,7 +107,7 @@ def test_what_is_no_language_model_is_not_listed(user: Path) -> None:
             read_model(resolve(str(locations.own_folder() / name)).path)
 
 
-def test_a_link_out_of_the_cache_is_not_followed(user: Path) -> None:
+def test_a_link_out_of_the_cache_is_not_followed(user):
     outside = written(user / "private", mlx_files())
     snapshot = in_hub(user, TINY, mlx_files(bits=8))
     (snapshot / "config.json").unlink()
@@ -118,7 +115,7 @@ def test_a_link_out_of_the_cache_is_not_followed(user: Path) -> None:
     assert not mlx_models()
 
 
-def test_a_model_of_the_catalogue(user: Path) -> None:
+def test_a_model_of_the_catalogue(user):
     entry = entry_of("qwen3-8b")
     assert entry is not None
     snapshot = in_hub(user, QWEN, mlx_files())
@@ -137,23 +134,23 @@ def test_a_model_of_the_catalogue(user: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["mlx-community/Qwen3-8B-4bit", "Qwen3-8B-4bit", "x/qwen3-8b-4BIT"])
-def test_a_model_of_the_catalogue_that_another_tool_keeps(folder: str, user: Path) -> None:
+def test_a_model_of_the_catalogue_that_another_tool_keeps(folder, user):
     written(user / ".lmstudio/models" / folder, mlx_files())
     assert list(mlx_models()) == ["qwen3-8b"]
 
 
-def test_one_that_is_only_called_alike_is_none_of_the_catalogue(user: Path) -> None:
+def test_one_that_is_only_called_alike_is_none_of_the_catalogue(user):
     written(user / ".lmstudio/models/someone/My-Qwen3-8B-4bit", mlx_files())
     in_hub(user, "someone/Qwen3-8B-4bit", mlx_files(bits=8))
     assert {one.entry for one in mlx_models().values()} == {None}
 
 
-def test_names_in_the_catalogue_lead_to_one_model() -> None:
+def test_names_in_the_catalogue_lead_to_one_model():
     repos = [repo.lower() for entry in catalogue() for repo in entry.mlx.values()]
     assert len(set(repos)) == len(repos)
 
 
-def test_a_folder_anywhere(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_anywhere(user, monkeypatch):
     folder = written(user / "some where" / "modèle", mlx_files(n_files=2))
     assert is_model_folder(folder)
     (one,) = find_models(str(folder))
@@ -167,7 +164,7 @@ def test_a_folder_anywhere(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         resolve(str(folder))
 
 
-def test_a_newer_revision_with_another_template(user: Path) -> None:
+def test_a_newer_revision_with_another_template(user):
     newer = "f" * 40
     in_hub(user, TINY, mlx_files(bits=8))
     in_hub(user, TINY, mlx_files(bits=8) | {"chat_template.jinja": b"new"}, newer)
@@ -175,10 +172,10 @@ def test_a_newer_revision_with_another_template(user: Path) -> None:
     assert read_model(resolve(TINY).path).chat_template == "new"
 
 
-def test_verifying(user: Path) -> None:
+def test_verifying(user):
     snapshot = in_hub(user, TINY, mlx_files(bits=8))
     (one,) = mlx_models().values()
-    heard: list[int] = []
+    heard = []
     assert verify(one, heard.append).hashed
     assert verify(one).damage == ""
     assert heard[-1] == one.size
@@ -196,7 +193,7 @@ def test_verifying(user: Path) -> None:
     assert "truncated" in verify(mine).damage
 
 
-def test_removing_from_the_hubs_cache(user: Path) -> None:
+def test_removing_from_the_hubs_cache(user):
     snapshot = in_hub(user, TINY, mlx_files(bits=8, n_files=2))
     # Renamed repositories are there twice, with the same commit.
     others = [homes.in_hub(user, tiny(), f"other/repo{i}-GGUF", "a-F32.gguf") for i in range(4)]
@@ -208,7 +205,7 @@ def test_removing_from_the_hubs_cache(user: Path) -> None:
     assert all(other.exists() for other in others)
 
 
-def test_removing_an_old_revision_leaves_the_new_one_whole(user: Path) -> None:
+def test_removing_an_old_revision_leaves_the_new_one_whole(user):
     """Most of its small files are the same ones."""
     old = in_hub(user, TINY, mlx_files(bits=8, seed=1), commit="a" * 40)
     new = in_hub(user, TINY, mlx_files(bits=8, seed=2), commit="b" * 40)
@@ -219,7 +216,7 @@ def test_removing_an_old_revision_leaves_the_new_one_whole(user: Path) -> None:
     assert verify(left).damage == ""
 
 
-def test_removing_what_is_ours(user: Path) -> None:
+def test_removing_what_is_ours(user):
     folder = written(locations.own_folder() / "mine", mlx_files())
     removal(single_model("mine")).run()
     assert not folder.exists()
@@ -232,11 +229,11 @@ def test_removing_what_is_ours(user: Path) -> None:
     assert caught.value.hint == f"Remove the folder yourself: rm -r {elsewhere}"
 
 
-def imported(source: Path, name: str | None = None, move: bool = False) -> Path:
+def imported(source, name=None, move=False):
     return import_model(str(source), name=name, move=move, on_progress=lambda *_: None).path
 
 
-def test_importing(user: Path) -> None:
+def test_importing(user):
     source = written(user / "Mine-4bit", mlx_files(n_files=2) | {"README.md": b"#", "evil.py": b""})
     ours = imported(source)
     assert ours == locations.own_folder() / "Mine-4bit"
@@ -251,13 +248,13 @@ def test_importing(user: Path) -> None:
     assert sorted(os.listdir(source)) == ["README.md", "evil.py"]
 
 
-def test_an_import_that_fails_leaves_nothing(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_that_fails_leaves_nothing(user, monkeypatch):
     source = written(user / "Mine-4bit", mlx_files())
 
-    def no_link(*_: object) -> None:
+    def no_link(*_):
         raise OSError("no links here")
 
-    def full(*_: object) -> None:
+    def full(*_):
         raise OSError("free disk space")
 
     monkeypatch.setattr(os, "link", no_link)
@@ -267,7 +264,7 @@ def test_an_import_that_fails_leaves_nothing(user: Path, monkeypatch: pytest.Mon
     assert list(locations.own_folder().iterdir()) == []
 
 
-def test_fingerprints(user: Path) -> None:
+def test_fingerprints(user):
     one = written(user / "one", mlx_files())
     same = written(user / "same", mlx_files() | {"README.md": b"#"})
     other = written(user / "other", mlx_files(seed=1))

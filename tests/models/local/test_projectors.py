@@ -1,7 +1,5 @@
 """Projectors beside models, in homes laid out as other tools do it: found, verified, removed and imported."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import pytest
 
 from edgechat.base import paths
 from edgechat.models.local.importing import import_model
-from edgechat.models.local.inventory import LocalModel, inventory
+from edgechat.models.local.inventory import inventory
 from edgechat.models.local.removal import removal
 from edgechat.models.local.resolve import find_models
 from edgechat.models.local.verifying import verify
@@ -23,45 +21,45 @@ FILE = "Seeing-Q4_0.gguf"
 
 
 @pytest.fixture(scope="module")
-def model() -> Path:
+def model():
     return tiny("dense")
 
 
 @pytest.fixture(scope="module")
-def other() -> Path:
+def other():
     return tiny("qwen3")
 
 
 @pytest.fixture(scope="module")
-def eyes() -> Path:
+def eyes():
     return projector()
 
 
 @pytest.fixture
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def user(tmp_path, monkeypatch):
     homes.settle(tmp_path / "user", monkeypatch)
     return tmp_path / "user"
 
 
-def own(name: str) -> Path:
+def own(name):
     return paths.data_dir() / "models" / name
 
 
-def named(name: str) -> LocalModel:
+def named(name):
     (model,) = [model for model in inventory().models if model.name == name]
     return model
 
 
-def sight(name: str) -> Path | None:
+def sight(name):
     found = named(name).found.projector
     return found.path if found is not None else None
 
 
-def no_progress(_n: int, _total: int) -> None:
+def no_progress(_n, _total):
     pass
 
 
-def test_every_place(user: Path, model: Path, other: Path, eyes: Path) -> None:
+def test_every_place(user, model, other, eyes):
     homes.place(model, own("mine-Q8_0.gguf"))
     homes.place(model, own("blind-Q8_0.gguf"))
     homes.place(eyes, own("mmproj-mine-F16.gguf"))
@@ -96,9 +94,7 @@ def test_every_place(user: Path, model: Path, other: Path, eyes: Path) -> None:
     assert named("Seeing-Q4_0").size == model.stat().st_size
 
 
-def test_beside_a_split_model_and_a_file_anywhere(
-    user: Path, model: Path, eyes: Path, tmp_path: Path
-) -> None:
+def test_beside_a_split_model_and_a_file_anywhere(user, model, eyes, tmp_path):
     folder = user / ".lmstudio/models/a/b/Q8_0"
     folder.mkdir(parents=True)
     write(Spec(), folder / "big-Q8_0.gguf", split_max_tensors=10)
@@ -113,16 +109,16 @@ def test_beside_a_split_model_and_a_file_anywhere(
     assert find_models(str(file.with_name("b-Q4_0.gguf")))[0].found.projector is None
 
 
-def test_an_ollama_projector_that_is_gone(user: Path, model: Path, eyes: Path) -> None:
+def test_an_ollama_projector_that_is_gone(user, model, eyes):
     homes.in_ollama(user, model, "llava:7b", projector=eyes)
     (user / ".ollama/models/blobs" / f"sha256-{homes.sha256(eyes)}").unlink()
     assert sight("ollama/llava:7b") is None
 
 
-def test_it_is_verified_with_its_model(user: Path, model: Path, eyes: Path) -> None:
+def test_it_is_verified_with_its_model(user, model, eyes):
     homes.in_hub(user, model, REPO, FILE)
     link = homes.in_hub(user, eyes, REPO, "mmproj-F16.gguf")
-    seen: list[int] = []
+    seen = []
     found = verify(named("Seeing-Q4_0"), seen.append)
     assert (found.hashed, found.damage) == (True, "")
     assert seen[-1] == model.stat().st_size + eyes.stat().st_size
@@ -134,11 +130,9 @@ def test_it_is_verified_with_its_model(user: Path, model: Path, eyes: Path) -> N
 
 
 @pytest.mark.parametrize("in_hub", [True, False])
-def test_it_goes_with_the_last_model_that_uses_it(
-    user: Path, model: Path, other: Path, eyes: Path, in_hub: bool
-) -> None:
+def test_it_goes_with_the_last_model_that_uses_it(user, model, other, eyes, in_hub):
     files = {"Seeing-Q4_0.gguf": model, "Seeing-Q8_0.gguf": other, "mmproj-Seeing-F16.gguf": eyes}
-    here: dict[str, Path] = {}
+    here = {}
     for name, source in files.items():
         here[name] = homes.in_hub(user, source, REPO, name) if in_hub else homes.place(source, own(name))
     first = removal(named("Seeing-Q4_0"))
@@ -152,7 +146,7 @@ def test_it_goes_with_the_last_model_that_uses_it(
     assert not any(path.exists() for path in here.values())
 
 
-def test_it_is_imported_along(user: Path, model: Path, other: Path, eyes: Path, tmp_path: Path) -> None:
+def test_it_is_imported_along(user, model, other, eyes, tmp_path):
     file = homes.place(model, tmp_path / "downloads" / "a-Q4_0.gguf")
     homes.place(other, tmp_path / "downloads" / "a-Q8_0.gguf")
     near = homes.place(eyes, tmp_path / "downloads" / "mmproj-F16.gguf")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -19,7 +17,7 @@ FILE = "Qwen3-4B-Instruct-2507-Q4_K_M.gguf"
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     """An empty machine: its own home, data folder and hub cache, and an empty folder to stand in."""
     monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "edgechat"))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -31,32 +29,32 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def put(path: Path) -> Path:
+def put(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"GGUF")
     return path
 
 
-def refusal(name: str) -> tuple[str, str]:
+def refusal(name):
     with pytest.raises(ModelNotFound) as caught:
         resolve(name)
     return caught.value.message, caught.value.hint or ""
 
 
-def test_a_path(home: Path) -> None:
+def test_a_path(home):
     path = put(home / "here" / "My Model.gguf")
     for name in ("My Model.gguf", "./My Model.gguf", str(path), "~/here/My Model.gguf"):
         found = resolve(name)
         assert (found.path, found.name, found.entry) == (path, "My Model", None)
 
 
-def test_a_split_model_is_its_first_part(home: Path) -> None:
+def test_a_split_model_is_its_first_part(home):
     first = put(home / "here" / "big-00001-of-00003.gguf")
     put(home / "here" / "big-00003-of-00003.gguf")
     assert resolve("big-00003-of-00003.gguf").path == first
 
 
-def test_a_folder_names_what_it_holds(home: Path) -> None:
+def test_a_folder_names_what_it_holds(home):
     for letter in "abcdefgh":
         put(home / "here" / "models" / f"{letter}.gguf")
     message, hint = refusal("models")
@@ -68,14 +66,14 @@ def test_a_folder_names_what_it_holds(home: Path) -> None:
     assert "neither a .gguf file nor a complete MLX model" in refusal(str(home))[0]
 
 
-def test_the_standing_folder_does_not_shadow_the_catalogue(home: Path) -> None:
+def test_the_standing_folder_does_not_shadow_the_catalogue(home):
     (home / "here" / "qwen3-4b").mkdir()
     message, _ = refusal("qwen3-4b")
     assert "is in the catalogue" in message
     assert "is a folder" in refusal("./qwen3-4b")[0]
 
 
-def test_a_catalogue_name_without_its_file_says_where_to_get_it(home: Path) -> None:
+def test_a_catalogue_name_without_its_file_says_where_to_get_it(home):
     message, hint = refusal("qwen3-4b")
     assert "qwen3-4b is in the catalogue, but not on this machine" in message
     assert "edgechat pull qwen3-4b" in hint
@@ -84,7 +82,7 @@ def test_a_catalogue_name_without_its_file_says_where_to_get_it(home: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["qwen3-4b", "Qwen3-4B", " qwen3-4b-instruct-2507 "])
-def test_names_and_aliases_find_the_hub_cache(home: Path, name: str) -> None:
+def test_names_and_aliases_find_the_hub_cache(home, name):
     path = put(home / ".cache/huggingface/hub" / REPO / "snapshots" / "abc" / FILE)
     found = resolve(name)
     assert found.path == path
@@ -93,7 +91,7 @@ def test_names_and_aliases_find_the_hub_cache(home: Path, name: str) -> None:
     assert found.entry.sampling.top_k == 20
 
 
-def test_main_wins_over_newer_revisions(home: Path) -> None:
+def test_main_wins_over_newer_revisions(home):
     repo = home / ".cache/huggingface/hub" / REPO
     main, other = put(repo / "snapshots/aaa" / FILE), put(repo / "snapshots/bbb" / FILE)
     os.utime(other.parent, (2_000_000_000, 2_000_000_000))
@@ -102,7 +100,7 @@ def test_main_wins_over_newer_revisions(home: Path) -> None:
     assert resolve("qwen3-4b").path == main
 
 
-def test_another_quantization_is_taken_where_the_recommended_one_is_not(home: Path) -> None:
+def test_another_quantization_is_taken_where_the_recommended_one_is_not(home):
     snapshot = home / ".cache/huggingface/hub" / REPO / "snapshots/aaa"
     put(snapshot / FILE.replace("Q4_K_M", "Q8_0"))
     assert resolve("qwen3-4b").path.name == FILE.replace("Q4_K_M", "Q8_0")
@@ -110,7 +108,7 @@ def test_another_quantization_is_taken_where_the_recommended_one_is_not(home: Pa
     assert resolve("qwen3-4b").path.name == FILE
 
 
-def test_a_link_to_a_removed_blob_is_not_a_model(home: Path) -> None:
+def test_a_link_to_a_removed_blob_is_not_a_model(home):
     path = home / ".cache/huggingface/hub" / REPO / "snapshots/aaa" / FILE
     path.parent.mkdir(parents=True)
     path.symlink_to(home / "gone")
@@ -119,7 +117,7 @@ def test_a_link_to_a_removed_blob_is_not_a_model(home: Path) -> None:
         resolve(str(path))
 
 
-def test_a_file_in_a_folder_that_may_not_be_read_is_not_called_absent(home: Path) -> None:
+def test_a_file_in_a_folder_that_may_not_be_read_is_not_called_absent(home):
     folder = home / "theirs"
     folder.mkdir(parents=True)
     folder.chmod(0)
@@ -129,7 +127,7 @@ def test_a_file_in_a_folder_that_may_not_be_read_is_not_called_absent(home: Path
         resolve(str(folder / "model.gguf"))
 
 
-def test_the_guide(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_guide(home, monkeypatch):
     monkeypatch.setattr("edgechat.base.paths.shipped", lambda name: home / "shipped" / name)
     # The catalogue itself was read already, or is read from its own place.
     assert "missing from this installation" in refusal("guide")[0]
@@ -137,7 +135,7 @@ def test_the_guide(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve("guide").path == path
 
 
-def test_the_guides_draft(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_guides_draft(home, monkeypatch):
     monkeypatch.setattr("edgechat.base.paths.shipped", lambda name: home / "shipped" / name)
     assert "missing from this installation" in refusal("guide-draft")[0]
     path = put(home / "shipped" / "guide-draft.gguf")
@@ -145,7 +143,7 @@ def test_the_guides_draft(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("by_path", [False, True])
-def test_the_guides_draft_is_edgechats_own_and_not_listed(by_path: bool) -> None:
+def test_the_guides_draft_is_edgechats_own_and_not_listed(by_path):
     path = resolve("guide-draft").path
     (one,) = find_models(str(path) if by_path else "guide-draft")
     assert (one.name, one.path, one.place) == ("guide-draft", path, Place.SHIPPED)
@@ -164,14 +162,14 @@ def test_the_guides_draft_is_edgechats_own_and_not_listed(by_path: bool) -> None
         ("sub/phi4.guf", os.path.join("sub", "phi4.gguf")),
     ],
 )
-def test_near_misses(home: Path, name: str, suggested: str) -> None:
+def test_near_misses(home, name, suggested):
     put(home / "here" / "Mistral-7B.Q4_K_M.gguf")
     put(home / "here" / "sub" / "phi4.gguf")
     assert suggested in refusal(name)[1]
 
 
 @pytest.mark.parametrize("name", ["", "  ", "\0", "a\0b", "x" * 5000, "~nobody/x.gguf", "a/b/c/d.gguf"])
-def test_strange_names(name: str) -> None:
+def test_strange_names(name):
     message, hint = refusal(name)
     assert "no file" in message
     assert len(message) < 400
@@ -179,7 +177,7 @@ def test_strange_names(name: str) -> None:
     assert len(hint) < 100
 
 
-def test_names_are_harmless_for_a_terminal(home: Path) -> None:
+def test_names_are_harmless_for_a_terminal(home):
     put(home / "here" / "evil" / "\x1b[31m.gguf")
     for name in ("\x1b]0;x\x07", "evil", "\udcff"):
         message, hint = refusal(name)
@@ -189,7 +187,7 @@ def test_names_are_harmless_for_a_terminal(home: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes on Linux only")
-def test_a_name_that_is_no_text(home: Path) -> None:
+def test_a_name_that_is_no_text(home):
     path = os.fsencode(home) + b"/\xff.gguf"
     with open(path, "wb"):
         pass
@@ -198,7 +196,7 @@ def test_a_name_that_is_no_text(home: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in this file system")
-def test_a_pipe_is_not_opened(home: Path) -> None:
+def test_a_pipe_is_not_opened(home):
     os.mkfifo(home / "pipe.gguf")
     with pytest.raises(ModelFileError):
         resolve(str(home / "pipe.gguf"))
@@ -214,9 +212,7 @@ def test_a_pipe_is_not_opened(home: Path) -> None:
         {"XDG_CACHE_HOME": "/xdg"},
     ],
 )
-def test_the_cache_is_where_the_library_keeps_it(
-    monkeypatch: pytest.MonkeyPatch, setting: dict[str, str]
-) -> None:
+def test_the_cache_is_where_the_library_keeps_it(monkeypatch, setting):
     pytest.importorskip("huggingface_hub")
     for name, value in setting.items():
         monkeypatch.setenv(name, value)
@@ -225,7 +221,7 @@ def test_the_cache_is_where_the_library_keeps_it(
     assert str(hub_cache()) == answer.stdout.strip()
 
 
-def test_looking_takes_no_network_library() -> None:
+def test_looking_takes_no_network_library():
     code = (
         "import sys; import edgechat.models.local.resolve;"
         "print([m for m in ('huggingface_hub', 'numpy', 'socket', 'llama_cpp') if m in sys.modules])"
@@ -235,7 +231,7 @@ def test_looking_takes_no_network_library() -> None:
     assert answer.stdout.strip() == "[]"
 
 
-def test_local_files_by_quantization(home: Path) -> None:
+def test_local_files_by_quantization(home):
     entry = next(entry for entry in catalogue() if entry.name == "qwen3-4b")
     folder = home / "edgechat" / "data" / "models"
     snapshot = home / ".cache/huggingface/hub" / REPO / "snapshots/aaa"
@@ -250,7 +246,7 @@ def test_local_files_by_quantization(home: Path) -> None:
     assert local_file(entry) == there
 
 
-def test_a_file_of_one_quantization_only(home: Path) -> None:
+def test_a_file_of_one_quantization_only(home):
     (home / "edgechat" / "config").mkdir(parents=True)
     (home / "edgechat" / "config" / "models.toml").write_text(
         '[[model]]\nname = "mine"\ndescription = "Mine."\nlicence = "MIT"\n'

@@ -6,8 +6,6 @@ The devices are RPC servers on this machine, which llama.cpp treats as GPUs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -18,7 +16,7 @@ from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native import breakdown, logs
 from edgechat.native.accelerators.devices import inventory
 from edgechat.native.accelerators.placement import experts_of_first
-from edgechat.native.buffers import Breakdown, Buffer, counted_once
+from edgechat.native.buffers import counted_once
 from edgechat.native.handles import Context, Model
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.dry_run import DryRunQuestion
@@ -57,13 +55,13 @@ KINDS_HERE = ("dense", "windowed", "hybrid", "moe")
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
+def quiet():
     logs.install()
     yield
     logs.last_errors.clear()
 
 
-def params(split: Split, servers: Servers, context: int = 1024) -> LoadParams:
+def params(split, servers, context=1024):
     return LoadParams(
         context=context,
         devices=split.devices,
@@ -73,7 +71,7 @@ def params(split: Split, servers: Servers, context: int = 1024) -> LoadParams:
     )
 
 
-def planned(path: Path, ask: LoadParams, *, portable: bool = False) -> Breakdown:
+def planned(path, ask, *, portable=False):
     loader = SkeletonLoader(portable=portable)
     try:
         answer = loader.answer(DryRunQuestion(str(path), ask))
@@ -83,7 +81,7 @@ def planned(path: Path, ask: LoadParams, *, portable: bool = False) -> Breakdown
     return answer.breakdown
 
 
-def loaded(path: Path, ask: LoadParams) -> tuple[Breakdown, dict[str, int]]:
+def loaded(path, ask):
     """Return the breakdown of a real load, and the bytes that its servers say are taken."""
     model = Model(path, ask)
     try:
@@ -98,19 +96,19 @@ def loaded(path: Path, ask: LoadParams) -> tuple[Breakdown, dict[str, int]]:
         model.close()
 
 
-def on(device: str, buffers: tuple[Buffer, ...]) -> int:
+def on(device, buffers):
     return sum(buffer.total for buffer in buffers if buffer.device == device)
 
 
-def by_device(found: Breakdown) -> dict[str, tuple[int, int, int]]:
-    sums: dict[str, tuple[int, int, int]] = {}
+def by_device(found):
+    sums = {}
     for one in found.buffers:
         before = sums.get(one.device, (0, 0, 0))
         sums[one.device] = (before[0] + one.weights, before[1] + one.cache, before[2] + one.compute)
     return sums
 
 
-def check(path: Path, ask: LoadParams) -> Breakdown:
+def check(path, ask):
     """Compare the dry run with the load: byte for byte, on every device."""
     told = planned(path, ask)
     real, taken = loaded(path, ask)
@@ -120,7 +118,7 @@ def check(path: Path, ask: LoadParams) -> Breakdown:
     return told
 
 
-def same_from_log(path: Path, ask: LoadParams) -> None:
+def same_from_log(path, ask):
     exact, logged = (planned(path, ask, portable=portable) for portable in (False, True))
     assert (logged.output, logged.n_ctx) == (exact.output, exact.n_ctx)
     expected = by_device(exact)
@@ -134,7 +132,7 @@ def same_from_log(path: Path, ask: LoadParams) -> None:
 @needs_map
 @pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
 @pytest.mark.parametrize("kind", KINDS_HERE)
-def test_planned_against_loaded(kind: str, split: Split, servers: Servers) -> None:
+def test_planned_against_loaded(kind, split, servers):
     ask = params(split, servers)
     told = check(tiny(kind), ask)
     assert all(buffer.is_host == (buffer.device == "CPU") for buffer in told.buffers)
@@ -143,7 +141,7 @@ def test_planned_against_loaded(kind: str, split: Split, servers: Servers) -> No
 
 @pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
 @pytest.mark.parametrize("kind", KINDS_HERE)
-def test_where_the_layers_are(kind: str, split: Split, servers: Servers) -> None:
+def test_where_the_layers_are(kind, split, servers):
     model = Model(tiny(kind), params(split, servers))
     try:
         found = model.layer_devices()
@@ -156,7 +154,7 @@ def test_where_the_layers_are(kind: str, split: Split, servers: Servers) -> None
 
 
 @pytest.mark.parametrize("n_layers", [7, 31, 96])
-def test_every_split_is_exact(n_layers: int, servers: Servers) -> None:
+def test_every_split_is_exact(n_layers, servers):
     """llama.cpp takes shares of one as floats; no layer may slip over a border."""
     path = build(Spec(shape=KINDS["dense"].sized(n_layers=n_layers, n_embd=32), name="many-layers"))
     for first in range(0, n_layers + 2, 3 if n_layers > 31 else 1):
@@ -170,7 +168,7 @@ def test_every_split_is_exact(n_layers: int, servers: Servers) -> None:
 
 @needs_map
 @pytest.mark.parametrize("split", [Split(("RPC0",), (3,), 1), Split(("RPC0", "RPC1"), (1, 2), 2)])
-def test_experts_in_ram(split: Split, servers: Servers) -> None:
+def test_experts_in_ram(split, servers):
     ask = params(split, servers)
     told = check(tiny("moe"), ask)
     same_from_log(tiny("moe"), ask)
@@ -181,7 +179,7 @@ def test_experts_in_ram(split: Split, servers: Servers) -> None:
     assert told.weights == whole.weights
 
 
-def test_experts_are_those_of_the_layers_that_are_meant() -> None:
+def test_experts_are_those_of_the_layers_that_are_meant():
     import re
 
     pattern = re.compile(experts_of_first(2))
@@ -193,9 +191,7 @@ def test_experts_are_those_of_the_layers_that_are_meant() -> None:
 
 @needs_map
 @pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
-def test_tied_embeddings(
-    split: Split, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tied_embeddings(split, servers, tmp_path, monkeypatch):
     """The output is the embedding: a device gets a copy of it."""
     monkeypatch.setattr(
         sys.modules[write.__module__],
@@ -216,18 +212,18 @@ def test_tied_embeddings(
 
 @needs_map
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-3-12b", "qwen3-30b-a3b", "deepseek-v2-lite"])
-def test_the_log_of_large_models(name: str, servers: Servers, tmp_path: Path) -> None:
+def test_the_log_of_large_models(name, servers, tmp_path):
     write_skeleton(published(name), tmp_path / "a.gguf")
     same_from_log(tmp_path / "a.gguf", params(Split(("RPC0", "RPC1"), (11, 6), 20), servers, 8192))
 
 
-def test_a_dry_run_takes_no_memory_of_a_device(servers: Servers) -> None:
+def test_a_dry_run_takes_no_memory_of_a_device(servers):
     before = [server.allocations for server in servers]
     planned(tiny("dense"), params(Split(("RPC0", "RPC1"), (1, 2)), servers, 2**20))
     assert [server.allocations for server in servers] == before
 
 
-def test_recurrent_states_are_really_taken_and_given_back(servers: Servers) -> None:
+def test_recurrent_states_are_really_taken_and_given_back(servers):
     ask = params(Split(("RPC0",), (5,)), servers)
     assert planned(tiny("hybrid"), ask).weights
     assert servers[0].allocations[-1] == 3 * 64 * 2 * 4 * ask.n_seq_max
@@ -235,7 +231,7 @@ def test_recurrent_states_are_really_taken_and_given_back(servers: Servers) -> N
     assert [one.total - one.free for one in listed if one.backend == "RPC"] == [0, 0]
 
 
-def test_a_device_that_is_too_small(servers: Servers) -> None:
+def test_a_device_that_is_too_small(servers):
     ask = params(Split(("RPC1",), (3,)), servers, 2**18)
     model = Model(tiny(), ask)
     try:
@@ -247,12 +243,12 @@ def test_a_device_that_is_too_small(servers: Servers) -> None:
         Model(build(Spec(shape=KINDS["dense"].sized(n_ff=65536), name="wide")), ask)
 
 
-def test_a_device_that_is_not_there() -> None:
+def test_a_device_that_is_not_there():
     with pytest.raises(LoadFailed, match=r"no device CUDA7 here; it has .*CPU"):
         Model(tiny(), LoadParams(context=512, devices=("CUDA7",), split=(1,)))
 
 
-def test_splits_that_cannot_be(servers: Servers) -> None:
+def test_splits_that_cannot_be(servers):
     with pytest.raises(LoadFailed, match="split has 2 numbers for 1 devices"):
         Model(tiny(), params(Split(("RPC0",), (1, 1)), servers))
     with pytest.raises(LoadFailed, match=r"4 layers of .* it has 2"):

@@ -1,7 +1,5 @@
 """Servers of llama.cpp: on this machine only, and an error where llama.cpp itself would end the process."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -39,7 +37,7 @@ MIB = 2**20
         "",
     ],
 )
-def test_what_is_no_server_on_this_machine(server: str) -> None:
+def test_what_is_no_server_on_this_machine(server):
     with pytest.raises(ServerRefused, match=r"only 127\.0\.0\.1:PORT") as caught:
         rpc.check((server,))
     assert isinstance(caught.value, LoadFailed)
@@ -49,7 +47,7 @@ def test_what_is_no_server_on_this_machine(server: str) -> None:
         Model(tiny(), LoadParams(context=512, rpc=(server,)))
 
 
-def test_names_are_replaced_by_the_address() -> None:
+def test_names_are_replaced_by_the_address():
     assert rpc.check(("localhost:7000", "127.0.0.1:07001", "127.0.0.1:7000")) == (
         "127.0.0.1:7000",
         "127.0.0.1:7001",
@@ -57,7 +55,7 @@ def test_names_are_replaced_by_the_address() -> None:
     assert rpc.check(()) == ()
 
 
-def test_inventory_with_servers(servers: tuple[RpcServer, RpcServer]) -> None:
+def test_inventory_with_servers(servers):
     addresses = tuple(server.address for server in servers)
     found = read_inventory(rpc=addresses[::-1])
     listed = {one.name: one for one in found.devices if one.backend == "RPC"}
@@ -71,11 +69,11 @@ def test_inventory_with_servers(servers: tuple[RpcServer, RpcServer]) -> None:
     assert found.build == read_inventory().build
 
 
-def test_without_servers_none_is_listed() -> None:
+def test_without_servers_none_is_listed():
     assert all(one.backend != "RPC" for one in read_inventory().devices)
 
 
-def test_nobody_there() -> None:
+def test_nobody_there():
     skip_without_rpc()
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
@@ -83,7 +81,7 @@ def test_nobody_there() -> None:
         read_inventory(rpc=(address,))
 
 
-def test_a_server_that_is_busy_with_another() -> None:
+def test_a_server_that_is_busy_with_another():
     with RpcServer(8 * MIB) as server:
         host, _, port = server.address.partition(":")
         with (
@@ -95,14 +93,14 @@ def test_a_server_that_is_busy_with_another() -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="cannot stop a process")
-def test_a_server_that_hangs() -> None:
+def test_a_server_that_hangs():
     with RpcServer(8 * MIB) as server:
         os.kill(server.process.pid, signal.SIGSTOP)
         with pytest.raises(ServerRefused, match="does not respond"):
             read_inventory(rpc=(server.address,))
 
 
-def test_one_list_of_servers_in_a_process(servers: tuple[RpcServer, RpcServer]) -> None:
+def test_one_list_of_servers_in_a_process(servers):
     """Names of devices follow the order of servers: another order would give them to others."""
     large, small = (server.address for server in servers)
     rpc.register((large, small))
@@ -115,7 +113,7 @@ def test_one_list_of_servers_in_a_process(servers: tuple[RpcServer, RpcServer]) 
         rpc.register((small, large))
 
 
-def test_a_server_that_we_hold_ourselves_is_not_busy(servers: tuple[RpcServer, RpcServer]) -> None:
+def test_a_server_that_we_hold_ourselves_is_not_busy(servers):
     ask = LoadParams(
         context=512, devices=("RPC0",), split=(2,), rpc=tuple(server.address for server in servers)
     )

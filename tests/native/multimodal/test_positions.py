@@ -1,16 +1,12 @@
 """What an engine builds on: pictures in the KV cache, in batches, cut off, copied and restored."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
 from edgechat.native.handles import Aborted
 from edgechat.native.multimodal.chunks import MediaChunk, TextChunk
 from tests.kit.vision import KINDS, PROMPT, noisy, plain
-from tests.native.multimodal.seer import NEAR, Place, Row, Seer, apart
+from tests.native.multimodal.seer import NEAR, Place, Seer, apart
 
 pytestmark = pytest.mark.slow
 
@@ -18,23 +14,23 @@ PARTS = PROMPT[0], noisy("cyan"), PROMPT[1]
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def seer(request: pytest.FixtureRequest) -> Iterator[Seer]:
+def seer(request):
     with Seer(request.param) as seer:
         yield seer
 
 
 @pytest.fixture
-def whole(seer: Seer) -> Place:
+def whole(seer):
     """Read the prompt with the picture, cold; what the others are compared with."""
     return cold(seer)
 
 
-def cold(seer: Seer) -> Place:
+def cold(seer):
     seer.context.clear()
     return seer.read(seer.chunks(*PARTS), Place())
 
 
-def test_positions_and_cells(seer: Seer, whole: Place) -> None:
+def test_positions_and_cells(seer, whole):
     """With M-RoPE a picture moves on by its longer side, and llama.cpp's last position is where it began."""
     chunks = seer.chunks(*PARTS)
     seer.context.clear()
@@ -56,14 +52,14 @@ def test_positions_and_cells(seer: Seer, whole: Place) -> None:
     assert (place.cells > place.position) == seer.projector.uses_mrope
 
 
-def test_a_picture_in_several_batches(seer: Seer, whole: Place) -> None:
+def test_a_picture_in_several_batches(seer, whole):
     """Causal pictures may be cut anywhere, the others not: their tokens would not see those behind them."""
     seer.context.clear()
     place = seer.read(seer.chunks(*PARTS), Place(), batch=5)
     assert (apart(place.row, whole.row) < NEAR) == seer.causal
 
 
-def test_a_picture_that_is_not_causal_must_fit_a_micro_batch() -> None:
+def test_a_picture_that_is_not_causal_must_fit_a_micro_batch():
     with Seer("windowed", n_batch=64, n_ubatch=8) as seer:
         (chunk,) = (one for one in seer.chunks(plain("red")) if isinstance(one, MediaChunk))
         embeddings = seer.projector.encode(chunk)
@@ -74,12 +70,12 @@ def test_a_picture_that_is_not_causal_must_fit_a_micro_batch() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "windowed"])
-def test_a_causal_picture_may_be_larger_than_a_micro_batch(kind: str) -> None:
+def test_a_causal_picture_may_be_larger_than_a_micro_batch(kind):
     with Seer(kind, n_batch=64, n_ubatch=8) as seer:
         assert seer.ask(plain("red")) == "red"
 
 
-def test_embeddings_must_be_the_models(seer: Seer) -> None:
+def test_embeddings_must_be_the_models(seer):
     n = seer.context.n_embd_input
     numbers = 4 if seer.projector.uses_mrope else 1
     for embeddings, positions in (
@@ -93,14 +89,14 @@ def test_embeddings_must_be_the_models(seer: Seer) -> None:
             seer.context.decode_embeddings(0, embeddings.astype(np.float32), positions.astype(np.int32))
 
 
-def test_beside_text_of_other_sequences(seer: Seer, whole: Place) -> None:
+def test_beside_text_of_other_sequences(seer, whole):
     """Between two batches of a picture, and in one batch with the text behind it, others go on."""
     text = [int(token) for token in np.random.default_rng(1).integers(32, 127, 40)]
     seer.context.clear()
     alone = [step(seer, 1, text[at : at + 1], at) for at in range(40)]
     seer.context.clear()
     *before, last = seer.chunks(*PARTS)
-    beside: list[Row] = []
+    beside = []
     place = Place(seq=0)
     for chunk in before:
         seer.read([chunk], place, batch=4 if seer.causal else 0)
@@ -115,13 +111,13 @@ def test_beside_text_of_other_sequences(seer: Seer, whole: Place) -> None:
     assert apart(rows[1], whole.row) < NEAR
 
 
-def step(seer: Seer, seq: int, tokens: list[int], at: int) -> Row:
+def step(seer, seq, tokens, at):
     rows = seer.context.decode([(seq, at, tokens, 1)])
     assert rows is not None
     return rows[0].copy()
 
 
-def test_kept_embeddings_need_no_pixels(seer: Seer, whole: Place) -> None:
+def test_kept_embeddings_need_no_pixels(seer, whole):
     chunks = seer.chunks(*PARTS)
     kept = [seer.projector.encode(chunk) if isinstance(chunk, MediaChunk) else None for chunk in chunks]
     seer.context.clear()
@@ -136,7 +132,7 @@ def test_kept_embeddings_need_no_pixels(seer: Seer, whole: Place) -> None:
     assert apart(place.row, whole.row) == 0
 
 
-def test_cut_behind_the_picture(seer: Seer) -> None:
+def test_cut_behind_the_picture(seer):
     """Text behind a picture is cut off at its position; recurrent states go back by a checkpoint instead."""
     *before, text = seer.chunks(*PARTS)
     seer.context.clear()
@@ -152,7 +148,7 @@ def test_cut_behind_the_picture(seer: Seer) -> None:
     assert apart(again.row, first) < NEAR
 
 
-def test_cut_before_the_picture(seer: Seer, whole: Place) -> None:
+def test_cut_before_the_picture(seer, whole):
     """A picture goes as a whole: with M-RoPE all its cells have one position, its first."""
     first, *rest = seer.chunks(*PARTS)
     seer.context.clear()
@@ -168,7 +164,7 @@ def test_cut_before_the_picture(seer: Seer, whole: Place) -> None:
     assert apart(again.row, whole.row) < NEAR
 
 
-def test_a_cut_inside_an_mrope_picture_leaves_it() -> None:
+def test_a_cut_inside_an_mrope_picture_leaves_it():
     """llama.cpp says yes, and removes nothing: such a cut must not be asked for."""
     with Seer("mrope") as seer:
         whole = cold(seer)
@@ -182,7 +178,7 @@ def test_a_cut_inside_an_mrope_picture_leaves_it() -> None:
 
 
 @pytest.mark.parametrize("kind", ["mrope", "hybrid"])
-def test_text_behind_a_picture_at_llama_cpps_next_position(kind: str) -> None:
+def test_text_behind_a_picture_at_llama_cpps_next_position(kind):
     """It is accepted and wrong with M-RoPE: the text would be beside the picture's rows, not behind them."""
     with Seer(kind) as seer:
         whole = cold(seer)
@@ -193,7 +189,7 @@ def test_text_behind_a_picture_at_llama_cpps_next_position(kind: str) -> None:
         assert apart(wrong.row, whole.row) > NEAR
 
 
-def test_a_copy_has_the_picture(seer: Seer, whole: Place) -> None:
+def test_a_copy_has_the_picture(seer, whole):
     *before, text = seer.chunks(*PARTS)
     seer.context.clear()
     place = seer.read(before, Place())
@@ -202,7 +198,7 @@ def test_a_copy_has_the_picture(seer: Seer, whole: Place) -> None:
     assert apart(copied.row, whole.row) < NEAR
 
 
-def test_a_state_has_the_picture(seer: Seer, whole: Place) -> None:
+def test_a_state_has_the_picture(seer, whole):
     """Saved and restored into another sequence of an empty cache, rows and columns included."""
     *before, text = seer.chunks(*PARTS)
     seer.context.clear()
@@ -215,7 +211,7 @@ def test_a_state_has_the_picture(seer: Seer, whole: Place) -> None:
     assert apart(restored.row, whole.row) < NEAR
 
 
-def test_a_state_in_another_context(seer: Seer, whole: Place) -> None:
+def test_a_state_in_another_context(seer, whole):
     """As after a restart of the worker."""
     *before, text = seer.chunks(*PARTS)
     seer.context.clear()
@@ -228,12 +224,12 @@ def test_a_state_in_another_context(seer: Seer, whole: Place) -> None:
         assert apart(restored.row, whole.row) < NEAR
 
 
-def test_shifting_is_for_models_without_rows_and_columns(seer: Seer) -> None:
+def test_shifting_is_for_models_without_rows_and_columns(seer):
     """With M-RoPE llama.cpp ends the process where positions are shifted; it says that it cannot."""
     assert seer.context.can_shift == (not seer.projector.uses_mrope and not seer.model.window)
 
 
-def test_an_aborted_picture_leaves_no_part_of_its_micro_batch(seer: Seer, whole: Place) -> None:
+def test_an_aborted_picture_leaves_no_part_of_its_micro_batch(seer, whole):
     """What it leaves can be cut off where the picture began; a recurrent state is of no more use."""
     first, *between, text = seer.chunks(*PARTS)
     seer.context.clear()
@@ -252,7 +248,7 @@ def test_an_aborted_picture_leaves_no_part_of_its_micro_batch(seer: Seer, whole:
     assert apart(seer.read([*between, text], place).row, whole.row) < NEAR
 
 
-def test_drafts_behind_a_picture_are_rolled_back() -> None:
+def test_drafts_behind_a_picture_are_rolled_back():
     """By snapshots of the recurrent state, in the sequence that decoded them."""
     with Seer("hybrid", n_rs_seq=4) as seer:
         place = cold(seer)
@@ -267,7 +263,7 @@ def test_drafts_behind_a_picture_are_rolled_back() -> None:
         assert apart(rolled, never_drafted) > NEAR
 
 
-def test_a_picture_behind_the_window() -> None:
+def test_a_picture_behind_the_window():
     """Layers that see everything still have it; text and pictures go on behind it."""
     with Seer("windowed") as seer:
         long = "word " * 60

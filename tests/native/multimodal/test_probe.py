@@ -1,12 +1,9 @@
 """What a child says of a projector: its memory, to the byte where it can be read, and that it is damaged."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
 from contextlib import closing
-from pathlib import Path
 
 import gguf
 import numpy as np
@@ -29,7 +26,7 @@ ROUNDING = 3 * 5300
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_it_takes(kind: str) -> None:
+def test_what_it_takes(kind):
     """The account is that of a real load: its weights, and the buffers that it logs."""
     eyes, load = seeing(kind), LoadParams(context=512)
     facts = probe(eyes.projector)
@@ -68,7 +65,7 @@ with closing(Model(Path(sys.argv[1]), LoadParams(context=512))) as model:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems count other pages")
 @pytest.mark.parametrize("kind", ["mrope", "hybrid"])
-def test_what_it_really_takes(kind: str) -> None:
+def test_what_it_really_takes(kind):
     """A tower of 8 times the channels, and the picture that libmtmd makes room for at a load."""
     eyes, side = seeing(kind, size=8), 46 * 2 * 8
     command = [sys.executable, "-c", RESIDENT, str(eyes.model), str(eyes.projector), str(side)]
@@ -80,25 +77,25 @@ def test_what_it_really_takes(kind: str) -> None:
 
 @pytest.mark.skipif(not has_map(), reason="only its log can be read here")
 @pytest.mark.parametrize("kind", KINDS)
-def test_its_log_says_the_same(kind: str) -> None:
+def test_its_log_says_the_same(kind):
     exact, rounded = (probe(seeing(kind).projector, portable=portable) for portable in (False, True))
     assert exact.memory.keys() == rounded.memory.keys() == {"CPU"}
     assert rounded.memory["CPU"] == pytest.approx(exact.memory["CPU"], abs=ROUNDING)
 
 
 @pytest.mark.skipif(not has_map(), reason="only its log can be read here")
-def test_weights_need_not_be_there(tmp_path: Path) -> None:
+def test_weights_need_not_be_there(tmp_path):
     path = seeing("hybrid").projector
     header = corrupt.truncated(path, tmp_path / "header.gguf", keep=data_start(path))
     hollow = corrupt.sparse(header, tmp_path / "hollow.gguf", size=path.stat().st_size)
     assert probe(hollow) == probe(path)
 
 
-def data_start(path: Path) -> int:
+def data_start(path):
     return int(min(tensor.data_offset for tensor in gguf.GGUFReader(path).tensors))
 
 
-def with_number(path: Path, out: Path, key: str, number: int) -> Path:
+def with_number(path, out, key, number):
     """Copy a projector with another number for a key of its metadata."""
     data = path.read_bytes()
     at = data.index(key.encode()) + len(key) + 4  # behind the type
@@ -121,7 +118,7 @@ def with_number(path: Path, out: Path, key: str, number: int) -> Path:
         ("hybrid", "clip.vision.embedding_length", 0),
     ],
 )
-def test_numbers_that_fit_nothing(tmp_path: Path, kind: str, key: str, number: int) -> None:
+def test_numbers_that_fit_nothing(tmp_path, kind, key, number):
     """Some libmtmd refuses; at others it ends its process, which only the child is."""
     damaged = with_number(seeing(kind).projector, tmp_path / "damaged.gguf", key, number)
     with pytest.raises(LoadFailed, match=r"cannot load damaged\.gguf") as caught:
@@ -129,13 +126,13 @@ def test_numbers_that_fit_nothing(tmp_path: Path, kind: str, key: str, number: i
     assert "projector" in (caught.value.hint or "")
 
 
-def test_what_is_no_projector(tmp_path: Path) -> None:
+def test_what_is_no_projector(tmp_path):
     for path in (tiny(), tmp_path / "missing.gguf"):
         with pytest.raises(LoadFailed, match="cannot load"):
             probe(path)
 
 
-def test_a_build_without_libmtmd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_without_libmtmd(tmp_path, monkeypatch):
     monkeypatch.setenv("MTMD_CPP_LIB", str(tmp_path))
     with pytest.raises(BackendMissing, match="cannot show pictures") as caught:
         probe(seeing("dense").projector)
@@ -145,11 +142,11 @@ def test_a_build_without_libmtmd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 NUMBERS = (0, 1, 2, 3, 5, 7, 63, 64, 255, 4096, 65_535, 2**31 - 1, 2**32 - 1)
 
 
-def numbers(path: Path) -> tuple[list[range], list[range]]:
+def numbers(path):
     """Return the bytes of the numbers in a header: of the metadata, and of the tensors' shapes."""
     reader = gguf.GGUFReader(path)
 
-    def place(part: np.ndarray) -> range:
+    def place(part):
         at = part.ctypes.data - reader.data.ctypes.data
         return range(at, at + part.nbytes)
 
@@ -160,7 +157,7 @@ def numbers(path: Path) -> tuple[list[range], list[range]]:
     return [place(part) for part in counts], [place(part) for part in sizes]
 
 
-def damaged_headers(tmp_path: Path, count: int, seed: int = 0) -> tuple[int, int]:
+def damaged_headers(tmp_path, count, seed=0):
     """Damage a number or three bytes of headers; return how many the reader and the child refused."""
     random, by_reader, by_child = np.random.default_rng(seed), 0, 0
     files = [seeing(kind).projector for kind in KINDS]
@@ -189,14 +186,14 @@ def damaged_headers(tmp_path: Path, count: int, seed: int = 0) -> tuple[int, int
     return by_reader, by_child
 
 
-def test_damaged_headers(tmp_path: Path) -> None:
+def test_damaged_headers(tmp_path):
     by_reader, by_child = damaged_headers(tmp_path, 20)
     assert by_reader
     assert by_child
 
 
 @pytest.mark.soak
-def test_many_damaged_headers(tmp_path: Path) -> None:
+def test_many_damaged_headers(tmp_path):
     by_reader, by_child = damaged_headers(tmp_path, 400, seed=1)
     assert by_reader > 50
     assert by_child > 50

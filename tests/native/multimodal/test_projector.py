@@ -1,9 +1,6 @@
 """Pictures through libmtmd: what is seen decides the answer, on every kind of model."""
 
-from __future__ import annotations
-
 import ctypes
-from collections.abc import Iterator
 from contextlib import closing
 
 import llama_cpp.llama_cpp as llama
@@ -19,29 +16,29 @@ from edgechat.native.multimodal.projector import Cancelled, Projector
 from edgechat.native.params import LoadParams
 from tests.kit import QWEN3, Spec, build, tiny
 from tests.kit.vision import COLOURS, KINDS, PROMPT, noisy, plain, seeing
-from tests.native.multimodal.seer import NEAR, Place, Row, Seer, apart, bitmap
+from tests.native.multimodal.seer import NEAR, Place, Seer, apart, bitmap
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def seer(request: pytest.FixtureRequest) -> Iterator[Seer]:
+def seer(request):
     with Seer(request.param) as seer:
         yield seer
 
 
-def media(seer: Seer, *pictures: np.ndarray) -> list[MediaChunk]:
+def media(seer, *pictures):
     return [chunk for chunk in seer.chunks(*pictures) if isinstance(chunk, MediaChunk)]
 
 
-def test_what_a_picture_shows_decides_the_answer(seer: Seer) -> None:
+def test_what_a_picture_shows_decides_the_answer(seer):
     assert [seer.ask(plain(colour)) for colour in COLOURS] == list(COLOURS)
     assert [seer.ask(noisy(colour, 100, 100)) for colour in COLOURS] == list(COLOURS)
     assert seer.ask() == "nothing"
 
 
 @pytest.mark.parametrize("colours", [("red", "blue"), ("blue", "red"), ("black", "white")])
-def test_the_picture_of_the_last_question_is_meant(seer: Seer, colours: tuple[str, str]) -> None:
+def test_the_picture_of_the_last_question_is_meant(seer, colours):
     seer.context.clear()
     place = Place()
     for colour in colours:
@@ -49,14 +46,14 @@ def test_the_picture_of_the_last_question_is_meant(seer: Seer, colours: tuple[st
         assert seer.write(place) == f" {colour}"
 
 
-def test_logits_tell_pictures_of_one_colour_apart(seer: Seer) -> None:
+def test_logits_tell_pictures_of_one_colour_apart(seer):
     seer.context.clear()
     pictures = [noisy("green", seed=seed) for seed in range(2)]
     rows = [seer.read(seer.chunks(one, PROMPT[1]), Place(seq)).row for seq, one in enumerate(pictures)]
     assert 2 * NEAR < apart(*rows) < 20
 
 
-def test_the_same_as_libmtmds_own_loop(seer: Seer) -> None:
+def test_the_same_as_libmtmds_own_loop(seer):
     parts = PROMPT[0], noisy("cyan"), PROMPT[1]
     seer.context.clear()
     ours = seer.read(seer.chunks(*parts), Place())
@@ -66,7 +63,7 @@ def test_the_same_as_libmtmds_own_loop(seer: Seer) -> None:
     assert apart(ours.row, row) == 0
 
 
-def bare(seer: Seer, picture: np.ndarray) -> tuple[int, Row]:
+def bare(seer, picture):
     """Let libmtmd do everything: return the next position, and the last row."""
     text = (PROMPT[0] + "<__media__>" + PROMPT[1]).encode()
     native = lib.mtmd_input_text(text, len(text), True, True)
@@ -82,7 +79,7 @@ def bare(seer: Seer, picture: np.ndarray) -> tuple[int, Row]:
     return next_position.value, row.copy()
 
 
-def test_embeddings_are_the_same_each_time(seer: Seer) -> None:
+def test_embeddings_are_the_same_each_time(seer):
     one, other = (media(seer, noisy("red"))[-1] for _ in range(2))
     first, again, third = seer.projector.encode(one), seer.projector.encode(one), seer.projector.encode(other)
     assert np.array_equal(first, again)
@@ -91,7 +88,7 @@ def test_embeddings_are_the_same_each_time(seer: Seer) -> None:
     assert not np.array_equal(first, seer.projector.encode(media(seer, noisy("red", seed=1))[-1]))
 
 
-def test_ids_are_those_of_the_pixels(seer: Seer) -> None:
+def test_ids_are_those_of_the_pixels(seer):
     """Two pictures beside each other, the same one twice: each chunk is told from others of its picture."""
     chunks = media(seer, plain("red"), plain("red"), plain("red", 64, 32))
     keys = [(chunk.id, chunk.part) for chunk in chunks]
@@ -101,7 +98,7 @@ def test_ids_are_those_of_the_pixels(seer: Seer) -> None:
     assert len({chunk.id for chunk in chunks}) == 2
 
 
-def test_counting_needs_no_pixels(seer: Seer) -> None:
+def test_counting_needs_no_pixels(seer):
     with closing(Bitmap(100, 80, None)) as blank:
         counted = seer.projector.tokenize([blank], bos=False, special=True)
     seen = media(seer, plain("red", 100, 80))
@@ -109,23 +106,23 @@ def test_counting_needs_no_pixels(seer: Seer) -> None:
     assert sizes == [(one.n_tokens, one.n_positions) for one in seen]
 
 
-def test_a_marker_in_the_text_is_text(seer: Seer) -> None:
+def test_a_marker_in_the_text_is_text(seer):
     (chunk,) = seer.chunks("a <__media__> b")
     assert isinstance(chunk, TextChunk)
     assert b"".join(map(seer.vocabulary.piece, chunk.tokens)) == b"a <__media__> b"
 
 
-def test_other_sequences_are_computed_in_between(seer: Seer) -> None:
+def test_other_sequences_are_computed_in_between(seer):
     """An encoder that is left after every operation gives the same, and so do those that had their turn."""
     (*_, chunk) = media(seer, noisy("blue"))
     whole = seer.projector.encode(chunk)
     text = [int(token) for token in np.random.default_rng(0).integers(32, 127, 500)]
     seer.context.clear()
-    alone = [seer.context.decode([(1, at, text[at : at + 1], 1)])[0].copy() for at in range(200)]  # type: ignore[index]
+    alone = [seer.context.decode([(1, at, text[at : at + 1], 1)])[0].copy() for at in range(200)]
     seer.context.clear()
-    rows: list[Row] = []
+    rows = []
 
-    def between() -> bool:
+    def between():
         found = seer.context.decode([(1, len(rows), text[len(rows) : len(rows) + 1], 1)])
         assert found is not None
         rows.append(found[0].copy())
@@ -136,7 +133,7 @@ def test_other_sequences_are_computed_in_between(seer: Seer) -> None:
     assert np.array_equal(rows, alone[: len(rows)])
 
 
-def test_an_encoding_is_cancelled(seer: Seer) -> None:
+def test_an_encoding_is_cancelled(seer):
     (*_, chunk) = media(seer, noisy("blue"))
     whole = seer.projector.encode(chunk)
     left = iter([True, True, False])
@@ -146,27 +143,27 @@ def test_an_encoding_is_cancelled(seer: Seer) -> None:
     assert np.array_equal(seer.projector.encode(chunk), whole)
 
 
-def test_what_goes_wrong_in_between_ends_it(seer: Seer) -> None:
+def test_what_goes_wrong_in_between_ends_it(seer):
     (*_, chunk) = media(seer, noisy("blue"))
     with pytest.raises(ZeroDivisionError):
         seer.projector.encode(chunk, between=lambda: bool(1 // 0), every=0.0)
 
 
-def test_it_is_left_no_sooner_than_asked(seer: Seer) -> None:
+def test_it_is_left_no_sooner_than_asked(seer):
     (*_, chunk) = media(seer, noisy("blue"))
-    calls: list[bool] = []
+    calls = []
     seer.projector.encode(chunk, between=lambda: not calls.append(True), every=3600.0)
     assert not calls
 
 
 @pytest.mark.parametrize(("width", "height"), [(1, 1), (1, 100), (3, 7), (1000, 10)])
-def test_small_and_narrow_pictures(seer: Seer, width: int, height: int) -> None:
+def test_small_and_narrow_pictures(seer, width, height):
     for chunk in media(seer, plain("red", width, height)):
         assert len(seer.projector.encode(chunk)) == chunk.n_tokens
 
 
 @pytest.mark.parametrize(("width", "height"), [(1, 10_000), (10_000, 1), (MAX_SIDE, 4)])
-def test_pictures_of_which_nothing_is_left(width: int, height: int) -> None:
+def test_pictures_of_which_nothing_is_left(width, height):
     """Where both sides are scaled down alike; elsewhere they are stretched."""
     with Seer("dense") as seer:
         with pytest.raises(BadRequest, match="cannot take this picture") as caught:
@@ -177,17 +174,17 @@ def test_pictures_of_which_nothing_is_left(width: int, height: int) -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(0, 1), (1, 0), (-1, 1), (MAX_SIDE + 1, 1), (10_000, 10_000)])
-def test_pictures_that_are_none(width: int, height: int) -> None:
+def test_pictures_that_are_none(width, height):
     with pytest.raises(BadRequest, match="pixels"):
         Bitmap(width, height, None)
 
 
-def test_pixels_must_be_as_many_as_the_picture_has() -> None:
+def test_pixels_must_be_as_many_as_the_picture_has():
     with pytest.raises(ValueError, match="RGB"):
         Bitmap(2, 2, b"\0" * 11)
 
 
-def test_what_is_closed_is_not_used(seer: Seer) -> None:
+def test_what_is_closed_is_not_used(seer):
     one = Bitmap(64, 64, bytes(64 * 64 * 3))
     one.close()
     one.close()
@@ -202,7 +199,7 @@ def test_what_is_closed_is_not_used(seer: Seer) -> None:
     seer.see(chunk, embeddings, Place())  # its positions stay
 
 
-def test_limits_of_a_picture() -> None:
+def test_limits_of_a_picture():
     eyes, load = seeing("mrope"), LoadParams(context=512)
     with closing(Model(eyes.model, load)) as model:
         for limits, expected in (({"max_tokens": 16}, 16), ({"min_tokens": 100, "max_tokens": 400}, 100)):
@@ -214,7 +211,7 @@ def test_limits_of_a_picture() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_models_projector(kind: str) -> None:
+def test_another_models_projector(kind):
     """Its embeddings have another size."""
     wide = build(Spec(shape=QWEN3.sized(n_embd=128)))
     model = Model(wide, LoadParams(context=512))
@@ -223,13 +220,13 @@ def test_another_models_projector(kind: str) -> None:
     assert "projector" in (caught.value.hint or "")
 
 
-def test_a_model_without_the_tokens_around_pictures() -> None:
+def test_a_model_without_the_tokens_around_pictures():
     model = Model(tiny("qwen3"), LoadParams(context=512))
     with closing(model), pytest.raises(LoadFailed, match="no tokens for pictures"):
         Projector(seeing("dense").projector, model)
 
 
-def test_what_is_no_projector() -> None:
+def test_what_is_no_projector():
     with closing(Model(tiny(), LoadParams(context=512))) as model:
         with pytest.raises(LoadFailed, match="cannot load"):
             Projector(tiny(), model)

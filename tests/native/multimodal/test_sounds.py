@@ -1,9 +1,5 @@
 """Sounds through libmtmd: what they are decides the answer, and our loop computes what libmtmd's own does."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -22,27 +18,27 @@ PARTS = PROMPT[0], tone("cyan"), PROMPT[1]
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def hearer(request: pytest.FixtureRequest) -> Iterator[Seer]:
+def hearer(request):
     with Seer(request.param, hears=True) as seer:
         yield seer
 
 
 @pytest.fixture(scope="module")
-def dense() -> Iterator[Seer]:
+def dense():
     with Seer("dense", hears=True) as seer:
         yield seer
 
 
-def sounds(seer: Seer, *waves: np.ndarray) -> list[MediaChunk]:
+def sounds(seer, *waves):
     return [chunk for chunk in seer.chunks(*waves) if isinstance(chunk, MediaChunk)]
 
 
-def test_what_a_sound_is_decides_the_answer(hearer: Seer) -> None:
+def test_what_a_sound_is_decides_the_answer(hearer):
     assert [hearer.ask(tone(colour)) for colour in ("black", "red", "magenta")] == ["black", "red", "magenta"]
     assert hearer.ask() == "nothing"
 
 
-def test_the_same_as_libmtmds_own_loop(hearer: Seer) -> None:
+def test_the_same_as_libmtmds_own_loop(hearer):
     hearer.context.clear()
     ours = hearer.read(hearer.chunks(*PARTS), Place())
     hearer.context.clear()
@@ -51,7 +47,7 @@ def test_the_same_as_libmtmds_own_loop(hearer: Seer) -> None:
     assert apart(ours.row, row) == 0
 
 
-def test_a_sound_may_be_cut_anywhere(hearer: Seer) -> None:
+def test_a_sound_may_be_cut_anywhere(hearer):
     """Its tokens see only those before them, also where those of a picture see each other."""
     hearer.context.clear()
     whole = hearer.read(hearer.chunks(*PARTS), Place())
@@ -59,7 +55,7 @@ def test_a_sound_may_be_cut_anywhere(hearer: Seer) -> None:
     assert apart(hearer.read(hearer.chunks(*PARTS), Place(), batch=7).row, whole.row) < 10 * NEAR
 
 
-def test_positions_follow_each_other(hearer: Seer) -> None:
+def test_positions_follow_each_other(hearer):
     (chunk,) = sounds(hearer, tone("red"))
     assert (chunk.what, chunk.n_tokens, chunk.n_positions) == ("sound", N_TOKENS, N_TOKENS)
     positions = chunk.positions(9)
@@ -67,15 +63,15 @@ def test_positions_follow_each_other(hearer: Seer) -> None:
     assert (positions == np.arange(9, 9 + N_TOKENS)).all()
 
 
-def test_ids_are_those_of_the_samples(dense: Seer) -> None:
+def test_ids_are_those_of_the_samples(dense):
     one, again, long, rest = sounds(dense, tone("red"), tone("red"), np.tile(tone("red"), 31))
     assert one.id == again.id != long.id == rest.id
     assert [chunk.part for chunk in (one, again, long, rest)] == [0, 0, 0, 1]
 
 
-def test_an_encoding_can_be_left_and_cancelled(dense: Seer) -> None:
+def test_an_encoding_can_be_left_and_cancelled(dense):
     (chunk,) = sounds(dense, tone("green", seed=3))
-    calls: list[int] = []
+    calls = []
     embeddings = dense.projector.encode(chunk, between=lambda: not calls.append(1), every=0)
     assert len(calls) > 20
     assert np.array_equal(embeddings, dense.projector.encode(chunk))
@@ -83,7 +79,7 @@ def test_an_encoding_can_be_left_and_cancelled(dense: Seer) -> None:
         dense.projector.encode(chunk, between=lambda: False, every=0)
 
 
-def test_what_it_does_not_take(dense: Seer) -> None:
+def test_what_it_does_not_take(dense):
     with pytest.raises(BadRequest, match="takes no pictures"):
         dense.chunks(noisy("red"))
     with Seer("dense") as deaf, pytest.raises(BadRequest, match="takes no sounds"):
@@ -91,12 +87,12 @@ def test_what_it_does_not_take(dense: Seer) -> None:
 
 
 @pytest.mark.parametrize("pcm", [b"", b"abc"])
-def test_what_no_sound_can_be(pcm: bytes) -> None:
+def test_what_no_sound_can_be(pcm):
     with pytest.raises(ValueError, match="are not samples"):
         Waveform(pcm, RATE)
 
 
-def test_the_probe_tells_of_it() -> None:
+def test_the_probe_tells_of_it():
     for kind, sees in (("dense", False), ("mrope", True)):
         facts = probe(hearing(kind, sees=sees).projector)
         assert (facts.sees, facts.hears) == (sees, True)

@@ -1,9 +1,5 @@
 """The importance matrix of kit models: against numpy where the input is known, and by counting."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import gguf
 import numpy as np
 import pytest
@@ -18,7 +14,7 @@ CHUNK = 128
 LOAD = LoadParams(context=CHUNK, n_batch=CHUNK, n_ubatch=CHUNK, n_seq_max=1, n_outputs_max=CHUNK)
 
 
-def sums_of(model: Path, chunks: int = 3) -> tuple[ActivationSums, list[list[int]]]:
+def sums_of(model, chunks=3):
     sums = ActivationSums()
     with TextReader(model, LOAD, on_operation=sums.on_operation) as reader:
         read = reader.chunks(TEXT, CHUNK)[:chunks]
@@ -28,7 +24,7 @@ def sums_of(model: Path, chunks: int = 3) -> tuple[ActivationSums, list[list[int
     return sums, read
 
 
-def test_the_input_of_the_first_layer_is_what_numpy_computes() -> None:
+def test_the_input_of_the_first_layer_is_what_numpy_computes():
     model = tiny("dense", weights="F32")
     sums, chunks = sums_of(model)
     tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(model).tensors}
@@ -44,7 +40,7 @@ def test_the_input_of_the_first_layer_is_what_numpy_computes() -> None:
 
 
 @pytest.mark.parametrize("kind", ["dense", "qwen3", "windowed", "hybrid"])
-def test_every_layer_is_counted_once_for_each_token(kind: str) -> None:
+def test_every_layer_is_counted_once_for_each_token(kind):
     sums, _ = sums_of(tiny(kind))
     names = {name.split(".", 2)[2] for name in sums.squares}
     assert {"ffn_up.weight", "ffn_down.weight"} <= names
@@ -53,7 +49,7 @@ def test_every_layer_is_counted_once_for_each_token(kind: str) -> None:
     assert {count for counts in sums.counts.values() for count in counts.tolist()} == {3 * CHUNK}
 
 
-def test_each_expert_is_counted_by_itself() -> None:
+def test_each_expert_is_counted_by_itself():
     sums, _ = sums_of(tiny("moe"))
     squares, counts = sums.squares["blk.0.ffn_up_exps.weight"], sums.counts["blk.0.ffn_up_exps.weight"]
     assert squares.shape == (8, 64)

@@ -1,14 +1,12 @@
 """The plan held against a load: what counts as a difference."""
 
-from __future__ import annotations
-
 from edgechat.native.buffers import Buffer
 from edgechat.planner.estimate.actual_load import Difference, differences
 
 MIB = 2**20
 
 
-def test_weights_in_ram_may_be_pinned_or_mapped() -> None:
+def test_weights_in_ram_may_be_pinned_or_mapped():
     """Seen with CUDA on an H200: pinned in the dry run, mapped by the load."""
     card = Buffer("CUDA0", is_host=False, weights=5000 * MIB, cache=1024 * MIB, device="CUDA0")
     planned = (card, Buffer("CUDA_Host", is_host=True, weights=281 * MIB, compute=16 * MIB))
@@ -18,8 +16,8 @@ def test_weights_in_ram_may_be_pinned_or_mapped() -> None:
     assert differences(planned, more) == (Difference("CPU", "weights", 281 * MIB, 481 * MIB),)
 
 
-def test_small_differences_are_tolerated() -> None:
-    def buffers(mib: int) -> tuple[Buffer, ...]:
+def test_small_differences_are_tolerated():
+    def buffers(mib):
         return (Buffer("CPU", is_host=True, compute=mib * MIB),)
 
     assert differences(buffers(100), buffers(130)) == ()

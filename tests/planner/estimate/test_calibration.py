@@ -1,13 +1,9 @@
 """What earlier loads taught: where it counts, where not, and a file in which anything may stand."""
 
-from __future__ import annotations
-
 import json
 import math
 import multiprocessing
 import time
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -25,20 +21,20 @@ from tests.planner import golden
 HERE = RunConditions("a processor, 4 threads", "llama-cpp-python 1", "CPU", "llama", "Q4_K", "a model")
 
 
-def elsewhere(**changes: str) -> RunConditions:
+def elsewhere(**changes):
     return msgspec.structs.replace(HERE, **changes)
 
 
-def kept() -> Path:
+def kept():
     return paths.cache_dir() / "learned.json"
 
 
-def often(where: RunConditions, n: int = 3, **took: float) -> None:
+def often(where, n=3, **took):
     for _ in range(n):
         learn(where, **took)
 
 
-def after(*factors: float, **changes: str) -> Calibration:
+def after(*factors, **changes):
     """Return what so many runs taught."""
     found = Calibration()
     for factor in factors:
@@ -46,7 +42,7 @@ def after(*factors: float, **changes: str) -> Calibration:
     return found
 
 
-def test_runs_correct_the_next_one_at_the_same_place() -> None:
+def test_runs_correct_the_next_one_at_the_same_place():
     often(HERE, decode=1.5, prefill=3.0, beyond=10_000_000)
     found = Calibration.read()
     correction = found.correction(HERE)
@@ -56,7 +52,7 @@ def test_runs_correct_the_next_one_at_the_same_place() -> None:
     assert found.knows(HERE)
 
 
-def test_one_run_or_two_say_nothing() -> None:
+def test_one_run_or_two_say_nothing():
     learn(HERE, decode=10.0)
     learn(HERE, decode=10.0)
     assert Calibration.read().correction(HERE) == Correction()
@@ -68,24 +64,24 @@ def test_one_run_or_two_say_nothing() -> None:
     st.lists(st.floats(-4, 4), max_size=1),
     st.integers(0, 20),
 )
-def test_one_odd_run_among_any_changes_nothing(usual: list[float], odd: list[float], at: int) -> None:
+def test_one_odd_run_among_any_changes_nothing(usual, odd, at):
     """Ten times slower, or quicker: the speed that is predicted stays within what the others were."""
     with_it = [*usual[:at], *(2**x for x in odd), *usual[at:]]
     found = after(*with_it).correction(HERE).decode
     assert 0.97 <= found <= 1.03
 
 
-def test_what_is_slow_always_is_believed() -> None:
+def test_what_is_slow_always_is_believed():
     assert after(10.0, 9.8, 10.3).correction(HERE).decode == pytest.approx(10, rel=0.1)
 
 
-def test_a_busy_evening_that_went_unnoticed_is_outlived() -> None:
+def test_a_busy_evening_that_went_unnoticed_is_outlived():
     """A third of the runs, or less, does not decide."""
     slow = (1.0, 1.02, 6.0, 1.01, 9.0, 1.0, 5.0, 0.99, 1.0)
     assert after(*slow).correction(HERE).decode == pytest.approx(1.0, rel=0.05)
 
 
-def test_old_runs_give_way_to_new_ones_and_are_forgotten() -> None:
+def test_old_runs_give_way_to_new_ones_and_are_forgotten():
     day = 86400.0
     old = after(*[4.0] * 6)
     now = Calibration(old._runs.values(), now=time.time() + 240 * day)
@@ -97,7 +93,7 @@ def test_old_runs_give_way_to_new_ones_and_are_forgotten() -> None:
     assert back.correction(HERE).decode == pytest.approx(4.0), "a clock that was put back"
 
 
-def test_runs_that_tell_little_need_many() -> None:
+def test_runs_that_tell_little_need_many():
     few, many = Calibration(), Calibration()
     for number in range(12):
         few = few.with_run(HERE, decode=2.0, weight=0.25) if number < 5 else few
@@ -106,7 +102,7 @@ def test_runs_that_tell_little_need_many() -> None:
     assert many.correction(HERE).decode == pytest.approx(2.0)
 
 
-def test_others_serve_only_where_nothing_nearer_is_known() -> None:
+def test_others_serve_only_where_nothing_nearer_is_known():
     often(elsewhere(architecture="qwen3", model="b"), decode=5.0)
     assert Calibration.read().correction(HERE) == Correction(), (
         "one model alone tells nothing of another kind"
@@ -126,7 +122,7 @@ def test_others_serve_only_where_nothing_nearer_is_known() -> None:
     assert Calibration.read().correction(HERE).decode == pytest.approx(2.0)
 
 
-def test_models_that_disagree_say_nothing_of_others() -> None:
+def test_models_that_disagree_say_nothing_of_others():
     often(elsewhere(architecture="qwen3", model="b"), decode=5.0)
     often(elsewhere(architecture="gemma3", model="c"), decode=0.5)
     assert Calibration.read().correction(HERE).decode == 1.0
@@ -134,12 +130,12 @@ def test_models_that_disagree_say_nothing_of_others() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("odd", [10.0, 20.0])
-def test_no_run_flips_a_recommendation(odd: float) -> None:
+def test_no_run_flips_a_recommendation(odd):
     """Of any model, whatever was known before: a run ten times slower leaves the choice as it is."""
     profile = golden.profile(32)
     machine = Machine(profile)
 
-    def chosen(history: Calibration) -> tuple[str, str | None]:
+    def chosen(history):
         options = [
             best_of(files, Machine(profile, history=history), DEFAULT_REQUEST) for files in golden.models()
         ]
@@ -160,13 +156,13 @@ def test_no_run_flips_a_recommendation(odd: float) -> None:
 
 
 @pytest.mark.parametrize("change", ["machine", "build", "backend"])
-def test_another_machine_never_counts(change: str) -> None:
+def test_another_machine_never_counts(change):
     often(elsewhere(**{change: "another"}), decode=9.0, prefill=9.0, beyond=1 << 30)
     assert Calibration.read().correction(HERE) == Correction()
     assert Calibration.read().beyond(HERE) == 0
 
 
-def test_decode_and_prefill_come_from_where_each_was_seen() -> None:
+def test_decode_and_prefill_come_from_where_each_was_seen():
     often(HERE, decode=2.0)
     often(elsewhere(quant="Q8_0"), prefill=3.0)
     found = Calibration.read().correction(HERE)
@@ -174,7 +170,7 @@ def test_decode_and_prefill_come_from_where_each_was_seen() -> None:
 
 
 @given(st.lists(st.floats(), max_size=12))
-def test_absurd_factors_are_left_out(factors: list[float]) -> None:
+def test_absurd_factors_are_left_out(factors):
     found = Calibration()
     for factor in factors:
         found = found.with_run(HERE, decode=factor, prefill=factor)
@@ -188,7 +184,7 @@ def test_absurd_factors_are_left_out(factors: list[float]) -> None:
         assert correction == Correction()
 
 
-def test_memory_beyond_the_plan_is_bounded() -> None:
+def test_memory_beyond_the_plan_is_bounded():
     learn(HERE, beyond=1 << 60)
     assert Calibration.read().beyond(HERE) == 0
     learn(HERE, beyond=5)
@@ -225,14 +221,14 @@ RUNS = (
         RUNS % '"beyond": [1.5]',
     ],
 )
-def test_a_damaged_file_is_learnt_anew(text: str) -> None:
+def test_a_damaged_file_is_learnt_anew(text):
     kept().write_text(text, encoding="latin-1")
     assert Calibration.read().correction(HERE) == Correction()
     often(HERE, decode=2.0)
     assert Calibration.read().correction(HERE).decode == pytest.approx(2.0)
 
 
-def test_a_file_that_is_far_too_large_is_not_read() -> None:
+def test_a_file_that_is_far_too_large_is_not_read():
     with kept().open("wb") as stream:
         stream.truncate(1 << 40)  # more than there is memory
     assert Calibration.read().correction(HERE) == Correction()
@@ -241,7 +237,7 @@ def test_a_file_that_is_far_too_large_is_not_read() -> None:
     assert kept().stat().st_size < 10_000
 
 
-def test_a_folder_that_cannot_be_written_is_no_trouble(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_is_no_trouble(home, monkeypatch):
     file = home.with_name("file")
     file.write_text("")
     monkeypatch.setenv("EDGECHAT_HOME", str(file))
@@ -249,12 +245,12 @@ def test_a_folder_that_cannot_be_written_is_no_trouble(home: Path, monkeypatch: 
     assert Calibration.read().correction(HERE) == Correction()
 
 
-def test_its_size_is_bounded() -> None:
+def test_its_size_is_bounded():
     for number in range(calibration._MAX_HISTORIES + 20):
         learn(elsewhere(architecture=f"model-{number}"), decode=1.0, prefill=1.0, beyond=1)
     for _ in range(30):
         learn(HERE, decode=1.0, prefill=1.0, beyond=1)
-    table: list[dict[str, Any]] = json.loads(kept().read_bytes())["runs"]
+    table = json.loads(kept().read_bytes())["runs"]
     assert len(table) == calibration._MAX_HISTORIES
     assert kept().stat().st_size < calibration._MAX_FILE_BYTES / 5
     assert max(len(one["decode"]) for one in table) == 16
@@ -262,13 +258,13 @@ def test_its_size_is_bounded() -> None:
     assert [path.name for path in kept().parent.iterdir()] == ["learned.json"]
 
 
-def _learn_often(name: str, n: int) -> None:
+def _learn_often(name, n):
     for number in range(n):
         learn(elsewhere(architecture=f"{name}-{number}"), decode=2.0)
 
 
 @pytest.mark.slow
-def test_two_writers_at_once_never_break_the_file() -> None:
+def test_two_writers_at_once_never_break_the_file():
     """Each puts a whole file in the place of the other's: a run may be lost, no more."""
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_learn_often, args=(name, 20)) for name in ("a", "b")]
@@ -285,7 +281,7 @@ def test_two_writers_at_once_never_break_the_file() -> None:
     assert [path.name for path in kept().parent.iterdir()] == ["learned.json"]
 
 
-def test_nothing_but_numbers_reaches_a_plan() -> None:
+def test_nothing_but_numbers_reaches_a_plan():
     odd = tuple(RunRecord(factor, 0.0) for factor in (math.nan, math.inf, -1.0, 0.0))
     sound = (RunRecord(2.0, 0.0, math.nan), RunRecord(2.0, 0.0, -5.0), *[RunRecord(2.0, 0.0, 1e9)] * 3)
     runs = calibration.RunHistory(where=HERE, decode=odd + sound, prefill=odd)

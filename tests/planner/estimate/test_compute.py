@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from edgechat.planner.estimate.compute import compute_bytes, output_bytes
@@ -22,14 +20,14 @@ MIB = 2**20
         (QWEN3_30B, "qwen3moe", 16384, 104.0),
     ],
 )
-def test_against_the_allocator(numbers: dict[str, int], arch: str, n_ctx: int, allocated: float) -> None:
+def test_against_the_allocator(numbers, arch, n_ctx, allocated):
     assert compute_bytes(header(numbers, arch=arch), n_ctx) / MIB == pytest.approx(allocated, rel=0.01)
 
 
-def test_the_logits_decide_where_the_vocabulary_is_huge() -> None:
+def test_the_logits_decide_where_the_vocabulary_is_huge():
     small = header(LLAMA_8B, embedding_length=64, feed_forward_length=64, vocab_size=2_000_000)
     assert compute_bytes(small, 256) >= 4 * 4 * 2_000_000
 
 
-def test_output() -> None:
+def test_output():
     assert output_bytes(header(LLAMA_8B), 4) == 4 * 4 * 128256

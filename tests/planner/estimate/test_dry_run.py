@@ -1,14 +1,10 @@
 """The dry run: llama.cpp's figures for published models, and every way in which its process may end."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -31,13 +27,13 @@ pytestmark = pytest.mark.slow
 MIB = 2**20
 
 
-def one(n_ctx: int, **more: Any) -> LoadParams:
+def one(n_ctx, **more):
     """Return a question about a single sequence with one row of logits."""
     return LoadParams(context=n_ctx, **{"n_batch": 2048, "n_seq_max": 1, "n_outputs_max": 1, **more})
 
 
 # (question, MiB of cache, MiB to compute with), as measured from this llama.cpp with whole headers.
-KNOWN: dict[str, list[tuple[LoadParams, float, float]]] = {
+KNOWN = {
     "llama-3.1-8b": [
         (one(8192, n_outputs_max=0), 1024, 266.5),
         (one(8192), 1024, 124.0),
@@ -62,7 +58,7 @@ KNOWN: dict[str, list[tuple[LoadParams, float, float]]] = {
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_published_models(name: str) -> None:
+def test_published_models(name):
     header = published(name)
     for (ask, cache, compute), found in zip(
         KNOWN[name], dry_run(header, [ask for ask, _, _ in KNOWN[name]]), strict=True
@@ -73,18 +69,18 @@ def test_published_models(name: str) -> None:
         assert found.output == 4 * header.vocab_size * max(ask.n_seq_max, ask.n_outputs_max)
 
 
-def test_rounding_shows() -> None:
+def test_rounding_shows():
     assert dry_run(published("llama-3.1-8b"), [one(1000)])[0].n_ctx == 1024
 
 
-def test_snapshots_of_recurrent_states() -> None:
+def test_snapshots_of_recurrent_states():
     header = read_model(tiny("hybrid"))
     few, many = dry_run(header, [LoadParams(context=1024), LoadParams(context=1024, n_rs_seq=4)])
     state = 3 * 64 * 2 * 4
     assert many.cache - few.cache == 4 * 4 * state
 
 
-def test_a_question_is_what_a_plan_asks() -> None:
+def test_a_question_is_what_a_plan_asks():
     plan = LoadPlan(
         model_path="a",
         model_name="a",
@@ -116,29 +112,29 @@ def test_a_question_is_what_a_plan_asks() -> None:
 
 
 @pytest.fixture
-def run() -> Iterator[DryRun]:
+def run():
     with DryRun() as run:
         run.show(read_model(tiny()))
         yield run
 
 
-def pid_of(run: DryRun) -> int:
+def pid_of(run):
     assert run._child is not None
     return run._child.pid
 
 
-def failure(run: DryRun, ask: LoadParams) -> str:
+def failure(run, ask):
     with pytest.raises(DryRunFailed) as caught:
         run.ask(ask)
     return caught.value.message
 
 
-def test_what_llama_cpp_refuses_it_explains_and_goes_on(run: DryRun) -> None:
+def test_what_llama_cpp_refuses_it_explains_and_goes_on(run):
     assert "context" in failure(run, LoadParams(context=512, cache_type="q4_0", flash_attention=False))
     assert run.ask(LoadParams(context=512)).n_ctx == 512
 
 
-def test_an_abort_is_told_with_its_reason(run: DryRun) -> None:
+def test_an_abort_is_told_with_its_reason(run):
     """More sequences than rows of logits: an assertion of llama.cpp."""
     message = failure(run, LoadParams(context=512, n_outputs_max=1))
     assert "died" in message
@@ -146,7 +142,7 @@ def test_an_abort_is_told_with_its_reason(run: DryRun) -> None:
     assert "died" in failure(run, LoadParams(context=1024))
 
 
-def test_killed(run: DryRun) -> None:
+def test_killed(run):
     known = run.ask(LoadParams(context=512))
     os.kill(pid_of(run), signal.SIGTERM)
     assert "died" in failure(run, LoadParams(context=1024))
@@ -155,7 +151,7 @@ def test_killed(run: DryRun) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="cannot stop a process")
-def test_hung(run: DryRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hung(run, monkeypatch):
     run.ask(LoadParams(context=512))
     pid = pid_of(run)
     os.kill(pid, signal.SIGSTOP)
@@ -164,13 +160,13 @@ def test_hung(run: DryRun, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not psutil.pid_exists(pid)
 
 
-def test_grown(run: DryRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grown(run, monkeypatch):
     monkeypatch.setattr(dry_runs, "MEMORY_LIMIT", 2**20)
     assert "MiB of memory" in failure(run, LoadParams(context=1024))
 
 
-def test_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
+def test_that_cannot_be_started(monkeypatch):
+    def refuse(*_, **__):
         raise OSError("no more processes")
 
     monkeypatch.setattr(dry_runs, "Child", refuse)
@@ -179,7 +175,7 @@ def test_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "no more processes" in failure(run, LoadParams(context=512))
 
 
-def test_nothing_is_left_behind(run: DryRun) -> None:
+def test_nothing_is_left_behind(run):
     folder, pid = Path(run._folder.name), pid_of(run)
     run.ask(LoadParams(context=512))
     assert sorted(path.name for path in folder.iterdir()) == ["log", "skeleton-1.gguf"]
@@ -190,13 +186,13 @@ def test_nothing_is_left_behind(run: DryRun) -> None:
 
 
 @pytest.mark.quick
-def test_another_model_in_the_same_life(run: DryRun) -> None:
+def test_another_model_in_the_same_life(run):
     first = run.ask(LoadParams(context=512))
     run.show(read_model(tiny("moe")))
     assert run.ask(LoadParams(context=512)).weights == read_model(tiny("moe")).weights_bytes != first.weights
 
 
-def test_devices_are_listed_by_the_same_process(run: DryRun, servers: tuple[RpcServer, RpcServer]) -> None:
+def test_devices_are_listed_by_the_same_process(run, servers):
     pid = pid_of(run)
     before = run.ask(LoadParams(context=512))
     addresses = tuple(server.address for server in servers)
@@ -209,14 +205,14 @@ def test_devices_are_listed_by_the_same_process(run: DryRun, servers: tuple[RpcS
     assert pid_of(run) == pid
 
 
-def test_devices_without_a_model() -> None:
+def test_devices_without_a_model():
     with DryRun() as run:
         assert run.inventory().devices
     with pytest.raises(DryRunFailed, match="it has ended"):
         run.inventory()
 
 
-def test_a_server_is_free_again_after_each_answer(run: DryRun, servers: tuple[RpcServer, RpcServer]) -> None:
+def test_a_server_is_free_again_after_each_answer(run, servers):
     """It would serve nobody else, not the worker that loads what was planned."""
     addresses = tuple(server.address for server in servers)
     for split in ((1, 1), (2, 1)):
@@ -225,7 +221,7 @@ def test_a_server_is_free_again_after_each_answer(run: DryRun, servers: tuple[Rp
         assert read_inventory(rpc=addresses).devices
 
 
-def test_a_server_that_is_gone(run: DryRun) -> None:
+def test_a_server_that_is_gone(run):
     with RpcServer(2**20) as server:
         addresses = (server.address,)
         assert run.inventory(addresses)
@@ -253,7 +249,7 @@ def test_a_server_that_is_gone(run: DryRun) -> None:
         {"llama.odd": GgufArray("uint64", 10**6, None)},
     ],
 )
-def test_odd_shapes_end_in_an_error_or_an_answer(entry: dict[str, Any]) -> None:
+def test_odd_shapes_end_in_an_error_or_an_answer(entry):
     """Whatever native code makes of them, this process lives and the next model is served."""
     header = read_model(tiny())
     metadata = {key: value for key, value in header.metadata.items() if "tokens" not in key} | entry

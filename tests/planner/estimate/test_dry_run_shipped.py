@@ -1,13 +1,9 @@
 """llama.cpp accepts every header that comes with edgechat, and its caches are those that the shapes say."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
 
 from edgechat.base import paths
-from edgechat.models.catalogue import CatalogueEntry, read_catalogue
+from edgechat.models.catalogue import read_catalogue
 from edgechat.models.shipped import shipped_header, shipped_quants
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.dry_run import DryRun
@@ -19,7 +15,7 @@ ENTRIES = {entry.name: entry for entry in read_catalogue(paths.shipped("models.t
 
 # MiB of an f16 cache at 8192 and 32768 tokens: 2 x heads x channels x 2 bytes for each full layer and token,
 # windowed layers up to their window and a batch, recurrent states as they are.
-CACHES: dict[str, tuple[float, float]] = {
+CACHES = {
     "smollm2-135m": (180, 180),
     "smollm2-360m": (320, 320),
     "smollm2-1.7b": (1536, 1536),
@@ -69,17 +65,17 @@ CACHES: dict[str, tuple[float, float]] = {
 
 
 @pytest.fixture(scope="module")
-def run() -> Iterator[DryRun]:
+def run():
     with DryRun() as run:
         yield run
 
 
-def test_all_are_here() -> None:
+def test_all_are_here():
     assert set(CACHES) == {entry.name for entry in ENTRIES.values() if entry.repo is not None}
 
 
 @pytest.mark.parametrize("name", CACHES)
-def test_caches(run: DryRun, name: str) -> None:
+def test_caches(run, name):
     entry = ENTRIES[name]
     assert entry.quant is not None
     header = shipped_header(entry, entry.quant)
@@ -97,8 +93,8 @@ def test_caches(run: DryRun, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["qwen3-coder-30b-a3b", "gemma-4-e2b", "smollm2-135m", "llama-3.1-8b", "nomic-embed-text-v1.5"]
 )
-def test_every_quantization_is_accepted(run: DryRun, name: str) -> None:
-    entry: CatalogueEntry = ENTRIES[name]
+def test_every_quantization_is_accepted(run, name):
+    entry = ENTRIES[name]
     weights = []
     for quant in shipped_quants(entry):
         header = shipped_header(entry, quant)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import sys
 from itertools import pairwise
 
@@ -24,14 +22,14 @@ CPU = Cpu("A processor", (Core((0,)), Core((1,))), frozenset({0, 1}))
 Q4 = (GgmlType.Q4_K,)
 
 
-def speed(seconds: float = 1e-11, *, disturbed: bool = False) -> DeviceSpeed:
+def speed(seconds=1e-11, *, disturbed=False):
     curve = (seconds,) * len(ROWS)
     return DeviceSpeed(
         bandwidth=1e10, kernels={"Q4_K": curve}, attention=curve, threads=2, disturbed=disturbed
     )
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, answer: DeviceSpeed) -> None:
+def answering(monkeypatch, answer):
     code = (
         f"from edgechat.base.process.ask import answer; answer(lambda _: {msgspec.msgpack.encode(answer)!r})"
     )
@@ -39,7 +37,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: DeviceSpeed) -> None:
 
 
 @pytest.mark.slow
-def test_this_machine_is_measured_and_remembered() -> None:
+def test_this_machine_is_measured_and_remembered():
     cpu = read_cpu()
     assert cached_speed(cpu) is None
     found = measure_speed(cpu, read_memory(), types=Q4)
@@ -57,7 +55,7 @@ def test_this_machine_is_measured_and_remembered() -> None:
 
 
 @pytest.mark.slow
-def test_accelerators_are_measured_by_the_same_probe() -> None:
+def test_accelerators_are_measured_by_the_same_probe():
     cpu = read_cpu()
     with RpcServer(2 << 30) as server:
         found = measure_speed(
@@ -70,20 +68,20 @@ def test_accelerators_are_measured_by_the_same_probe() -> None:
     assert cached_speed(cpu) is None
 
 
-def test_a_child_that_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_crashes(monkeypatch):
     monkeypatch.setattr(spawn, "command", lambda _role: [sys.executable, "-c", "import os; os.abort()"])
     with pytest.raises(ChildFailed):
         measure_speed(CPU, RAM)
     assert cached_speed(CPU) is None
 
 
-def test_figures_that_are_not_possible_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_that_are_not_possible_are_a_failure(monkeypatch):
     answering(monkeypatch, replace(speed(), bandwidth=0.0))
     with pytest.raises(ChildFailed, match="not possible"):
         measure_speed(CPU, RAM)
 
 
-def test_a_disturbed_measurement_does_not_spoil_a_better_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disturbed_measurement_does_not_spoil_a_better_one(monkeypatch):
     answering(monkeypatch, replace(speed(2e-11, disturbed=True), bandwidth=2e10))
     found = measure_speed(CPU, RAM, before=speed(1e-11, disturbed=True))
     assert (found.bandwidth, found.kernels["Q4_K"][0], found.disturbed) == (2e10, 1e-11, True)
@@ -94,7 +92,7 @@ _kernel = st.lists(st.floats(1e-13, 1e-9), min_size=len(ROWS), max_size=len(ROWS
 
 
 @given(st.fixed_dictionaries({kind.name: _kernel for family in FAMILIES for kind in family}))
-def test_more_bits_of_a_family_are_never_faster(kernels: dict[str, tuple[float, ...]]) -> None:
+def test_more_bits_of_a_family_are_never_faster(kernels):
     ordered = in_order(kernels)
     for family in FAMILIES:
         for row in range(len(ROWS)):
@@ -102,13 +100,13 @@ def test_more_bits_of_a_family_are_never_faster(kernels: dict[str, tuple[float, 
             assert all(few <= more * (1 + 1e-9) for few, more in pairwise(seconds))
 
 
-def test_what_is_in_order_stays_as_measured() -> None:
+def test_what_is_in_order_stays_as_measured():
     kernels = {"Q3_K": (1e-11,) * 7, "Q5_K": (2e-11,) * 7, "Q6_K": (3e-11,) * 7, "Q4_K": (5e-12,) * 7}
     assert in_order(kernels) == kernels
 
 
-def test_the_numbers_of_threads_that_are_compared() -> None:
-    def cpu(smt: int, fast: int, slow: int, quota: float | None = None) -> Cpu:
+def test_the_numbers_of_threads_that_are_compared():
+    def cpu(smt, fast, slow, quota=None):
         cores = [Core(tuple(range(smt * n, smt * (n + 1)))) for n in range(fast)]
         cores += [Core((smt * fast + n,), fast=False) for n in range(slow)]
         return Cpu("", tuple(cores), frozenset(range(smt * fast + slow)), quota)

@@ -1,16 +1,12 @@
 """The formulas give what llama.cpp allocates: figures of real models, and of small ones loaded here."""
 
-from __future__ import annotations
-
 import re
-from typing import Any
 
 import pytest
 
 from edgechat.base.errors import ModelFileError
 from edgechat.models.formats.gguf import read_header
 from edgechat.models.formats.header import GgufArray, ModelHeader
-from edgechat.native.params import CacheType
 from edgechat.planner.estimate.memory import cache_bytes_per_token, recurrent_bytes
 from tests.kit import KINDS, Spec, build, reference, tiny
 from tests.kit.reference import Reference
@@ -20,8 +16,8 @@ MIB = 1 << 20
 SNAPSHOTS = 60
 
 
-def header(arch: str, layers: int, heads: int, kv_heads: int, length: int, **more: Any) -> ModelHeader:
-    values: dict[str, Any] = {
+def header(arch, layers, heads, kv_heads, length, **more):
+    values = {
         "block_count": layers,
         "embedding_length": heads * length,
         "attention.head_count": heads,
@@ -34,7 +30,7 @@ def header(arch: str, layers: int, heads: int, kv_heads: int, length: int, **mor
     return ModelHeader("x.gguf", 3, metadata, (), 0, 32, 0)
 
 
-def listed(*values: int | bool) -> GgufArray:
+def listed(*values):
     return GgufArray("uint32", len(values), values)
 
 
@@ -60,26 +56,24 @@ DEEPSEEK2_LITE = header("deepseek2", 27, 16, 1, 576, **LATENT)
         (DEEPSEEK2_LITE, 32768, "f16", {}, 972),
     ],
 )
-def test_figures_of_real_models(
-    model: ModelHeader, n_ctx: int, cache_type: CacheType, more: dict[str, Any], mib: int
-) -> None:
+def test_figures_of_real_models(model, n_ctx, cache_type, more, mib):
     """Measured from llama.cpp's own breakdown of loads without allocation."""
     assert cache_bytes(model, n_ctx, cache_type, **more) == mib * MIB
 
 
-def test_per_token() -> None:
+def test_per_token():
     assert cache_bytes_per_token(LLAMA_8B) == 131072
     assert cache_bytes_per_token(GEMMA3_12B) == 8 * 8192
 
 
-def said(what: str) -> float:
+def said(what):
     """Return the sum of the sizes in llama.cpp's log, MiB."""
     return sum(float(n) for n in re.findall(rf"{what}: size = +([\d.]+) MiB", "".join(reference.log)))
 
 
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_llama_cpp_allocates_the_same(kind: str, cache_type: CacheType) -> None:
+def test_llama_cpp_allocates_the_same(kind, cache_type):
     """A head of 32 channels, so that quantized caches have whole blocks."""
     shape = KINDS[kind].sized(head_dim=32, n_heads=2, n_embd=64)
     path = build(Spec(shape=shape, name=f"cache-{kind}"))
@@ -94,7 +88,7 @@ def test_llama_cpp_allocates_the_same(kind: str, cache_type: CacheType) -> None:
     assert recurrent_bytes(found, 2, SNAPSHOTS) / MIB == pytest.approx(states, abs=0.006)
 
 
-def test_recurrent_states() -> None:
+def test_recurrent_states():
     assert recurrent_bytes(read_header(tiny("hybrid")), 1) == 3 * 64 * 2 * 4
     assert recurrent_bytes(read_header(tiny("hybrid")), 2, 4) == 2 * 5 * 3 * 64 * 2 * 4
     assert recurrent_bytes(LLAMA_8B, 8) == 0
@@ -114,12 +108,12 @@ STATE = (3 * (4096 + 2 * 16 * 128) + 128 * 4096) * 4
         (header("falcon-h1", 8, 16, 4, 256, **SSM), 8, 8),
     ],
 )
-def test_models_with_recurrent_layers(model: ModelHeader, attention: int, recurrent: int) -> None:
+def test_models_with_recurrent_layers(model, attention, recurrent):
     assert cache_bytes(model, 1024, "f16") == attention * 1024 * 2 * 2 * 4 * 256
     assert recurrent_bytes(model, 1) == recurrent * STATE
 
 
-def test_feed_forward_layers_keep_nothing() -> None:
+def test_feed_forward_layers_keep_nothing():
     """Nemotron-H has three kinds of layers: recurrent, attention, feed-forward."""
     lists = {"feed_forward_length": listed(0, 0, 99), "attention.head_count_kv": listed(0, 4, 0)}
     model = header("nemotron_h", 3, 16, 4, 256, **SSM)
@@ -128,12 +122,12 @@ def test_feed_forward_layers_keep_nothing() -> None:
     assert recurrent_bytes(model, 1) == STATE
 
 
-def test_layers_that_share_keep_nothing() -> None:
+def test_layers_that_share_keep_nothing():
     model = header("llama", 8, 16, 4, 256, **{"attention.shared_kv_layers": 3})
     assert cache_bytes(model, 1024, "f16") == 5 * 1024 * 2 * 2 * 4 * 256
 
 
-def test_windows_that_the_file_lists() -> None:
+def test_windows_that_the_file_lists():
     window = {
         "attention.sliding_window": 128,
         "attention.key_length_swa": 64,
@@ -145,11 +139,11 @@ def test_windows_that_the_file_lists() -> None:
     assert cache_bytes(model, 8192, "f16") == full + 2 * windowed
 
 
-def test_unknown_windows_count_as_none() -> None:
+def test_unknown_windows_count_as_none():
     model = header("nonesuch", 4, 8, 4, 256, **{"attention.sliding_window": 128})
     assert cache_bytes(model, 8192, "f16") == 4 * 8192 * 2 * 2 * 4 * 256
 
 
-def test_a_header_without_a_shape_is_refused() -> None:
+def test_a_header_without_a_shape_is_refused():
     with pytest.raises(ModelFileError, match="block_count"):
         cache_bytes(ModelHeader("x.gguf", 3, {"general.architecture": "llama"}, (), 0, 32, 0), 1024, "f16")

@@ -1,9 +1,5 @@
 """What LoRA adapters take in a plan, and where."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from edgechat.base.errors import NotAnAdapter
@@ -17,7 +13,7 @@ from tests.kit.adapters import adapter
 SPEC = Spec()
 
 
-def test_each_part_lies_beside_what_it_changes() -> None:
+def test_each_part_lies_beside_what_it_changes():
     one = AdapterPlan(
         name="a",
         path="a",
@@ -38,7 +34,7 @@ def test_each_part_lies_beside_what_it_changes() -> None:
     assert adapter_needs([], ["RAM"], 0) == {}
 
 
-def test_usual_ones_are_for_the_models_that_they_fit(tmp_path: Path) -> None:
+def test_usual_ones_are_for_the_models_that_they_fit(tmp_path):
     header = read_model(build(SPEC))
     fits = str(adapter(tmp_path, SPEC, "fits"))
     other = str(adapter(tmp_path, Spec(shape=SPEC.shape.sized(arch="qwen3")), "other"))
@@ -49,7 +45,7 @@ def test_usual_ones_are_for_the_models_that_they_fit(tmp_path: Path) -> None:
         plan_adapters([other], [], header)
 
 
-def test_a_request_takes_precedence_over_settings() -> None:
+def test_a_request_takes_precedence_over_settings():
     settings = Settings(adapters=("a",))
     assert with_settings(PlanRequest(), settings).usual_adapters == ("a",)
     assert with_settings(PlanRequest(adapters=()), settings).usual_adapters == ()

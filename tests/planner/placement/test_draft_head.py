@@ -1,7 +1,5 @@
 """Drafting with the model's own layers (MTP): what it takes, when it pays, and what is said of it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -12,9 +10,7 @@ import pytest
 from edgechat import settings
 from edgechat.base.errors import DoesNotFit, NotADraft
 from edgechat.device.memory import Memory
-from edgechat.device.profile import DeviceProfile
 from edgechat.models.formats.gguf import read_header, read_model
-from edgechat.models.formats.header import ModelHeader
 from edgechat.models.local.resolve import entry_of
 from edgechat.models.shipped import shipped_header
 from edgechat.native import breakdown
@@ -31,7 +27,7 @@ from edgechat.planner.machine import Machine
 from edgechat.planner.model_on_machine import model_on_machine
 from edgechat.planner.placement.draft_head import ACCEPTED, HeadedModel
 from edgechat.planner.placement.fallback import reduce_to_fit, step_down
-from edgechat.planner.plan import LoadPlan, as_json
+from edgechat.planner.plan import as_json
 from edgechat.planner.plan_model import plan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
@@ -43,7 +39,7 @@ from tests.planner.placement.test_layout import card, with_cards
 MIB = 2**20
 
 
-def qwen(name: str = "qwen3.5-9b") -> ModelHeader:
+def qwen(name="qwen3.5-9b"):
     """Return a hybrid whose recurrent state is large, with a layer that predicts a further token."""
     entry = entry_of(name)
     assert entry is not None
@@ -52,14 +48,14 @@ def qwen(name: str = "qwen3.5-9b") -> ModelHeader:
     return headed(shipped)
 
 
-def made(gib: float, request: PlanRequest | None = None, header: ModelHeader | None = None) -> LoadPlan:
+def made(gib, request=None, header=None):
     return plan("a", header or qwen(), machine(int(gib * GIB)), request or PlanRequest())
 
 
 # When it drafts.
 
 
-def test_it_drafts_where_it_may() -> None:
+def test_it_drafts_where_it_may():
     for wish in ("auto", "mtp"):
         assert drafting_with_head(qwen(), wish) == DraftCosts(DRAFTED, 3, mtp=True)
     for wish in ("none", "ngram", "a-model"):
@@ -67,7 +63,7 @@ def test_it_drafts_where_it_may() -> None:
         assert not made(16, PlanRequest(draft=wish)).mtp
 
 
-def test_a_hybrid_drafts_by_default_where_memory_is_left() -> None:
+def test_a_hybrid_drafts_by_default_where_memory_is_left():
     rich = made(16)
     assert (rich.mtp, rich.ngrams, rich.n_rs_seq, rich.no_draft) == (True, True, 3, "")
     assert rich.n_outputs_max == rich.n_seq_max + DRAFTED
@@ -79,7 +75,7 @@ def test_a_hybrid_drafts_by_default_where_memory_is_left() -> None:
     )
 
 
-def test_its_memory_comes_after_the_comfortable_context() -> None:
+def test_its_memory_comes_after_the_comfortable_context():
     poor, alone = made(7), made(7, PlanRequest(draft="none"))
     assert (poor.context, poor.cache_type) == (alone.context, alone.cache_type)
     assert (poor.mtp, poor.head, poor.ngrams, poor.n_rs_seq) == (False, None, False, 0)
@@ -89,7 +85,7 @@ def test_its_memory_comes_after_the_comfortable_context() -> None:
     assert poor.no_draft in poor.reasons
 
 
-def test_some_context_is_given_up_for_much_speed() -> None:
+def test_some_context_is_given_up_for_much_speed():
     free = next(gib / 20 for gib in range(140, 200) if made(gib / 20).mtp)
     less, alone = made(free), made(free, PlanRequest(draft="none"))
     assert (less.context, less.cache_type) != (alone.context, alone.cache_type)
@@ -100,13 +96,13 @@ def test_some_context_is_given_up_for_much_speed() -> None:
     assert (asked.mtp, asked.context) == (False, alone.context)
 
 
-def test_who_asks_for_it_gets_it_before_context() -> None:
+def test_who_asks_for_it_gets_it_before_context():
     asked = made(7, PlanRequest(draft="mtp"))
     assert asked.mtp
     assert asked.context < made(7).context
 
 
-def test_it_is_left_out_where_it_is_hardly_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_left_out_where_it_is_hardly_faster(monkeypatch):
     """Two rows cost twice as much as one: nothing is won by drafting."""
     seconds = tuple(float(rows) for rows in (1, 2, 4, 8, 16, 64, 512))
     forecast = Forecast(decode=1.0, decode_depth=0.0, prefill=1.0, prefill_depth=0.0, calls=seconds)
@@ -119,7 +115,7 @@ def test_it_is_left_out_where_it_is_hardly_faster(monkeypatch: pytest.MonkeyPatc
     assert made(16, PlanRequest(draft="mtp")).mtp
 
 
-def test_the_gain_follows_from_the_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gain_follows_from_the_forecast(monkeypatch):
     header = qwen()
     model = model_on_machine(
         "a", header, machine(16 * GIB), threads=4, drafting=drafting_with_head(header, "mtp")
@@ -136,7 +132,7 @@ def test_the_gain_follows_from_the_forecast(monkeypatch: pytest.MonkeyPatch) -> 
     assert 0.05 * whole < one / 3 < 0.2 * whole
 
 
-def test_files_without_the_layer_say_so() -> None:
+def test_files_without_the_layer_say_so():
     header = qwen()
     cut = replace(header, tensors=tuple(one for one in header.tensors if "nextn" not in one.name))
     assert "(MTP) are missing from this file." in made(16, header=cut).no_draft
@@ -149,7 +145,7 @@ def test_files_without_the_layer_say_so() -> None:
 
 @pytest.mark.parametrize("draft", ["none", "mtp"])
 @pytest.mark.parametrize("name", ["qwen3.5-9b", "qwen3.6-35b-a3b"])
-def test_estimates_are_llama_cpps(name: str, draft: str) -> None:
+def test_estimates_are_llama_cpps(name, draft):
     header, profile = qwen(name), machine(40 * GIB)
     request = PlanRequest(context=8192, cache_type="f16", draft=draft)
     guessed = plan("a", header, profile, request)
@@ -162,7 +158,7 @@ def test_estimates_are_llama_cpps(name: str, draft: str) -> None:
     assert guessed.total_bytes == pytest.approx(exact.total_bytes, rel=0.01)
 
 
-def test_it_is_told_what_it_takes() -> None:
+def test_it_is_told_what_it_takes():
     request = PlanRequest(context=4096, cache_type="f16")
     with_it = made(32, request)
     alone = made(32, PlanRequest(context=4096, cache_type="f16", draft="none"))
@@ -183,7 +179,7 @@ def test_it_is_told_what_it_takes() -> None:
     assert as_json(alone)["mtp"] is None
 
 
-def test_plain_decoding_does_not_read_the_layer() -> None:
+def test_plain_decoding_does_not_read_the_layer():
     """With 33 layers of which one drafts a token takes what it takes with 32."""
     entry = entry_of("qwen3.5-9b")
     assert entry is not None
@@ -193,7 +189,7 @@ def test_plain_decoding_does_not_read_the_layer() -> None:
     assert decode[0] == decode[1]
 
 
-def test_a_card_holds_it_with_the_output() -> None:
+def test_a_card_holds_it_with_the_output():
     made_here = plan("a", qwen(), with_cards(32, card("A", 12)), PlanRequest(context=8192))
     assert made_here.mtp
     assert made_here.gpu_layers == 34  # with the output
@@ -203,7 +199,7 @@ def test_a_card_holds_it_with_the_output() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("portable", [False, True])
-def test_both_ways_of_asking_llama_cpp_agree(portable: bool, tmp_path: Path) -> None:
+def test_both_ways_of_asking_llama_cpp_agree(portable, tmp_path):
     from edgechat.models.formats.skeleton import write_skeleton
     from edgechat.native.params import LoadParams
     from edgechat.planner.estimate.dry_run import DryRunQuestion
@@ -230,12 +226,12 @@ def test_both_ways_of_asking_llama_cpp_agree(portable: bool, tmp_path: Path) -> 
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def home(tmp_path, monkeypatch):
     monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path))
 
 
 @pytest.mark.slow
-def test_a_real_file_is_planned_with_its_layer() -> None:
+def test_a_real_file_is_planned_with_its_layer():
     path = str(with_head("qwen35"))
     made = prepare(path, PlanRequest(draft="mtp"))
     assert made.buffers
@@ -251,7 +247,7 @@ def test_a_real_file_is_planned_with_its_layer() -> None:
 
 
 @pytest.mark.slow
-def test_no_small_model_is_loaded_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_small_model_is_loaded_beside_it(tmp_path, monkeypatch):
     folder = tmp_path / "data" / "models"
     folder.mkdir(parents=True)
     shutil.copy(with_head("qwen35"), folder / "big.gguf")
@@ -271,13 +267,13 @@ def test_no_small_model_is_loaded_beside_it(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-def test_one_that_is_asked_for_and_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_asked_for_and_does_not_fit(monkeypatch):
     path = str(with_head("qwen35"))
     alone = prepare(path, PlanRequest(context=4096, draft="none"))
     real = planning.current_profile
 
-    def look(*args: object) -> DeviceProfile:
-        profile = real(*args)  # type: ignore[arg-type]
+    def look(*args):
+        profile = real(*args)
         return replace(profile, memory=Memory(profile.memory.total, alone.total_bytes))
 
     monkeypatch.setattr(planning, "current_profile", look)
@@ -294,7 +290,7 @@ PAIRS = {
 }
 
 
-def laid(kind: str, folder: Path) -> Path:
+def laid(kind, folder):
     """Return a model with the file of its drafting layers beside it."""
     target, drafter = PAIRS[kind]()
     shutil.copy(drafter, folder / "mtp-big-Q8_0.gguf")
@@ -303,7 +299,7 @@ def laid(kind: str, folder: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PAIRS)
-def test_layers_beside_the_file_are_planned(kind: str, tmp_path: Path) -> None:
+def test_layers_beside_the_file_are_planned(kind, tmp_path):
     path = laid(kind, tmp_path)
     made = prepare(str(path), PlanRequest(draft="mtp", context=2048))
     assert (made.mtp, made.ngrams) == (False, True)
@@ -324,7 +320,7 @@ def test_layers_beside_the_file_are_planned(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PAIRS)
-def test_what_they_take_is_what_they_were_planned_for(kind: str, tmp_path: Path) -> None:
+def test_what_they_take_is_what_they_were_planned_for(kind, tmp_path):
     """Of the second model and its context, llama.cpp's own account."""
     path = laid(kind, tmp_path)
     made = prepare(str(path), PlanRequest(draft="mtp", context=2048))
@@ -347,7 +343,7 @@ def test_what_they_take_is_what_they_were_planned_for(kind: str, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_layers_of_another_model_are_told(tmp_path: Path) -> None:
+def test_layers_of_another_model_are_told(tmp_path):
     path = laid("qwen35", tmp_path)
     shutil.copy(split_head("step35").drafter, tmp_path / "mtp-big-Q8_0.gguf")
     made = prepare(str(path))
@@ -360,7 +356,7 @@ def test_layers_of_another_model_are_told(tmp_path: Path) -> None:
 # What becomes of it.
 
 
-def test_it_goes_first_where_memory_is_short() -> None:
+def test_it_goes_first_where_memory_is_short():
     header, profile = qwen(), machine(16 * GIB)
     full = plan("a", header, profile)
     step = step_down(full, header)

@@ -1,7 +1,5 @@
 """The steps down from a plan that no longer fits: each in its order, each told, and an end."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -12,9 +10,6 @@ from hypothesis import strategies as st
 
 from edgechat.base.errors import DoesNotFit, DryRunFailed
 from edgechat.device.memory import Memory
-from edgechat.device.profile import DeviceProfile
-from edgechat.native.buffers import Breakdown
-from edgechat.native.params import LoadParams
 from edgechat.planner.placement import fallback
 from edgechat.planner.placement.fallback import (
     is_short,
@@ -24,7 +19,6 @@ from edgechat.planner.placement.fallback import (
     replan_for_more,
     step_down,
 )
-from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import plan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
@@ -38,15 +32,15 @@ LLAMA = published("llama-3.1-8b")
 MOE = published("qwen3-30b-a3b")
 
 
-def silent(_params: LoadParams) -> Breakdown:
+def silent(_params):
     raise DryRunFailed("nobody answers.")
 
 
-def down(made: LoadPlan, on: DeviceProfile, *, failed: bool = False) -> tuple[LoadPlan, tuple[str, ...]]:
+def down(made, on, *, failed=False):
     return reduce_to_fit(made, LLAMA, on, silent, failed=failed)
 
 
-def made_on(profile: DeviceProfile, context: int = 16384) -> LoadPlan:
+def made_on(profile, context=16384):
     return plan("a", LLAMA, profile, PlanRequest(context=context))
 
 
@@ -59,7 +53,7 @@ STEPS = (
 )
 
 
-def test_every_step_in_its_order_and_then_an_end() -> None:
+def test_every_step_in_its_order_and_then_an_end():
     made = made_on(machine(16 * GIB))
     told = []
     while (step := step_down(made, LLAMA)) is not None:
@@ -69,7 +63,7 @@ def test_every_step_in_its_order_and_then_an_end() -> None:
     assert (made.n_ubatch, made.n_batch, made.cache_type, made.context) == (128, 128, "q8_0", 2048)
 
 
-def test_each_step_takes_less() -> None:
+def test_each_step_takes_less():
     made = made_on(machine(16 * GIB))
     for said in STEPS:
         before = made.total_bytes
@@ -84,12 +78,12 @@ def test_each_step_takes_less() -> None:
     assert "--load-anyway" in (caught.value.hint or "")
 
 
-def test_a_plan_that_fits_is_left_as_it_is() -> None:
+def test_a_plan_that_fits_is_left_as_it_is():
     made = made_on(machine(16 * GIB))
     assert down(made, machine(16 * GIB)) == (made, ())
 
 
-def test_only_as_many_steps_as_are_needed() -> None:
+def test_only_as_many_steps_as_are_needed():
     made = made_on(machine(16 * GIB))
     free = made.total_bytes
     assert down(made, machine(free)) == (made, ())
@@ -101,7 +95,7 @@ def test_only_as_many_steps_as_are_needed() -> None:
     assert (smaller.context, smaller.cache_type) == (16384, "q8_0")
 
 
-def test_the_end_names_what_the_least_needs() -> None:
+def test_the_end_names_what_the_least_needs():
     made = made_on(machine(16 * GIB))
     with pytest.raises(DoesNotFit, match=r"needs at least 4\.\d GiB, but only 2\.0 GiB are free now"):
         down(made, machine(2 * GIB))
@@ -109,7 +103,7 @@ def test_the_end_names_what_the_least_needs() -> None:
 
 @settings(max_examples=examples(15))
 @given(st.sampled_from([2048, 3000, 8192, 16384, 131072]), st.floats(2, 20), st.booleans())
-def test_what_comes_out_fits_or_is_refused(context: int, free: float, failed: bool) -> None:
+def test_what_comes_out_fits_or_is_refused(context, free, failed):
     made = made_on(machine(64 * GIB), context)
     profile = machine(int(free * GIB))
     try:
@@ -127,7 +121,7 @@ def test_what_comes_out_fits_or_is_refused(context: int, free: float, failed: bo
     )
 
 
-def test_heads_that_no_block_divides_keep_their_cache() -> None:
+def test_heads_that_no_block_divides_keep_their_cache():
     odd = header(LLAMA_8B, attention__key_length=80, attention__value_length=80)
     made = plan("a", odd, machine(16 * GIB), PlanRequest(context=4096))
     steps = []
@@ -139,7 +133,7 @@ def test_heads_that_no_block_divides_keep_their_cache() -> None:
 
 
 @pytest.mark.parametrize("rpc", [(), ("127.0.0.1:1",)])
-def test_layers_leave_the_card_last_and_all_of_them_in_the_end(rpc: tuple[str, ...]) -> None:
+def test_layers_leave_the_card_last_and_all_of_them_in_the_end(rpc):
     """Where none is left there, nothing is said of servers that need not be there."""
     both = replace(with_cards(64, card("CUDA0", 5)), rpc=rpc)
     made = plan("a", MOE, both, PlanRequest(context=2048, cache_type="q8_0"))
@@ -158,7 +152,7 @@ def test_layers_leave_the_card_last_and_all_of_them_in_the_end(rpc: tuple[str, .
         assert said == f"{n} more layer{'s run' if n > 1 else ' runs'} on the CPU, to save memory."
 
 
-def test_a_card_that_filled_up_gets_fewer_layers() -> None:
+def test_a_card_that_filled_up_gets_fewer_layers():
     made = plan("a", LLAMA, with_cards(64, card("CUDA0", 24)), PlanRequest(context=2048, cache_type="q8_0"))
     assert made.gpu_layers == 33
     found, told = reduce_to_fit(made, LLAMA, with_cards(64, card("CUDA0", 3)), silent, failed=False)
@@ -171,13 +165,13 @@ def test_a_card_that_filled_up_gets_fewer_layers() -> None:
 
 
 @pytest.fixture
-def free(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def free(monkeypatch):
     """Return the free memory in bytes, to be changed."""
     found = [math.inf]
     real = fallback.current_profile
 
-    def look(*args: object) -> DeviceProfile:
-        profile = real(*args)  # type: ignore[arg-type]
+    def look(*args):
+        profile = real(*args)
         available = int(min(found[0], profile.memory.available))
         return replace(profile, memory=Memory(profile.memory.total, available))
 
@@ -186,7 +180,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-def test_a_plan_is_measured_anew_on_its_way_down(free: list[float]) -> None:
+def test_a_plan_is_measured_anew_on_its_way_down(free):
     made = prepare(str(tiny()), PlanRequest(context=4096))
     assert refit(made) == (made, ())
     free[0] = made.total_bytes - 1
@@ -200,7 +194,7 @@ def test_a_plan_is_measured_anew_on_its_way_down(free: list[float]) -> None:
         refit(made)
 
 
-def half(wish: LoadPlan) -> LoadPlan:
+def half(wish):
     """Return the plan so far down the ladder that its context is cut."""
     made = wish
     while made.context == wish.context:
@@ -209,7 +203,7 @@ def half(wish: LoadPlan) -> LoadPlan:
 
 
 @pytest.mark.slow
-def test_a_wish_outlives_a_bad_moment(free: list[float]) -> None:
+def test_a_wish_outlives_a_bad_moment(free):
     wish = prepare(str(tiny()), PlanRequest(context=4096))
     assert plan_reload(wish, wish) == (wish, ())
     free[0] = half(wish).total_bytes
@@ -222,7 +216,7 @@ def test_a_wish_outlives_a_bad_moment(free: list[float]) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_load_comes_back_smaller_unless_others_have_its_memory(free: list[float]) -> None:
+def test_a_killed_load_comes_back_smaller_unless_others_have_its_memory(free):
     wish = prepare(str(tiny()), PlanRequest(context=4096))
     assert not is_short(wish)
     less, told = plan_reload(wish, wish, killed=True)
@@ -236,12 +230,12 @@ def test_a_killed_load_comes_back_smaller_unless_others_have_its_memory(free: li
     assert plan_reload(wish, wish, killed=True)[0] == fitting
 
 
-def test_a_plan_of_a_bad_moment_grows_where_there_is_more_memory(free: list[float]) -> None:
+def test_a_plan_of_a_bad_moment_grows_where_there_is_more_memory(free):
     free[0] = prepare(str(wide()), PlanRequest(context=8192, cache_type="f16")).total_bytes * 1.2
     wish = prepare(str(wide()))
     asked = 0
 
-    def replan() -> LoadPlan:
+    def replan():
         nonlocal asked
         asked += 1
         return prepare(str(wide()))
@@ -256,13 +250,13 @@ def test_a_plan_of_a_bad_moment_grows_where_there_is_more_memory(free: list[floa
     shorter = msgspec.structs.replace(more, context=wish.context - 256)
     assert replan_for_more(wish, lambda: other) == replan_for_more(wish, lambda: shorter) == wish
 
-    def refuse() -> LoadPlan:
+    def refuse():
         raise DoesNotFit("not now")
 
     assert replan_for_more(wish, refuse) == wish
 
 
-def test_anyway_is_taken_at_its_word(free: list[float]) -> None:
+def test_anyway_is_taken_at_its_word(free):
     free[0] = 2**20
     anyway = plan("a", LLAMA, machine(2**20), PlanRequest(context=4096, anyway=True))
     assert refit(anyway) == (anyway, ())

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -7,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgechat.device.gpu.accelerators import Accelerator
-from edgechat.device.profile import DeviceProfile
 from edgechat.models.formats.quants import GgmlType
-from edgechat.planner.estimate.shape import Layer, Matrices, ModelShape, shape_of
+from edgechat.planner.estimate.shape import Layer, Matrices, shape_of
 from edgechat.planner.placement.budget import RAM, Budget, Extras, Needs
 from edgechat.planner.placement.layout import Layout, estimated, layouts
 from tests.planner.headers import GIB, LLAMA_8B, header, machine
@@ -17,9 +14,7 @@ from tests.planner.headers import GIB, LLAMA_8B, header, machine
 MIB = 2**20
 
 
-def card(
-    name: str, free: float, *, shares_ram: bool = False, own: float | None = None, worker: str = ""
-) -> Accelerator:
+def card(name, free, *, shares_ram=False, own=None, worker=""):
     n = int(free * GIB)
     return Accelerator(
         name=name,
@@ -35,11 +30,11 @@ def card(
     )
 
 
-def with_cards(ram: float, *cards: Accelerator) -> DeviceProfile:
+def with_cards(ram, *cards):
     return replace(machine(int(ram * GIB)), accelerators=cards)
 
 
-def uniform(n: int, size: int, experts: int = 0, tied: int = 0) -> ModelShape:
+def uniform(n, size, experts=0, tied=0):
     layer = Layer(
         size, experts, (Matrices(GgmlType.Q8_0, size, size),), (Matrices(GgmlType.Q8_0, experts, experts),)
     )
@@ -54,34 +49,34 @@ def uniform(n: int, size: int, experts: int = 0, tied: int = 0) -> ModelShape:
     )
 
 
-def extras(n: int, cache: int = 0, compute: int = 0) -> Extras:
+def extras(n, cache=0, compute=0):
     return Extras(cache=[cache] * n, compute=compute, output=0, program=0)
 
 
-def first(shape: ModelShape, more: Extras, profile: DeviceProfile) -> Layout:
+def first(shape, more, profile):
     return next(iter(layouts(shape, more, Budget.of(profile))))
 
 
-def test_the_larger_card_is_filled_first_and_stands_last() -> None:
+def test_the_larger_card_is_filled_first_and_stands_last():
     shape, more = uniform(10, GIB), extras(10)
     both = with_cards(64, card("B", 7), card("A", 3))
     assert first(shape, more, both) == Layout(("A", "B"), (2, 6))
     assert Layout(("A", "B"), (2, 6)).devices_of(11) == [None] * 3 + ["A"] * 2 + ["B"] * 6
 
 
-def test_own_memory_comes_before_shared() -> None:
+def test_own_memory_comes_before_shared():
     both = with_cards(64, card("igpu", 30, shares_ram=True), card("dgpu", 4))
     assert first(uniform(10, GIB), extras(10), both) == Layout(("igpu", "dgpu"), (8, 3))
 
 
-def test_cache_and_compute_take_their_part_of_a_card() -> None:
+def test_cache_and_compute_take_their_part_of_a_card():
     one = with_cards(64, card("A", 8))
     assert first(uniform(10, GIB), extras(10), one).split == (7,)
     assert first(uniform(10, GIB), extras(10, cache=GIB), one).split == (4,)
     assert first(uniform(10, GIB), extras(10, compute=2 * GIB), one).split == (5,)
 
 
-def test_experts_stay_in_ram_where_that_keeps_all_else_on_the_card() -> None:
+def test_experts_stay_in_ram_where_that_keeps_all_else_on_the_card():
     shape = uniform(10, 100 * MIB, experts=GIB)
     plain, routed, processor = layouts(shape, extras(10), Budget.of(with_cards(64, card("A", 5))))
     assert plain == Layout(("A",), (5,))  # the output and four layers with their experts
@@ -90,7 +85,7 @@ def test_experts_stay_in_ram_where_that_keeps_all_else_on_the_card() -> None:
     assert len(list(layouts(shape, extras(10), Budget.of(with_cards(64, card("A", 50)))))) == 2
 
 
-def test_a_tied_matrix_lies_twice_only_where_a_card_has_the_output() -> None:
+def test_a_tied_matrix_lies_twice_only_where_a_card_has_the_output():
     shape = uniform(2, GIB, tied=GIB)
     alone = estimated(shape, extras(2), Layout())
     split = estimated(shape, extras(2), Layout(("A",), (1,)))
@@ -99,7 +94,7 @@ def test_a_tied_matrix_lies_twice_only_where_a_card_has_the_output() -> None:
 
 
 @given(st.integers(1, 60), st.floats(0.1, 30), st.floats(0.1, 30), st.integers(0, 2 * GIB))
-def test_what_is_laid_out_fits_and_nothing_is_lost(n: int, a: float, b: float, experts: int) -> None:
+def test_what_is_laid_out_fits_and_nothing_is_lost(n, a, b, experts):
     shape, more = uniform(n, 300 * MIB, experts), extras(n, 50 * MIB, 100 * MIB)
     budget = Budget.of(with_cards(1000, card("A", a), card("B", b)))
     whole = sum(part.weights + part.experts for part in shape.parts) + shape.embedding
@@ -111,7 +106,7 @@ def test_what_is_laid_out_fits_and_nothing_is_lost(n: int, a: float, b: float, e
         assert layout.n <= n + 1
 
 
-def test_shared_memory_is_charged_once() -> None:
+def test_shared_memory_is_charged_once():
     budget = Budget.of(with_cards(10, card("igpu", 9, shares_ram=True, own=1)))
     needs = {RAM: Needs(weights=2 * GIB), "igpu": Needs(weights=5 * GIB)}
     assert budget.charged(needs) == 6 * GIB
@@ -120,7 +115,7 @@ def test_shared_memory_is_charged_once() -> None:
 
 
 @pytest.mark.parametrize(("free", "margin"), [(24, 0.5), (2, 0.2)])
-def test_a_margin_is_left_on_a_card(free: float, margin: float) -> None:
+def test_a_margin_is_left_on_a_card(free, margin):
     only = Budget.of(with_cards(10, card("A", free))).cards[0]
     assert only.budget == pytest.approx((free - margin) * GIB, abs=2)
 
@@ -128,19 +123,19 @@ def test_a_margin_is_left_on_a_card(free: float, margin: float) -> None:
 FAR = "ssh://far"
 
 
-def ways(ram: float, *cards: Accelerator) -> list[Layout]:
+def ways(ram, *cards):
     """Return the layouts of ten layers of a GiB."""
     return list(layouts(uniform(10, int(GIB)), extras(10), Budget.of(with_cards(ram, *cards))))
 
 
-def test_workers_come_after_what_is_here() -> None:
+def test_workers_come_after_what_is_here():
     """A card of this machine gets the last layers, and with them the output, however small it is."""
     here, far = card("CUDA0", 4), card("RPC0", 40, worker=FAR)
     filled, *_ = ways(64, far, here)
     assert filled == Layout(("RPC0", "CUDA0"), (8, 3))
 
 
-def test_a_worker_may_take_what_does_not_fit_here_and_no_more() -> None:
+def test_a_worker_may_take_what_does_not_fit_here_and_no_more():
     far, near = card("RPC0", 40, worker=FAR), card("CUDA0", 4)
     whole, least, *alone = ways(6, far, near)
     assert whole == Layout(("RPC0", "CUDA0"), (8, 3))
@@ -149,12 +144,12 @@ def test_a_worker_may_take_what_does_not_fit_here_and_no_more() -> None:
     assert alone == [Layout(("CUDA0",), (3,)), Layout()]
 
 
-def test_two_workers_share_what_does_not_fit_here() -> None:
+def test_two_workers_share_what_does_not_fit_here():
     layout = ways(6, card("RPC0", 3.5, worker=FAR), card("RPC1", 5, worker="ssh://other"))[1]
     assert layout == Layout(("RPC0", "RPC1"), (3, 4))
 
 
-def test_no_worker_is_asked_in_vain() -> None:
+def test_no_worker_is_asked_in_vain():
     """There is no such layout where nothing is too much for this machine, or too much for all."""
     far = card("RPC0", 40, worker=FAR)
     assert ways(64, far) == [Layout(("RPC0",), (11,)), Layout()]

@@ -1,7 +1,5 @@
 """Memory that runs out for real, under a control group of this test's own: the next step down is loaded."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -9,9 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +22,7 @@ GROUPS = Path("/sys/fs/cgroup/memory")
 
 
 @pytest.fixture
-def group() -> Iterator[Path]:
+def group():
     folder = GROUPS / f"edgechat-test-{uuid.uuid4().hex[:8]}"
     try:
         folder.mkdir()
@@ -45,7 +41,7 @@ def group() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def model() -> Path:
+def model():
     """A token of its context takes 8 KiB of cache, all of its weights 10 MiB."""
     shape = DENSE.sized(
         n_layers=8, n_embd=256, n_ff=512, n_heads=8, n_kv_heads=8, head_dim=32, context_length=1 << 17
@@ -53,7 +49,7 @@ def model() -> Path:
     return build(Spec(shape=shape, weights="F16", name="pressure", mute=NOT_PRINTABLE))
 
 
-def run(group: Path, limit: int, model: Path, scenario: str) -> dict[str, Any]:
+def run(group, limit, model, scenario):
     """Return what the program says that has only `limit` bytes of memory."""
     (group / "memory.limit_in_bytes").write_text(str(limit))
     inside = f'echo $$ > {group / "cgroup.procs"} && exec "$@"'
@@ -67,11 +63,10 @@ def run(group: Path, limit: int, model: Path, scenario: str) -> dict[str, Any]:
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
-def test_memory_that_another_program_took_since_the_plan(group: Path, model: Path) -> None:
+def test_memory_that_another_program_took_since_the_plan(group, model):
     before = oom_kills()
     found = run(group, 640 * MIB, model, "taken")
     assert found["budget"][0] < 640 * MIB
@@ -84,7 +79,7 @@ def test_memory_that_another_program_took_since_the_plan(group: Path, model: Pat
     assert oom_kills() == before
 
 
-def test_a_worker_that_linux_kills_comes_back_smaller(group: Path, model: Path) -> None:
+def test_a_worker_that_linux_kills_comes_back_smaller(group, model):
     before = oom_kills()
     found = run(group, 500 * MIB, model, "killed")
     assert oom_kills() != before
@@ -94,7 +89,7 @@ def test_a_worker_that_linux_kills_comes_back_smaller(group: Path, model: Path) 
     assert found["finished"] == "length"
 
 
-def test_who_insists_is_told_how_it_ended(group: Path, model: Path) -> None:
+def test_who_insists_is_told_how_it_ended(group, model):
     found = run(group, 500 * MIB, model, "anyway")
     assert found["error"] == "EngineCrashed"
     assert "memory ran out" in found["message"]

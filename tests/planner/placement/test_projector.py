@@ -1,7 +1,5 @@
 """Plans with a projector: in the same budget as the model, on a card or in RAM, or not at all."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec
@@ -9,12 +7,9 @@ import pytest
 
 from edgechat.base.errors import DoesNotFit
 from edgechat.device.memory import Memory
-from edgechat.device.profile import DeviceProfile
-from edgechat.models.formats.header import ModelHeader
 from edgechat.planner.placement.fallback import step_down
-from edgechat.planner.placement.projector import ProjectorFile
 from edgechat.planner.placement.residents import without_loads
-from edgechat.planner.plan import LoadPlan, as_json
+from edgechat.planner.plan import as_json
 from edgechat.planner.plan_model import plan
 from edgechat.planner.request import DEFAULT_REQUEST, PlanRequest
 from tests.kit.published import published
@@ -26,21 +21,16 @@ EYES = projector_file("gemma3")
 QWEN3 = projector_file("qwen3vl_merger", image_size=768, patch=16)
 
 
-def made(
-    on: DeviceProfile,
-    eyes: ProjectorFile | None = EYES,
-    request: PlanRequest = DEFAULT_REQUEST,
-    header: ModelHeader = LLAMA,
-) -> LoadPlan:
+def made(on, eyes=EYES, request=DEFAULT_REQUEST, header=LLAMA):
     return plan("a", header, on, request, projector=eyes)
 
 
-def reason(found: LoadPlan, word: str) -> str:
+def reason(found, word):
     (sentence,) = (sentence for sentence in found.reasons if word in sentence)
     return sentence
 
 
-def test_without_one_nothing_is_taken() -> None:
+def test_without_one_nothing_is_taken():
     blind = made(machine(16 * GIB), None)
     assert (blind.projector, blind.no_vision) == (None, "")
     assert as_json(blind)["projector"] is None
@@ -51,7 +41,7 @@ def test_without_one_nothing_is_taken() -> None:
     assert (seeing.n_ubatch, seeing.n_batch) == (blind.n_ubatch, blind.n_batch)
 
 
-def test_it_is_shown() -> None:
+def test_it_is_shown():
     found = made(machine(16 * GIB))
     assert (
         reason(found, "sees") == "The model sees with mmproj.gguf, in RAM. A picture takes up to 256 tokens."
@@ -66,7 +56,7 @@ def test_it_is_shown() -> None:
     )
 
 
-def test_it_shares_the_budget() -> None:
+def test_it_shares_the_budget():
     free = int(6.6 * GIB)
     blind, seeing = made(machine(free), None), made(machine(free))
     assert seeing.projector is not None
@@ -74,7 +64,7 @@ def test_it_shares_the_budget() -> None:
     assert seeing.total_bytes <= free
 
 
-def test_where_only_the_model_fits_it_is_left_out() -> None:
+def test_where_only_the_model_fits_it_is_left_out():
     on = machine(int(5.5 * GIB))
     found = made(on)
     assert (found.projector, found.context) == (None, made(on, None).context)
@@ -84,7 +74,7 @@ def test_where_only_the_model_fits_it_is_left_out() -> None:
         made(machine(4 * GIB))
 
 
-def test_on_a_card_with_room_for_all() -> None:
+def test_on_a_card_with_room_for_all():
     found = made(with_cards(32, card("CUDA0", 24)))
     assert found.projector is not None
     assert found.projector.device == "CUDA0"
@@ -96,7 +86,7 @@ def test_on_a_card_with_room_for_all() -> None:
     assert "on CUDA0, all layers fit beside it" in reason(found, "sees")
 
 
-def test_the_second_card_has_room() -> None:
+def test_the_second_card_has_room():
     """Where it fits beside all layers on any card, none of them is pushed off."""
     found = made(with_cards(32, card("CUDA1", 6), card("CUDA0", 6)))
     assert found.projector is not None
@@ -105,7 +95,7 @@ def test_the_second_card_has_room() -> None:
 
 
 @pytest.mark.parametrize("gibibytes", [3, 4, 5, 6])
-def test_on_a_card_that_is_too_small_the_faster_place_is_taken(gibibytes: int) -> None:
+def test_on_a_card_that_is_too_small_the_faster_place_is_taken(gibibytes):
     on = with_cards(32, card("CUDA0", gibibytes))
     request = PlanRequest(context=8192)
     blind, seeing = made(on, None, request), made(on, QWEN3, request)
@@ -119,7 +109,7 @@ def test_on_a_card_that_is_too_small_the_faster_place_is_taken(gibibytes: int) -
     assert seeing.predicted is not None
 
 
-def test_layers_give_way_to_pictures_that_take_a_processor_long() -> None:
+def test_layers_give_way_to_pictures_that_take_a_processor_long():
     on, request = with_cards(32, card("CUDA0", 5)), PlanRequest(context=16384)
     large = made(on, QWEN3, request)
     small = made(on, projector_file("gemma3", image_size=224, weights=GIB), request)
@@ -130,7 +120,7 @@ def test_layers_give_way_to_pictures_that_take_a_processor_long() -> None:
     assert "layers off CUDA0, and answers would take longer" in reason(small, "sees")
 
 
-def test_layers_give_way_to_sounds_as_well() -> None:
+def test_layers_give_way_to_sounds_as_well():
     """Whisper's large encoder takes a processor as long for half a minute as it takes for large pictures."""
     on, request = with_cards(32, card("CUDA0", 5)), PlanRequest(context=16384)
     found = made(on, projector_file("", "ultravox", embd=1280, ff=5120, layers=32), request)
@@ -138,7 +128,7 @@ def test_layers_give_way_to_sounds_as_well() -> None:
     assert found.projector.device == "CUDA0"
 
 
-def test_a_picture_that_is_computed_whole_has_room_in_a_call() -> None:
+def test_a_picture_that_is_computed_whole_has_room_in_a_call():
     gemma4 = projector_file("gemma4v", patch=16, image_size=224, gated=True)
     blind, seeing = (made(machine(32 * GIB), eyes, header=GEMMA) for eyes in (None, gemma4))
     assert (blind.n_ubatch, blind.n_batch) == (512, 512)
@@ -150,7 +140,7 @@ def test_a_picture_that_is_computed_whole_has_room_in_a_call() -> None:
     assert (short.n_ubatch, short.projector.image_tokens) == (512, 512)
 
 
-def test_the_steps_down_keep_room_for_a_picture_until_it_goes() -> None:
+def test_the_steps_down_keep_room_for_a_picture_until_it_goes():
     now, told = made(machine(32 * GIB), header=LLAMA), []
     while (step := step_down(now, LLAMA)) is not None:
         now, said = step
@@ -165,7 +155,7 @@ def test_the_steps_down_keep_room_for_a_picture_until_it_goes() -> None:
     assert now.no_vision == told[2]
 
 
-def test_what_no_picture_has_taken_does_not_come_back() -> None:
+def test_what_no_picture_has_taken_does_not_come_back():
     free = with_cards(32, card("CUDA0", 24))
     found = made(free)
     assert found.projector is not None

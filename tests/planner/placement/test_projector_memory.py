@@ -1,11 +1,8 @@
 """What a projector takes: tokens for a picture, and memory, held against libmtmd's own figures."""
 
-from __future__ import annotations
-
 import pytest
 
 from edgechat.planner.placement import projector_memory
-from edgechat.planner.placement.projector import ProjectorFile
 from edgechat.planner.placement.projector_memory import Picture, compute_bytes
 from tests.planner.headers import projector_file
 
@@ -28,9 +25,7 @@ SMOLVLM = projector_file(
     ("file", "patches", "a_patch"),
     [(SIGLIP, 64 * 64, 31_040), (QWEN3, 92 * 92, 30_736), (GEMMA4, 48 * 48, 68_552), (SMOLVLM, 1024, 21_504)],
 )
-def test_the_compute_buffer_is_what_libmtmds_allocator_says(
-    file: ProjectorFile, patches: int, a_patch: int
-) -> None:
+def test_the_compute_buffer_is_what_libmtmds_allocator_says(file, patches, a_patch):
     """As mtmd_get_memory_usage of llama.cpp 0c1e57098 gave it for headers of these shapes, on a CPU."""
     picture = Picture(1, patches, 0, 0)
     found = compute_bytes(file.header, picture, on_cpu=False) - projector_memory._TABLES
@@ -55,14 +50,12 @@ def test_the_compute_buffer_is_what_libmtmds_allocator_says(
         (projector_file("", "ultravox"), 4096, 8192, 0, 0, 0),
     ],
 )
-def test_the_largest_picture(
-    file: ProjectorFile, width: int, context: int, tokens: int, patches: int, whole: int
-) -> None:
+def test_the_largest_picture(file, width, context, tokens, patches, whole):
     picture = file.picture(width, context)
     assert (picture.tokens, picture.patches, picture.whole) == (tokens, patches, whole)
 
 
-def test_every_part_is_in_the_plan() -> None:
+def test_every_part_is_in_the_plan():
     picture = QWEN3.picture(4096, 16384)
     on_card, in_ram = (QWEN3.plan(picture, 4096, device) for device in ("CUDA0", ""))
     assert on_card.weights_bytes == in_ram.weights_bytes == QWEN3.header.header.weights_bytes
@@ -75,7 +68,7 @@ def test_every_part_is_in_the_plan() -> None:
     assert set(in_ram.needs) == {"RAM"}
 
 
-def test_sound_takes_memory_too() -> None:
+def test_sound_takes_memory_too():
     both, eyes = projector_file("gemma4v", "gemma4a"), projector_file("gemma4v")
     picture = both.picture(2560, 8192)
     more = compute_bytes(both.header, picture, on_cpu=True) - compute_bytes(eyes.header, picture, on_cpu=True)

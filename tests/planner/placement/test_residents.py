@@ -1,7 +1,5 @@
 """What is free for a model beside others of ours, and in their place."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec
@@ -10,7 +8,6 @@ import pytest
 from edgechat.device.memory import Memory
 from edgechat.native.buffers import Buffer
 from edgechat.planner.placement.residents import beside, is_lesser, mapped_bytes, without_loads
-from edgechat.planner.plan import LoadPlan
 from edgechat.planner.plan_model import plan
 from edgechat.planner.request import PlanRequest
 from tests.planner.headers import GIB, LLAMA_8B, header, machine, projector_file
@@ -20,18 +17,18 @@ LLAMA = header(LLAMA_8B)
 
 
 @pytest.fixture
-def loaded() -> LoadPlan:
+def loaded():
     return plan("loaded", LLAMA, machine(16 * GIB), PlanRequest(context=8192))
 
 
-def test_mapped_weights_look_free_and_are_not(loaded: LoadPlan) -> None:
+def test_mapped_weights_look_free_and_are_not(loaded):
     now = machine(10 * GIB)  # with the loaded model's weights in the kernel's cache
     assert mapped_bytes(loaded) == loaded.weights_bytes > GIB
     assert beside(now, [loaded]).memory.available == 10 * GIB - loaded.weights_bytes
     assert beside(now, [loaded, loaded, loaded, loaded]).memory.available == 0
 
 
-def test_copied_weights_are_taken_already(loaded: LoadPlan) -> None:
+def test_copied_weights_are_taken_already(loaded):
     copied = msgspec.structs.replace(
         loaded,
         buffers=(
@@ -42,21 +39,21 @@ def test_copied_weights_are_taken_already(loaded: LoadPlan) -> None:
     assert mapped_bytes(copied) == loaded.weights_bytes - GIB
 
 
-def test_what_ends_gives_back_what_it_took(loaded: LoadPlan) -> None:
+def test_what_ends_gives_back_what_it_took(loaded):
     before = machine(16 * GIB)
     taken = loaded.total_bytes - mapped_bytes(loaded)
     while_loaded = replace(before, memory=replace(before.memory, available=16 * GIB - taken))
     assert without_loads(while_loaded, [loaded]).memory.available == 16 * GIB
 
 
-def test_no_more_comes_back_than_there_is(loaded: LoadPlan) -> None:
+def test_no_more_comes_back_than_there_is(loaded):
     small = replace(machine(8 * GIB), memory=Memory(8 * GIB, 8 * GIB - 1))
     assert without_loads(small, [loaded]).memory.available == 8 * GIB
     bound = replace(small, memory=Memory(64 * GIB, GIB, bound="a group", limit=GIB + 7))
     assert without_loads(bound, [loaded]).memory.available == GIB + 7
 
 
-def test_a_card_gives_back_its_own() -> None:
+def test_a_card_gives_back_its_own():
     profile = with_cards(16, card("CUDA0", 12))
     on_card = plan("loaded", LLAMA, profile, PlanRequest(context=8192))
     assert on_card.gpu_layers > 0
@@ -69,7 +66,7 @@ def test_a_card_gives_back_its_own() -> None:
     assert mapped_bytes(on_card) < on_card.weights_bytes
 
 
-def test_which_plan_is_the_lesser(loaded: LoadPlan) -> None:
+def test_which_plan_is_the_lesser(loaded):
     assert not is_lesser(loaded, loaded)
     for change in ({"context": 4096}, {"cache_type": "q8_0"}, {"quant": "Q2_K"}):
         assert is_lesser(msgspec.structs.replace(loaded, **change), loaded)
@@ -78,7 +75,7 @@ def test_which_plan_is_the_lesser(loaded: LoadPlan) -> None:
     assert not is_lesser(on_card, loaded)
 
 
-def test_a_plan_that_reads_text_alone_is_the_lesser_one(loaded: LoadPlan) -> None:
+def test_a_plan_that_reads_text_alone_is_the_lesser_one(loaded):
     seeing = plan("loaded", LLAMA, machine(16 * GIB), PlanRequest(context=8192), projector=projector_file())
     assert seeing.projector is not None
     assert is_lesser(loaded, seeing)

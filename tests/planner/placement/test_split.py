@@ -1,23 +1,19 @@
 """Layers split over devices, from settings.toml to a reply: RPC servers on this machine stand for GPUs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from edgechat import settings
-from edgechat.engine.types import ChatRequest, Delta, Message, ModelInfo, Sampling
+from edgechat.engine.types import ChatRequest, Delta, Message, Sampling
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate import footprint
 from edgechat.planner.estimate.rates import guessed
 from edgechat.planner.placement.budget import RAM
-from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests.kit import DENSE, KINDS, NOT_PRINTABLE, Spec, build
@@ -33,27 +29,27 @@ WISHES = PlanRequest(context=1024, threads=1)
 
 
 @pytest.fixture(scope="module")
-def dense() -> Path:
+def dense():
     return build(Spec(shape=DENSE.sized(**BIG), name="split-dense", mute=NOT_PRINTABLE))
 
 
 @pytest.fixture(scope="module")
-def moe() -> Path:
+def moe():
     return build(Spec(shape=KINDS["moe"].sized(**BIG), name="split-moe", mute=NOT_PRINTABLE))
 
 
 @pytest.fixture
-def two() -> Iterator[tuple[RpcServer, RpcServer]]:
+def two():
     with RpcServer(24 * MIB) as small, RpcServer(40 * MIB) as large:
         yield small, large
 
 
-def with_servers(*servers: RpcServer) -> None:
+def with_servers(*servers):
     listed = ", ".join(f'"{server.address}"' for server in servers)
     settings.settings_file().write_text(f"rpc = [{listed}]\n")
 
 
-async def reply(plan: LoadPlan) -> tuple[str, ModelInfo, LoadPlan]:
+async def reply(plan):
     """Return a few greedy tokens of the real worker, what it says of its load, and the plan it loaded by."""
     engine = EngineSupervisor(plan)
     request = ChatRequest(
@@ -70,7 +66,7 @@ async def reply(plan: LoadPlan) -> tuple[str, ModelInfo, LoadPlan]:
         await engine.close()
 
 
-def where_layers_are(plan: LoadPlan) -> list[str]:
+def where_layers_are(plan):
     """Return llama.cpp's own word of a load by this plan, in a process of its own."""
     code = (
         "import sys, msgspec; from pathlib import Path; from edgechat.native.handles import Model;"
@@ -89,17 +85,17 @@ def where_layers_are(plan: LoadPlan) -> list[str]:
     return done.stdout.split()
 
 
-def planned_places(plan: LoadPlan, n_parts: int) -> list[str]:
+def planned_places(plan, n_parts):
     placed = [name for name, count in zip(plan.devices, plan.split, strict=True) for _ in range(count)]
     return ["CPU"] * (n_parts - len(placed)) + placed
 
 
-def holds(plan: LoadPlan) -> dict[str, tuple[int, int]]:
+def holds(plan):
     """Return of each device the bytes that it is to hold and those that it may."""
     return {one.name: (one.total_bytes, one.budget_bytes) for one in plan.memory}
 
 
-async def test_one_device_is_filled_and_the_rest_stays(dense: Path) -> None:
+async def test_one_device_is_filled_and_the_rest_stays(dense):
     plain, _, _ = await reply(prepare(str(dense), WISHES))
     assert len(plain) > 5
     with RpcServer(40 * MIB) as server:
@@ -117,7 +113,7 @@ async def test_one_device_is_filled_and_the_rest_stays(dense: Path) -> None:
         assert where_layers_are(made) == planned_places(made, LAYERS + 1)
 
 
-async def test_of_two_the_larger_is_filled_first(dense: Path, two: tuple[RpcServer, RpcServer]) -> None:
+async def test_of_two_the_larger_is_filled_first(dense, two):
     plain, _, _ = await reply(prepare(str(dense), WISHES))
     with_servers(*two)
     made = prepare(str(dense), WISHES)
@@ -134,7 +130,7 @@ async def test_of_two_the_larger_is_filled_first(dense: Path, two: tuple[RpcServ
     assert where_layers_are(made) == planned_places(made, LAYERS + 1)
 
 
-async def test_what_fits_on_the_larger_leaves_the_smaller_alone(two: tuple[RpcServer, RpcServer]) -> None:
+async def test_what_fits_on_the_larger_leaves_the_smaller_alone(two):
     few = build(Spec(shape=DENSE.sized(**BIG | {"n_layers": 3}), name="split-few", mute=NOT_PRINTABLE))
     with_servers(*two)
     made = prepare(str(few), WISHES)
@@ -145,7 +141,7 @@ async def test_what_fits_on_the_larger_leaves_the_smaller_alone(two: tuple[RpcSe
 
 
 @pytest.mark.usefixtures("measured")
-async def test_experts_stay_in_ram_where_a_card_is_faster(moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_experts_stay_in_ram_where_a_card_is_faster(moe, monkeypatch):
     plain, _, _ = await reply(prepare(str(moe), WISHES))
     monkeypatch.setattr(
         footprint, "rate_of_card", lambda card, slow, measured: guessed(20 * slow.bandwidth, 1e13)
@@ -163,13 +159,13 @@ async def test_experts_stay_in_ram_where_a_card_is_faster(moe: Path, monkeypatch
         assert where_layers_are(made) == ["RPC0"] * (LAYERS + 1)
 
 
-async def test_a_device_that_was_filled_meanwhile(dense: Path) -> None:
+async def test_a_device_that_was_filled_meanwhile(dense):
     """Another program took its memory between plan and load: fewer layers go there, and that is told."""
     with RpcServer(40 * MIB) as server:
         with_servers(server)
         made = prepare(str(dense), WISHES)
     settings.settings_file().write_text("")
-    told: list[str] = []
+    told = []
     with RpcServer(20 * MIB) as server:
         with_servers(server)
         engine = EngineSupervisor(msgspec.structs.replace(made, rpc=(server.address,)), on_note=told.append)
@@ -182,7 +178,7 @@ async def test_a_device_that_was_filled_meanwhile(dense: Path) -> None:
     assert model.differences == ()
 
 
-def test_a_server_that_is_gone_is_told_and_done_without(dense: Path) -> None:
+def test_a_server_that_is_gone_is_told_and_done_without(dense):
     with RpcServer(24 * MIB) as server:
         address = server.address
         with_servers(server)

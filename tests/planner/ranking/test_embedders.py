@@ -1,18 +1,13 @@
 """Which embedding model searches documents."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import msgspec
 import pytest
 
 from edgechat.base import paths
 from edgechat.base.errors import DoesNotFit, ModelFileError
 from edgechat.models.catalogue import EmbeddingPrefixes, catalogue
-from edgechat.models.local.inventory import LocalModel
 from edgechat.planner.ranking import embedders
-from edgechat.planner.ranking.candidates import Variant, everything
+from edgechat.planner.ranking.candidates import everything
 from edgechat.planner.ranking.embedders import installed_embedder, prefixes_of, recommended_embedder
 from tests import homes
 from tests.kit import EMBEDDERS, Spec, build, tiny
@@ -22,22 +17,22 @@ EMBEDDING = [entry for entry in catalogue() if entry.embedding is not None]
 
 
 @pytest.fixture
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def user(tmp_path, monkeypatch):
     homes.settle(tmp_path / "user", monkeypatch)
     return tmp_path / "user"
 
 
-def own(model: Path, name: str) -> Path:
+def own(model, name):
     return homes.place(model, paths.data_dir() / "models" / name)
 
 
-def installed(named: str | None = None) -> LocalModel:
+def installed(named=None):
     model = installed_embedder(named)
     assert model is not None
     return model
 
 
-def test_none_is_ranked_among_chat_models() -> None:
+def test_none_is_ranked_among_chat_models():
     ranked = {file.entry.name for files in everything(mlx=True) for file in files if file.entry}
     assert not ranked & {entry.name for entry in EMBEDDING}
     assert EMBEDDING[0].name == "embeddinggemma"
@@ -48,16 +43,16 @@ def test_none_is_ranked_among_chat_models() -> None:
 
 
 @pytest.mark.slow
-def test_the_first_that_fits_is_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_that_fits_is_recommended(monkeypatch):
     found = recommended_embedder()
     assert found is not None
     assert (found.model, found.size) == ("embeddinggemma", 333_590_944)
     really = embedders.plan_variant
 
-    def only_small(variant: Variant, *args: object, **options: object) -> object:
+    def only_small(variant, *args, **options):
         if variant.size > 200_000_000:
             raise DoesNotFit("It is too large.")
-        return really(variant, *args, **options)  # type: ignore[arg-type]
+        return really(variant, *args, **options)
 
     monkeypatch.setattr(embedders, "plan_variant", only_small)
     found = recommended_embedder()
@@ -65,7 +60,7 @@ def test_the_first_that_fits_is_recommended(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.model == "nomic-embed-text-v1.5"
 
 
-def test_of_those_here_the_catalogue_comes_first(user: Path) -> None:
+def test_of_those_here_the_catalogue_comes_first(user):
     own(tiny("dense"), "chat.gguf")
     assert installed_embedder() is None
     reranker = build(Spec(shape=EMBEDDERS["bert"].sized(pooling=4), name="tiny-reranker"))
@@ -84,7 +79,7 @@ def test_of_those_here_the_catalogue_comes_first(user: Path) -> None:
         installed("a-reranker")
 
 
-def test_prefixes_are_those_of_the_namesake(user: Path) -> None:
+def test_prefixes_are_those_of_the_namesake(user):
     own(tiny("bert"), "mine.gguf")
     assert prefixes_of(installed("mine")) == EmbeddingPrefixes()
     own(build(Spec(shape=EMBEDDERS["bert"], name="Embeddinggemma 300M")), "copy.gguf")
@@ -92,4 +87,4 @@ def test_prefixes_are_those_of_the_namesake(user: Path) -> None:
     homes.in_ollama(user, tiny("qwen3-embedding"), "qwen3-embedding:4b")
     query = prefixes_of(installed("ollama/qwen3-embedding:4b")).query
     assert query.endswith("\nQuery:")
-    assert query == msgspec.structs.astuple(EMBEDDING[1].embedding)[0]  # type: ignore[arg-type]
+    assert query == msgspec.structs.astuple(EMBEDDING[1].embedding)[0]

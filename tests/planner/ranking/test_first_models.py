@@ -1,7 +1,5 @@
 """The models to begin with: properties of the choice, and what it is on some machines."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgechat.models.catalogue import CatalogueEntry, catalogue
-from edgechat.models.formats.header import ModelHeader
 from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.ranking.candidates import Variant
@@ -30,20 +27,11 @@ GB = 10**9
 FAST, BALANCED, BEST = Role.FAST, Role.BALANCED, Role.BEST
 
 
-def _no_header() -> ModelHeader:
+def _no_header():
     raise AssertionError("nobody reads it")
 
 
-def option(
-    name: str,
-    size: float,
-    *,
-    worth: float,
-    first_token: float = 5.0,
-    quality: int | None = 3,
-    verdict: Verdict = Verdict.FITS,
-    path: Path | None = None,
-) -> RankedFile:
+def option(name, size, *, worth, first_token=5.0, quality=3, verdict=Verdict.FITS, path=None):
     entry = CatalogueEntry(
         name=name, description="x", licence="MIT", file="{quant}", quant="Q4_K_M", quality=quality
     )
@@ -80,7 +68,7 @@ RATES = st.floats(1e4, 1e10)
 
 @settings(max_examples=examples(100))
 @given(OPTIONS, RATES)
-def test_what_is_chosen(options: list[RankedFile], rate: float) -> None:
+def test_what_is_chosen(options, rate):
     chosen = first_models(options, rate)
     planned = [one for one in options if one.plan is not None]
     assert bool(chosen) == bool(planned)
@@ -97,14 +85,14 @@ def test_what_is_chosen(options: list[RankedFile], rate: float) -> None:
 
 @settings(max_examples=examples(100))
 @given(OPTIONS, RATES)
-def test_only_what_is_decent_and_quick_is_recommended(options: list[RankedFile], rate: float) -> None:
+def test_only_what_is_decent_and_quick_is_recommended(options, rate):
     chosen = first_models(options, rate)
     quick = [
         one
         for one in options
         if one.verdict is Verdict.FITS
         and one.predicted.ttft_ms <= 1000 * FIRST_TOKEN
-        and (one.variant.entry.quality or 0) >= 2  # type: ignore[union-attr]
+        and (one.variant.entry.quality or 0) >= 2
     ]
     recommended = [one for one in chosen if one.is_recommended]
     assert len(recommended) == bool(quick)
@@ -115,7 +103,7 @@ def test_only_what_is_decent_and_quick_is_recommended(options: list[RankedFile],
 
 @settings(max_examples=examples(100))
 @given(OPTIONS, RATES)
-def test_fast_is_here_within_a_minute_if_anything_is(options: list[RankedFile], rate: float) -> None:
+def test_fast_is_here_within_a_minute_if_anything_is(options, rate):
     chosen = first_models(options, rate)
     fast = next((one for one in chosen if FAST in one.roles), None)
     if fast is not None:
@@ -124,7 +112,7 @@ def test_fast_is_here_within_a_minute_if_anything_is(options: list[RankedFile], 
             for one in options
             if one.verdict is Verdict.FITS
             and one.predicted.ttft_ms <= 1000 * FIRST_TOKEN
-            and (one.variant.entry.quality or 0) >= 2  # type: ignore[union-attr]
+            and (one.variant.entry.quality or 0) >= 2
         ]
         soonest = min((download_bytes(one) for one in decent), default=fast.download)
         assert fast.download <= max(60 * rate, soonest)
@@ -132,7 +120,7 @@ def test_fast_is_here_within_a_minute_if_anything_is(options: list[RankedFile], 
 
 @settings(max_examples=examples(50))
 @given(OPTIONS, RATES, st.floats(1, 100))
-def test_a_faster_network_makes_nothing_worse(options: list[RankedFile], rate: float, times: float) -> None:
+def test_a_faster_network_makes_nothing_worse(options, rate, times):
     slow, fast = first_models(options, rate), first_models(options, rate * times)
     for role in Role:
         before, after = (
@@ -142,7 +130,7 @@ def test_a_faster_network_makes_nothing_worse(options: list[RankedFile], rate: f
         assert before is None or after is None or before <= after
 
 
-def test_three_cards_on_a_laptop() -> None:
+def test_three_cards_on_a_laptop():
     small = option("small", 0.6 * GB, worth=0.5, quality=2)
     middle = option("middle", 2.5 * GB, worth=1.0, first_token=20, quality=4)
     large = option("large", 9 * GB, worth=1.5, first_token=50, quality=5)
@@ -155,18 +143,18 @@ def test_three_cards_on_a_laptop() -> None:
     assert [one.is_recommended for one in chosen] == [False, True, False]
 
 
-def test_one_card_where_one_model_is_best_for_all() -> None:
+def test_one_card_where_one_model_is_best_for_all():
     (only,) = first_models([option("small", 0.6 * GB, worth=1.0), option("poor", 0.1 * GB, worth=0.1)])
     assert only.roles == (FAST, BALANCED, BEST)
 
 
-def test_what_is_here_needs_no_network() -> None:
+def test_what_is_here_needs_no_network():
     here = option("here", 9 * GB, worth=1.5, path=Path("/here"))
     (only,) = first_models([here, option("small", 0.6 * GB, worth=0.5)], rate=1e4)
     assert (only.file, only.download) == (here, 0)
 
 
-def test_a_toy_is_not_recommended() -> None:
+def test_a_toy_is_not_recommended():
     toy = option("toy", 0.1 * GB, worth=0.1, quality=1)
     small = option("small", 2 * GB, worth=0.5, quality=2)
     assert [one.file for one in first_models([toy, small])] == [small]
@@ -178,12 +166,12 @@ def test_a_toy_is_not_recommended() -> None:
     ]
 
 
-def test_nothing_is_recommended_where_all_are_slow_to_answer() -> None:
+def test_nothing_is_recommended_where_all_are_slow_to_answer():
     (only,) = first_models([option("large", 9 * GB, worth=1.5, first_token=31)])
     assert (only.roles, only.is_recommended) == ((BEST,), False)
 
 
-def test_the_draft_model_is_downloaded_as_well() -> None:
+def test_the_draft_model_is_downloaded_as_well():
     entry = next(one for one in catalogue() if one.name == "qwen3-8b")
     alone = option("qwen3-8b", 5 * GB, worth=1.0)
     assert alone.plan is not None
@@ -194,6 +182,6 @@ def test_the_draft_model_is_downloaded_as_well() -> None:
 
 
 @pytest.mark.parametrize("rate", [ASSUMED_RATE / 100, ASSUMED_RATE, ASSUMED_RATE * 100])
-def test_no_models(rate: float) -> None:
+def test_no_models(rate):
     assert first_models([], rate) == ()
     assert first_models([option("huge", 90 * GB, worth=0, verdict=Verdict.TOO_LARGE)], rate) == ()

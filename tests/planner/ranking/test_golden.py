@@ -1,7 +1,5 @@
 """What would be chosen from 4 to 64 GB, held against a table: a change of judgement shows as its diff."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.planner import golden
@@ -13,12 +11,12 @@ SEVENTH = slice(3, None, 7)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("of", [SEVENTH, pytest.param(slice(None), marks=pytest.mark.soak)])
-def test_the_table_is_what_is_chosen(of: slice) -> None:
+def test_the_table_is_what_is_chosen(of):
     """After a change that is meant: python -m tests.planner.golden > tests/planner/golden.txt."""
     assert [golden.row(*machine) for machine in MACHINES[of]] == golden.kept()[of]
 
 
-def test_nothing_in_it_is_foolish() -> None:
+def test_nothing_in_it_is_foolish():
     """Every choice is quick enough to be read, loses little and has room for a conversation."""
     rows = golden.kept()
     assert len(rows) == len(golden.SIZES) * len(golden.KINDS)

@@ -1,11 +1,8 @@
 """Which file is chosen: what holds on every machine, and whether what is said of the others is true."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -14,14 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgechat.base.errors import DoesNotFit, ModelFileError
-from edgechat.device.profile import DeviceProfile
-from edgechat.models.formats.header import ModelHeader
 from edgechat.models.quality import QualityClass, kl_divergence, quality_class
 from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.machine import Machine
 from edgechat.planner.plan import as_json
 from edgechat.planner.plan_model import plan_variant
-from edgechat.planner.ranking.ranked_file import RankedFile, why_not
+from edgechat.planner.ranking.ranked_file import why_not
 from edgechat.planner.ranking.ranking import best_of, choose, likeliest, rate
 from edgechat.planner.ranking.scoring import Verdict, loss_of, score, thinks, verdict_of, worth_of
 from edgechat.planner.request import DEFAULT_REQUEST, READABLE, PlanRequest
@@ -38,17 +33,17 @@ _kinds = st.sampled_from(["CPU", "GPU 4", "GPU 8", "GPU 12", "GPU 24", "unified 
 _names = st.sampled_from(["llama-3.1-8b", "qwen3.5-4b", "qwen3-coder-30b-a3b", "gemma-3-1b", "gemma-4-e2b"])
 
 
-def all_of(name: str, machine: DeviceProfile, request: PlanRequest = DEFAULT_REQUEST) -> list[RankedFile]:
+def all_of(name, machine, request=DEFAULT_REQUEST):
     return [rate(one, Machine(machine), request) for one in MODELS[name]]
 
 
-def chosen(name: str, machine: DeviceProfile, request: PlanRequest = DEFAULT_REQUEST) -> RankedFile | None:
+def chosen(name, machine, request=DEFAULT_REQUEST):
     return choose(all_of(name, machine, request), request)
 
 
 @settings(max_examples=examples(8))
 @given(_names, _rams, _kinds)
-def test_the_choice_fits_and_nothing_that_fits_is_better(name: str, ram: int, kind: str) -> None:
+def test_the_choice_fits_and_nothing_that_fits_is_better(name, ram, kind):
     options = all_of(name, profile(ram, kind))
     found = choose(options)
     if found is None:
@@ -63,7 +58,7 @@ def test_the_choice_fits_and_nothing_that_fits_is_better(name: str, ram: int, ki
 
 @settings(max_examples=examples(8))
 @given(_names, _rams, _rams, _bandwidths)
-def test_more_memory_never_gives_less(name: str, ram: int, more: int, bandwidth: float) -> None:
+def test_more_memory_never_gives_less(name, ram, more, bandwidth):
     """But for what a cache in 16 bits costs in speed, which is less than a tenth of a class."""
     small, large = (profile(one, bandwidth=bandwidth) for one in sorted((ram, more)))
     first, second = chosen(name, small), chosen(name, large)
@@ -75,7 +70,7 @@ def test_more_memory_never_gives_less(name: str, ram: int, more: int, bandwidth:
 
 @settings(max_examples=examples(8))
 @given(_names, _rams, _bandwidths, _bandwidths)
-def test_more_bandwidth_never_gives_less(name: str, ram: int, bandwidth: float, more: float) -> None:
+def test_more_bandwidth_never_gives_less(name, ram, bandwidth, more):
     slow, fast = (profile(ram, bandwidth=one) for one in sorted((bandwidth, more)))
     first, second = chosen(name, slow), chosen(name, fast)
     assert (first is None) == (second is None)
@@ -86,7 +81,7 @@ def test_more_bandwidth_never_gives_less(name: str, ram: int, bandwidth: float, 
 @pytest.mark.slow
 @settings(max_examples=examples(5))
 @given(_rams, _kinds, st.sampled_from([None, 4096, 32768]))
-def test_the_likeliest_is_the_best(ram: int, kind: str, context: int | None) -> None:
+def test_the_likeliest_is_the_best(ram, kind, context):
     """What formulas put first is what planning every file chooses, or as good to a hundredth of a class."""
     machine, request = profile(ram, kind), PlanRequest(context=context)
     for name in ("llama-3.1-8b", "qwen3-coder-30b-a3b", "gemma-4-e2b"):
@@ -100,7 +95,7 @@ def test_the_likeliest_is_the_best(ram: int, kind: str, context: int | None) -> 
 
 @settings(max_examples=examples(10))
 @given(st.sampled_from([16, 32, 64]), st.floats(0.5, 200))
-def test_a_speed_that_is_asked_for_is_kept_or_said_to_be_impossible(ram: int, least: float) -> None:
+def test_a_speed_that_is_asked_for_is_kept_or_said_to_be_impossible(ram, least):
     request = PlanRequest(min_tps=least)
     found = chosen("llama-3.1-8b", profile(ram), request)
     assert found is not None
@@ -112,7 +107,7 @@ def test_a_speed_that_is_asked_for_is_kept_or_said_to_be_impossible(ram: int, le
 
 
 @pytest.mark.parametrize("floor", list(QualityClass))
-def test_a_quality_that_is_asked_for_is_kept(floor: QualityClass) -> None:
+def test_a_quality_that_is_asked_for_is_kept(floor):
     found = chosen("llama-3.1-8b", profile(64), PlanRequest(quality=floor))
     assert found is not None
     assert found.quant is not None
@@ -122,7 +117,7 @@ def test_a_quality_that_is_asked_for_is_kept(floor: QualityClass) -> None:
     assert found.verdict > Verdict.POOR
 
 
-def test_a_quality_that_does_not_fit_is_said_to_be_impossible() -> None:
+def test_a_quality_that_does_not_fit_is_said_to_be_impossible():
     found = chosen("llama-3.1-8b", profile(8), PlanRequest(quality=QualityClass.REFERENCE))
     assert found is not None
     assert found.plan is not None
@@ -131,7 +126,7 @@ def test_a_quality_that_does_not_fit_is_said_to_be_impossible() -> None:
 
 
 @pytest.mark.parametrize("context", [1000, 8192, 40000])
-def test_a_context_that_is_asked_for_is_kept(context: int) -> None:
+def test_a_context_that_is_asked_for_is_kept(context):
     found = chosen("llama-3.1-8b", profile(16), PlanRequest(context=context))
     assert found is not None
     assert found.plan is not None
@@ -139,7 +134,7 @@ def test_a_context_that_is_asked_for_is_kept(context: int) -> None:
     assert found.verdict is Verdict.FITS
 
 
-def test_a_context_beyond_training_is_the_last_choice() -> None:
+def test_a_context_beyond_training_is_the_last_choice():
     request = PlanRequest(context=32768)
     machine = profile(16, bandwidth=4e11)
     options = [
@@ -158,7 +153,7 @@ def test_a_context_beyond_training_is_the_last_choice() -> None:
 
 
 @pytest.mark.parametrize(("ram", "poor"), [(6, True), (8, False)])
-def test_a_poor_quantization_is_the_last_resort(ram: int, poor: bool) -> None:
+def test_a_poor_quantization_is_the_last_resort(ram, poor):
     found = chosen("llama-3.1-8b", profile(ram))
     assert found is not None
     assert found.plan is not None
@@ -169,11 +164,11 @@ def test_a_poor_quantization_is_the_last_resort(ram: int, poor: bool) -> None:
 # What is said of the others: every number in it is looked up again.
 
 
-def near(value: float) -> Callable[[float], bool]:
+def near(value):
     return lambda other: math.isclose(value, other, rel_tol=0.06)
 
 
-def check(option: RankedFile, first: RankedFile, said: str, request: PlanRequest = DEFAULT_REQUEST) -> None:
+def check(option, first, said, request=DEFAULT_REQUEST):
     """Assert that each clause is true, and that the sentence is one."""
     assert re.fullmatch(r"[A-Z].*\.", said.removeprefix(option.variant.model).strip().capitalize())
     assert "  " not in said
@@ -220,7 +215,7 @@ def check(option: RankedFile, first: RankedFile, said: str, request: PlanRequest
 
 @settings(max_examples=examples(8))
 @given(_names, _rams, _kinds)
-def test_what_is_said_of_other_quantizations_is_true(name: str, ram: int, kind: str) -> None:
+def test_what_is_said_of_other_quantizations_is_true(name, ram, kind):
     options = all_of(name, profile(ram, kind))
     first = choose(options)
     if first is None:
@@ -233,7 +228,7 @@ def test_what_is_said_of_other_quantizations_is_true(name: str, ram: int, kind: 
 @pytest.mark.slow
 @settings(max_examples=examples(2))
 @given(_rams, _kinds)
-def test_what_is_said_of_other_models_is_true(ram: int, kind: str) -> None:
+def test_what_is_said_of_other_models_is_true(ram, kind):
     options = golden.options(profile(ram, kind))
     first = choose(options)
     if first is None:
@@ -249,7 +244,7 @@ def test_what_is_said_of_other_models_is_true(ram: int, kind: str) -> None:
                 assert not re.fullmatch(r"[^,]*(faster|longer|less|higher)[^,]*\.", said), said
 
 
-def test_equals_are_said_to_be_equal() -> None:
+def test_equals_are_said_to_be_equal():
     one = rate(LLAMA[0], Machine(profile(64)), DEFAULT_REQUEST)
     two = replace(one, variant=replace(one.variant, model="another", entry=None))
     same = replace(one, variant=replace(one.variant, entry=None))
@@ -262,7 +257,7 @@ def test_equals_are_said_to_be_equal() -> None:
 @pytest.mark.parametrize(
     ("rams", "step"), [((4, 96), 30), pytest.param((2, 4, 16, 96), 1, marks=pytest.mark.soak)]
 )
-def test_nothing_in_json_is_no_number(rams: tuple[int, ...], step: int) -> None:
+def test_nothing_in_json_is_no_number(rams, step):
     for ram in rams:
         for kind in ("CPU", "GPU 8", "unified 100"):
             for bandwidth in (1e6, 5e10, 1e15):
@@ -275,14 +270,12 @@ def test_nothing_in_json_is_no_number(rams: tuple[int, ...], step: int) -> None:
 # The judgement by itself.
 
 
-def predicted(tps: float = 50.0, ttft: float = 1000.0) -> Prediction:
+def predicted(tps=50.0, ttft=1000.0):
     return Prediction(decode_tps=tps, prompt_tps=1000.0, ttft_ms=ttft, basis="x")
 
 
 @given(st.floats(0.01, 1e4), st.floats(1, 50), st.floats(1, 1e6), st.floats(1, 50))
-def test_faster_sooner_and_longer_is_worth_no_less(
-    tps: float, times: float, ttft: float, later: float
-) -> None:
+def test_faster_sooner_and_longer_is_worth_no_less(tps, times, ttft, later):
     one = LLAMA[0]
     here = worth_of(one, "Q4_K_M", 4096, "f16", predicted(tps, ttft))
     assert worth_of(one, "Q4_K_M", 4096, "f16", predicted(tps * times, ttft)) >= here
@@ -292,7 +285,7 @@ def test_faster_sooner_and_longer_is_worth_no_less(
     assert worth_of(one, "Q4_K_M", 4096, "q8_0", predicted(tps, ttft)) <= here
 
 
-def test_a_model_that_thinks_is_waited_for_longer() -> None:
+def test_a_model_that_thinks_is_waited_for_longer():
     plain, thinker = LLAMA[0], MODELS["qwen3.5-9b"][0]
     header = plain.header()
     for tps, ok in ((9.0, False), (11.0, True)):
@@ -303,32 +296,32 @@ def test_a_model_that_thinks_is_waited_for_longer() -> None:
         assert asked is Verdict.FITS
 
 
-def test_a_class_of_quality_weighs_more_than_the_place_in_it() -> None:
+def test_a_class_of_quality_weighs_more_than_the_place_in_it():
     scores = sorted((score(files[0]), files[0].entry) for files in golden.models() if files[0].entry)
     qualities = [entry.quality or 0 for _, entry in scores]
     assert qualities == sorted(qualities)
     assert len({value for value, _ in scores}) == len(scores)
 
 
-def test_a_short_context_costs_more_than_a_class() -> None:
+def test_a_short_context_costs_more_than_a_class():
     better, worse = MODELS["qwen3.6-27b"][0], MODELS["gemma-4-26b-a4b"][0]
     short = worth_of(better, "Q4_K_M", 2048, "q8_0", predicted())
     assert short < worth_of(worse, "Q4_K_M", 8192, "f16", predicted())
 
 
 @pytest.mark.parametrize("quant", ["UD-Q4_K_XL", "Q4_K_M"])
-def test_an_uploaders_own_mixture_counts_as_its_like(quant: str) -> None:
+def test_an_uploaders_own_mixture_counts_as_its_like(quant):
     figure = kl_divergence("Q4_K_M")
     assert figure is not None
     assert loss_of(quant) == figure.value
     assert loss_of("ODD") > figure.value
 
 
-def _unreadable() -> ModelHeader:
+def _unreadable():
     raise ModelFileError("It is damaged.")
 
 
-def test_a_damaged_header_is_passed_over() -> None:
+def test_a_damaged_header_is_passed_over():
     broken = [replace(one, header=_unreadable) for one in LLAMA]
     machine = Machine(profile(16))
     assert best_of(broken, machine, DEFAULT_REQUEST) is None
@@ -341,7 +334,7 @@ def test_a_damaged_header_is_passed_over() -> None:
     assert choose([]) is None
 
 
-def test_a_plan_says_what_its_quantization_loses() -> None:
+def test_a_plan_says_what_its_quantization_loses():
     variant = next(one for one in LLAMA if one.quant == "Q5_K_M")
     made = plan_variant(variant, Machine(profile(32)), DEFAULT_REQUEST)
     assert made.kl_divergence is not None

@@ -1,38 +1,33 @@
 """Which model is offered to a user whose model does not see."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from edgechat.planner.listing import ModelRow
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.planner.ranking.seeing import StandIn, seeing_model
-from edgechat.planner.ranking.survey import SurveyOverview
 from tests.tui.libraries import Fake, entry, option, row
 
 SEEING = entry("eyes-4b", vision=True)
 PATH = Path("/models/eyes.gguf")
 
 
-def large(listed: ModelRow) -> ModelRow:
+def large(listed):
     """Return a model for which there is not enough RAM."""
     return replace(listed, available=0)
 
 
-def found(rows: Sequence[ModelRow], fake: Fake) -> tuple[StandIn | None, bool]:
+def found(rows, fake):
     """Return what is offered, and whether models had to be rated for that."""
-    rated: list[bool] = []
+    rated = []
 
-    def overview(listed: Sequence[ModelRow]) -> SurveyOverview:
+    def overview(listed):
         rated.append(True)
         return fake.library().overview(listed)
 
     return seeing_model(lambda: rows, overview), bool(rated)
 
 
-def test_the_local_one_that_was_used_last_without_rating_any() -> None:
+def test_the_local_one_that_was_used_last_without_rating_any():
     rows = [
         row("blind", Path("/models/blind.gguf")),
         row("damaged", Path("/models/damaged.gguf"), modalities=("vision",), damage="It ends early."),
@@ -44,7 +39,7 @@ def test_the_local_one_that_was_used_last_without_rating_any() -> None:
     assert found(rows, Fake()) == (StandIn("mine", is_here=True), False)
 
 
-def test_one_that_fits_on_a_gpu() -> None:
+def test_one_that_fits_on_a_gpu():
     rows = [large(row("mine", PATH, modalities=("vision",)))]
     best = [option("eyes-4b", of=SEEING)]
     fits = Fake(best=best, local={PATH: option("mine", path=PATH)})
@@ -53,6 +48,6 @@ def test_one_that_fits_on_a_gpu() -> None:
     assert found(rows, too_large) == (StandIn("eyes-4b", is_here=False), True)
 
 
-def test_none_fits() -> None:
+def test_none_fits():
     best = [option("blind", of=entry("blind")), option("eyes-4b", of=SEEING, verdict=Verdict.TOO_LARGE)]
     assert found([], Fake(best=best)) == (None, True)

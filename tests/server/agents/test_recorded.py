@@ -3,35 +3,30 @@
 `record.py` makes the recordings.
 """
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json
-from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
 
-from edgechat.engine.types import ChatRequest
 from edgechat.server.conversations import with_conversation
 from edgechat.server.protocol.responses.items import JOINT
 from tests import scripted
 from tests.server.agents.record import RECORDED, SAID, TASK, Answering
 from tests.server.fakes import KEY, serving
-from tests.server.program import Served, served
+from tests.server.program import served
 
 AGENTS = ["aider", "claude", "codex", "opencode"]
 WITH_TOOLS = ["claude", "codex", "opencode"]
 
 
-def recorded(agent: str) -> list[dict[str, Any]]:
-    session: dict[str, Any] = json.loads(gzip.decompress((RECORDED / f"{agent}.json.gz").read_bytes()))
+def recorded(agent):
+    session = json.loads(gzip.decompress((RECORDED / f"{agent}.json.gz").read_bytes()))
     return [request for request in session["requests"] if request["method"] == "POST"]
 
 
-async def replayed(agent: str) -> tuple[list[ChatRequest], list[str]]:
+async def replayed(agent):
     """Replay a session; return what the engine was asked, and the answers as they were sent."""
     models, answers = Answering(), []
     async with serving(models) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as client:
@@ -44,7 +39,7 @@ async def replayed(agent: str) -> tuple[list[ChatRequest], list[str]]:
     return models.requests, answers
 
 
-def _tool_names(agent: str, body: dict[str, Any]) -> set[str]:
+def _tool_names(agent, body):
     """Return the names that the functions of a request have for the model."""
     match agent:
         case "codex":
@@ -57,7 +52,7 @@ def _tool_names(agent: str, body: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_every_request_is_understood(agent: str) -> None:
+async def test_every_request_is_understood(agent):
     requests, answers = await replayed(agent)
     for sent, request in zip(recorded(agent), requests, strict=True):
         assert {tool.name for tool in request.tools} == _tool_names(agent, sent["body"])
@@ -68,7 +63,7 @@ async def test_every_request_is_understood(agent: str) -> None:
 
 
 @pytest.mark.parametrize("agent", WITH_TOOLS)
-async def test_each_request_begins_with_the_one_before(agent: str) -> None:
+async def test_each_request_begins_with_the_one_before(agent):
     """Nothing in it changes from one request to the next, or nothing after that could be reused."""
     requests = [request for request in (await replayed(agent))[0] if request.tools]
     assert len(requests) == 3
@@ -82,13 +77,13 @@ async def test_each_request_begins_with_the_one_before(agent: str) -> None:
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def model(tmp_path):
     """A model that takes a moment for a prompt, so that its state is worth being kept."""
     path = tmp_path / "slow.gguf"
     return scripted.write(path, reply="Read it.", prompt_token_ms=0.05, context=131_072)
 
 
-def _usage(server: Served, agent: str, request: dict[str, Any]) -> tuple[int, int]:
+def _usage(server, agent, request):
     """Ask; return the tokens of the prompt, and how many of them were cached."""
     body = request["body"] | {"model": "default", "stream": False}
     body.pop("stream_options", None)
@@ -106,7 +101,7 @@ def _usage(server: Served, agent: str, request: dict[str, Any]) -> tuple[int, in
 
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", WITH_TOOLS)
-def test_the_prompt_is_read_once_also_over_a_restart(agent: str, model: Path, tmp_path: Path) -> None:
+def test_the_prompt_is_read_once_also_over_a_restart(agent, model, tmp_path):
     first, second, third = [request for request in recorded(agent) if request["body"].get("tools")]
     home = tmp_path / "home"
     with served(model, "--ctx", "131072", home=home) as server:

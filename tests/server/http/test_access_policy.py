@@ -1,7 +1,5 @@
 """Who may speak to the server: each HTTP row of the known CVEs of local model servers, byte by byte."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random
@@ -18,7 +16,7 @@ PAGE = "https://example.org"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1"])
-async def test_a_name_that_is_rebound_to_us_is_refused_on_every_bind(host: str) -> None:
+async def test_a_name_that_is_rebound_to_us_is_refused_on_every_bind(host):
     models = FakeModels()
     async with serving(models, host=host) as url:
         port = url.rpartition(":")[2]
@@ -45,14 +43,14 @@ async def test_a_name_that_is_rebound_to_us_is_refused_on_every_bind(host: str) 
     assert models.requests == []
 
 
-async def test_a_server_for_others_may_be_called_by_its_own_names() -> None:
+async def test_a_server_for_others_may_be_called_by_its_own_names():
     async with serving(FakeModels(), AccessRules(KEY, frozenset({"box.local"})), host="0.0.0.0") as url:
         port = url.rpartition(":")[2]
         assert (await ask(url, Host=f"box.local:{port}"))[0] == 200
         assert (await ask(url, Host="box.local"))[0] == 403
 
 
-async def test_a_name_that_it_has_elsewhere_may_come_with_any_port() -> None:
+async def test_a_name_that_it_has_elsewhere_may_come_with_any_port():
     async with serving(FakeModels(), AccessRules(KEY, aliases=frozenset({"nas.lan"}))) as url:
         for name in ("nas.lan", "nas.lan:443", "NAS.lan:11434"):
             assert (await ask(url, Host=name))[0] == 200, name
@@ -62,7 +60,7 @@ async def test_a_name_that_it_has_elsewhere_may_come_with_any_port() -> None:
         assert "--allow-host other.lan " in said["error"]["message"]
 
 
-async def test_without_the_key_nothing_but_health_and_the_first_page_answers() -> None:
+async def test_without_the_key_nothing_but_health_and_the_first_page_answers():
     models = FakeModels()
     async with serving(models) as url:
         paths = ("/v1/models", "/metrics", "/openapi.json", "/v1/models/scripted", "/nothing")
@@ -94,16 +92,14 @@ async def test_without_the_key_nothing_but_health_and_the_first_page_answers() -
         ("Authorization", "Bearer another", "key is not valid"),
     ],
 )
-async def test_who_is_not_let_in_is_told_what_was_wrong_with_the_key(
-    header: str, value: str, told: str
-) -> None:
+async def test_who_is_not_let_in_is_told_what_was_wrong_with_the_key(header, value, told):
     async with serving(FakeModels()) as url:
         status, _, said = await ask(url, key=None, **{header: value})
         assert status == 401
         assert told in said["error"]["message"]
 
 
-async def test_a_page_cannot_even_tell_that_the_server_is_there() -> None:
+async def test_a_page_cannot_even_tell_that_the_server_is_there():
     async with serving(FakeModels()) as url:
         for site, expected in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
             assert (await ask(url, path="/health", Sec_Fetch_Site=site))[0] == expected
@@ -112,7 +108,7 @@ async def test_a_page_cannot_even_tell_that_the_server_is_there() -> None:
 @pytest.mark.parametrize(
     "line", ["Origin: https://evil.example", f"Authorization: Bearer {KEY}", "Content-Type: application/json"]
 )
-async def test_headers_that_decide_are_there_once(line: str) -> None:
+async def test_headers_that_decide_are_there_once(line):
     models = FakeModels()
     async with serving(models) as url:
         raw = await Raw.to(url)
@@ -124,7 +120,7 @@ async def test_headers_that_decide_are_there_once(line: str) -> None:
     assert models.requests == []
 
 
-async def test_pages_of_other_origins_are_refused_and_never_named_in_the_answer() -> None:
+async def test_pages_of_other_origins_are_refused_and_never_named_in_the_answer():
     models = FakeModels()
     async with serving(models) as url:
         port = url.rpartition(":")[2]
@@ -143,7 +139,7 @@ async def test_pages_of_other_origins_are_refused_and_never_named_in_the_answer(
     assert models.requests == []
 
 
-async def test_a_named_origin_may_and_only_that_one() -> None:
+async def test_a_named_origin_may_and_only_that_one():
     async with serving(FakeModels(), AccessRules(KEY, origins=frozenset({PAGE}))) as url:
         asked = "authorization, content-type, x-stainless-os, X-Title, http-referer"
         status, headers, _ = await ask(
@@ -172,7 +168,7 @@ async def test_a_named_origin_may_and_only_that_one() -> None:
                 assert "access-control-allow-origin" not in headers
 
 
-async def test_a_named_page_of_the_internet_may_ask_for_a_server_of_this_network() -> None:
+async def test_a_named_page_of_the_internet_may_ask_for_a_server_of_this_network():
     async with serving(FakeModels(), AccessRules(KEY, origins=frozenset({PAGE}))) as url:
         asked = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Private_Network": "true"}
         status, headers, _ = await ask(url, "OPTIONS", key=None, Origin=PAGE, **asked)
@@ -183,7 +179,7 @@ async def test_a_named_page_of_the_internet_may_ask_for_a_server_of_this_network
     "kind",
     [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx"],
 )
-async def test_what_a_form_could_send_is_no_request(kind: str | None) -> None:
+async def test_what_a_form_could_send_is_no_request(kind):
     models = FakeModels()
     async with serving(models) as url:
         status, _, said = await ask(url, "POST", "/v1/chat/completions", body=CHAT, Content_Type=kind)
@@ -195,7 +191,7 @@ async def test_what_a_form_could_send_is_no_request(kind: str | None) -> None:
     assert len(models.requests) == 1
 
 
-async def test_a_body_has_a_bound_told_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_has_a_bound_told_or_not(monkeypatch):
     monkeypatch.setattr(exchange, "BODY_BYTES", 1000)
     monkeypatch.setattr(exchange, "DRAIN_SECONDS", 0.2)
     async with serving(FakeModels()) as url:
@@ -212,7 +208,7 @@ async def test_a_body_has_a_bound_told_or_not(monkeypatch: pytest.MonkeyPatch) -
         assert (await ask(url, "POST", "/v1/chat/completions", body=b" " * 900 + CHAT))[0] == 200
 
 
-async def test_a_body_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_drips_is_cut_off(monkeypatch):
     monkeypatch.setattr(exchange, "BODY_SECONDS", 0.2)
     async with serving(FakeModels()) as url:
         raw = await Raw.to(url)
@@ -221,14 +217,14 @@ async def test_a_body_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
         assert await raw.is_closed()
 
 
-async def test_a_head_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_head_that_drips_is_cut_off(monkeypatch):
     monkeypatch.setattr(connection, "HEADER_SECONDS", 0.3)
     async with serving(FakeModels()) as url:
         silent, dripping, second = [await Raw.to(url) for _ in range(3)]
         await second.ask()
         await second.answer()
 
-        async def drip(raw: Raw) -> None:
+        async def drip(raw):
             for letter in itertools.chain(b"GET /v1/models HTTP/1.1\r\n", itertools.repeat(ord("x"))):
                 raw.writer.write(bytes([letter]))
                 await asyncio.sleep(0.05)
@@ -240,14 +236,14 @@ async def test_a_head_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
             one.cancel()
 
 
-async def test_who_was_refused_cannot_hold_on_by_going_on_to_send(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_was_refused_cannot_hold_on_by_going_on_to_send(monkeypatch):
     monkeypatch.setattr(connection, "HEADER_SECONDS", 0.3)
     async with serving(FakeModels()) as url:
         raw = await Raw.to(url)
         await raw.ask("POST", "/v1/chat/completions", key=None, body=b"{", Content_Length="1000000")
         assert (await raw.answer())[0] == 401
 
-        async def drip() -> None:
+        async def drip():
             while True:
                 raw.writer.write(b" ")
                 await asyncio.sleep(0.05)
@@ -257,9 +253,7 @@ async def test_who_was_refused_cannot_hold_on_by_going_on_to_send(monkeypatch: p
         dripping.cancel()
 
 
-async def test_strangers_do_not_take_the_connections_of_who_has_the_key(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_strangers_do_not_take_the_connections_of_who_has_the_key(monkeypatch):
     monkeypatch.setattr(connection, "MOST_CONNECTIONS", 3)
     async with serving(FakeModels()) as url:
         silent, asking, known = [await Raw.to(url) for _ in range(3)]
@@ -279,7 +273,7 @@ async def test_strangers_do_not_take_the_connections_of_who_has_the_key(
         assert (await newcomers[-1].answer())[0] == 200
 
 
-async def test_bodies_without_end_lock_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bodies_without_end_lock_nobody_out(monkeypatch):
     monkeypatch.setattr(connection, "MOST_CONNECTIONS", 40)
     models = FakeModels(["Hello", 0.5])
     async with serving(models) as url:
@@ -299,7 +293,7 @@ async def test_bodies_without_end_lock_nobody_out(monkeypatch: pytest.MonkeyPatc
         assert (await endless[-1].answer())[0] == 400
 
 
-async def test_silence_between_requests_locks_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silence_between_requests_locks_nobody_out(monkeypatch):
     monkeypatch.setattr(connection, "MOST_CONNECTIONS", 16)
     async with serving(FakeModels(["Hello", 0.5])) as url:
         idle = [await Raw.to(url) for _ in range(15)]
@@ -323,7 +317,7 @@ async def test_silence_between_requests_locks_nobody_out(monkeypatch: pytest.Mon
         "POST {} HTTP/1.0|Transfer-Encoding: chunked",
     ],
 )
-async def test_a_body_of_two_lengths_is_refused_and_the_connection_closed(head: str) -> None:
+async def test_a_body_of_two_lengths_is_refused_and_the_connection_closed(head):
     models = FakeModels()
     lines = head.format("/v1/chat/completions").split("|")
     async with serving(models) as url:
@@ -340,7 +334,7 @@ async def test_a_body_of_two_lengths_is_refused_and_the_connection_closed(head: 
 
 
 @pytest.mark.parametrize("head", [{"X_Long": "x" * 70_000}, {f"X_{n}": "x" for n in range(101)}])
-async def test_heads_have_a_bound_whole_or_not(head: dict[str, str]) -> None:
+async def test_heads_have_a_bound_whole_or_not(head):
     async with serving(FakeModels()) as url:
         raw = await Raw.to(url)
         await raw.ask(**head)
@@ -354,8 +348,8 @@ async def test_heads_have_a_bound_whole_or_not(head: dict[str, str]) -> None:
         assert (await raw.head())[0] == 431
 
 
-async def test_a_body_in_crumbs_is_not_read() -> None:
-    chunked: dict[str, str | None] = {"Content_Length": None, "Transfer_Encoding": "chunked"}
+async def test_a_body_in_crumbs_is_not_read():
+    chunked = {"Content_Length": None, "Transfer_Encoding": "chunked"}
     async with serving(FakeModels()) as url:
         for key in (KEY, None):
             raw = await Raw.to(url)
@@ -376,11 +370,11 @@ async def test_a_body_in_crumbs_is_not_read() -> None:
         assert (await raw.answer())[0] == 200
 
 
-async def test_who_leaves_is_seen_behind_a_next_request_too() -> None:
+async def test_who_leaves_is_seen_behind_a_next_request_too():
     models = FakeModels(["Hello", 600.0])
     async with serving(models) as url:
         upgrade = {"Connection": "upgrade", "Upgrade": "h2c"}
-        cases: list[tuple[float, dict[str, str]]] = [(0, {}), (0.05, {}), (0.05, upgrade)]
+        cases = [(0, {}), (0.05, {}), (0.05, upgrade)]
         for number, (pause, more) in enumerate(cases, 1):
             raw = await Raw.to(url)
             await raw.ask("POST", "/v1/chat/completions", body=CHAT, **more)
@@ -392,7 +386,7 @@ async def test_who_leaves_is_seen_behind_a_next_request_too() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_requests_sent_ahead_are_answered_in_turn_and_have_a_bound() -> None:
+async def test_requests_sent_ahead_are_answered_in_turn_and_have_a_bound():
     models = FakeModels([0.2, "Hello"], ["Hello"], ["Hello", 30.0])
     async with serving(models) as url:
         raw = await Raw.to(url)
@@ -436,7 +430,7 @@ async def test_requests_sent_ahead_are_answered_in_turn_and_have_a_bound() -> No
         + b"}}}",
     ],
 )
-async def test_bodies_of_strangers_are_refused_in_words(body: bytes) -> None:
+async def test_bodies_of_strangers_are_refused_in_words(body):
     models = FakeModels()
     async with serving(models) as url:
         status, _, said = await ask(url, "POST", "/v1/chat/completions", body=body)
@@ -447,7 +441,7 @@ async def test_bodies_of_strangers_are_refused_in_words(body: bytes) -> None:
     assert models.requests == []
 
 
-async def test_no_path_and_no_method_are_told_in_the_protocols_words() -> None:
+async def test_no_path_and_no_method_are_told_in_the_protocols_words():
     async with serving(FakeModels()) as url:
         for method, path, expected in (
             ("GET", "/v1/nothing", 404),
@@ -463,7 +457,7 @@ async def test_no_path_and_no_method_are_told_in_the_protocols_words() -> None:
             assert "location" not in headers
 
 
-async def test_paths_are_the_same_without_the_version_and_with_a_slash() -> None:
+async def test_paths_are_the_same_without_the_version_and_with_a_slash():
     models = FakeModels()
     async with serving(models) as url:
         for path in ("/v1/models", "/v1/models/", "/v1/models//", "/models", "/models/"):
@@ -484,7 +478,7 @@ async def test_paths_are_the_same_without_the_version_and_with_a_slash() -> None
     }
 
 
-async def test_bytes_that_are_no_http_hurt_nobody() -> None:
+async def test_bytes_that_are_no_http_hurt_nobody():
     dice = random.Random(7)
     async with serving(FakeModels()) as url:
         for _ in range(60):

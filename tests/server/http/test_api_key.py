@@ -1,10 +1,7 @@
 """The key and the socket: who may be let in, and where the key is kept."""
 
-from __future__ import annotations
-
 import socket
 import stat
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -16,11 +13,11 @@ from edgechat.server.serving import is_loopback, listen, url_for_others, url_of
 
 
 @pytest.fixture(autouse=True)
-def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_key(monkeypatch):
     monkeypatch.delenv("EDGECHAT_API_KEY", raising=False)
 
 
-def test_a_key_is_made_once_and_kept_for_its_owner_alone() -> None:
+def test_a_key_is_made_once_and_kept_for_its_owner_alone():
     first = find_key(None)
     assert first.is_new
     assert first.text.startswith("ek-")
@@ -33,7 +30,7 @@ def test_a_key_is_made_once_and_kept_for_its_owner_alone() -> None:
     assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
 
 
-def test_a_key_that_is_given_wins_and_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_is_given_wins_and_is_not_kept(monkeypatch):
     monkeypatch.setenv("EDGECHAT_API_KEY", "from-the-environment")
     assert find_key(None) == Key("from-the-environment", variable="EDGECHAT_API_KEY")
     assert find_key("from-the-line") == Key("from-the-line")
@@ -41,7 +38,7 @@ def test_a_key_that_is_given_wins_and_is_not_kept(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("bad", ["short", "with a space", "with\nnewline", "schlüssel-lang", "x" * 513])
-def test_what_no_header_can_carry_is_no_key(bad: str, home: Path) -> None:
+def test_what_no_header_can_carry_is_no_key(bad, home):
     with pytest.raises(SettingsError):
         find_key(bad)
     key_file().write_text(bad)
@@ -49,9 +46,7 @@ def test_what_no_header_can_carry_is_no_key(bad: str, home: Path) -> None:
         find_key(None)
 
 
-def test_an_empty_key_is_refused_but_a_file_left_empty_gets_a_key(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_empty_key_is_refused_but_a_file_left_empty_gets_a_key(monkeypatch):
     with pytest.raises(SettingsError):
         find_key("")
     key_file().touch()
@@ -65,7 +60,7 @@ def test_an_empty_key_is_refused_but_a_file_left_empty_gets_a_key(
     assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
 
 
-def test_a_port_that_is_taken_is_told_with_another() -> None:
+def test_a_port_that_is_taken_is_told_with_another():
     with listen("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with pytest.raises(SettingsError, match=str(port)) as caught:
@@ -83,13 +78,13 @@ def test_a_port_that_is_taken_is_told_with_another() -> None:
         ("localhost:9000", "address 'localhost:9000' cannot be resolved", "--host localhost --port 9000"),
     ],
 )
-def test_what_is_no_address_here_is_told_so(host: str, told: str, hint: str) -> None:
+def test_what_is_no_address_here_is_told_so(host, told, hint):
     with pytest.raises(SettingsError, match=told) as caught:
         listen(host, 0)
     assert hint in (caught.value.hint or "")
 
 
-def test_others_are_told_an_address_that_is_not_the_loopbacks() -> None:
+def test_others_are_told_an_address_that_is_not_the_loopbacks():
     with listen("0.0.0.0", 0) as listener:
         assert "://0.0.0.0" not in url_for_others(listener)
         assert "://127." not in url_for_others(listener)
@@ -105,7 +100,7 @@ def test_others_are_told_an_address_that_is_not_the_loopbacks() -> None:
         ("::", "http://[::1]:", False),
     ],
 )
-def test_the_address_to_type(host: str, url: str, loopback: bool) -> None:
+def test_the_address_to_type(host, url, loopback):
     with listen(host, 0) as listener:
         assert url_of(listener).startswith(url)
         assert is_loopback(listener) is loopback

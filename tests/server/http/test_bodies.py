@@ -1,11 +1,8 @@
 """Bodies that are large: what is held of them, and what is decoded, has a bound."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading
-from typing import Any
 
 import pytest
 
@@ -19,7 +16,7 @@ CHAT = b'{"model": "default", "messages": [{"role": "user", "content": "hi"}]}'
 PATH = "/v1/chat/completions"
 
 
-async def test_all_bodies_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_bodies_together_have_a_bound(monkeypatch):
     monkeypatch.setattr(exchange, "BODIES_BYTES", 1000)
     monkeypatch.setattr(exchange, "FREE_BYTES", 100)
     async with serving(FakeModels()) as url:
@@ -45,19 +42,19 @@ async def test_all_bodies_together_have_a_bound(monkeypatch: pytest.MonkeyPatch)
         b'"prompt": [' + b"1," * 2**20 + b"1,1]",
     ],
 )
-async def test_what_no_context_holds_is_not_decoded(value: bytes) -> None:
+async def test_what_no_context_holds_is_not_decoded(value):
     async with serving(FakeModels()) as url:
         status, _, said = await ask(url, "POST", "/v1/completions", body=b"{" + value + b"}")
         assert (status, said["error"]["type"]) == (413, "invalid_request_error")
 
 
-async def test_schemas_are_measured_before_anything_is_made_of_them() -> None:
+async def test_schemas_are_measured_before_anything_is_made_of_them():
     large = {"type": "object", "const": "text" * 2**14}
     function = {"name": "f", "parameters": large}
     tools = [{"type": "function", "function": function | {"name": f"f{n}"}} for n in range(60)]
     format_ = {"type": "json_schema", "json_schema": {"name": "x", "schema": large | {"x": "y" * 2**17}}}
     for field, said in (("tools", tools), ("response_format", format_)):
-        body: dict[str, Any] = json.loads(CHAT) | {field: said}
+        body = json.loads(CHAT) | {field: said}
         models = FakeModels()
         async with serving(models) as url:
             status, _, told = await ask(url, "POST", PATH, body=json.dumps(body).encode())
@@ -65,7 +62,7 @@ async def test_schemas_are_measured_before_anything_is_made_of_them() -> None:
         assert models.requests == []
 
 
-async def test_a_large_body_is_decoded_while_others_go_on() -> None:
+async def test_a_large_body_is_decoded_while_others_go_on():
     goes_on = threading.Event()
     made = asyncio.ensure_future(parse_body(b" " * (decoding._LARGE + 1), lambda _: goes_on.wait(5)))
     await asyncio.sleep(0)

@@ -1,7 +1,5 @@
 """What we need of uvicorn's private connection, and of h11's: whoever raises a bound runs this first."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import importlib.metadata
@@ -9,7 +7,6 @@ import inspect
 import textwrap
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import h11
 import pytest
@@ -26,30 +23,30 @@ ROOT = Path(__file__).parents[3]
 class Transport(asyncio.Transport):
     """Keeps what is written."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.written = b""
         self.closing = False
 
-    def write(self, data: Any) -> None:
+    def write(self, data):
         self.written += data
 
-    def is_closing(self) -> bool:
+    def is_closing(self):
         return self.closing
 
-    def close(self) -> None:
+    def close(self):
         self.closing = True
 
     abort = close
 
-    def pause_reading(self) -> None:
+    def pause_reading(self):
         pass
 
-    def resume_reading(self) -> None:
+    def resume_reading(self):
         pass
 
 
-async def app(scope: Any, receive: Any, send: Any) -> None:
+async def app(scope, receive, send):
     """Answer when the whole body is there."""
     while (await receive())["more_body"]:
         pass
@@ -57,7 +54,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def connected() -> tuple[Connection, Transport]:
+def connected():
     config = uvicorn.Config(app, lifespan="off", ws="none", log_config=None)
     transport, connection = Transport(), Connection(config=config, server_state=ServerState(), app_state={})
     connection.connection_made(transport)
@@ -65,7 +62,7 @@ def connected() -> tuple[Connection, Transport]:
 
 
 @pytest.mark.parametrize("name", ["uvicorn", "h11"])
-def test_what_is_private_has_a_bound_above(name: str) -> None:
+def test_what_is_private_has_a_bound_above(name):
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     [said] = [one for one in extras["server"] if one.startswith(name)]
     lowest, _, bound = said.removeprefix(name).partition(",")
@@ -79,7 +76,7 @@ def test_what_is_private_has_a_bound_above(name: str) -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs"), [(Connection, H11Protocol), (_Requests, h11.Connection), (Server, uvicorn.Server)]
 )
-def test_what_we_take_over_is_there_and_takes_the_same(ours: type, theirs: type) -> None:
+def test_what_we_take_over_is_there_and_takes_the_same(ours, theirs):
     names = [one for one, what in vars(ours).items() if inspect.isfunction(what) and not one.startswith("_")]
     known = [one for one in names if hasattr(theirs, one)]
     assert names == known
@@ -88,7 +85,7 @@ def test_what_we_take_over_is_there_and_takes_the_same(ours: type, theirs: type)
         assert parameters(ours, name) == parameters(theirs, name), name
 
 
-def parameters(kind: type, name: str) -> list[str]:
+def parameters(kind, name):
     """Return a method's parameters as they are written: clients' SDKs exchange some of uvicorn's methods."""
     owner = next(one for one in kind.__mro__ if name in vars(one))
     tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
@@ -97,7 +94,7 @@ def parameters(kind: type, name: str) -> list[str]:
     return [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
 
-async def test_a_request_goes_through_the_states_that_we_look_at() -> None:
+async def test_a_request_goes_through_the_states_that_we_look_at():
     connection, transport = connected()
     assert connection.cycle is None
     assert connection.scope is None
@@ -126,7 +123,7 @@ async def test_a_request_goes_through_the_states_that_we_look_at() -> None:
     assert connection not in connection.connections
 
 
-async def test_h11_keeps_what_was_sent_ahead_where_we_look() -> None:
+async def test_h11_keeps_what_was_sent_ahead_where_we_look():
     requests = _Requests()
     requests.receive_data(b"GET / HTTP/1.1\r\n")
     assert requests.trailing_data == (b"GET / HTTP/1.1\r\n", False)

@@ -1,13 +1,11 @@
 """What goes wrong, as the client hears it, and in the line of its request."""
 
-from __future__ import annotations
-
 import asyncio
 
 import msgspec
 import pytest
 
-from edgechat.base.errors import EdgechatError, EngineCrashed, LoadFailed, ModelFileError
+from edgechat.base.errors import EngineCrashed, LoadFailed, ModelFileError
 from edgechat.server.http.http_errors import refusal_of
 from tests.server.fakes import FakeModels, serving
 from tests.server.raw import Raw, ask
@@ -16,9 +14,7 @@ CHAT = b'{"model": "default", "messages": [{"role": "user", "content": "hi"}]}'
 STREAM = CHAT[:-1] + b', "stream": true}'
 
 
-async def test_a_crash_is_told_without_a_path_of_the_server_and_in_the_line_of_a_broken_stream(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_crash_is_told_without_a_path_of_the_server_and_in_the_line_of_a_broken_stream(caplog):
     caplog.set_level("INFO", "edgechat.server")
     crash = EngineCrashed("The engine died.", hint="The next message. Its log: /home/me/engine-1.log")
     async with serving(FakeModels([crash], ["So", crash])) as url:
@@ -48,13 +44,13 @@ async def test_a_crash_is_told_without_a_path_of_the_server_and_in_the_line_of_a
         (LoadFailed("No backend loads from /home/me/lib."), "No backend loads from lib."),
     ],
 )
-def test_clients_are_told_no_folders_of_the_server(error: EdgechatError, told: str) -> None:
+def test_clients_are_told_no_folders_of_the_server(error, told):
     said = refusal_of(error).message
     assert said.startswith(told)
     assert "me/" not in said
 
 
-async def test_the_line_of_a_request_says_that_its_client_has_gone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_line_of_a_request_says_that_its_client_has_gone(caplog):
     caplog.set_level("INFO", "edgechat.server")
     models = FakeModels(["So", 600.0])
     async with serving(models) as url:
@@ -68,9 +64,7 @@ async def test_the_line_of_a_request_says_that_its_client_has_gone(caplog: pytes
     assert caplog.messages[0].endswith("scripted client_gone")
 
 
-async def test_a_fault_of_our_own_is_logged_and_told_without_details(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_fault_of_our_own_is_logged_and_told_without_details(caplog):
     async with serving(FakeModels(refuses=KeyError("what somebody asked"))) as url:
         status, _, said = await ask(url, "POST", "/v1/chat/completions", body=CHAT)
     assert (status, said["error"]["code"]) == (500, "fault")

@@ -1,10 +1,7 @@
 """Streams that do not go well: clients that leave or do not read, errors early and late, long silence."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from typing import Any
 
 import pytest
 
@@ -17,16 +14,16 @@ from tests.server.raw import Raw, ask
 PATH = "/v1/chat/completions"
 
 
-def body(**more: Any) -> bytes:
+def body(**more):
     return json.dumps({"model": "default", "messages": [{"role": "user", "content": "hi"}], **more}).encode()
 
 
 STREAMED = body(stream=True)
 
 
-async def events(raw: Raw) -> list[Any]:
+async def events(raw):
     """Read a stream to its end; return its events, the JSON decoded, and its comments as text."""
-    found: list[Any] = []
+    found = []
     while (size := int(await raw.reader.readline(), 16)) > 0:
         lines = (await raw.reader.readexactly(size + 2)).decode().strip().split("\n\n")
         found += [json.loads(line[6:]) if line.startswith("data: {") else line for line in lines if line]
@@ -34,14 +31,14 @@ async def events(raw: Raw) -> list[Any]:
     return found
 
 
-async def until(condition: Any, seconds: float = 60.0) -> None:
+async def until(condition, seconds=60.0):
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_who_leaves_stops_the_generation(stream: bool) -> None:
+async def test_who_leaves_stops_the_generation(stream):
     models = FakeModels(["x", *[step for _ in range(1000) for step in (0.01, "x")]])
     async with serving(models) as url:
         raw = await Raw.to(url)
@@ -54,7 +51,7 @@ async def test_who_leaves_stops_the_generation(stream: bool) -> None:
         assert (await ask(url))[0] == 200
 
 
-async def test_who_leaves_while_the_model_loads_is_forgotten() -> None:
+async def test_who_leaves_while_the_model_loads_is_forgotten():
     models = FakeModels()
     models.load_seconds = 0.2
     async with serving(models) as url:
@@ -67,13 +64,13 @@ async def test_who_leaves_while_the_model_loads_is_forgotten() -> None:
     assert models.metrics == [("/v1/chat/completions", 499, None)]
 
 
-async def test_who_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_does_not_read_is_dropped(monkeypatch):
     monkeypatch.setattr(connection, "UNREAD_SECONDS", 0.3)
     much = Delta("", "x" * 100_000, False, 1)
     models = FakeModels([step for _ in range(2000) for step in (much, 0.001)])
     async with serving(models) as url:
         raw = await Raw.to(url)
-        raw.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        raw.writer.transport.pause_reading()
         await raw.ask("POST", PATH, body=STREAMED)
         await until(lambda: models.stopped, 5.0)
         other = await Raw.to(url)  # nobody else notices
@@ -81,7 +78,7 @@ async def test_who_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> 
         assert (await other.answer())[0] == 200
 
 
-async def test_what_goes_wrong_before_the_first_word_is_a_status() -> None:
+async def test_what_goes_wrong_before_the_first_word_is_a_status():
     for error, status, code, again in (
         (ModelNotFound("No such model.", hint="Pull it."), 404, "model_not_found", None),
         (DoesNotFit("Too large."), 503, "does_not_fit", None),
@@ -101,7 +98,7 @@ async def test_what_goes_wrong_before_the_first_word_is_a_status() -> None:
                     ]
 
 
-async def test_what_goes_wrong_later_is_an_event_at_the_end() -> None:
+async def test_what_goes_wrong_later_is_an_event_at_the_end():
     for error, code in ((EngineCrashed("It died."), "engine_crashed"), (ValueError("a secret"), "fault")):
         async with serving(FakeModels(["Hel", "lo", 0.01, error])) as url:
             raw = await Raw.to(url)
@@ -115,7 +112,7 @@ async def test_what_goes_wrong_later_is_an_event_at_the_end() -> None:
             assert (await raw.answer())[0] == 200
 
 
-async def test_an_answer_that_the_stopping_server_cut_is_an_error_too() -> None:
+async def test_an_answer_that_the_stopping_server_cut_is_an_error_too():
     models = FakeModels(["Hel", finished("cancelled")])
     async with serving(models) as url:
         raw = await Raw.to(url)
@@ -125,7 +122,7 @@ async def test_an_answer_that_the_stopping_server_cut_is_an_error_too() -> None:
         assert (await ask(url, "POST", PATH, body=body()))[0] == 503
 
 
-async def test_silence_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silence_is_filled(monkeypatch):
     monkeypatch.setattr(streams, "KEEP_ALIVE", 0.05)
     models = FakeModels([0.12, "Hi"])
     models.load_seconds = 0.12
@@ -139,7 +136,7 @@ async def test_silence_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told[-1] == "data: [DONE]"
 
 
-async def test_words_come_as_they_are_written() -> None:
+async def test_words_come_as_they_are_written():
     said = {letter: asyncio.Event() for letter in "abcdefgh"}
     models = FakeModels([step for letter, event in said.items() for step in (letter, event)])
     async with serving(models) as url:
@@ -151,7 +148,7 @@ async def test_words_come_as_they_are_written() -> None:
         await raw.reader.readuntil(b"[DONE]")
 
 
-async def test_two_questions_on_one_connection() -> None:
+async def test_two_questions_on_one_connection():
     models = FakeModels(["one"], ["two"])
     async with serving(models) as url:
         raw = await Raw.to(url)

@@ -1,7 +1,5 @@
 """Images from the web: what a client is told. `tests/base/network/test_web.py` has what is refused."""
 
-from __future__ import annotations
-
 import httpx2
 import pytest
 
@@ -9,7 +7,7 @@ from edgechat.base.errors import ImageError
 from edgechat.server.media.fetching import ImageFetcher
 
 
-def fetcher(status: int = 200) -> ImageFetcher:
+def fetcher(status=200):
     transport = httpx2.MockTransport(
         lambda _request: httpx2.Response(status, stream=httpx2.ByteStream(b"image"))
     )
@@ -17,16 +15,16 @@ def fetcher(status: int = 200) -> ImageFetcher:
 
 
 @pytest.fixture(autouse=True)
-def online(monkeypatch: pytest.MonkeyPatch) -> None:
+def online(monkeypatch):
     for name in ("EDGECHAT_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_an_image_is_fetched() -> None:
+def test_an_image_is_fetched():
     assert fetcher().fetch("https://example.org/a.png") == b"image"
 
 
-def test_why_an_image_is_not_fetched() -> None:
+def test_why_an_image_is_not_fetched():
     with pytest.raises(ImageError, match=r"The image at https://example.org/a.png cannot be fetched: .* 404"):
         fetcher(404).fetch("https://example.org/a.png")
     with pytest.raises(ImageError, match="has more than 1 KiB"):
@@ -34,7 +32,7 @@ def test_why_an_image_is_not_fetched() -> None:
 
 
 @pytest.mark.parametrize("variable", ["EDGECHAT_OFFLINE", "HF_HUB_OFFLINE"])
-def test_offline_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+def test_offline_nothing_is_fetched(monkeypatch, variable):
     monkeypatch.setenv(variable, "1")
     with pytest.raises(ImageError, match=f"{variable} keeps edgechat offline") as caught:
         fetcher().fetch("https://example.org/a.png")

@@ -1,15 +1,11 @@
 """The files of requests' images: there as long as they are used, and bounded in all."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import os
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,27 +22,25 @@ FILES = [encoded(quadrants(16 * n, 16), "PNG") for n in range(1, 5)]
 MODEL = FakeModels(sees=True)
 
 
-def request_of(*files: bytes) -> ChatRequest:
+def request_of(*files):
     parts = [image_of(base64.b64encode(data).decode(), f"x[{n}]") for n, data in enumerate(files)]
     return ChatRequest(id="x", messages=(message_of("user", parts),))
 
 
-def stored(folder: Path) -> set[str]:
+def stored(folder):
     return {one.digest for one in ImageLibrary(folder).stored()}
 
 
-def make_old(folder: Path, seconds: float = 8 * 86400) -> None:
+def make_old(folder, seconds=8 * 86400):
     for path in folder.iterdir():
         os.utime(path, (time.time() - seconds, time.time() - seconds))
 
 
-async def test_an_image_that_comes_again_is_not_decoded_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_image_that_comes_again_is_not_decoded_again(tmp_path, monkeypatch):
     n_decoded = 0
     inspect = Decoder.inspect
 
-    def counted(self: Decoder, *args: Any, **more: Any) -> Any:
+    def counted(self, *args, **more):
         nonlocal n_decoded
         n_decoded += 1
         return inspect(self, *args, **more)
@@ -61,7 +55,7 @@ async def test_an_image_that_comes_again_is_not_decoded_again(
     assert stored(tmp_path) == {first.digest, second.digest}
 
 
-async def test_old_images_are_deleted_but_none_in_use(tmp_path: Path) -> None:
+async def test_old_images_are_deleted_but_none_in_use(tmp_path):
     images = RequestMedia(tmp_path)
     async with images.placed(request_of(FILES[0]), MODEL, MODEL) as placed:
         async with images.placed(request_of(FILES[0], FILES[1]), MODEL, MODEL):
@@ -73,7 +67,7 @@ async def test_old_images_are_deleted_but_none_in_use(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_the_oldest_of_too_many_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_oldest_of_too_many_are_deleted(tmp_path, monkeypatch):
     images = RequestMedia(tmp_path)
     for n, data in enumerate(FILES):
         async with images.placed(request_of(data), MODEL, MODEL):
@@ -87,7 +81,7 @@ async def test_the_oldest_of_too_many_are_deleted(tmp_path: Path, monkeypatch: p
         assert stored(tmp_path) == {digest_of(FILES[0]), digest_of(FILES[1])}
 
 
-async def test_the_folder_is_pruned_as_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_folder_is_pruned_as_it_grows(tmp_path, monkeypatch):
     monkeypatch.setattr(request_media, "MOST_STORED", 16)
     images = RequestMedia(tmp_path)
     for data in FILES:
@@ -95,13 +89,11 @@ async def test_the_folder_is_pruned_as_it_grows(tmp_path: Path, monkeypatch: pyt
             assert stored(tmp_path) == {digest_of(data)}
 
 
-async def test_a_request_that_is_cancelled_lets_go_of_its_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_request_that_is_cancelled_lets_go_of_its_images(tmp_path, monkeypatch):
     begun, goes_on = threading.Event(), threading.Event()
     inspect = Decoder.inspect
 
-    def slow(self: Decoder, *args: Any, **more: Any) -> Any:
+    def slow(self, *args, **more):
         begun.set()
         goes_on.wait(10)
         return inspect(self, *args, **more)
@@ -109,7 +101,7 @@ async def test_a_request_that_is_cancelled_lets_go_of_its_images(
     monkeypatch.setattr(Decoder, "inspect", slow)
     images = RequestMedia(tmp_path)
 
-    async def use() -> None:
+    async def use():
         async with images.placed(request_of(FILES[0]), MODEL, MODEL):
             raise AssertionError("it was cancelled")
 
@@ -127,9 +119,7 @@ async def test_a_request_that_is_cancelled_lets_go_of_its_images(
 
 
 @pytest.mark.parametrize("piece", [4, 64, 1 << 20])
-async def test_base64_in_lines_and_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
-) -> None:
+async def test_base64_in_lines_and_pieces(tmp_path, monkeypatch, piece):
     monkeypatch.setattr(request_media, "_PIECE", piece)
     for data in FILES:
         text = base64.encodebytes(data).decode()
@@ -138,7 +128,7 @@ async def test_base64_in_lines_and_pieces(
             assert placed.messages[0].media[0].digest == digest_of(data)
 
 
-async def test_requests_without_images_touch_no_disk(tmp_path: Path) -> None:
+async def test_requests_without_images_touch_no_disk(tmp_path):
     request = ChatRequest(id="x", messages=(Message("user", "Hi"),))
     async with RequestMedia(tmp_path / "images").placed(request, MODEL, MODEL) as placed:
         assert placed == request

@@ -1,9 +1,6 @@
 """What clients may name, with models laid out as tools leave them; and the pool over real models."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +12,6 @@ from edgechat.base.errors import DoesNotFit, ModelFileError, ModelNotFound
 from edgechat.chat.model_choice import remember
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.device.memory import Memory
-from edgechat.device.profile import DeviceProfile
 from edgechat.engine.types import ChatRequest, Delta, Message
 from edgechat.models.local.locations import own_folder
 from edgechat.planner import machine
@@ -24,7 +20,6 @@ from edgechat.planner.request import PlanRequest
 from edgechat.server.factory import real_pool
 from edgechat.server.pool import available_models
 from edgechat.server.pool.available_models import AvailableModels, ModelCard, first_model
-from edgechat.server.pool.pool import Pool
 from edgechat.server.protocol.openai.listing import ModelList, ModelsQuery
 from tests import homes
 from tests.engine.worker.test_supervisor import workers
@@ -38,13 +33,13 @@ MIB = 2**20
 
 
 @pytest.mark.parametrize(("changed", "created"), [(300_000_000_000, 253402300799), (-1e12, 0), (7.9, 7)])
-def test_models_are_listed_whatever_time_their_files_tell(changed: float, created: int) -> None:
+def test_models_are_listed_whatever_time_their_files_tell(changed, created):
     card = ModelCard(id="a", created=available_models._created(changed))
     assert ModelList.of([card], ModelsQuery()).data[0].created == created
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def mine(tmp_path, monkeypatch):
     """A folder with a model for chat and one for embeddings, as a user has put them there."""
     homes.settle(tmp_path / "user", monkeypatch)
     folder = own_folder()
@@ -53,7 +48,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_names_of_the_list_are_found_and_paths_are_not(mine: Path, tmp_path: Path) -> None:
+def test_names_of_the_list_are_found_and_paths_are_not(mine, tmp_path):
     shelf = AvailableModels("guide")
     assert shelf.find("chatty").path == mine / "chatty.gguf"
     assert shelf.find("CHATTY.gguf").id == "chatty"
@@ -75,16 +70,14 @@ def test_names_of_the_list_are_found_and_paths_are_not(mine: Path, tmp_path: Pat
         assert error.value.hint
 
 
-def test_a_model_with_a_projector_beside_it_sees(mine: Path) -> None:
+def test_a_model_with_a_projector_beside_it_sees(mine):
     homes.place(tiny("dense"), mine / "seer-Q8_0.gguf")
     homes.place(projector(), mine / "mmproj-seer-F16.gguf")
     sees = {card.id: card.sees for card in AvailableModels("guide").cards()}
     assert sees == {"guide": False, "chatty": False, "embedder": False, "seer-Q8_0": True}
 
 
-def test_a_file_in_the_folder_of_the_server_takes_nobodys_name(
-    mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_in_the_folder_of_the_server_takes_nobodys_name(mine, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     Path("chatty").write_bytes(b"no model at all")
@@ -92,7 +85,7 @@ def test_a_file_in_the_folder_of_the_server_takes_nobodys_name(
     assert Path(found.wanted) == mine / "chatty.gguf"
 
 
-def test_what_could_be_pulled_is_named_with_the_command(mine: Path) -> None:
+def test_what_could_be_pulled_is_named_with_the_command(mine):
     shelf = AvailableModels("guide")
     for name in ("qwen3.6-27b", "owner/some-model"):
         with pytest.raises(ModelNotFound, match="not on this machine") as error:
@@ -105,7 +98,7 @@ def test_what_could_be_pulled_is_named_with_the_command(mine: Path) -> None:
         shelf.find("nonsense")
 
 
-def test_a_default_that_is_a_file_goes_by_its_name_and_is_there_once(mine: Path) -> None:
+def test_a_default_that_is_a_file_goes_by_its_name_and_is_there_once(mine):
     shelf = AvailableModels(str(mine / "chatty.gguf"))
     assert shelf.default.id == "chatty"
     assert shelf.find("edgechat/chatty") == shelf.default
@@ -114,7 +107,7 @@ def test_a_default_that_is_a_file_goes_by_its_name_and_is_there_once(mine: Path)
         AvailableModels(str(mine / "nothing.gguf"))
 
 
-def test_a_default_from_elsewhere_and_a_model_of_its_name_are_two(mine: Path, tmp_path: Path) -> None:
+def test_a_default_from_elsewhere_and_a_model_of_its_name_are_two(mine, tmp_path):
     shelf = AvailableModels(str(homes.place(tiny("dense"), tmp_path / "elsewhere" / "chatty.gguf")))
     assert shelf.find("chatty") == shelf.default
     other = shelf.find("edgechat/chatty")
@@ -122,7 +115,7 @@ def test_a_default_from_elsewhere_and_a_model_of_its_name_are_two(mine: Path, tm
     assert [card.id for card in shelf.cards()] == ["chatty", "edgechat/chatty", "embedder", "guide"]
 
 
-def test_of_several_quantizations_each_is_there_beside_the_one_that_is_chosen(mine: Path) -> None:
+def test_of_several_quantizations_each_is_there_beside_the_one_that_is_chosen(mine):
     for quant in ("Q4_K_M", "Q8_0"):
         homes.place(tiny("dense"), mine / f"Qwen3-8B-{quant}.gguf")
     shelf = AvailableModels("qwen3-8b")
@@ -136,7 +129,7 @@ def test_of_several_quantizations_each_is_there_beside_the_one_that_is_chosen(mi
     assert exact.default.path == mine / "Qwen3-8B-Q8_0.gguf"
 
 
-def test_the_cards(mine: Path) -> None:
+def test_the_cards(mine):
     homes.place(build(Spec(shape=BERT, name="short", seed=2)), mine / "a-second.gguf")
     (mine / "broken.gguf").write_bytes(b"GGUF, more or less")
     cards = {card.id: card for card in AvailableModels("guide").cards()}
@@ -148,7 +141,7 @@ def test_the_cards(mine: Path) -> None:
     assert not any(card.loaded for card in cards.values())
 
 
-async def test_the_first_model_is_that_of_the_app(mine: Path) -> None:
+async def test_the_first_model_is_that_of_the_app(mine):
     assert (await first_model()).model == "guide"
     store = await Store.open(store_path())
     await remember(store, "chatty")
@@ -168,19 +161,19 @@ async def test_the_first_model_is_that_of_the_app(mine: Path) -> None:
 
 
 @pytest.fixture
-async def pools() -> AsyncIterator[list[Pool]]:
-    made: list[Pool] = []
+async def pools():
+    made = []
     yield made
     for pool in made:
         await pool.close()
 
 
-def _carries(n_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def _carries(n_bytes, monkeypatch):
     """Plan for a machine with so much memory, of which each worker takes what a tiny model does."""
 
-    def look(*args: object) -> DeviceProfile:
+    def look(*args):
         taken = 72 * MIB * len(workers())
-        return replace(real(*args), memory=Memory(n_bytes, n_bytes - taken), accelerators=())  # type: ignore[arg-type]
+        return replace(real(*args), memory=Memory(n_bytes, n_bytes - taken), accelerators=())
 
     real = machine.current_profile
     monkeypatch.setattr("edgechat.planner.prepare.current_profile", look)
@@ -189,13 +182,13 @@ def _carries(n_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     )  # loads so small teach that the program takes far less
 
 
-async def reply(pool: Pool, model: str) -> str:
+async def reply(pool, model):
     async with pool.serve(model) as served:
         request = ChatRequest(id="r", messages=(Message("user", "hi"),), max_tokens=8)
         return "".join([event.text async for event in served.stream(request) if isinstance(event, Delta)])
 
 
-async def embedding(pool: Pool, model: str) -> np.ndarray:  # type: ignore[type-arg]
+async def embedding(pool, model):
     async with pool.serve(model) as served:
         assert served.model.embedding == 64
         found = await served.embed("r", ("hello",))
@@ -203,9 +196,7 @@ async def embedding(pool: Pool, model: str) -> np.ndarray:  # type: ignore[type-
         return np.frombuffer(found.vectors[0], "<f4")
 
 
-async def test_a_chat_and_an_embedding_model_where_both_fit(
-    mine: Path, pools: list[Pool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_chat_and_an_embedding_model_where_both_fit(mine, pools, monkeypatch):
     _carries(400 * MIB, monkeypatch)
     pools.append(pool := real_pool("chatty"))
     first = await embedding(pool, "embedder")
@@ -222,7 +213,7 @@ async def test_a_chat_and_an_embedding_model_where_both_fit(
     assert 'edgechat_prompt_tokens_total{model="embedder"} 7.0' in text
 
 
-async def test_of_two_files_of_one_name_each_answers_under_its_own(mine: Path, pools: list[Pool]) -> None:
+async def test_of_two_files_of_one_name_each_answers_under_its_own(mine, pools):
     for folder in "xy":
         homes.place(tiny("dense"), mine / folder / "foo.gguf")
     pools.append(pool := real_pool("chatty"))
@@ -234,9 +225,7 @@ async def test_of_two_files_of_one_name_each_answers_under_its_own(mine: Path, p
     assert not pool.card("foo").loaded
 
 
-async def test_an_embedder_that_has_died_is_loaded_again_for_who_is_here(
-    mine: Path, pools: list[Pool]
-) -> None:
+async def test_an_embedder_that_has_died_is_loaded_again_for_who_is_here(mine, pools):
     pools.append(pool := real_pool("chatty"))
     async with pool.serve("embedder") as served:
         (worker,) = workers()
@@ -246,9 +235,7 @@ async def test_an_embedder_that_has_died_is_loaded_again_for_who_is_here(
         assert await served.embed("r", ("hello",)) is not None
 
 
-async def test_a_chat_and_an_embedding_model_take_turns_where_only_one_fits(
-    mine: Path, pools: list[Pool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_chat_and_an_embedding_model_take_turns_where_only_one_fits(mine, pools, monkeypatch):
     _carries(110 * MIB, monkeypatch)
     pools.append(pool := real_pool("chatty"))
     first = await embedding(pool, "embedder")
@@ -258,9 +245,7 @@ async def test_a_chat_and_an_embedding_model_take_turns_where_only_one_fits(
     assert pool.state[1] == "embedder is loaded."
 
 
-async def test_what_fits_nowhere_is_said(
-    mine: Path, pools: list[Pool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_fits_nowhere_is_said(mine, pools, monkeypatch):
     _carries(40 * MIB, monkeypatch)
     pools.append(pool := real_pool("chatty"))
     with pytest.raises(DoesNotFit):
@@ -268,9 +253,7 @@ async def test_what_fits_nowhere_is_said(
     assert pool.state[0] == "degraded", "the default cannot be had"
 
 
-async def test_only_the_default_is_loaded_although_it_does_not_fit(
-    mine: Path, pools: list[Pool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_the_default_is_loaded_although_it_does_not_fit(mine, pools, monkeypatch):
     _carries(40 * MIB, monkeypatch)
     pools.append(pool := real_pool("chatty", PlanRequest(anyway=True, context=512)))
     assert await reply(pool, "")
@@ -278,7 +261,7 @@ async def test_only_the_default_is_loaded_although_it_does_not_fit(
         await embedding(pool, "embedder")
 
 
-async def test_a_damaged_model_is_no_trouble_of_the_server(mine: Path, pools: list[Pool]) -> None:
+async def test_a_damaged_model_is_no_trouble_of_the_server(mine, pools):
     (mine / "broken.gguf").write_bytes(b"GGUF" + bytes(500))
     pools.append(pool := real_pool("chatty"))
     with pytest.raises(ModelFileError):

@@ -1,17 +1,13 @@
 """The pool with real workers: loads on demand and in turn, room, queues, crashes and the end."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -26,7 +22,6 @@ from edgechat.base.errors import (
     QueueFull,
     WrongKind,
 )
-from edgechat.engine.protocol import EngineState
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message
 from edgechat.engine.worker.connection import WorkerConnection
 from edgechat.engine.worker.supervisor import EngineSupervisor
@@ -34,7 +29,7 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.server.factory import cache_policy
 from edgechat.server.pool.available_models import AvailableModel, ModelCard
 from edgechat.server.pool.model_slot import ModelSlot
-from edgechat.server.pool.pool import Pool, PooledModel
+from edgechat.server.pool.pool import Pool
 from tests import scripted
 from tests.engine.worker.test_supervisor import workers
 
@@ -50,34 +45,34 @@ Made = Callable[..., Pool]
 class Machine:
     """Scripted models on a machine that carries loads of so many units together."""
 
-    def __init__(self, folder: Path, capacity: int = 10) -> None:
+    def __init__(self, folder, capacity=10):
         self.folder = folder
         self.capacity = capacity
-        self.sizes: dict[str, int] = {}
-        self.contexts: dict[str, int] = {}
-        self.planned: list[str] = []
+        self.sizes = {}
+        self.contexts = {}
+        self.planned = []
         self.default = self.add("one")
 
-    def add(self, name: str, size: int = 4, context: int = 4096, **script: Any) -> AvailableModel:
+    def add(self, name, size=4, context=4096, **script):
         path = self.folder / f"{name}.gguf"
         fields = {"reply": f"I am {name}.", "rules": RULES, "token_ms": 3} | script
         scripted.write(path, **fields)
         self.sizes[str(path)], self.contexts[str(path)] = size, context
         return AvailableModel(name, str(path), path)
 
-    def find(self, name: str) -> AvailableModel:
+    def find(self, name):
         path = self.folder / f"{name.partition(':')[0]}.gguf"
         if not path.exists():
             raise ModelNotFound(f"{name} is not on this machine.", hint=f"edgechat pull {name}")
         return AvailableModel(name, str(path), path)
 
-    def card(self, known: AvailableModel) -> ModelCard:
+    def card(self, known):
         return ModelCard(id=known.id, created=1)
 
-    def cards(self) -> list[ModelCard]:
+    def cards(self):
         return [ModelCard(id=Path(path).name.split(".")[0], created=1) for path in self.sizes]
 
-    def prepare(self, model: str, *, staying: Sequence[LoadPlan], leaving: Sequence[LoadPlan]) -> LoadPlan:
+    def prepare(self, model, *, staying, leaving):
         """Where little is left but enough for half of its size, a model gets half of its context."""
         self.planned.append(Path(model).name.split(".")[0])
         free = self.capacity - sum(self.sizes[one.model_path] for one in staying)
@@ -88,15 +83,15 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, scripted_workers: None) -> Machine:
+def machine(tmp_path, scripted_workers):
     return Machine(tmp_path)
 
 
 @pytest.fixture
-async def make(machine: Machine) -> AsyncIterator[Made]:
-    pools: list[Pool] = []
+async def make(machine):
+    pools = []
 
-    def pool(idle_seconds: float = 600.0, **changes: Any) -> Pool:
+    def pool(idle_seconds=600.0, **changes):
         pools.append(Pool(partial(_engine, idle_seconds), machine.prepare, machine, **changes))
         return pools[-1]
 
@@ -105,40 +100,35 @@ async def make(machine: Machine) -> AsyncIterator[Made]:
         await one.close()
 
 
-def _engine(
-    idle_seconds: float,
-    plan: LoadPlan,
-    on_note: Callable[[str], None],
-    on_state: Callable[[EngineState], None],
-) -> EngineSupervisor:
+def _engine(idle_seconds, plan, on_note, on_state):
     return EngineSupervisor(
         plan, idle_seconds=idle_seconds, cache_policy=cache_policy(None), on_state=on_state, on_note=on_note
     )
 
 
-async def answer(served: PooledModel, text: str = "hi", name: str = "r") -> str:
+async def answer(served, text="hi", name="r"):
     request = ChatRequest(id=name, messages=(Message("user", text),))
     return "".join([event.text async for event in served.stream(request) if isinstance(event, Delta)])
 
 
-async def said(pool: Pool, model: str = "", text: str = "hi", name: str = "r") -> str:
+async def said(pool, model="", text="hi", name="r"):
     async with pool.serve(model) as served:
         return await answer(served, text, name)
 
 
-async def load(pool: Pool, model: str = "") -> None:
+async def load(pool, model=""):
     async with pool.serve(model):
         pass
 
 
-async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(holds, seconds=10.0):
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end
         await asyncio.sleep(0.01)
 
 
-async def test_it_tells_when_it_begins_and_ends_to_be_busy(make: Made, machine: Machine) -> None:
+async def test_it_tells_when_it_begins_and_ends_to_be_busy(make, machine):
     pool, told = make(), list[bool]()
     pool.on_busy = told.append
     machine.add("two")
@@ -154,11 +144,11 @@ async def test_it_tells_when_it_begins_and_ends_to_be_busy(make: Made, machine: 
     assert told == [True, False, True]  # no work is begun while the server ends
 
 
-def loaded(pool: Pool) -> set[str]:
+def loaded(pool):
     return {card.id for card in pool.names() if card.loaded}
 
 
-async def values(pool: Pool) -> dict[tuple[str, ...], float]:
+async def values(pool):
     """Return each sample by its name and the values of its labels, in the order of their names."""
     text = (await pool.metrics_text()).decode()
     return {
@@ -171,7 +161,7 @@ async def values(pool: Pool) -> dict[tuple[str, ...], float]:
     }
 
 
-async def test_models_are_loaded_when_they_are_asked_for(make: Made, machine: Machine) -> None:
+async def test_models_are_loaded_when_they_are_asked_for(make, machine):
     machine.add("two")
     pool = make()
     assert workers() == []
@@ -187,7 +177,7 @@ async def test_models_are_loaded_when_they_are_asked_for(make: Made, machine: Ma
     assert machine.planned == ["one", "two", "two"]
 
 
-async def test_whether_a_model_sees_is_known_when_it_is_loaded(make: Made) -> None:
+async def test_whether_a_model_sees_is_known_when_it_is_loaded(make):
     pool = make()
     assert pool.card("one").sees is None
     async with pool.serve("one") as served:
@@ -197,13 +187,13 @@ async def test_whether_a_model_sees_is_known_when_it_is_loaded(make: Made) -> No
         assert pool.card("one").sees is True
 
 
-async def test_what_is_not_here_is_not_found(make: Made) -> None:
+async def test_what_is_not_here_is_not_found(make):
     with pytest.raises(ModelNotFound, match="not on this machine") as error:
         await said(make(), "three")
     assert "pull" in (error.value.hint or "")
 
 
-async def test_one_file_is_loaded_once_by_whatever_name(make: Made, machine: Machine) -> None:
+async def test_one_file_is_loaded_once_by_whatever_name(make, machine):
     pool = make()
     for name in ("one:q4", "", "one", "one:q4"):
         async with pool.serve(name) as served:
@@ -212,7 +202,7 @@ async def test_one_file_is_loaded_once_by_whatever_name(make: Made, machine: Mac
     assert len(workers()) == 1
 
 
-async def test_first_requests_at_once_share_one_load(make: Made, machine: Machine) -> None:
+async def test_first_requests_at_once_share_one_load(make, machine):
     machine.add("one", load_ms=200)
     pool = make()
     answers = await asyncio.gather(*(said(pool, name=str(n)) for n in range(8)))
@@ -221,9 +211,7 @@ async def test_first_requests_at_once_share_one_load(make: Made, machine: Machin
     assert (await values(pool))["loads_total", "one"] == 1
 
 
-async def test_a_model_that_does_not_fit_beside_an_idle_one_takes_its_place(
-    make: Made, machine: Machine
-) -> None:
+async def test_a_model_that_does_not_fit_beside_an_idle_one_takes_its_place(make, machine):
     machine.add("large", size=10)
     machine.add("two")
     pool = make()
@@ -234,9 +222,7 @@ async def test_a_model_that_does_not_fit_beside_an_idle_one_takes_its_place(
     assert len(workers()) == 1
 
 
-async def test_of_the_idle_ones_that_goes_which_was_not_used_for_longest(
-    make: Made, machine: Machine
-) -> None:
+async def test_of_the_idle_ones_that_goes_which_was_not_used_for_longest(make, machine):
     machine.add("two")
     machine.add("three", size=6)
     pool = make()
@@ -247,9 +233,7 @@ async def test_of_the_idle_ones_that_goes_which_was_not_used_for_longest(
     assert loaded(pool) == {"one", "three"}
 
 
-async def test_a_model_that_would_be_the_lesser_for_it_has_the_other_one_unloaded(
-    make: Made, machine: Machine
-) -> None:
+async def test_a_model_that_would_be_the_lesser_for_it_has_the_other_one_unloaded(make, machine):
     machine.add("wide", size=9)  # beside the first: half of its context
     pool = make()
     await said(pool)
@@ -258,7 +242,7 @@ async def test_a_model_that_would_be_the_lesser_for_it_has_the_other_one_unloade
     assert loaded(pool) == {"wide"}
 
 
-async def test_a_client_can_have_a_model_unloaded_that_is_not_in_use(make: Made, machine: Machine) -> None:
+async def test_a_client_can_have_a_model_unloaded_that_is_not_in_use(make, machine):
     pool = make()
     assert await pool.unload("one") == "one"
     assert machine.planned == []
@@ -274,15 +258,15 @@ async def test_a_client_can_have_a_model_unloaded_that_is_not_in_use(make: Made,
 
 
 async def test_who_leaves_while_another_model_is_unloaded_leaves_nothing_half_done(
-    make: Made, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    make, machine, monkeypatch
+):
     machine.add("large", size=TOO_LARGE)
     pool = make()
     await said(pool)
     unloading, closed = asyncio.Event(), asyncio.Event()
     close = WorkerConnection.close
 
-    async def slowly(life: WorkerConnection) -> None:
+    async def slowly(life):
         unloading.set()
         await asyncio.sleep(0.2)
         await close(life)
@@ -300,9 +284,7 @@ async def test_who_leaves_while_another_model_is_unloaded_leaves_nothing_half_do
     assert pool.state[0] == "ready"
 
 
-async def test_a_request_whose_engine_has_died_waits_for_its_turn_like_any_other(
-    make: Made, machine: Machine
-) -> None:
+async def test_a_request_whose_engine_has_died_waits_for_its_turn_like_any_other(make, machine):
     machine.add("large", size=10)
     pool = make()
     async with pool.serve("one") as served:
@@ -319,7 +301,7 @@ async def test_a_request_whose_engine_has_died_waits_for_its_turn_like_any_other
     assert found["finished_total", "one", "stop"] == 2
 
 
-async def test_a_request_is_tried_no_third_time(make: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_is_tried_no_third_time(make, monkeypatch):
     pool = make()
     async with pool.serve() as served:
         monkeypatch.setattr(ModelSlot, "is_ready", True)  # whatever its engine says
@@ -330,7 +312,7 @@ async def test_a_request_is_tried_no_third_time(make: Made, monkeypatch: pytest.
     assert (await values(pool))["finished_total", "one", "failed"] == 1
 
 
-async def test_what_fits_nowhere_drives_nobody_out(make: Made, machine: Machine) -> None:
+async def test_what_fits_nowhere_drives_nobody_out(make, machine):
     machine.add("huge", size=21)
     pool = make()
     await said(pool)
@@ -340,12 +322,12 @@ async def test_what_fits_nowhere_drives_nobody_out(make: Made, machine: Machine)
     assert pool.state[0] == "ready"
 
 
-async def ends_of(pool: Pool, machine: Machine, *, claimed: bool) -> list[str]:
+async def ends_of(pool, machine, *, claimed):
     """Return who is answered first: one that takes long, a model for which there is no room, one beside."""
     machine.add("large", size=TOO_LARGE)
-    ends: list[str] = []
+    ends = []
 
-    async def ask(model: str, text: str, name: str) -> None:
+    async def ask(model, text, name):
         async with pool.serve(model) as served:
             await answer(served, text, name)
             ends.append(name)
@@ -360,18 +342,16 @@ async def ends_of(pool: Pool, machine: Machine, *, claimed: bool) -> list[str]:
     return ends
 
 
-async def test_who_waits_for_room_holds_up_nobody(make: Made, machine: Machine) -> None:
+async def test_who_waits_for_room_holds_up_nobody(make, machine):
     assert await ends_of(make(), machine, claimed=False) == ["late", "first", "large"]
 
 
-async def test_at_the_end_of_the_patience_busy_models_take_no_new_requests(
-    make: Made, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_at_the_end_of_the_patience_busy_models_take_no_new_requests(make, machine, monkeypatch):
     monkeypatch.setattr("edgechat.server.pool.residency.CLAIM_SHARE", 1.0)
     assert await ends_of(make(), machine, claimed=True) == ["first", "large", "late"]
 
 
-async def test_a_model_waits_for_room_only_so_long(make: Made, machine: Machine) -> None:
+async def test_a_model_waits_for_room_only_so_long(make, machine):
     machine.add("one", token_ms=20)
     machine.add("large", size=9)
     pool = make(patience=0.1)
@@ -385,7 +365,7 @@ async def test_a_model_waits_for_room_only_so_long(make: Made, machine: Machine)
     busy.cancel()
 
 
-async def test_beside_a_busy_model_less_is_taken_at_once(make: Made, machine: Machine) -> None:
+async def test_beside_a_busy_model_less_is_taken_at_once(make, machine):
     machine.add("one", token_ms=20)
     machine.add("wide", size=9)  # beside the first: half of its context
     pool = make(patience=600)
@@ -398,7 +378,7 @@ async def test_beside_a_busy_model_less_is_taken_at_once(make: Made, machine: Ma
     busy.cancel()
 
 
-async def test_beyond_the_queue_requests_are_refused_at_once(make: Made, machine: Machine) -> None:
+async def test_beyond_the_queue_requests_are_refused_at_once(make, machine):
     machine.add("one", token_ms=10)
     pool = make(most_waiting=2)
     await load(pool)
@@ -418,12 +398,12 @@ async def test_beyond_the_queue_requests_are_refused_at_once(make: Made, machine
     assert await said(pool, name="after") == "I am one."
 
 
-async def test_the_background_leaves_places_for_interactive_requests(make: Made, machine: Machine) -> None:
+async def test_the_background_leaves_places_for_interactive_requests(make, machine):
     machine.add("one", token_ms=10)
     pool = make(most_waiting=8)
     await load(pool)
 
-    async def behind(name: str) -> str:
+    async def behind(name):
         async with pool.serve(priority="background") as served:
             request = ChatRequest(id=name, messages=(Message("user", "slow"),), priority="background")
             return "".join([event.text async for event in served.stream(request) if isinstance(event, Delta)])
@@ -440,7 +420,7 @@ async def test_the_background_leaves_places_for_interactive_requests(make: Made,
     assert pool._slots["one"].in_background == 0
 
 
-async def test_choices_take_a_place_each(make: Made, machine: Machine) -> None:
+async def test_choices_take_a_place_each(make, machine):
     pool = make(most_waiting=0)
     async with pool.serve("", places=8):  # alone it is let in, however many
         with pytest.raises(QueueFull):
@@ -452,7 +432,7 @@ async def test_choices_take_a_place_each(make: Made, machine: Machine) -> None:
                 pass
 
 
-def test_when_to_try_again_follows_from_how_fast_requests_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_to_try_again_follows_from_how_fast_requests_ended(monkeypatch):
     now = 1000.0
     monkeypatch.setattr("edgechat.server.pool.model_slot.time.monotonic", lambda: now)
     lane = ModelSlot(AvailableModel("one", "one", Path("one")))
@@ -467,7 +447,7 @@ def test_when_to_try_again_follows_from_how_fast_requests_ended(monkeypatch: pyt
     assert lane.seconds_until_free() == unknown
 
 
-async def test_an_idle_model_gives_its_memory_back(make: Made) -> None:
+async def test_an_idle_model_gives_its_memory_back(make):
     pool = make(idle_seconds=0.2)
     async with pool.serve():
         await asyncio.sleep(0.5)
@@ -479,7 +459,7 @@ async def test_an_idle_model_gives_its_memory_back(make: Made) -> None:
     assert (await values(pool))["crashes_total", "one"] == 0
 
 
-async def test_a_crash_is_told_and_the_next_request_works(make: Made, machine: Machine) -> None:
+async def test_a_crash_is_told_and_the_next_request_works(make, machine):
     machine.add("one", token_ms=30)  # however long the other one takes to load, these are not at their end
     machine.add("two")
     pool = make()
@@ -503,14 +483,14 @@ async def test_a_crash_is_told_and_the_next_request_works(make: Made, machine: M
     assert found["loads_total", "one"] == 2
 
 
-async def _serves(pool: Pool, model: str, process: psutil.Process) -> bool:
+async def _serves(pool, model, process):
     engine = pool._slots[model].engine
     assert isinstance(engine, EngineSupervisor)
     assert engine._worker is not None
     return engine._worker._process.pid == process.pid
 
 
-async def test_without_the_default_it_is_degraded_until_that_one_loads(make: Made, machine: Machine) -> None:
+async def test_without_the_default_it_is_degraded_until_that_one_loads(make, machine):
     machine.add("one", load_error="no such weights")
     machine.add("two")
     machine.add("broken", load_error="nor such ones")
@@ -531,9 +511,9 @@ async def test_without_the_default_it_is_degraded_until_that_one_loads(make: Mad
     assert (found["load_failures_total", "one"], found["load_failures_total", "broken"]) == (1, 1)
 
 
-async def test_a_crash_is_not_forgotten_because_another_model_loads(make: Made, machine: Machine) -> None:
+async def test_a_crash_is_not_forgotten_because_another_model_loads(make, machine):
     machine.add("two")
-    notes: list[str] = []
+    notes = []
     pool = make(on_note=notes.append)
     await said(pool)
     workers()[0].kill()
@@ -548,7 +528,7 @@ async def test_a_crash_is_not_forgotten_because_another_model_loads(make: Made, 
     assert notes == [note], "to be closed is no crash"
 
 
-async def test_while_it_loads_the_state_says_so(make: Made, machine: Machine) -> None:
+async def test_while_it_loads_the_state_says_so(make, machine):
     machine.add("one", load_ms=1000)
     pool = make()
     starting = asyncio.create_task(load(pool))
@@ -559,7 +539,7 @@ async def test_while_it_loads_the_state_says_so(make: Made, machine: Machine) ->
     assert pool.state == ("ready", "one is loaded.")
 
 
-async def test_a_load_that_nobody_waits_for_any_more_stops(make: Made, machine: Machine) -> None:
+async def test_a_load_that_nobody_waits_for_any_more_stops(make, machine):
     machine.add("one", load_ms=60_000)
     pool = make()
     impatient = [asyncio.create_task(said(pool, name=str(n))) for n in range(2)]
@@ -574,7 +554,7 @@ async def test_a_load_that_nobody_waits_for_any_more_stops(make: Made, machine: 
     assert await said(pool) == "I am one."
 
 
-async def test_draining_lets_who_is_here_finish(make: Made, machine: Machine) -> None:
+async def test_draining_lets_who_is_here_finish(make, machine):
     pool = make()
     running = asyncio.create_task(said(pool, text="slow"))
     await until(lambda: loaded(pool) == {"one"})
@@ -587,15 +567,13 @@ async def test_draining_lets_who_is_here_finish(make: Made, machine: Machine) ->
     assert await running == LONG
 
 
-async def test_what_takes_too_long_to_drain_is_cancelled_with_what_it_has(
-    make: Made, machine: Machine
-) -> None:
+async def test_what_takes_too_long_to_drain_is_cancelled_with_what_it_has(make, machine):
     machine.add("one", token_ms=20)
     machine.add("two", load_ms=60_000)
     pool = make()
-    events: list[object] = []
+    events = []
 
-    async def ask() -> None:
+    async def ask():
         async with pool.serve() as served:
             request = ChatRequest(id="r", messages=(Message("user", "slow"),))
             events.extend([event async for event in served.stream(request)])
@@ -614,7 +592,7 @@ async def test_what_takes_too_long_to_drain_is_cancelled_with_what_it_has(
     assert workers() == []
 
 
-async def test_metrics_count_exactly(make: Made, machine: Machine) -> None:
+async def test_metrics_count_exactly(make, machine):
     pool = make()
     for n in range(3):
         await said(pool, name=str(n))
@@ -645,7 +623,7 @@ async def test_metrics_count_exactly(make: Made, machine: Machine) -> None:
     assert found["model_loaded", "one"] == 1
 
 
-async def test_a_reply_whose_end_nobody_took_counts_once(make: Made) -> None:
+async def test_a_reply_whose_end_nobody_took_counts_once(make):
     pool = make()
     async with pool.serve() as served:
         stream = served.stream(ChatRequest(id="r", messages=(Message("user", "hi"),)))
@@ -659,7 +637,7 @@ async def test_a_reply_whose_end_nobody_took_counts_once(make: Made) -> None:
     assert ("finished_total", "one", "cancelled") not in found
 
 
-async def test_the_size_of_batches_is_counted(make: Made, machine: Machine) -> None:
+async def test_the_size_of_batches_is_counted(make, machine):
     pool = make()
     await asyncio.gather(*(said(pool, text="slow", name=str(n)) for n in range(3)))
     found = await values(pool)
@@ -668,9 +646,7 @@ async def test_the_size_of_batches_is_counted(make: Made, machine: Machine) -> N
     assert found["batch_sequences_sum", "one"] >= 3 * len(LONG)
 
 
-async def test_a_worker_that_hangs_does_not_hang_the_metrics(
-    make: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_worker_that_hangs_does_not_hang_the_metrics(make, monkeypatch):
     monkeypatch.setattr("edgechat.server.pool.pool.INSPECT_SECONDS", 0.2)
     monkeypatch.setattr("edgechat.engine.worker.supervisor.INSPECT_SECONDS", 600)
     pool = make()
@@ -683,7 +659,7 @@ async def test_a_worker_that_hangs_does_not_hang_the_metrics(
     assert await said(pool) == "I am one."
 
 
-async def test_nothing_of_requests_is_written_to_disk(make: Made, home: Path) -> None:
+async def test_nothing_of_requests_is_written_to_disk(make, home):
     pool = make()
     secret = "a secret that nobody may read"
     await said(pool, text=secret)
@@ -696,17 +672,17 @@ async def test_nothing_of_requests_is_written_to_disk(make: Made, home: Path) ->
     assert not any("state" in part and path.suffix != ".log" for path in written for part in path.parts[-2:])
 
 
-async def test_a_chat_model_makes_no_embeddings(make: Made) -> None:
+async def test_a_chat_model_makes_no_embeddings(make):
     async with make().serve() as served:
         with pytest.raises(WrongKind):
             await served.embed("r", ("hi",))
 
 
-async def test_random_requests_leave_nothing_behind(make: Made, machine: Machine) -> None:
+async def test_random_requests_leave_nothing_behind(make, machine):
     machine.add("large", size=TOO_LARGE)
     pool = make(most_waiting=3, patience=5)
 
-    async def ask(n: int) -> None:
+    async def ask(n):
         model = ("one", "large")[n % 3 == 0]
         task = asyncio.create_task(said(pool, model, "slow" if n % 2 else "hi", str(n)))
         if n % 5 == 0:

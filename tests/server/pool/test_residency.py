@@ -1,11 +1,8 @@
 """The pool over engines that only pretend: whatever comes in which order, memory is never exceeded."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,15 +20,12 @@ from edgechat.engine.protocol import EngineState
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
-    Embedded,
     Finished,
-    ModelInfo,
-    RequestEvent,
     Timings,
     Usage,
 )
 from edgechat.planner.plan import LoadPlan
-from edgechat.server.pool.available_models import AvailableModel, ModelCard
+from edgechat.server.pool.available_models import AvailableModel
 from edgechat.server.pool.pool import Pool
 from tests.fakes import MODEL
 
@@ -45,9 +39,9 @@ SIZES = {"a": 3, "b": 4, "c": 6, "d": 10, "e": 11}
 class Pretender:
     """An engine that takes memory while it is loaded, and now and then dies or does not load."""
 
-    def __init__(self, plan: LoadPlan, house: House, on_state: Callable[[EngineState], None]) -> None:
+    def __init__(self, plan, house, on_state):
         self.plan = plan
-        self.model: ModelInfo | None = None
+        self.model = None
         self.state = EngineState.STOPPED
         self.has_crashed = False
         self.log_path = None
@@ -55,7 +49,7 @@ class Pretender:
         self._house, self._on_state = house, on_state
         self._starting = asyncio.Lock()
 
-    async def start(self, on_progress: Callable[[float], None] | None = None) -> ModelInfo:
+    async def start(self, on_progress=None):
         async with self._starting:
             if self.state is EngineState.READY:
                 assert self.model is not None
@@ -75,7 +69,7 @@ class Pretender:
             self._become(EngineState.READY)
             return self.model
 
-    async def stream(self, request: ChatRequest, *, may_load: bool) -> AsyncGenerator[RequestEvent, None]:
+    async def stream(self, request, *, may_load):
         if self.state is EngineState.READY and self._house.random.random() < 0.05:
             self._die()
         if self.state is not EngineState.READY:
@@ -91,40 +85,40 @@ class Pretender:
             yield Delta(request.id, self.plan.model_name, False, n + 1)
         yield Finished(request.id, "stop", Usage(1, 0, 3), Timings(1.0, 1.0, 1.0))
 
-    async def embed(self, request_id: str, texts: Sequence[object], *, may_load: bool) -> Embedded | None:
+    async def embed(self, request_id, texts, *, may_load):
         raise NotImplementedError
 
-    async def inspect(self) -> None:
+    async def inspect(self):
         return None
 
-    async def persist(self) -> None:
+    async def persist(self):
         await self._house.some_time()
 
     @contextlib.contextmanager
-    def holding(self) -> Iterator[None]:
+    def holding(self):
         self.users += 1
         try:
             yield
         finally:
             self.users -= 1
 
-    async def unload(self) -> None:
+    async def unload(self):
         await self._house.some_time()
         if not self.users and self.state is EngineState.READY:
             self._house.give(self.plan.model_name)
             self._become(EngineState.STOPPED)
 
-    async def close(self) -> None:
+    async def close(self):
         if self.state is EngineState.READY:
             self._house.give(self.plan.model_name)
         self._become(EngineState.STOPPED)
 
-    def _die(self) -> None:
+    def _die(self):
         self._house.give(self.plan.model_name)
         self.has_crashed = True
         self._become(EngineState.STOPPED)
 
-    def _become(self, state: EngineState) -> None:
+    def _become(self, state):
         self.state = state
         self._on_state(state)
 
@@ -134,53 +128,51 @@ class House:
 
     default = AvailableModel("a", "a", Path("a"))
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self.random = random.Random(seed)
-        self.taken: dict[str, int] = {}
+        self.taken = {}
         self.most = 0
 
-    def take(self, model: str) -> None:
+    def take(self, model):
         assert model not in self.taken
         self.taken[model] = SIZES[model]
         self.most = max(self.most, len(self.taken))
         assert sum(self.taken.values()) <= CAPACITY, self.taken
 
-    def give(self, model: str) -> None:
+    def give(self, model):
         del self.taken[model]
 
-    async def some_time(self, most: int = 3) -> None:
+    async def some_time(self, most=3):
         """Let others go on so many times: no clock, for how busy the machine is must not matter."""
         for _ in range(self.random.randrange(most + 1)):
             await asyncio.sleep(0)
 
-    def find(self, name: str) -> AvailableModel:
+    def find(self, name):
         return AvailableModel(name, name, Path(name))
 
-    def card(self, known: AvailableModel) -> ModelCard:
+    def card(self, known):
         raise NotImplementedError
 
-    def cards(self) -> list[ModelCard]:
+    def cards(self):
         return []
 
-    def prepare(self, model: str, *, staying: Sequence[LoadPlan], leaving: Sequence[LoadPlan]) -> LoadPlan:
+    def prepare(self, model, *, staying, leaving):
         if sum(SIZES[one.model_name] for one in staying) + SIZES[model] > CAPACITY:
             raise DoesNotFit(f"{model} does not fit.")
         return LoadPlan(model_path=model, model_name=model, context=256, n_seq_max=2)
 
-    def engine(
-        self, plan: LoadPlan, on_note: Callable[[str], None], on_state: Callable[[EngineState], None]
-    ) -> Pretender:
+    def engine(self, plan, on_note, on_state):
         return Pretender(plan, self, on_state)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
-async def test_memory_is_never_exceeded_and_nothing_is_left(seed: int) -> None:
+async def test_memory_is_never_exceeded_and_nothing_is_left(seed):
     house = House(seed)
-    pool = Pool(house.engine, house.prepare, house, most_waiting=6, patience=5)  # type: ignore[arg-type]
-    outcomes: dict[str, int] = {}
+    pool = Pool(house.engine, house.prepare, house, most_waiting=6, patience=5)
+    outcomes = {}
 
-    async def ask(n: int) -> None:
+    async def ask(n):
         model = house.random.choice("aaabbccde")
         await house.some_time(ARRIVALS)
         async with pool.serve(model) as served:
@@ -188,7 +180,7 @@ async def test_memory_is_never_exceeded_and_nothing_is_left(seed: int) -> None:
             words = [event.text async for event in served.stream(request) if isinstance(event, Delta)]
             assert words == [model] * 3
 
-    async def asked(n: int) -> None:
+    async def asked(n):
         task = asyncio.create_task(ask(n))
         if n % 6 == 0:
             await house.some_time(ARRIVALS)

@@ -1,17 +1,13 @@
 """A stream's chunks, put together by whoever gets them, are the whole answer: for any course of events."""
 
-from __future__ import annotations
-
 import itertools
 import json
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgechat.engine.types import Delta, RequestEvent, TokenLogprobs, ToolCallArguments
+from edgechat.engine.types import Delta, TokenLogprobs, ToolCallArguments
 from edgechat.server.http.refusal import Refusal
-from edgechat.server.protocol.answers import Answers
 from edgechat.server.protocol.decoding import decode
 from edgechat.server.protocol.openai.chat import ChatBody
 from edgechat.server.protocol.openai.chat_answer import ChatAnswers
@@ -33,7 +29,7 @@ COURSES = st.lists(
 )
 
 
-def told(answers: Answers, courses: list[list[RequestEvent]]) -> list[Any]:
+def told(answers, courses):
     """Return the chunks of a stream, the events of two answers in turns."""
     stream = b""
     for events in itertools.zip_longest(*([*course, finished()] for course in courses)):
@@ -44,7 +40,7 @@ def told(answers: Answers, courses: list[list[RequestEvent]]) -> list[Any]:
     return [json.loads(chunk.removeprefix(b"data: ")) for chunk in chunks]
 
 
-def whole(answers: Answers, courses: list[list[RequestEvent]]) -> Any:
+def whole(answers, courses):
     for choice, course in enumerate(courses):
         for event in (*course, finished()):
             answers.take(choice, event)
@@ -53,7 +49,7 @@ def whole(answers: Answers, courses: list[list[RequestEvent]]) -> Any:
 
 @settings(max_examples=examples(40))
 @given(courses=COURSES)
-def test_of_a_chat(courses: list[list[RequestEvent]]) -> None:
+def test_of_a_chat(courses):
     body = ChatBody(model="x", messages=[], n=2, stream=True, logprobs=True)
     answer = whole(ChatAnswers(body, None), courses)
     chunks = told(ChatAnswers(body, None), courses)
@@ -67,7 +63,7 @@ def test_of_a_chat(courses: list[list[RequestEvent]]) -> None:
             "reasoning_content", ""
         )
         calls = [call for one in deltas for call in one.get("tool_calls", ())]
-        made: list[Any] = []
+        made = []
         for call in calls:
             if "id" in call:
                 assert call.pop("index") == len(made)
@@ -85,7 +81,7 @@ def test_of_a_chat(courses: list[list[RequestEvent]]) -> None:
 
 
 @given(courses=st.lists(st.lists(WORDS, max_size=6), min_size=2, max_size=2), echo=st.booleans())
-def test_of_a_completion(courses: list[list[RequestEvent]], echo: bool) -> None:
+def test_of_a_completion(courses, echo):
     body = CompletionBody(model="x", prompt="Once", n=2, stream=True, echo=echo, logprobs=None if echo else 0)
     answer = whole(CompletionAnswers(body), courses)
     chunks = told(CompletionAnswers(body), courses)
@@ -105,7 +101,7 @@ JSON = st.recursive(
 FIELDS = st.dictionaries(st.sampled_from(ChatBody.__struct_fields__), JSON, max_size=4)
 
 
-def refusal(body: bytes) -> Refusal | None:
+def refusal(body):
     """Return what a body is refused with; None for one that is not."""
     try:
         ChatAnswers(decode(body, ChatBody), None)
@@ -115,14 +111,14 @@ def refusal(body: bytes) -> Refusal | None:
 
 
 @given(fields=FIELDS)
-def test_whatever_is_said_is_done_or_refused_in_words(fields: dict[str, Any]) -> None:
+def test_whatever_is_said_is_done_or_refused_in_words(fields):
     body = {"model": "x", "messages": [{"role": "user", "content": "x"}]} | fields
     found = refusal(json.dumps(body).encode())
     assert found is None or (found.status == 400 and len(found.message) < 1000)
 
 
 @given(body=st.binary(max_size=64))
-def test_what_is_no_json_is_refused(body: bytes) -> None:
+def test_what_is_no_json_is_refused(body):
     found = refusal(body)
     assert found is not None
     assert found.status == 400

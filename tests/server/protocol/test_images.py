@@ -1,9 +1,7 @@
 """Images through the clients of all protocols: what reaches the engine of a model that sees, or does not."""
 
-from __future__ import annotations
-
 import base64
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from openai import AsyncOpenAI
 
 from edgechat.base.images.image import PLACE
 from edgechat.base.images.library import digest_of
-from edgechat.engine.types import ChatRequest, Message
+from edgechat.engine.types import Message
 from edgechat.server.media.request_media import RequestMedia
 from edgechat.server.protocol.decoding import UNREAD
 from edgechat.server.protocol.media import MARK
@@ -30,44 +28,44 @@ Ask = Callable[[str, Any], Awaitable[None]]
 """Sends a request to a server."""
 
 
-def openai(url: str) -> AsyncOpenAI:
+def openai(url):
     return AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=60)
 
 
-async def chat(url: str, messages: Any) -> None:
+async def chat(url, messages):
     async with openai(url) as client:
         await client.chat.completions.create(model="default", messages=messages)
 
 
-async def respond(url: str, items: Any) -> None:
+async def respond(url, items):
     async with openai(url) as client:
         await client.responses.create(model="default", input=items)
 
 
-async def message(url: str, messages: Any) -> None:
+async def message(url, messages):
     async with AsyncAnthropic(base_url=url, api_key=KEY, max_retries=0, timeout=60) as client:
         await client.messages.create(model="default", max_tokens=9, messages=messages)
 
 
-async def ollama_chat(url: str, messages: Any) -> None:
+async def ollama_chat(url, messages):
     client = AsyncClient(host=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60)
     await client.chat(model="default", messages=messages)
 
 
-def text_part(text: str) -> dict[str, Any]:
+def text_part(text):
     return {"type": "text", "text": text}
 
 
-def url_part(url: str) -> dict[str, Any]:
+def url_part(url):
     return {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
 
 
-def block(data: str, kind: str = "image/png") -> dict[str, Any]:
+def block(data, kind="image/png"):
     return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
 
 
 CALL = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-SHOWN: list[tuple[Ask, Any]] = [
+SHOWN = [
     (
         chat,
         [
@@ -111,7 +109,7 @@ SHOWN: list[tuple[Ask, Any]] = [
         ],
     ),
 ]
-RETURNED: list[tuple[Ask, Any]] = [
+RETURNED = [
     (
         chat,
         [
@@ -157,13 +155,13 @@ IDS = ["chat", "responses", "messages"]
 
 
 @asynccontextmanager
-async def seeing(tmp_path: Path, **more: Any) -> AsyncIterator[tuple[str, FakeModels]]:
+async def seeing(tmp_path, **more):
     models = FakeModels(sees=True)
     async with serving(models, media=RequestMedia(tmp_path / "images"), **more) as url:
         yield url, models
 
 
-async def asked(tmp_path: Path, ask: Ask, sent: Any, **more: Any) -> ChatRequest:
+async def asked(tmp_path, ask, sent, **more):
     """Ask; return what the engine got."""
     async with seeing(tmp_path, **more) as (url, models):
         await ask(url, sent)
@@ -171,7 +169,7 @@ async def asked(tmp_path: Path, ask: Ask, sent: Any, **more: Any) -> ChatRequest
     return models.requests[-1]
 
 
-def shown(message: Message) -> list[tuple[str, int, int]]:
+def shown(message):
     """Return the images of a message, whose files are there."""
     for image in message.media:
         assert digest_of(Path(image.path).read_bytes()) == image.digest
@@ -182,25 +180,25 @@ BOTH = [(digest_of(PNG), 64, 32), (digest_of(JPEG), 20, 10)]
 
 
 @pytest.mark.parametrize(("ask", "sent"), SHOWN, ids=IDS)
-async def test_images_stand_where_they_were_sent(tmp_path: Path, ask: Ask, sent: Any) -> None:
+async def test_images_stand_where_they_were_sent(tmp_path, ask, sent):
     last = (await asked(tmp_path, ask, sent)).messages[-1]
     assert last.content == f"This:{PLACE}and this:{PLACE}"
     assert shown(last) == BOTH
 
 
 @pytest.mark.parametrize(("ask", "sent"), RETURNED, ids=IDS)
-async def test_images_that_a_tool_returns(tmp_path: Path, ask: Ask, sent: Any) -> None:
+async def test_images_that_a_tool_returns(tmp_path, ask, sent):
     last = (await asked(tmp_path, ask, sent)).messages[-1]
     assert (last.role, last.content, last.call_id) == ("tool", f"See:{PLACE}", "a")
     assert shown(last) == BOTH[:1]
 
 
-async def test_ollama_puts_images_before_the_text(tmp_path: Path) -> None:
+async def test_ollama_puts_images_before_the_text(tmp_path):
     sent = [{"role": "user", "content": "These?", "images": [PNG_TEXT, JPEG_TEXT]}]
     last = (await asked(tmp_path, ollama_chat, sent)).messages[-1]
     assert (last.content, shown(last)) == (f"{PLACE}{PLACE}These?", BOTH)
 
-    async def generate(url: str, prompt: str) -> None:
+    async def generate(url, prompt):
         client = AsyncClient(host=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60)
         await client.generate(model="default", prompt=prompt, images=[PNG])
 
@@ -209,7 +207,7 @@ async def test_ollama_puts_images_before_the_text(tmp_path: Path) -> None:
     assert (await asked(tmp_path, generate, "")).messages[-1].content == PLACE
 
 
-async def test_tokens_of_images_are_counted(tmp_path: Path) -> None:
+async def test_tokens_of_images_are_counted(tmp_path):
     async with seeing(tmp_path) as (url, _), openai(url) as client:
         counted = await client.responses.input_tokens.count(model="default", input=SHOWN[1][1])
     assert counted.input_tokens == len(f"This:{PLACE}and this:{PLACE}")
@@ -219,14 +217,14 @@ async def test_tokens_of_images_are_counted(tmp_path: Path) -> None:
     assert count.input_tokens == counted.input_tokens
 
 
-async def test_several_choices_see_the_same(tmp_path: Path) -> None:
+async def test_several_choices_see_the_same(tmp_path):
     async with seeing(tmp_path) as (url, models), openai(url) as client:
         await client.chat.completions.create(model="default", messages=SHOWN[0][1], n=3)
     first, *others = (request.messages for request in models.requests)
     assert others == [first, first]
 
 
-async def test_a_client_cannot_write_a_place(tmp_path: Path) -> None:
+async def test_a_client_cannot_write_a_place(tmp_path):
     """What stands for an image in a text would move those that come after it."""
     sent = [
         {"role": "system", "content": f"a{PLACE}"},
@@ -241,7 +239,7 @@ async def test_a_client_cannot_write_a_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ask", "sent"), SHOWN, ids=IDS)
-async def test_a_model_that_does_not_see_says_so(ask: Ask, sent: Any) -> None:
+async def test_a_model_that_does_not_see_says_so(ask, sent):
     async with serving(FakeModels()) as url:
         with pytest.raises(Exception, match=r"scripted cannot see images\. .*/v1/models") as caught:
             await ask(url, sent)
@@ -249,14 +247,14 @@ async def test_a_model_that_does_not_see_says_so(ask: Ask, sent: Any) -> None:
 
 
 @pytest.mark.parametrize(("ask", "sent"), RETURNED, ids=IDS)
-async def test_what_a_tool_returns_does_not_end_a_conversation(ask: Ask, sent: Any) -> None:
+async def test_what_a_tool_returns_does_not_end_a_conversation(ask, sent):
     models = FakeModels()
     async with serving(models) as url:
         await ask(url, sent)
     assert models.requests[-1].messages[-1] == Message("tool", f"See:\n{UNREAD}", call_id="a")
 
 
-async def test_a_damaged_image_of_a_tool_is_not_read(tmp_path: Path) -> None:
+async def test_a_damaged_image_of_a_tool_is_not_read(tmp_path):
     _, sent = RETURNED[2]
     result = {"type": "tool_result", "tool_use_id": "a"}
     broken = [block("AAAA"), text_part("and"), block(PNG_TEXT), {"type": "document"}]
@@ -282,31 +280,31 @@ FIELD = "messages[0].content[0].image_url"
         ("https://example.org/a.png", "invalid_image", "--fetch-images"),
     ],
 )
-async def test_what_is_no_image_is_refused(tmp_path: Path, url: str, code: str, match: str) -> None:
+async def test_what_is_no_image_is_refused(tmp_path, url, code, match):
     sent = {"model": "default", "messages": [{"role": "user", "content": [url_part(url)]}]}
     async with seeing(tmp_path) as (server, models):
         with pytest.raises(Exception, match=match) as caught:
             await chat(server, sent["messages"])
-    error: Any = caught.value
+    error = caught.value
     assert (error.status_code, error.param, error.code) == (400, FIELD, code)
     assert models.requests == []
 
 
-async def test_a_disk_that_takes_no_image_is_the_servers_fault() -> None:
+async def test_a_disk_that_takes_no_image_is_the_servers_fault():
     async with serving(FakeModels(sees=True)) as url:
         with pytest.raises(Exception, match="The image cannot be stored in images: ") as caught:
             await chat(url, SHOWN[0][1])
     assert getattr(caught.value, "status_code", None) == 503
 
 
-async def test_only_so_many_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_images(tmp_path, monkeypatch):
     monkeypatch.setattr("edgechat.server.media.request_media.MOST", 1)
     async with seeing(tmp_path) as (url, _):
         with pytest.raises(Exception, match="has 2 images and sounds; the limit is 1"):
             await chat(url, SHOWN[0][1])
 
 
-async def test_no_other_messages_have_images(tmp_path: Path) -> None:
+async def test_no_other_messages_have_images(tmp_path):
     async with seeing(tmp_path) as (url, _):
         for role in ("system", "assistant"):
             with pytest.raises(Exception, match="of the user and of tools"):
@@ -318,7 +316,7 @@ async def test_no_other_messages_have_images(tmp_path: Path) -> None:
             await client.generate(model="default", prompt="x", images=[PNG], raw=True)
 
 
-async def test_large_images_are_taken(tmp_path: Path) -> None:
+async def test_large_images_are_taken(tmp_path):
     data = base64.b64encode(encoded(quadrants(2000, 1800), "BMP")).decode()
     assert len(data) > 14_000_000
     sent = [{"role": "user", "content": [url_part(f"data:image/bmp;base64,{data}")]}]
@@ -326,7 +324,7 @@ async def test_large_images_are_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sees", [True, False])
-async def test_the_lists_say_which_models_see(sees: bool) -> None:
+async def test_the_lists_say_which_models_see(sees):
     async with serving(FakeModels(sees=sees)) as url:
         listed = (await ask(url, "GET", "/v1/models"))[2]["data"][0]
         tag = (await ask(url, "GET", "/api/tags"))[2]["models"][0]

@@ -1,10 +1,6 @@
 """Messages through Anthropic's own client: what reaches the engine, and what comes back, event by event."""
 
-from __future__ import annotations
-
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import anthropic
 import httpx2
@@ -12,13 +8,13 @@ import pytest
 from anthropic import AsyncAnthropic
 
 from edgechat.base.errors import EngineCrashed
-from edgechat.engine.types import ChatRequest, Message, ToolCall, ToolCallArguments
+from edgechat.engine.types import Message, ToolCall, ToolCallArguments
 from edgechat.server.http import streams
 from edgechat.server.protocol.decoding import UNREAD
 from tests.server.fakes import KEY, FakeModels, called, finished, serving, thought
 from tests.server.raw import ask
 
-WEATHER: Any = {
+WEATHER = {
     "name": "weather",
     "description": "The weather of a place.",
     "input_schema": {"type": "object", "properties": {"place": {"type": "string"}}},
@@ -28,14 +24,12 @@ PIECES = [
     ToolCallArguments("", '{"place": ', 2),
     ToolCallArguments("", '"Rome"}', 3),
 ]
-HELLO: Any = [{"role": "user", "content": "Hello"}]
+HELLO = [{"role": "user", "content": "Hello"}]
 
 
 @asynccontextmanager
-async def client_of(
-    models: FakeModels, *, bearer: bool = False, **more: Any
-) -> AsyncIterator[AsyncAnthropic]:
-    keys: Any = {"auth_token": KEY} if bearer else {"api_key": KEY}
+async def client_of(models, *, bearer=False, **more):
+    keys = {"auth_token": KEY} if bearer else {"api_key": KEY}
     async with (
         serving(models, **more) as url,
         AsyncAnthropic(base_url=url, max_retries=0, timeout=60, **keys) as client,
@@ -43,18 +37,18 @@ async def client_of(
         yield client
 
 
-def fields(**more: Any) -> Any:
+def fields(**more):
     return {"model": "default", "messages": HELLO, "max_tokens": 99} | more
 
 
-async def asked(models: FakeModels, **more: Any) -> ChatRequest:
+async def asked(models, **more):
     """Ask; return what the engine got."""
     async with client_of(models) as client:
         await client.messages.create(**fields(**more))
     return models.requests[-1]
 
 
-async def streamed(models: FakeModels, **more: Any) -> list[Any]:
+async def streamed(models, **more):
     async with client_of(models) as client:
         stream = await client.messages.create(**fields(**more), stream=True)
         return [event async for event in stream]
@@ -63,7 +57,7 @@ async def streamed(models: FakeModels, **more: Any) -> list[Any]:
 # What is asked.
 
 
-async def test_a_question_and_a_system_prompt() -> None:
+async def test_a_question_and_a_system_prompt():
     system = [
         {"type": "text", "text": "Be short.", "cache_control": {"type": "ephemeral"}},
         {"type": "text", "text": "Be kind."},
@@ -75,14 +69,14 @@ async def test_a_question_and_a_system_prompt() -> None:
     assert (request.max_tokens, request.stop) == (99, ("END",))
 
 
-async def test_an_id_of_each_request_does_not_cost_the_prefix() -> None:
+async def test_an_id_of_each_request_does_not_cost_the_prefix():
     """Claude Code's, which is a block of its own in front of the system prompt."""
     header = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=1f2e3;"}
     request = await asked(FakeModels(), system=[header, {"type": "text", "text": "Be short."}])
     assert request.messages[0] == Message("system", "Be short.")
 
 
-async def test_a_conversation_comes_back_as_it_was() -> None:
+async def test_a_conversation_comes_back_as_it_was():
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "Weather?"}]},
         {
@@ -124,27 +118,27 @@ async def test_a_conversation_comes_back_as_it_was() -> None:
         ({"type": "none"}, "auto", None, 0),
     ],
 )
-async def test_the_choice_of_tools(choice: Any, mode: str, tool: str | None, n_tools: int) -> None:
+async def test_the_choice_of_tools(choice, mode, tool, n_tools):
     hosted = {"type": "web_search_20250305", "name": "web_search"}
     request = await asked(FakeModels(), tools=[WEATHER, hosted], tool_choice=choice)
     assert (request.tool_choice, request.tool, len(request.tools)) == (mode, tool, n_tools)
     assert request.most_calls == (1 if choice.get("disable_parallel_tool_use") else None)
 
 
-async def test_thinking_is_switched_where_the_model_can() -> None:
+async def test_thinking_is_switched_where_the_model_can():
     on, off = {"type": "enabled", "budget_tokens": 2048}, {"type": "disabled"}
     assert (await asked(FakeModels(can_switch_thinking=True), thinking=on)).think is True
     assert (await asked(FakeModels(can_switch_thinking=True), thinking=off)).think is False
     assert (await asked(FakeModels(), thinking=on)).think is None
 
 
-async def test_a_schema_is_followed() -> None:
+async def test_a_schema_is_followed():
     schema = {"type": "object", "properties": {"name": {"type": "string"}}}
     request = await asked(FakeModels(), output_config={"format": {"type": "json_schema", "schema": schema}})
     assert '"name"' in (request.schema or "")
 
 
-async def test_what_agents_always_send_is_taken() -> None:
+async def test_what_agents_always_send_is_taken():
     await asked(
         FakeModels(),
         metadata={"user_id": "x"},
@@ -155,19 +149,19 @@ async def test_what_agents_always_send_is_taken() -> None:
 
 
 @pytest.mark.parametrize("bearer", [True, False])
-async def test_the_key_may_come_either_way(bearer: bool) -> None:
+async def test_the_key_may_come_either_way(bearer):
     async with client_of(FakeModels(), bearer=bearer) as client:
         await client.messages.create(**fields())
 
 
-async def test_a_wrong_key_is_refused_in_the_words_of_the_protocol() -> None:
+async def test_a_wrong_key_is_refused_in_the_words_of_the_protocol():
     async with (
         serving(FakeModels()) as url,
         AsyncAnthropic(base_url=url, api_key="wrong", max_retries=0) as client,
     ):
         with pytest.raises(anthropic.AuthenticationError) as error:
             await client.messages.create(**fields())
-    assert error.value.body["error"]["type"] == "authentication_error"  # type: ignore[index]
+    assert error.value.body["error"]["type"] == "authentication_error"
 
 
 @pytest.mark.parametrize(
@@ -191,26 +185,26 @@ async def test_a_wrong_key_is_refused_in_the_words_of_the_protocol() -> None:
         ({"max_tokens": 0}, "at least one"),
     ],
 )
-async def test_what_cannot_be_is_refused(more: Any, match: str) -> None:
+async def test_what_cannot_be_is_refused(more, match):
     async with client_of(FakeModels()) as client:
         with pytest.raises(anthropic.BadRequestError, match=match) as error:
             await client.messages.create(**fields(**more))
-    assert error.value.body["error"]["type"] == "invalid_request_error"  # type: ignore[index]
+    assert error.value.body["error"]["type"] == "invalid_request_error"
 
 
-async def test_strict_refuses_what_is_ignored() -> None:
+async def test_strict_refuses_what_is_ignored():
     async with client_of(FakeModels(), strict=True) as client:
         with pytest.raises(anthropic.BadRequestError, match="metadata"):
             await client.messages.create(**fields(metadata={"user_id": "x"}))
 
 
-async def test_tokens_are_counted() -> None:
+async def test_tokens_are_counted():
     async with client_of(FakeModels()) as client:
         counted = await client.messages.count_tokens(model="default", messages=HELLO, system="Hi")
     assert counted.input_tokens == len("HiHello")
 
 
-async def test_models_are_listed() -> None:
+async def test_models_are_listed():
     async with client_of(FakeModels()) as client:
         models = [model async for model in client.models.list()]
     assert [(model.id, model.type, model.display_name) for model in models] == [
@@ -221,7 +215,7 @@ async def test_models_are_listed() -> None:
 # What comes back.
 
 
-async def test_a_message_as_a_whole() -> None:
+async def test_a_message_as_a_whole():
     models = FakeModels([thought("Hm. ", 4), "It is ", "sunny.", *PIECES, finished("tools")])
     async with client_of(models) as client:
         message = await client.messages.create(**fields(tools=[WEATHER]))
@@ -242,7 +236,7 @@ async def test_a_message_as_a_whole() -> None:
     assert usage.output_tokens == 5
 
 
-async def test_a_hint_to_cache_is_answered_in_the_usage() -> None:
+async def test_a_hint_to_cache_is_answered_in_the_usage():
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}]}
     ]
@@ -255,7 +249,7 @@ async def test_a_hint_to_cache_is_answered_in_the_usage() -> None:
     )
 
 
-async def test_the_events_of_a_stream() -> None:
+async def test_the_events_of_a_stream():
     script = [thought("Hm."), "It is ", "sunny.", *PIECES, finished("tools")]
     events = await streamed(FakeModels(script), tools=[WEATHER])
     assert [event.type for event in events] == [
@@ -290,7 +284,7 @@ async def test_the_events_of_a_stream() -> None:
     assert (events[-2].delta.stop_reason, events[-2].usage.output_tokens) == ("tool_use", 5)
 
 
-async def test_a_stream_is_the_whole_message_to_the_client() -> None:
+async def test_a_stream_is_the_whole_message_to_the_client():
     async with client_of(FakeModels(["It is ", *PIECES, finished("tools")])) as client:
         async with client.messages.stream(**fields(tools=[WEATHER])) as stream:
             told = await stream.get_final_message()
@@ -310,18 +304,18 @@ async def test_a_stream_is_the_whole_message_to_the_client() -> None:
         (finished(stop_text="END"), "stop_sequence", "END"),
     ],
 )
-async def test_how_it_ended(end: Any, reason: str, sequence: str | None) -> None:
+async def test_how_it_ended(end, reason, sequence):
     async with client_of(FakeModels(["x", end])) as client:
         message = await client.messages.create(**fields())
     assert (message.stop_reason, message.stop_sequence) == (reason, sequence)
 
 
-async def test_a_stream_that_fails_ends_with_an_error() -> None:
+async def test_a_stream_that_fails_ends_with_an_error():
     with pytest.raises(anthropic.APIStatusError, match="It crashed"):
         await streamed(FakeModels(["It is", EngineCrashed("It crashed.")]))
 
 
-async def test_silence_is_broken_by_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silence_is_broken_by_pings(monkeypatch):
     monkeypatch.setattr(streams, "KEEP_ALIVE", 0.05)
     async with (
         serving(FakeModels([0.3, "Hi"])) as url,
@@ -332,14 +326,14 @@ async def test_silence_is_broken_by_pings(monkeypatch: pytest.MonkeyPatch) -> No
     assert "message_start" in answer.text
 
 
-async def test_an_unknown_path_of_it_is_refused_in_its_words() -> None:
+async def test_an_unknown_path_of_it_is_refused_in_its_words():
     async with serving(FakeModels()) as url:
         status, _, answer = await ask(url, "GET", "/v1/messages")
     assert status == 405
     assert answer["type"] == "error"
 
 
-async def test_an_image_that_a_tool_returns_does_not_end_the_conversation() -> None:
+async def test_an_image_that_a_tool_returns_does_not_end_the_conversation():
     models = FakeModels()
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
     result = {

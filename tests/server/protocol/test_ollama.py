@@ -1,10 +1,6 @@
 """Ollama's own client: what reaches the engine, and what comes back, whole and line by line."""
 
-from __future__ import annotations
-
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import httpx2
 import msgspec
@@ -13,12 +9,12 @@ import pytest
 from ollama import AsyncClient
 
 from edgechat.base.errors import EngineCrashed, ModelNotFound
-from edgechat.engine.types import ChatRequest, Message, ToolCall, ToolCallArguments
+from edgechat.engine.types import Message, ToolCall, ToolCallArguments
 from tests.server.fakes import KEY, FakeModels, called, finished, serving, thought
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
-HELLO: Any = [{"role": "user", "content": "Hello"}]
-WEATHER: Any = {
+HELLO = [{"role": "user", "content": "Hello"}]
+WEATHER = {
     "type": "function",
     "function": {
         "name": "weather",
@@ -34,12 +30,12 @@ PIECES = [
 
 
 @asynccontextmanager
-async def client_of(models: FakeModels, **more: Any) -> AsyncIterator[AsyncClient]:
+async def client_of(models, **more):
     async with serving(models, **more) as url:
         yield AsyncClient(host=url, headers=BEARER, timeout=60)
 
 
-async def asked(models: FakeModels, **fields: Any) -> ChatRequest:
+async def asked(models, **fields):
     """Ask; return what the engine got."""
     async with client_of(models) as client:
         await client.chat(**{"model": "default", "messages": HELLO} | fields)
@@ -49,7 +45,7 @@ async def asked(models: FakeModels, **fields: Any) -> ChatRequest:
 # What is asked.
 
 
-async def test_options_say_how_text_is_generated() -> None:
+async def test_options_say_how_text_is_generated():
     options = {"temperature": 0.2, "top_k": 7, "repeat_penalty": 1.2, "num_predict": 9, "num_ctx": 4096}
     request = await asked(FakeModels(), options={**options, "seed": 3, "stop": ["END"]})
     sampling = request.sampling
@@ -58,7 +54,7 @@ async def test_options_say_how_text_is_generated() -> None:
     assert (await asked(FakeModels(), options={"num_predict": -1})).max_tokens is None
 
 
-async def test_a_conversation_comes_back_as_it_was() -> None:
+async def test_a_conversation_comes_back_as_it_was():
     messages = [
         {"role": "system", "content": "Be short."},
         *HELLO,
@@ -89,20 +85,20 @@ async def test_a_conversation_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("think", "expected", "effort"), [(True, True, None), (False, False, None), ("low", None, "low")]
 )
-async def test_thinking_is_switched_where_the_model_can(think: Any, expected: Any, effort: Any) -> None:
+async def test_thinking_is_switched_where_the_model_can(think, expected, effort):
     models = FakeModels(can_switch_thinking=effort is None, has_effort=effort is not None)
     request = await asked(models, think=think)
     assert (request.think, request.effort) == (expected, effort)
 
 
-async def test_the_form_of_an_answer() -> None:
+async def test_the_form_of_an_answer():
     assert (await asked(FakeModels(), format="json")).schema == '{"type": "object"}'
     schema = {"type": "object", "properties": {"name": {"type": "string"}}}
     assert '"name"' in ((await asked(FakeModels(), format=schema)).schema or "")
     assert (await asked(FakeModels())).schema is None
 
 
-async def test_a_prompt_is_a_chat_or_text_to_continue() -> None:
+async def test_a_prompt_is_a_chat_or_text_to_continue():
     models = FakeModels()
     async with client_of(models) as client:
         await client.generate(model="default", prompt="Hello", system="Be short.")
@@ -114,11 +110,11 @@ async def test_a_prompt_is_a_chat_or_text_to_continue() -> None:
 
 
 @pytest.mark.parametrize(("sent", "most"), [(0.5, 1), (7.9, 7), (1e19, 2**31 - 1), (1e300, 2**31 - 1)])
-async def test_any_number_of_tokens_is_bounded(sent: float, most: int) -> None:
+async def test_any_number_of_tokens_is_bounded(sent, most):
     assert (await asked(FakeModels(), options={"num_predict": sent})).max_tokens == most
 
 
-async def test_without_a_question_the_model_is_loaded() -> None:
+async def test_without_a_question_the_model_is_loaded():
     models = FakeModels()
     async with client_of(models) as client:
         answer = await client.generate(model="scripted:latest", keep_alive="5m")
@@ -128,7 +124,7 @@ async def test_without_a_question_the_model_is_loaded() -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-async def test_ollama_stop_unloads_the_model_and_does_not_load_it(strict: bool) -> None:
+async def test_ollama_stop_unloads_the_model_and_does_not_load_it(strict):
     models = FakeModels()
     async with client_of(models, strict=strict) as client:
         answer = await client.generate(model="scripted:latest", keep_alive=0)
@@ -145,14 +141,14 @@ async def test_ollama_stop_unloads_the_model_and_does_not_load_it(strict: bool) 
         ({"options": {"temperature": 9}}, "temperature"),
     ],
 )
-async def test_what_cannot_be_is_refused(fields: Any, match: str) -> None:
+async def test_what_cannot_be_is_refused(fields, match):
     async with client_of(FakeModels()) as client:
         with pytest.raises(ollama.ResponseError, match=match) as error:
             await client.chat(**{"model": "default", "messages": HELLO} | fields)
     assert error.value.status_code == 400
 
 
-async def test_an_unknown_model_is_told_in_the_words_of_the_protocol() -> None:
+async def test_an_unknown_model_is_told_in_the_words_of_the_protocol():
     async with client_of(FakeModels(refuses=ModelNotFound("There is none."))) as client:
         with pytest.raises(ollama.ResponseError, match="There is none") as error:
             await client.chat(model="x", messages=HELLO)
@@ -162,7 +158,7 @@ async def test_an_unknown_model_is_told_in_the_words_of_the_protocol() -> None:
 # What comes back.
 
 
-async def test_an_answer_as_a_whole() -> None:
+async def test_an_answer_as_a_whole():
     models = FakeModels([thought("Hm."), "It is ", "sunny.", *PIECES, finished("tools")])
     async with client_of(models) as client:
         answer = await client.chat(model="default", messages=HELLO, tools=[WEATHER])
@@ -174,7 +170,7 @@ async def test_an_answer_as_a_whole() -> None:
     assert (answer.eval_duration, answer.prompt_eval_duration) == (200_000_000, 24_000_000)
 
 
-async def test_the_lines_of_a_stream() -> None:
+async def test_the_lines_of_a_stream():
     models = FakeModels([thought("Hm."), "It is ", "sunny.", *PIECES, finished("tools")])
     async with client_of(models) as client:
         stream = await client.chat(model="default", messages=HELLO, tools=[WEATHER], stream=True)
@@ -186,7 +182,7 @@ async def test_the_lines_of_a_stream() -> None:
     assert [line.done for line in lines] == [False] * 4 + [True]
 
 
-async def test_a_stream_is_what_comes_where_nothing_is_said() -> None:
+async def test_a_stream_is_what_comes_where_nothing_is_said():
     async with serving(FakeModels(["Hi"])) as url, httpx2.AsyncClient(headers=BEARER) as client:
         whole = await client.post(f"{url}/api/generate", json={"prompt": "x", "stream": False})
         lines = await client.post(f"{url}/api/generate", json={"prompt": "x"})
@@ -195,7 +191,7 @@ async def test_a_stream_is_what_comes_where_nothing_is_said() -> None:
     assert [msgspec.json.decode(line)["done"] for line in lines.text.splitlines()] == [False, True]
 
 
-async def test_a_cut_answer_and_a_failure() -> None:
+async def test_a_cut_answer_and_a_failure():
     async with client_of(FakeModels(["x", finished("length")])) as client:
         assert (await client.generate(model="default", prompt="x")).done_reason == "length"
     async with client_of(FakeModels(["x", EngineCrashed("It crashed.")])) as client:
@@ -204,7 +200,7 @@ async def test_a_cut_answer_and_a_failure() -> None:
                 pass
 
 
-async def test_the_models_are_listed_and_shown() -> None:
+async def test_the_models_are_listed_and_shown():
     async with client_of(FakeModels()) as client:
         (model,) = (await client.list()).models
         assert (model.model, model.size) == ("scripted", 7)
@@ -216,7 +212,7 @@ async def test_the_models_are_listed_and_shown() -> None:
             await client.show("other")
 
 
-async def test_texts_are_embedded() -> None:
+async def test_texts_are_embedded():
     async with client_of(FakeModels(embedding=4)) as client:
         embedded = await client.embed(model="default", input=["abc", "d"])
         with pytest.raises(ollama.ResponseError, match="dimensions"):
@@ -225,7 +221,7 @@ async def test_texts_are_embedded() -> None:
     assert embedded.prompt_eval_count == 7
 
 
-async def test_ids_of_calls_are_kept() -> None:
+async def test_ids_of_calls_are_kept():
     call = {"id": "mine", "function": {"name": "weather", "arguments": {}}}
     messages = [
         {"role": "assistant", "tool_calls": [call]},
@@ -240,7 +236,7 @@ async def test_ids_of_calls_are_kept() -> None:
     )
 
 
-async def test_arguments_of_calls_are_objects() -> None:
+async def test_arguments_of_calls_are_objects():
     call = {"function": {"name": "weather", "arguments": [None]}}
     messages = [{"role": "assistant", "tool_calls": [call]}]
     async with serving(FakeModels()) as url, httpx2.AsyncClient(headers=BEARER) as client:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import openai
 import pytest
@@ -13,26 +11,26 @@ from openai.types.responses import ResponseFunctionToolCall
 from pydantic import BaseModel
 
 from edgechat.base.errors import EngineCrashed, PromptTooLong
-from edgechat.engine.types import ChatRequest, Delta, Message, TokenLogprobs, ToolCall, ToolCallArguments
+from edgechat.engine.types import Delta, Message, TokenLogprobs, ToolCall, ToolCallArguments
 from edgechat.server.http import streams
 from edgechat.server.protocol.decoding import UNREAD
 from edgechat.server.protocol.responses.items import opened, sealed
 from tests.server.fakes import KEY, FakeModels, called, finished, serving, thought
 
-WEATHER: Any = {
+WEATHER = {
     "type": "function",
     "name": "weather",
     "description": "The weather of a place.",
     "parameters": {"type": "object", "properties": {"place": {"type": "string"}}},
     "strict": False,
 }
-PATCH: Any = {
+PATCH = {
     "type": "custom",
     "name": "apply_patch",
     "description": "Change files.",
     "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"},
 }
-FILES: Any = {
+FILES = {
     "type": "namespace",
     "name": "files",
     "description": "Files.",
@@ -46,7 +44,7 @@ PIECES = [
 
 
 @asynccontextmanager
-async def client_of(models: FakeModels, **more: Any) -> AsyncIterator[AsyncOpenAI]:
+async def client_of(models, **more):
     async with (
         serving(models, **more) as url,
         AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=60) as client,
@@ -54,14 +52,14 @@ async def client_of(models: FakeModels, **more: Any) -> AsyncIterator[AsyncOpenA
         yield client
 
 
-async def asked(models: FakeModels, input: Any = "Hello", **fields: Any) -> ChatRequest:
+async def asked(models, input="Hello", **fields):
     """Ask; return what the engine got."""
     async with client_of(models) as client:
         await client.responses.create(**{"model": "default", "input": input} | fields)
     return models.requests[-1]
 
 
-async def streamed(models: FakeModels, **fields: Any) -> list[Any]:
+async def streamed(models, **fields):
     async with client_of(models) as client:
         stream = await client.responses.create(**{"model": "default", "input": "Hello"} | fields, stream=True)
         return [event async for event in stream]
@@ -70,13 +68,13 @@ async def streamed(models: FakeModels, **fields: Any) -> list[Any]:
 # What is asked.
 
 
-async def test_a_question_and_instructions() -> None:
+async def test_a_question_and_instructions():
     request = await asked(FakeModels(), instructions="Be short.", temperature=0.2, max_output_tokens=9)
     assert request.messages == (Message("system", "Be short."), Message("user", "Hello"))
     assert (request.sampling.temperature, request.max_tokens, request.overflow) == (0.2, 9, "error")
 
 
-async def test_a_conversation_comes_back_as_it_was() -> None:
+async def test_a_conversation_comes_back_as_it_was():
     """Thinking, text and calls in a row are one message, as the template rendered them."""
     items = [
         {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Rules."}]},
@@ -114,7 +112,7 @@ async def test_a_conversation_comes_back_as_it_was() -> None:
     )
 
 
-async def test_system_messages_at_the_start_are_one_and_later_ones_stay_where_they_are() -> None:
+async def test_system_messages_at_the_start_are_one_and_later_ones_stay_where_they_are():
     roles = ("developer", "system", "user", "system", "system")
     request = await asked(FakeModels(), [{"role": role, "content": f"{n}"} for n, role in enumerate(roles)])
     assert request.messages == (
@@ -125,7 +123,7 @@ async def test_system_messages_at_the_start_are_one_and_later_ones_stay_where_th
     )
 
 
-async def test_tools_of_all_kinds_are_functions_to_the_model() -> None:
+async def test_tools_of_all_kinds_are_functions_to_the_model():
     tools = [WEATHER, PATCH, FILES, {"type": "web_search"}, {"type": "local_shell"}]
     request = await asked(FakeModels(), tools=tools, parallel_tool_calls=False)
     assert [tool.name for tool in request.tools] == ["weather", "apply_patch", "files__read"]
@@ -149,27 +147,27 @@ async def test_tools_of_all_kinds_are_functions_to_the_model() -> None:
         ),
     ],
 )
-async def test_the_choice_of_tools(choice: Any, mode: str, tool: str | None, names: list[str]) -> None:
+async def test_the_choice_of_tools(choice, mode, tool, names):
     request = await asked(FakeModels(), tools=[WEATHER, PATCH], tool_choice=choice)
     assert (request.tool_choice, request.tool) == (mode, tool)
     assert [one.name for one in request.tools] == names
 
 
-async def test_effort_switches_thinking_where_the_model_can() -> None:
+async def test_effort_switches_thinking_where_the_model_can():
     assert (await asked(FakeModels(can_switch_thinking=True), reasoning={"effort": "medium"})).think is True
     assert (await asked(FakeModels(can_switch_thinking=True), reasoning={"effort": "minimal"})).think is False
     assert (await asked(FakeModels(), reasoning={"effort": "high"})).think is None
     assert (await asked(FakeModels(has_effort=True), reasoning={"effort": "xhigh"})).effort == "high"
 
 
-async def test_truncation_leaves_turns_out() -> None:
+async def test_truncation_leaves_turns_out():
     assert (await asked(FakeModels(), truncation="auto")).overflow == "window"
     async with client_of(FakeModels(refuses=PromptTooLong("Too long."))) as client:
         with pytest.raises(openai.BadRequestError, match='"truncation": "auto"'):
             await client.responses.create(model="default", input="x")
 
 
-async def test_a_schema_is_parsed_by_the_client() -> None:
+async def test_a_schema_is_parsed_by_the_client():
     class Place(BaseModel):
         name: str
 
@@ -180,7 +178,7 @@ async def test_a_schema_is_parsed_by_the_client() -> None:
     assert '"name"' in (models.requests[0].schema or "")
 
 
-async def test_what_agents_always_send_is_taken() -> None:
+async def test_what_agents_always_send_is_taken():
     await asked(
         FakeModels(),
         store=False,
@@ -210,14 +208,14 @@ async def test_what_agents_always_send_is_taken() -> None:
         ({"max_output_tokens": 0}, "max_output_tokens", "at least one"),
     ],
 )
-async def test_what_cannot_be_is_refused_by_name(fields: Any, param: str, match: str) -> None:
+async def test_what_cannot_be_is_refused_by_name(fields, param, match):
     async with client_of(FakeModels()) as client:
         with pytest.raises(openai.BadRequestError, match=match) as error:
             await client.responses.create(**{"model": "default", "input": "x"} | fields)
     assert error.value.param == param
 
 
-async def test_strict_refuses_what_is_ignored() -> None:
+async def test_strict_refuses_what_is_ignored():
     async with client_of(FakeModels(), strict=True) as client:
         for fields in ({"user": "me"}, {"tools": [{"type": "web_search"}]}, {"extra_body": {"x": 1}}):
             with pytest.raises(openai.BadRequestError) as error:
@@ -225,7 +223,7 @@ async def test_strict_refuses_what_is_ignored() -> None:
             assert error.value.code == "not_heeded"
 
 
-async def test_the_tokens_of_an_input_are_counted() -> None:
+async def test_the_tokens_of_an_input_are_counted():
     async with client_of(FakeModels()) as client:
         counted = await client.responses.input_tokens.count(model="default", input="Hello", instructions="Hi")
     assert counted.input_tokens == len("HiHello")
@@ -234,7 +232,7 @@ async def test_the_tokens_of_an_input_are_counted() -> None:
 # What comes back.
 
 
-async def test_a_response_as_a_whole() -> None:
+async def test_a_response_as_a_whole():
     models = FakeModels([thought("Hm. ", 4), "It is ", "sunny.", *PIECES, finished("tools")])
     async with client_of(models) as client:
         response = await client.responses.create(model="default", input="Weather?", tools=[WEATHER])
@@ -253,7 +251,7 @@ async def test_a_response_as_a_whole() -> None:
     assert message.id != call.id
 
 
-async def test_the_events_of_a_stream() -> None:
+async def test_the_events_of_a_stream():
     events = await streamed(
         FakeModels([thought("Hm."), "It is ", "sunny.", *PIECES, finished("tools")]), tools=[WEATHER]
     )
@@ -287,7 +285,7 @@ async def test_the_events_of_a_stream() -> None:
     assert events[18].arguments == '{"place": "Rome"}'
 
 
-async def test_a_stream_is_the_whole_response_to_the_client() -> None:
+async def test_a_stream_is_the_whole_response_to_the_client():
     script = [thought("Hm."), "It is ", "sunny.", *PIECES, finished("tools")]
     async with client_of(FakeModels(script)) as client:
         async with client.responses.stream(model="default", input="x", tools=[WEATHER]) as stream:
@@ -302,7 +300,7 @@ async def test_a_stream_is_the_whole_response_to_the_client() -> None:
     assert told.output_text == whole.output_text == "It is sunny."
 
 
-async def test_a_tool_of_free_text_gets_free_text() -> None:
+async def test_a_tool_of_free_text_gets_free_text():
     pieces = [
         called("apply_patch", "", "c"),
         ToolCallArguments("", '{"input": "a\\n', 2),
@@ -317,38 +315,38 @@ async def test_a_tool_of_free_text_gets_free_text() -> None:
     assert (item.type, item.name, item.input) == ("custom_tool_call", "apply_patch", "a\nb")
 
 
-async def test_a_tool_of_a_namespace_keeps_its_two_names() -> None:
+async def test_a_tool_of_a_namespace_keeps_its_two_names():
     async with client_of(FakeModels([called("files__read", "{}", "c"), finished("tools")])) as client:
         response = await client.responses.create(model="default", input="x", tools=[FILES])
-    item: Any = response.output[0]
+    item = response.output[0]
     assert (item.namespace, item.name) == ("files", "read")
 
 
-async def test_thinking_comes_back_sealed_where_that_is_wanted() -> None:
+async def test_thinking_comes_back_sealed_where_that_is_wanted():
     async with client_of(FakeModels([thought("Hm."), "Yes."])) as client:
         response = await client.responses.create(
             model="default", input="x", include=["reasoning.encrypted_content"]
         )
-    item: Any = response.output[0]
+    item = response.output[0]
     assert opened(item.encrypted_content) == "Hm."
     assert opened("of another server") == opened("edgechat:not base64") == ""
 
 
-async def test_a_response_that_is_cut_says_so() -> None:
+async def test_a_response_that_is_cut_says_so():
     events = await streamed(FakeModels(["It is", finished("length")]))
     assert events[-1].type == "response.incomplete"
     assert events[-1].response.incomplete_details.reason == "max_output_tokens"
     assert events[-1].response.output[0].status == "incomplete"
 
 
-async def test_a_stream_that_fails_ends_with_a_failed_response() -> None:
+async def test_a_stream_that_fails_ends_with_a_failed_response():
     events = await streamed(FakeModels(["It is", EngineCrashed("It crashed.")]))
     assert events[-1].type == "response.failed"
     assert events[-1].response.error.code == "engine_crashed"
     assert "It crashed." in events[-1].response.error.message
 
 
-async def test_silence_is_broken_by_events(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silence_is_broken_by_events(monkeypatch):
     """Codex counts events, and no comments."""
     monkeypatch.setattr(streams, "KEEP_ALIVE", 0.05)
     events = await streamed(FakeModels([0.4, "Hi", 0.4]))
@@ -358,19 +356,19 @@ async def test_silence_is_broken_by_events(monkeypatch: pytest.MonkeyPatch) -> N
     assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
-async def test_logprobs_stand_with_the_text() -> None:
+async def test_logprobs_stand_with_the_text():
     chance = TokenLogprobs(b"Hi", -0.5, ((b"Hi", -0.5), (b"Ho", -1.5)))
     models = FakeModels([Delta("", "Hi", False, 1, (chance,))])
     async with client_of(models) as client:
         response = await client.responses.create(
             model="default", input="x", top_logprobs=2, include=["message.output_text.logprobs"]
         )
-    part: Any = response.output[0].content[0]  # type: ignore[union-attr,index]
+    part = response.output[0].content[0]
     assert [(one.token, one.logprob, len(one.top_logprobs)) for one in part.logprobs] == [("Hi", -0.5, 2)]
     assert models.requests[0].logprobs == 2
 
 
-async def test_an_image_that_a_tool_returns_does_not_end_the_conversation() -> None:
+async def test_an_image_that_a_tool_returns_does_not_end_the_conversation():
     items = [
         {"role": "user", "content": "Look."},
         {"type": "function_call", "call_id": "a", "name": "view_image", "arguments": "{}"},

@@ -1,13 +1,8 @@
 """Stored responses through OpenAI's own client: chains, references, and what becomes of them."""
 
-from __future__ import annotations
-
 import logging
 import sqlite3
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
 import httpx2
 import openai
@@ -25,7 +20,7 @@ from tests.server.program import served
 from tests.server.protocol.test_responses import WEATHER
 
 CALL = ToolCall("call_a", "weather", '{"place":"Rome"}')
-TOLD: Any = {"type": "function_call_output", "call_id": "call_a", "output": "Sunny."}
+TOLD = {"type": "function_call_output", "call_id": "call_a", "output": "Sunny."}
 SCRIPTS = (
     [thought("Let me see."), called("weather", CALL.arguments, CALL.id), finished("tools")],
     ["It is sunny."],
@@ -41,12 +36,12 @@ MESSAGES = (
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "chats.db"
 
 
 @asynccontextmanager
-async def client_of(models: FakeModels, path: Path, **more: Any) -> AsyncIterator[AsyncOpenAI]:
+async def client_of(models, path, **more):
     store = await ResponseStore.open(path)
     try:
         async with (
@@ -58,14 +53,14 @@ async def client_of(models: FakeModels, path: Path, **more: Any) -> AsyncIterato
         await store.close()
 
 
-async def ask(client: AsyncOpenAI, input: Any = "Hello", *, stream: bool = False, **fields: Any) -> Any:
+async def ask(client, input="Hello", *, stream=False, **fields):
     """Return the response, of a stream the one that it ends with."""
-    answer: Any = await client.responses.create(model="default", input=input, stream=stream, **fields)
+    answer = await client.responses.create(model="default", input=input, stream=stream, **fields)
     return [event async for event in answer][-1].response if stream else answer
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_chain_is_what_its_items_sent_together_are(path: Path, stream: bool) -> None:
+async def test_a_chain_is_what_its_items_sent_together_are(path, stream):
     models = FakeModels(*SCRIPTS)
     async with client_of(models, path) as client:
         first = await ask(client, "Weather?", stream=stream, tools=[WEATHER], instructions="Be brief.")
@@ -89,15 +84,15 @@ async def test_a_chain_is_what_its_items_sent_together_are(path: Path, stream: b
     assert told.output_text == third.output_text == "You are welcome."
 
 
-async def test_a_stream_says_from_the_beginning_that_it_is_going_to_be_stored(path: Path) -> None:
+async def test_a_stream_says_from_the_beginning_that_it_is_going_to_be_stored(path):
     async with client_of(FakeModels(), path) as client:
-        stream: Any = await client.responses.create(model="default", input="x", stream=True)
+        stream = await client.responses.create(model="default", input="x", stream=True)
         responses = [event.response async for event in stream if hasattr(event, "response")]
         assert [response.store for response in responses] == [True, True, True]
         assert await client.responses.retrieve(responses[0].id) == responses[-1]
 
 
-async def test_a_response_that_is_cut_can_be_continued(path: Path) -> None:
+async def test_a_response_that_is_cut_can_be_continued(path):
     models = FakeModels(["It is", finished("length")], ["sunny."])
     async with client_of(models, path) as client:
         cut = await ask(client, max_output_tokens=2)
@@ -106,7 +101,7 @@ async def test_a_response_that_is_cut_can_be_continued(path: Path) -> None:
     assert [message.content for message in models.requests[1].messages] == ["Hello", "It is", "Go on."]
 
 
-async def test_a_conversation_can_branch(path: Path) -> None:
+async def test_a_conversation_can_branch(path):
     models = FakeModels()
     async with client_of(models, path) as client:
         first = await ask(client, "One")
@@ -119,12 +114,12 @@ async def test_a_conversation_can_branch(path: Path) -> None:
     assert last == [["One"], ["One", "Two"], ["One", "Three"]]
 
 
-async def test_items_can_be_referred_to(path: Path) -> None:
+async def test_items_can_be_referred_to(path):
     models = FakeModels(*SCRIPTS)
     async with client_of(models, path) as client:
         first = await ask(client, "Weather?", tools=[WEATHER])
         question = (await client.responses.input_items.list(first.id)).data[0]
-        references: Any = [{"type": "item_reference", "id": item.id} for item in (question, *first.output)]
+        references = [{"type": "item_reference", "id": item.id} for item in (question, *first.output)]
         second = await ask(client, [*references, TOLD])
         # What is stored of it are the items themselves, not the references.
         await client.responses.delete(first.id)
@@ -136,7 +131,7 @@ async def test_items_can_be_referred_to(path: Path) -> None:
     assert models.requests[2].messages == MESSAGES
 
 
-async def test_the_tokens_of_a_continued_input_are_counted(path: Path) -> None:
+async def test_the_tokens_of_a_continued_input_are_counted(path):
     async with client_of(FakeModels(["Hi."]), path) as client:
         first = await ask(client, "Hello")
         counted = await client.responses.input_tokens.count(
@@ -145,7 +140,7 @@ async def test_the_tokens_of_a_continued_input_are_counted(path: Path) -> None:
     assert counted.input_tokens == len("HelloHi.More")
 
 
-async def test_a_response_comes_back_as_it_was_sent(path: Path) -> None:
+async def test_a_response_comes_back_as_it_was_sent(path):
     async with client_of(FakeModels(*SCRIPTS), path) as client:
         first = await ask(client, "Weather?", tools=[WEATHER], metadata={"a": "b"}, temperature=0.5)
         assert await client.responses.retrieve(first.id) == first
@@ -158,33 +153,33 @@ async def test_a_response_comes_back_as_it_was_sent(path: Path) -> None:
                 await gone(first.id)
 
 
-async def test_the_own_input_is_listed_in_pages(path: Path) -> None:
-    items: Any = [{"role": "user", "content": f"Number {number}"} for number in range(3)]
+async def test_the_own_input_is_listed_in_pages(path):
+    items = [{"role": "user", "content": f"Number {number}"} for number in range(3)]
     items[1] |= {"role": "assistant", "id": "msg_own"}
     async with client_of(FakeModels(), path) as client:
         first = await ask(client, items)
         second = await ask(client, "Next", previous_response_id=first.id)
         listed = client.responses.input_items.list
-        page: Any = await listed(first.id, order="asc", limit=2)
+        page = await listed(first.id, order="asc", limit=2)
         assert [item.content[0].text for item in page.data] == ["Number 0", "Number 1"]
         assert [item.content[0].type for item in page.data] == ["input_text", "output_text"]
         assert (page.data[1].id, page.has_more) == ("msg_own", True)
-        latest: Any = [item async for item in listed(first.id, limit=1)]
+        latest = [item async for item in listed(first.id, limit=1)]
         assert [item.content[0].text for item in latest] == ["Number 2", "Number 1", "Number 0"]
-        only: Any = (await listed(second.id)).data
+        only = (await listed(second.id)).data
         assert [item.content[0].text for item in only] == ["Next"]
         for fields in ({"after": "nowhere"}, {"limit": 0}, {"order": "up"}):
             with pytest.raises(openai.BadRequestError) as error:
-                await listed(first.id, **fields)  # type: ignore[arg-type]
+                await listed(first.id, **fields)
             assert error.value.param == next(iter(fields))
 
 
-async def test_pages_end_though_items_were_sent_with_the_same_id(path: Path) -> None:
-    items: Any = [{"type": "message", "role": "user", "content": f"{n}", "id": "msg_1"} for n in range(5)]
+async def test_pages_end_though_items_were_sent_with_the_same_id(path):
+    items = [{"type": "message", "role": "user", "content": f"{n}", "id": "msg_1"} for n in range(5)]
     async with client_of(FakeModels(), path) as client:
         first = await ask(client, items)
         listed = client.responses.input_items.list(first.id, order="asc", limit=2)
-        found: list[Any] = []
+        found = []
         async for item in listed:
             found.append(item)
             assert len(found) <= len(items)
@@ -192,7 +187,7 @@ async def test_pages_end_though_items_were_sent_with_the_same_id(path: Path) -> 
     assert found[0].id == "msg_1"
 
 
-async def test_store_false_stores_nothing(path: Path) -> None:
+async def test_store_false_stores_nothing(path):
     async with client_of(FakeModels(), path) as client:
         first = await ask(client, store=False)
         assert first.store is False
@@ -203,7 +198,7 @@ async def test_store_false_stores_nothing(path: Path) -> None:
         assert db.execute("SELECT count(*) FROM responses").fetchone() == (0,)
 
 
-async def test_a_response_that_fails_is_not_stored(path: Path) -> None:
+async def test_a_response_that_fails_is_not_stored(path):
     async with client_of(FakeModels(["It is", EngineCrashed("It crashed.")]), path) as client:
         failed = await ask(client, stream=True)
         assert (failed.status, failed.store) == ("failed", False)
@@ -211,7 +206,7 @@ async def test_a_response_that_fails_is_not_stored(path: Path) -> None:
             await client.responses.retrieve(failed.id)
 
 
-async def test_a_chain_whose_beginning_is_gone_says_so(path: Path) -> None:
+async def test_a_chain_whose_beginning_is_gone_says_so(path):
     async with client_of(FakeModels(), path) as client:
         first = await ask(client)
         second = await ask(client, previous_response_id=first.id)
@@ -222,9 +217,7 @@ async def test_a_chain_whose_beginning_is_gone_says_so(path: Path) -> None:
         assert (await client.responses.retrieve(second.id)).id == second.id
 
 
-async def test_a_conversation_that_is_too_long_is_refused(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_conversation_that_is_too_long_is_refused(path, monkeypatch):
     monkeypatch.setattr(responses, "CHAIN_BYTES", 500)
     async with client_of(FakeModels(), path) as client:
         first = await ask(client, "x" * 400)
@@ -233,13 +226,11 @@ async def test_a_conversation_that_is_too_long_is_refused(
     assert error.value.code == "context_length_exceeded"
 
 
-async def test_an_item_cannot_be_multiplied_by_references(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_item_cannot_be_multiplied_by_references(path, monkeypatch):
     async with client_of(FakeModels(), path) as client:
         await ask(client, [{"role": "user", "content": "x" * 400, "id": "msg_long"}])
         monkeypatch.setattr(storing, "CHAIN_BYTES", 1000)
-        reference: Any = {"type": "item_reference", "id": "msg_long"}
+        reference = {"type": "item_reference", "id": "msg_long"}
         await ask(client, [reference] * 2)
         with pytest.raises(openai.BadRequestError) as error:
             await ask(client, [reference] * 3)
@@ -247,9 +238,7 @@ async def test_an_item_cannot_be_multiplied_by_references(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_database_that_cannot_be_written_costs_no_answer(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stream: bool
-) -> None:
+async def test_a_database_that_cannot_be_written_costs_no_answer(path, monkeypatch, caplog, stream):
     monkeypatch.setattr(response_store, "_BUSY_MS", 100)
     async with client_of(FakeModels(), path) as client:
         with sqlite3.connect(path) as other:
@@ -261,7 +250,7 @@ async def test_a_database_that_cannot_be_written_costs_no_answer(
         assert (await ask(client, stream=stream)).store is True
 
 
-async def test_a_full_disk_costs_no_answer(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_full_disk_costs_no_answer(small_disk, caplog):
     async with client_of(FakeModels(), small_disk / "chats.db") as client:
         first = await ask(client)
         answer = await ask(client, "x" * 4 * 2**20)  # twice the disk
@@ -270,7 +259,7 @@ async def test_a_full_disk_costs_no_answer(small_disk: Path, caplog: pytest.LogC
         assert (await ask(client, previous_response_id=first.id)).store is True
 
 
-async def test_a_database_that_cannot_be_read_is_told_without_its_path(path: Path) -> None:
+async def test_a_database_that_cannot_be_read_is_told_without_its_path(path):
     async with client_of(FakeModels(), path) as client:
         first = await ask(client)
         with sqlite3.connect(path) as other:
@@ -281,7 +270,7 @@ async def test_a_database_that_cannot_be_read_is_told_without_its_path(path: Pat
     assert str(path.parent) not in error.value.message
 
 
-async def test_without_the_option_it_is_named() -> None:
+async def test_without_the_option_it_is_named():
     async with (
         serving(FakeModels()) as url,
         AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client,
@@ -298,7 +287,7 @@ async def test_without_the_option_it_is_named() -> None:
             await client.responses.input_tokens.count(model="default", previous_response_id=answer.id)
 
 
-async def test_strict_refuses_to_store_only_without_the_option(path: Path) -> None:
+async def test_strict_refuses_to_store_only_without_the_option(path):
     async with client_of(FakeModels(), path, strict=True) as client:
         assert (await ask(client, store=True)).store is True
     async with serving(FakeModels(), strict=True) as url:
@@ -309,7 +298,7 @@ async def test_strict_refuses_to_store_only_without_the_option(path: Path) -> No
 
 
 @pytest.mark.slow
-def test_the_program_continues_after_a_restart(tmp_path: Path) -> None:
+def test_the_program_continues_after_a_restart(tmp_path):
     script = scripted.write(tmp_path / "default.gguf", reply="Hello there.")
     ids, cached = [], []
     for _ in range(2):

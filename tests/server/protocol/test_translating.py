@@ -1,11 +1,7 @@
 """Texts to tokens and back, as llama.cpp's server does it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,12 +18,12 @@ pytestmark = pytest.mark.slow
 TEXT = "Hello there, <|im_end|> wörld\n"
 
 
-async def asked(url: str, path: str, **body: Any) -> tuple[int, Any]:
+async def asked(url, path, **body):
     status, _, said = await ask(url, "POST", path, body=json.dumps(body).encode())
     return status, said
 
 
-async def test_tokens_and_texts() -> None:
+async def test_tokens_and_texts():
     models = FakeModels()
     async with serving(models) as url:
         for path in ("/tokenize", "/v1/tokenize"):
@@ -47,7 +43,7 @@ async def test_tokens_and_texts() -> None:
 
 
 @pytest.mark.parametrize("model", ["guide", "qwen3-embedding"])
-async def test_a_real_models_tokens_come_back_as_the_text(model: str) -> None:
+async def test_a_real_models_tokens_come_back_as_the_text(model):
     plan = prepare(str(tiny(model)) if model != "guide" else model, may_embed=True)
     engine = EngineSupervisor(plan)
     try:
@@ -65,7 +61,7 @@ async def test_a_real_models_tokens_come_back_as_the_text(model: str) -> None:
         await engine.close()
 
 
-async def test_nobody_waits_for_a_long_text(tmp_path: Path) -> None:
+async def test_nobody_waits_for_a_long_text(tmp_path):
     engine = EngineSupervisor(prepare("guide"))
     try:
         await engine.start()

@@ -1,7 +1,5 @@
 """The calculator: exact where it can be, and nothing but arithmetic."""
 
-from __future__ import annotations
-
 import pytest
 
 from edgechat.tools.builtin.calculator import calculate
@@ -24,7 +22,7 @@ from edgechat.tools.builtin.group import ToolFailure
         ("2 ** -1", "0.5"),
     ],
 )
-def test_values(expression: str, value: str) -> None:
+def test_values(expression, value):
     assert calculate(expression) == value
 
 
@@ -54,6 +52,6 @@ def test_values(expression: str, value: str) -> None:
         "-" * 400 + "1" + "+1" * 60,
     ],
 )
-def test_what_is_no_arithmetic_fails(expression: str) -> None:
+def test_what_is_no_arithmetic_fails(expression):
     with pytest.raises(ToolFailure):
         calculate(expression)

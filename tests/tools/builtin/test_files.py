@@ -1,23 +1,19 @@
 """The files tool: what is below its folder, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
-from pathlib import Path
 
 import pytest
 
 from edgechat.base.errors import ToolError
 from edgechat.tools.builtin.files import files_below
-from edgechat.tools.builtin.group import BuiltInGroup
 from edgechat.tools.tool import ToolSpec
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links need rights on Windows")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     root = tmp_path / "project"
     (root / "src").mkdir(parents=True)
     (root / "src" / "main.py").write_text("import os\n\nprint('Hello')\n", encoding="utf-8")
@@ -32,17 +28,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def group(folder: Path) -> BuiltInGroup:
+def group(folder):
     return files_below(str(folder))
 
 
-async def call(group: BuiltInGroup, name: str, **arguments: object) -> str:
+async def call(group, name, **arguments):
     result = await group.call(ToolSpec(server="files", name=name), json.dumps(arguments))
     assert result.failed == result.text.startswith("Error: ")
     return result.text
 
 
-async def test_tools_say_which_folder(group: BuiltInGroup, folder: Path) -> None:
+async def test_tools_say_which_folder(group, folder):
     tools = await group.tools()
     assert [tool.name for tool in tools] == ["list_files", "read_file", "search_files"]
     assert all(str(folder) in tool.description for tool in tools)
@@ -51,7 +47,7 @@ async def test_tools_say_which_folder(group: BuiltInGroup, folder: Path) -> None
     assert json.loads(tools[1].schema)["required"] == ["path"]
 
 
-async def test_list(group: BuiltInGroup) -> None:
+async def test_list(group):
     size = len("import os\n\nprint('Hello')\n")
     assert (await call(group, "list_files")).splitlines() == [
         "image.bin  7 bytes",
@@ -64,7 +60,7 @@ async def test_list(group: BuiltInGroup) -> None:
     assert await call(group, "list_files", folder="nowhere") == nowhere
 
 
-async def test_read(group: BuiltInGroup, folder: Path) -> None:
+async def test_read(group, folder):
     assert await call(group, "read_file", path="src/main.py") == "import os\n\nprint('Hello')"
     assert await call(group, "read_file", path="notes.txt", start_line=2) == "world"
     assert "has 2 lines" in await call(group, "read_file", path="notes.txt", start_line=9)
@@ -77,7 +73,7 @@ async def test_read(group: BuiltInGroup, folder: Path) -> None:
     assert len(await call(group, "read_file", path="wide.txt")) < 25_000
 
 
-async def test_search(group: BuiltInGroup) -> None:
+async def test_search(group):
     assert (
         await call(group, "search_files", text="hello") == "notes.txt:1: hello\nsrc/main.py:3: print('Hello')"
     )
@@ -94,18 +90,18 @@ async def test_search(group: BuiltInGroup) -> None:
         ]
 
 
-async def test_search_shows_the_lines_with_the_rarest_words(group: BuiltInGroup, folder: Path) -> None:
+async def test_search_shows_the_lines_with_the_rarest_words(group, folder):
     (folder / "many.txt").write_text("the lamp holds\n" * 50 + "Copyright Ada\n", encoding="utf-8")
     found = await call(group, "search_files", text="Who holds the copyright?")
     assert found.splitlines()[1] == "many.txt:51: Copyright Ada"
 
 
-async def test_search_shows_the_files_with_such_a_name(group: BuiltInGroup) -> None:
+async def test_search_shows_the_files_with_such_a_name(group):
     found = await call(group, "search_files", text="src/Main.py")
     assert found.splitlines() == ["No line has this text, but it is in the names of files:", "src/main.py"]
 
 
-async def test_search_is_bounded(group: BuiltInGroup, folder: Path) -> None:
+async def test_search_is_bounded(group, folder):
     (folder / "many.txt").write_text("hello\n" * 500, encoding="utf-8")
     text = await call(group, "search_files", text="hello")
     assert len(text.splitlines()) == 61
@@ -128,19 +124,19 @@ async def test_search_is_bounded(group: BuiltInGroup, folder: Path) -> None:
         "C:\\x",
     ],
 )
-async def test_nothing_outside_is_read(group: BuiltInGroup, path: str) -> None:
+async def test_nothing_outside_is_read(group, path):
     assert (await call(group, "read_file", path=path)).startswith("Error: ")
     assert "hello" not in await call(group, "search_files", text="treasure", folder=path)
 
 
-async def test_hidden_files_are_not_read(group: BuiltInGroup) -> None:
+async def test_hidden_files_are_not_read(group):
     for path in (".env", "src/../.env", ".git"):
         assert "is hidden" in await call(group, "read_file", path=path)
     assert "is hidden" in await call(group, "list_files", folder=".git")
 
 
 @posix
-async def test_links_are_resolved(group: BuiltInGroup, folder: Path) -> None:
+async def test_links_are_resolved(group, folder):
     (folder / "out.txt").symlink_to("../secret.txt")
     (folder / "up").symlink_to("..")
     (folder / "env").symlink_to(".env")
@@ -155,13 +151,13 @@ async def test_links_are_resolved(group: BuiltInGroup, folder: Path) -> None:
     assert "treasure" not in await call(group, "search_files", text="hello")
 
 
-async def test_wrong_arguments(group: BuiltInGroup) -> None:
+async def test_wrong_arguments(group):
     assert "wrong arguments" in await call(group, "read_file")
     assert "wrong arguments" in await call(group, "read_file", path="notes.txt", start_line=0)
     assert "wrong arguments" in await call(group, "list_files", recursive=True)
 
 
 @pytest.mark.parametrize("name", ["", "nowhere", "project/notes.txt", "\0"])
-def test_a_folder_that_is_not_there(folder: Path, tmp_path: Path, name: str) -> None:
+def test_a_folder_that_is_not_there(folder, tmp_path, name):
     with pytest.raises(ToolError, match="is not there"):
         files_below(name and str(tmp_path / name))

@@ -1,9 +1,6 @@
 """Pages of the web as text. `tests/base/network/test_web.py` has what is never fetched."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import httpx2
 import pytest
@@ -12,7 +9,7 @@ from edgechat.base.network.web import PublicWeb
 from edgechat.tools.builtin import page
 from edgechat.tools.builtin.page import web_pages
 from edgechat.tools.builtin.page_child import page_text
-from edgechat.tools.tool import ToolResult, ToolSpec
+from edgechat.tools.tool import ToolSpec
 
 FETCH = ToolSpec(server="web", name="fetch_page")
 
@@ -24,12 +21,12 @@ HTML = """<!doctype html><html><head><title>A &amp; B</title><style>p {}</style>
 
 
 @pytest.fixture(autouse=True)
-def online(monkeypatch: pytest.MonkeyPatch) -> None:
+def online(monkeypatch):
     for name in ("EDGECHAT_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
 
 
-async def fetch(body: bytes, kind: str, url: str = "https://example.org/") -> ToolResult:
+async def fetch(body, kind, url="https://example.org/"):
     answer = httpx2.Response(200, headers={"content-type": kind}, stream=httpx2.ByteStream(body))
     web = PublicWeb(
         "*/*", resolve=lambda _host, _port: ["1.1.1.1"], transport=httpx2.MockTransport(lambda _: answer)
@@ -37,7 +34,7 @@ async def fetch(body: bytes, kind: str, url: str = "https://example.org/") -> To
     return await web_pages(web).call(FETCH, json.dumps({"url": url}))
 
 
-def test_the_text_of_a_page() -> None:
+def test_the_text_of_a_page():
     assert page_text(HTML).splitlines() == [
         "# A & B",
         "",
@@ -56,7 +53,7 @@ def test_the_text_of_a_page() -> None:
 
 
 @pytest.mark.parametrize("html", ["", "<", "<p", "<a href=", "<script>", "&#x110000;", "<li>" * 50_000])
-def test_pages_that_are_broken(html: str) -> None:
+def test_pages_that_are_broken(html):
     assert isinstance(page_text(html), str)
 
 
@@ -73,13 +70,13 @@ def test_pages_that_are_broken(html: str) -> None:
         (b"<HTML><p>x", "", "x"),
     ],
 )
-async def test_kinds_of_pages(body: bytes, kind: str, expected: str) -> None:
+async def test_kinds_of_pages(body, kind, expected):
     result = await fetch(body, kind)
     assert result.text == f"https://example.org/\n\n{expected}"
     assert not result.failed
 
 
-async def test_a_page_that_takes_hours_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_that_takes_hours_to_read(monkeypatch):
     monkeypatch.setattr(page, "_READING_SECONDS", 1.0)
     result = await fetch(b"<a " * 500_000, "text/html")
     assert result.text == (
@@ -87,7 +84,7 @@ async def test_a_page_that_takes_hours_to_read(monkeypatch: pytest.MonkeyPatch) 
     )
 
 
-async def test_what_is_no_text() -> None:
+async def test_what_is_no_text():
     assert (await fetch(b"%PDF", "application/pdf")).text == (
         "Error: https://example.org/ is no text, but application/pdf."
     )
@@ -96,10 +93,10 @@ async def test_what_is_no_text() -> None:
     assert long.text.endswith("x\n[The page is longer.]")
 
 
-async def test_what_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_not_fetched(monkeypatch):
     result = await fetch(b"", "text/plain", url="http://example.org:8080/")
     assert result.text.startswith("Error: http://example.org:8080/ cannot be fetched: only http and https")
-    private: Any = PublicWeb("*/*", resolve=lambda _host, _port: ["10.0.0.1"])
+    private = PublicWeb("*/*", resolve=lambda _host, _port: ["10.0.0.1"])
     result = await web_pages(private).call(FETCH, '{"url": "http://router/"}')
     assert "is not on the public internet" in result.text
     monkeypatch.setenv("EDGECHAT_OFFLINE", "1")

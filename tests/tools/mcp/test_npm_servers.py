@@ -4,20 +4,16 @@ npm install @modelcontextprotocol/server-everything @modelcontextprotocol/server
 EDGECHAT_TEST_NPM=FOLDER python -m pytest -m soak tests/tools/mcp/test_npm_servers.py
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from edgechat.tools.config import config_path
-from edgechat.tools.registry import ToolRegistry, ToolSet
-from edgechat.tools.tool import ToolResult
+from edgechat.tools.registry import ToolRegistry
 
 BINARIES = Path(os.environ.get("EDGECHAT_TEST_NPM", "")) / "node_modules" / ".bin"
 SERVER = BINARIES / "mcp-server-everything"
@@ -31,7 +27,7 @@ pytestmark = [
 
 
 @pytest.fixture
-async def tools(tmp_path: Path) -> AsyncIterator[ToolSet]:
+async def tools(tmp_path):
     entries = {
         "all": {"command": str(SERVER)},
         "disk": {"command": str(BINARIES / "mcp-server-filesystem"), "args": [str(tmp_path)]},
@@ -44,13 +40,13 @@ async def tools(tmp_path: Path) -> AsyncIterator[ToolSet]:
     await registry.close()
 
 
-async def call(tools: ToolSet, name: str, **arguments: object) -> ToolResult:
+async def call(tools, name, **arguments):
     tool = tools.find(name)
     assert tool is not None
     return await tools.call(tool, json.dumps(arguments))
 
 
-async def test_everything(tools: ToolSet) -> None:
+async def test_everything(tools):
     assert (await call(tools, "all__echo", message="hi")).text == "Echo: hi"
     assert "42" in (await call(tools, "all__get-sum", a=40, b=2)).text
     environment = json.loads((await call(tools, "all__get-env")).text)
@@ -62,7 +58,7 @@ async def test_everything(tools: ToolSet) -> None:
     assert not [tool.name for tool in tools.tools if "sampling" in tool.name or "elicit" in tool.name]
 
 
-async def test_the_filesystem(tools: ToolSet, tmp_path: Path) -> None:
+async def test_the_filesystem(tools, tmp_path):
     path = str(tmp_path / "note.txt")
     assert not (await call(tools, "disk__write_file", path=path, content="héllo\n")).failed
     assert (await call(tools, "disk__read_text_file", path=path)).text == "héllo\n"

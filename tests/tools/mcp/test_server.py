@@ -1,7 +1,5 @@
 """Tool servers that behave, and those that do not: each is a real process."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -13,20 +11,18 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from edgechat.tools.config import config_path
-from edgechat.tools.consent import AskingPermission, Question
+from edgechat.tools.consent import AskingPermission
 from edgechat.tools.consent_store import ConsentStore
 from edgechat.tools.mcp import connection, server
-from edgechat.tools.registry import ToolRegistry, ToolSet
-from edgechat.tools.tool import MAX_RESULT, ToolResult
+from edgechat.tools.registry import ToolRegistry
+from edgechat.tools.tool import MAX_RESULT
 
 pytest.importorskip("mcp")
 pytestmark = pytest.mark.slow  # each server is two processes that import the SDK
@@ -34,26 +30,26 @@ HERE = Path(__file__).parent
 FRIENDLY = {"command": sys.executable, "args": [str(HERE / "sdk_server.py")]}
 
 
-def hostile(mode: str, *more: str) -> dict[str, Any]:
+def hostile(mode, *more):
     return {"command": sys.executable, "args": [str(HERE / "hostile_server.py"), mode, *more]}
 
 
 class Program:
     """The tools of a program, with the servers that a test configures."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.registry = ToolRegistry()
 
-    async def open(self, **servers: dict[str, Any]) -> ToolSet:
+    async def open(self, **servers):
         config_path().write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
         return await self.registry.open(list(servers))
 
-    async def opened(self, **servers: dict[str, Any]) -> ToolSet:
+    async def opened(self, **servers):
         tools = await self.open(**servers)
         assert tools.problems == ()
         return tools
 
-    async def problem(self, entry: dict[str, Any]) -> str:
+    async def problem(self, entry):
         """Return why the server 'bad' cannot be used."""
         tools = await self.open(bad=entry)
         assert tools.tools == ()
@@ -65,14 +61,14 @@ class Program:
 
 
 @pytest.fixture
-async def program() -> AsyncIterator[Program]:
+async def program():
     found = Program()
     yield found
     await found.registry.close()
     assert running() == []
 
 
-def running() -> list[str]:
+def running():
     """The commands of the servers that run, and of the children that speak to them."""
     found = list[str]()
     for process in psutil.Process().children(recursive=True):
@@ -81,13 +77,13 @@ def running() -> list[str]:
     return [command for command in found if "_server.py" in command or "--child mcp" in command]
 
 
-async def call(tools: ToolSet, name: str, seconds: float = 60.0, **arguments: object) -> ToolResult:
+async def call(tools, name, seconds=60.0, **arguments):
     tool = tools.find(name)
     assert tool is not None
     return await tools.call(tool, json.dumps(arguments), seconds=seconds)
 
 
-async def until(true: Callable[[], bool]) -> None:
+async def until(true):
     for _ in range(500):
         if true():
             return
@@ -96,7 +92,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 @pytest.mark.quick
-async def test_a_server(program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_server(program, monkeypatch, tmp_path):
     monkeypatch.setenv("SECRET_OF_THE_USER", "x")
     tools = await program.opened(nice={**FRIENDLY, "env": {"GIVEN": "1"}})
     assert [tool.name for tool in tools.tools] == sorted(tool.name for tool in tools.tools)
@@ -122,7 +118,7 @@ async def test_a_server(program: Program, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert await program.registry.open(["nice"]) == tools  # the prompt stays the same
 
 
-async def test_calls_run_side_by_side_and_can_be_cancelled(program: Program, tmp_path: Path) -> None:
+async def test_calls_run_side_by_side_and_can_be_cancelled(program, tmp_path):
     tools = await program.opened(nice=FRIENDLY)
     left = tmp_path / "left"
     slow = asyncio.create_task(call(tools, "nice__slow", path=str(left)))
@@ -140,14 +136,14 @@ async def test_calls_run_side_by_side_and_can_be_cancelled(program: Program, tmp
     assert (await call(tools, "nice__add", a=1, b=2)).text == "3"
 
 
-async def test_arguments_that_are_no_object_are_not_sent(program: Program) -> None:
+async def test_arguments_that_are_no_object_are_not_sent(program):
     tools = await program.opened(mute=hostile("mute"))
     for arguments in ("", "[]", "{", "[" * 100_000, '{"x": "' + "y" * 300_000 + '"}'):
         result = await tools.call(tools.tools[0], arguments, seconds=5.0)
         assert result.text.startswith("Error: the arguments ")
 
 
-async def test_a_server_over_http(program: Program) -> None:
+async def test_a_server_over_http(program):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -172,9 +168,9 @@ async def test_a_server_over_http(program: Program) -> None:
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
-async def test_a_response_without_end(program: Program, kind: str) -> None:
+async def test_a_response_without_end(program, kind):
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+        def do_POST(self):
             self.send_response(200)
             self.send_header("Content-Type", kind)
             self.end_headers()
@@ -182,7 +178,7 @@ async def test_a_response_without_end(program: Program, kind: str) -> None:
                 while True:
                     self.wfile.write(b": nothing\n\n" * 10_000)
 
-        def log_message(self, *args: object) -> None:
+        def log_message(self, *args):
             pass
 
     web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -195,7 +191,7 @@ async def test_a_response_without_end(program: Program, kind: str) -> None:
         web.server_close()
 
 
-async def test_what_is_not_there(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_not_there(program, monkeypatch):
     assert "cannot be started: /none/such: No such file" in await program.problem({"command": "/none/such"})
     assert "cannot be reached" in await program.problem({"url": "http://127.0.0.1:9/mcp"})
     monkeypatch.delenv("UNSET_KEY", raising=False)
@@ -207,7 +203,7 @@ async def test_what_is_not_there(program: Program, monkeypatch: pytest.MonkeyPat
     assert tools.problems[0].message == "There is no tool server 'unknown'."
 
 
-async def test_a_server_that_ends_at_once_says_why(program: Program) -> None:
+async def test_a_server_that_ends_at_once_says_why(program):
     began = time.monotonic()
     assert "It last said: no [31mkey" in await program.problem(hostile("dies-at-once"))
     starts = time.monotonic() - began
@@ -215,12 +211,12 @@ async def test_a_server_that_ends_at_once_says_why(program: Program) -> None:
     assert time.monotonic() - began < starts + 0.2
 
 
-async def test_a_server_that_never_answers(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_never_answers(program, monkeypatch):
     monkeypatch.setattr(connection, "START_SECONDS", 1.5)
     assert "did not answer within 2 seconds" in await program.problem(hostile("silent"))
 
 
-async def test_a_start_can_be_cancelled_or_closed(program: Program) -> None:
+async def test_a_start_can_be_cancelled_or_closed(program):
     for end in ("cancel", "close"):
         opening = asyncio.create_task(program.open(bad=hostile("silent")))
         await until(lambda: any("hostile_server.py" in command for command in running()))
@@ -238,11 +234,11 @@ async def test_a_start_can_be_cancelled_or_closed(program: Program) -> None:
     ("mode", "why"),
     [("many", "offers more than 128 tools"), ("endless-pages", "lists its tools without end")],
 )
-async def test_tools_without_end(program: Program, mode: str, why: str) -> None:
+async def test_tools_without_end(program, mode, why):
     assert why in await program.problem(hostile(mode))
 
 
-async def test_tools_that_are_bombs_or_disguised(program: Program) -> None:
+async def test_tools_that_are_bombs_or_disguised(program):
     tools = await program.opened(bad=hostile("bombs"))
     assert [tool.name for tool in tools.tools] == ["escapes", "fine", "twice"]
     escapes, fine, _ = tools.tools
@@ -260,7 +256,7 @@ async def test_tools_that_are_bombs_or_disguised(program: Program) -> None:
     assert all(flaw in "\n".join(running.left_out) for flaw in flaws)
 
 
-async def test_results_are_bounded_and_harmless(program: Program) -> None:
+async def test_results_are_bounded_and_harmless(program):
     tools = await program.opened(bad=hostile("escapes"))
     result = await call(tools, "bad__do")
     assert result.text.startswith("[31mred]0;title gnp.exe")
@@ -271,24 +267,24 @@ async def test_results_are_bounded_and_harmless(program: Program) -> None:
     assert len(short.text) == 100
 
 
-async def test_an_answer_that_is_no_result(program: Program) -> None:
+async def test_an_answer_that_is_no_result(program):
     tools = await program.opened(bad=hostile("nonsense"))
     assert "sent an answer that is not valid" in (await call(tools, "bad__do")).text
     tools = await program.opened(chatty=hostile("talks"))
     assert (await call(tools, "chatty__do")).text == "done"
 
 
-async def test_sampling_and_elicitation_are_refused(program: Program) -> None:
+async def test_sampling_and_elicitation_are_refused(program):
     tools = await program.opened(bad=hostile("samples"))
     answers = json.loads((await call(tools, "bad__do")).text)
     assert {answer["id"] for answer in answers} == {"q1", "q2"}
     assert all("error" in answer and "result" not in answer for answer in answers)
 
 
-async def test_a_tool_that_changes_after_consent_asks_anew(program: Program) -> None:
-    asked: list[Question] = []
+async def test_a_tool_that_changes_after_consent_asks_anew(program):
+    asked = []
 
-    async def always(question: Question) -> Any:
+    async def always(question):
         asked.append(question)
         return "always"
 
@@ -307,7 +303,7 @@ async def test_a_tool_that_changes_after_consent_asks_anew(program: Program) -> 
     assert "-Does something." in asked[1].changed
 
 
-async def test_a_server_that_dies_is_started_again_but_not_forever(program: Program) -> None:
+async def test_a_server_that_dies_is_started_again_but_not_forever(program):
     tools = await program.opened(bad=hostile("dies"))
     for _ in range(server.MOST_STARTS):
         result = await call(tools, "bad__do")
@@ -316,15 +312,13 @@ async def test_a_server_that_dies_is_started_again_but_not_forever(program: Prog
     assert "has ended 3 times in 10 minutes" in (await program.registry.open(["bad"])).problems[0].message
 
 
-async def test_a_server_that_is_closed_meanwhile_is_not_started_again(
-    program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_is_closed_meanwhile_is_not_started_again(program, monkeypatch):
     tools = await program.opened(bad=hostile("dies"))
     await call(tools, "bad__do")
     ((_, closing),) = program.registry.running()
     close = connection.McpConnection.close
 
-    async def close_all(_: object) -> None:
+    async def close_all(_):
         monkeypatch.setattr(connection.McpConnection, "close", close)
         await closing.close()
 
@@ -333,7 +327,7 @@ async def test_a_server_that_is_closed_meanwhile_is_not_started_again(
     assert running() == []
 
 
-async def test_a_server_that_is_no_longer_configured_ends(program: Program) -> None:
+async def test_a_server_that_is_no_longer_configured_ends(program):
     await program.opened(good=FRIENDLY)
     config_path().write_text("{}", encoding="utf-8")
     (problem,) = (await program.registry.open(["good"])).problems
@@ -342,7 +336,7 @@ async def test_a_server_that_is_no_longer_configured_ends(program: Program) -> N
 
 
 @pytest.mark.parametrize("mode", ["flood", "long-line"])
-async def test_output_without_end(program: Program, mode: str) -> None:
+async def test_output_without_end(program, mode):
     tools = await program.opened(bad=hostile(mode))
     before = psutil.Process().memory_info().rss
     result = await call(tools, "bad__do")
@@ -352,7 +346,7 @@ async def test_output_without_end(program: Program, mode: str) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows has no signals to ignore")
-async def test_a_server_that_does_not_want_to_end(program: Program, tmp_path: Path) -> None:
+async def test_a_server_that_does_not_want_to_end(program, tmp_path):
     pids = tmp_path / "pids"
     await program.opened(bad=hostile("stays", str(pids)))
     began = time.monotonic()
@@ -362,7 +356,7 @@ async def test_a_server_that_does_not_want_to_end(program: Program, tmp_path: Pa
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows has no signals to ignore")
-async def test_servers_end_with_the_program_even_if_it_is_killed(tmp_path: Path) -> None:
+async def test_servers_end_with_the_program_even_if_it_is_killed(tmp_path):
     pids = tmp_path / "pids"
     config_path().write_text(
         json.dumps({"mcpServers": {"bad": hostile("stays", str(pids))}}), encoding="utf-8"
@@ -386,11 +380,11 @@ async def test_servers_end_with_the_program_even_if_it_is_killed(tmp_path: Path)
     await until(lambda: not any(map(runs, numbers(pids))))
 
 
-def numbers(path: Path) -> Sequence[int]:
+def numbers(path):
     return [int(pid) for pid in path.read_text(encoding="utf-8").split()]
 
 
-def runs(pid: int) -> bool:
+def runs(pid):
     with contextlib.suppress(psutil.Error):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False

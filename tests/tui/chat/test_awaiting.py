@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from edgechat.base.errors import ChatBusy, CommandError, DoesNotFit, EdgechatError, HubUnreachable
 from edgechat.chat.session import ChatSession, SessionServices
-from edgechat.engine.types import CachePolicy
 from edgechat.models.request import parse_request
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.ranking.pulling import LocalModelEntry
@@ -21,7 +19,7 @@ from edgechat.settings import Settings
 from edgechat.tui.chat.command_handlers import run_command
 from edgechat.tui.chat.controller import ChatController
 from edgechat.tui.models.library import ModelLibrary
-from edgechat.tui.models.pull import Pull, PullState
+from edgechat.tui.models.pull import PullState
 from tests.fakes import FakeEngine
 from tests.tui.chat.views import FakeView
 
@@ -29,7 +27,7 @@ MODEL = "qwen3-0.6b"
 ARRIVED = f"{MODEL}:Q8_0"
 
 
-def plan(model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
+def plan(model, *, leaving=()):
     if model.startswith("qwen3-8b"):
         raise DoesNotFit("It does not fit any more.")
     return LoadPlan(model_path=model, model_name=model, context=4096, threads=1, reasons=(f"{model} it is.",))
@@ -42,23 +40,21 @@ class Downloads:
     gate: threading.Event = field(default_factory=threading.Event)
     error: EdgechatError | None = None
 
-    def decide(self, name: str, quant: str | None, tell: Callable[[str], None]) -> LocalModelEntry:
+    def decide(self, name, quant, tell):
         self.gate.wait(10)
         if self.error is not None:
             raise self.error
         return LocalModelEntry(parse_request(name), "Q8_0", Path("/models/x"))
 
-    def library(self) -> ModelLibrary:
+    def library(self):
         return replace(ModelLibrary.real(), decide=self.decide, offline=lambda: "")
 
 
 @asynccontextmanager
-async def started(
-    tmp_path: Path, engine: FakeEngine, downloads: Downloads
-) -> AsyncIterator[tuple[ChatController, FakeView]]:
+async def started(tmp_path, engine, downloads):
     """A controller with the guide loaded, that awaits a model; closed afterwards."""
 
-    def engine_for(plan: LoadPlan, *, cache_policy: CachePolicy, **_: object) -> FakeEngine:
+    def engine_for(plan, *, cache_policy, **_):
         engine.reopen(plan, lasting=cache_policy.disk_bytes != 0)
         return engine
 
@@ -72,19 +68,19 @@ async def started(
     await view.settled()
 
 
-def await_model(controller: ChatController, name: str = MODEL) -> Pull:
+def await_model(controller, name=MODEL):
     pull = controller.downloads.pulls.start(name)
     controller.await_model(pull)
     return pull
 
 
-async def until(true: Callable[[], bool]) -> None:
+async def until(true):
     async with asyncio.timeout(20):
         while not true():
             await asyncio.sleep(0.01)
 
 
-async def test_a_question_is_answered_when_the_model_is_here(tmp_path: Path) -> None:
+async def test_a_question_is_answered_when_the_model_is_here(tmp_path):
     downloads, engine = Downloads(), FakeEngine(["Because of scattering."])
     async with started(tmp_path, engine, downloads) as (controller, view):
         await_model(controller)
@@ -106,7 +102,7 @@ async def test_a_question_is_answered_when_the_model_is_here(tmp_path: Path) -> 
         await until(lambda: any(one.messages[-1].content == "And green?" for one in engine.requests))
 
 
-async def test_the_guide_is_asked_meanwhile(tmp_path: Path) -> None:
+async def test_the_guide_is_asked_meanwhile(tmp_path):
     downloads, engine = Downloads(), FakeEngine(["F1."], ["Hello."])
     async with started(tmp_path, engine, downloads) as (controller, view):
         await_model(controller)
@@ -119,7 +115,7 @@ async def test_the_guide_is_asked_meanwhile(tmp_path: Path) -> None:
         assert view.transcript.text == "Which key is help?\nF1.\nWho are you?\nHello."
 
 
-async def test_a_model_that_arrives_interrupts_no_answer(tmp_path: Path) -> None:
+async def test_a_model_that_arrives_interrupts_no_answer(tmp_path):
     downloads, engine = Downloads(), FakeEngine(["One ", 0.3, "two."], ["Hello."])
     async with started(tmp_path, engine, downloads) as (controller, view):
         pull = await_model(controller)
@@ -135,7 +131,7 @@ async def test_a_model_that_arrives_interrupts_no_answer(tmp_path: Path) -> None
         assert view.transcript.text == "Count.\nOne two.\nWho are you?\nHello."
 
 
-async def test_a_question_is_taken_back(tmp_path: Path) -> None:
+async def test_a_question_is_taken_back(tmp_path):
     downloads, engine = Downloads(), FakeEngine(["Hello."])
     async with started(tmp_path, engine, downloads) as (controller, view):
         await_model(controller)
@@ -153,7 +149,7 @@ async def test_a_question_is_taken_back(tmp_path: Path) -> None:
         assert engine.requests == []
 
 
-async def test_a_question_survives_a_failed_download(tmp_path: Path) -> None:
+async def test_a_question_survives_a_failed_download(tmp_path):
     downloads, engine = Downloads(), FakeEngine(["Hello."])
     downloads.error = HubUnreachable("hub is not reachable.", hint="Check the network.")
     async with started(tmp_path, engine, downloads) as (controller, view):
@@ -170,7 +166,7 @@ async def test_a_question_survives_a_failed_download(tmp_path: Path) -> None:
         assert len(view.transcript.problems) == 1
 
 
-async def test_a_download_that_is_resumed_is_awaited_again(tmp_path: Path) -> None:
+async def test_a_download_that_is_resumed_is_awaited_again(tmp_path):
     downloads, engine = Downloads(), FakeEngine(["Hello."])
     downloads.error = HubUnreachable("hub is not reachable.")
     downloads.gate.set()
@@ -186,7 +182,7 @@ async def test_a_download_that_is_resumed_is_awaited_again(tmp_path: Path) -> No
         await until(lambda: "Hello." in view.transcript.text)
 
 
-async def test_a_model_that_cannot_be_loaded_gives_the_question_back(tmp_path: Path) -> None:
+async def test_a_model_that_cannot_be_loaded_gives_the_question_back(tmp_path):
     downloads, engine = Downloads(), FakeEngine(["I am the guide."])
     async with started(tmp_path, engine, downloads) as (controller, view):
         await_model(controller, "qwen3-8b")
@@ -198,7 +194,7 @@ async def test_a_model_that_cannot_be_loaded_gives_the_question_back(tmp_path: P
         await until(lambda: "I am the guide." in view.transcript.text)
 
 
-async def test_a_conversation_that_is_left_is_answered_too(tmp_path: Path) -> None:
+async def test_a_conversation_that_is_left_is_answered_too(tmp_path):
     downloads, engine = Downloads(), FakeEngine(["Hello."])
     async with started(tmp_path, engine, downloads) as (controller, view):
         await_model(controller)
@@ -212,7 +208,7 @@ async def test_a_conversation_that_is_left_is_answered_too(tmp_path: Path) -> No
         assert view.messages[-1] == "The reply in “Who are you?” has ended."
 
 
-async def test_a_question_that_waits_outlives_the_app(tmp_path: Path) -> None:
+async def test_a_question_that_waits_outlives_the_app(tmp_path):
     async with started(tmp_path, FakeEngine(), Downloads()) as (controller, _):
         await_model(controller)
         controller.ask("Who are you?", [])
@@ -220,7 +216,7 @@ async def test_a_question_that_waits_outlives_the_app(tmp_path: Path) -> None:
         assert view.pane.text == "Who are you?"
 
 
-async def test_another_model_that_is_chosen_answers_what_waits(tmp_path: Path) -> None:
+async def test_another_model_that_is_chosen_answers_what_waits(tmp_path):
     downloads, engine = Downloads(), FakeEngine(["Mine."])
     async with started(tmp_path, engine, downloads) as (controller, view):
         await_model(controller)
@@ -232,7 +228,7 @@ async def test_another_model_that_is_chosen_answers_what_waits(tmp_path: Path) -
         assert controller.session.model == "mine"
 
 
-async def test_a_better_model_is_offered(tmp_path: Path) -> None:
+async def test_a_better_model_is_offered(tmp_path):
     downloads, engine = Downloads(), FakeEngine(["Hello."])
     async with started(tmp_path, engine, downloads) as (controller, view):
         pulls = controller.downloads.pulls
@@ -246,7 +242,7 @@ async def test_a_better_model_is_offered(tmp_path: Path) -> None:
         assert view.notice == ""
 
 
-async def test_the_guide_is_asked_only_where_it_is_loaded(tmp_path: Path) -> None:
+async def test_the_guide_is_asked_only_where_it_is_loaded(tmp_path):
     async with started(tmp_path, FakeEngine(), Downloads()) as (controller, _):
         await controller.switch_model("mine")
         with pytest.raises(CommandError, match="mine answers now"):

@@ -1,13 +1,9 @@
 """The chat without a terminal: the real controller, store and conversations, a view that only remembers."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
@@ -23,25 +19,23 @@ from edgechat.base.errors import (
 from edgechat.chat.records import Attachment
 from edgechat.chat.session import ChatSession, SessionServices
 from edgechat.chat.storage.store import Store
-from edgechat.engine.types import CachePolicy
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Settings
 from edgechat.tui.chat.command_handlers import run_command
 from edgechat.tui.chat.controller import ChatController
 from edgechat.tui.chat.stored_conversations import delete, purge, restore, undo_delete
 from edgechat.tui.chat.turn_actions import act, can
-from edgechat.tui.models.library import ModelLibrary
 from tests.fakes import FakeEngine
 from tests.tui.chat.views import FakeView
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path / "chats.db"
 
 
-def plan(model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
+def plan(model, *, leaving=()):
     if model == "huge":
         raise DoesNotFit("huge does not fit.")
     return LoadPlan(model_path=model, model_name=model, context=4096, threads=1, reasons=(f"{model} it is.",))
@@ -49,18 +43,18 @@ def plan(model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
 
 @asynccontextmanager
 async def started(
-    path: Path,
-    engine: FakeEngine,
+    path,
+    engine,
     *,
-    settings: Settings = Settings(),  # noqa: B008  (it is frozen)
-    library: ModelLibrary | None = None,
-    model: str | None = None,
-    last: bool = False,
-    typed: str = "",
-) -> AsyncIterator[tuple[ChatController, FakeView]]:
+    settings=Settings(),  # noqa: B008  (it is frozen)
+    library=None,
+    model=None,
+    last=False,
+    typed="",
+):
     """A controller with a model loaded; closed afterwards. typed: what is typed before it has started."""
 
-    def engine_for(plan: LoadPlan, *, cache_policy: CachePolicy, **_: object) -> FakeEngine:
+    def engine_for(plan, *, cache_policy, **_):
         engine.reopen(plan, lasting=cache_policy.disk_bytes != 0)
         return engine
 
@@ -74,27 +68,27 @@ async def started(
     await view.settled()
 
 
-async def until(true: Callable[[], bool]) -> None:
+async def until(true):
     async with asyncio.timeout(20):
         while not true():
             await asyncio.sleep(0.01)
 
 
-async def say(controller: ChatController, text: str) -> str:
+async def say(controller, text):
     """Ask, wait for the reply, and return the id of the conversation."""
     controller.ask(text, [])
     await until(lambda: not controller.shown.is_answering)
     return controller.shown.id
 
 
-def test_nothing_of_it_imports_textual() -> None:
+def test_nothing_of_it_imports_textual():
     names = ("controller", "command_handlers", "stored_conversations", "turn_actions", "model_downloads")
     imports = "; ".join(f"import edgechat.tui.chat.{name}" for name in names)
     code = f"import sys; {imports}; sys.exit('textual' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-async def test_a_question_is_answered_and_stored(path: Path) -> None:
+async def test_a_question_is_answered_and_stored(path):
     async with started(path, FakeEngine(["Hello."])) as (controller, view):
         assert view.model == "guide"
         assert view.transcript.plan is not None
@@ -108,7 +102,7 @@ async def test_a_question_is_answered_and_stored(path: Path) -> None:
         assert [turn.content for turn in (await store.load(chat))[1]] == ["Who?", "Hello."]
 
 
-async def test_a_conversation_is_left_and_opened_while_it_is_answered(path: Path) -> None:
+async def test_a_conversation_is_left_and_opened_while_it_is_answered(path):
     engine = FakeEngine(["First."], ["One ", 1.0, "two."])
     async with started(path, engine) as (controller, view):
         first = await say(controller, "Who?")
@@ -133,7 +127,7 @@ async def test_a_conversation_is_left_and_opened_while_it_is_answered(path: Path
         assert view.transcript.text == counting.text
 
 
-async def test_a_conversation_that_is_left_is_persisted(path: Path) -> None:
+async def test_a_conversation_that_is_left_is_persisted(path):
     engine = FakeEngine()
     async with started(path, engine) as (controller, view):
         first = await say(controller, "Who?")
@@ -142,7 +136,7 @@ async def test_a_conversation_that_is_left_is_persisted(path: Path) -> None:
         assert engine.left == [first]
 
 
-async def test_unsent_prompts_stay_with_their_conversations_and_outlive_the_app(path: Path) -> None:
+async def test_unsent_prompts_stay_with_their_conversations_and_outlive_the_app(path):
     async with started(path, FakeEngine()) as (controller, view):
         first = await say(controller, "Who?")
         view.pane.put("to the first", [Attachment("a.txt", "A")])
@@ -157,7 +151,7 @@ async def test_unsent_prompts_stay_with_their_conversations_and_outlive_the_app(
         assert (view.pane.text, view.pane.attachments) == ("to the first", [Attachment("a.txt", "A")])
 
 
-async def test_a_question_that_cannot_be_answered_comes_back(path: Path) -> None:
+async def test_a_question_that_cannot_be_answered_comes_back(path):
     engine = FakeEngine([PromptTooLong("Too long.")])
     async with started(path, engine) as (controller, view):
         await say(controller, "Long?")
@@ -165,7 +159,7 @@ async def test_a_question_that_cannot_be_answered_comes_back(path: Path) -> None
         assert [type(error) for error in view.transcript.problems] == [PromptTooLong]
 
 
-async def test_a_question_behind_comes_back_where_it_can_be_found(path: Path) -> None:
+async def test_a_question_behind_comes_back_where_it_can_be_found(path):
     engine = FakeEngine(["First."], [0.5, PromptTooLong("Too long.")])
     async with started(path, engine) as (controller, view):
         first = await say(controller, "Who?")
@@ -180,7 +174,7 @@ async def test_a_question_behind_comes_back_where_it_can_be_found(path: Path) ->
         assert view.pane.text == "Long?"
 
 
-async def test_a_deleted_conversation_is_restored(path: Path) -> None:
+async def test_a_deleted_conversation_is_restored(path):
     engine = FakeEngine()
     async with started(path, engine) as (controller, view):
         first = await say(controller, "Who?")
@@ -202,7 +196,7 @@ async def test_a_deleted_conversation_is_restored(path: Path) -> None:
             await restore(controller, first)
 
 
-async def test_a_conversation_that_is_answered_is_not_deleted(path: Path) -> None:
+async def test_a_conversation_that_is_answered_is_not_deleted(path):
     async with started(path, FakeEngine(["One ", 30.0])) as (controller, view):
         controller.ask("Count.", [])
         await until(lambda: "One" in view.transcript.text)
@@ -226,9 +220,7 @@ async def test_a_conversation_that_is_answered_is_not_deleted(path: Path) -> Non
         ("copy", "", ChatNotFound),
     ],
 )
-async def test_a_wrong_command_is_told_and_put_back(
-    path: Path, name: str, argument: str, error: type[Exception]
-) -> None:
+async def test_a_wrong_command_is_told_and_put_back(path, name, argument, error):
     async with started(path, FakeEngine()) as (controller, view):
         await run_command(controller, name, argument)
         assert [type(one) for one in view.errors] == [error]
@@ -238,7 +230,7 @@ async def test_a_wrong_command_is_told_and_put_back(
         assert view.pane.text == "something else by now"
 
 
-async def test_commands_change_the_conversation(path: Path) -> None:
+async def test_commands_change_the_conversation(path):
     engine = FakeEngine(["One."], ["Another one."])
     async with started(path, engine) as (controller, view):
         await run_command(controller, "system", "Be brief.")
@@ -260,7 +252,7 @@ async def test_commands_change_the_conversation(path: Path) -> None:
         assert view.errors == []
 
 
-async def test_the_model_is_switched_but_not_while_a_reply_is_generated(path: Path) -> None:
+async def test_the_model_is_switched_but_not_while_a_reply_is_generated(path):
     engine = FakeEngine(["One ", 30.0], ["Two."])
     async with started(path, engine) as (controller, view):
         controller.ask("Count.", [])
@@ -283,7 +275,7 @@ async def test_the_model_is_switched_but_not_while_a_reply_is_generated(path: Pa
         assert await store.preference("model") == "tiny"
 
 
-async def test_a_load_that_fails_is_told_in_the_transcript(path: Path) -> None:
+async def test_a_load_that_fails_is_told_in_the_transcript(path):
     engine = FakeEngine()
     engine.load_error = EngineCrashed("The worker died.")
     async with started(path, engine) as (_, view):
@@ -291,14 +283,14 @@ async def test_a_load_that_fails_is_told_in_the_transcript(path: Path) -> None:
         assert view.activities[-1] == ""
 
 
-async def test_an_error_in_the_background_reaches_the_view(path: Path) -> None:
+async def test_an_error_in_the_background_reaches_the_view(path):
     async with started(path, FakeEngine()) as (controller, view):
         view.run_in_background(controller.open("0" * 32))
         await view.settled()
         assert [type(error) for error in view.errors] == [ChatNotFound]
 
 
-async def test_turns_are_edited_quoted_and_switched(path: Path) -> None:
+async def test_turns_are_edited_quoted_and_switched(path):
     engine = FakeEngine(["To one."], ["To two."])
     async with started(path, engine) as (controller, view):
         await say(controller, "One?")
@@ -321,7 +313,7 @@ async def test_turns_are_edited_quoted_and_switched(path: Path) -> None:
         assert [type(error) for error in view.errors] == [ChatNotFound]
 
 
-async def test_closing_saves_a_reply_that_is_generated(path: Path) -> None:
+async def test_closing_saves_a_reply_that_is_generated(path):
     async with started(path, FakeEngine(["One ", 30.0, "two"])) as (controller, view):
         controller.ask("Count.", [])
         await until(lambda: "One" in view.transcript.text)

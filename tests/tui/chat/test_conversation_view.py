@@ -1,9 +1,6 @@
 """What the app tells the engine of its chats, and shows of what the engine leaves out."""
 
-from __future__ import annotations
-
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -19,18 +16,18 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "chats.db"
 
 
-async def chat_ids(path: Path) -> list[str]:
+async def chat_ids(path):
     store = await Store.open(path)
     found = [one.id for one in await store.chats()]
     await store.close()
     return found
 
 
-async def test_requests_carry_the_chat_and_the_overflow_of_the_settings(path: Path) -> None:
+async def test_requests_carry_the_chat_and_the_overflow_of_the_settings(path):
     engine = FakeEngine()
     async with app_with(engine, path).run_test() as pilot:
         await say(pilot, "One")
@@ -41,7 +38,7 @@ async def test_requests_carry_the_chat_and_the_overflow_of_the_settings(path: Pa
     assert found == [(first, "window", "interactive"), (second, "error", "interactive")]
 
 
-async def test_turns_that_left_the_context_are_told_when_there_are_more_of_them(path: Path) -> None:
+async def test_turns_that_left_the_context_are_told_when_there_are_more_of_them(path):
     scripts = [["One."], ["Two."], ["Three."], [Dropped("", 1), Prefill("", 5, 20), "Four."]]
     scripts += [[Dropped("", 1), "Five."], [Dropped("", 3), 0.5, "Six."]]
     app = app_with(FakeEngine(*scripts), path)
@@ -61,7 +58,7 @@ async def test_turns_that_left_the_context_are_told_when_there_are_more_of_them(
         assert shown.index("Four.") < shown.index("3 earlier questions, with their") < shown.index("▌ 5?")
 
 
-async def test_what_another_program_has_said_meanwhile_is_shown(path: Path) -> None:
+async def test_what_another_program_has_said_meanwhile_is_shown(path):
     async with app_with(FakeEngine(["One."], ["Three."]), path).run_test(size=(90, 60)) as pilot:
         await say(pilot, "1?")
         await until(pilot, lambda: "One." in text_of(pilot))
@@ -77,7 +74,7 @@ async def test_what_another_program_has_said_meanwhile_is_shown(path: Path) -> N
         assert at == sorted(at)
 
 
-async def test_a_chat_that_is_left_is_put_on_disk_and_so_are_all_at_the_end(path: Path) -> None:
+async def test_a_chat_that_is_left_is_put_on_disk_and_so_are_all_at_the_end(path):
     engine = FakeEngine()
     async with app_with(engine, path).run_test() as pilot:
         await until(pilot, lambda: "it is." in text_of(pilot))
@@ -92,13 +89,11 @@ async def test_a_chat_that_is_left_is_put_on_disk_and_so_are_all_at_the_end(path
     assert engine.closed
 
 
-async def test_an_engine_that_does_not_come_to_an_end_does_not_hold_up_the_way_out(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_engine_that_does_not_come_to_an_end_does_not_hold_up_the_way_out(path, monkeypatch):
     monkeypatch.setattr("edgechat.chat.session.SAVE_SECONDS", 0.2)
 
     class Slow(FakeEngine):
-        async def persist(self, chat: str | None = None) -> None:
+        async def persist(self, chat=None):
             await asyncio.Event().wait()
 
     engine = Slow()
@@ -110,7 +105,7 @@ async def test_an_engine_that_does_not_come_to_an_end_does_not_hold_up_the_way_o
     assert engine.closed
 
 
-async def test_a_first_question_that_is_too_long_is_forgotten(path: Path) -> None:
+async def test_a_first_question_that_is_too_long_is_forgotten(path):
     engine = FakeEngine([PromptTooLong("The conversation has 9000 tokens.")], ["Ok."])
     async with app_with(engine, path).run_test() as pilot:
         await say(pilot, "Long?")
@@ -120,9 +115,9 @@ async def test_a_first_question_that_is_too_long_is_forgotten(path: Path) -> Non
     assert await chat_ids(path) == [engine.requests[1].chat] != engine.forgotten
 
 
-async def test_no_more_of_the_context_is_used_than_there_is(path: Path) -> None:
+async def test_no_more_of_the_context_is_used_than_there_is(path):
     async with app_with(FakeEngine([Prefill("", 4090, 4090), "a ", "b"]), path).run_test() as pilot:
         await say(pilot, "One")
-        pilot.app.screen.status.used = 5000  # type: ignore[attr-defined]
+        pilot.app.screen.status.used = 5000
         await pilot.pause()
         assert "4,096 of 4,096 tokens (100%)" in text_of(pilot)

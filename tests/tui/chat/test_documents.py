@@ -1,14 +1,9 @@
 """Documents in the app: chosen by /docs and @folder/, searched for a question, cited in the reply."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 
 from edgechat.documents import indexing, known, registry
 from edgechat.documents.indexing import Progress, Update
@@ -27,12 +22,12 @@ ANSWER = 'It is primed with oil [1]. They say "is primed with oil" and “the mo
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "chats.db"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """A folder with documents, in the current one."""
     handbook = tmp_path / "handbook"
     handbook.mkdir()
@@ -42,22 +37,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return handbook
 
 
-async def begun(pilot: Pilot[None]) -> None:
+async def begun(pilot):
     await until(pilot, lambda: "it is." in text_of(pilot))
 
 
-def place_of(pilot: Pilot[None], text: str) -> tuple[int, int]:
+def place_of(pilot, text):
     """Return where a text is on the screen."""
     lines = text_of(pilot).split("\n")
     y = next(y for y, line in enumerate(lines) if text in line)
     return lines[y].index(text), y
 
 
-async def test_a_folder_in_a_question_is_searched_from_then_on(path: Path, folder: Path) -> None:
+async def test_a_folder_in_a_question_is_searched_from_then_on(path, folder):
     engine = FakeEngine(["With oil [1]."], ["Again."])
     async with app_with(engine, path).run_test() as pilot:
         await begun(pilot)
-        pilot.app.screen.prompt.insert("How is the pump 7 of @handbook/ primed?")  # type: ignore[attr-defined]
+        pilot.app.screen.prompt.insert("How is the pump 7 of @handbook/ primed?")
         await until(pilot, lambda: "▤ handbook/ · 3 files" in text_of(pilot))
         await pilot.press("enter")
         await until(pilot, lambda: "With oil [1]." in text_of(pilot))
@@ -75,9 +70,7 @@ async def test_a_folder_in_a_question_is_searched_from_then_on(path: Path, folde
     assert "pump 7" in engine.requests[0].messages[-1].content
 
 
-async def test_a_large_folder_is_not_read_for_being_named(
-    path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_large_folder_is_not_read_for_being_named(path, folder, monkeypatch):
     monkeypatch.setattr(known, "MOST_FILES", 2)
     async with app_with(FakeEngine(["Files."]), path).run_test(size=(100, 30), notifications=True) as pilot:
         await begun(pilot)
@@ -88,7 +81,7 @@ async def test_a_large_folder_is_not_read_for_being_named(
     assert listing.name == "handbook/"
 
 
-async def test_docs_adds_a_folder_and_switches_it(path: Path, folder: Path) -> None:
+async def test_docs_adds_a_folder_and_switches_it(path, folder):
     async with app_with(FakeEngine(["Yes [1]."]), path).run_test(size=(100, 30), notifications=True) as pilot:
         await begun(pilot)
         await pilot.press(*"/docs handbook/", "enter")
@@ -105,17 +98,15 @@ async def test_docs_adds_a_folder_and_switches_it(path: Path, folder: Path) -> N
         await until(pilot, lambda: "no documents 'nowhere'" in text_of(pilot))
     async with app_with(FakeEngine(), path, last=True).run_test() as pilot:
         await until(pilot, lambda: "Yes [1]." in text_of(pilot))
-        assert list(pilot.app.screen.controller.shown.documents) == ["handbook"]  # type: ignore[attr-defined]
+        assert list(pilot.app.screen.controller.shown.documents) == ["handbook"]
 
 
 @pytest.fixture
-def endless(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def endless(monkeypatch):
     """Let reading documents last until it is cancelled; what it was told at its end."""
-    ends: list[bool] = []
+    ends = []
 
-    def update(
-        _collection: object, on_progress: Callable[[Progress], None], is_cancelled: Callable[[], bool]
-    ) -> Update:
+    def update(_collection, on_progress, is_cancelled):
         on_progress(Progress(done=11, total=214, name="x.md"))
         while not is_cancelled():
             pass
@@ -126,23 +117,21 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return ends
 
 
-async def test_escape_stops_reading_and_gives_the_question_back(
-    path: Path, folder: Path, endless: list[bool]
-) -> None:
+async def test_escape_stops_reading_and_gives_the_question_back(path, folder, endless):
     engine = FakeEngine(["Never."])
     async with app_with(engine, path).run_test() as pilot:
         await begun(pilot)
         await ask(pilot, "What is in @handbook/ then?")
         await until(pilot, lambda: "Reading 12 of 214 documents" in text_of(pilot))
         await pilot.press("escape")
-        await until(pilot, lambda: not pilot.app.screen.answering)  # type: ignore[attr-defined]
+        await until(pilot, lambda: not pilot.app.screen.answering)
         await until(pilot, lambda: bool(endless))
-        assert pilot.app.screen.prompt.text == "What is in @handbook/ then?"  # type: ignore[attr-defined]
+        assert pilot.app.screen.prompt.text == "What is in @handbook/ then?"
         assert "Reading" not in text_of(pilot)
     assert engine.requests == []
 
 
-async def test_escape_stops_adding_a_folder(path: Path, folder: Path, endless: list[bool]) -> None:
+async def test_escape_stops_adding_a_folder(path, folder, endless):
     async with app_with(FakeEngine(), path).run_test(size=(100, 30), notifications=True) as pilot:
         await begun(pilot)
         await pilot.press(*"/docs handbook/", "enter")
@@ -151,22 +140,22 @@ async def test_escape_stops_adding_a_folder(path: Path, folder: Path, endless: l
         await until(pilot, lambda: "What has been read is kept" in text_of(pilot))
         assert endless == [True]
         assert "Reading" not in text_of(pilot)
-        assert not pilot.app.screen.controller.shown.documents  # type: ignore[attr-defined]
+        assert not pilot.app.screen.controller.shown.documents
 
 
-async def test_another_wording_finds_other_passages_and_a_retry_keeps_them(path: Path, folder: Path) -> None:
+async def test_another_wording_finds_other_passages_and_a_retry_keeps_them(path, folder):
     async with app_with(FakeEngine(["One."], ["Two."], ["Three."]), path).run_test() as pilot:
         await begun(pilot)
         await say(pilot, "How is the pump 7 of @handbook/ primed?")
-        controller = pilot.app.screen.controller  # type: ignore[attr-defined]
+        controller = pilot.app.screen.controller
         before = controller.shown.turns[0].attachments
         await pilot.press("ctrl+r")
         await until(pilot, lambda: "Two." in text_of(pilot))
         assert controller.shown.turns[0].attachments == before
-        await until(pilot, lambda: not pilot.app.screen.answering)  # type: ignore[attr-defined]
+        await until(pilot, lambda: not pilot.app.screen.answering)
         await pilot.press("tab", "up", "e")
-        assert all(file.source is None for file in pilot.app.screen.pane.attachments)  # type: ignore[attr-defined]
-        pilot.app.screen.prompt.clear()  # type: ignore[attr-defined]
+        assert all(file.source is None for file in pilot.app.screen.pane.attachments)
+        pilot.app.screen.prompt.clear()
         await say(pilot, "How is the pump 31 primed?")
         await until(pilot, lambda: "Three." in text_of(pilot))
         after = controller.shown.turns[0].attachments
@@ -175,7 +164,7 @@ async def test_another_wording_finds_other_passages_and_a_retry_keeps_them(path:
     assert not any("pump 7 " in one.text for one in after)
 
 
-async def test_citations_lead_to_passages(path: Path, folder: Path) -> None:
+async def test_citations_lead_to_passages(path, folder):
     async with app_with(FakeEngine([ANSWER]), path).run_test(size=(100, 36), tooltips=True) as pilot:
         await begun(pilot)
         await say(pilot, "How is the pump 7 of @handbook/ primed?")
@@ -202,9 +191,7 @@ async def test_citations_lead_to_passages(path: Path, folder: Path) -> None:
         assert "←→ others" not in text_of(pilot)  # the reply cites no other
 
 
-async def test_what_is_quoted_and_in_no_passage_is_marked_once_the_reply_has_ended(
-    path: Path, folder: Path
-) -> None:
+async def test_what_is_quoted_and_in_no_passage_is_marked_once_the_reply_has_ended(path, folder):
     async with app_with(FakeEngine([ANSWER, 0.5, " End."]), path).run_test(size=(100, 36)) as pilot:
         await begun(pilot)
         await ask(pilot, "How is the pump 7 of @handbook/ primed?")
@@ -223,10 +210,8 @@ async def test_what_is_quoted_and_in_no_passage_is_marked_once_the_reply_has_end
         assert " ".join(marked) == "“the moon is made of cheese”"[1:-1]
 
 
-async def test_only_a_file_of_the_documents_is_looked_at_and_opened(
-    path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown: list[Path] = []
+async def test_only_a_file_of_the_documents_is_looked_at_and_opened(path, folder, monkeypatch):
+    shown = []
     monkeypatch.setattr("edgechat.tui.terminal.viewer.show_file", shown.append)
     async with app_with(FakeEngine([ANSWER]), path).run_test(size=(100, 36)) as pilot:
         await begun(pilot)
@@ -251,18 +236,18 @@ async def test_only_a_file_of_the_documents_is_looked_at_and_opened(
         await say(pilot, "And the pump 9?")
         assert "There are no documents 'handbook'." in text_of(pilot)
         assert "To ask without them: /docs off" in text_of(pilot)
-        assert pilot.app.screen.prompt.text == "And the pump 9?"  # type: ignore[attr-defined]
+        assert pilot.app.screen.prompt.text == "And the pump 9?"
     assert len(shown) == 1
 
 
-async def test_a_folder_that_is_away_is_told_of_and_still_answers(path: Path, folder: Path) -> None:
+async def test_a_folder_that_is_away_is_told_of_and_still_answers(path, folder):
     async with app_with(FakeEngine([ANSWER], ["Again [1]."]), path).run_test(
         size=(80, 24), notifications=True
     ) as pilot:
         await begun(pilot)
         await say(pilot, "How is the pump 7 of @handbook/ primed?")
         folder.rename(folder.with_name("unplugged"))
-        pilot.app.screen.session.documents._fresh.clear()  # type: ignore[attr-defined]  # 10 seconds later
+        pilot.app.screen.session.documents._fresh.clear()  # 10 seconds later
         await say(pilot, "And the pump 9?")
         told = [one.message for one in pilot.app._notifications]
         assert any("is not there now; its 3 files" in message for message in told)
@@ -273,7 +258,7 @@ async def test_a_folder_that_is_away_is_told_of_and_still_answers(path: Path, fo
     assert any(one.source is not None for one in (await stored_turns(path))[2].attachments)
 
 
-async def test_the_list_of_documents_fits_on_a_small_screen(path: Path, tmp_path: Path) -> None:
+async def test_the_list_of_documents_fits_on_a_small_screen(path, tmp_path):
     for number in range(15):
         with closing(registry.create(f"c{number:02}")) as collection:
             for part in range(20):
@@ -290,7 +275,7 @@ async def test_the_list_of_documents_fits_on_a_small_screen(path: Path, tmp_path
         assert "The documents c01 cannot be read: file is not a database." in text_of(pilot)
 
 
-def test_a_folder_gets_a_name_of_its_own_once(tmp_path: Path) -> None:
+def test_a_folder_gets_a_name_of_its_own_once(tmp_path):
     for parent in ("a", "b"):
         (tmp_path / parent / "notes").mkdir(parents=True)
     names = [known.collection_of(tmp_path / parent / "notes") for parent in ("a", "b", "a")]

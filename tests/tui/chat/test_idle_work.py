@@ -1,17 +1,13 @@
 """What is computed between answers: vectors of passages that questions found no time for."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from edgechat.chat.parameters import set_documents
 from edgechat.documents import registry
 from edgechat.documents.indexing import update
-from edgechat.tui.chat.controller import ChatController
 from tests.fakes import FakeEmbedder, FakeEngine
 from tests.tui.chat.test_controller import say, started, until
 
@@ -19,14 +15,14 @@ PARTS = 90
 
 
 @pytest.fixture
-def embedder(monkeypatch: pytest.MonkeyPatch) -> FakeEmbedder:
+def embedder(monkeypatch):
     embedder = FakeEmbedder(PARTS)
     monkeypatch.setattr("edgechat.documents.embedding.embedder_here", lambda _loads: embedder)
     return embedder
 
 
 @pytest.fixture
-def parts(tmp_path: Path) -> None:
+def parts(tmp_path):
     """Documents that do not fit into a context."""
     (tmp_path / "parts").mkdir()
     for number in range(PARTS):
@@ -36,18 +32,18 @@ def parts(tmp_path: Path) -> None:
         update(collection)
 
 
-def embedded() -> int:
+def embedded():
     with closing(registry.open_collection("parts")) as collection:
         return collection.counts().embedded
 
 
-async def ask(controller: ChatController, embedder: FakeEmbedder, question: str) -> None:
+async def ask(controller, embedder, question):
     embedder.is_answering = lambda: controller.shown.is_answering
     await say(controller, question)
 
 
 @pytest.mark.usefixtures("parts")
-async def test_passages_are_embedded_between_answers(tmp_path: Path, embedder: FakeEmbedder) -> None:
+async def test_passages_are_embedded_between_answers(tmp_path, embedder):
     async with started(tmp_path / "chats.db", FakeEngine(["One."], ["Two."])) as (controller, _):
         await set_documents(controller.session, controller.shown, ("parts",))
         embedder.most = 60
@@ -67,7 +63,7 @@ async def test_passages_are_embedded_between_answers(tmp_path: Path, embedder: F
 
 
 @pytest.mark.usefixtures("parts")
-async def test_closing_ends_it(tmp_path: Path, embedder: FakeEmbedder) -> None:
+async def test_closing_ends_it(tmp_path, embedder):
     embedder.most = 40
     async with started(tmp_path / "chats.db", FakeEngine(["One."])) as (controller, _):
         await set_documents(controller.session, controller.shown, ("parts",))
@@ -76,7 +72,7 @@ async def test_closing_ends_it(tmp_path: Path, embedder: FakeEmbedder) -> None:
     assert (embedder.cancelled, embedded()) == (1, 32)
 
 
-async def test_documents_that_are_given_whole_need_no_vectors(tmp_path: Path, embedder: FakeEmbedder) -> None:
+async def test_documents_that_are_given_whole_need_no_vectors(tmp_path, embedder):
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "7.md").write_text("The part 7 is heavy.")
     with closing(registry.create("parts")) as collection:

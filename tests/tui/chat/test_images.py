@@ -1,18 +1,13 @@
 """Images in the app: into the prompt in every way, and in the transcript."""
 
-from __future__ import annotations
-
 import asyncio
-from pathlib import Path
 
 import msgspec
 import pytest
 from textual import events
-from textual.pilot import Pilot
 
 from edgechat.base.images.image import PLACE
 from edgechat.tui.chat.prompt.chips import Chips
-from edgechat.tui.chat.prompt.pane import PromptPane
 from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.terminal import key_order
 from edgechat.tui.transcript.pieces import UserPiece
@@ -26,12 +21,12 @@ CHIP = "▣ photo.png 64 × 32 ✕"
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "chats.db"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """A folder with images, which is the current one."""
     there = tmp_path / "there"
     there.mkdir()
@@ -42,19 +37,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return there
 
 
-def seeing(*scripts: list[str]) -> FakeEngine:
+def seeing(*scripts):
     engine = FakeEngine(*scripts)
     engine.model = msgspec.structs.replace(MODEL, sees=True)
     return engine
 
 
-def pane(pilot: Pilot[None]) -> PromptPane:
+def pane(pilot):
     screen = pilot.app.screen
     assert isinstance(screen, ChatScreen)
     return screen.pane
 
 
-async def test_an_image_that_is_named_becomes_a_chip_and_is_sent(path: Path, folder: Path) -> None:
+async def test_an_image_that_is_named_becomes_a_chip_and_is_sent(path, folder):
     engine = seeing()
     async with app_with(engine, path).run_test() as pilot:
         await pilot.press(*"What is @ph")
@@ -70,7 +65,7 @@ async def test_an_image_that_is_named_becomes_a_chip_and_is_sent(path: Path, fol
     assert [image.name for image in question.images] == ["photo.png"]
 
 
-async def test_removing_the_chip_of_a_named_image_leaves_its_name(path: Path, folder: Path) -> None:
+async def test_removing_the_chip_of_a_named_image_leaves_its_name(path, folder):
     engine = seeing()
     async with app_with(engine, path).run_test() as pilot:
         pane(pilot).box.fill('Not @"my photo.jpg", but `@photo.png`:\n```\n@photo.png\n```\n')
@@ -82,7 +77,7 @@ async def test_removing_the_chip_of_a_named_image_leaves_its_name(path: Path, fo
         assert engine.requests[0].messages[0].media == ()
 
 
-async def test_a_damaged_image_says_so_at_once_and_is_not_sent(path: Path, folder: Path) -> None:
+async def test_a_damaged_image_says_so_at_once_and_is_not_sent(path, folder):
     engine = seeing()
     async with app_with(engine, path).run_test(notifications=True) as pilot:
         pane(pilot).box.fill("What is @damaged.png ?")
@@ -97,7 +92,7 @@ async def test_a_damaged_image_says_so_at_once_and_is_not_sent(path: Path, folde
 
 
 @pytest.mark.parametrize("form", ["{}", "'{}'", '"{}"', "file://{}", "{} "])
-async def test_a_dropped_image_becomes_a_chip(path: Path, folder: Path, form: str) -> None:
+async def test_a_dropped_image_becomes_a_chip(path, folder, form):
     engine = seeing()
     async with app_with(engine, path).run_test() as pilot:
         pane(pilot).box.post_message(events.Paste(form.format(folder / "photo.png")))
@@ -107,9 +102,7 @@ async def test_a_dropped_image_becomes_a_chip(path: Path, folder: Path, form: st
 
 
 @pytest.mark.parametrize("hold", [2.0, 0.0])
-async def test_enter_right_behind_an_image_sends_it(
-    path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, hold: float
-) -> None:
+async def test_enter_right_behind_an_image_sends_it(path, folder, monkeypatch, hold):
     monkeypatch.setattr(key_order, "_HOLD_TIMEOUT", hold)
     engine = seeing()
     async with app_with(engine, path).run_test() as pilot:
@@ -121,7 +114,7 @@ async def test_enter_right_behind_an_image_sends_it(
         assert pane(pilot).images == []
 
 
-async def test_a_dropped_image_whose_name_has_spaces(path: Path, folder: Path) -> None:
+async def test_a_dropped_image_whose_name_has_spaces(path, folder):
     async with app_with(seeing(), path).run_test() as pilot:
         uri = f"file://{folder}/my%20photo.jpg"
         escaped = f"{folder}/my\\ photo.jpg"
@@ -133,7 +126,7 @@ async def test_a_dropped_image_whose_name_has_spaces(path: Path, folder: Path) -
             await until(pilot, lambda: "▣" not in text_of(pilot))
 
 
-async def test_a_command_attaches_an_image_under_any_name(path: Path, folder: Path) -> None:
+async def test_a_command_attaches_an_image_under_any_name(path, folder):
     (folder / "photo.png").rename(folder / "scan")
     async with app_with(seeing(), path).run_test() as pilot:
         await pilot.press(*"/image sc")
@@ -142,7 +135,7 @@ async def test_a_command_attaches_an_image_under_any_name(path: Path, folder: Pa
         await until(pilot, lambda: "▣ scan 64 × 32 ✕" in text_of(pilot))
 
 
-def clipboard(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+def clipboard(folder, monkeypatch, script):
     """Let a script be the program that reads the clipboard."""
     programs = folder.parent / "programs"
     programs.mkdir()
@@ -154,9 +147,7 @@ def clipboard(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Non
     monkeypatch.delenv("DISPLAY", raising=False)
 
 
-async def test_the_image_on_the_clipboard_is_attached(
-    path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_image_on_the_clipboard_is_attached(path, folder, monkeypatch):
     clipboard(folder, monkeypatch, f"test \"$4\" = '' && exec cat '{folder / 'photo.png'}'")
     async with app_with(seeing(), path).run_test() as pilot:
         pilot.app.copy_to_clipboard("a text")
@@ -168,9 +159,7 @@ async def test_the_image_on_the_clipboard_is_attached(
 
 
 @pytest.mark.parametrize("script", ["exit 1", "exec sleep 60", "echo no image"])
-async def test_without_an_image_there_the_copied_text_is_pasted(
-    path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, script: str
-) -> None:
+async def test_without_an_image_there_the_copied_text_is_pasted(path, folder, monkeypatch, script):
     clipboard(folder, monkeypatch, script)
     monkeypatch.setattr("edgechat.tui.terminal.clipboard._SECONDS", 0.3)
     async with app_with(seeing(), path).run_test(notifications=True) as pilot:
@@ -183,7 +172,7 @@ async def test_without_an_image_there_the_copied_text_is_pasted(
         assert pane(pilot).images == []
 
 
-async def test_a_question_with_an_image_is_edited_kept_unsent_and_cleared(path: Path, folder: Path) -> None:
+async def test_a_question_with_an_image_is_edited_kept_unsent_and_cleared(path, folder):
     engine = seeing(["One."], ["Two."])
     async with app_with(engine, path).run_test() as pilot:
         await pane(pilot).attach_file("photo.png")
@@ -212,22 +201,19 @@ async def test_a_question_with_an_image_is_edited_kept_unsent_and_cleared(path: 
 # The transcript.
 
 
-def pictured(pilot: Pilot[None]) -> UserPiece:
+def pictured(pilot):
     return next(piece for piece in transcript(pilot).pieces if isinstance(piece, UserPiece))
 
 
-def colours(pilot: Pilot[None], line: int) -> list[tuple[int, ...]]:
+def colours(pilot, line):
     """Return the colours of the upper halves of a line's blocks."""
     strip = pilot.app.screen._compositor.render_strips()[line]
     return [
-        tuple(segment.style.color.triplet)  # type: ignore[union-attr]
-        for segment in strip
-        for letter in segment.text
-        if letter == "▀"
+        tuple(segment.style.color.triplet) for segment in strip for letter in segment.text if letter == "▀"
     ]
 
 
-async def test_the_transcript_shows_the_image(path: Path, folder: Path) -> None:
+async def test_the_transcript_shows_the_image(path, folder):
     async with app_with(seeing(), path).run_test(size=(80, 42)) as pilot:
         await pane(pilot).attach_file("photo.png")
         await say(pilot, "What is this?")
@@ -246,7 +232,7 @@ async def test_the_transcript_shows_the_image(path: Path, folder: Path) -> None:
         await until(pilot, lambda: 0 < sum("▀" in line for line in text_of(pilot).split("\n")) <= 8)
 
 
-async def test_an_image_whose_file_is_gone_is_a_line(path: Path, folder: Path) -> None:
+async def test_an_image_whose_file_is_gone_is_a_line(path, folder):
     async with app_with(seeing(), path).run_test(size=(80, 42)) as pilot:
         await pane(pilot).attach_file("photo.png")
         await say(pilot, "What is this?")

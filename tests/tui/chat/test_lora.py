@@ -1,15 +1,11 @@
 """LoRA adapters in the app: chosen by /lora, shown, and sent with the question."""
 
-from __future__ import annotations
-
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
 from edgechat.models.adapters.use import AdapterUse
 from edgechat.planner.placement.adapters import AdapterPlan
-from edgechat.planner.plan import LoadPlan
 from tests.fakes import FakeEngine
 from tests.kit import Spec, build
 from tests.kit.adapters import adapter
@@ -18,12 +14,12 @@ from tests.tui.driving import app_with, ask, plan, say, text_of, until
 SPEC = Spec()
 
 
-def planned(path: str, _model: str) -> LoadPlan:
+def planned(path, _model):
     usual = AdapterPlan(name="usual", path=path, scale=1.0, rank=4, total_bytes=32_768)
     return msgspec.structs.replace(plan(str(build(SPEC))), model_name="kit", adapters=(usual,))
 
 
-async def test_adapters_are_chosen_shown_and_sent(tmp_path: Path) -> None:
+async def test_adapters_are_chosen_shown_and_sent(tmp_path):
     usual, french = (str(adapter(tmp_path, SPEC, name, seed=len(name))) for name in ("usual", "french"))
     engine = FakeEngine()
     app = app_with(engine, tmp_path / "chats.db", prepare=partial(planned, usual))
@@ -35,7 +31,7 @@ async def test_adapters_are_chosen_shown_and_sent(tmp_path: Path) -> None:
         await until(pilot, lambda: "kit + french:0.5" in text_of(pilot))
         await say(pilot, "Two")
         await ask(pilot, f"/lora {tmp_path}/gone.gguf")
-        prompt = pilot.app.screen.prompt  # type: ignore[attr-defined]
+        prompt = pilot.app.screen.prompt
         await until(pilot, lambda: "gone" in prompt.text)  # to be corrected
         prompt.clear()
         await ask(pilot, "/lora off")

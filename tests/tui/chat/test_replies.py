@@ -1,11 +1,6 @@
 """How replies go on, what stands below them, and other models' versions of them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
-from textual.pilot import Pilot
 
 from edgechat.base.errors import ChatNotFound, EngineCrashed
 from edgechat.chat.import_export.importing import parse_chat
@@ -22,19 +17,19 @@ from tests.tui.libraries import Fake, row
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path / "chats.db"
 
 
-async def click(pilot: Pilot[None], words: str) -> None:
+async def click(pilot, words):
     rows = text_of(pilot).split("\n")
     y = next(y for y, row in enumerate(rows) if words in row)
     await pilot.click(offset=(rows[y].index(words), y))
     await pilot.pause()
 
 
-async def stopped(controller) -> None:  # type: ignore[no-untyped-def]
+async def stopped(controller):
     controller.ask("Count.", [])
     await settled(lambda: "One" in controller.view.transcript.text)
     await controller.shown.stop()
@@ -44,7 +39,7 @@ async def stopped(controller) -> None:  # type: ignore[no-untyped-def]
 # To go on.
 
 
-async def test_a_stopped_reply_goes_on_by_command(path: Path) -> None:
+async def test_a_stopped_reply_goes_on_by_command(path):
     engine = FakeEngine(["One, ", 5.0], ["two."])
     async with started(path, engine) as (controller, view):
         await stopped(controller)
@@ -59,7 +54,7 @@ async def test_a_stopped_reply_goes_on_by_command(path: Path) -> None:
         assert isinstance(view.errors[-1], ChatNotFound)
 
 
-async def test_a_reply_that_cannot_go_on_stays_and_the_error_is_shown(path: Path) -> None:
+async def test_a_reply_that_cannot_go_on_stays_and_the_error_is_shown(path):
     engine = FakeEngine(["One, ", 5.0], [EngineCrashed("It died.")])
     async with started(path, engine) as (controller, view):
         await stopped(controller)
@@ -70,7 +65,7 @@ async def test_a_reply_that_cannot_go_on_stays_and_the_error_is_shown(path: Path
 
 
 @pytest.mark.slow
-async def test_a_click_goes_on_where_the_reply_was_stopped(path: Path) -> None:
+async def test_a_click_goes_on_where_the_reply_was_stopped(path):
     engine = FakeEngine([thought("Hm."), "One, ", 30.0], ["two."])
     async with app_with(engine, path).run_test(size=(100, 40)) as pilot:
         await ask(pilot, "Count.")
@@ -86,7 +81,7 @@ async def test_a_click_goes_on_where_the_reply_was_stopped(path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_key_goes_on_with_a_thought(path: Path) -> None:
+async def test_a_key_goes_on_with_a_thought(path):
     engine = FakeEngine([thought("Hm, "), 30.0], [thought("well."), "Yes."])
     async with app_with(engine, path).run_test(size=(100, 40)) as pilot:
         await ask(pilot, "Is it?")
@@ -104,7 +99,7 @@ async def test_a_key_goes_on_with_a_thought(path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_below_a_reply_stands_what_it_took(path: Path) -> None:
+async def test_below_a_reply_stands_what_it_took(path):
     async with app_with(FakeEngine(["One ", "two."]), path).run_test(size=(100, 40)) as pilot:
         await say(pilot, "Count.")
         await until(pilot, lambda: "scripted · 2 tokens · 25.0 tok/s · 0.1 s" in text_of(pilot))
@@ -114,7 +109,7 @@ async def test_below_a_reply_stands_what_it_took(path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_the_versions_are_gone_through_by_clicks(path: Path) -> None:
+async def test_the_versions_are_gone_through_by_clicks(path):
     engine = FakeEngine(["First try."], ["Second try."])
     async with app_with(engine, path).run_test(size=(100, 40)) as pilot:
         await say(pilot, "Hi")
@@ -128,7 +123,7 @@ async def test_the_versions_are_gone_through_by_clicks(path: Path) -> None:
         await until(pilot, lambda: "Second try." in text_of(pilot))
 
 
-async def test_the_speed_is_not_that_of_the_reply_before(path: Path) -> None:
+async def test_the_speed_is_not_that_of_the_reply_before(path):
     engine = FakeEngine(["One."], [0.3, "Two."])
     async with started(path, engine) as (controller, _):
         await answered(controller, "1?")
@@ -140,7 +135,7 @@ async def test_the_speed_is_not_that_of_the_reply_before(path: Path) -> None:
         assert controller.shown.speed == 25.0
 
 
-async def test_of_an_imported_conversation_nothing_is_known(path: Path) -> None:
+async def test_of_an_imported_conversation_nothing_is_known(path):
     imported = parse_chat('[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]')
     store = await Store.open(path)
     await store.add(imported.chat, imported.turns)
@@ -154,7 +149,7 @@ async def test_of_an_imported_conversation_nothing_is_known(path: Path) -> None:
 # Side by side.
 
 
-async def test_versions_are_compared_and_one_is_chosen(path: Path) -> None:
+async def test_versions_are_compared_and_one_is_chosen(path):
     engine = FakeEngine(["One."], ["Two."], ["Three."])
     async with started(path, engine) as (controller, view):
         await answered(controller, "Hi")
@@ -173,7 +168,7 @@ async def test_versions_are_compared_and_one_is_chosen(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 120])
-async def test_they_stand_side_by_side_where_there_is_room(path: Path, width: int) -> None:
+async def test_they_stand_side_by_side_where_there_is_room(path, width):
     engine = FakeEngine(["First try."], ["Second try."])
     async with app_with(engine, path).run_test(size=(width, 30)) as pilot:
         await say(pilot, "Hi")
@@ -194,7 +189,7 @@ async def test_they_stand_side_by_side_where_there_is_room(path: Path, width: in
 # The beginning: the last conversation.
 
 
-async def test_the_last_conversation_is_opened_at_the_start(path: Path) -> None:
+async def test_the_last_conversation_is_opened_at_the_start(path):
     async with started(path, FakeEngine(["One."])) as (controller, _):
         chat = await answered(controller, "1?")
     async with started(path, FakeEngine(), last=True) as (controller, view):
@@ -202,7 +197,7 @@ async def test_the_last_conversation_is_opened_at_the_start(path: Path) -> None:
         assert view.transcript.text == "1?\nOne."
 
 
-async def test_what_is_typed_meanwhile_is_for_the_last_conversation(path: Path) -> None:
+async def test_what_is_typed_meanwhile_is_for_the_last_conversation(path):
     async with started(path, FakeEngine(["One."])) as (controller, view):
         await answered(controller, "1?")
         controller.begin_new()
@@ -213,7 +208,7 @@ async def test_what_is_typed_meanwhile_is_for_the_last_conversation(path: Path) 
         assert view.pane.text == "half"
 
 
-async def test_without_one_a_new_conversation_begins(path: Path) -> None:
+async def test_without_one_a_new_conversation_begins(path):
     async with started(path, FakeEngine(), last=True) as (controller, view):
         assert controller.shown.id == ""
         assert "no earlier conversation" in view.messages[0]
@@ -222,7 +217,7 @@ async def test_without_one_a_new_conversation_begins(path: Path) -> None:
 # Another model.
 
 
-async def test_another_model_answers_again_and_goes_on_answering(path: Path) -> None:
+async def test_another_model_answers_again_and_goes_on_answering(path):
     library = Fake(
         rows=[row("big", path), row("broken", path, damage="cut off"), row("small", path)]
     ).library()
@@ -245,7 +240,7 @@ async def test_another_model_answers_again_and_goes_on_answering(path: Path) -> 
 
 
 @pytest.mark.slow
-async def test_the_model_is_chosen_by_a_part_of_its_name(path: Path) -> None:
+async def test_the_model_is_chosen_by_a_part_of_its_name(path):
     library = Fake(rows=[row("big", path), row("small", path)]).library()
     engine = FakeEngine(["One."], ["Two."])
     settings = Settings(titles=False)
@@ -267,7 +262,7 @@ async def test_the_model_is_chosen_by_a_part_of_its_name(path: Path) -> None:
 # Titles.
 
 
-async def test_the_model_titles_a_conversation_in_idle_time(path: Path) -> None:
+async def test_the_model_titles_a_conversation_in_idle_time(path):
     engine = FakeEngine(["Fill it up."], ["**Title:** Oil for the car.\nMore."])
     async with started(path, engine, model="big") as (controller, view):
         await answered(controller, "my car squeaks what do i do")
@@ -285,7 +280,7 @@ async def test_the_model_titles_a_conversation_in_idle_time(path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "titles"), [("guide", True), ("big", False)], ids=["by the guide", "switched off"]
 )
-async def test_no_title_is_made(path: Path, model: str, titles: bool) -> None:
+async def test_no_title_is_made(path, model, titles):
     engine = FakeEngine(["One."])
     async with started(path, engine, model=model, settings=Settings(titles=titles)) as (controller, view):
         chat = await answered(controller, "Hi")
@@ -294,7 +289,7 @@ async def test_no_title_is_made(path: Path, model: str, titles: bool) -> None:
         assert controller.title_of(chat) == "Hi"
 
 
-async def test_a_question_ends_the_making_of_a_title(path: Path) -> None:
+async def test_a_question_ends_the_making_of_a_title(path):
     engine = FakeEngine(["One."], ["Slow ", 30.0], ["Two."], ["Hi there"])
     async with started(path, engine, model="big") as (controller, _):
         chat = await answered(controller, "Hi")
@@ -304,7 +299,7 @@ async def test_a_question_ends_the_making_of_a_title(path: Path) -> None:
         assert engine._running == set()
 
 
-async def test_a_title_by_the_user_stays(path: Path) -> None:
+async def test_a_title_by_the_user_stays(path):
     engine = FakeEngine(["One."], [0.3, "Something else"])
     async with started(path, engine, model="big") as (controller, _):
         chat = await answered(controller, "Hi")
@@ -317,7 +312,7 @@ async def test_a_title_by_the_user_stays(path: Path) -> None:
 # A user who is elsewhere.
 
 
-async def test_the_end_of_a_long_answer_is_announced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_end_of_a_long_answer_is_announced(path, monkeypatch):
     engine = FakeEngine(["One."], [0.3, "Two."])
     async with started(path, engine) as (controller, view):
         await answered(controller, "Short?")

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncGenerator, Callable
-from pathlib import Path
 from typing import ClassVar
 
 import msgspec
@@ -15,8 +13,7 @@ from textual.widget import MountError
 from edgechat.base.errors import EngineCrashed, LoadFailed, ModelNotFound, PromptTooLong, StoreError
 from edgechat.chat.records import Attachment
 from edgechat.chat.storage.store import Store
-from edgechat.engine.types import ChatRequest, Finished, Prefill, RequestEvent, SpeculationStats
-from edgechat.planner.plan import LoadPlan
+from edgechat.engine.types import Finished, Prefill, SpeculationStats
 from edgechat.settings import Settings
 from edgechat.tui.app import EdgechatApp
 from tests.fakes import MODEL, FakeEngine, thought, words
@@ -26,12 +23,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "chats.db"
 
 
 @pytest.mark.quick
-async def test_a_question_is_answered_and_stored(path: Path) -> None:
+async def test_a_question_is_answered_and_stored(path):
     app = app_with(FakeEngine(["Hello **there**", ", you."]), path)
     async with app.run_test() as pilot:
         await say(pilot, "Hi, who are you?")
@@ -46,11 +43,9 @@ async def test_a_question_is_answered_and_stored(path: Path) -> None:
     ]
 
 
-async def test_the_speed_that_the_engine_measured_stays(path: Path) -> None:
+async def test_the_speed_that_the_engine_measured_stays(path):
     class Lingering(FakeEngine):
-        async def stream(
-            self, request: ChatRequest, on_progress: Callable[[float], None] | None = None
-        ) -> AsyncGenerator[RequestEvent, None]:
+        async def stream(self, request, on_progress=None):
             async for event in super().stream(request, on_progress):
                 yield event
             await asyncio.sleep(0.3)  # as a disk that takes its time: the last words are painted meanwhile
@@ -61,9 +56,9 @@ async def test_the_speed_that_the_engine_measured_stays(path: Path) -> None:
         assert "25.0 tok/s" in text_of(pilot)
 
 
-async def test_what_is_typed_before_there_is_a_prompt_reaches_it(path: Path) -> None:
+async def test_what_is_typed_before_there_is_a_prompt_reaches_it(path):
     class Early(EdgechatApp):
-        def on_load(self) -> None:
+        def on_load(self):
             for key in ("H", "i", "ctrl+j"):  # the line's end of a terminal that is still the shell's
                 self.post_message(events.Key(key, key if len(key) == 1 else "\n"))
             self.post_message(events.Paste("and"))
@@ -73,10 +68,10 @@ async def test_what_is_typed_before_there_is_a_prompt_reaches_it(path: Path) -> 
     async with app.run_test() as pilot:
         await until(pilot, lambda: "Ho." in text_of(pilot))
         assert "▌ Hi" in text_of(pilot)
-        assert app.screen.prompt.text == "andy"  # type: ignore[attr-defined]
+        assert app.screen.prompt.text == "andy"
 
 
-async def test_the_reply_is_seen_while_it_streams(path: Path) -> None:
+async def test_the_reply_is_seen_while_it_streams(path):
     app = app_with(FakeEngine(["One ", 0.3, "two ", 30.0, "three"]), path)
     async with app.run_test() as pilot:
         await ask(pilot, "Count.")
@@ -84,7 +79,7 @@ async def test_the_reply_is_seen_while_it_streams(path: Path) -> None:
         assert "Writing" in text_of(pilot)
 
 
-async def test_escape_stops_and_the_reply_is_marked(path: Path) -> None:
+async def test_escape_stops_and_the_reply_is_marked(path):
     app = app_with(FakeEngine(["One ", 30.0, "two"]), path)
     async with app.run_test() as pilot:
         await ask(pilot, "Count.")
@@ -96,21 +91,21 @@ async def test_escape_stops_and_the_reply_is_marked(path: Path) -> None:
     assert (await stored_turns(path))[-1].state == "stopped"
 
 
-async def test_escape_before_the_model_is_loaded_gives_the_reply_up(path: Path) -> None:
+async def test_escape_before_the_model_is_loaded_gives_the_reply_up(path):
     app = app_with(FakeEngine(load_seconds=30.0), path)
     async with app.run_test() as pilot:
         await until(pilot, lambda: "Loading" in text_of(pilot))
         await ask(pilot, "Count.")
-        await until(pilot, lambda: app.screen.controller.shown.conversation is not None)  # type: ignore[attr-defined]
-        await until(pilot, lambda: app.screen.controller.shown.conversation.answering)  # type: ignore[attr-defined]
+        await until(pilot, lambda: app.screen.controller.shown.conversation is not None)
+        await until(pilot, lambda: app.screen.controller.shown.conversation.answering)
         await pilot.press("escape")
         await until(pilot, lambda: "You stopped the reply here" in text_of(pilot))
     assert (await stored_turns(path))[-1].state == "stopped"
 
 
-async def test_an_engine_that_does_not_stop_is_left_at_the_second_escape(path: Path) -> None:
+async def test_an_engine_that_does_not_stop_is_left_at_the_second_escape(path):
     class Deaf(FakeEngine):
-        async def cancel(self, request_id: str) -> None:
+        async def cancel(self, request_id):
             pass
 
     app = app_with(Deaf(["One ", 30.0, "two"]), path)
@@ -123,7 +118,7 @@ async def test_an_engine_that_does_not_stop_is_left_at_the_second_escape(path: P
         await until(pilot, lambda: "You stopped the reply here" in text_of(pilot))
 
 
-async def test_a_crash_is_told_the_text_stays_and_the_next_question_works(path: Path) -> None:
+async def test_a_crash_is_told_the_text_stays_and_the_next_question_works(path):
     crash = EngineCrashed("The engine process ended unexpectedly.", hint="Send the message again.")
     app = app_with(FakeEngine(["So ", "far", crash], ["Here ", "again."]), path)
     async with app.run_test() as pilot:
@@ -145,7 +140,7 @@ async def test_a_crash_is_told_the_text_stays_and_the_next_question_works(path: 
     ]
 
 
-async def test_a_failed_question_is_asked_once_more_by_key(path: Path) -> None:
+async def test_a_failed_question_is_asked_once_more_by_key(path):
     app = app_with(FakeEngine([EngineCrashed("It died.")], ["Now."]), path)
     async with app.run_test() as pilot:
         await say(pilot, "Go.")
@@ -155,7 +150,7 @@ async def test_a_failed_question_is_asked_once_more_by_key(path: Path) -> None:
         await until(pilot, lambda: "It died." not in text_of(pilot))
 
 
-async def test_loading_and_reading_the_prompt_are_seen(path: Path) -> None:
+async def test_loading_and_reading_the_prompt_are_seen(path):
     app = app_with(FakeEngine([Prefill("", 512, 2048), 0.4, "Done."], load_seconds=0.8), path)
     async with app.run_test() as pilot:
         await until(pilot, lambda: "Loading the model" in text_of(pilot))
@@ -166,7 +161,7 @@ async def test_loading_and_reading_the_prompt_are_seen(path: Path) -> None:
         await until(pilot, lambda: "Reading" not in text_of(pilot))
 
 
-async def test_a_model_that_cannot_be_loaded_is_told_once_and_tried_again(path: Path) -> None:
+async def test_a_model_that_cannot_be_loaded_is_told_once_and_tried_again(path):
     engine = FakeEngine(["Hello."])
     engine.load_error = LoadFailed("The file is truncated.", hint="Download it again.")
     app = app_with(engine, path)
@@ -178,17 +173,17 @@ async def test_a_model_that_cannot_be_loaded_is_told_once_and_tried_again(path: 
         assert "Hello." in text_of(pilot)
 
 
-async def test_a_store_that_cannot_be_read_keeps_the_question_in_the_box(path: Path) -> None:
+async def test_a_store_that_cannot_be_read_keeps_the_question_in_the_box(path):
     path.write_text("this is no database" * 100)
     app = app_with(FakeEngine(), path)
     async with app.run_test() as pilot:
         await until(pilot, lambda: "damaged" in text_of(pilot))
         await say(pilot, "Hi")
-        assert app.screen.prompt.text == "Hi"  # type: ignore[attr-defined]
+        assert app.screen.prompt.text == "Hi"
     assert path.read_text().startswith("this is no database")
 
 
-async def test_a_question_that_is_too_long_comes_back_to_be_shortened(path: Path) -> None:
+async def test_a_question_that_is_too_long_comes_back_to_be_shortened(path):
     too_long = PromptTooLong(
         "The conversation has 9000 tokens, and the context is 4096 tokens long.", hint="Shorten."
     )
@@ -199,16 +194,14 @@ async def test_a_question_that_is_too_long_comes_back_to_be_shortened(path: Path
         shown = text_of(pilot)
         assert "9000 tokens" in shown
         assert "▌ Long?" not in shown
-        assert app.screen.prompt.text == "Long?"  # type: ignore[attr-defined]
+        assert app.screen.prompt.text == "Long?"
         await pilot.press(*["backspace"] * 2, "enter")
         await until(pilot, lambda: "Two." in text_of(pilot))
     assert [turn.content for turn in await stored_turns(path)] == ["First?", "One.", "Lon", "Two."]
 
 
 @pytest.mark.parametrize("passes", [True, False])
-async def test_escape_while_the_store_is_locked_gives_the_question_back(
-    path: Path, passes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_escape_while_the_store_is_locked_gives_the_question_back(path, passes, monkeypatch):
     monkeypatch.setattr("edgechat.chat.storage.store.BUSY_MS", 1500)
     app = app_with(FakeEngine(), path)
     async with app.run_test() as pilot:
@@ -222,7 +215,7 @@ async def test_escape_while_the_store_is_locked_gives_the_question_back(
         await until(pilot, lambda: "Stopping" in text_of(pilot))
         if passes:
             other.execute("ROLLBACK")
-        await until(pilot, lambda: app.screen.prompt.text == "Hi?")  # type: ignore[attr-defined]
+        await until(pilot, lambda: app.screen.prompt.text == "Hi?")
         await until(pilot, lambda: "Stop" not in text_of(pilot))
         assert ("Another program has locked" in text_of(pilot)) != passes
         assert "▌ Hi?" not in text_of(pilot)
@@ -234,12 +227,12 @@ async def test_escape_while_the_store_is_locked_gives_the_question_back(
         await until(pilot, lambda: "Hello there." in text_of(pilot))
 
 
-async def test_words_that_cannot_be_saved_are_told_at_the_end(path: Path) -> None:
+async def test_words_that_cannot_be_saved_are_told_at_the_end(path):
     app = app_with(FakeEngine(["Hello ", 0.5, "you" * 10_000]), path)
     async with app.run_test() as pilot:
         await ask(pilot, "Hi?")
         await until(pilot, lambda: "Hello" in text_of(pilot))
-        store = await app.screen.session.store()  # type: ignore[attr-defined]
+        store = await app.screen.session.store()
         store._db.execute("PRAGMA max_page_count = 1")
         await until(pilot, lambda: "The disk is full" in text_of(pilot))
         await pilot.press("ctrl+q")
@@ -247,7 +240,7 @@ async def test_words_that_cannot_be_saved_are_told_at_the_end(path: Path) -> Non
     assert app.fault.message.startswith("The end of a reply could not be saved. The disk is full")
 
 
-async def test_thinking_is_folded_and_unfolds(path: Path) -> None:
+async def test_thinking_is_folded_and_unfolds(path):
     app = app_with(FakeEngine([thought("Let me "), thought("see."), "Yes."]), path)
     async with app.run_test() as pilot:
         await say(pilot, "Is it?")
@@ -262,7 +255,7 @@ async def test_thinking_is_folded_and_unfolds(path: Path) -> None:
         assert "Let me see." not in text_of(pilot)
 
 
-async def test_a_new_chat_is_empty_and_stored_only_with_its_first_words(path: Path) -> None:
+async def test_a_new_chat_is_empty_and_stored_only_with_its_first_words(path):
     app = app_with(FakeEngine(["Hello."]), path)
     async with app.run_test() as pilot:
         await say(pilot, "First")
@@ -276,10 +269,10 @@ async def test_a_new_chat_is_empty_and_stored_only_with_its_first_words(path: Pa
         await store.close()
 
 
-async def test_several_lines_are_typed_pasted_and_sent_as_one(path: Path) -> None:
+async def test_several_lines_are_typed_pasted_and_sent_as_one(path):
     app = app_with(FakeEngine(["Ok."]), path)
     async with app.run_test() as pilot:
-        prompt = app.screen.prompt  # type: ignore[attr-defined]
+        prompt = app.screen.prompt
         await pilot.press(*"one", "ctrl+j", *"two", "shift+enter")
         prompt.post_message(events.Paste("three\r\nfour\rfive\x1b[31m"))
         await pilot.pause()
@@ -294,7 +287,7 @@ async def test_several_lines_are_typed_pasted_and_sent_as_one(path: Path) -> Non
     assert (await stored_turns(path))[0].content.startswith("one\ntwo\nthree\nfour\nfive")
 
 
-async def test_escape_sequences_of_a_model_are_inert(path: Path) -> None:
+async def test_escape_sequences_of_a_model_are_inert(path):
     evil = "\x1b]52;c;aGFja2Vk\x07\x1b[2J\x9b31mred\x9d0;title\x07\x00 `\x1b[31m` \x85"
     app = app_with(FakeEngine([thought(evil), evil, "```\n" + evil + "\n```"]), path, model="\x1b[2Jevil")
     async with app.run_test() as pilot:
@@ -306,7 +299,7 @@ async def test_escape_sequences_of_a_model_are_inert(path: Path) -> None:
         assert not any((ord(one) < 32 and one != "\n") or 127 <= ord(one) < 160 for one in shown)
 
 
-async def test_the_last_model_is_taken_again_unless_its_file_is_gone(path: Path) -> None:
+async def test_the_last_model_is_taken_again_unless_its_file_is_gone(path):
     async with app_with(FakeEngine(), path, model="mine.gguf").run_test() as pilot:
         await until(pilot, lambda: "mine.gguf it is." in text_of(pilot))
     async with app_with(FakeEngine(), path).run_test() as pilot:
@@ -316,7 +309,7 @@ async def test_the_last_model_is_taken_again_unless_its_file_is_gone(path: Path)
     assert [one.model for one in await store.chats()] == ["mine.gguf"]
     await store.close()
 
-    def prepare(model: str) -> LoadPlan:
+    def prepare(model):
         if model == "mine.gguf":
             raise ModelNotFound("There is no mine.gguf.")
         return plan(model)
@@ -334,7 +327,7 @@ async def test_the_last_model_is_taken_again_unless_its_file_is_gone(path: Path)
         assert "is used instead" not in text_of(pilot)
 
 
-async def test_quitting_in_mid_answer_keeps_the_words(path: Path) -> None:
+async def test_quitting_in_mid_answer_keeps_the_words(path):
     engine = FakeEngine(["One ", 30.0, "two"])
     app = app_with(engine, path)
     async with app.run_test() as pilot:
@@ -348,7 +341,7 @@ async def test_quitting_in_mid_answer_keeps_the_words(path: Path) -> None:
     assert engine.closed
 
 
-async def test_control_c_stops_the_answer_first(path: Path) -> None:
+async def test_control_c_stops_the_answer_first(path):
     app = app_with(FakeEngine(["One ", 30.0, "two"]), path)
     async with app.run_test() as pilot:
         await ask(pilot, "Count.")
@@ -360,7 +353,7 @@ async def test_control_c_stops_the_answer_first(path: Path) -> None:
         assert not app._exit
 
 
-async def test_control_c_clears_the_prompt_then_asks_then_quits(path: Path) -> None:
+async def test_control_c_clears_the_prompt_then_asks_then_quits(path):
     app = app_with(FakeEngine(), path)
     async with app.run_test(notifications=True) as pilot:
         await until(pilot, lambda: "it is." in text_of(pilot))
@@ -378,7 +371,7 @@ async def test_control_c_clears_the_prompt_then_asks_then_quits(path: Path) -> N
         await until(pilot, lambda: app._exit)
 
 
-async def test_an_earlier_question_that_is_looked_at_is_not_what_control_c_keeps(path: Path) -> None:
+async def test_an_earlier_question_that_is_looked_at_is_not_what_control_c_keeps(path):
     app = app_with(FakeEngine(), path)
     async with app.run_test() as pilot:
         await say(pilot, "Earlier")
@@ -391,7 +384,7 @@ async def test_an_earlier_question_that_is_looked_at_is_not_what_control_c_keeps
         await until(pilot, lambda: prompt.text == "mine")
 
 
-async def test_control_z_brings_back_the_cleared_prompt_before_a_deleted_conversation(path: Path) -> None:
+async def test_control_z_brings_back_the_cleared_prompt_before_a_deleted_conversation(path):
     app = app_with(FakeEngine(), path)
     async with app.run_test(notifications=True) as pilot:
         await say(pilot, "Earlier")
@@ -404,9 +397,7 @@ async def test_control_z_brings_back_the_cleared_prompt_before_a_deleted_convers
         await until(pilot, lambda: "▌ Earlier" in text_of(pilot))
 
 
-async def test_control_c_quits_only_if_pressed_again_soon(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_control_c_quits_only_if_pressed_again_soon(path, monkeypatch):
     app = app_with(FakeEngine(), path)
     async with app.run_test(notifications=True) as pilot:
         await pilot.press("ctrl+c")
@@ -417,7 +408,7 @@ async def test_control_c_quits_only_if_pressed_again_soon(
         assert not app._exit
 
 
-async def test_control_c_copies_what_is_selected(path: Path) -> None:
+async def test_control_c_copies_what_is_selected(path):
     app = app_with(FakeEngine(["Copy me."]), path)
     async with app.run_test() as pilot:
         await say(pilot, "Go.")
@@ -431,7 +422,7 @@ async def test_control_c_copies_what_is_selected(path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [30, 60, 100, 160])
-async def test_nothing_is_lost_at_any_width(path: Path, width: int) -> None:
+async def test_nothing_is_lost_at_any_width(path, width):
     reply = (
         "A list:\n\n- "
         + "word " * 30
@@ -452,21 +443,21 @@ async def test_nothing_is_lost_at_any_width(path: Path, width: int) -> None:
 
 
 @pytest.mark.parametrize("height", [5, 7, 8, 10, 15, 16])
-async def test_the_transcript_and_the_prompt_have_room_at_any_height(path: Path, height: int) -> None:
+async def test_the_transcript_and_the_prompt_have_room_at_any_height(path, height):
     app = app_with(FakeEngine(["Hello you."]), path)
     async with app.run_test(size=(20, height)) as pilot:
         await say(pilot, "Go.")
-        app.screen.prompt.insert("line\n" * 20 + "last")  # type: ignore[attr-defined]
+        app.screen.prompt.insert("line\n" * 20 + "last")
         await pilot.pause()
         assert transcript(pilot).size.height >= 1
         assert "last" in text_of(pilot)
         assert "Send" in text_of(pilot)
-        app.screen.prompt.clear()  # type: ignore[attr-defined]
+        app.screen.prompt.clear()
         await pilot.pause()
         assert "Hello you." in text_of(pilot)
 
 
-async def test_no_color_is_heeded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_color_is_heeded(path, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     app = app_with(FakeEngine(["# Red\n\n`code`"]), path)
     async with app.run_test() as pilot:
@@ -477,19 +468,17 @@ async def test_no_color_is_heeded(path: Path, monkeypatch: pytest.MonkeyPatch) -
                 assert segment.style is None or segment.style.color is None or segment.style.color.is_default
 
 
-async def test_a_fast_model_is_painted_a_few_times_a_second(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_fast_model_is_painted_a_few_times_a_second(path, monkeypatch):
     app = app_with(FakeEngine(words("word " * 400, 0.001)), path)
     paints = 0
     async with app.run_test() as pilot:
         pane = transcript(pilot)
         append = pane.append
 
-        def counted(*args: object) -> None:
+        def counted(*args):
             nonlocal paints
             paints += 1
-            append(*args)  # type: ignore[arg-type]
+            append(*args)
 
         monkeypatch.setattr(pane, "append", counted)
         began = asyncio.get_running_loop().time()
@@ -498,13 +487,11 @@ async def test_a_fast_model_is_painted_a_few_times_a_second(
         assert text_of(pilot).count("word") > 100
 
 
-async def test_what_drafts_did_stands_behind_the_speed(path: Path) -> None:
+async def test_what_drafts_did_stands_behind_the_speed(path):
     class Drafted(FakeEngine):
         speedups: ClassVar = [1.38, 1.04]
 
-        async def stream(
-            self, request: ChatRequest, on_progress: Callable[[float], None] | None = None
-        ) -> AsyncGenerator[RequestEvent, None]:
+        async def stream(self, request, on_progress=None):
             async for event in super().stream(request, on_progress):
                 if isinstance(event, Finished):
                     told = SpeculationStats(
@@ -524,7 +511,7 @@ async def test_what_drafts_did_stands_behind_the_speed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("draft", [None, "auto", "small"])
-async def test_a_draft_that_was_asked_for_and_is_not_used_is_told_of(path: Path, draft: str | None) -> None:
+async def test_a_draft_that_was_asked_for_and_is_not_used_is_told_of(path, draft):
     engine = FakeEngine()
     engine.model = msgspec.structs.replace(
         MODEL, no_draft="small cannot be used as a draft model: it is odd."
@@ -536,9 +523,7 @@ async def test_a_draft_that_was_asked_for_and_is_not_used_is_told_of(path: Path,
 
 
 @pytest.mark.parametrize("error", [NoMatches("gone"), MountError("gone")])
-async def test_what_comes_too_late_for_a_screen_is_no_fault_while_leaving(
-    path: Path, error: Exception
-) -> None:
+async def test_what_comes_too_late_for_a_screen_is_no_fault_while_leaving(path, error):
     app = app_with(FakeEngine(), path)
     async with app.run_test() as pilot:
         await until(pilot, lambda: "it is." in text_of(pilot))
@@ -547,7 +532,7 @@ async def test_what_comes_too_late_for_a_screen_is_no_fault_while_leaving(
     assert app.fault is None
 
 
-async def test_help_that_is_closed_as_it_opens_is_closed(path: Path) -> None:
+async def test_help_that_is_closed_as_it_opens_is_closed(path):
     app = app_with(FakeEngine(), path)
     async with app.run_test() as pilot:
         await until(pilot, lambda: "it is." in text_of(pilot))
@@ -558,7 +543,7 @@ async def test_help_that_is_closed_as_it_opens_is_closed(path: Path) -> None:
     assert app.fault is None
 
 
-async def test_the_list_of_chats_opens_without_a_column_for_it(path: Path) -> None:
+async def test_the_list_of_chats_opens_without_a_column_for_it(path):
     app = app_with(FakeEngine(["Ok."]), path)
     async with app.run_test(size=(1, 3)) as pilot:
         for question in ("One", "Two", "Three"):
@@ -571,7 +556,7 @@ async def test_the_list_of_chats_opens_without_a_column_for_it(path: Path) -> No
     assert app.fault is None
 
 
-async def test_settings_that_are_left_as_they_open_are_left(path: Path) -> None:
+async def test_settings_that_are_left_as_they_open_are_left(path):
     app = app_with(FakeEngine(), path)
     async with app.run_test() as pilot:
         await until(pilot, lambda: "it is." in text_of(pilot))
@@ -584,7 +569,7 @@ async def test_settings_that_are_left_as_they_open_are_left(path: Path) -> None:
     assert app.fault is None
 
 
-async def test_a_screen_that_was_left_drops_its_callbacks(path: Path) -> None:
+async def test_a_screen_that_was_left_drops_its_callbacks(path):
     app = app_with(FakeEngine(), path)
     async with app.run_test() as pilot:
         await until(pilot, lambda: "it is." in text_of(pilot))
@@ -600,7 +585,7 @@ async def test_a_screen_that_was_left_drops_its_callbacks(path: Path) -> None:
         assert called == ["open"]
 
 
-async def test_screens_do_not_pile_up(path: Path) -> None:
+async def test_screens_do_not_pile_up(path):
     app = app_with(FakeEngine(), path)
     async with app.run_test() as pilot:
         await until(pilot, lambda: "it is." in text_of(pilot))
@@ -611,7 +596,7 @@ async def test_screens_do_not_pile_up(path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["f1", "f2", "ctrl+o", "ctrl+p"])
-async def test_two_sizes_on_their_way_to_a_screen_come_to_rest(path: Path, key: str) -> None:
+async def test_two_sizes_on_their_way_to_a_screen_come_to_rest(path, key):
     app = app_with(FakeEngine(), path)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "it is." in text_of(pilot))
@@ -619,7 +604,7 @@ async def test_two_sizes_on_their_way_to_a_screen_come_to_rest(path: Path, key: 
         await pilot.pause()
         app.action_help()
         await pilot.pause()
-        sizes: list[object] = []
+        sizes = []
         for screen in app.screen_stack:
             screen.screen_layout_refresh_signal.subscribe(app, sizes.append, immediate=True)
         for size in ((64, 10), (80, 24)) * 3:
@@ -632,7 +617,7 @@ async def test_two_sizes_on_their_way_to_a_screen_come_to_rest(path: Path, key: 
 
 
 @pytest.mark.parametrize("width", [60, 100, 160, 200])
-async def test_what_is_read_and_what_is_written_share_their_edges(path: Path, width: int) -> None:
+async def test_what_is_read_and_what_is_written_share_their_edges(path, width):
     app = app_with(FakeEngine(["Hello you."]), path)
     async with app.run_test(size=(width, 30)) as pilot:
         await say(pilot, "Go.")
@@ -649,7 +634,7 @@ async def test_what_is_read_and_what_is_written_share_their_edges(path: Path, wi
 
 
 @pytest.mark.parametrize("width", [60, 100, 160])
-async def test_the_list_of_chats_takes_about_a_quarter(path: Path, width: int) -> None:
+async def test_the_list_of_chats_takes_about_a_quarter(path, width):
     app = app_with(FakeEngine(), path)
     async with app.run_test(size=(width, 30)) as pilot:
         await until(pilot, lambda: "it is." in text_of(pilot))
@@ -660,7 +645,7 @@ async def test_the_list_of_chats_takes_about_a_quarter(path: Path, width: int) -
         assert taken == 60 if width < 90 else 0.24 * width < taken <= 0.3 * width
 
 
-async def test_the_text_stays_at_the_top_while_completions_come_and_go(path: Path) -> None:
+async def test_the_text_stays_at_the_top_while_completions_come_and_go(path):
     app = app_with(FakeEngine(), path)
     async with app.run_test(size=(100, 36)) as pilot:
         await until(pilot, lambda: "it is." in text_of(pilot))

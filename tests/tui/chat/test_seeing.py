@@ -1,16 +1,10 @@
 """A model that cannot see images says so before a question with one is sent, and another one is offered."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import msgspec
 import pytest
-from textual.pilot import Pilot
 
 from edgechat.base.errors import EdgechatError
 from edgechat.planner.placement.projector import ProjectorPlan
-from edgechat.planner.plan import LoadPlan
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.tui.chat.screen import ChatScreen
 from tests.base.images.files import encoded, quadrants
@@ -25,13 +19,13 @@ BLIND = entry("blind-8b")
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(tmp_path, monkeypatch):
     (tmp_path / "photo.png").write_bytes(encoded(quadrants(), "PNG"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "chats.db"
 
 
-def world(folder: Path, *, is_here: bool) -> Fake:
+def world(folder, *, is_here):
     blind, eyes = folder / "blind.gguf", folder / "eyes.gguf"
     here = [row("blind-8b", blind, of=BLIND, used=2.0)]
     if is_here:
@@ -47,14 +41,14 @@ def world(folder: Path, *, is_here: bool) -> Fake:
     return Fake(rows=here, entries=[BLIND, SEEING], best=best)
 
 
-def planned(model: str) -> LoadPlan:
+def planned(model):
     """Plan as `driving.plan` does; a model that sees with its projector."""
     projector = ProjectorPlan(path="mmproj", name="mmproj", vision=True, audio=False)
     made = plan(model)
     return msgspec.structs.replace(made, projector=projector) if model.startswith("eyes") else made
 
 
-async def asked(pilot: Pilot[None]) -> None:
+async def asked(pilot):
     """Ask about an image, in vain."""
     screen = pilot.app.screen
     assert isinstance(screen, ChatScreen)
@@ -66,7 +60,7 @@ async def asked(pilot: Pilot[None]) -> None:
     assert (screen.prompt.text, len(screen.pane.images)) == ("What is this?", 1)
 
 
-async def test_one_key_switches_to_a_model_that_sees(path: Path) -> None:
+async def test_one_key_switches_to_a_model_that_sees(path):
     engine = FakeEngine(["A photo."])
     library = world(path.parent, is_here=True).library()
     async with app_with(engine, path, model="guide", prepare=planned, library=library).run_test(
@@ -77,7 +71,7 @@ async def test_one_key_switches_to_a_model_that_sees(path: Path) -> None:
         await until(pilot, lambda: offer in text_of(pilot))
         assert engine.requests == []
         await pilot.press("f8")
-        await until(pilot, lambda: pilot.app.session.model == "eyes-4b")  # type: ignore[attr-defined]
+        await until(pilot, lambda: pilot.app.session.model == "eyes-4b")
         await until(
             pilot, lambda: "F8" not in text_of(pilot) and "cannot see images ─╯" not in text_of(pilot)
         )
@@ -86,10 +80,10 @@ async def test_one_key_switches_to_a_model_that_sees(path: Path) -> None:
         assert len(engine.requests[0].messages[0].media) == 1
 
 
-async def test_without_one_here_the_best_that_fits_is_downloaded(path: Path) -> None:
-    wanted: list[str] = []
+async def test_without_one_here_the_best_that_fits_is_downloaded(path):
+    wanted = []
 
-    def decide(name: str, *_: object) -> None:
+    def decide(name, *_):
         wanted.append(name)
         raise EdgechatError("There is no network.")
 
@@ -104,7 +98,7 @@ async def test_without_one_here_the_best_that_fits_is_downloaded(path: Path) -> 
         await until(pilot, lambda: offer not in text_of(pilot))
 
 
-async def test_offline_none_is_offered_that_is_not_here_and_a_text_is_sent(path: Path) -> None:
+async def test_offline_none_is_offered_that_is_not_here_and_a_text_is_sent(path):
     fake = world(path.parent, is_here=False)
     fake.offline = "offline = true"
     engine = FakeEngine(["Text."])
@@ -117,7 +111,7 @@ async def test_offline_none_is_offered_that_is_not_here_and_a_text_is_sent(path:
         assert engine.requests[0].messages[-1].content == "Without it?"
 
 
-async def test_regenerating_with_a_model_that_does_not_see(path: Path) -> None:
+async def test_regenerating_with_a_model_that_does_not_see(path):
     engine = FakeEngine(["A photo."], ["And text."])
     engine.model = msgspec.structs.replace(MODEL, sees=True)
     library = world(path.parent, is_here=True).library()

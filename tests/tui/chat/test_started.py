@@ -1,11 +1,8 @@
 """The app on a model that a program runs which edgechat starts: it answers, shows its log, and ends."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -21,7 +18,7 @@ from tests.tui.libraries import Fake
 pytestmark = pytest.mark.slow
 
 
-async def test_it_answers_and_ends_with_the_app(tmp_path: Path) -> None:
+async def test_it_answers_and_ends_with_the_app(tmp_path):
     path = settings.settings_file()
     path.parent.mkdir(parents=True, exist_ok=True)
     command = json.dumps(shlex.join([sys.executable, str(SCRIPT), "ready"]))

@@ -1,17 +1,12 @@
 """Several conversations: opened, left in mid-answer, deleted and brought back, written to files and read."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
 from edgechat.base.errors import DoesNotFit, ModelNotFound
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.storage.store import Store
-from edgechat.planner.plan import LoadPlan
-from edgechat.tui.chat.screen import ChatScreen
 from tests.fakes import MODEL, FakeEngine
 from tests.tui.driving import app_with, ask, plan, say, text_of, until
 
@@ -19,12 +14,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path / "chats.db"
 
 
-async def held(path: Path, *questions: str) -> list[str]:
+async def held(path, *questions):
     """Hold a conversation for each question; return their ids."""
     store = await Store.open(path)
     ids = []
@@ -37,11 +32,11 @@ async def held(path: Path, *questions: str) -> list[str]:
     return ids
 
 
-async def test_a_stored_conversation_is_opened_and_goes_on(path: Path) -> None:
+async def test_a_stored_conversation_is_opened_and_goes_on(path):
     (first,) = await held(path, "Who?")
     engine = FakeEngine(["More."])
     async with app_with(engine, path).run_test() as pilot:
-        screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
+        screen = pilot.app.screen
         await until(pilot, lambda: "it is." in text_of(pilot))
         await screen.controller.open(first)
         await until(pilot, lambda: "To Who?" in text_of(pilot))
@@ -52,12 +47,12 @@ async def test_a_stored_conversation_is_opened_and_goes_on(path: Path) -> None:
         assert engine.requests[0].chat == first
 
 
-async def test_a_reply_goes_on_behind_another_conversation(path: Path) -> None:
+async def test_a_reply_goes_on_behind_another_conversation(path):
     (first,) = await held(path, "Who?")
     engine = FakeEngine(["One ", 4.0, "two."], ["Beside it."])
     app = app_with(engine, path)
     async with app.run_test(notifications=True) as pilot:
-        screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
+        screen = pilot.app.screen
         await ask(pilot, "Count.")
         await until(pilot, lambda: "One" in text_of(pilot))
         counting = screen.controller.shown.id
@@ -77,11 +72,11 @@ async def test_a_reply_goes_on_behind_another_conversation(path: Path) -> None:
         assert screen.controller.answering == frozenset()
 
 
-async def test_going_back_to_a_reply_that_is_still_written(path: Path) -> None:
+async def test_going_back_to_a_reply_that_is_still_written(path):
     (first,) = await held(path, "Who?")
     engine = FakeEngine(["One ", 1.0, "two ", 30.0, "three"])
     async with app_with(engine, path).run_test() as pilot:
-        screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
+        screen = pilot.app.screen
         await ask(pilot, "Count.")
         await until(pilot, lambda: "One" in text_of(pilot))
         counting = screen.controller.shown.id
@@ -93,7 +88,7 @@ async def test_going_back_to_a_reply_that_is_still_written(path: Path) -> None:
         await until(pilot, lambda: "You stopped the reply here" in text_of(pilot))
 
 
-async def test_quitting_saves_replies_behind_as_well(path: Path) -> None:
+async def test_quitting_saves_replies_behind_as_well(path):
     engine = FakeEngine(["One ", 30.0, "two"])
     async with app_with(engine, path).run_test() as pilot:
         await ask(pilot, "Count.")
@@ -109,11 +104,11 @@ async def test_quitting_saves_replies_behind_as_well(path: Path) -> None:
     await store.close()
 
 
-async def test_a_deleted_conversation_is_brought_back(path: Path) -> None:
+async def test_a_deleted_conversation_is_brought_back(path):
     first, second = await held(path, "Who?", "What?")
     engine = FakeEngine()
     async with app_with(engine, path).run_test(notifications=True) as pilot:
-        screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
+        screen = pilot.app.screen
         await until(pilot, lambda: "it is." in text_of(pilot))
         await screen.controller.open(first)
         await pilot.press(*"/delete", "enter")
@@ -135,13 +130,13 @@ async def test_a_deleted_conversation_is_brought_back(path: Path) -> None:
         assert "What?" not in text_of(pilot)
         await pilot.press("enter")
         await until(pilot, lambda: "To Who?" in text_of(pilot) and "What?" in text_of(pilot))
-        assert pilot.app.focused is pilot.app.screen.prompt  # type: ignore[attr-defined]
+        assert pilot.app.focused is pilot.app.screen.prompt
     store = await Store.open(path)
     assert {chat.id for chat in await store.chats()} == {first, second}
     await store.close()
 
 
-async def test_what_is_in_the_trash_goes_for_good_after_a_question(path: Path) -> None:
+async def test_what_is_in_the_trash_goes_for_good_after_a_question(path):
     first, _ = await held(path, "Who?", "What?")
     store = await Store.open(path)
     await store.trash(first)
@@ -161,7 +156,7 @@ async def test_what_is_in_the_trash_goes_for_good_after_a_question(path: Path) -
     assert b"To What?" in path.read_bytes()
 
 
-async def test_a_conversation_in_mid_answer_is_not_deleted(path: Path) -> None:
+async def test_a_conversation_in_mid_answer_is_not_deleted(path):
     async with app_with(FakeEngine(["One ", 30.0]), path).run_test(notifications=True) as pilot:
         await ask(pilot, "Count.")
         await until(pilot, lambda: "One" in text_of(pilot))
@@ -169,9 +164,9 @@ async def test_a_conversation_in_mid_answer_is_not_deleted(path: Path) -> None:
         await until(pilot, lambda: "An answer is being generated there" in text_of(pilot))
 
 
-async def test_a_conversation_is_written_to_a_file_and_read_again(path: Path, tmp_path: Path) -> None:
+async def test_a_conversation_is_written_to_a_file_and_read_again(path, tmp_path):
     async with app_with(FakeEngine(["Hello **you**."]), path).run_test(notifications=True) as pilot:
-        screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
+        screen = pilot.app.screen
         await say(pilot, "Who are you?")
         await pilot.press(*"/export", "escape", "enter")
         markdown = tmp_path / "who-are-you.md"
@@ -194,8 +189,8 @@ async def test_a_conversation_is_written_to_a_file_and_read_again(path: Path, tm
         await until(pilot, lambda: "nothing.json cannot be read" in text_of(pilot))
 
 
-async def test_another_model_answers_from_now_on(path: Path) -> None:
-    def prepare(model: str) -> LoadPlan:
+async def test_another_model_answers_from_now_on(path):
+    def prepare(model):
         if model == "huge":
             raise DoesNotFit("huge does not fit.", hint="Take a smaller one.")
         if model == "nothing":
@@ -205,7 +200,7 @@ async def test_another_model_answers_from_now_on(path: Path) -> None:
     engine = FakeEngine(["One."], ["Two."])
     engine.model = MODEL
     async with app_with(engine, path, prepare=prepare).run_test(notifications=True) as pilot:
-        screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
+        screen = pilot.app.screen
         await say(pilot, "1?")
         screen.prompt.fill("/model huge")
         await pilot.press("escape", "enter")
@@ -221,11 +216,11 @@ async def test_another_model_answers_from_now_on(path: Path) -> None:
         assert await store.preference("model") == "mistral-7b"
 
 
-async def test_a_model_that_is_given_up_while_it_loads_is_no_crash(path: Path) -> None:
+async def test_a_model_that_is_given_up_while_it_loads_is_no_crash(path):
     engine = FakeEngine(["Here."], load_seconds=1.0)
     app = app_with(engine, path)
     async with app.run_test(notifications=True) as pilot:
-        screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
+        screen = pilot.app.screen
         for model in ("mistral-7b", "tiny"):  # the first model's load is given up, then the second's
             await until(pilot, lambda: "Loading the model" in text_of(pilot))
             screen.run_in_background(screen.controller.switch_model(model))
@@ -242,10 +237,10 @@ async def test_a_model_that_is_given_up_while_it_loads_is_no_crash(path: Path) -
         assert await store.preference("model") == "tiny"
 
 
-async def test_what_is_typed_is_kept_with_its_conversation(path: Path) -> None:
+async def test_what_is_typed_is_kept_with_its_conversation(path):
     first, second = await held(path, "Who?", "What?")
     async with app_with(FakeEngine(), path).run_test() as pilot:
-        screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
+        screen = pilot.app.screen
         await until(pilot, lambda: "it is." in text_of(pilot))
         await screen.controller.open(first)
         await pilot.press(*"to the first")
@@ -255,9 +250,9 @@ async def test_what_is_typed_is_kept_with_its_conversation(path: Path) -> None:
         assert screen.prompt.text == "to the first"
 
 
-async def test_a_conversation_that_is_gone_is_told(path: Path) -> None:
+async def test_a_conversation_that_is_gone_is_told(path):
     async with app_with(FakeEngine(), path).run_test(notifications=True) as pilot:
-        screen: ChatScreen = pilot.app.screen  # type: ignore[assignment]
+        screen = pilot.app.screen
         await until(pilot, lambda: "it is." in text_of(pilot))
         screen.run_in_background(screen.controller.open("0" * 32))
         await until(pilot, lambda: "There is no conversation" in text_of(pilot))

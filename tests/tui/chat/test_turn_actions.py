@@ -1,9 +1,5 @@
 """The keys that go to a turn: copy, quote, edit and branch, another try, bring back."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from edgechat.engine.types import Dropped
@@ -14,14 +10,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "chats.db"
 
 
 CODE = "Two ways:\n\n```python\nprint(1)\n```\n\nor\n\n```sh\necho 1\n```\n"
 
 
-async def test_a_turn_is_copied_and_its_code_piece_by_piece(path: Path) -> None:
+async def test_a_turn_is_copied_and_its_code_piece_by_piece(path):
     async with app_with(FakeEngine([CODE]), path).run_test(notifications=True) as pilot:
         await say(pilot, "How?")
         await pilot.press("tab", "c")
@@ -35,7 +31,7 @@ async def test_a_turn_is_copied_and_its_code_piece_by_piece(path: Path) -> None:
         assert pilot.app.clipboard == "How?"
 
 
-async def test_a_click_above_code_copies_it(path: Path) -> None:
+async def test_a_click_above_code_copies_it(path):
     async with app_with(FakeEngine([CODE]), path).run_test(notifications=True) as pilot:
         await say(pilot, "How?")
         lines = text_of(pilot).split("\n")
@@ -45,10 +41,10 @@ async def test_a_click_above_code_copies_it(path: Path) -> None:
         await until(pilot, lambda: "Copied the code" in text_of(pilot))
 
 
-async def test_escape_leads_back_to_the_prompt_and_so_does_text(path: Path) -> None:
+async def test_escape_leads_back_to_the_prompt_and_so_does_text(path):
     async with app_with(FakeEngine(), path).run_test() as pilot:
         await say(pilot, "Hi")
-        prompt = pilot.app.screen.prompt  # type: ignore[attr-defined]
+        prompt = pilot.app.screen.prompt
         await pilot.press("tab")
         await pilot.pause()
         assert pilot.app.focused is not prompt
@@ -65,15 +61,15 @@ async def test_escape_leads_back_to_the_prompt_and_so_does_text(path: Path) -> N
         assert pilot.app.focused is not prompt
 
 
-async def test_a_turn_is_quoted(path: Path) -> None:
+async def test_a_turn_is_quoted(path):
     async with app_with(FakeEngine(["One.\n\nTwo."]), path).run_test() as pilot:
         await say(pilot, "Hi")
         await pilot.press("tab", "q")
         await pilot.pause()
-        assert pilot.app.screen.prompt.text == "> One.\n>\n> Two.\n\n"  # type: ignore[attr-defined]
+        assert pilot.app.screen.prompt.text == "> One.\n>\n> Two.\n\n"
 
 
-async def test_another_try_at_a_reply_keeps_the_first_one(path: Path) -> None:
+async def test_another_try_at_a_reply_keeps_the_first_one(path):
     engine = FakeEngine(["First try."], ["Second try."])
     async with app_with(engine, path).run_test() as pilot:
         await say(pilot, "Hi")
@@ -91,10 +87,10 @@ async def test_another_try_at_a_reply_keeps_the_first_one(path: Path) -> None:
         await until(pilot, lambda: "Second try." in text_of(pilot))
 
 
-async def test_a_question_is_edited_and_both_branches_stay(path: Path) -> None:
+async def test_a_question_is_edited_and_both_branches_stay(path):
     engine = FakeEngine(["To one."], ["To two."], ["To another two."])
     async with app_with(engine, path).run_test(size=(100, 40)) as pilot:
-        prompt = pilot.app.screen.prompt  # type: ignore[attr-defined]
+        prompt = pilot.app.screen.prompt
         await say(pilot, "One?")
         await say(pilot, "Two?")
         await pilot.press(*"half", "tab", "up", "e")
@@ -118,7 +114,7 @@ async def test_a_question_is_edited_and_both_branches_stay(path: Path) -> None:
         assert "To another two." not in text_of(pilot)
 
 
-async def test_an_earlier_reply_is_tried_again_from_there(path: Path) -> None:
+async def test_an_earlier_reply_is_tried_again_from_there(path):
     engine = FakeEngine(["One."], ["Two."], ["Another one."])
     async with app_with(engine, path).run_test(size=(100, 40)) as pilot:
         await say(pilot, "1?")
@@ -129,14 +125,14 @@ async def test_an_earlier_reply_is_tried_again_from_there(path: Path) -> None:
         assert [message.content for message in engine.requests[2].messages] == ["1?"]
 
 
-async def test_one_thought_is_unfolded(path: Path) -> None:
+async def test_one_thought_is_unfolded(path):
     async with app_with(FakeEngine([thought("Hm."), "Yes."]), path).run_test() as pilot:
         await say(pilot, "Is it?")
         await pilot.press("tab", "enter")
         await until(pilot, lambda: "│ Hm." in text_of(pilot))
 
 
-async def test_the_line_of_the_window_is_drawn_and_what_left_is_brought_back(path: Path) -> None:
+async def test_the_line_of_the_window_is_drawn_and_what_left_is_brought_back(path):
     scripts = [["One."], ["Two."], ["Three."], [Dropped("", 1), "Four."], ["Five."]]
     engine = FakeEngine(*scripts)
     async with app_with(engine, path).run_test(size=(100, 50)) as pilot:
@@ -155,7 +151,7 @@ async def test_the_line_of_the_window_is_drawn_and_what_left_is_brought_back(pat
         assert "╌╌╌" not in text_of(pilot)  # that reply was written with all of it
 
 
-async def test_a_double_click_makes_a_turn_the_current_one(path: Path) -> None:
+async def test_a_double_click_makes_a_turn_the_current_one(path):
     async with app_with(FakeEngine(["An answer."]), path).run_test() as pilot:
         await say(pilot, "Hi")
         rows = text_of(pilot).split("\n")
@@ -172,7 +168,7 @@ async def test_a_double_click_makes_a_turn_the_current_one(path: Path) -> None:
         assert pilot.app.clipboard == "An answer."
 
 
-async def test_turns_cannot_be_changed_while_a_reply_is_written(path: Path) -> None:
+async def test_turns_cannot_be_changed_while_a_reply_is_written(path):
     async with app_with(FakeEngine(["One ", 30.0]), path).run_test(notifications=True) as pilot:
         await ask(pilot, "Count.")
         await until(pilot, lambda: "One" in text_of(pilot))

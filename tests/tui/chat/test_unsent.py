@@ -1,19 +1,14 @@
 """What is written and not sent is never lost: not by another conversation, a failure, or the app's end."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
-from pathlib import Path
 
 import pytest
 
 from edgechat.base.errors import ModelNotFound, PromptTooLong
 from edgechat.chat.records import Attachment
 from edgechat.chat.storage.store import Store
-from edgechat.planner.plan import LoadPlan
 from edgechat.tui.chat.open_conversation import UnsentPrompt, load_unsent, save_unsent
-from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.chat.stored_conversations import delete
 from tests.fakes import FakeEngine
 from tests.tui.chat.test_stored_conversations import held
@@ -23,18 +18,17 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path / "chats.db"
 
 
-async def started(pilot) -> ChatScreen:  # type: ignore[no-untyped-def]
+async def started(pilot):
     await until(pilot, lambda: "it is." in text_of(pilot) and "Loading" not in text_of(pilot))
-    screen: ChatScreen = pilot.app.chat
-    return screen
+    return pilot.app.chat
 
 
-async def test_a_new_conversation_keeps_what_was_written_for_it(path: Path) -> None:
+async def test_a_new_conversation_keeps_what_was_written_for_it(path):
     (first,) = await held(path, "Who?")
     async with app_with(FakeEngine(), path).run_test() as pilot:
         screen = await started(pilot)
@@ -47,7 +41,7 @@ async def test_a_new_conversation_keeps_what_was_written_for_it(path: Path) -> N
         assert screen.prompt.text == "half"
 
 
-async def test_a_rewording_waits_while_another_conversation_is_shown(path: Path) -> None:
+async def test_a_rewording_waits_while_another_conversation_is_shown(path):
     first, second = await held(path, "Who?", "What?")
     engine = FakeEngine(["Again."])
     async with app_with(engine, path).run_test() as pilot:
@@ -64,7 +58,7 @@ async def test_a_rewording_waits_while_another_conversation_is_shown(path: Path)
         assert screen.prompt.text == "mine"
 
 
-async def test_a_rewording_outlives_the_app(path: Path) -> None:
+async def test_a_rewording_outlives_the_app(path):
     (first,) = await held(path, "Who?")
     async with app_with(FakeEngine(), path).run_test() as pilot:
         screen = await started(pilot)
@@ -79,7 +73,7 @@ async def test_a_rewording_outlives_the_app(path: Path) -> None:
         assert screen.prompt.text == "mine"
 
 
-async def test_of_a_large_prompt_only_what_is_large_is_not_stored() -> None:
+async def test_of_a_large_prompt_only_what_is_large_is_not_stored():
     store = await Store.in_memory()
     small, large = Attachment("a.txt", "milk"), Attachment("b.txt", "x" * 2**20)
     aside = UnsentPrompt("mine", [large, small])
@@ -91,7 +85,7 @@ async def test_of_a_large_prompt_only_what_is_large_is_not_stored() -> None:
     await store.close()
 
 
-async def test_what_is_too_long_behind_the_screen_comes_back(path: Path) -> None:
+async def test_what_is_too_long_behind_the_screen_comes_back(path):
     (first,) = await held(path, "Who?")
     too_long = PromptTooLong("It has 9000 tokens.")
     engine = FakeEngine([0.6, too_long], ["Fine.", 0.6, too_long])
@@ -106,18 +100,18 @@ async def test_what_is_too_long_behind_the_screen_comes_back(path: Path) -> None
         assert screen.controller._background == []
 
 
-async def test_a_question_is_kept_until_it_is_in_the_store(path: Path) -> None:
+async def test_a_question_is_kept_until_it_is_in_the_store(path):
     async with app_with(FakeEngine(), path).run_test() as pilot:
         screen = await started(pilot)
         await say(pilot, "One")
         store = await screen.session.store()
         gate = asyncio.Event()
 
-        async def slow(*_: object, **__: object) -> bool:
+        async def slow(*_, **__):
             await gate.wait()
             return True
 
-        store.add_turn = slow  # type: ignore[method-assign]
+        store.add_turn = slow
         await ask(pilot, "Never lost")
         await pilot.press("ctrl+q")
     store = await Store.open(path)
@@ -126,7 +120,7 @@ async def test_a_question_is_kept_until_it_is_in_the_store(path: Path) -> None:
     await store.close()
 
 
-async def test_of_two_quick_enters_the_second_question_waits(path: Path) -> None:
+async def test_of_two_quick_enters_the_second_question_waits(path):
     engine = FakeEngine(["One ", 0.3, "two."], ["Three."])
     async with app_with(engine, path).run_test() as pilot:
         screen = await started(pilot)
@@ -139,7 +133,7 @@ async def test_of_two_quick_enters_the_second_question_waits(path: Path) -> None
         assert [request.messages[-1].content for request in engine.requests] == ["First", "Second"]
 
 
-async def test_a_file_is_read_for_the_conversation_that_it_was_named_in(path: Path, tmp_path: Path) -> None:
+async def test_a_file_is_read_for_the_conversation_that_it_was_named_in(path, tmp_path):
     (tmp_path / "notes.txt").write_text("milk")
     (first,) = await held(path, "Who?")
     engine = FakeEngine(["Ok."])
@@ -152,8 +146,8 @@ async def test_a_file_is_read_for_the_conversation_that_it_was_named_in(path: Pa
         assert "milk" in engine.requests[0].messages[0].content
 
 
-async def test_a_retry_that_cannot_begin_leaves_the_reply(path: Path) -> None:
-    def prepare(model: str) -> LoadPlan:
+async def test_a_retry_that_cannot_begin_leaves_the_reply(path):
+    def prepare(model):
         if gone:
             raise ModelNotFound("There is no guide.")
         return plan(model)
@@ -168,10 +162,10 @@ async def test_a_retry_that_cannot_begin_leaves_the_reply(path: Path) -> None:
         await until(pilot, lambda: "There is no guide." in text_of(pilot))
         await until(pilot, lambda: "To Who?" in text_of(pilot))
         await until(pilot, lambda: "Looking" not in text_of(pilot) and "Waiting" not in text_of(pilot))
-        assert [turn.content for turn in screen.controller.shown.conversation.turns] == ["Who?", "To Who?"]  # type: ignore[union-attr]
+        assert [turn.content for turn in screen.controller.shown.conversation.turns] == ["Who?", "To Who?"]
 
 
-async def test_the_palette_borrows_the_prompt_and_gives_it_back(path: Path) -> None:
+async def test_the_palette_borrows_the_prompt_and_gives_it_back(path):
     async with app_with(FakeEngine(), path).run_test(size=(100, 30), notifications=True) as pilot:
         screen = await started(pilot)
         await say(pilot, "Hi")
@@ -184,7 +178,7 @@ async def test_the_palette_borrows_the_prompt_and_gives_it_back(path: Path) -> N
         assert screen.prompt.text == "half a thought"
 
 
-async def test_history_does_not_become_what_was_written(path: Path) -> None:
+async def test_history_does_not_become_what_was_written(path):
     first, second = await held(path, "Who?", "What?")
     async with app_with(FakeEngine(), path).run_test() as pilot:
         screen = await started(pilot)
@@ -196,7 +190,7 @@ async def test_history_does_not_become_what_was_written(path: Path) -> None:
         assert screen.prompt.text == "mine"
 
 
-async def test_control_z_undoes_typing_before_deletions(path: Path) -> None:
+async def test_control_z_undoes_typing_before_deletions(path):
     await held(path, "Who?")
     async with app_with(FakeEngine(), path).run_test(notifications=True) as pilot:
         screen = await started(pilot)
@@ -211,7 +205,7 @@ async def test_control_z_undoes_typing_before_deletions(path: Path) -> None:
         await until(pilot, lambda: "To Who?" in text_of(pilot))
 
 
-async def test_a_model_is_changed_in_an_old_conversation(path: Path) -> None:
+async def test_a_model_is_changed_in_an_old_conversation(path):
     (first,) = await held(path, "Who?")
     async with app_with(FakeEngine(), path).run_test(notifications=True) as pilot:
         screen = await started(pilot)
@@ -225,7 +219,7 @@ async def test_a_model_is_changed_in_an_old_conversation(path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["/export ~nobody/x", "/import ~nobody/x", "/export " + 300 * "x"])
-async def test_odd_names_of_files_are_told(path: Path, command: str) -> None:
+async def test_odd_names_of_files_are_told(path, command):
     (first,) = await held(path, "Who?")
     app = app_with(FakeEngine(), path)
     async with app.run_test(notifications=True) as pilot:
@@ -237,9 +231,7 @@ async def test_odd_names_of_files_are_told(path: Path, command: str) -> None:
         assert app.is_running
 
 
-async def test_branches_are_not_switched_while_the_store_is_locked(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_branches_are_not_switched_while_the_store_is_locked(path, monkeypatch):
     monkeypatch.setattr("edgechat.chat.storage.store.BUSY_MS", 300)
     app = app_with(FakeEngine(["One."], ["Two."]), path)
     async with app.run_test(notifications=True) as pilot:
@@ -256,7 +248,7 @@ async def test_branches_are_not_switched_while_the_store_is_locked(
         assert "Two." in text_of(pilot)
 
 
-async def test_a_hit_on_another_branch_is_shown(path: Path) -> None:
+async def test_a_hit_on_another_branch_is_shown(path):
     async with app_with(FakeEngine(["The zebra."], ["The horse."]), path).run_test(size=(120, 30)) as pilot:
         await started(pilot)
         await say(pilot, "Which?")
@@ -268,7 +260,7 @@ async def test_a_hit_on_another_branch_is_shown(path: Path) -> None:
         await until(pilot, lambda: "1 of 2" in text_of(pilot))
 
 
-async def test_pin_pins_and_unpins(path: Path) -> None:
+async def test_pin_pins_and_unpins(path):
     async with app_with(FakeEngine(), path).run_test(notifications=True) as pilot:
         screen = await started(pilot)
         await say(pilot, "Hi")
@@ -284,7 +276,7 @@ async def test_pin_pins_and_unpins(path: Path) -> None:
             assert [one.pinned for one in await store.chats()] == [pinned]
 
 
-async def test_where_nothing_can_be_written_one_chats_without_a_store(path: Path, tmp_path: Path) -> None:
+async def test_where_nothing_can_be_written_one_chats_without_a_store(path, tmp_path):
     (tmp_path / "file").write_text("not a folder")
     engine = FakeEngine(["Hello."])
     app = app_with(engine, tmp_path / "file" / "chats.db")
@@ -301,7 +293,7 @@ async def test_where_nothing_can_be_written_one_chats_without_a_store(path: Path
         assert engine.lasting is True
 
 
-async def test_a_full_disk_is_told_while_the_reply_comes(path: Path) -> None:
+async def test_a_full_disk_is_told_while_the_reply_comes(path):
     app = app_with(FakeEngine(["Hello ", 0.3, "you " * 10_000, 1.0, "there ", 3.0, "."]), path)
     async with app.run_test(notifications=True) as pilot:
         screen = await started(pilot)

@@ -1,9 +1,6 @@
 """Questions that wait while an answer is generated, without a terminal and in the app."""
 
-from __future__ import annotations
-
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -16,16 +13,16 @@ from tests.tui.driving import until as shown
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path / "chats.db"
 
 
-def asked(engine: FakeEngine) -> list[str]:
+def asked(engine):
     return [request.messages[-1].content for request in engine.requests]
 
 
-async def test_they_are_sent_in_order_as_the_answers_end(path: Path) -> None:
+async def test_they_are_sent_in_order_as_the_answers_end(path):
     engine = FakeEngine(["One ", 0.3, "done."], ["Two."], ["Three."])
     async with started(path, engine) as (controller, view):
         controller.ask("1?", [])
@@ -40,7 +37,7 @@ async def test_they_are_sent_in_order_as_the_answers_end(path: Path) -> None:
         ]
 
 
-async def test_the_last_one_is_taken_back_first(path: Path) -> None:
+async def test_the_last_one_is_taken_back_first(path):
     engine = FakeEngine(["One ", 5.0], ["Two."])
     async with started(path, engine) as (controller, view):
         for text in ("1?", "2?", "3?"):
@@ -54,7 +51,7 @@ async def test_the_last_one_is_taken_back_first(path: Path) -> None:
 
 
 @pytest.mark.parametrize("ends", ["stopped", "failed"])
-async def test_an_answer_that_does_not_end_by_itself_gives_them_back(path: Path, ends: str) -> None:
+async def test_an_answer_that_does_not_end_by_itself_gives_them_back(path, ends):
     last = 5.0 if ends == "stopped" else EngineCrashed("It died.")
     engine = FakeEngine(["One ", 0.2, last])
     async with started(path, engine) as (controller, view):
@@ -69,7 +66,7 @@ async def test_an_answer_that_does_not_end_by_itself_gives_them_back(path: Path,
         assert asked(engine) == ["1?"]
 
 
-async def test_they_are_sent_behind_another_conversation(path: Path) -> None:
+async def test_they_are_sent_behind_another_conversation(path):
     engine = FakeEngine(["Zero."], ["One ", 0.3, "done."], ["Two."])
     async with started(path, engine) as (controller, view):
         first = await say(controller, "0?")
@@ -86,7 +83,7 @@ async def test_they_are_sent_behind_another_conversation(path: Path) -> None:
         assert [turn.content for turn in controller.shown.turns] == ["1?", "One done.", "2?", "Two."]
 
 
-async def test_they_outlive_a_program_that_is_killed(path: Path) -> None:
+async def test_they_outlive_a_program_that_is_killed(path):
     engine = FakeEngine(["One ", 5.0])
     async with started(path, engine) as (controller, view):
         controller.ask("1?", [])
@@ -101,7 +98,7 @@ async def test_they_outlive_a_program_that_is_killed(path: Path) -> None:
         await other.close()
 
 
-async def test_they_outlive_the_app(path: Path) -> None:
+async def test_they_outlive_the_app(path):
     async with started(path, FakeEngine(["One ", 5.0])) as (controller, _):
         controller.ask("1?", [])
         controller.ask("2?", [])
@@ -113,7 +110,7 @@ async def test_they_outlive_the_app(path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_one_is_seen_and_taken_back_with_the_up_key(path: Path) -> None:
+async def test_one_is_seen_and_taken_back_with_the_up_key(path):
     app = app_with(FakeEngine(["One ", 30.0, "two"]), path)
     async with app.run_test() as pilot:
         await ask(pilot, "First")

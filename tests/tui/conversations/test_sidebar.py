@@ -1,17 +1,10 @@
 """The list of conversations and its search, over a real store."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from textual.app import App, ComposeResult
+from textual.app import App
 from textual.containers import Horizontal
-from textual.message import Message
-from textual.pilot import Pilot
 from textual.widgets import Static
 
 from edgechat.chat.records import Chat, Turn
@@ -27,24 +20,24 @@ DAY = 86400.0
 class Stage(App[None]):
     """A sidebar beside nothing; it keeps what it is told."""
 
-    def __init__(self, store: Store, *, wide: bool = False) -> None:
+    def __init__(self, store, *, wide=False):
         super().__init__(ansi_color=True)
         theme.apply(self, "terminal")
         self.sidebar = Sidebar(store)
         self.wide = wide
-        self.told: list[Message] = []
+        self.told = []
 
-    def compose(self) -> ComposeResult:
+    def compose(self):
         with Horizontal():
             yield self.sidebar
             if not self.wide:
                 yield Static("chat")
 
-    def on_mount(self) -> None:
+    def on_mount(self):
         if self.wide:
             self.sidebar.styles.width = "1fr"
 
-    def hear(self, message: Message) -> None:
+    def hear(self, message):
         self.told.append(message)
 
     on_sidebar_chosen = on_sidebar_renamed = on_sidebar_pinned = hear
@@ -53,34 +46,32 @@ class Stage(App[None]):
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
+async def store(tmp_path):
     opened = await Store.open(tmp_path / "chats.db")
     yield opened
     await opened.close()
 
 
-async def put(
-    store: Store, name: str, title: str, *, ago: float = 0.0, said: str = "Hi", **fields: Any
-) -> None:
+async def put(store, name, title, *, ago=0.0, said="Hi", **fields):
     when = time.time() - ago
     chat = Chat(id=name, title=title, model="m", date="d", created_at=when, updated_at=when, **fields)
     await store.add(chat, [Turn(id=f"t{name}", chat_id=name, role="user", content=said, created_at=when)])
 
 
-async def some(store: Store) -> None:
+async def some(store):
     await put(store, "aaaaaaaa", "Of today", said="A brown pelican flies")
     await put(store, "bbbbbbbb", "Earlier", ago=DAY * 4, said="A heron stands")
     await put(store, "cccccccc", "Long ago", ago=DAY * 90, said="Another pelican")
     await put(store, "dddddddd", "Kept", ago=DAY * 40, pinned=True)
 
 
-def listed(pilot: Pilot[None]) -> list[str]:
+def listed(pilot):
     """Return the lines under the search field, without the chat beside it."""
     lines = [line.split("▕")[0].rstrip("▁▂▃▄▅▆▇█ ") for line in text_of(pilot).splitlines()[3:]]
     return [line for line in lines if line.strip()]
 
 
-async def ready(pilot: Pilot[None]) -> Stage:
+async def ready(pilot):
     app = pilot.app
     assert isinstance(app, Stage)
     await until(pilot, lambda: len(listed(pilot)) > 0)
@@ -90,7 +81,7 @@ async def ready(pilot: Pilot[None]) -> Stage:
 
 
 @pytest.mark.parametrize("width", [60, 100, 160])
-async def test_pinned_ones_come_first_and_then_the_days(store: Store, width: int) -> None:
+async def test_pinned_ones_come_first_and_then_the_days(store, width):
     await some(store)
     async with Stage(store, wide=width == 60).run_test(size=(width, 24)) as pilot:
         app = await ready(pilot)
@@ -108,7 +99,7 @@ async def test_pinned_ones_come_first_and_then_the_days(store: Store, width: int
         assert [line.strip() for line in listed(pilot)][-2:] == ["Older", "Long ago"]
 
 
-async def test_there_are_no_conversations_yet(store: Store) -> None:
+async def test_there_are_no_conversations_yet(store):
     async with Stage(store).run_test() as pilot:
         app = await ready(pilot)
         assert listed(pilot) == ["  No conversations yet"]
@@ -120,7 +111,7 @@ async def test_there_are_no_conversations_yet(store: Store) -> None:
         assert app.told == []
 
 
-async def test_the_keys_tell_what_is_wanted(store: Store) -> None:
+async def test_the_keys_tell_what_is_wanted(store):
     await some(store)
     async with Stage(store).run_test() as pilot:
         app = await ready(pilot)
@@ -140,7 +131,7 @@ async def test_the_keys_tell_what_is_wanted(store: Store) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 100])
-async def test_the_trash_is_shown_in_place_of_the_list(store: Store, width: int) -> None:
+async def test_the_trash_is_shown_in_place_of_the_list(store, width):
     await some(store)
     for name, days in (("bbbbbbbb", 29.5), ("cccccccc", 10.5), ("dddddddd", 0.0)):
         await store.trash(name)
@@ -170,7 +161,7 @@ async def test_the_trash_is_shown_in_place_of_the_list(store: Store, width: int)
         await until(pilot, lambda: "1 found" in text_of(pilot))
 
 
-async def test_the_cursor_begins_at_the_open_conversation_and_stays_with_its_row(store: Store) -> None:
+async def test_the_cursor_begins_at_the_open_conversation_and_stays_with_its_row(store):
     await some(store)
     async with Stage(store).run_test() as pilot:
         app = pilot.app
@@ -190,7 +181,7 @@ async def test_the_cursor_begins_at_the_open_conversation_and_stays_with_its_row
 
 
 @pytest.mark.slow
-async def test_a_title_is_changed_in_its_place(store: Store) -> None:
+async def test_a_title_is_changed_in_its_place(store):
     await some(store)
     async with Stage(store).run_test() as pilot:
         app = await ready(pilot)
@@ -212,7 +203,7 @@ async def test_a_title_is_changed_in_its_place(store: Store) -> None:
 
 
 @pytest.mark.slow
-async def test_typing_searches_and_enter_opens_the_place(store: Store) -> None:
+async def test_typing_searches_and_enter_opens_the_place(store):
     await some(store)
     async with Stage(store).run_test() as pilot:
         app = await ready(pilot)
@@ -236,7 +227,7 @@ async def test_typing_searches_and_enter_opens_the_place(store: Store) -> None:
         assert isinstance(app.told[-1], Sidebar.Closed)
 
 
-async def test_enter_opens_what_was_typed_and_not_what_was_listed(store: Store) -> None:
+async def test_enter_opens_what_was_typed_and_not_what_was_listed(store):
     await some(store)
     async with Stage(store).run_test() as pilot:
         app = await ready(pilot)
@@ -249,7 +240,7 @@ async def test_enter_opens_what_was_typed_and_not_what_was_listed(store: Store) 
         assert len(app.told) == 1  # as it was changed before it was known
 
 
-async def test_enter_in_a_search_waits_for_the_first_read(store: Store) -> None:
+async def test_enter_in_a_search_waits_for_the_first_read(store):
     await some(store)
     async with Stage(store).run_test() as pilot:
         app = pilot.app
@@ -260,7 +251,7 @@ async def test_enter_in_a_search_waits_for_the_first_read(store: Store) -> None:
         assert app.told == [Sidebar.Chosen("bbbbbbbb", "tbbbbbbbb", "heron")]
 
 
-async def test_the_app_may_search(store: Store) -> None:
+async def test_the_app_may_search(store):
     await some(store)
     async with Stage(store).run_test() as pilot:
         app = await ready(pilot)
@@ -275,7 +266,7 @@ async def test_the_app_may_search(store: Store) -> None:
         assert app.told == []
 
 
-async def test_a_title_that_is_found_is_opened_at_no_turn(store: Store) -> None:
+async def test_a_title_that_is_found_is_opened_at_no_turn(store):
     await some(store)
     async with Stage(store).run_test() as pilot:
         app = await ready(pilot)
@@ -286,7 +277,7 @@ async def test_a_title_that_is_found_is_opened_at_no_turn(store: Store) -> None:
         assert app.told == [Sidebar.Chosen("dddddddd", None, "kept")]
 
 
-async def test_a_click_opens_a_row_and_no_heading(store: Store) -> None:
+async def test_a_click_opens_a_row_and_no_heading(store):
     await some(store)
     async with Stage(store).run_test() as pilot:
         app = await ready(pilot)
@@ -298,9 +289,7 @@ async def test_a_click_opens_a_row_and_no_heading(store: Store) -> None:
         assert app.told == [Sidebar.Chosen("aaaaaaaa", None)]
 
 
-async def test_what_another_program_writes_is_noticed(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_another_program_writes_is_noticed(store, tmp_path, monkeypatch):
     monkeypatch.setattr(sidebar_module, "POLL_INTERVAL", 0.05)
     async with Stage(store).run_test() as pilot:
         await ready(pilot)
@@ -310,7 +299,7 @@ async def test_what_another_program_writes_is_noticed(
         await other.close()
 
 
-async def test_a_thousand_conversations_are_two_widgets(store: Store) -> None:
+async def test_a_thousand_conversations_are_two_widgets(store):
     assert store._db is not None
     store._db.execute("PRAGMA synchronous = OFF")
     for number in range(1250):
@@ -324,7 +313,7 @@ async def test_a_thousand_conversations_are_two_widgets(store: Store) -> None:
         await until(pilot, lambda: "Number 0" in text_of(pilot))
 
 
-async def test_titles_of_strangers_are_inert_and_fit(store: Store) -> None:
+async def test_titles_of_strangers_are_inert_and_fit(store):
     await put(
         store,
         "aaaaaaaa",
@@ -341,7 +330,7 @@ async def test_titles_of_strangers_are_inert_and_fit(store: Store) -> None:
         assert not any(ord(one) < 32 or 127 <= ord(one) < 160 for strip in strips for one in strip.text)
 
 
-async def test_a_store_that_cannot_be_read_is_told(store: Store) -> None:
+async def test_a_store_that_cannot_be_read_is_told(store):
     async with Stage(store).run_test() as pilot:
         app = await ready(pilot)
         await store.close()
@@ -350,14 +339,14 @@ async def test_a_store_that_cannot_be_read_is_told(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", theme.THEMES)
-async def test_the_cursor_is_seen_in_every_theme_while_the_keys_are_here(store: Store, name: str) -> None:
+async def test_the_cursor_is_seen_in_every_theme_while_the_keys_are_here(store, name):
     await some(store)
     app = Stage(store)
     async with app.run_test() as pilot:
         theme.apply(app, name)
         await ready(pilot)
 
-        def grounds() -> set[tuple[str, bool]]:
+        def grounds():
             strips = [app.sidebar._list.render_line(y) for y in range(10)]
             styles = [segment.style for strip in strips for segment in strip if segment.style]
             return {(str(style.bgcolor), bool(style.reverse)) for style in styles}

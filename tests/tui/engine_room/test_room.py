@@ -1,29 +1,24 @@
 """The engine room: what it shows of made-up and of real engines, at any width, and when it asks."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from textual.pilot import Pilot
 from textual.screen import ModalScreen, Screen
 
-from edgechat.engine.kv.snapshot import KINDS, CacheMap, CacheStats, Kind, Run, SourceState
+from edgechat.engine.kv.snapshot import KINDS, CacheMap, CacheStats, Run, SourceState
 from edgechat.engine.types import ChatRequest, Finished, Message
 from edgechat.engine.worker.supervisor import EngineSupervisor
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import HeadPlan, LoadPlan
 from edgechat.tui.engine_room.cells import MARKS, draw_map, scale_cells
 from edgechat.tui.engine_room.room import EngineRoom
-from edgechat.tui.engine_room.section import Section
 from tests import scripted
 from tests.fakes import FakeEngine
 from tests.tui.driving import text_of, until
@@ -33,12 +28,12 @@ RUN = st.builds(Run, st.just(0), st.integers(1, 400), st.integers(1, 4), st.samp
 SIGN_OF = {sign: kind for kind, (sign, _) in MARKS.items()}
 
 
-def told(section: Section, width: int = 42) -> str:
+def told(section, width=42):
     """Return what a section says at a width."""
     return "\n".join(line.content.plain.rstrip() for line in section.lay_out(width))
 
 
-def filled() -> EngineRoom:
+def filled():
     room = EngineRoom()
     fill(room)
     return room
@@ -48,7 +43,7 @@ def filled() -> EngineRoom:
 
 
 @given(runs=st.lists(RUN, max_size=30), free=st.integers(0, 5000), most=st.integers(8, 400))
-def test_a_map_shows_every_kind_and_is_no_larger_than_it_may(runs: list[Run], free: int, most: int) -> None:
+def test_a_map_shows_every_kind_and_is_no_larger_than_it_may(runs, free, most):
     cells = sum(run.length for run in runs) + free + 1
     drawn, unit = scale_cells(runs, cells, most)
     assert len(drawn) <= most
@@ -61,16 +56,16 @@ def test_a_map_shows_every_kind_and_is_no_larger_than_it_may(runs: list[Run], fr
         held = sum(run.length for run in runs if run.kind == kind)
         assert abs(shown - held) <= unit * (2 * n_runs + len(KINDS))
     if unit == 1:
-        in_order: list[Kind | None] = [run.kind for run in runs for _ in range(run.length)]
+        in_order = [run.kind for run in runs for _ in range(run.length)]
         assert drawn == in_order + [None] * (free + 1)
 
 
-def test_a_cache_that_is_more_than_full_is_drawn() -> None:
+def test_a_cache_that_is_more_than_full_is_drawn():
     drawn, _ = scale_cells([Run(0, 300, 1, "own")], 200, 100)
     assert set(drawn) == {"own"}
 
 
-def test_kinds_are_told_apart_without_colour() -> None:
+def test_kinds_are_told_apart_without_colour():
     assert len(SIGN_OF) == len(MARKS) == len({style for _, style in MARKS.values()})
     lines, unit = draw_map(snapshot().cache, 42, 8)
     assert unit == 16
@@ -83,7 +78,7 @@ def test_kinds_are_told_apart_without_colour() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 42, 57, 60, 97, 160])
-def test_no_line_is_wider_than_the_panel(width: int) -> None:
+def test_no_line_is_wider_than_the_panel(width):
     room = filled()
     large = tuple(Run(run.start, 1000 * run.length, run.slots, run.kind) for run in RUNS)
     for seen in (snapshot(), snapshot(large, 10_000_000), None):
@@ -92,7 +87,7 @@ def test_no_line_is_wider_than_the_panel(width: int) -> None:
             assert all(line.content.cell_length <= max(width, 24) for line in section.lay_out(width))
 
 
-def test_the_cache_says_what_was_reused_and_who_holds_it() -> None:
+def test_the_cache_says_what_was_reused_and_who_holds_it():
     room = filled()
     room.cache.title_of = {"5f0c99aa01": "Holidays"}.get
     text = told(room.cache)
@@ -110,7 +105,7 @@ def test_the_cache_says_what_was_reused_and_who_holds_it() -> None:
 _NAMES = ("pinned ", "own ", "shared ", "kept ", "free ")
 
 
-def test_drafts_say_who_drafts_and_what_it_is_worth() -> None:
+def test_drafts_say_who_drafts_and_what_it_is_worth():
     room = filled()
     text = told(room.drafts)
     for part in (
@@ -128,7 +123,7 @@ def test_drafts_say_who_drafts_and_what_it_is_worth() -> None:
     assert "last reply  no drafts" in told(room.drafts)
 
 
-def test_drafts_name_the_layers_of_the_model_itself() -> None:
+def test_drafts_name_the_layers_of_the_model_itself():
     room = filled()
     own = (SourceState("mtp", 0.82, 1.61), SourceState("ngram", 0.48, 1.08))
     room.show_model(PLAN, info(drafters=("its own layers (MTP)", "n-grams")))
@@ -140,7 +135,7 @@ def test_drafts_name_the_layers_of_the_model_itself() -> None:
     assert "1.61x" in text
 
 
-def test_memory_says_what_drafting_layers_take() -> None:
+def test_memory_says_what_drafting_layers_take():
     room = filled()
     assert "MTP layers" not in told(room.memory)
     plan = msgspec.structs.replace(PLAN, mtp=True, head=HeadPlan(total_bytes=600 * 2**20, gain=1.5))
@@ -148,7 +143,7 @@ def test_memory_says_what_drafting_layers_take() -> None:
     assert "MTP layers  600 MiB" in told(room.memory)
 
 
-def test_drafts_say_why_nobody_drafts() -> None:
+def test_drafts_say_why_nobody_drafts():
     room = filled()
     nobody = msgspec.structs.replace(DRAFTING, sources=())
     room.show_snapshot(snapshot(drafting=nobody))
@@ -162,7 +157,7 @@ def test_drafts_say_why_nobody_drafts() -> None:
     assert "allowance   " not in told(room.drafts)
 
 
-def test_memory_shows_plan_and_load_side_by_side() -> None:
+def test_memory_shows_plan_and_load_side_by_side():
     room = filled()
     text = told(room.memory)
     assert "weights      1.1 GiB   1.1 GiB" in text
@@ -178,7 +173,7 @@ def test_memory_shows_plan_and_load_side_by_side() -> None:
     assert "No model is loaded." in told(room.memory)
 
 
-def test_memory_of_several_devices() -> None:
+def test_memory_of_several_devices():
     room = EngineRoom()
     card = Buffer("CUDA0", False, 3000 * MIB, 400 * MIB, 200 * MIB, "CUDA0")
     pinned = Buffer("CUDA_Host", True, 0, 0, 20 * MIB, "CPU")
@@ -193,7 +188,7 @@ def test_memory_of_several_devices() -> None:
     assert "2.9 GiB" in cuda
 
 
-def test_speed_remembers_a_minute() -> None:
+def test_speed_remembers_a_minute():
     now = 100.0
     room = EngineRoom(clock=lambda: now)
     assert "idle" in told(room.speed)
@@ -212,7 +207,7 @@ def test_speed_remembers_a_minute() -> None:
     assert "▅" not in told(room.speed)
 
 
-def test_speed_counts_the_last_replies() -> None:
+def test_speed_counts_the_last_replies():
     room = EngineRoom()
     for n in range(30):
         room.show_reply(finished(tps=100.0 + n, ttft=1000.0 * (n + 1)))
@@ -226,7 +221,7 @@ def test_speed_counts_the_last_replies() -> None:
     assert told(room.speed) == text
 
 
-def test_foreign_text_is_inert() -> None:
+def test_foreign_text_is_inert():
     room = EngineRoom()
     evil = "\x1b]0;gone\x07[bold]name[/]\n\x9b2J"
     room.show_model(msgspec.structs.replace(PLAN, model_name=evil), info(drafters=(evil,), no_draft=evil))
@@ -242,7 +237,7 @@ def test_foreign_text_is_inert() -> None:
 
 
 @pytest.mark.parametrize(("width", "docked"), [(140, True), (60, False), (100, False), (160, False)])
-async def test_the_panel_at_all_widths(width: int, docked: bool) -> None:
+async def test_the_panel_at_all_widths(width, docked):
     app = RoomApp(docked=docked)
     async with app.run_test(size=(width, 90)) as pilot:
         fill(app.room)
@@ -259,7 +254,7 @@ async def test_the_panel_at_all_widths(width: int, docked: bool) -> None:
         assert "A cell holds a token" not in text_of(pilot)
 
 
-async def test_the_panel_is_scrolled_by_keys() -> None:
+async def test_the_panel_is_scrolled_by_keys():
     app = RoomApp()
     async with app.run_test(size=(60, 20)) as pilot:
         fill(app.room)
@@ -271,12 +266,12 @@ async def test_the_panel_is_scrolled_by_keys() -> None:
 
 
 @pytest.mark.slow
-async def test_an_update_costs_about_the_same_however_full_the_cache() -> None:
+async def test_an_update_costs_about_the_same_however_full_the_cache():
     app = RoomApp()
     async with app.run_test(size=(160, 50)) as pilot:
         fill(app.room)
         await pilot.pause()
-        took: dict[int, list[float]] = {2: [], 256: []}
+        took = {2: [], 256: []}
         for n in range(40):
             n_runs = (2, 256)[n % 2]
             runs = tuple(Run(20 * at, 15 + (at * n) % 3, 1, KINDS[(at + n) % 4]) for at in range(n_runs))
@@ -296,7 +291,7 @@ class Cover(Screen[None]):
 
 
 @pytest.mark.slow
-async def test_an_engine_is_asked_only_while_somebody_looks() -> None:
+async def test_an_engine_is_asked_only_while_somebody_looks():
     engine = FakeEngine()
     await engine.start()
     engine.snapshot, engine.log = snapshot(), "a line of the log"
@@ -331,7 +326,7 @@ async def test_an_engine_is_asked_only_while_somebody_looks() -> None:
     assert not app.room.follows
 
 
-async def _quiet(engine: FakeEngine, pilot: Pilot[None]) -> None:
+async def _quiet(engine, pilot):
     """Wait until nobody asks for ten intervals; what was on its way may still come before."""
     for _ in range(20):
         seen = engine.looks
@@ -341,7 +336,7 @@ async def _quiet(engine: FakeEngine, pilot: Pilot[None]) -> None:
     raise AssertionError("the engine is asked all the time")
 
 
-async def test_there_may_be_no_engine_yet() -> None:
+async def test_there_may_be_no_engine_yet():
     app = RoomApp()
     async with app.run_test(size=(100, 50)) as pilot:
         app.room.follow(lambda: None)
@@ -349,7 +344,7 @@ async def test_there_may_be_no_engine_yet() -> None:
 
 
 @pytest.fixture
-def plan(tmp_path: Path, scripted_workers: None) -> LoadPlan:
+def plan(tmp_path, scripted_workers):
     reply = "Now I will tell you a story. Now I will tell it again."
     script = scripted.write(tmp_path / "model.gguf", reply=reply, token_ms=5)
     return LoadPlan(model_path=str(script), model_name="s", context=4096, threads=1, n_seq_max=4)
@@ -357,7 +352,7 @@ def plan(tmp_path: Path, scripted_workers: None) -> LoadPlan:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-async def test_a_real_engine_is_shown_and_its_death_too(plan: LoadPlan) -> None:
+async def test_a_real_engine_is_shown_and_its_death_too(plan):
     engine = EngineSupervisor(msgspec.structs.replace(plan, ngrams=True))
     app = RoomApp()
     try:
@@ -388,7 +383,7 @@ async def test_a_real_engine_is_shown_and_its_death_too(plan: LoadPlan) -> None:
         await engine.close()
 
 
-def test_an_empty_cache_has_a_map() -> None:
+def test_an_empty_cache_has_a_map():
     empty = CacheMap(cells=4096, used=0, runs=(), slots=(), n_slots=4, stats=CacheStats())
     room = EngineRoom()
     room.show_snapshot(snapshot(cache=empty, prompt=None, draft_cache=None, on_disk=None))

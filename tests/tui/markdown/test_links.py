@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from textual.style import Style
 
@@ -7,7 +5,7 @@ from edgechat.tui.markdown.document import Document
 from edgechat.tui.markdown.links import clickable
 
 
-def links_of(text: str) -> list[str]:
+def links_of(text):
     spans = [span for line in Document(text).lines(200) for span in line.content.spans]
     return [span.style.link for span in spans if isinstance(span.style, Style) and span.style.link]
 
@@ -26,11 +24,11 @@ def links_of(text: str) -> list[str]:
         *(("https://" + "x" * 3000, False), ("https://x\n", False)),
     ],
 )
-def test_only_addresses_of_the_web_and_of_mail_can_be_clicked(target: str, works: bool) -> None:
+def test_only_addresses_of_the_web_and_of_mail_can_be_clicked(target, works):
     assert clickable(target) is works
 
 
-def test_a_link_is_told_to_the_terminal_and_shows_where_it_leads() -> None:
+def test_a_link_is_told_to_the_terminal_and_shows_where_it_leads():
     text = "[paypal.com](http://evil.example/login) [x.y](https://x.y/) <https://z.z> [f](file:///etc)"
     (line,) = Document(text).lines(200)
     assert line.content.plain == "paypal.com (http://evil.example/login) x.y https://z.z [f](file:///etc)"

@@ -1,7 +1,5 @@
 """What is written of a growing text is never taken back, and in the end is what it looks like as a whole."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -45,7 +43,7 @@ Setext
 """
 
 
-def written(pieces: list[str], width: int = 40) -> str:
+def written(pieces, width=40):
     stream, text = MarkdownStream(), ""
     for piece in pieces:
         stream.append(piece)
@@ -53,14 +51,14 @@ def written(pieces: list[str], width: int = 40) -> str:
     return text + "\n".join(part.plain for part in stream.finish(width))
 
 
-def whole(text: str, width: int = 40) -> str:
+def whole(text, width=40):
     return "".join(f"{line.content.plain}\n" for line in Document(text, filled=False).lines(width))
 
 
 @pytest.mark.slow
 @settings(max_examples=examples(20), deadline=None)
 @given(st.data())
-def test_an_answer_is_written_as_it_looks_however_it_arrives(data: st.DataObject) -> None:
+def test_an_answer_is_written_as_it_looks_however_it_arrives(data):
     pieces, rest = [], ANSWER
     while rest:
         size = data.draw(st.integers(1, 40))
@@ -71,12 +69,12 @@ def test_an_answer_is_written_as_it_looks_however_it_arrives(data: st.DataObject
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [10, 40, 100])
-def test_letter_by_letter(width: int) -> None:
+def test_letter_by_letter(width):
     assert written(list(ANSWER), width) == whole(ANSWER, width)
 
 
 @given(st.lists(PIECES, max_size=20))
-def test_no_word_is_lost(pieces: list[str]) -> None:
+def test_no_word_is_lost(pieces):
     source = printable("".join(pieces))
     assume(not FENCE_WITH_WORDS.search(source))
     text = written([printable(piece) for piece in pieces])
@@ -84,7 +82,7 @@ def test_no_word_is_lost(pieces: list[str]) -> None:
     assert printable(text) == text
 
 
-def test_prose_is_written_word_by_word() -> None:
+def test_prose_is_written_word_by_word():
     stream = MarkdownStream()
     seen = []
     for piece in ("Hello wor", "ld, this **is", " bold** and", " so on"):
@@ -93,7 +91,7 @@ def test_prose_is_written_word_by_word() -> None:
     assert seen == ["Hello", " world, this", " is bold", " and so"]
 
 
-def test_a_table_waits_for_its_end() -> None:
+def test_a_table_waits_for_its_end():
     stream = MarkdownStream()
     stream.append("Look:\n\n| a | b |\n|---|---|\n| c |")
     assert [part.plain for part in stream.take(40)] == ["Look:", ""]
@@ -101,7 +99,7 @@ def test_a_table_waits_for_its_end() -> None:
     assert stream.at_line_start
 
 
-def test_a_resize_counts_from_the_next_block_on() -> None:
+def test_a_resize_counts_from_the_next_block_on():
     stream = MarkdownStream()
     stream.append("word " * 12)
     text = "\n".join(part.plain for part in stream.take(30))
@@ -114,7 +112,7 @@ def test_a_resize_counts_from_the_next_block_on() -> None:
     assert max(len(line) for line in lines if "more" in line) == 19
 
 
-def test_styles_are_those_of_the_app(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_styles_are_those_of_the_app(monkeypatch):
     assert {name[1:] for name in STYLES} <= Sheet.COMPONENT_CLASSES
     stream = MarkdownStream()
     stream.append("**a** `b` [c](http://d.e)")

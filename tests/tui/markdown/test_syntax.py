@@ -1,13 +1,11 @@
 """Where formulas begin and end in Markdown, and what only looks like one."""
 
-from __future__ import annotations
-
 import pytest
 
 from edgechat.tui.markdown.document import Document
 
 
-def shown(text: str, width: int = 70) -> str:
+def shown(text, width=70):
     return "\n".join(line.content.plain.rstrip() for line in Document(text).lines(width))
 
 
@@ -23,7 +21,7 @@ def shown(text: str, width: int = 70) -> str:
         "`$x^2$` in code",
     ],
 )
-def test_prices_and_variables_are_no_maths(text: str) -> None:
+def test_prices_and_variables_are_no_maths(text):
     assert shown(text) == text.replace("`", "")
 
 
@@ -40,7 +38,7 @@ def test_prices_and_variables_are_no_maths(text: str) -> None:
         ("$x\\$y$", "x$y"),
     ],
 )
-def test_in_a_paragraph(text: str, expected: str) -> None:
+def test_in_a_paragraph(text, expected):
     assert shown(text) == expected
 
 
@@ -58,7 +56,7 @@ def test_in_a_paragraph(text: str, expected: str) -> None:
         ("    $$x^2$$", None),
     ],
 )
-def test_on_lines_of_its_own(text: str, expected: str | None) -> None:
+def test_on_lines_of_its_own(text, expected):
     assert shown(text) == expected if expected else "$$x^2$$" in shown(text)
 
 
@@ -73,18 +71,18 @@ def test_on_lines_of_its_own(text: str, expected: str | None) -> None:
         r"see \( *a* \alpha *b* and",
     ],
 )
-def test_an_unfinished_formula_stays_as_it_stands(text: str) -> None:
+def test_an_unfinished_formula_stays_as_it_stands(text):
     assert [line.strip() for line in shown(text).split("\n")] == text.split("\n")
 
 
-def test_a_formula_is_source_until_it_ends_and_then_maths_at_once() -> None:
+def test_a_formula_is_source_until_it_ends_and_then_maths_at_once():
     text = r"Let $\frac{a}{b}$ be"
     for end in range(6, len(text)):
         seen = shown(text[:end])
         assert seen in (text[:end].rstrip(), "Let a/b", "Let a/b b")
 
 
-def test_a_wide_formula_is_written_in_a_line_and_wrapped() -> None:
+def test_a_wide_formula_is_written_in_a_line_and_wrapped():
     formula = r"\frac{a}{b} + " * 9 + "c"
     lines = shown(f"$${formula}$$", 40).split("\n")
     assert " ".join(line.strip() for line in lines) == "a/b + " * 9 + "c"

@@ -1,7 +1,5 @@
 """What is said of one model."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +14,11 @@ from tests.planner.headers import projector_file
 from tests.tui import libraries
 
 
-def said(item: ModelItem) -> str:
+def said(item):
     return describe(item, 80, "").plain
 
 
-def test_models_that_see_or_hear() -> None:
+def test_models_that_see_or_hear():
     of = libraries.entry("some", vision=True, audio=True)
     remote = ModelItem("hub:some", ModelGroup.REMOTE, "some", entry=of)
     assert " · sees and hears · owner/some-GGUF" in said(remote)
@@ -29,7 +27,7 @@ def test_models_that_see_or_hear() -> None:
     assert " · sees · own folder" in said(ModelItem("here:some", ModelGroup.HERE, "some", entry=of, row=here))
 
 
-def test_models_that_draft_with_layers_of_their_own() -> None:
+def test_models_that_draft_with_layers_of_their_own():
     row = libraries.row("some", Path("/models/some.gguf"), mtp=True)
     here = ModelItem("here:some", ModelGroup.HERE, "some", row=row)
     assert "has layers to draft with (MTP) · own folder" in said(here)
@@ -39,7 +37,7 @@ def test_models_that_draft_with_layers_of_their_own() -> None:
     assert "Draft    its own layers (MTP), 600 MiB" in said(replace(here, option=option))
 
 
-def test_a_loss_that_was_measured_is_told_from_a_published_one() -> None:
+def test_a_loss_that_was_measured_is_told_from_a_published_one():
     base = libraries.plan("some", "Q4_K_M", 4 * libraries.GIB, 20.0)
     item = ModelItem("here:some", ModelGroup.HERE, "some", option=libraries.option("some"))
     assert "Quality  good\n" in said(item)
@@ -50,14 +48,14 @@ def test_a_loss_that_was_measured_is_told_from_a_published_one() -> None:
     assert "measured on this machine against F16" in explain(measured).plain
 
 
-def test_a_projector_that_cannot_be_used_is_named() -> None:
+def test_a_projector_that_cannot_be_used_is_named():
     row = libraries.row("some", Path("/models/some.gguf"), no_vision="x\x1b.gguf does not belong to it.")
     item = ModelItem("here:some", ModelGroup.HERE, "some", row=row)
     assert "sees" not in said(item)
     assert "x.gguf does not belong to it." in said(item)
 
 
-def test_a_projector_that_was_not_pulled_is_told() -> None:
+def test_a_projector_that_was_not_pulled_is_told():
     of, path = libraries.entry("some", vision=True), Path("/models/some.gguf")
     row = libraries.row("some", path, of=of, place=Place.HUB)
     here = ModelItem("here:some", ModelGroup.HERE, "some", entry=of, row=row)
@@ -67,7 +65,7 @@ def test_a_projector_that_was_not_pulled_is_told() -> None:
 
 
 @pytest.mark.parametrize("device", ["CUDA0", ""])
-def test_a_plan_shows_what_the_projector_takes_and_where(device: str) -> None:
+def test_a_plan_shows_what_the_projector_takes_and_where(device):
     file, base = projector_file(), libraries.plan("some", "Q4_K_M", 4 * libraries.GIB, 20.0)
     planned = file.plan(file.picture(2560, 8192), 2560, device)
     memory = msgspec.structs.replace(base.memory[0], projector_bytes=900 * 2**20)

@@ -1,13 +1,6 @@
 """The first run: what is said of the machine, and what one begins with."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NoReturn
-
 import pytest
-from textual.pilot import Pilot
 
 from edgechat.base.errors import HubUnreachable, SettingsError
 from edgechat.models.hub.http.probing import HubReach
@@ -18,7 +11,7 @@ from edgechat.tui.models.library import ModelLibrary
 from edgechat.tui.models.pull import PullState
 from edgechat.tui.models.screen import ModelsScreen
 from tests.cli.pulling import sized
-from tests.hub import Fault, Hub
+from tests.hub import Fault
 from tests.tui.driving import text_of, until
 from tests.tui.libraries import GIB, Fake, Stage, entry, option, row
 
@@ -27,24 +20,24 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 BIG, MID, TINY = entry("big-30b", 6), entry("mid-8b", 4), entry("tiny-1b", 2)
 
 
-def stage(fake: Fake, **others: Callable[..., Any]) -> Stage:
+def stage(fake, **others):
     return Stage(
         fake.library(**others),
         lambda library, pulls: FirstRun(library, pulls, lambda: ModelsScreen(library, pulls)),
     )
 
 
-def no_hub(*_: object) -> NoReturn:
+def no_hub(*_):
     raise HubUnreachable("There is no hub.")
 
 
-def chosen(pilot: Pilot[None]) -> str | None:
+def chosen(pilot):
     """Return the id of the card or line at the cursor."""
     focused = pilot.app.screen.focused
     return focused.id if focused is not None else None
 
 
-def world(tmp_path: Path) -> Fake:
+def world(tmp_path):
     path = tmp_path / "mine.gguf"
     return Fake(
         rows=[
@@ -64,7 +57,7 @@ def world(tmp_path: Path) -> Fake:
 
 
 @pytest.mark.parametrize(("width", "height"), [(60, 16), (60, 24), (100, 24), (100, 40), (160, 50)])
-async def test_what_is_said(tmp_path: Path, width: int, height: int) -> None:
+async def test_what_is_said(tmp_path, width, height):
     app = stage(world(tmp_path))
     async with app.run_test(size=(width, height)) as pilot:
         await until(pilot, lambda: "mid-8b" in text_of(pilot))
@@ -97,7 +90,7 @@ async def test_what_is_said(tmp_path: Path, width: int, height: int) -> None:
         assert all(len(one) <= width for one in seen.splitlines())
 
 
-async def test_arrows_go_from_card_to_card(tmp_path: Path) -> None:
+async def test_arrows_go_from_card_to_card(tmp_path):
     app = stage(world(tmp_path))
     async with app.run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: chosen(pilot) == "card-1")  # what is recommended
@@ -111,7 +104,7 @@ async def test_arrows_go_from_card_to_card(tmp_path: Path) -> None:
             assert chosen(pilot) == there, key
 
 
-async def test_arrows_go_from_line_to_line_in_a_narrow_terminal(tmp_path: Path) -> None:
+async def test_arrows_go_from_line_to_line_in_a_narrow_terminal(tmp_path):
     app = stage(world(tmp_path))
     async with app.run_test(size=(60, 24)) as pilot:
         await until(pilot, lambda: chosen(pilot) == "card-1")
@@ -120,7 +113,7 @@ async def test_arrows_go_from_line_to_line_in_a_narrow_terminal(tmp_path: Path) 
             assert chosen(pilot) == there, key
 
 
-async def test_a_click_goes_there_and_the_next_one_chooses(tmp_path: Path) -> None:
+async def test_a_click_goes_there_and_the_next_one_chooses(tmp_path):
     app = stage(world(tmp_path))
     async with app.run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: chosen(pilot) == "card-1")
@@ -130,7 +123,7 @@ async def test_a_click_goes_there_and_the_next_one_chooses(tmp_path: Path) -> No
         await until(pilot, lambda: app.results == [FirstRunChoice("ollama/llama3.2:3b")])
 
 
-async def test_one_model_may_be_all_of_it(tmp_path: Path) -> None:
+async def test_one_model_may_be_all_of_it(tmp_path):
     fake = world(tmp_path)
     fake.best = fake.best[2:]
     app = stage(fake)
@@ -139,7 +132,7 @@ async def test_one_model_may_be_all_of_it(tmp_path: Path) -> None:
         assert "after it" not in text_of(pilot)
 
 
-async def test_nothing_slow_is_recommended(tmp_path: Path) -> None:
+async def test_nothing_slow_is_recommended(tmp_path):
     fake = world(tmp_path)
     fake.best = [option("mid-8b", of=MID, first_token=31)]
     app = stage(fake)
@@ -151,7 +144,7 @@ async def test_nothing_slow_is_recommended(tmp_path: Path) -> None:
         assert "★" not in text_of(pilot)
 
 
-async def test_the_rate_that_was_measured(tmp_path: Path) -> None:
+async def test_the_rate_that_was_measured(tmp_path):
     fake = world(tmp_path)
     fake.reach = HubReach(rate=125e6)
     app = stage(fake)
@@ -160,7 +153,7 @@ async def test_the_rate_that_was_measured(tmp_path: Path) -> None:
         assert "2.0 GiB in ~15 s" in text_of(pilot)
 
 
-async def test_the_guide_is_there_before_anything_is_known(tmp_path: Path) -> None:
+async def test_the_guide_is_there_before_anything_is_known(tmp_path):
     fake = world(tmp_path)
     fake.gate.clear()
     app = stage(fake)
@@ -174,7 +167,7 @@ async def test_the_guide_is_there_before_anything_is_known(tmp_path: Path) -> No
         fake.gate.set()
 
 
-async def test_the_cursor_stays_where_the_user_put_it(tmp_path: Path) -> None:
+async def test_the_cursor_stays_where_the_user_put_it(tmp_path):
     fake = world(tmp_path)
     fake.gate.clear()
     app = stage(fake)
@@ -187,7 +180,7 @@ async def test_the_cursor_stays_where_the_user_put_it(tmp_path: Path) -> None:
         assert chosen(pilot) == "local-1"
 
 
-def on_the_hub(hub: Hub, home: Path, *names: str) -> None:
+def on_the_hub(hub, home, *names):
     """Let a hub have models, and the catalogue name them."""
     hub.fail("store", Fault(pause=0.04, piece=1 << 14))
     (home / "config").mkdir(parents=True)
@@ -201,9 +194,7 @@ def on_the_hub(hub: Hub, home: Path, *names: str) -> None:
     (home / "config/models.toml").write_text("".join(lines))
 
 
-async def test_enter_pulls_what_is_highlighted_and_the_prompt_is_open_at_once(
-    hub: Hub, hf_cache: Path, home: Path, tmp_path: Path
-) -> None:
+async def test_enter_pulls_what_is_highlighted_and_the_prompt_is_open_at_once(hub, hf_cache, home, tmp_path):
     on_the_hub(hub, home, "mid-8b")
     app = stage(world(tmp_path))
     async with app.run_test(size=(60, 24)) as pilot:
@@ -218,7 +209,7 @@ async def test_enter_pulls_what_is_highlighted_and_the_prompt_is_open_at_once(
         assert (choice.pull.state, choice.pull.model) == (PullState.DONE, "mid-8b")
 
 
-async def test_a_better_model_may_follow(hub: Hub, hf_cache: Path, home: Path, tmp_path: Path) -> None:
+async def test_a_better_model_may_follow(hub, hf_cache, home, tmp_path):
     on_the_hub(hub, home, "tiny-1b", "mid-8b")
     app = stage(world(tmp_path))
     async with app.run_test(size=(100, 40)) as pilot:
@@ -232,7 +223,7 @@ async def test_a_better_model_may_follow(hub: Hub, hf_cache: Path, home: Path, t
         assert (choice.pull.model, choice.follower.model) == ("tiny-1b", "mid-8b")
 
 
-async def test_a_better_model_may_follow_one_that_is_here(tmp_path: Path) -> None:
+async def test_a_better_model_may_follow_one_that_is_here(tmp_path):
     fake = world(tmp_path)
     path = tmp_path / "tiny.gguf"
     fake.rows = [row("tiny-1b", path, of=TINY)]
@@ -246,7 +237,7 @@ async def test_a_better_model_may_follow_one_that_is_here(tmp_path: Path) -> Non
         assert (choice.model, choice.pull, choice.follower.name) == ("tiny-1b", None, "mid-8b")
 
 
-async def test_what_is_here_is_one_digit_away(tmp_path: Path) -> None:
+async def test_what_is_here_is_one_digit_away(tmp_path):
     app = stage(world(tmp_path))
     async with app.run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: "On this machine" in text_of(pilot))
@@ -255,14 +246,14 @@ async def test_what_is_here_is_one_digit_away(tmp_path: Path) -> None:
         await until(pilot, lambda: app.results == [FirstRunChoice("ollama/llama3.2:3b")])
 
 
-async def test_escape_is_the_guide(tmp_path: Path) -> None:
+async def test_escape_is_the_guide(tmp_path):
     app = stage(world(tmp_path))
     async with app.run_test(size=(100, 40)) as pilot:
         await pilot.press("escape")
         await until(pilot, lambda: app.results == [FirstRunChoice("guide")])
 
 
-async def test_all_models(tmp_path: Path) -> None:
+async def test_all_models(tmp_path):
     app = stage(world(tmp_path))
     async with app.run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: "On this machine" in text_of(pilot))
@@ -277,7 +268,7 @@ async def test_all_models(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 100])
-async def test_without_a_network(tmp_path: Path, width: int) -> None:
+async def test_without_a_network(tmp_path, width):
     fake = world(tmp_path)
     fake.offline = "EDGECHAT_OFFLINE"
     app = stage(fake)
@@ -291,7 +282,7 @@ async def test_without_a_network(tmp_path: Path, width: int) -> None:
         await until(pilot, lambda: app.results == [FirstRunChoice("mine")])
 
 
-async def test_a_hub_that_is_not_there_is_told_at_once(hub: Hub, hf_cache: Path, tmp_path: Path) -> None:
+async def test_a_hub_that_is_not_there_is_told_at_once(hub, hf_cache, tmp_path):
     hub.stop()
     fake = world(tmp_path)
     app = stage(fake, probe=ModelLibrary.real().probe)
@@ -303,7 +294,7 @@ async def test_a_hub_that_is_not_there_is_told_at_once(hub: Hub, hf_cache: Path,
         await until(pilot, lambda: app.results == [FirstRunChoice("guide")])
 
 
-async def test_the_network_may_come_back(tmp_path: Path) -> None:
+async def test_the_network_may_come_back(tmp_path):
     fake = world(tmp_path)
     fake.reach = HubReach(problem="The hub is not reachable: no route.")
     app = stage(fake)
@@ -316,7 +307,7 @@ async def test_the_network_may_come_back(tmp_path: Path) -> None:
         assert chosen(pilot) == "card-0"
 
 
-async def test_a_download_that_fails_later_is_no_dead_end(hub: Hub, hf_cache: Path, tmp_path: Path) -> None:
+async def test_a_download_that_fails_later_is_no_dead_end(hub, hf_cache, tmp_path):
     app = stage(world(tmp_path))  # the hub has no models
     async with app.run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: chosen(pilot) == "card-1")
@@ -326,7 +317,7 @@ async def test_a_download_that_fails_later_is_no_dead_end(hub: Hub, hf_cache: Pa
         await until(pilot, lambda: choice.pull.state is PullState.FAILED, 20)
 
 
-async def test_what_is_recommended_may_be_here(tmp_path: Path) -> None:
+async def test_what_is_recommended_may_be_here(tmp_path):
     fake = world(tmp_path)
     path = tmp_path / "mid.gguf"
     fake.rows = [row("mid-8b", path, of=MID)]
@@ -338,7 +329,7 @@ async def test_what_is_recommended_may_be_here(tmp_path: Path) -> None:
         await until(pilot, lambda: app.results == [FirstRunChoice("mid-8b")])
 
 
-async def test_where_nothing_fits(tmp_path: Path) -> None:
+async def test_where_nothing_fits(tmp_path):
     fake = Fake(
         entries=[MID], best=[option("mid-8b", size=40 * GIB, verdict=Verdict.TOO_LARGE, of=MID)], rows=[]
     )
@@ -349,7 +340,7 @@ async def test_where_nothing_fits(tmp_path: Path) -> None:
         await until(pilot, lambda: app.results == [FirstRunChoice("guide")])
 
 
-async def test_what_is_wrong_is_said(tmp_path: Path) -> None:
+async def test_what_is_wrong_is_said(tmp_path):
     fake = world(tmp_path)
     fake.problem = SettingsError("settings.toml is odd.", hint="Mend it.")
     app = stage(fake)

@@ -1,11 +1,7 @@
 """Pulls in the background of the app, from the tests' own hub."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from filelock import FileLock
@@ -18,10 +14,10 @@ from edgechat.models.hub.names import HubName
 from edgechat.models.local.resolve import resolve
 from edgechat.planner.ranking.pulling import PullDecision
 from edgechat.tui.models.library import ModelLibrary
-from edgechat.tui.models.pull import Pull, PullState
+from edgechat.tui.models.pull import PullState
 from edgechat.tui.models.pulls import Pulls
 from tests.cli.pulling import REPO, partial, sized
-from tests.hub import Fault, Hub
+from tests.hub import Fault
 from tests.kit import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
@@ -30,29 +26,29 @@ SLOW = Fault(pause=0.01, piece=1 << 14)
 
 
 @pytest.fixture
-async def pulls(hub: Hub, hf_cache: Path) -> AsyncIterator[Pulls]:
+async def pulls(hub, hf_cache):
     made = Pulls(ModelLibrary.real())
     yield made
     await made.close()
 
 
-async def until(true: Callable[[], bool]) -> None:
+async def until(true):
     while not true():
         await asyncio.sleep(0.01)
 
 
-async def over(pull: Pull) -> None:
+async def over(pull):
     await until(lambda: pull.is_over)
 
 
-async def test_a_model_is_brought_and_can_be_named(hub: Hub, pulls: Pulls) -> None:
+async def test_a_model_is_brought_and_can_be_named(hub, pulls):
     hub.add(REPO, {"tiny-F32.gguf": sized(2_000_000)})
     hub.fail("store", SLOW)
-    done: list[Pull] = []
-    seen: list[PullState] = []
-    lines: set[str] = set()
+    done = []
+    seen = []
+    lines = set()
 
-    def heard(one: Pull) -> None:
+    def heard(one):
         seen.append(one.state)
         lines.add(pulls.line())
 
@@ -75,7 +71,7 @@ async def test_a_model_is_brought_and_can_be_named(hub: Hub, pulls: Pulls) -> No
     assert resolve(pull.model).path.stat().st_size == 2_000_000
 
 
-async def test_stopped_and_gone_on_with(hub: Hub, pulls: Pulls, hf_cache: Path) -> None:
+async def test_stopped_and_gone_on_with(hub, pulls, hf_cache):
     hub.add(REPO, {"tiny-F32.gguf": sized(4_000_000)})
     hub.fail("store", SLOW)
     pull = pulls.start(REPO)
@@ -94,7 +90,7 @@ async def test_stopped_and_gone_on_with(hub: Hub, pulls: Pulls, hf_cache: Path) 
     assert kept in {one.range[0] for one in hub.requests("store") if one.range}
 
 
-async def test_the_end_of_the_app_keeps_what_came(hub: Hub, pulls: Pulls, hf_cache: Path) -> None:
+async def test_the_end_of_the_app_keeps_what_came(hub, pulls, hf_cache):
     hub.add(REPO, {"tiny-F32.gguf": sized(4_000_000)})
     hub.fail("store", SLOW)
     pull, waiting = pulls.start(REPO), pulls.start("owner/other")
@@ -105,7 +101,7 @@ async def test_the_end_of_the_app_keeps_what_came(hub: Hub, pulls: Pulls, hf_cac
     assert partial(hf_cache) > 100_000
 
 
-async def test_a_wait_for_the_next_try_is_no_reason_to_wait(hub: Hub, pulls: Pulls) -> None:
+async def test_a_wait_for_the_next_try_is_no_reason_to_wait(hub, pulls):
     """The hub asks for five minutes; someone who stops the pull does not."""
     hub.add(REPO, {"tiny-F32.gguf": sized(4_000_000)})
     hub.fail("resolve", Fault(status=429, headers={"Retry-After": "300"}, after=1))
@@ -116,7 +112,7 @@ async def test_a_wait_for_the_next_try_is_no_reason_to_wait(hub: Hub, pulls: Pul
     assert pull.state is PullState.STOPPED
 
 
-async def test_another_program_that_downloads_it_is_no_reason_to_wait(hub: Hub, pulls: Pulls) -> None:
+async def test_another_program_that_downloads_it_is_no_reason_to_wait(hub, pulls):
     repo = hub.add(REPO, {"tiny-F32.gguf": tiny()})
     store = HubStore(resolve_remote(HubName(REPO), offline=False).listing)
     file = RemoteFile("tiny-F32.gguf", tiny().stat().st_size, repo.sha256("tiny-F32.gguf"))
@@ -132,7 +128,7 @@ async def test_another_program_that_downloads_it_is_no_reason_to_wait(hub: Hub, 
     assert again.state is PullState.DONE
 
 
-async def test_one_at_a_time(hub: Hub, pulls: Pulls) -> None:
+async def test_one_at_a_time(hub, pulls):
     hub.add(REPO, {"tiny-F32.gguf": sized(2_000_000)})
     hub.add("owner/other", {"other-F32.gguf": tiny()})
     hub.fail("store", SLOW)
@@ -147,7 +143,7 @@ async def test_one_at_a_time(hub: Hub, pulls: Pulls) -> None:
     assert pulls.all == [first, second]
 
 
-async def test_wrong_bytes(hub: Hub, pulls: Pulls) -> None:
+async def test_wrong_bytes(hub, pulls):
     hub.add(REPO, {"tiny-F32.gguf": tiny()})
     hub.fail("store", Fault(body=bytes(tiny().stat().st_size), after=1))
     pull = pulls.start(REPO)
@@ -161,14 +157,14 @@ async def test_wrong_bytes(hub: Hub, pulls: Pulls) -> None:
 
 
 @pytest.mark.usefixtures("no_waits")
-async def test_a_hub_that_is_not_there(hub: Hub, pulls: Pulls) -> None:
+async def test_a_hub_that_is_not_there(hub, pulls):
     hub.stop()
     pull = pulls.start(REPO)
     await over(pull)
     assert isinstance(pull.error, HubUnreachable)
 
 
-async def test_offline(hub: Hub, pulls: Pulls, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_offline(hub, pulls, monkeypatch):
     monkeypatch.setenv("EDGECHAT_OFFLINE", "1")
     assert ModelLibrary.real().offline() == "EDGECHAT_OFFLINE"
     pull = pulls.start(REPO)
@@ -177,7 +173,7 @@ async def test_offline(hub: Hub, pulls: Pulls, monkeypatch: pytest.MonkeyPatch) 
     assert not hub.seen
 
 
-async def test_a_full_disk(hub: Hub, pulls: Pulls, small_disk: Path) -> None:
+async def test_a_full_disk(hub, pulls, small_disk):
     hub.add(REPO, {"tiny-F32.gguf": sized(3_000_000)})
     pull = pulls.start(REPO)
     await over(pull)
@@ -185,12 +181,12 @@ async def test_a_full_disk(hub: Hub, pulls: Pulls, small_disk: Path) -> None:
     assert "2 MiB free" in pull.line
 
 
-async def test_what_does_not_fit_comes_only_where_someone_insists(hub: Hub, hf_cache: Path) -> None:
+async def test_what_does_not_fit_comes_only_where_someone_insists(hub, hf_cache):
     hub.add(REPO, {"tiny-F32.gguf": tiny()})
     real = ModelLibrary.real()
 
-    def decide(*words: object) -> PullDecision:
-        found = real.decide(*words)  # type: ignore[arg-type]
+    def decide(*words):
+        found = real.decide(*words)
         assert isinstance(found, PullDecision)
         assert found.picked is not None
         large = replace(found.picked, plan=None, why_not="It needs more.", instead="guide")
@@ -207,8 +203,8 @@ async def test_what_does_not_fit_comes_only_where_someone_insists(hub: Hub, hf_c
     await pulls.close()
 
 
-async def test_a_fault_of_ours_ends_the_pull_and_not_the_app(hub: Hub, hf_cache: Path) -> None:
-    def decide(*_: object) -> PullDecision:
+async def test_a_fault_of_ours_ends_the_pull_and_not_the_app(hub, hf_cache):
+    def decide(*_):
         raise ZeroDivisionError("never")
 
     pulls = Pulls(replace(ModelLibrary.real(), decide=decide))

@@ -1,17 +1,11 @@
 """The models screen: what it shows, and what one does there."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-from textual.pilot import Pilot
 
 from edgechat.base import paths
 from edgechat.base.errors import HubUnreachable, SettingsError
@@ -31,7 +25,7 @@ from edgechat.tui.models.pulls import Pulls
 from edgechat.tui.models.screen import ModelsScreen
 from tests import homes
 from tests.cli.pulling import REPO, partial, sized
-from tests.hub import Fault, Hub
+from tests.hub import Fault
 from tests.kit import tiny
 from tests.tui.driving import text_of, until
 from tests.tui.libraries import GIB, Fake, Stage, entry, option, row
@@ -42,11 +36,11 @@ SLOW = Fault(pause=0.01, piece=1 << 14)
 SMALL, MID, HUGE = entry("small-1b", 2), entry("mid-8b", 4), entry("huge-70b", 6)
 
 
-def stage(fake: Fake, current: str | None = None, **others: Callable[..., Any]) -> Stage:
+def stage(fake, current=None, **others):
     return Stage(fake.library(**others), lambda library, pulls: ModelsScreen(library, pulls, current))
 
 
-def world(tmp_path: Path) -> Fake:
+def world(tmp_path):
     """Return a catalogue of three, of which one is here, and two models of other tools."""
     small = tmp_path / "small.gguf"
     here = row("small-1b", small, of=SMALL, used=time.time() - 7200)
@@ -74,21 +68,21 @@ def world(tmp_path: Path) -> Fake:
     )
 
 
-def told(pilot: Pilot[None]) -> str:
+def told(pilot):
     return "\n".join(note.message for note in pilot.app._notifications)
 
 
-def line(pilot: Pilot[None], name: str) -> str:
+def line(pilot, name):
     return next(found for found in text_of(pilot).splitlines() if name in found[:24])
 
 
-async def at(pilot: Pilot[None], name: str) -> None:
+async def at(pilot, name):
     """Go to the line of a model, once the screen is full."""
     await until(pilot, lambda: isinstance(pilot.app.screen, ModelsScreen))
-    models = pilot.app.screen._models  # type: ignore[attr-defined]
+    models = pilot.app.screen._models
     await until(pilot, lambda: models.overview is not None and not models.is_loading)
     for _ in range(20):
-        item = pilot.app.screen._browser.item  # type: ignore[attr-defined]
+        item = pilot.app.screen._browser.item
         if item is not None and item.name == name:
             await pilot.pause()
             return
@@ -97,7 +91,7 @@ async def at(pilot: Pilot[None], name: str) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 100, 160])
-async def test_the_list(tmp_path: Path, width: int) -> None:
+async def test_the_list(tmp_path, width):
     app = stage(world(tmp_path), "small-1b")
     async with app.run_test(size=(width, 40)) as pilot:
         await until(pilot, lambda: "~12" in text_of(pilot))
@@ -117,7 +111,7 @@ async def test_the_list(tmp_path: Path, width: int) -> None:
         assert "huge-70b needs 99 GiB" in text_of(pilot)
 
 
-async def test_the_list_is_there_before_the_machine_was_looked_at(tmp_path: Path) -> None:
+async def test_the_list_is_there_before_the_machine_was_looked_at(tmp_path):
     fake = world(tmp_path)
     fake.gate.clear()
     app = stage(fake)
@@ -129,10 +123,10 @@ async def test_the_list_is_there_before_the_machine_was_looked_at(tmp_path: Path
         fake.gate.set()
         await until(pilot, lambda: "~12" in text_of(pilot))
         assert "Looking" not in text_of(pilot).splitlines()[0]
-        assert pilot.app.screen._browser.item.name == "huge-70b"  # type: ignore[attr-defined]
+        assert pilot.app.screen._browser.item.name == "huge-70b"
 
 
-async def test_a_speed_that_was_measured_is_marked_as_such(tmp_path: Path) -> None:
+async def test_a_speed_that_was_measured_is_marked_as_such(tmp_path):
     fake = world(tmp_path)
     fake.measured = True
     app = stage(fake)
@@ -142,7 +136,7 @@ async def test_a_speed_that_was_measured_is_marked_as_such(tmp_path: Path) -> No
         assert "~12" in line(pilot, "mid-8b")
 
 
-async def test_what_is_loaded_is_in_use_and_not_too_large(tmp_path: Path) -> None:
+async def test_what_is_loaded_is_in_use_and_not_too_large(tmp_path):
     """Its own memory is not free, so that it would seem not to fit."""
     fake = world(tmp_path)
     small = fake.rows[0]
@@ -160,7 +154,7 @@ async def test_what_is_loaded_is_in_use_and_not_too_large(tmp_path: Path) -> Non
         assert "too large" not in line(pilot, "small-1b")
 
 
-async def test_what_is_known_of_one(tmp_path: Path) -> None:
+async def test_what_is_known_of_one(tmp_path):
     app = stage(world(tmp_path))
     async with app.run_test(size=(160, 40)) as pilot:
         await at(pilot, "mid-8b")
@@ -196,9 +190,7 @@ async def test_what_is_known_of_one(tmp_path: Path) -> None:
         await until(pilot, lambda: app.results == [None])
 
 
-async def test_a_model_outside_the_known_places_is_listed_while_it_answers(
-    hf_cache: Path, tmp_path: Path
-) -> None:
+async def test_a_model_outside_the_known_places_is_listed_while_it_answers(hf_cache, tmp_path):
     path = tmp_path / "elsewhere" / "mine.gguf"
     path.parent.mkdir()
     path.symlink_to(tiny())
@@ -210,7 +202,7 @@ async def test_a_model_outside_the_known_places_is_listed_while_it_answers(
         await until(pilot, lambda: app.results == [str(path)])
 
 
-async def test_enter_chats_with_what_is_here(tmp_path: Path) -> None:
+async def test_enter_chats_with_what_is_here(tmp_path):
     app = stage(world(tmp_path))
     async with app.run_test(size=(100, 40)) as pilot:
         await at(pilot, "broken")
@@ -223,14 +215,14 @@ async def test_enter_chats_with_what_is_here(tmp_path: Path) -> None:
         await until(pilot, lambda: app.results == ["small-1b"])
 
 
-async def test_the_mouse(tmp_path: Path) -> None:
+async def test_the_mouse(tmp_path):
     app = stage(world(tmp_path))
     async with app.run_test(size=(100, 40)) as pilot:
         await at(pilot, "small-1b")
         y = next(n for n, found in enumerate(text_of(pilot).splitlines()) if "llama3.2:3b" in found)
         await pilot.click(offset=(10, y))
         await pilot.pause()
-        assert (app.results, pilot.app.screen._browser.item.name) == (  # type: ignore[attr-defined]
+        assert (app.results, pilot.app.screen._browser.item.name) == (
             [],
             "ollama/llama3.2:3b",
         )
@@ -238,7 +230,7 @@ async def test_the_mouse(tmp_path: Path) -> None:
         await until(pilot, lambda: app.results == ["ollama/llama3.2:3b"])
 
 
-async def test_a_filter(tmp_path: Path) -> None:
+async def test_a_filter(tmp_path):
     app = stage(world(tmp_path))
     async with app.run_test(size=(100, 40)) as pilot:
         await at(pilot, "small-1b")
@@ -253,7 +245,7 @@ async def test_a_filter(tmp_path: Path) -> None:
         await until(pilot, lambda: app.results == ["ollama/llama3.2:3b"])
 
 
-async def test_escape_leaves_the_filter_first(tmp_path: Path) -> None:
+async def test_escape_leaves_the_filter_first(tmp_path):
     app = stage(world(tmp_path))
     async with app.run_test(size=(60, 20)) as pilot:
         await at(pilot, "small-1b")
@@ -267,7 +259,7 @@ async def test_escape_leaves_the_filter_first(tmp_path: Path) -> None:
         await until(pilot, lambda: app.results == [None])
 
 
-async def test_what_is_wrong_is_said_and_the_list_stays(tmp_path: Path) -> None:
+async def test_what_is_wrong_is_said_and_the_list_stays(tmp_path):
     fake = world(tmp_path)
     fake.problem = SettingsError("settings.toml is odd.", hint="Mend it.")
     app = stage(fake)
@@ -278,7 +270,7 @@ async def test_what_is_wrong_is_said_and_the_list_stays(tmp_path: Path) -> None:
         await until(pilot, lambda: app.results == ["small-1b"])
 
 
-async def test_names_of_strangers_are_inert(tmp_path: Path) -> None:
+async def test_names_of_strangers_are_inert(tmp_path):
     fake = Fake(rows=[row("ev\x1b[31mil [bold]x\n", tmp_path / "e.gguf")])
     app = stage(fake)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -289,7 +281,7 @@ async def test_names_of_strangers_are_inert(tmp_path: Path) -> None:
 # Pulling
 
 
-def catalogue_of_the_hub(hub: Hub, size: int = 2_000_000) -> Fake:
+def catalogue_of_the_hub(hub, size=2_000_000):
     """Return a catalogue of one model, which the hub has."""
     hub.add("owner/mid-8b-GGUF", {"mid-8b-Q4_K_M.gguf": sized(size), "mid-8b-Q3_K_M.gguf": tiny()})
     folder = paths.config_dir()
@@ -302,11 +294,11 @@ def catalogue_of_the_hub(hub: Hub, size: int = 2_000_000) -> Fake:
     return Fake(entries=[MID], best=[option("mid-8b", of=MID)], surveys={"mid-8b": ladder})
 
 
-def with_rows(fake: Fake) -> dict[str, Callable[..., Any]]:
+def with_rows(fake):
     return {"inventory": lambda _: [one for one in rows() if one.model.name != "guide"]}
 
 
-async def test_a_pull_goes_on_beside_and_ends_here(hub: Hub, hf_cache: Path) -> None:
+async def test_a_pull_goes_on_beside_and_ends_here(hub, hf_cache):
     fake = catalogue_of_the_hub(hub)
     hub.fail("store", SLOW)
     app = stage(fake, **with_rows(fake))
@@ -318,12 +310,12 @@ async def test_a_pull_goes_on_beside_and_ends_here(hub: Hub, hf_cache: Path) -> 
         await until(pilot, lambda: "of 2 MiB" in line(pilot, "mid-8b") and "━" in line(pilot, "mid-8b"), 20)
         await until(pilot, lambda: "On this machine" in text_of(pilot), 20)
         assert "Downloading" not in text_of(pilot)
-        assert app.screen._browser.item.group is ModelGroup.HERE  # type: ignore[attr-defined]
+        assert app.screen._browser.item.group is ModelGroup.HERE
         await pilot.press("enter")
         await until(pilot, lambda: app.results == ["mid-8b"])
 
 
-async def test_a_pull_is_stopped_left_and_gone_on_with(hub: Hub, hf_cache: Path) -> None:
+async def test_a_pull_is_stopped_left_and_gone_on_with(hub, hf_cache):
     fake = catalogue_of_the_hub(hub, 4_000_000)
     hub.fail("store", SLOW)
     app = stage(fake, **with_rows(fake))
@@ -345,11 +337,11 @@ async def test_a_pull_is_stopped_left_and_gone_on_with(hub: Hub, hf_cache: Path)
         assert kept in {one.range[0] for one in hub.requests("store") if one.range}
 
 
-async def test_the_screen_may_be_left_while_a_pull_goes_on(hub: Hub, hf_cache: Path) -> None:
+async def test_the_screen_may_be_left_while_a_pull_goes_on(hub, hf_cache):
     fake = catalogue_of_the_hub(hub)
     hub.fail("store", SLOW)
     app = stage(fake, **with_rows(fake))
-    done: list[str | None] = []
+    done = []
     app.pulls.on_done = lambda pull: done.append(pull.model)
     async with app.run_test(size=(100, 40)) as pilot:
         await at(pilot, "mid-8b")
@@ -361,7 +353,7 @@ async def test_the_screen_may_be_left_while_a_pull_goes_on(hub: Hub, hf_cache: P
 
 
 @pytest.mark.usefixtures("no_waits")
-async def test_a_pull_that_fails_says_why_and_can_be_tried_again(hub: Hub, hf_cache: Path) -> None:
+async def test_a_pull_that_fails_says_why_and_can_be_tried_again(hub, hf_cache):
     fake = catalogue_of_the_hub(hub)
     hub.fail("api", Fault(status=500))
     app = stage(fake, **with_rows(fake))
@@ -383,7 +375,7 @@ async def test_a_pull_that_fails_says_why_and_can_be_tried_again(hub: Hub, hf_ca
         await until(pilot, lambda: "On this machine" in text_of(pilot), 20)
 
 
-async def test_another_quantization(hub: Hub, hf_cache: Path) -> None:
+async def test_another_quantization(hub, hf_cache):
     fake = catalogue_of_the_hub(hub)
     app = stage(fake, **with_rows(fake))
     async with app.run_test(size=(160, 40)) as pilot:
@@ -397,10 +389,10 @@ async def test_another_quantization(hub: Hub, hf_cache: Path) -> None:
         assert inventory().find("mid-8b")[0].quant == "Q3_K_M"
 
 
-async def test_what_is_too_large_is_asked_about(tmp_path: Path) -> None:
-    started: list[tuple[Any, ...]] = []
+async def test_what_is_too_large_is_asked_about(tmp_path):
+    started = []
     app = stage(world(tmp_path))
-    app.pulls.start = lambda *words, **more: started.append((*words, more)) or Pulls.start(app.pulls, "x")  # type: ignore[method-assign, func-returns-value]
+    app.pulls.start = lambda *words, **more: started.append((*words, more)) or Pulls.start(app.pulls, "x")
     async with app.run_test(size=(60, 30)) as pilot:
         await at(pilot, "huge-70b")
         await pilot.press("enter")
@@ -414,17 +406,17 @@ async def test_what_is_too_large_is_asked_about(tmp_path: Path) -> None:
         await until(pilot, lambda: started == [("huge-70b", None, {"anyway": True})])
 
 
-async def test_what_turns_out_not_to_fit_is_asked_about(tmp_path: Path) -> None:
+async def test_what_turns_out_not_to_fit_is_asked_about(tmp_path):
     """The planner may find that out only once the hub was asked."""
-    calls: list[bool] = []
+    calls = []
 
-    def decide(*_: Any) -> PullDecision:
-        source = RepoSource(parse_request("owner/mid-8b-GGUF"), None, ())  # type: ignore[arg-type]
+    def decide(*_):
+        source = RepoSource(parse_request("owner/mid-8b-GGUF"), None, ())
         choice = ModelChoice("mid", "Q4_K_M", ())
         picked = DownloadChoice(source, choice, "a machine", why_not="It needs more than there is.")
         return PullDecision((PullPart(source, choice),), ((),), picked)
 
-    def bring(*_: Any) -> tuple[()]:
+    def bring(*_):
         calls.append(True)
         raise HubUnreachable("That far it came.")
 
@@ -441,7 +433,7 @@ async def test_what_turns_out_not_to_fit_is_asked_about(tmp_path: Path) -> None:
         assert calls == [True]
 
 
-async def test_offline(tmp_path: Path) -> None:
+async def test_offline(tmp_path):
     fake = world(tmp_path)
     fake.offline = "EDGECHAT_OFFLINE"
     app = stage(fake)
@@ -453,7 +445,7 @@ async def test_offline(tmp_path: Path) -> None:
         assert app.pulls.all == []
 
 
-async def test_a_repository_that_is_named(hub: Hub, hf_cache: Path) -> None:
+async def test_a_repository_that_is_named(hub, hf_cache):
     hub.add(REPO, {"tiny-F32.gguf": tiny()})
     fake = Fake(entries=[MID], best=[option("mid-8b", of=MID)])
     app = stage(fake, **with_rows(fake))
@@ -470,12 +462,12 @@ async def test_a_repository_that_is_named(hub: Hub, hf_cache: Path) -> None:
 
 
 @pytest.fixture
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def user(tmp_path, monkeypatch):
     homes.settle(tmp_path / "user", monkeypatch)
     return tmp_path / "user"
 
 
-async def test_deleting_asks_and_tells_what_is_freed(user: Path) -> None:
+async def test_deleting_asks_and_tells_what_is_freed(user):
     path = homes.place(tiny(), paths.data_dir() / "models" / "mine.gguf")
     app = stage(Fake(), inventory=ModelLibrary.real().inventory)
     async with app.run_test(size=(60, 30)) as pilot:
@@ -493,7 +485,7 @@ async def test_deleting_asks_and_tells_what_is_freed(user: Path) -> None:
         await until(pilot, lambda: "mine  " not in text_of(pilot))
 
 
-async def test_what_another_tool_keeps_is_not_deleted(user: Path) -> None:
+async def test_what_another_tool_keeps_is_not_deleted(user):
     blob = homes.in_ollama(user, tiny(), "llama3.2:3b")
     app = stage(Fake(), inventory=ModelLibrary.real().inventory)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -507,14 +499,14 @@ async def test_what_another_tool_keeps_is_not_deleted(user: Path) -> None:
 
 
 @pytest.mark.parametrize("timed", [False, pytest.param(True, marks=pytest.mark.soak)])
-async def test_the_real_library(user: Path, timed: bool) -> None:
+async def test_the_real_library(user, timed):
     """The catalogue that is shipped, held against the machine that runs the tests; keys go on meanwhile."""
     homes.place(tiny(), paths.data_dir() / "models" / "mine.gguf")
     app = Stage(ModelLibrary.real(), lambda library, pulls: ModelsScreen(library, pulls))
     async with app.run_test(size=(100, 40)) as pilot:
-        gaps: list[float] = []
+        gaps = []
 
-        async def beat() -> None:
+        async def beat():
             while True:
                 start = time.perf_counter()
                 await asyncio.sleep(0.005)

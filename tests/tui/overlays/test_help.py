@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterator
 from typing import ClassVar
 
 import pytest
@@ -47,17 +46,17 @@ class Sample(App[None]):
     CSS = theme.STYLES
     ENABLE_COMMAND_PALETTE = False
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(ansi_color=True)
         self.animation_level = "none"
         theme.apply(self, "terminal")
 
-    def on_mount(self) -> None:
+    def on_mount(self):
         sections = [("Here", bindings_of(Derived)), ("Help", bindings_of(HelpScreen)), ("Empty", [])]
         self.push_screen(HelpScreen(sections, COMMANDS))
 
 
-def test_bindings_are_read_from_the_classes() -> None:
+def test_bindings_are_read_from_the_classes():
     found = [(one.key, one.action, one.description) for one in bindings_of(Derived, Base)]
     assert found == [
         ("x", "cross", "Cross it"),
@@ -68,7 +67,7 @@ def test_bindings_are_read_from_the_classes() -> None:
     ]
 
 
-def test_textuals_own_bindings_are_left_out() -> None:
+def test_textuals_own_bindings_are_left_out():
     assert bindings_of(Input, App) == []
 
 
@@ -86,25 +85,25 @@ def test_textuals_own_bindings_are_left_out() -> None:
         ("left_square_bracket", "Left square bracket"),
     ],
 )
-def test_keys_are_named_as_on_the_keyboard(key: str, words: str) -> None:
+def test_keys_are_named_as_on_the_keyboard(key, words):
     assert key_names(Binding(key, "x")) == words
 
 
-def own_nodes() -> Iterator[type]:
+def own_nodes():
     for module in pkgutil.walk_packages(edgechat.tui.__path__, "edgechat.tui."):
         for _, one in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
             if issubclass(one, DOMNode) and one.__module__.startswith("edgechat."):
                 yield one
 
 
-def test_every_binding_says_what_it_does() -> None:
+def test_every_binding_says_what_it_does():
     found = {one: bindings_of(one) for one in own_nodes()}
     assert found
     silent = {(one.__name__, b.key) for one, bindings in found.items() for b in bindings if not b.description}
     assert silent == set()
 
 
-def test_every_key_is_listed_by_what_it_is_for() -> None:
+def test_every_key_is_listed_by_what_it_is_for():
     listed = sections(parts(), Screen())
     titles = [title for title, _ in listed]
     tasks = ["Writing", "Reading", "Conversations", "Models", "The app"]
@@ -128,14 +127,14 @@ def test_every_key_is_listed_by_what_it_is_for() -> None:
     assert set(_TASK_OF) <= actions
 
 
-def test_the_keys_of_another_screen_come_first() -> None:
+def test_the_keys_of_another_screen_come_first():
     (title, bindings), *_ = sections(parts(), SettingsScreen())
     assert title == "The settings"
     assert "Filter" in [binding.description for binding in bindings]
 
 
 @pytest.mark.parametrize("size", [(60, 24), (100, 30), (160, 40)])
-async def test_it_shows_keys_and_commands(size: tuple[int, int]) -> None:
+async def test_it_shows_keys_and_commands(size):
     async with Sample().run_test(size=size) as pilot:
         await pilot.pause()
         text = text_of(pilot)
@@ -151,7 +150,7 @@ async def test_it_shows_keys_and_commands(size: tuple[int, int]) -> None:
         assert "\x1b" not in text
 
 
-async def test_it_is_searched() -> None:
+async def test_it_is_searched():
     async with Sample().run_test(size=(60, 24)) as pilot:
         await pilot.press("slash", *"page")
         await pilot.pause()
@@ -169,7 +168,7 @@ async def test_it_is_searched() -> None:
 
 
 @pytest.mark.parametrize("key", ["escape", "q", "f1"])
-async def test_it_is_closed(key: str) -> None:
+async def test_it_is_closed(key):
     async with Sample().run_test() as pilot:
         await pilot.pause()
         assert isinstance(pilot.app.screen, HelpScreen)
@@ -177,7 +176,7 @@ async def test_it_is_closed(key: str) -> None:
         await until(pilot, lambda: not isinstance(pilot.app.screen, HelpScreen))
 
 
-async def test_q_can_be_searched_for() -> None:
+async def test_q_can_be_searched_for():
     async with Sample().run_test() as pilot:
         await pilot.press("slash", "q")
         await pilot.pause()
@@ -185,7 +184,7 @@ async def test_q_can_be_searched_for() -> None:
         assert pilot.app.screen.query_one(Input).value == "q"
 
 
-async def test_it_scrolls_by_keys() -> None:
+async def test_it_scrolls_by_keys():
     async with Sample().run_test(size=(60, 16)) as pilot:
         await pilot.pause()
         listed = pilot.app.screen.query_one("#help-list")

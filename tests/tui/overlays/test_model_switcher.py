@@ -1,11 +1,6 @@
 """The switcher: models by name, the one used last first."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
-from textual.pilot import Pilot
 
 from edgechat.tui.app import EdgechatApp
 from edgechat.tui.overlays.model_switcher import ModelSwitcher
@@ -17,12 +12,12 @@ from tests.tui.models.test_screen import world
 pytestmark = pytest.mark.slow
 
 
-def app_at(tmp_path: Path) -> EdgechatApp:
+def app_at(tmp_path):
     library = world(tmp_path).library(decide=no_hub)
     return app_with(FakeEngine(), tmp_path / "chats.db", model="ollama/llama3.2:3b", library=library)
 
 
-async def opened(pilot: Pilot[None]) -> EdgechatApp:
+async def opened(pilot):
     app = pilot.app
     assert isinstance(app, EdgechatApp)
     await until(pilot, lambda: "it is." in text_of(pilot) and not app.chat.is_opening)
@@ -33,7 +28,7 @@ async def opened(pilot: Pilot[None]) -> EdgechatApp:
 
 
 @pytest.mark.parametrize("width", [60, 100, 160])
-async def test_what_is_listed(tmp_path: Path, width: int) -> None:
+async def test_what_is_listed(tmp_path, width):
     async with app_at(tmp_path).run_test(size=(width, 24)) as pilot:
         await opened(pilot)
         text = text_of(pilot)
@@ -44,14 +39,14 @@ async def test_what_is_listed(tmp_path: Path, width: int) -> None:
         assert all(len(line) <= width for line in text.splitlines())
 
 
-async def test_enter_goes_to_the_one_used_before(tmp_path: Path) -> None:
+async def test_enter_goes_to_the_one_used_before(tmp_path):
     async with app_at(tmp_path).run_test(size=(100, 30)) as pilot:
         app = await opened(pilot)
         await pilot.press("enter")
         await until(pilot, lambda: app.session.model == "small-1b")
 
 
-async def test_letters_find_a_model_and_the_list_is_gone_through(tmp_path: Path) -> None:
+async def test_letters_find_a_model_and_the_list_is_gone_through(tmp_path):
     async with app_at(tmp_path).run_test(size=(100, 30)) as pilot:
         app = await opened(pilot)
         await pilot.press(*"b")
@@ -67,7 +62,7 @@ async def test_letters_find_a_model_and_the_list_is_gone_through(tmp_path: Path)
         assert app.session.model == "ollama/llama3.2:3b"
 
 
-async def test_what_is_not_here_is_downloaded(tmp_path: Path) -> None:
+async def test_what_is_not_here_is_downloaded(tmp_path):
     async with app_at(tmp_path).run_test(size=(100, 30)) as pilot:
         app = await opened(pilot)
         await pilot.press(*"mid", "enter")
@@ -77,7 +72,7 @@ async def test_what_is_not_here_is_downloaded(tmp_path: Path) -> None:
         assert app.session.model == "ollama/llama3.2:3b"
 
 
-async def test_the_command_without_a_name_opens_it(tmp_path: Path) -> None:
+async def test_the_command_without_a_name_opens_it(tmp_path):
     async with app_at(tmp_path).run_test(size=(100, 30)) as pilot:
         app = await opened(pilot)
         await pilot.press("escape")

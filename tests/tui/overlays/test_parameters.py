@@ -1,9 +1,5 @@
 """The form with the system prompt and the parameters of one conversation."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.fakes import FakeEngine
@@ -13,14 +9,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("theme", ["terminal", "dark"])
-async def test_a_value_that_is_not_allowed_stays_in_sight_with_the_reason(tmp_path: Path, theme: str) -> None:
+async def test_a_value_that_is_not_allowed_stays_in_sight_with_the_reason(tmp_path, theme):
     app = app_with(FakeEngine(), tmp_path / "chats.db", theme=theme)
     async with app.run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: "it is." in text_of(pilot))
         await pilot.press("f4")
         await until(pilot, lambda: "frequency penalty" in text_of(pilot))
 
-        def row(label: str) -> str:
+        def row(label):
             return next(line for line in text_of(pilot).splitlines() if label in line)
 
         await pilot.press("tab", *"97")

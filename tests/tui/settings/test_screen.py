@@ -1,13 +1,9 @@
 """The settings screen: what is chosen is in the file, and what is wrong is told where it was typed."""
 
-from __future__ import annotations
-
 import asyncio
-from pathlib import Path
 
 import pytest
 from textual.app import App
-from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
 from edgechat import settings
@@ -27,37 +23,37 @@ class Sample(App[None]):
     CSS = theme.STYLES
     ENABLE_COMMAND_PALETTE = False
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(ansi_color=True)
-        self.changes: list[tuple[str, ...]] = []
+        self.changes = []
         self.animation_level = "none"
         theme.apply(self, "terminal")
 
-    def on_mount(self) -> None:
+    def on_mount(self):
         self.push_screen(SettingsScreen())
 
-    def on_settings_screen_changed(self, event: SettingsScreen.Changed) -> None:
+    def on_settings_screen_changed(self, event):
         self.changes.append(event.path)
         theme.apply(self, event.settings.theme)
 
 
 @pytest.fixture(autouse=True)
-def online(monkeypatch: pytest.MonkeyPatch) -> None:
+def online(monkeypatch):
     for name in ("EDGECHAT_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
 
 
-def write(text: str) -> Path:
+def write(text):
     path = settings.settings_file()
     path.write_text(text)
     return path
 
 
-def row(pilot: Pilot[None], *path: str) -> SettingRow:
+def row(pilot, *path):
     return next(one for one in pilot.app.screen.query(SettingRow) if one.entry.path == path)
 
 
-async def at(pilot: Pilot[None], *path: str) -> SettingRow:
+async def at(pilot, *path):
     """Go to a setting."""
     found = row(pilot, *path)
     found.focus()
@@ -65,22 +61,22 @@ async def at(pilot: Pilot[None], *path: str) -> SettingRow:
     return found
 
 
-async def saved(pilot: Pilot[None], expected: Settings) -> None:
+async def saved(pilot, expected):
     await until(pilot, lambda: settings.load() == expected and not pilot.app.workers._workers)
     await pilot.pause()
 
 
-def shown(one: SettingRow) -> str:
+def shown(one):
     """Return the value as the row shows it."""
-    return str(one.query_one(".row--value").render())  # type: ignore[no-untyped-call]
+    return str(one.query_one(".row--value").render())
 
 
-def fault(one: SettingRow) -> str:
+def fault(one):
     found = one.query_one(".row--fault")
-    return str(found.render()) if found.display else ""  # type: ignore[no-untyped-call]
+    return str(found.render()) if found.display else ""
 
 
-def test_every_setting_is_listed() -> None:
+def test_every_setting_is_listed():
     listed = [".".join(one.path) for one in entries(Settings())]
     assert sorted(listed) == sorted(
         one.name for one in documented() if one.name not in ("presets", "prompts", "remotes", "engines")
@@ -96,7 +92,7 @@ def test_every_setting_is_listed() -> None:
 
 
 @pytest.mark.parametrize("size", [(60, 24), (100, 30), (160, 40)])
-async def test_the_screen_shows_values_defaults_and_the_file(size: tuple[int, int]) -> None:
+async def test_the_screen_shows_values_defaults_and_the_file(size):
     write("context = 8192\n")
     async with Sample().run_test(size=size) as pilot:
         await pilot.pause()
@@ -111,7 +107,7 @@ async def test_the_screen_shows_values_defaults_and_the_file(size: tuple[int, in
             assert one.region.right <= size[0]
 
 
-async def test_a_switch_is_written_at_once_and_reset_by_a_key() -> None:
+async def test_a_switch_is_written_at_once_and_reset_by_a_key():
     path = write("# mine\nsettle = true # always\n")
     async with Sample().run_test() as pilot:
         one = await at(pilot, "settle")
@@ -123,21 +119,21 @@ async def test_a_switch_is_written_at_once_and_reset_by_a_key() -> None:
         await saved(pilot, Settings())
         assert shown(one) == "‹ default: on ›"
         assert path.read_text() == "# mine\n"
-        assert pilot.app.changes == [("settle",), ("settle",)]  # type: ignore[attr-defined]
+        assert pilot.app.changes == [("settle",), ("settle",)]
 
 
-async def test_a_choice_goes_through_all_there_are_and_the_theme_counts_at_once() -> None:
+async def test_a_choice_goes_through_all_there_are_and_the_theme_counts_at_once():
     async with Sample().run_test() as pilot:
         await at(pilot, "theme")
         for name in ("dark", "light", "high-contrast", "terminal"):
             await pilot.press("right")
-            await saved(pilot, Settings(theme=name))  # type: ignore[arg-type]
-            await until(pilot, lambda name=name: pilot.app.theme == name)  # type: ignore[misc]
+            await saved(pilot, Settings(theme=name))
+            await until(pilot, lambda name=name: pilot.app.theme == name)
         await pilot.press("left")
         await saved(pilot, Settings(theme="high-contrast"))
 
 
-async def test_what_may_be_left_open_can_be() -> None:
+async def test_what_may_be_left_open_can_be():
     async with Sample().run_test() as pilot:
         await at(pilot, "think")
         for value in (True, False, None, True):
@@ -145,7 +141,7 @@ async def test_what_may_be_left_open_can_be() -> None:
             await saved(pilot, Settings(think=value))
 
 
-async def test_a_number_is_checked_as_it_is_typed() -> None:
+async def test_a_number_is_checked_as_it_is_typed():
     async with Sample().run_test() as pilot:
         one = await at(pilot, "threads")
         await pilot.press("enter", *"600")
@@ -166,7 +162,7 @@ async def test_a_number_is_checked_as_it_is_typed() -> None:
 
 
 @pytest.mark.parametrize("typed", ["x", "nan", "inf", "-1", "1e9999"])
-async def test_numbers_that_are_none(typed: str) -> None:
+async def test_numbers_that_are_none(typed):
     async with Sample().run_test() as pilot:
         one = await at(pilot, "sampling", "temperature")
         await pilot.press("enter")
@@ -180,7 +176,7 @@ async def test_numbers_that_are_none(typed: str) -> None:
         assert not settings.settings_file().exists()
 
 
-async def test_escape_gives_up_and_going_on_saves() -> None:
+async def test_escape_gives_up_and_going_on_saves():
     write('model = "guide"\n')
     async with Sample().run_test() as pilot:
         one = await at(pilot, "model")
@@ -193,7 +189,7 @@ async def test_escape_gives_up_and_going_on_saves() -> None:
         assert row(pilot, "context").has_focus
 
 
-async def test_nothing_typed_is_the_default() -> None:
+async def test_nothing_typed_is_the_default():
     write('model = "a"\n')
     async with Sample().run_test() as pilot:
         await at(pilot, "model")
@@ -201,7 +197,7 @@ async def test_nothing_typed_is_the_default() -> None:
         await saved(pilot, Settings())
 
 
-async def test_the_name_of_a_model_is_completed() -> None:
+async def test_the_name_of_a_model_is_completed():
     async with Sample().run_test() as pilot:
         one = await at(pilot, "model")
         await pilot.press("enter", *"qwen3-4")
@@ -210,7 +206,7 @@ async def test_the_name_of_a_model_is_completed() -> None:
         await saved(pilot, Settings(model="qwen3-4b"))
 
 
-async def test_a_system_prompt_has_lines() -> None:
+async def test_a_system_prompt_has_lines():
     async with Sample().run_test() as pilot:
         one = await at(pilot, "system")
         await pilot.press("enter", *"one", "enter", *"two")
@@ -220,7 +216,7 @@ async def test_a_system_prompt_has_lines() -> None:
         assert shown(one) == "one two"
 
 
-async def test_a_list() -> None:
+async def test_a_list():
     async with Sample().run_test() as pilot:
         one = await at(pilot, "rpc")
         await pilot.press("enter")
@@ -230,7 +226,7 @@ async def test_a_list() -> None:
         assert shown(one) == "127.0.0.1:1, 127.0.0.1:2"
 
 
-async def test_presets_are_made_changed_and_deleted() -> None:
+async def test_presets_are_made_changed_and_deleted():
     async with Sample().run_test(size=(100, 40)) as pilot:
         await pilot.press("end", *"coder", "enter")
         await saved(pilot, Settings(presets={"coder": Preset()}))
@@ -252,7 +248,7 @@ async def test_presets_are_made_changed_and_deleted() -> None:
 
 
 @pytest.mark.parametrize(("name", "said"), [("", "1 to 40"), ("a" * 41, "1 to 40"), ("old", "of that name")])
-async def test_names_that_no_preset_may_have(name: str, said: str) -> None:
+async def test_names_that_no_preset_may_have(name, said):
     path = write("[presets.old]\n")
     async with Sample().run_test() as pilot:
         field = pilot.app.screen.query_one(NewPreset)
@@ -264,7 +260,7 @@ async def test_names_that_no_preset_may_have(name: str, said: str) -> None:
         assert path.read_text() == "[presets.old]\n"
 
 
-async def test_the_filter() -> None:
+async def test_the_filter():
     async with Sample().run_test(size=(60, 24)) as pilot:
         await pilot.press("slash", *"battery")
         await pilot.pause()
@@ -285,7 +281,7 @@ async def test_the_filter() -> None:
         await until(pilot, lambda: not isinstance(pilot.app.screen, SettingsScreen))
 
 
-async def test_up_and_down_go_everywhere() -> None:
+async def test_up_and_down_go_everywhere():
     async with Sample().run_test(size=(60, 24)) as pilot:
         await until(pilot, lambda: row(pilot, "model").has_focus)
         n = len(pilot.app.screen.query(SettingRow))
@@ -305,7 +301,7 @@ async def test_up_and_down_go_everywhere() -> None:
         assert row(pilot, "model").has_focus
 
 
-async def test_a_double_click_changes() -> None:
+async def test_a_double_click_changes():
     async with Sample().run_test(size=(100, 40)) as pilot:
         await pilot.click(row(pilot, "context"))
         assert row(pilot, "context").has_focus
@@ -314,7 +310,7 @@ async def test_a_double_click_changes() -> None:
         assert row(pilot, "context").editor is not None
 
 
-async def test_the_environment_wins_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_environment_wins_and_is_named(monkeypatch):
     monkeypatch.setenv("EDGECHAT_OFFLINE", "1")
     monkeypatch.setenv("NO_COLOR", "1")
     async with Sample().run_test() as pilot:
@@ -323,7 +319,7 @@ async def test_the_environment_wins_and_is_named(monkeypatch: pytest.MonkeyPatch
         assert "NO_COLOR" in shown(row(pilot, "theme"))
 
 
-async def test_a_broken_file_is_told_of_and_left_alone() -> None:
+async def test_a_broken_file_is_told_of_and_left_alone():
     path = write("context = \n")
     async with Sample().run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: "cannot be read" in " ".join(text_of(pilot).split()))
@@ -333,7 +329,7 @@ async def test_a_broken_file_is_told_of_and_left_alone() -> None:
         assert path.read_text() == "context = \n"
 
 
-async def test_a_wrong_value_can_be_put_right_here() -> None:
+async def test_a_wrong_value_can_be_put_right_here():
     write("threads = 0\n")
     async with Sample().run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: "threads" in text_of(pilot))
@@ -345,7 +341,7 @@ async def test_a_wrong_value_can_be_put_right_here() -> None:
         assert shown(one) == "4"
 
 
-async def test_what_another_program_writes_is_kept_and_shown() -> None:
+async def test_what_another_program_writes_is_kept_and_shown():
     async with Sample().run_test() as pilot:
         one = await at(pilot, "settle")
         await asyncio.to_thread(settings.change, "threads", 3)
@@ -355,7 +351,7 @@ async def test_what_another_program_writes_is_kept_and_shown() -> None:
         await until(pilot, lambda: shown(row(pilot, "threads")) == "3")
 
 
-async def test_nothing_of_the_file_reaches_the_terminal_raw() -> None:
+async def test_nothing_of_the_file_reaches_the_terminal_raw():
     write('model = "a\\u001b[2J[bold]"\n[presets."x[red]"]\nsystem = "\\u001b]0;x\\u0007"\n')
     async with Sample().run_test(size=(160, 80)) as pilot:
         await pilot.pause()
@@ -371,7 +367,7 @@ async def test_nothing_of_the_file_reaches_the_terminal_raw() -> None:
         assert "\x1b" not in text_of(pilot)
 
 
-def test_a_key_that_comes_after_the_screen_was_left_changes_nothing() -> None:
+def test_a_key_that_comes_after_the_screen_was_left_changes_nothing():
     for entry in entries(Settings()):
         row = SettingRow(entry, None)  # in no screen any more
         if entry.editor != "choice":

@@ -1,15 +1,10 @@
 """The real app with a real worker in a real terminal."""
 
-from __future__ import annotations
-
 import re
 import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -25,43 +20,43 @@ LONG = " ".join(f"word{number}" for number in range(4000))
 class App(Terminal):
     """The app in a terminal."""
 
-    def start(self, script: Path, *, variables: str = "") -> None:
+    def start(self, script, *, variables=""):
         settings = self.home / "config" / "settings.toml"
         settings.parent.mkdir(parents=True, exist_ok=True)
         settings.write_text("titles = false\n")  # a script has none
         self.run([*scripted.COMMAND, "-m", str(script)], variables=variables)
         self.until("stays on this machine")
 
-    def app(self) -> psutil.Process:
+    def app(self):
         return self.processes("edgechat.py -m")[0]
 
-    def worker(self) -> psutil.Process:
+    def worker(self):
         return self.processes("--child engine")[0]
 
-    def turns(self) -> list[tuple[str, str, str]]:
+    def turns(self):
         with sqlite3.connect(self.home / "data" / "chats.db") as db:
             return db.execute("SELECT role, content, state FROM turns ORDER BY position").fetchall()
 
-    def chats(self) -> list[tuple[str, int, float | None]]:
+    def chats(self):
         with sqlite3.connect(self.home / "data" / "chats.db") as db:
             return db.execute("SELECT title, pinned, trashed_at FROM conversations").fetchall()
 
 
 @pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[App]:
+def terminal(tmp_path):
     with App(tmp_path) as opened:
         yield opened
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Callable[..., Path]:
-    def write(**fields: Any) -> Path:
+def script(tmp_path):
+    def write(**fields):
         return scripted.write(tmp_path / "model.gguf", **{"token_ms": 2} | fields)
 
     return write
 
 
-def test_a_question_is_answered_and_the_way_out_is_clean(terminal: App, script: Any) -> None:
+def test_a_question_is_answered_and_the_way_out_is_clean(terminal, script):
     before = state_of(terminal)
     terminal.start(script(reply="Hello **there**.", load_ms=300))
     terminal.ask("Who are you?")
@@ -75,9 +70,7 @@ def test_a_question_is_answered_and_the_way_out_is_clean(terminal: App, script: 
 
 
 @pytest.mark.parametrize("leave", ["C-q", signal.SIGINT, signal.SIGTERM])
-def test_leaving_in_mid_answer_leaves_the_terminal_as_it_was(
-    terminal: App, script: Any, leave: str | signal.Signals
-) -> None:
+def test_leaving_in_mid_answer_leaves_the_terminal_as_it_was(terminal, script, leave):
     before = state_of(terminal)
     terminal.start(script(reply=LONG))
     terminal.ask("Count.")
@@ -93,7 +86,7 @@ def test_leaving_in_mid_answer_leaves_the_terminal_as_it_was(
     assert "word99 " in content
 
 
-def state_of(terminal: App) -> list[str]:
+def state_of(terminal):
     """Return the terminal's modes, as its driver and tmux know them."""
     terminal.press("C-u")
     terminal.ask("echo; stty -g")
@@ -106,7 +99,7 @@ def state_of(terminal: App) -> list[str]:
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.2, 0.4])
-def test_what_is_typed_while_the_app_starts_is_asked(terminal: App, script: Any, delay: float) -> None:
+def test_what_is_typed_while_the_app_starts_is_asked(terminal, script, delay):
     terminal.run([*scripted.COMMAND, "-m", str(script(reply="Hello."))])
     time.sleep(delay)
     terminal.type("Who are ")
@@ -116,7 +109,7 @@ def test_what_is_typed_while_the_app_starts_is_asked(terminal: App, script: Any,
     assert "▌ Who are you?" in terminal.screen
 
 
-def test_a_log_folder_that_takes_no_file_costs_the_log(terminal: App, script: Any) -> None:
+def test_a_log_folder_that_takes_no_file_costs_the_log(terminal, script):
     terminal.home.mkdir()
     (terminal.home / "log").symlink_to("/proc")
     terminal.start(script(reply="Hello."))
@@ -125,9 +118,7 @@ def test_a_log_folder_that_takes_no_file_costs_the_log(terminal: App, script: An
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_a_fault_of_the_app_ends_in_words_and_a_traceback_only_with_debug(
-    terminal: App, script: Any, debug: bool
-) -> None:
+def test_a_fault_of_the_app_ends_in_words_and_a_traceback_only_with_debug(terminal, script, debug):
     before = state_of(terminal)
     program = (
         "import sys\n"
@@ -153,7 +144,7 @@ def test_a_fault_of_the_app_ends_in_words_and_a_traceback_only_with_debug(
     assert not worker.is_running()
 
 
-def test_an_app_that_was_stopped_comes_back_with_its_picture(terminal: App, script: Any) -> None:
+def test_an_app_that_was_stopped_comes_back_with_its_picture(terminal, script):
     terminal.start(script(reply="Hello."))
     terminal.ask("Who are you?")
     terminal.until("Hello.")
@@ -167,7 +158,7 @@ def test_an_app_that_was_stopped_comes_back_with_its_picture(terminal: App, scri
     terminal.until("▌ And now?")
 
 
-def test_a_killed_worker_leaves_the_text_and_the_next_question_works(terminal: App, script: Any) -> None:
+def test_a_killed_worker_leaves_the_text_and_the_next_question_works(terminal, script):
     terminal.start(script(reply=LONG, rules=[{"when": "again", "reply": "Here again."}]))
     terminal.ask("Count.")
     terminal.until("word99")
@@ -182,7 +173,7 @@ def test_a_killed_worker_leaves_the_text_and_the_next_question_works(terminal: A
     assert terminal.turns()[-1][2] == "complete"
 
 
-def test_another_model_is_taken_while_one_loads(terminal: App, script: Any) -> None:
+def test_another_model_is_taken_while_one_loads(terminal, script):
     other = script(reply="The other.")
     other = other.rename(other.with_name("other.gguf"))
     terminal.start(script(reply="Hello.", load_ms=20_000))
@@ -195,7 +186,7 @@ def test_another_model_is_taken_while_one_loads(terminal: App, script: Any) -> N
     terminal.until("The other.")
 
 
-def test_escape_stops_and_the_next_question_works(terminal: App, script: Any) -> None:
+def test_escape_stops_and_the_next_question_works(terminal, script):
     terminal.start(script(reply=LONG, rules=[{"when": "again", "reply": "Here again."}]))
     terminal.ask("Count.")
     terminal.until("word9")
@@ -207,7 +198,7 @@ def test_escape_stops_and_the_next_question_works(terminal: App, script: Any) ->
 
 
 @pytest.mark.parametrize("end", ["kill", "hang up"])
-def test_a_killed_app_loses_no_word_and_leaves_no_worker(terminal: App, script: Any, end: str) -> None:
+def test_a_killed_app_loses_no_word_and_leaves_no_worker(terminal, script, end):
     terminal.start(script(reply=LONG))
     terminal.ask("Count.")
     terminal.until("word99")
@@ -225,7 +216,7 @@ def test_a_killed_app_loses_no_word_and_leaves_no_worker(terminal: App, script: 
     assert state == ("streaming" if end == "kill" else "interrupted")
 
 
-def test_the_next_app_marks_what_a_killed_one_left(tmp_path: Path, terminal: App, script: Any) -> None:
+def test_the_next_app_marks_what_a_killed_one_left(tmp_path, terminal, script):
     model = script(reply=LONG)
     terminal.start(model)
     terminal.ask("Count.")
@@ -237,7 +228,7 @@ def test_the_next_app_marks_what_a_killed_one_left(tmp_path: Path, terminal: App
         second.until(lambda: second.turns()[-1][2] == "interrupted")
 
 
-def test_escape_sequences_of_a_model_do_not_reach_the_terminal(terminal: App, script: Any) -> None:
+def test_escape_sequences_of_a_model_do_not_reach_the_terminal(terminal, script):
     evil = "\x1b]52;c;aGFja2Vk\x07 \x1b]2;hacked\x07 \x9b31m \x1b[2J\x1bc Still here."
     terminal.start(script(reply=f"{evil}\n\n`{evil}`\n\n```\n{evil}\n```"))
     terminal.ask("Be evil.")
@@ -250,7 +241,7 @@ def test_escape_sequences_of_a_model_do_not_reach_the_terminal(terminal: App, sc
     assert terminal.ask_tmux("#{pane_title}") != "hacked"
 
 
-def test_pasted_lines_are_one_message(terminal: App, script: Any) -> None:
+def test_pasted_lines_are_one_message(terminal, script):
     terminal.start(script(reply="Ok."))
     terminal.paste("def f():\n    return 1\n\nprint(f())")
     terminal.until("print(f())")
@@ -263,9 +254,7 @@ def test_pasted_lines_are_one_message(terminal: App, script: Any) -> None:
 
 
 @pytest.mark.parametrize("keys", ["C-b", "Tab", "C-g", "C-b C-f Down"])
-def test_text_in_one_burst_is_for_the_prompt_whatever_has_the_keys(
-    terminal: App, script: Any, keys: str
-) -> None:
+def test_text_in_one_burst_is_for_the_prompt_whatever_has_the_keys(terminal, script, keys):
     terminal.start(script(reply="Hello."))
     terminal.ask("Who are you?")
     terminal.until("Hello.")
@@ -292,9 +281,7 @@ def test_text_in_one_burst_is_for_the_prompt_whatever_has_the_keys(
         ("\x07\x1b[Bx", "│ unsent x"),  # Ctrl+G: the engine room, in which x is no key
     ],
 )
-def test_keys_in_one_burst_go_where_each_of_them_leads(
-    terminal: App, script: Any, burst: str, seen: str
-) -> None:
+def test_keys_in_one_burst_go_where_each_of_them_leads(terminal, script, burst, seen):
     terminal.start(script(reply="Hello."))
     terminal.ask("Who are you?")
     terminal.until("Hello.")
@@ -309,20 +296,20 @@ def test_keys_in_one_burst_go_where_each_of_them_leads(
 
 
 @pytest.mark.parametrize("key", ["", "\x06"])  # the prompt; Ctrl+F: the search
-def test_editing_keys_in_one_burst_keep_their_order(terminal: App, script: Any, key: str) -> None:
+def test_editing_keys_in_one_burst_keep_their_order(terminal, script, key):
     terminal.start(script(reply="Hello."))
     terminal.type(key + "abcdefghi" + "\x7f" * 9 + "xyz" + "\x1b[D" + "!")
     terminal.until("│ xy!z ")
 
 
-def test_editing_keys_that_come_while_the_app_starts_keep_their_order(terminal: App, script: Any) -> None:
+def test_editing_keys_that_come_while_the_app_starts_keep_their_order(terminal, script):
     terminal.run([*scripted.COMMAND, "-m", str(script(reply="Hello."))])
     time.sleep(0.4)
     terminal.type("abcdefghi" + "\x7f" * 9 + "xyz")
     terminal.until("│ xyz ")
 
 
-def test_text_in_one_burst_answers_no_question_and_deletes_nothing(terminal: App, script: Any) -> None:
+def test_text_in_one_burst_answers_no_question_and_deletes_nothing(terminal, script):
     terminal.start(script(reply="Hello."))
     terminal.ask("Who are you?")
     terminal.until("Hello.")
@@ -342,7 +329,7 @@ def test_text_in_one_burst_answers_no_question_and_deletes_nothing(terminal: App
     terminal.until(lambda: terminal.chats()[0][2] is not None)
 
 
-def test_without_colours_none_are_sent(terminal: App, script: Any) -> None:
+def test_without_colours_none_are_sent(terminal, script):
     terminal.start(script(reply="# A heading\n\n```python\nprint('x')\n```"), variables="NO_COLOR=1")
     terminal.ask("Paint.")
     terminal.until("print('x')")
@@ -351,7 +338,7 @@ def test_without_colours_none_are_sent(terminal: App, script: Any) -> None:
     assert not codes & {b"%d" % code for code in (*range(30, 39), *range(40, 49), *range(90, 98))}
 
 
-def test_a_second_app_on_the_same_store_does_no_harm(tmp_path: Path, terminal: App, script: Any) -> None:
+def test_a_second_app_on_the_same_store_does_no_harm(tmp_path, terminal, script):
     model = script(reply=LONG, token_ms=20)
     terminal.start(model)
     terminal.ask("Count.")

@@ -1,9 +1,6 @@
 """The programs that read the image on the clipboard, and what they write."""
 
-from __future__ import annotations
-
 import base64
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +19,7 @@ NONE = {"osascript": b"\xc2\xabdata TIFF00\xc2\xbb\n", "powershell.exe": b"\r\n"
 
 
 @pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def programs(tmp_path, monkeypatch):
     """The only folder in which programs are found."""
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("WAYLAND_DISPLAY", "DISPLAY"):
@@ -30,7 +27,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def install(folder: Path, name: str, output: bytes, code: int = 0) -> None:
+def install(folder, name, output, code=0):
     (folder / f"{name}.out").write_bytes(output)
     program = folder / name
     program.write_text(f"#!/bin/sh\n/bin/cat '{program}.out'\nexit {code}\n")
@@ -38,7 +35,7 @@ def install(folder: Path, name: str, output: bytes, code: int = 0) -> None:
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-async def test_what_each_program_writes(name: str, programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_each_program_writes(name, programs, monkeypatch):
     assert {reader.command[0] for reader in READERS} == WRITTEN.keys()
     if name in ("pngpaste", "osascript"):
         monkeypatch.setattr(clipboard.sys, "platform", "darwin")
@@ -51,9 +48,7 @@ async def test_what_each_program_writes(name: str, programs: Path, monkeypatch: 
     assert await image_on_clipboard() is None
 
 
-async def test_where_one_finds_none_the_next_is_asked(
-    programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_where_one_finds_none_the_next_is_asked(programs, monkeypatch):
     install(programs, "wl-paste", b"", code=1)
     install(programs, "xclip", IMAGE)
     assert await image_on_clipboard() == IMAGE
@@ -61,9 +56,7 @@ async def test_where_one_finds_none_the_next_is_asked(
     assert await image_on_clipboard() is None
 
 
-async def test_a_program_that_writes_without_end_is_ended(
-    programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_program_that_writes_without_end_is_ended(programs, monkeypatch):
     monkeypatch.setattr(clipboard, "_MOST_BYTES", 1 << 20)
     program = programs / "xclip"
     program.write_text("#!/bin/sh\nexec /bin/cat /dev/zero\n")

@@ -1,15 +1,10 @@
 """What comes from the terminal, byte by byte, and the app that goes on."""
 
-from __future__ import annotations
-
 import random
 import sys
-from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pytest
 from textual import events
-from textual.message import Message
 
 from tests import scripted
 from tests.terminal import Terminal, hostile, needs_tmux
@@ -23,7 +18,7 @@ from edgechat.tui.terminal.replies import TerminalReply
 START, END = b"\x1b[200~", b"\x1b[201~"
 
 
-def of(messages: Iterable[Message]) -> list[str]:
+def of(messages):
     """Return what was typed and pasted."""
     found = []
     for one in messages:
@@ -66,9 +61,9 @@ def of(messages: Iterable[Message]) -> list[str]:
     ],
 )
 @pytest.mark.parametrize("piece", [1, 3, 1000])
-def test_every_byte_means_something_or_nothing(data: bytes, meant: list[str], piece: int) -> None:
+def test_every_byte_means_something_or_nothing(data, meant, piece):
     typed = TerminalInput()
-    found: list[Message] = []
+    found = []
     for at in range(0, len(data), piece):
         found += typed.feed(data[at : at + piece])
     assert of(found) == meant
@@ -83,9 +78,7 @@ def test_every_byte_means_something_or_nothing(data: bytes, meant: list[str], pi
         (b"\x1bP>|kit", []),
     ],
 )
-def test_keys_that_a_reply_could_begin_with_are_keys(
-    data: bytes, meant: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_that_a_reply_could_begin_with_are_keys(data, meant, monkeypatch):
     now = 1000.0
     for clock in ("edgechat.tui.terminal.replies.monotonic", "textual._parser.get_time"):
         monkeypatch.setattr(clock, lambda: now)
@@ -99,7 +92,7 @@ def test_keys_that_a_reply_could_begin_with_are_keys(
     assert of(typed.feed(b"a")) == ["a"]
 
 
-def test_random_bytes_are_outlived() -> None:
+def test_random_bytes_are_outlived():
     draw = random.Random(7)
     parts = [
         b"\x1b[",
@@ -127,7 +120,7 @@ def test_random_bytes_are_outlived() -> None:
     assert of(typed.feed(b"hi")) == ["h", "i"]
 
 
-def test_a_large_paste_takes_a_moment() -> None:
+def test_a_large_paste_takes_a_moment():
     typed = TerminalInput()
     data = START + b"word " * 1_000_000 + END
     found = [one for at in range(0, len(data), 4096) for one in typed.feed(data[at : at + 4096])]
@@ -137,13 +130,13 @@ def test_a_large_paste_takes_a_moment() -> None:
 
 
 @pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[Terminal]:
+def terminal(tmp_path):
     with Terminal(tmp_path) as opened:
         yield opened
 
 
 @needs_tmux
-def test_bytes_that_are_no_text_do_not_end_the_app(tmp_path: Path, terminal: Terminal) -> None:
+def test_bytes_that_are_no_text_do_not_end_the_app(tmp_path, terminal):
     model = scripted.write(tmp_path / "model.gguf", token_ms=2, reply="Understood.")
     terminal.run([*scripted.COMMAND, "-m", str(model)])
     terminal.until("stays on this machine")

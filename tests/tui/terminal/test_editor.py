@@ -1,12 +1,9 @@
 """The prompt in the user's own editor, in a real terminal."""
 
-from __future__ import annotations
-
 import shlex
 import signal
 import sqlite3
 import tempfile
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -21,17 +18,17 @@ pytestmark = needs_tmux
 
 
 @pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[Terminal]:
+def terminal(tmp_path):
     with Terminal(tmp_path / "terminal") as opened:
         yield opened
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def model(tmp_path):
     return scripted.write(tmp_path / "model.gguf", reply="Hello.", token_ms=2)
 
 
-def program(tmp_path: Path, text: str) -> Path:
+def program(tmp_path, text):
     """Write an editor: a script that is given the file."""
     path = tmp_path / "my editor"
     path.write_text(f"#!/bin/sh\n{text}\n")
@@ -39,15 +36,13 @@ def program(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def start(terminal: Terminal, model: Path, editor: str) -> None:
+def start(terminal, model, editor):
     terminal.run([*scripted.COMMAND, "-m", str(model)], variables=f"VISUAL= EDITOR={editor}")
     terminal.until("of 4,096 tokens")
 
 
 @pytest.mark.parametrize("how", ["F6", "/editor"])
-def test_the_editors_text_comes_back_and_the_file_is_gone(
-    terminal: Terminal, model: Path, tmp_path: Path, how: str
-) -> None:
+def test_the_editors_text_comes_back_and_the_file_is_gone(terminal, model, tmp_path, how):
     seen = tmp_path / "seen"
     editor = program(
         tmp_path,
@@ -76,9 +71,7 @@ def test_the_editors_text_comes_back_and_the_file_is_gone(
         terminal.until("left with 0")
 
 
-def test_control_c_in_the_editor_does_not_end_the_app(
-    terminal: Terminal, model: Path, tmp_path: Path
-) -> None:
+def test_control_c_in_the_editor_does_not_end_the_app(terminal, model, tmp_path):
     editor = program(tmp_path, "echo in the editor; sleep 100")
     start(terminal, model, f"'\"{editor}\"'")
     terminal.type("draft")
@@ -92,7 +85,7 @@ def test_control_c_in_the_editor_does_not_end_the_app(
     terminal.until("│ drafted")
 
 
-def test_replies_go_on_while_the_editor_is_open(terminal: Terminal, tmp_path: Path) -> None:
+def test_replies_go_on_while_the_editor_is_open(terminal, tmp_path):
     long = scripted.write(tmp_path / "long.gguf", reply="word " * 100 + "end", token_ms=10)
     start(terminal, long, f"'\"{program(tmp_path, 'echo in the editor; read line')}\"'")
     terminal.ask("Count.")
@@ -107,7 +100,7 @@ def test_replies_go_on_while_the_editor_is_open(terminal: Terminal, tmp_path: Pa
     terminal.until("word end")
 
 
-def test_an_app_that_is_ended_ends_its_editor(terminal: Terminal, model: Path, tmp_path: Path) -> None:
+def test_an_app_that_is_ended_ends_its_editor(terminal, model, tmp_path):
     start(terminal, model, f"'\"{program(tmp_path, 'echo in the editor; exec sleep 1000')}\"'")
     terminal.press("F6")
     terminal.until("in the editor")
@@ -126,9 +119,7 @@ def test_an_app_that_is_ended_ends_its_editor(terminal: Terminal, model: Path, t
         ("'\"unclosed'", "The name of the editor cannot be read"),
     ],
 )
-def test_an_editor_that_does_not_work_is_told_and_the_prompt_stays(
-    terminal: Terminal, model: Path, editor: str, told: str
-) -> None:
+def test_an_editor_that_does_not_work_is_told_and_the_prompt_stays(terminal, model, editor, told):
     start(terminal, model, editor)
     terminal.type("draft")
     terminal.until("│ draft")
@@ -142,33 +133,29 @@ def test_an_editor_that_does_not_work_is_told_and_the_prompt_stays(
 class Suspended:
     """As much of an app as an editor needs."""
 
-    def suspend(self) -> nullcontext[None]:
+    def suspend(self):
         return nullcontext()
 
     batch_update = suspend
 
 
 @pytest.mark.parametrize("end", ["exit 1", 'head -c 5000000 /dev/zero >> "$1"'])
-async def test_what_was_saved_outlives_the_editors_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
+async def test_what_was_saved_outlives_the_editors_error(tmp_path, monkeypatch, end):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.setenv("EDITOR", shlex.quote(str(program(tmp_path, f'printf mine > "$1"; {end}'))))
     with pytest.raises(EditorError) as told:
-        await edit(Suspended(), "draft")  # type: ignore[arg-type]
+        await edit(Suspended(), "draft")
     (file,) = tmp_path.glob("edgechat-*/prompt.md")
     assert told.value.hint == f"The prompt is as it was. What the editor saved: {file}"
     assert file.read_text().startswith("mine")
 
 
-async def test_an_editor_that_saved_nothing_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_editor_that_saved_nothing_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.setenv("EDITOR", "false")
     with pytest.raises(EditorError, match="error") as told:
-        await edit(Suspended(), "draft")  # type: ignore[arg-type]
+        await edit(Suspended(), "draft")
     assert told.value.hint == "The prompt is as it was."
     assert list(tmp_path.glob("edgechat-*")) == []

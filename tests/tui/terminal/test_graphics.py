@@ -1,7 +1,5 @@
 """Kitty's graphics protocol: the bytes, and what a terminal makes of them."""
 
-from __future__ import annotations
-
 import base64
 import random
 import zlib
@@ -9,7 +7,6 @@ import zlib
 import pytest
 from rich.color import ColorSystem
 from rich.console import Console
-from textual.strip import Strip
 
 from edgechat.base.images.image import Pixels
 from edgechat.tui.terminal.graphics import (
@@ -27,11 +24,11 @@ from tests.graphics import KittyScreen, placeholder_cells
 TRUE, PALETTE = 1 << 24, 256
 
 
-def noise(width: int, height: int) -> Pixels:
+def noise(width, height):
     return Pixels(width, height, random.Random(1).randbytes(3 * width * height))
 
 
-def test_the_bytes_of_a_small_picture() -> None:
+def test_the_bytes_of_a_small_picture():
     number = PictureNumber.of(0, start=6, colours=TRUE)
     assert number.value == 7 << 24 | 95
     pixels = Pixels(2, 1, b"\xff\0\0\0\0\xff")
@@ -42,7 +39,7 @@ def test_the_bytes_of_a_small_picture() -> None:
     assert deletion(number) == f"\x1b_Ga=d,d=I,i={number.value},q=2;\x1b\\"
 
 
-def test_a_large_picture_arrives_whole_in_chunks_of_4096_letters() -> None:
+def test_a_large_picture_arrives_whole_in_chunks_of_4096_letters():
     pixels, number = noise(300, 200), PictureNumber.of(3, start=0, colours=TRUE)
     screen, parts = KittyScreen(), list(transmission(number, pixels, 60, 20))
     for part in parts:
@@ -57,14 +54,14 @@ def test_a_large_picture_arrives_whole_in_chunks_of_4096_letters() -> None:
     assert screen.images == screen.placements == {}
 
 
-def drawn(strips: tuple[Strip, ...], colours: int) -> str:
+def drawn(strips, colours):
     system = "truecolor" if colours == TRUE else "256"
-    console = Console(color_system=system, force_terminal=True)  # type: ignore[arg-type]
+    console = Console(color_system=system, force_terminal=True)
     return "\n".join(strip.render(console) for strip in strips)
 
 
 @pytest.mark.parametrize("colours", [TRUE, PALETTE])
-def test_each_cell_says_which_part_of_which_picture_it_shows(colours: int) -> None:
+def test_each_cell_says_which_part_of_which_picture_it_shows(colours):
     number = PictureNumber.of(40, start=61, colours=colours)
     lines = placeholders(number, 60, 20)
     cells = [(number.value, row, column) for row in range(20) for column in range(60)]
@@ -77,13 +74,13 @@ def test_each_cell_says_which_part_of_which_picture_it_shows(colours: int) -> No
 
 
 @pytest.mark.parametrize("colours", [TRUE, PALETTE])
-def test_pictures_have_numbers_of_their_own(colours: int) -> None:
+def test_pictures_have_numbers_of_their_own(colours):
     numbers = [PictureNumber.of(n, start=5, colours=colours) for n in range(2000)]
     assert len({number.value for number in numbers}) == 2000
     assert all(0 < number.value < 1 << 32 for number in numbers)
 
 
-def test_a_palette_of_256_colours_keeps_the_numbers_apart() -> None:
+def test_a_palette_of_256_colours_keeps_the_numbers_apart():
     """A theme makes true colours of all, of which Rich then makes those of the palette again."""
     for n in range(35):
         colour = PictureNumber.of(n, start=0, colours=TRUE).colour
@@ -111,7 +108,7 @@ def test_a_palette_of_256_colours_keeps_the_numbers_apart() -> None:
         ("", False),
     ],
 )
-def test_terminals_with_placeholders_are_known_by_name_and_version(name: str, shows: bool) -> None:
+def test_terminals_with_placeholders_are_known_by_name_and_version(name, shows):
     reply = f"\x1bP>|{name}"
     assert shows_placeholders(reply) == shows
     assert is_multiplexer(reply) == name.startswith("tmux")
@@ -128,5 +125,5 @@ def test_terminals_with_placeholders_are_known_by_name_and_version(name: str, sh
         ("\x1bP>|kitty(0.41.1)", None),
     ],
 )
-def test_answers_name_the_picture(reply: str, answer: tuple[int, str] | None) -> None:
+def test_answers_name_the_picture(reply, answer):
     assert answer_about(reply) == answer

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from edgechat.base.images.image import Pixels
-from edgechat.settings.fields import PictureMode
 from edgechat.tui.terminal.graphics import ASK_NAME, ASK_SUPPORT
 from edgechat.tui.terminal.pictures import PictureKey, TerminalPictures
 from tests.graphics import KittyScreen
@@ -22,44 +21,44 @@ class Output:
 
     cell_size: tuple[int, int] | None = (10, 20)
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.text = ""
         self.gate = asyncio.Event()
         self.gate.set()
         self.is_open = True
 
-    def write(self, data: str) -> None:
+    def write(self, data):
         self.text += data
 
-    async def drained(self) -> bool:
+    async def drained(self):
         await self.gate.wait()
         return self.is_open
 
     @property
-    def screen(self) -> KittyScreen:
+    def screen(self):
         screen = KittyScreen()
         screen.feed(self.text)
         return screen
 
 
 @pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+def plain(monkeypatch):
     for name in ("TMUX", "STY"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
-def output() -> Output:
+def output():
     return Output()
 
 
-def pictures_in(output: Output, *, mode: PictureMode = "auto", colours: int = 1 << 24) -> TerminalPictures:
+def pictures_in(output, *, mode="auto", colours=1 << 24):
     pictures = TerminalPictures(output, colours, lambda: None)
     pictures.use(mode)
     return pictures
 
 
-def ready(output: Output) -> TerminalPictures:
+def ready(output):
     pictures = pictures_in(output)
     pictures.take(KITTY)
     pictures.take("\x1b_Gi=1;OK")
@@ -67,7 +66,7 @@ def ready(output: Output) -> TerminalPictures:
     return pictures
 
 
-async def test_the_terminal_is_asked_for_its_name_and_only_then_for_pictures(output: Output) -> None:
+async def test_the_terminal_is_asked_for_its_name_and_only_then_for_pictures(output):
     pictures = pictures_in(output)
     assert output.text == ASK_NAME
     pictures.take(KITTY)
@@ -88,7 +87,7 @@ async def test_the_terminal_is_asked_for_its_name_and_only_then_for_pictures(out
         ("blocks", [KITTY, "\x1b_Gi=1;OK"]),
     ],
 )
-async def test_other_terminals_get_no_pictures(output: Output, mode: PictureMode, replies: list[str]) -> None:
+async def test_other_terminals_get_no_pictures(output, mode, replies):
     pictures = pictures_in(output, mode=mode)
     for reply in replies:
         pictures.take(reply)
@@ -98,27 +97,25 @@ async def test_other_terminals_get_no_pictures(output: Output, mode: PictureMode
 
 
 @pytest.mark.parametrize("variable", ["TMUX", "STY"])
-async def test_inside_a_multiplexer_nothing_is_asked(
-    output: Output, variable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_inside_a_multiplexer_nothing_is_asked(output, variable, monkeypatch):
     monkeypatch.setenv(variable, "1")
     pictures_in(output, mode="kitty").take(KITTY)
     assert output.text == ""
 
 
-async def test_with_too_few_colours_nothing_is_asked(output: Output) -> None:
+async def test_with_too_few_colours_nothing_is_asked(output):
     pictures_in(output, colours=16)
     assert output.text == ""
 
 
-async def test_the_setting_can_trust_an_unknown_terminal(output: Output) -> None:
+async def test_the_setting_can_trust_an_unknown_terminal(output):
     pictures = pictures_in(output, mode="kitty")
     pictures.take("\x1bP>|newterm 1")
     pictures.take("\x1b_Gi=1;OK")
     assert pictures.is_ready
 
 
-async def test_a_picture_is_sent_once_and_freed(output: Output) -> None:
+async def test_a_picture_is_sent_once_and_freed(output):
     pictures, pixels = ready(output), noise(80, 80)
     lines = await pictures.send(KEY, pixels)
     assert len(lines) == KEY.rows
@@ -136,7 +133,7 @@ async def test_a_picture_is_sent_once_and_freed(output: Output) -> None:
     assert await pictures.send(KEY, pixels) == ()
 
 
-async def test_a_few_pictures_that_are_not_seen_any_more_may_stay(output: Output) -> None:
+async def test_a_few_pictures_that_are_not_seen_any_more_may_stay(output):
     pictures = ready(output)
     keys = [KEY._replace(digest=letter) for letter in "abcde"]
     for key in keys:
@@ -148,7 +145,7 @@ async def test_a_few_pictures_that_are_not_seen_any_more_may_stay(output: Output
     assert len(output.screen.images) == 2
 
 
-async def test_the_size_in_pixels_is_that_of_the_cells_and_bounded(output: Output) -> None:
+async def test_the_size_in_pixels_is_that_of_the_cells_and_bounded(output):
     pictures = ready(output)
     assert pictures.pixels_of(KEY) == (80, 80)
     output.cell_size = None
@@ -162,19 +159,17 @@ async def test_the_size_in_pixels_is_that_of_the_cells_and_bounded(output: Outpu
 
 
 @pytest.mark.parametrize("way", ["forget", "close", "blocks"])
-async def test_a_picture_that_is_no_longer_wanted_in_mid_transmission_is_cut_off(
-    output: Output, way: str
-) -> None:
+async def test_a_picture_that_is_no_longer_wanted_in_mid_transmission_is_cut_off(output, way):
     pictures, begun = ready(output), asyncio.Event()
     sending = asyncio.create_task(pictures.send(KEY, noise(200, 200)))
 
-    async def one_at_a_time() -> bool:
+    async def one_at_a_time():
         output.gate.clear()
         begun.set()
         await output.gate.wait()
         return True
 
-    output.drained = one_at_a_time  # type: ignore[method-assign]
+    output.drained = one_at_a_time
     await begun.wait()
     output.gate.set()  # the first part goes out
     begun.clear()
@@ -190,14 +185,14 @@ async def test_a_picture_that_is_no_longer_wanted_in_mid_transmission_is_cut_off
     assert (output.screen.images, output.screen._loading) == ({}, None)
 
 
-async def test_a_suspended_app_sends_nothing(output: Output) -> None:
+async def test_a_suspended_app_sends_nothing(output):
     pictures = ready(output)
     output.is_open = False
     assert await pictures.send(KEY, noise(80, 80)) == ()
     assert output.screen.sent == []
 
 
-async def test_what_is_freed_in_mid_transmission_waits_for_its_end(output: Output) -> None:
+async def test_what_is_freed_in_mid_transmission_waits_for_its_end(output):
     pictures = ready(output)
     await pictures.send(KEY, noise(10, 10))
     output.gate.clear()
@@ -210,8 +205,8 @@ async def test_what_is_freed_in_mid_transmission_waits_for_its_end(output: Outpu
     assert list(output.screen.images.values()) == [noise(200, 200)]  # KittyScreen checks the order
 
 
-async def test_a_terminal_that_refuses_a_picture_gets_no_more(output: Output) -> None:
-    shown_anew: list[bool] = []
+async def test_a_terminal_that_refuses_a_picture_gets_no_more(output):
+    shown_anew = []
     pictures = TerminalPictures(output, 1 << 24, lambda: shown_anew.append(True))
     pictures.use("auto")
     for reply in (KITTY, "\x1b_Gi=1;OK"):
@@ -226,7 +221,7 @@ async def test_a_terminal_that_refuses_a_picture_gets_no_more(output: Output) ->
     assert output.screen.images == {}
 
 
-async def test_cells_of_another_size_take_other_pictures(output: Output) -> None:
+async def test_cells_of_another_size_take_other_pictures(output):
     pictures = ready(output)
     await pictures.send(KEY, noise(80, 80))
     pictures.fit()
@@ -238,5 +233,5 @@ async def test_cells_of_another_size_take_other_pictures(output: Output) -> None
     assert pictures.pixels_of(KEY) == (160, 160)
 
 
-async def test_too_many_cells_are_no_picture(output: Output) -> None:
+async def test_too_many_cells_are_no_picture(output):
     assert await ready(output).send(PictureKey("a", 65, 1), Pixels(1, 1, b"abc")) == ()

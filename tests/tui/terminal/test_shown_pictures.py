@@ -1,7 +1,5 @@
 """The app in terminals that answer for pictures at once, late, or not at all."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal
@@ -9,10 +7,6 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import msgspec
 import psutil
@@ -39,7 +33,7 @@ NAME, SUPPORT = b"\x1bP>|kitty(0.41.1)\x1b\\", b"\x1b_Gi=1;OK\x1b\\"
 
 
 @pytest.fixture
-async def home(tmp_path: Path) -> Path:
+async def home(tmp_path):
     """A folder with one conversation: an image, and an answer that is longer than the screen."""
     home = tmp_path / "home"
     (home / "data").mkdir(parents=True)
@@ -50,7 +44,7 @@ async def home(tmp_path: Path) -> Path:
     engine = FakeEngine(["line\n\n" * 50])
     engine.model = msgspec.structs.replace(MODEL, sees=True)
     async with app_with(engine, home / "data" / "chats.db").run_test() as pilot:
-        await pilot.app.screen.pane.attach_file(str(photo))  # type: ignore[attr-defined]
+        await pilot.app.screen.pane.attach_file(str(photo))
         await say(pilot, "What is this?")
     return home
 
@@ -58,10 +52,10 @@ async def home(tmp_path: Path) -> Path:
 class AnsweringTerminal:
     """edgechat with its last conversation, in a terminal that a test answers for; ended on exit."""
 
-    def __init__(self, home: Path, *, answers: bool = True, **variables: str) -> None:
+    def __init__(self, home, *, answers=True, **variables):
         self.screen = KittyScreen()
         self.raw = b""
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = None
         self._answers = answers
         self._heard = 0
         """The bytes that have been answered."""
@@ -82,26 +76,24 @@ class AnsweringTerminal:
         )
         os.close(app_end)
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind, error, tb):
         self._process.terminate()
         self._process.wait(10)
         os.close(self._fd)
 
-    def set_cell_size(self, width: int, height: int) -> None:
+    def set_cell_size(self, width, height):
         size = struct.pack("HHHH", ROWS, COLUMNS, COLUMNS * width, ROWS * height)
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, size)
         if self._process is not None:  # it is in no foreground group that would be told
             self._process.send_signal(signal.SIGWINCH)
 
-    def press(self, keys: bytes) -> None:
+    def press(self, keys):
         os.write(self._fd, keys)
 
-    def answer(self) -> None:
+    def answer(self):
         """Answer what has been asked so far, and from now on."""
         self._answers = True
         new, self._heard = self.raw[self._heard :], len(self.raw)
@@ -109,18 +101,18 @@ class AnsweringTerminal:
             if question in new:
                 self.press(answer)
 
-    def until(self, true: Callable[[], bool], seconds: float = 30.0) -> None:
+    def until(self, true, seconds=30.0):
         end = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < end, f"in vain waited for it: {self.raw[-3000:]!r}"
             self._read(0.05)
 
-    def listen(self, seconds: float) -> None:
+    def listen(self, seconds):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._read(0.05)
 
-    def _read(self, seconds: float) -> None:
+    def _read(self, seconds):
         if select.select([self._fd], [], [], seconds)[0]:
             try:
                 self.raw += os.read(self._fd, 1 << 16)
@@ -132,19 +124,19 @@ class AnsweringTerminal:
             self.screen.feed(self.text)
 
     @property
-    def pid(self) -> int:
+    def pid(self):
         return self._process.pid
 
     @property
-    def text(self) -> str:
+    def text(self):
         return self.raw.decode("utf-8", "replace")
 
-    def leave(self) -> int:
+    def leave(self):
         self.press(b"\x11")
         self.until(lambda: self._process.poll() is not None)
         return self._process.returncode
 
-    def go_to_the_image(self) -> None:
+    def go_to_the_image(self):
         self.until(lambda: b"What you write" not in self.raw[-2000:] and b"of 4,096 tokens" in self.raw)
         self.press(b"\t")
         self.until(lambda: b"Quote" in self.raw)
@@ -152,7 +144,7 @@ class AnsweringTerminal:
         self.until(lambda: "▀".encode() in self.raw)
 
 
-def test_a_picture_is_sent_once_it_is_on_the_screen_and_freed_at_the_end(home: Path) -> None:
+def test_a_picture_is_sent_once_it_is_on_the_screen_and_freed_at_the_end(home):
     with AnsweringTerminal(home) as terminal:
         terminal.until(lambda: terminal.screen.queries == 1)
         terminal.listen(1.0)
@@ -176,7 +168,7 @@ def test_a_picture_is_sent_once_it_is_on_the_screen_and_freed_at_the_end(home: P
         assert terminal.screen.sent == [number]
 
 
-def test_a_picture_is_sent_again_after_a_stop_and_freed_with_its_chat(home: Path) -> None:
+def test_a_picture_is_sent_again_after_a_stop_and_freed_with_its_chat(home):
     with AnsweringTerminal(home) as terminal:
         terminal.go_to_the_image()
         terminal.until(lambda: len(terminal.screen.sent) == 1)
@@ -193,12 +185,12 @@ def test_a_picture_is_sent_again_after_a_stop_and_freed_with_its_chat(home: Path
         assert terminal.leave() == 0
 
 
-def at(pixels: msgspec.Struct, x: int, y: int) -> tuple[int, ...]:
-    start = 3 * (y * pixels.width + x)  # type: ignore[attr-defined]
-    return tuple(pixels.rgb[start : start + 3])  # type: ignore[attr-defined]
+def at(pixels, x, y):
+    start = 3 * (y * pixels.width + x)
+    return tuple(pixels.rgb[start : start + 3])
 
 
-def test_larger_letters_take_a_sharper_picture(home: Path) -> None:
+def test_larger_letters_take_a_sharper_picture(home):
     with AnsweringTerminal(home) as terminal:
         terminal.go_to_the_image()
         terminal.until(lambda: len(terminal.screen.images) == 1)
@@ -208,7 +200,7 @@ def test_larger_letters_take_a_sharper_picture(home: Path) -> None:
         assert (pixels.width, pixels.height) == (640, 320)  # its own size, which is less than the cells now
 
 
-def test_a_late_answer_sharpens_what_is_shown(home: Path) -> None:
+def test_a_late_answer_sharpens_what_is_shown(home):
     with AnsweringTerminal(home, answers=False) as terminal:
         terminal.go_to_the_image()
         assert terminal.screen.queries == 0
@@ -220,7 +212,7 @@ def test_a_late_answer_sharpens_what_is_shown(home: Path) -> None:
 
 
 @pytest.mark.parametrize("why", ["silence", "tmux", "setting", "no colour"])
-def test_where_there_are_no_pictures_nothing_is_sent(home: Path, why: str) -> None:
+def test_where_there_are_no_pictures_nothing_is_sent(home, why):
     if why == "setting":
         with (home / "config" / "settings.toml").open("a") as file:
             file.write('pictures = "blocks"\n')

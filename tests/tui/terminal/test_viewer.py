@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +9,7 @@ from edgechat.tui.terminal.viewer import show_file
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="xdg-open is of desktops on Linux")
 
 
-def test_a_file_is_given_to_the_desktop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_given_to_the_desktop(tmp_path, monkeypatch):
     opener = tmp_path / "xdg-open"
     opener.write_text('#!/bin/sh\nprintf "%s" "$1" > "$0.shown"\necho noise\n')
     opener.chmod(0o755)
@@ -26,9 +23,7 @@ def test_a_file_is_given_to_the_desktop(tmp_path: Path, monkeypatch: pytest.Monk
     assert shown.read_text() == str(tmp_path / "a b.md")
 
 
-def test_without_a_desktop_it_is_said_where_the_file_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_desktop_it_is_said_where_the_file_is(tmp_path, monkeypatch):
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(EditorError) as raised:

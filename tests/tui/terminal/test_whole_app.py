@@ -1,17 +1,12 @@
 """The whole app in a terminal with the guide: first run, pull, chat, a crash, search, quit, resume."""
 
-from __future__ import annotations
-
 import signal
 import sqlite3
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.cli.pulling import REPO
-from tests.hub import Hub
 from tests.kit import tiny
 from tests.terminal import Terminal, needs_tmux
 
@@ -21,13 +16,13 @@ APP = [sys.executable, "-m", "edgechat"]
 
 
 @pytest.fixture
-def terminal(home: Path, tmp_path: Path, hub: Hub, hf_cache: Path) -> Iterator[Terminal]:
+def terminal(home, tmp_path, hub, hf_cache):
     hub.add(REPO, {"tiny-F32.gguf": tiny()})
     with Terminal(tmp_path / "terminal", home=home) as opened:
         yield opened
 
 
-def test_from_the_first_start_to_the_second(terminal: Terminal, hf_cache: Path) -> None:
+def test_from_the_first_start_to_the_second(terminal, hf_cache):
     terminal.run(APP)
     terminal.until("Welcome to edgechat")
     terminal.until("Ask the guide")
@@ -85,9 +80,7 @@ def test_from_the_first_start_to_the_second(terminal: Terminal, hf_cache: Path) 
 
 
 @pytest.mark.usefixtures("measured")
-def test_without_a_network_there_is_a_way_on(
-    terminal: Terminal, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_network_there_is_a_way_on(terminal, hub, monkeypatch):
     terminal.run(APP, variables="EDGECHAT_OFFLINE=1")
     terminal.until("Welcome to edgechat")
     terminal.until("Ask the guide")

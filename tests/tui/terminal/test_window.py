@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from edgechat.settings import Settings
@@ -11,14 +7,14 @@ from tests.tui.driving import app_with, ask, say, text_of, until
 
 
 @pytest.fixture(autouse=True)
-def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def terminal(monkeypatch):
     for name in ("TERM_PROGRAM", "TMUX", "STY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
 
 
-def test_the_title_is_kept_set_when_it_changes_and_restored() -> None:
-    written: list[str] = []
+def test_the_title_is_kept_set_when_it_changes_and_restored():
+    written = []
     TerminalWindow(written.append).restore_title()
     assert written == []
     window = TerminalWindow(written.append)
@@ -35,17 +31,17 @@ def test_the_title_is_kept_set_when_it_changes_and_restored() -> None:
     ]
 
 
-def test_a_title_cannot_end_its_sequence() -> None:
-    written: list[str] = []
+def test_a_title_cannot_end_its_sequence():
+    written = []
     TerminalWindow(written.append).show_title("a\x1b\\\x07\x9cb\n]2;c")
     assert written[0].count("\x1b") == 3
     assert not set("\x07\x9c\n") & set(written[0])
 
 
 @pytest.mark.parametrize("term", ["linux", "dumb", ""])
-def test_a_terminal_without_a_window_gets_no_title(monkeypatch: pytest.MonkeyPatch, term: str) -> None:
+def test_a_terminal_without_a_window_gets_no_title(monkeypatch, term):
     monkeypatch.setenv("TERM", term)
-    written: list[str] = []
+    written = []
     TerminalWindow(written.append).show_title("Bread")
     assert written == []
 
@@ -60,12 +56,10 @@ def test_a_terminal_without_a_window_gets_no_title(monkeypatch: pytest.MonkeyPat
         ({"TERM_PROGRAM": "WezTerm", "TMUX": "/tmp/x"}, "\a"),
     ],
 )
-def test_a_message_is_one_of_the_desktop_where_the_terminal_can(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: str
-) -> None:
+def test_a_message_is_one_of_the_desktop_where_the_terminal_can(monkeypatch, variables, expected):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    written: list[str] = []
+    written = []
     TerminalWindow(written.append).announce("a;b")
     assert written == [expected]
 
@@ -75,10 +69,10 @@ def test_a_message_is_one_of_the_desktop_where_the_terminal_can(
     ("focused", "notify", "expected"), [(False, True, 1), (True, True, 0), (False, False, 0)]
 )
 async def test_only_a_user_who_is_elsewhere_and_wants_it_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, focused: bool, notify: bool, expected: int
-) -> None:
+    tmp_path, monkeypatch, focused, notify, expected
+):
     monkeypatch.setattr("edgechat.tui.chat.controller._LONG", 0.0)
-    told: list[str] = []
+    told = []
     settings = Settings(notify=notify)
     app = app_with(FakeEngine(["One ", 60.0]), tmp_path / "chats.db", settings=settings)
     monkeypatch.setattr(app.window, "announce", told.append)
@@ -92,8 +86,8 @@ async def test_only_a_user_who_is_elsewhere_and_wants_it_is_told(
 
 
 @pytest.mark.slow
-async def test_the_title_is_that_of_the_conversation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    titles: list[tuple[str, bool]] = []
+async def test_the_title_is_that_of_the_conversation(tmp_path, monkeypatch):
+    titles = []
     app = app_with(FakeEngine(["One ", 0.3, "two."]), tmp_path / "chats.db")
     monkeypatch.setattr(app.window, "show_title", lambda title, is_busy: titles.append((title, is_busy)))
     async with app.run_test() as pilot:

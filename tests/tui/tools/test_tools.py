@@ -1,15 +1,10 @@
 """Tools in the app: chosen for a chat, asked about, called, shown, stopped."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from pathlib import Path
 
 import msgspec
 import pytest
-from textual.pilot import Pilot
 
 from edgechat.chat.storage.store import Store
 from edgechat.documents import registry
@@ -29,42 +24,42 @@ READ = call("read_file", "c1", path="notes.txt")
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_waiting(monkeypatch):
     monkeypatch.setattr(ConsentScreen, "QUIET_SECONDS", 0.0)
 
 
 @pytest.fixture
-def notes(tmp_path: Path) -> Path:
+def notes(tmp_path):
     folder = tmp_path / "notes"
     folder.mkdir()
     (folder / "notes.txt").write_text("The zebra.\nIt is striped.\n")
     return folder
 
 
-def messages(pilot: Pilot[None]) -> list[str]:
+def messages(pilot):
     return [str(notification.message) for notification in pilot.app._notifications]
 
 
-async def use_tools(pilot: Pilot[None], names: str) -> None:
+async def use_tools(pilot, names):
     await until(pilot, lambda: "it is." in text_of(pilot))
     await ask(pilot, f"/tools {names}")
     await until(pilot, lambda: "tools on" in text_of(pilot))
 
 
-async def consent_asked(pilot: Pilot[None]) -> None:
+async def consent_asked(pilot):
     await until(pilot, lambda: isinstance(pilot.app.screen, ConsentScreen))
     await until(pilot, lambda: "Always in this chat" in text_of(pilot))
 
 
-async def answered(pilot: Pilot[None], text: str) -> None:
-    await until(pilot, lambda: text in text_of(pilot) and not pilot.app.chat.answering)  # type: ignore[attr-defined]
+async def answered(pilot, text):
+    await until(pilot, lambda: text in text_of(pilot) and not pilot.app.chat.answering)
 
 
-def pieces(pilot: Pilot[None]) -> list[CallPiece]:
+def pieces(pilot):
     return [piece for piece in transcript(pilot).pieces if isinstance(piece, CallPiece)]
 
 
-async def test_a_call_is_shown_whole_allowed_made_and_folded(tmp_path: Path, notes: Path) -> None:
+async def test_a_call_is_shown_whole_allowed_made_and_folded(tmp_path, notes):
     engine = FakeEngine([thought("Hm."), "Let me look.", READ], ["It is ", "striped."])
     app = app_with(engine, tmp_path / "chats.db")
     async with app.run_test(size=(100, 30)) as pilot:
@@ -88,7 +83,7 @@ async def test_a_call_is_shown_whole_allowed_made_and_folded(tmp_path: Path, not
         await pilot.press("enter")
         await until(pilot, lambda: "zebra" not in text_of(pilot))
         (piece,) = pieces(pilot)
-        await pilot.click(piece.sheet)  # type: ignore[arg-type]
+        await pilot.click(piece.sheet)
         await until(pilot, lambda: "zebra" in text_of(pilot))
         assert [piece.turn for piece in pieces(pilot)] == [app.chat.controller.shown.turns[-1].id]
     _, reply = await stored_turns(tmp_path / "chats.db")
@@ -96,7 +91,7 @@ async def test_a_call_is_shown_whole_allowed_made_and_folded(tmp_path: Path, not
     assert "zebra" in reply.rounds[0].uses[0].result
 
 
-async def test_the_transcript_of_a_stored_chat_has_its_calls(tmp_path: Path, notes: Path) -> None:
+async def test_the_transcript_of_a_stored_chat_has_its_calls(tmp_path, notes):
     engine = FakeEngine([thought("Hm."), "Look.", READ], [thought("Oh."), "Striped."])
     async with app_with(engine, tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
         await use_tools(pilot, f"files:{notes}")
@@ -112,8 +107,8 @@ async def test_the_transcript_of_a_stored_chat_has_its_calls(tmp_path: Path, not
         assert app_of(pilot).controller.shown.tools == (f"files:{notes}",)
 
 
-def app_of(pilot: Pilot[None]):  # type: ignore[no-untyped-def]
-    return pilot.app.chat  # type: ignore[attr-defined]
+def app_of(pilot):
+    return pilot.app.chat
 
 
 @pytest.mark.parametrize(
@@ -127,9 +122,7 @@ def app_of(pilot: Pilot[None]):  # type: ignore[no-untyped-def]
         ("enter", 2, ["answered", "answered"]),
     ],
 )
-async def test_an_answer_lasts_as_long_as_it_says(
-    tmp_path: Path, notes: Path, key: str, questions: int, outcomes: list[str]
-) -> None:
+async def test_an_answer_lasts_as_long_as_it_says(tmp_path, notes, key, questions, outcomes):
     second = call("read_file", "c2", path="notes.txt")
     engine = FakeEngine([READ], [second], ["Done."])
     asked = 0
@@ -140,13 +133,13 @@ async def test_an_answer_lasts_as_long_as_it_says(
             await consent_asked(pilot)
             asked, panel = asked + 1, pilot.app.screen
             await pilot.press(key)
-            await until(pilot, lambda panel=panel: pilot.app.screen is not panel)  # type: ignore[misc]
+            await until(pilot, lambda panel=panel: pilot.app.screen is not panel)
         await answered(pilot, "Done.")
     reply = (await stored_turns(tmp_path / "chats.db"))[-1]
     assert [part.uses[0].outcome for part in reply.rounds] == outcomes
 
 
-async def test_escape_at_the_question_stops_the_reply(tmp_path: Path, notes: Path) -> None:
+async def test_escape_at_the_question_stops_the_reply(tmp_path, notes):
     engine = FakeEngine(["Look.", READ], ["Then not."])
     async with app_with(engine, tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
         await use_tools(pilot, f"files:{notes}")
@@ -161,10 +154,8 @@ async def test_escape_at_the_question_stops_the_reply(tmp_path: Path, notes: Pat
     assert len(engine.requests) == 2
 
 
-async def test_escape_stops_a_call_that_runs(
-    tmp_path: Path, notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def never(*_: object, **__: object) -> None:
+async def test_escape_stops_a_call_that_runs(tmp_path, notes, monkeypatch):
+    async def never(*_, **__):
         await asyncio.sleep(60)
 
     monkeypatch.setattr("edgechat.tools.registry.ToolSet.call", never)
@@ -178,7 +169,7 @@ async def test_escape_stops_a_call_that_runs(
         await answered(pilot, "You stopped the reply here.")
 
 
-async def test_a_question_that_nobody_waits_for_any_more_goes_away(tmp_path: Path, notes: Path) -> None:
+async def test_a_question_that_nobody_waits_for_any_more_goes_away(tmp_path, notes):
     engine = FakeEngine([READ])
     app = app_with(engine, tmp_path / "chats.db")
     async with app.run_test(size=(100, 30)) as pilot:
@@ -192,9 +183,7 @@ async def test_a_question_that_nobody_waits_for_any_more_goes_away(tmp_path: Pat
         await until(pilot, lambda: pilot.app.screen is app.chat)
 
 
-async def test_keys_that_were_meant_for_something_else_do_not_answer(
-    tmp_path: Path, notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_keys_that_were_meant_for_something_else_do_not_answer(tmp_path, notes, monkeypatch):
     monkeypatch.setattr(ConsentScreen, "QUIET_SECONDS", 600.0)
     async with app_with(FakeEngine([READ], ["Done."]), tmp_path / "chats.db").run_test(
         size=(100, 30)
@@ -210,7 +199,7 @@ async def test_keys_that_were_meant_for_something_else_do_not_answer(
         await answered(pilot, "Done.")
 
 
-async def test_a_chat_in_the_background_says_which_it_is(tmp_path: Path, notes: Path) -> None:
+async def test_a_chat_in_the_background_says_which_it_is(tmp_path, notes):
     engine = FakeEngine([0.3, READ], ["Done."])
     async with app_with(engine, tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
         await use_tools(pilot, f"files:{notes}")
@@ -222,7 +211,7 @@ async def test_a_chat_in_the_background_says_which_it_is(tmp_path: Path, notes: 
         await until(pilot, lambda: any("has ended" in message for message in messages(pilot)))
 
 
-async def test_a_tool_that_fails_is_marked_and_told_to_the_model(tmp_path: Path, notes: Path) -> None:
+async def test_a_tool_that_fails_is_marked_and_told_to_the_model(tmp_path, notes):
     engine = FakeEngine([call("read_file", path="none.txt"), ToolCall("c2", "burn", "{}")], ["Oh."])
     async with app_with(engine, tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
         await use_tools(pilot, f"files:{notes}")
@@ -233,7 +222,7 @@ async def test_a_tool_that_fails_is_marked_and_told_to_the_model(tmp_path: Path,
         assert text_of(pilot).count("· failed") == 2
 
 
-async def test_an_answer_without_a_word_is_noted(tmp_path: Path) -> None:
+async def test_an_answer_without_a_word_is_noted(tmp_path):
     engine = FakeEngine([call("calculate", expression="1+1")], [])
     async with app_with(engine, tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
         await use_tools(pilot, "calculator")
@@ -241,7 +230,7 @@ async def test_an_answer_without_a_word_is_noted(tmp_path: Path) -> None:
         await answered(pilot, "The model said nothing after its calls.")
 
 
-async def test_a_server_that_is_missing_is_told(tmp_path: Path) -> None:
+async def test_a_server_that_is_missing_is_told(tmp_path):
     async with app_with(FakeEngine(["Well."]), tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
         await use_tools(pilot, f"files:{tmp_path / 'gone'}")
         await say(pilot, "What is it?")
@@ -249,26 +238,26 @@ async def test_a_server_that_is_missing_is_told(tmp_path: Path) -> None:
         assert "Well." in text_of(pilot)
 
 
-async def test_a_model_without_tools_is_told_before_the_question(tmp_path: Path) -> None:
+async def test_a_model_without_tools_is_told_before_the_question(tmp_path):
     engine = FakeEngine()
     engine.model = msgspec.structs.replace(MODEL, has_tools=False)
     async with app_with(engine, tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
         await use_tools(pilot, "calculator")
-        pilot.app.screen.prompt.insert("How much?")  # type: ignore[attr-defined]
+        pilot.app.screen.prompt.insert("How much?")
         await until(pilot, lambda: "the template of scripted has no tools" in text_of(pilot))
 
 
 # The panel alone.
 
 
-def question(**fields: object) -> Question:
+def question(**fields):
     tool = ToolSpec(server="shop", name="buy", title="Buy", description="Buys things.", destructive=True)
     values = {"tool": tool, "arguments": shown_arguments('{"what": "a\\u001b[31m lamp"}')} | fields
-    return Question(**values)  # type: ignore[arg-type]
+    return Question(**values)
 
 
 @pytest.mark.parametrize("width", [60, 100, 160])
-async def test_the_whole_of_a_long_call_can_be_read(tmp_path: Path, width: int) -> None:
+async def test_the_whole_of_a_long_call_can_be_read(tmp_path, width):
     lines = ", ".join(f'"line {n}"' for n in range(100))
     asked = question(arguments=shown_arguments(f"[{lines}]"), changed="-Sells things.\n+Buys things.")
     async with app_with(FakeEngine(), tmp_path / "chats.db").run_test(size=(width, 24)) as pilot:
@@ -283,7 +272,7 @@ async def test_the_whole_of_a_long_call_can_be_read(tmp_path: Path, width: int) 
         assert all(f'"line {n}"' in seen for n in range(100))
 
 
-async def test_escape_sequences_are_shown_inert(tmp_path: Path) -> None:
+async def test_escape_sequences_are_shown_inert(tmp_path):
     async with app_with(FakeEngine(), tmp_path / "chats.db").run_test(size=(100, 24)) as pilot:
         pilot.app.push_screen(ConsentScreen(question()))
         await until(pilot, lambda: "Never" in text_of(pilot))
@@ -294,7 +283,7 @@ async def test_escape_sequences_are_shown_inert(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def choosing(tmp_path: Path) -> AsyncIterator[Pilot[None]]:
+async def choosing(tmp_path):
     async with app_with(FakeEngine(["Hi."]), tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: "it is." in text_of(pilot))
         await pilot.press("f9")
@@ -304,7 +293,7 @@ async def choosing(tmp_path: Path) -> AsyncIterator[Pilot[None]]:
         yield pilot
 
 
-async def test_tools_are_switched_on_and_shown(tmp_path: Path) -> None:
+async def test_tools_are_switched_on_and_shown(tmp_path):
     async with choosing(tmp_path) as pilot:
         await pilot.press("space")
         await until(pilot, lambda: "◉ calculator" in text_of(pilot) and "calculate " in text_of(pilot))
@@ -323,7 +312,7 @@ async def test_tools_are_switched_on_and_shown(tmp_path: Path) -> None:
         assert app_of(pilot).controller.shown.tools == ()
 
 
-async def test_documents_are_named_to_be_searched(tmp_path: Path, notes: Path) -> None:
+async def test_documents_are_named_to_be_searched(tmp_path, notes):
     with closing(registry.create("animals")) as animals:
         animals.add_root(str(notes))
     async with choosing(tmp_path) as pilot:
@@ -338,7 +327,7 @@ async def test_documents_are_named_to_be_searched(tmp_path: Path, notes: Path) -
         assert "◉ documents" in text_of(pilot)
 
 
-async def test_a_folder_is_named_for_files(tmp_path: Path, notes: Path) -> None:
+async def test_a_folder_is_named_for_files(tmp_path, notes):
     async with choosing(tmp_path) as pilot:
         while "○ files" not in line_at_cursor(pilot):
             await pilot.press("down")
@@ -355,7 +344,7 @@ async def test_a_folder_is_named_for_files(tmp_path: Path, notes: Path) -> None:
         await until(pilot, lambda: app_of(pilot).controller.shown.tools == ())
 
 
-def line_at_cursor(pilot: Pilot[None]) -> str:
+def line_at_cursor(pilot):
     from edgechat.tui.models.keyed_list import KeyedList
 
     options = pilot.app.screen.query_one(KeyedList)
@@ -363,7 +352,7 @@ def line_at_cursor(pilot: Pilot[None]) -> str:
     return str(option.prompt) if option is not None else ""
 
 
-async def test_what_is_wrong_with_a_server_is_told(tmp_path: Path, home: Path) -> None:
+async def test_what_is_wrong_with_a_server_is_told(tmp_path, home):
     (home / "config").mkdir(parents=True, exist_ok=True)
     (home / "config" / "mcp.json").write_text('{"mcpServers": {"lamps": {"command": "no-such-command"}}}')
     async with app_with(FakeEngine(), tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:

@@ -1,9 +1,5 @@
 """Words that are found in a conversation, and the lines that came while one reads further up."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from edgechat.tui.transcript.finding import Finder
@@ -16,12 +12,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path / "chats.db"
 
 
-def test_matches_follow_each_other_line_by_line_and_around_the_end() -> None:
+def test_matches_follow_each_other_line_by_line_and_around_the_end():
     pieces = [
         UserPiece("bread?"),
         ThoughtPiece("bread"),  # folded
@@ -42,7 +38,7 @@ def test_matches_follow_each_other_line_by_line_and_around_the_end() -> None:
     assert Finder("?").step(pieces, (0, -1), 1, 60) is None
 
 
-async def test_words_are_found_and_gone_through(path: Path) -> None:
+async def test_words_are_found_and_gone_through(path):
     filler = "\n\n".join(f"line {n}" for n in range(60))
     engine = FakeEngine([f"Some salt.\n\n{filler}"], [f"{filler}\n\nMore salt."], [filler])
     async with app_with(engine, path).run_test(size=(100, 30), notifications=True) as pilot:
@@ -64,7 +60,7 @@ async def test_words_are_found_and_gone_through(path: Path) -> None:
         await until(pilot, lambda: "is not in this conversation" in text_of(pilot))
 
 
-async def test_a_hit_of_the_search_leads_to_its_words(path: Path) -> None:
+async def test_a_hit_of_the_search_leads_to_its_words(path):
     filler = "\n\n".join(f"line {n}" for n in range(60))
     engine = FakeEngine([f"{filler}\n\nA sourdough.\n\n{filler}"], ["Sugar."])
     async with app_with(engine, path).run_test(size=(120, 30)) as pilot:
@@ -80,7 +76,7 @@ async def test_a_hit_of_the_search_leads_to_its_words(path: Path) -> None:
         await until(pilot, lambda: not transcript(pilot).is_finding)
 
 
-async def test_lines_that_came_below_are_counted_and_gone_to(path: Path) -> None:
+async def test_lines_that_came_below_are_counted_and_gone_to(path):
     before = "\n\n".join(f"line {n}" for n in range(60))
     engine = FakeEngine([before], ["Begin.", 1.0, "\n\none\n\ntwo\n\nthree", 30.0])
     async with app_with(engine, path).run_test(size=(100, 30)) as pilot:
@@ -97,7 +93,7 @@ async def test_lines_that_came_below_are_counted_and_gone_to(path: Path) -> None
         await until(pilot, lambda: "three" in text_of(pilot) and "new lines" not in text_of(pilot))
 
 
-async def test_the_end_key_goes_to_the_end(path: Path) -> None:
+async def test_the_end_key_goes_to_the_end(path):
     engine = FakeEngine(["\n\n".join(f"line {n}" for n in range(60))])
     async with app_with(engine, path).run_test(size=(100, 30)) as pilot:
         await say(pilot, "1?")

@@ -1,12 +1,9 @@
 """What is copied of what is shown: by selection, and by a click on code's "copy"."""
 
-from __future__ import annotations
-
 import pytest
-from textual.app import App, ComposeResult
+from textual.app import App
 from textual.geometry import Offset
 from textual.selection import SELECT_ALL, Selection
-from textual.widget import Widget
 
 from edgechat.tui.transcript.reply_text import ReplyPiece
 from edgechat.tui.transcript.sheet import Sheet
@@ -26,25 +23,25 @@ CODE = TEXT.split("```")[1].removeprefix("python\n")
 
 
 class ReplyApp(App[None]):
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
         self.piece = ReplyPiece(text)
-        self.copied: list[str] = []
+        self.copied = []
 
-    def compose(self) -> ComposeResult:
+    def compose(self):
         yield self.piece.mount()
 
-    def on_sheet_code_copied(self, event: Sheet.CodeCopied) -> None:
+    def on_sheet_code_copied(self, event):
         self.copied.append(event.code)
 
 
-def selected(sheet: Widget, selection: Selection) -> str:
+def selected(sheet, selection):
     found = sheet.get_selection(selection)
     assert found is not None
     return found[0]
 
 
-async def test_a_selection_has_no_marks_and_long_lines_of_code_in_one_piece() -> None:
+async def test_a_selection_has_no_marks_and_long_lines_of_code_in_one_piece():
     app = ReplyApp(TEXT)
     async with app.run_test(size=(40, 20)):
         sheet = app.query_one(Sheet)
@@ -55,7 +52,7 @@ async def test_a_selection_has_no_marks_and_long_lines_of_code_in_one_piece() ->
         assert part == CODE[2 : start + 37 + 4]
 
 
-async def test_a_click_copies_the_code() -> None:
+async def test_a_click_copies_the_code():
     app = ReplyApp(TEXT)
     async with app.run_test(size=(40, 20)) as pilot:
         sheet = app.query_one(Sheet)
@@ -68,7 +65,7 @@ async def test_a_click_copies_the_code() -> None:
         assert app.copied == [CODE]
 
 
-async def test_code_that_grows_is_copied_as_it_is_by_then() -> None:
+async def test_code_that_grows_is_copied_as_it_is_by_then():
     app = ReplyApp("```\none\n")
     async with app.run_test(size=(40, 20)) as pilot:
         app.piece.append("two\n")

@@ -1,11 +1,7 @@
-from __future__ import annotations
-
 import time
-from collections.abc import AsyncIterator
 
 import pytest
-from textual.app import App, ComposeResult
-from textual.pilot import Pilot
+from textual.app import App
 
 from edgechat.tui.transcript.pieces import NotePiece, ThoughtPiece, UserPiece
 from edgechat.tui.transcript.reply_text import ReplyPiece
@@ -19,35 +15,35 @@ HEIGHT = 30
 
 
 class TranscriptApp(App[None]):
-    def compose(self) -> ComposeResult:
+    def compose(self):
         yield Transcript()
 
-    def on_mount(self) -> None:
+    def on_mount(self):
         self.animation_level = "none"
 
 
 @pytest.fixture
-async def pilot() -> AsyncIterator[Pilot[None]]:
+async def pilot():
     async with TranscriptApp().run_test(size=(80, HEIGHT)) as running:
         yield running
 
 
-def pane(pilot: Pilot[None]) -> Transcript:
+def pane(pilot):
     return pilot.app.query_one(Transcript)
 
 
-def shown(pilot: Pilot[None]) -> list[str]:
+def shown(pilot):
     return [strip.text.strip(" ▁▂▃▄▅▆▇█") for strip in pilot.app.screen._compositor.render_strips()]
 
 
-async def settle(pilot: Pilot[None]) -> None:
+async def settle(pilot):
     for _ in range(4):
         await pilot.pause()
 
 
-def turns(n: int) -> list[UserPiece | ReplyPiece]:
+def turns(n):
     """Return questions and answers of many sizes, each line of them known by its number."""
-    pieces: list[UserPiece | ReplyPiece] = []
+    pieces = []
     for at in range(n // 2):
         pieces.append(UserPiece(f"question {at}"))
         paragraphs = [f"answer {at}.{line} " + "and so on " * (at * line % 23) for line in range(1 + at % 7)]
@@ -55,7 +51,7 @@ def turns(n: int) -> list[UserPiece | ReplyPiece]:
     return pieces
 
 
-async def test_of_two_thousand_turns_only_those_near_the_screen_are_widgets(pilot: Pilot[None]) -> None:
+async def test_of_two_thousand_turns_only_those_near_the_screen_are_widgets(pilot):
     pieces = turns(2000)
     began = time.process_time()
     pane(pilot).add(*pieces)
@@ -71,10 +67,10 @@ async def test_of_two_thousand_turns_only_those_near_the_screen_are_widgets(pilo
     assert sum(piece.sheet is not None for piece in pieces) == len(pane(pilot).query(Sheet))
 
 
-async def test_both_ends_are_reached_line_by_line_and_nothing_is_left_out(pilot: Pilot[None]) -> None:
+async def test_both_ends_are_reached_line_by_line_and_nothing_is_left_out(pilot):
     pane(pilot).add(*turns(120))
     await settle(pilot)
-    seen: list[str] = []
+    seen = []
     pane(pilot).scroll_home(animate=False)
     await settle(pilot)
     while True:
@@ -96,7 +92,7 @@ async def test_both_ends_are_reached_line_by_line_and_nothing_is_left_out(pilot:
     assert found == expected
 
 
-async def test_what_is_read_stays_where_it_is_while_heights_above_are_learnt(pilot: Pilot[None]) -> None:
+async def test_what_is_read_stays_where_it_is_while_heights_above_are_learnt(pilot):
     pane(pilot).add(*turns(400))
     await settle(pilot)
     for _ in range(40):
@@ -106,7 +102,7 @@ async def test_what_is_read_stays_where_it_is_while_heights_above_are_learnt(pil
         assert shown(pilot)[3:] == before[:-3]
 
 
-async def test_the_view_follows_the_end_only_while_the_reader_is_there(pilot: Pilot[None]) -> None:
+async def test_the_view_follows_the_end_only_while_the_reader_is_there(pilot):
     pane(pilot).add(*turns(60))
     live = ReplyPiece("begins")
     pane(pilot).add(live)
@@ -130,7 +126,7 @@ async def test_the_view_follows_the_end_only_while_the_reader_is_there(pilot: Pi
     assert "line 60" in shown(pilot)
 
 
-async def test_scrolling_down_at_the_end_or_where_all_fits_does_not_lose_the_end(pilot: Pilot[None]) -> None:
+async def test_scrolling_down_at_the_end_or_where_all_fits_does_not_lose_the_end(pilot):
     live = ReplyPiece("begins")
     pane(pilot).add(live)
     await settle(pilot)
@@ -148,7 +144,7 @@ async def test_scrolling_down_at_the_end_or_where_all_fits_does_not_lose_the_end
     assert "lines" in shown(pilot)
 
 
-async def test_a_reply_out_of_sight_grows_without_a_widget(pilot: Pilot[None]) -> None:
+async def test_a_reply_out_of_sight_grows_without_a_widget(pilot):
     live = ReplyPiece("begins")
     pane(pilot).add(*turns(400), live)
     await settle(pilot)
@@ -166,7 +162,7 @@ async def test_a_reply_out_of_sight_grows_without_a_widget(pilot: Pilot[None]) -
     assert "line 49" in shown(pilot)
 
 
-async def test_a_resize_keeps_the_place(pilot: Pilot[None]) -> None:
+async def test_a_resize_keeps_the_place(pilot):
     pane(pilot).add(*turns(400))
     await settle(pilot)
     pane(pilot).scroll_to(y=pane(pilot).max_scroll_y // 2, animate=False)
@@ -177,7 +173,7 @@ async def test_a_resize_keeps_the_place(pilot: Pilot[None]) -> None:
     assert top.split()[:2] == next(line for line in shown(pilot) if line).split()[:2]
 
 
-async def test_a_short_chat_begins_at_the_top_and_a_cleared_one_is_empty(pilot: Pilot[None]) -> None:
+async def test_a_short_chat_begins_at_the_top_and_a_cleared_one_is_empty(pilot):
     pane(pilot).add(NotePiece("first"))
     await settle(pilot)
     assert shown(pilot)[1] == "first"
@@ -192,7 +188,7 @@ async def test_a_short_chat_begins_at_the_top_and_a_cleared_one_is_empty(pilot: 
     assert not any(shown(pilot)[2:])
 
 
-async def test_thoughts_unfold_where_they_are_not_mounted_too(pilot: Pilot[None]) -> None:
+async def test_thoughts_unfold_where_they_are_not_mounted_too(pilot):
     thoughts = [ThoughtPiece(f"deep\nthought {at}", seconds=1.0) for at in range(200)]
     pane(pilot).add(*thoughts)
     await settle(pilot)
@@ -207,7 +203,7 @@ async def test_thoughts_unfold_where_they_are_not_mounted_too(pilot: Pilot[None]
     assert "│ thought 0" not in shown(pilot)
 
 
-async def test_an_append_is_cheap_however_long_the_chat(pilot: Pilot[None]) -> None:
+async def test_an_append_is_cheap_however_long_the_chat(pilot):
     pane(pilot).add(*turns(2000))
     live = ReplyPiece("```python\n")
     pane(pilot).add(live)
@@ -221,7 +217,7 @@ async def test_an_append_is_cheap_however_long_the_chat(pilot: Pilot[None]) -> N
     assert sorted(costs)[len(costs) // 2] < 0.03, costs
 
 
-async def test_fewer_pieces_are_shown_while_one_reads_far_up(pilot: Pilot[None]) -> None:
+async def test_fewer_pieces_are_shown_while_one_reads_far_up(pilot):
     pane(pilot).show(list(turns(200)))
     await settle(pilot)
     pane(pilot).scroll_to(y=0.9 * pane(pilot).max_scroll_y, animate=False)
@@ -234,7 +230,7 @@ async def test_fewer_pieces_are_shown_while_one_reads_far_up(pilot: Pilot[None])
     assert "question 0" in "\n".join(shown(pilot))
 
 
-async def test_the_first_turn_is_reached_from_the_end(pilot: Pilot[None]) -> None:
+async def test_the_first_turn_is_reached_from_the_end(pilot):
     pieces = turns(120)
     for number, piece in enumerate(pieces):
         piece.turn = str(number)
@@ -249,7 +245,7 @@ async def test_the_first_turn_is_reached_from_the_end(pilot: Pilot[None]) -> Non
     assert "answer 59." in "\n".join(shown(pilot))
 
 
-def test_lines_that_are_added_below_are_unread_until_they_were_on_the_screen() -> None:
+def test_lines_that_are_added_below_are_unread_until_they_were_on_the_screen():
     unread = UnreadLines()
     assert not unread.update([0, 3, 10], 10)
     unread.before_adding([3, 7])

@@ -1,9 +1,5 @@
 """The beginning of a new conversation: the model that answers, and questions to begin with."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -19,15 +15,15 @@ PLAN = msgspec.structs.replace(plan("qwen3-4b"), quant="Q4_K_M", n_layers=36, th
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "chats.db"
 
 
-def shown(piece: WelcomePiece, width: int = 72) -> str:
+def shown(piece, width=72):
     return "\n".join(line.content.plain for line in piece.lay_out(width))
 
 
-def test_the_questions_suit_the_model() -> None:
+def test_the_questions_suit_the_model():
     assert all(any(word in question for word in ("edgechat", "file", "model")) for question in GUIDE)
     for coder in ("qwen3-coder-30b", "codestral-22b", "deepseek-coder-v2", "StarCoder2-7B-Q4_K_M.gguf"):
         assert "Python" in questions_for(coder)[0]
@@ -37,7 +33,7 @@ def test_the_questions_suit_the_model() -> None:
 
 
 @pytest.mark.parametrize("width", [24, 40, 72, 160])
-def test_the_card_says_what_answers_and_where(width: int) -> None:
+def test_the_card_says_what_answers_and_where(width):
     piece = WelcomePiece()
     assert "context" not in shown(piece)
     draft = DraftPlan(model_path="", model_name="qwen3-0.6b", context=4096)
@@ -54,7 +50,7 @@ def test_the_card_says_what_answers_and_where(width: int) -> None:
     assert "runs on  CUDA0, CUDA1 " in shown(piece)
 
 
-def test_notes_stay_once_there_are_turns() -> None:
+def test_notes_stay_once_there_are_turns():
     piece = WelcomePiece(PLAN)
     piece.append("Nothing is saved.\x1b[2J")
     assert "! Nothing is saved.[2J" in shown(piece)
@@ -63,7 +59,7 @@ def test_notes_stay_once_there_are_turns() -> None:
     assert not piece.questions
 
 
-async def test_a_question_is_taken_by_its_number_or_a_click_and_can_be_changed(path: Path) -> None:
+async def test_a_question_is_taken_by_its_number_or_a_click_and_can_be_changed(path):
     engine = FakeEngine(["Like this."], ["One."])
     async with app_with(engine, path).run_test(size=(100, 40)) as pilot:
         chat = pilot.app.screen
@@ -87,7 +83,7 @@ async def test_a_question_is_taken_by_its_number_or_a_click_and_can_be_changed(p
         await until(pilot, lambda: GUIDE[0] in text_of(pilot))
 
 
-async def test_what_was_being_typed_is_set_aside_for_a_question(path: Path) -> None:
+async def test_what_was_being_typed_is_set_aside_for_a_question(path):
     async with app_with(FakeEngine(), path).run_test(size=(100, 40)) as pilot:
         chat = pilot.app.screen
         assert isinstance(chat, ChatScreen)

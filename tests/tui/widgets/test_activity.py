@@ -1,31 +1,29 @@
 """The line of what goes on: a bar, or the cells of a prompt that is read."""
 
-from __future__ import annotations
-
 import pytest
-from textual.app import App, ComposeResult
+from textual.app import App
 
 from edgechat.tui import theme
 from edgechat.tui.widgets.activity import Activity
 
 
 class Stage(App[None]):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(ansi_color=True)
         theme.apply(self, "terminal")
 
-    def compose(self) -> ComposeResult:
+    def compose(self):
         yield Activity()
 
 
-def cells(activity: Activity) -> tuple[int, int, int]:
+def cells(activity):
     """Return how many characters show what was cached, what was read, and what is to be read."""
     line = activity.render_line(0).text
     return line.count("▒"), line.count("▓"), line.count("·")
 
 
 @pytest.mark.parametrize("width", [40, 100])
-async def test_a_prompt_is_drawn_as_cells(width: int) -> None:
+async def test_a_prompt_is_drawn_as_cells(width):
     async with Stage().run_test(size=(width, 4)) as pilot:
         activity = pilot.app.query_one(Activity)
         activity.show("Reading", 0.75, 0.5)
@@ -45,7 +43,7 @@ async def test_a_prompt_is_drawn_as_cells(width: int) -> None:
         assert unread == 0
 
 
-async def test_other_work_has_a_plain_bar_or_none() -> None:
+async def test_other_work_has_a_plain_bar_or_none():
     async with Stage().run_test(size=(80, 4)) as pilot:
         activity = pilot.app.query_one(Activity)
         activity.show("Loading the model", 0.5)

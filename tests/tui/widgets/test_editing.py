@@ -1,11 +1,8 @@
 """Fields take the keys of one burst in their order."""
 
-from __future__ import annotations
-
 import pytest
 from textual import events
-from textual.app import App, ComposeResult
-from textual.pilot import Pilot
+from textual.app import App
 
 from edgechat.tui.widgets.line_field import LineField
 from edgechat.tui.widgets.text_area import Area
@@ -16,16 +13,16 @@ pytestmark = pytest.mark.slow
 class Form(App[None]):
     """A field of each kind."""
 
-    def compose(self) -> ComposeResult:
+    def compose(self):
         yield LineField()
         yield Area()
 
 
-def text_in(field: LineField | Area) -> str:
+def text_in(field):
     return field.value if isinstance(field, LineField) else field.text
 
 
-async def burst(pilot: Pilot[None], field: LineField | Area, *keys: str) -> None:
+async def burst(pilot, field, *keys):
     """Hand a field keys before it has handled any."""
     for key in keys:
         field._forward_event(events.Key(key, key if len(key) == 1 else None))
@@ -44,9 +41,7 @@ async def burst(pilot: Pilot[None], field: LineField | Area, *keys: str) -> None
         ([*"ab", "home", "delete", *"x"], "xb"),
     ],
 )
-async def test_editing_keys_are_not_overtaken(
-    kind: type[LineField | Area], keys: list[str], text: str
-) -> None:
+async def test_editing_keys_are_not_overtaken(kind, keys, text):
     async with Form().run_test() as pilot:
         field = pilot.app.query_one(kind)
         field.focus()
@@ -55,7 +50,7 @@ async def test_editing_keys_are_not_overtaken(
         assert text_in(field) == text
 
 
-async def test_a_key_that_the_field_does_not_bind_goes_on_to_the_screen() -> None:
+async def test_a_key_that_the_field_does_not_bind_goes_on_to_the_screen():
     async with Form().run_test() as pilot:
         pilot.app.query_one(LineField).focus()
         await pilot.press("tab")

@@ -1,9 +1,5 @@
 """The line of keys: what it shows at each width, and in which order."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from edgechat.tui.widgets.key_bar import KeyBar
@@ -14,11 +10,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "chats.db"
 
 
-async def keys_at(path: Path, width: int) -> list[str]:
+async def keys_at(path, width):
     """Return the descriptions of the keys that are shown beside an empty chat."""
     async with app_with(FakeEngine(), path).run_test(size=(width, 30)) as pilot:
         await until(pilot, lambda: "it is." in text_of(pilot))
@@ -30,7 +26,7 @@ async def keys_at(path: Path, width: int) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [30, 60, 100, 160, 240])
-async def test_the_most_useful_keys_stay_and_quit_is_last(path: Path, width: int) -> None:
+async def test_the_most_useful_keys_stay_and_quit_is_last(path, width):
     keys = await keys_at(path, width)
     assert keys[0] == "Send"
     assert "Help" in keys[-2:]
@@ -39,7 +35,7 @@ async def test_the_most_useful_keys_stay_and_quit_is_last(path: Path, width: int
     assert len([key for key in useful if key in keys]) == (0 if width == 30 else 2 if width == 60 else 3)
 
 
-async def test_what_has_the_focus_comes_before_the_screen_and_the_app(path: Path) -> None:
+async def test_what_has_the_focus_comes_before_the_screen_and_the_app(path):
     keys = await keys_at(path, 240)
     order = [keys.index(key) for key in ("Send", "Turns", "New chat", "Chats", "Models", "Commands", "Help")]
     assert order == sorted(order)

@@ -1,7 +1,5 @@
 """Scores of tokens and their figures, against the same in float64, and against llama.cpp's own arithmetic."""
 
-from __future__ import annotations
-
 import math
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +13,6 @@ from edgechat.cli.bench.quality.divergence import (
     KLD,
     NLL,
     SAME_TOP,
-    Floats,
     coded,
     decoded,
     summary,
@@ -27,7 +24,7 @@ POOL = ThreadPoolExecutor(2)
 
 
 @pytest.fixture(params=[0.02, 0.3, 3.0], ids=["near", "like Q4", "far"])
-def pair(request: pytest.FixtureRequest) -> tuple[Floats, Floats]:
+def pair(request):
     """Return the logits of a base and of a quantization, shifted: only differences count."""
     random = np.random.default_rng(7)
     base = random.normal(0, 4, (N, N_VOCAB)).astype(np.float32)
@@ -35,20 +32,18 @@ def pair(request: pytest.FixtureRequest) -> tuple[Floats, Floats]:
     return base, (base + noise + 1.7).astype(np.float32)
 
 
-def log_softmax(logits: Floats) -> np.ndarray:
+def log_softmax(logits):
     exact = logits.astype(np.float64)
     exact -= exact.max(1, keepdims=True)
     return exact - np.log(np.exp(exact).sum(1, keepdims=True))
 
 
-def targets() -> np.ndarray:
+def targets():
     return np.random.default_rng(8).integers(0, N_VOCAB, N).astype(np.int32)
 
 
 @pytest.mark.parametrize("block_bytes", [1, 4 * N_VOCAB * 5, 1 << 24])
-def test_scores_are_those_of_float64(
-    pair: tuple[Floats, Floats], block_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_are_those_of_float64(pair, block_bytes, monkeypatch):
     monkeypatch.setattr(divergence, "_BLOCK", block_bytes)
     base, logits = pair
     before = base.copy(), logits.copy()
@@ -65,7 +60,7 @@ def test_scores_are_those_of_float64(
     assert (logits == before[1]).all()
 
 
-def test_alone_a_model_is_compared_with_itself(pair: tuple[Floats, Floats]) -> None:
+def test_alone_a_model_is_compared_with_itself(pair):
     _, logits = pair
     with ThreadPoolExecutor(1) as pool:
         scores = token_scores(logits, targets(), None, pool)
@@ -74,7 +69,7 @@ def test_alone_a_model_is_compared_with_itself(pair: tuple[Floats, Floats]) -> N
     assert (scores[SAME_TOP] == 1).all()
 
 
-def coded_by_loops(row: Floats) -> list[int]:
+def coded_by_loops(row):
     """Return what log_softmax of tools/perplexity writes of a row, in its own steps."""
     f = np.float32
     highest = max(row)
@@ -86,7 +81,7 @@ def coded_by_loops(row: Floats) -> list[int]:
     return head + [round(float(f(inverse * f(x - least)))) if x > least else 0 for x in row]
 
 
-def test_a_base_file_has_the_rows_of_llama_cpp(pair: tuple[Floats, Floats]) -> None:
+def test_a_base_file_has_the_rows_of_llama_cpp(pair):
     logits = pair[0][:3]
     rows = coded(logits, POOL)
     assert rows.shape == (3, HEAD + N_VOCAB + 1)  # made even
@@ -99,12 +94,12 @@ def test_a_base_file_has_the_rows_of_llama_cpp(pair: tuple[Floats, Floats]) -> N
         )
 
 
-def test_equal_logits_are_coded_without_dividing_by_nothing() -> None:
+def test_equal_logits_are_coded_without_dividing_by_nothing():
     rows = coded(np.full((2, 10), 3.5, np.float32), POOL)
     np.testing.assert_allclose(decoded(rows, 10), np.log(0.1), rtol=1e-6)
 
 
-def kld_by_loops(row: Floats, logits: Floats) -> float:
+def kld_by_loops(row, logits):
     """Return what log_softmax of tools/perplexity computes with a row of a base file."""
     log_sum = float(logits.max()) + math.log(np.exp(logits.astype(np.float64) - float(logits.max())).sum())
     found = 0.0
@@ -114,7 +109,7 @@ def kld_by_loops(row: Floats, logits: Floats) -> float:
     return found
 
 
-def test_scores_against_a_base_file_are_llama_cpps(pair: tuple[Floats, Floats]) -> None:
+def test_scores_against_a_base_file_are_llama_cpps(pair):
     base, logits = pair
     rows = coded(base, POOL)
     logs = decoded(rows, N_VOCAB)
@@ -126,7 +121,7 @@ def test_scores_against_a_base_file_are_llama_cpps(pair: tuple[Floats, Floats]) 
     assert (scores[SAME_TOP] == (base.argmax(1) == logits.argmax(1))).mean() > 0.9
 
 
-def test_a_summary_has_llama_cpps_errors() -> None:
+def test_a_summary_has_llama_cpps_errors():
     random = np.random.default_rng(3)
     nll, noise = random.exponential(2, 5000), random.normal(0.01, 0.1, 5000)
     kld, same = random.exponential(0.03, 5000), random.random(5000) < 0.9
@@ -153,7 +148,7 @@ def test_a_summary_has_llama_cpps_errors() -> None:
     assert loss.same_top.error == pytest.approx(math.sqrt(same.mean() * (1 - same.mean()) / 4999))
 
 
-def test_the_error_of_a_quantile_is_how_much_it_varies() -> None:
+def test_the_error_of_a_quantile_is_how_much_it_varies():
     random = np.random.default_rng(5)
     many = random.exponential(1, (400, 2000))
     claimed = summary(np.stack([many[0]] * 4).astype(np.float32), compared=True).divergence
@@ -161,5 +156,5 @@ def test_the_error_of_a_quantile_is_how_much_it_varies() -> None:
     assert claimed.median.error == pytest.approx(np.median(many, axis=1).std(), rel=0.3)
 
 
-def test_nothing_is_compared_without_a_base() -> None:
+def test_nothing_is_compared_without_a_base():
     assert summary(np.ones((4, 20), np.float32), compared=False).divergence is None

@@ -1,10 +1,7 @@
 """Files of a measurement: llama.cpp's base files, and the scores that are kept."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +18,7 @@ POOL = ThreadPoolExecutor(1)
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Path:
+def base(tmp_path):
     random = np.random.default_rng(1)
     tokens = random.integers(0, N_VOCAB, (N_CHUNKS, N_CTX)).astype(np.int32)
     writer = BaseFileWriter(tmp_path / "base", tokens, N_VOCAB)
@@ -32,7 +29,7 @@ def base(tmp_path: Path) -> Path:
     return tmp_path / "base"
 
 
-def test_a_base_file_is_read_as_it_was_written(base: Path) -> None:
+def test_a_base_file_is_read_as_it_was_written(base):
     found = BaseFile(base)
     assert (found.n_ctx, found.n_vocab, found.n_chunks) == (N_CTX, N_VOCAB, N_CHUNKS)
     random = np.random.default_rng(1)
@@ -55,27 +52,27 @@ def test_a_base_file_is_read_as_it_was_written(base: Path) -> None:
         (lambda data: data[:20] + b"\xff\xff\xff\xff" + data[24:], "not in its vocabulary"),
     ],
 )
-def test_a_damaged_base_file_is_refused(base: Path, damage, said: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_base_file_is_refused(base, damage, said):
     base.write_bytes(damage(base.read_bytes()))
     with pytest.raises(BadRequest, match=said):
         BaseFile(base)
 
 
-def test_a_base_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_base_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(BadRequest, match="nowhere"):
         BaseFile(tmp_path / "nowhere")
     with pytest.raises(DiskError, match="base"):
         BaseFileWriter(tmp_path / "nowhere" / "base", np.zeros((1, 8), np.int32), 9)
 
 
-def test_a_base_file_that_does_not_fit_is_not_begun(tmp_path: Path) -> None:
+def test_a_base_file_that_does_not_fit_is_not_begun(tmp_path):
     tokens = np.broadcast_to(np.int32(0), (1 << 20, 512))
     with pytest.raises(DiskError, match="would take"):
         BaseFileWriter(tmp_path / "base", tokens, 1 << 22)
     assert not list(tmp_path.iterdir())
 
 
-def test_scores_are_kept_chunk_by_chunk(tmp_path: Path) -> None:
+def test_scores_are_kept_chunk_by_chunk(tmp_path):
     file = ScoreFile(tmp_path / "a.scores", 5)
     assert (file.n_chunks, file.tokens_per_second) == (0, 0)
     assert file.scores().shape == (4, 0)
@@ -90,7 +87,7 @@ def test_scores_are_kept_chunk_by_chunk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 79, 81])
-def test_what_was_not_written_to_its_end_is_written_again(tmp_path: Path, lost: int) -> None:
+def test_what_was_not_written_to_its_end_is_written_again(tmp_path, lost):
     path = tmp_path / "a.scores"
     file = ScoreFile(path, 5)
     file.begin(1.0)
@@ -105,12 +102,12 @@ def test_what_was_not_written_to_its_end_is_written_again(tmp_path: Path, lost: 
     assert (file.scores() == np.concatenate(list(chunks), axis=1)).all()
 
 
-def test_names_tell_everything_apart_that_scores_depend_on() -> None:
+def test_names_tell_everything_apart_that_scores_depend_on():
     assert score_path(b"ab", b"c") != score_path(b"a", b"bc")
     assert score_path(b"a") == score_path(b"a")
 
 
-def test_the_oldest_scores_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_scores_go(monkeypatch):
     monkeypatch.setattr(score_file, "_MOST_FILES", 2)
     files = [score_path(bytes([at])) for at in range(4)]
     for at, path in enumerate(files):
@@ -120,7 +117,7 @@ def test_the_oldest_scores_go(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [path.exists() for path in files] == [False, False, True, True]
 
 
-def test_the_text_that_ships_has_many_languages_code_and_chats() -> None:
+def test_the_text_that_ships_has_many_languages_code_and_chats():
     shipped = read_text(shipped_text())
     assert len(shipped.encode()) > 200_000
     for part in ("Menschen", "Elizabeth", "权利", "def ", "Assistant:"):
@@ -130,13 +127,13 @@ def test_the_text_that_ships_has_many_languages_code_and_chats() -> None:
     assert all(part in beginning for part in ("Assistant:", "def ", "Art", "Mr. "))
 
 
-def test_a_text_loses_the_newline_at_its_end_as_in_llama_cpp(tmp_path: Path) -> None:
+def test_a_text_loses_the_newline_at_its_end_as_in_llama_cpp(tmp_path):
     path = tmp_path / "text"
     path.write_bytes("früh\n\n".encode() + b"\xff\n")
     assert read_text(path) == "früh\n\n\ufffd"
 
 
-def test_what_is_no_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_text_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "text"
     with pytest.raises(BadRequest, match="cannot be read"):
         read_text(path)

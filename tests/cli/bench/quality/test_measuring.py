@@ -1,7 +1,5 @@
 """`edgechat bench --quality` on real models: the scores, what is kept and resumed, what plans learn of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -24,15 +22,14 @@ from edgechat.cli.bench.asking import ask
 from edgechat.cli.bench.quality import measuring, plot, selection
 from edgechat.cli.bench.quality.base_file import BaseFile, file_bytes
 from edgechat.cli.bench.quality.child import score
-from edgechat.cli.bench.quality.divergence import KLD, TextFigures, summary
-from edgechat.cli.bench.quality.measuring import QualityReport, QualityRequest, measure_quality
+from edgechat.cli.bench.quality.divergence import KLD, summary
+from edgechat.cli.bench.quality.measuring import QualityRequest, measure_quality
 from edgechat.cli.bench.quality.score_file import ScoreFile
 from edgechat.cli.bench.quality.task import QualityTask, Scored, ScoredModel, ScoringAnswer
 from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.worker.worker import open_backend
 from edgechat.models.local.resolve import find_models
 from edgechat.models.quality import kl_divergence, loss_of_file
-from edgechat.native.params import CacheType
 from edgechat.planner.plan import LoadPlan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
@@ -48,16 +45,16 @@ PERPLEXITY = os.environ.get("LLAMA_PERPLEXITY") or shutil.which("llama-perplexit
 
 
 @pytest.fixture
-def text(tmp_path: Path) -> Path:
+def text(tmp_path):
     path = tmp_path / "text.md"
     path.write_bytes(TEXT)
     return path
 
 
-def quantized(kind: str, quant: str) -> Path:
+def quantized(kind, quant):
     """Return a model of the kit, quantized by llama.cpp: the kit's own quantizations are other models."""
 
-    def write(path: Path) -> None:
+    def write(path):
         params = lib.llama_model_quantize_default_params()
         params.ftype = {"Q8_0": lib.LLAMA_FTYPE_MOSTLY_Q8_0, "Q4_0": lib.LLAMA_FTYPE_MOSTLY_Q4_0}[quant]
         params.nthread = 1
@@ -68,7 +65,7 @@ def quantized(kind: str, quant: str) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A folder with one model in F32, Q8_0 and Q4_0."""
     shutil.copyfile(tiny("qwen3"), tmp_path / "small-F32.gguf")
     for quant in ("Q8_0", "Q4_0"):
@@ -76,7 +73,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def plan_of(path: Path, n_ctx: int = N_CTX, n_batch: int = 512, cache_type: CacheType = "f16") -> LoadPlan:
+def plan_of(path, n_ctx=N_CTX, n_batch=512, cache_type="f16"):
     return LoadPlan(
         model_path=str(path),
         model_name=path.stem,
@@ -90,7 +87,7 @@ def plan_of(path: Path, n_ctx: int = N_CTX, n_batch: int = 512, cache_type: Cach
     )
 
 
-def figures_of(folder: Path, text: Path, models: list[Path], **changes: object) -> list[TextFigures]:
+def figures_of(folder, text, models, **changes):
     """Score the text with models, all but the first compared with it; return their figures."""
     n_ctx = int(str(changes.pop("n_ctx", N_CTX)))
     n_batch = int(str(changes.pop("n_batch", 512)))
@@ -99,7 +96,7 @@ def figures_of(folder: Path, text: Path, models: list[Path], **changes: object) 
         for at, path in enumerate(models)
     )
     fields = {"has_base": len(models) > 1, "n_chunks": N_CHUNKS} | changes
-    task = QualityTask(text=str(text), n_ctx=n_ctx, models=scored_models, **fields)  # type: ignore[arg-type]
+    task = QualityTask(text=str(text), n_ctx=n_ctx, models=scored_models, **fields)
     score(task, lambda _text: None)
     n_scored = n_ctx - 1 - n_ctx // 2
     compared = bool(task.has_base or task.base_file)
@@ -112,7 +109,7 @@ def figures_of(folder: Path, text: Path, models: list[Path], **changes: object) 
     ]
 
 
-def by_hand(path: Path, tokens: np.ndarray) -> np.ndarray:
+def by_hand(path, tokens):
     """Return the logarithms of the probabilities [n, n_vocab] of the second half of a chunk, in float64."""
     backend = open_backend(plan_of(path), None)
     rows = backend.decode([BatchPart(0, 0, tokens.tolist(), len(tokens) - len(tokens) // 2)])
@@ -123,7 +120,7 @@ def by_hand(path: Path, tokens: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["dense", "windowed", "hybrid", "moe"])
-def test_figures_are_those_of_the_whole_distributions(kind: str, text: Path, tmp_path: Path) -> None:
+def test_figures_are_those_of_the_whole_distributions(kind, text, tmp_path):
     base, small = tiny(kind), quantized(kind, "Q4_0")
     own, other = figures_of(tmp_path, text, [base, small])
     backend = open_backend(plan_of(base), None)
@@ -147,7 +144,7 @@ def test_figures_are_those_of_the_whole_distributions(kind: str, text: Path, tmp
     assert other.divergence.base_perplexity.value == pytest.approx(own.perplexity.value, rel=1e-6)
 
 
-def test_mlx_models_are_measured_against_gguf_files(text: Path, tmp_path: Path) -> None:
+def test_mlx_models_are_measured_against_gguf_files(text, tmp_path):
     pytest.importorskip("mlx")
     from tests.kit.mlx import mlx_tiny
 
@@ -163,7 +160,7 @@ def test_mlx_models_are_measured_against_gguf_files(text: Path, tmp_path: Path) 
     assert same < less
 
 
-def test_a_chunk_may_take_several_calls(text: Path, tmp_path: Path) -> None:
+def test_a_chunk_may_take_several_calls(text, tmp_path):
     models = [tiny("dense"), quantized("dense", "Q4_0")]
     once = figures_of(tmp_path, text, models)
     for n_batch in (64, 100):  # the last one scores tokens on both sides of the middle
@@ -176,14 +173,14 @@ def test_a_chunk_may_take_several_calls(text: Path, tmp_path: Path) -> None:
         assert again[1].divergence.mean.value == pytest.approx(once[1].divergence.mean.value, rel=1e-2)
 
 
-def test_a_model_does_not_differ_from_itself(text: Path, tmp_path: Path) -> None:
+def test_a_model_does_not_differ_from_itself(text, tmp_path):
     _, same = figures_of(tmp_path, text, [tiny("dense")] * 2)
     assert same.divergence is not None
     assert abs(same.divergence.mean.value) < 1e-6
     assert same.divergence.same_top.value == 1
 
 
-def test_a_base_file_takes_the_place_of_the_base(text: Path, tmp_path: Path) -> None:
+def test_a_base_file_takes_the_place_of_the_base(text, tmp_path):
     base, small = tiny("dense"), quantized("dense", "Q4_0")
     file = tmp_path / "base.kld"
     _, direct = figures_of(tmp_path, text, [base, small], save_base=str(file))
@@ -198,39 +195,39 @@ def test_a_base_file_takes_the_place_of_the_base(text: Path, tmp_path: Path) -> 
     assert found.divergence.mean.value == pytest.approx(direct.divergence.mean.value, rel=0.02)
 
 
-def test_a_base_file_of_another_vocabulary_is_refused(text: Path, tmp_path: Path) -> None:
+def test_a_base_file_of_another_vocabulary_is_refused(text, tmp_path):
     file = tmp_path / "base.kld"
     figures_of(tmp_path, text, [tiny("dense")], save_base=str(file))
     with pytest.raises(BadRequest, match="tokens"):
         figures_of(tmp_path, text, [tiny("dense", n_vocab=600)], base_file=str(file))
 
 
-def test_models_that_read_other_tokens_are_refused(text: Path, tmp_path: Path) -> None:
+def test_models_that_read_other_tokens_are_refused(text, tmp_path):
     with pytest.raises(BadRequest, match="different tokens"):
         figures_of(tmp_path, text, [tiny("dense"), tiny("dense", pieces=True)])
 
 
-def test_a_short_text_is_refused(tmp_path: Path) -> None:
+def test_a_short_text_is_refused(tmp_path):
     path = tmp_path / "text"
     path.write_text("A few words.")
     with pytest.raises(BadRequest, match="one chunk takes 256"):
         figures_of(tmp_path, path, [tiny("dense")])
 
 
-def wish(*names: Path | str, text: Path | None = None, **changes: object) -> QualityRequest:
+def wish(*names, text=None, **changes):
     fields = {"names": tuple(map(str, names)), "plan": PlanRequest(vision=False), "n_ctx": N_CTX}
-    return QualityRequest(**(fields | {"n_chunks": N_CHUNKS, "text": text} | changes))  # type: ignore[arg-type]
+    return QualityRequest(**(fields | {"n_chunks": N_CHUNKS, "text": text} | changes))
 
 
-def measured(request: QualityRequest) -> QualityReport:
+def measured(request):
     return measure_quality(request, lambda _text: None)
 
 
-def test_interrupted_it_leaves_no_unfinished_base_file(folder: Path, text: Path) -> None:
+def test_interrupted_it_leaves_no_unfinished_base_file(folder, text):
     saved = folder / "saved" / "x.base"
     saved.parent.mkdir()
 
-    def interrupted(told: str) -> None:
+    def interrupted(told):
         if told.startswith("chunk 1 "):
             assert [path.name for path in saved.parent.iterdir()] == [".part-x.base"]
             raise KeyboardInterrupt
@@ -240,7 +237,7 @@ def test_interrupted_it_leaves_no_unfinished_base_file(folder: Path, text: Path)
     assert list(saved.parent.iterdir()) == []
 
 
-def test_the_most_exact_file_beside_a_model_is_the_base(folder: Path, text: Path) -> None:
+def test_the_most_exact_file_beside_a_model_is_the_base(folder, text):
     report = measured(wish(folder / "small-Q4_0.gguf", text=text))
     assert (report.base, report.title, report.n_chunks) == ("F32", "small", N_CHUNKS)
     base, small = report.models
@@ -252,7 +249,7 @@ def test_the_most_exact_file_beside_a_model_is_the_base(folder: Path, text: Path
     assert small.tokens_per_second > 0
 
 
-def test_against_a_quantization_or_a_name(folder: Path, text: Path) -> None:
+def test_against_a_quantization_or_a_name(folder, text):
     small = folder / "small-Q4_0.gguf"
     assert measured(wish(small, text=text, against="q8_0")).base == "Q8_0"
     assert measured(wish(small, text=text, against=str(folder / "small-F32.gguf"))).base == "F32"
@@ -262,12 +259,12 @@ def test_against_a_quantization_or_a_name(folder: Path, text: Path) -> None:
     assert "Q8_0" in str(caught.value.hint)
 
 
-def test_a_model_is_not_compared_with_itself(folder: Path, text: Path) -> None:
+def test_a_model_is_not_compared_with_itself(folder, text):
     with pytest.raises(BadRequest, match="itself"):
         measured(wish(folder / "small-F32.gguf", text=text, against="F32"))
 
 
-def test_several_files_and_types_of_cache(folder: Path, text: Path) -> None:
+def test_several_files_and_types_of_cache(folder, text):
     files = [folder / f"small-{weights}.gguf" for weights in ("Q8_0", "Q4_0", "F32")]
     report = measured(wish(*files, text=text, cache_types=("q8_0", "q4_0")))
     labels = [one.model.label for one in report.models]
@@ -278,7 +275,7 @@ def test_several_files_and_types_of_cache(folder: Path, text: Path) -> None:
     assert 0 < losses["F32, KV in q8_0"] < losses["F32, KV in q4_0"]
 
 
-def test_a_model_alone_has_a_perplexity(tmp_path: Path, text: Path) -> None:
+def test_a_model_alone_has_a_perplexity(tmp_path, text):
     shutil.copyfile(tiny("dense"), tmp_path / "alone.gguf")
     report = measured(wish(tmp_path / "alone.gguf", text=text))
     assert report.base is None
@@ -287,9 +284,7 @@ def test_a_model_alone_has_a_perplexity(tmp_path: Path, text: Path) -> None:
     assert one.figures.perplexity.value > 1
 
 
-def test_what_was_measured_is_not_measured_again(
-    folder: Path, text: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_measured_is_not_measured_again(folder, text, monkeypatch):
     first = measured(wish(folder / "small-Q4_0.gguf", text=text))
     monkeypatch.setattr(measuring, "ask", None)
     again = measured(wish(folder / "small-Q4_0.gguf", text=text))
@@ -299,9 +294,7 @@ def test_what_was_measured_is_not_measured_again(
     assert fewer.models[1].figures.n_tokens == 2 * (N_CTX // 2 - 1)
 
 
-def test_a_killed_measurement_is_resumed_with_the_same_result(
-    folder: Path, text: Path, tmp_path: Path
-) -> None:
+def test_a_killed_measurement_is_resumed_with_the_same_result(folder, text, tmp_path):
     models = [folder / "small-F32.gguf", folder / "small-Q4_0.gguf"]
     n_scored = N_CTX - 1 - N_CTX // 2
     expected = figures_of(tmp_path, text, models, n_chunks=0)
@@ -313,7 +306,7 @@ def test_a_killed_measurement_is_resumed_with_the_same_result(
     n_killed = 0
     for stop_after in (1, 5, 10, 1000):
 
-        def kill(said: str, stop_after: int = stop_after) -> None:
+        def kill(said, stop_after=stop_after):
             found = re.match(r"chunk (\d+) of", said)
             if found is not None and int(found[1]) >= stop_after:
                 for child in psutil.Process().children():
@@ -334,12 +327,12 @@ def test_a_killed_measurement_is_resumed_with_the_same_result(
         assert summary(file.scores(), compared=figures.divergence is not None) == figures
 
 
-def test_plans_say_what_was_measured(folder: Path, text: Path) -> None:
+def test_plans_say_what_was_measured(folder, text):
     small = folder / "small-Q4_0.gguf"
-    assert prepare(str(small)).kl_divergence.source == kl_divergence("Q4_0").source  # type: ignore[union-attr]
+    assert prepare(str(small)).kl_divergence.source == kl_divergence("Q4_0").source
     few = measured(wish(small, text=text))
     assert few.models[1].figures.n_tokens < 1000
-    assert not prepare(str(small)).kl_divergence.measured  # type: ignore[union-attr]
+    assert not prepare(str(small)).kl_divergence.measured
     report = measured(wish(small, text=text, n_chunks=10))
     found = prepare(str(small)).kl_divergence
     loss = report.models[1].figures.divergence
@@ -350,22 +343,22 @@ def test_plans_say_what_was_measured(folder: Path, text: Path) -> None:
     assert "measured on this machine against F32" in found.source
     moved = folder / "elsewhere.gguf"
     os.rename(small, moved)
-    assert loss_of_file("Q4_0", moved).measured  # type: ignore[union-attr]
+    assert loss_of_file("Q4_0", moved).measured
     with moved.open("r+b") as file:
         file.seek(-9, os.SEEK_END)
         file.write(b"a fine-tune"[:9])
     os.utime(moved, (1, 1))
-    assert not loss_of_file("Q4_0", moved).measured  # type: ignore[union-attr]
+    assert not loss_of_file("Q4_0", moved).measured
 
 
-def test_a_lossy_base_corrects_nothing(folder: Path, text: Path) -> None:
+def test_a_lossy_base_corrects_nothing(folder, text):
     small = folder / "small-Q4_0.gguf"
     shutil.copyfile(tiny("qwen3", weights="Q4_0", seed=2), folder / "small-Q5_0.gguf")  # by its name alone
     measured(wish(small, text=text, n_chunks=10, against="Q5_0"))
-    assert not loss_of_file("Q4_0", small).measured  # type: ignore[union-attr]
+    assert not loss_of_file("Q4_0", small).measured
 
 
-def test_mlx_models_are_left_out_where_mlx_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlx_models_are_left_out_where_mlx_is_missing(folder, monkeypatch):
     (here,) = find_models(str(folder / "small-Q4_0.gguf"))
     other = replace(here, found=replace(here.found, format="mlx"))
     monkeypatch.setattr(selection.mlx, "missing", lambda: "mlx")
@@ -375,7 +368,7 @@ def test_mlx_models_are_left_out_where_mlx_is_missing(folder: Path, monkeypatch:
     assert selection._usable([here, other]) == [here, other]
 
 
-def test_models_are_loaded_in_groups_that_fit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_loaded_in_groups_that_fit(folder, monkeypatch):
     request = PlanRequest(vision=False)
     names = [str(folder / f"small-{weights}.gguf") for weights in ("F32", "Q8_0", "Q4_0")]
     found = selection.select(names, request, n_ctx=N_CTX, against=None, cache_types=(), has_base_file=False)
@@ -390,7 +383,7 @@ def test_models_are_loaded_in_groups_that_fit(folder: Path, monkeypatch: pytest.
     assert len(selection.groups(found, anyway=True)) == 1
 
 
-def test_the_command_prints_a_table_and_a_plot(folder: Path, text: Path) -> None:
+def test_the_command_prints_a_table_and_a_plot(folder, text):
     files = [folder / f"small-{weights}.gguf" for weights in ("Q4_0", "Q8_0")]
     options = ("--text", text, "--chunks", "2", "--ctx", "512")
     run = edgechat("bench", *files, "--quality", *options, "--plot", "-")
@@ -431,19 +424,19 @@ def test_the_command_prints_a_table_and_a_plot(folder: Path, text: Path) -> None
         (("--quality", "--against", "Q1_XXL"), "Q1_XXL"),
     ],
 )
-def test_mistakes_are_explained(words: tuple[str, ...], said: str) -> None:
+def test_mistakes_are_explained(words, said):
     run = edgechat("bench", "guide", *words)
     assert run.returncode != 0
     assert said in run.stderr
     assert "Traceback" not in run.stderr
 
 
-def test_several_models_need_quality() -> None:
+def test_several_models_need_quality():
     assert "--quality" in edgechat("bench", "guide", "guide").stderr
     assert "nosuch" in complaint(edgechat("bench", "nosuch", "--quality"))
 
 
-def test_ctrl_c_keeps_what_was_scored(folder: Path) -> None:
+def test_ctrl_c_keeps_what_was_scored(folder):
     command = [*EDGECHAT, "bench", str(folder / "small-Q4_0.gguf"), "--quality", "--chunks", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     scores = paths.cache_dir() / "quality"
@@ -458,12 +451,12 @@ def test_ctrl_c_keeps_what_was_scored(folder: Path) -> None:
     assert "kept" in complaints
 
 
-def test_a_plot_says_what_it_can_draw(tmp_path: Path) -> None:
+def test_a_plot_says_what_it_can_draw(tmp_path):
     with pytest.raises(NotDrawn, match="svg"):
         plot.check(tmp_path / "quality.txt")
 
 
-def by_llama_cpp(*words: str | Path, last: str) -> str:
+def by_llama_cpp(*words, last):
     """Return what llama-perplexity prints, `last` at its end.
 
     It ends without waiting for its thread that prints, so that the end may be missing.
@@ -477,7 +470,7 @@ def by_llama_cpp(*words: str | Path, last: str) -> str:
     raise AssertionError(f"no {last!r}: {run.stdout}{run.stderr}")
 
 
-def printed(said: str, label: str) -> tuple[float, float]:
+def printed(said, label):
     match = re.search(rf"{label}\s*[:=]\s*([0-9.]+)(?:\s*(?:±|\+/-)\s*([0-9.]+))?", said)
     assert match is not None, said
     return float(match[1]), float(match[2] or 0)
@@ -485,7 +478,7 @@ def printed(said: str, label: str) -> tuple[float, float]:
 
 @pytest.mark.skipif(PERPLEXITY is None, reason="llama-perplexity is not on the PATH, nor in LLAMA_PERPLEXITY")
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_llama_perplexity_finds_the_same(kind: str, text: Path, tmp_path: Path) -> None:
+def test_llama_perplexity_finds_the_same(kind, text, tmp_path):
     base, small = tiny(kind), quantized(kind, "Q4_0")
     options = ("-f", text, "-c", N_CTX, "-b", N_CTX, "-ub", N_CTX, "--chunks", "10")
     file = tmp_path / "theirs.kld"
@@ -508,7 +501,7 @@ def test_llama_perplexity_finds_the_same(kind: str, text: Path, tmp_path: Path) 
     assert 100 * loss.same_top.value == pytest.approx(printed(said, "Same top p")[0], abs=0.2)
     assert loss.log_ratio.value == pytest.approx(
         float(re.search(r"Mean ln\(PPL\(Q\)/PPL\(base\)\)\s*:\s*(-?[0-9.]+)", said)[1]), abs=1e-4
-    )  # type: ignore[index]
+    )
     # And llama.cpp reads what edgechat writes.
     theirs = by_llama_cpp(*compare, own_file, last="Same top p: ")
     assert printed(theirs, "Mean    KLD")[0] == pytest.approx(loss.mean.value, rel=1e-3, abs=2e-6)

@@ -1,9 +1,6 @@
 """Whatever is done to a sequence, what it holds is what a fresh computation of its tokens gives."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterator
 
 import mlx.core as mx
 import numpy as np
@@ -39,22 +36,22 @@ KINDS_OF_CACHE = [
 class Player:
     """A backend, and what its sequences should hold."""
 
-    def __init__(self, backend: MlxBackend, seed: int) -> None:
+    def __init__(self, backend, seed):
         self.backend = backend
         self.random = random.Random(seed)
-        self.tokens: dict[int, list[int]] = {0: [], 1: []}
-        self.last: tuple[int, int] = (0, 0)
+        self.tokens = {0: [], 1: []}
+        self.last = (0, 0)
         """The sequence that was computed last, and how much of it."""
 
-    def some(self, n: int) -> list[int]:
+    def some(self, n):
         """Return random tokens."""
         return [self.random.randrange(3, 250) for _ in range(n)]
 
-    def other(self, seq: int) -> int:
+    def other(self, seq):
         """Return the other sequence."""
         return 1 - seq
 
-    def run(self, seq: int) -> None:
+    def run(self, seq):
         """Compute a run, and hold its logits against a fresh computation."""
         n = self.random.choice([1, 1, 1, 2, 3, 9, 31, 32, 33, 40])
         wanted = self.random.randint(0, min(n, 9))
@@ -65,7 +62,7 @@ class Player:
         if wanted:
             assert np.abs(rows - self.fresh(said, wanted)).max() < NEAR
 
-    def draw(self, seq: int) -> None:
+    def draw(self, seq):
         """Let the backend choose some tokens, and work ahead."""
         for pending in (self.some(self.random.randint(1, 3)), *([],) * self.random.randint(0, 4)):
             said = self.tokens[seq]
@@ -80,7 +77,7 @@ class Player:
             said += more
             assert np.abs(rows - self.fresh(said, len(more))).max() < NEAR
 
-    def take_back(self, seq: int) -> None:
+    def take_back(self, seq):
         """Take back a part of what was computed last, if it was this sequence."""
         n = self.last[1] - 1
         if self.last[0] != seq or n < 1:
@@ -92,7 +89,7 @@ class Player:
             del self.tokens[seq][-count:]
         self.last = -1, 0
 
-    def cut(self, seq: int) -> None:
+    def cut(self, seq):
         """Cut somewhere, where the backend says that it is true."""
         n = len(self.tokens[seq])
         length = self.random.choice([self.random.randint(0, n), max(0, n - self.random.randint(1, 20))])
@@ -102,7 +99,7 @@ class Player:
             del self.tokens[seq][length:]
         self.last = -1, 0
 
-    def copy(self, seq: int) -> None:
+    def copy(self, seq):
         """Copy into the other sequence."""
         said, target = self.tokens[seq], self.other(seq)
         length = self.random.choice([len(said), self.random.randint(0, len(said))])
@@ -112,7 +109,7 @@ class Player:
             self.tokens[target] = said[:length]
             self.last = -1, 0
 
-    def keep(self, seq: int) -> None:
+    def keep(self, seq):
         """Write a sequence down, and read it into the other one."""
         if not (said := self.tokens[seq]):
             return
@@ -122,7 +119,7 @@ class Player:
         self.tokens[self.other(seq)] = list(said)
         self.last = -1, 0
 
-    def fresh(self, tokens: list[int], n_rows: int) -> np.ndarray:
+    def fresh(self, tokens, n_rows):
         """Return the logits of a computation from the start."""
         rows = self.backend.decode([BatchPart(FRESH, 0, tokens, n_rows)]).copy()
         self.backend.truncate(FRESH, 0)
@@ -130,7 +127,7 @@ class Player:
 
 
 @pytest.fixture(params=KINDS_OF_CACHE, ids="-".join, scope="module")
-def backend(request: pytest.FixtureRequest) -> Iterator[MlxBackend]:
+def backend(request):
     kind, cache_type = request.param
     shape = KINDS["windowed" if kind == "narrow" else kind].sized(
         n_embd=128, n_heads=2, n_kv_heads=1, head_dim=64
@@ -144,7 +141,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[MlxBackend]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_is_done_to_it_a_sequence_holds_what_was_said(backend: MlxBackend, seed: int) -> None:
+def test_whatever_is_done_to_it_a_sequence_holds_what_was_said(backend, seed):
     for seq in (0, 1, FRESH):
         backend.truncate(seq, 0)
     player = Player(backend, seed)
@@ -157,7 +154,7 @@ def test_whatever_is_done_to_it_a_sequence_holds_what_was_said(backend: MlxBacke
             player.tokens[seq] = []
 
 
-def test_nothing_is_left_of_a_model_that_is_closed() -> None:
+def test_nothing_is_left_of_a_model_that_is_closed():
     folder = mlx_build(Spec(shape=KINDS["dense"].sized(n_embd=512, n_ff=1024), name="closed"))
     mx.clear_cache()
     before = mx.get_active_memory()
@@ -168,7 +165,7 @@ def test_nothing_is_left_of_a_model_that_is_closed() -> None:
     assert mx.get_active_memory() < before + 2**16
 
 
-def test_a_kept_state_holds_no_prompt() -> None:
+def test_a_kept_state_holds_no_prompt():
     """mlx-lm's states are slices, some of them of all that a prompt was computed with."""
     folder = mlx_build(Spec(shape=KINDS["hybrid"].sized(n_embd=512, n_heads=4, n_kv_heads=1), name="kept"))
     made = MlxBackend(plan(folder))

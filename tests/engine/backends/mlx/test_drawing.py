@@ -1,9 +1,6 @@
 """Tokens chosen where the logits are: the ones that the host would choose, and the engine none the wiser."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Iterator
 
 import mlx.core as mx
 import numpy as np
@@ -32,7 +29,7 @@ PLAIN = Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, seed=11)
 
 
 @pytest.mark.parametrize("sampling", SETTINGS, ids=str)
-def test_it_is_the_token_that_the_host_takes(sampling: Sampling) -> None:
+def test_it_is_the_token_that_the_host_takes(sampling):
     random = np.random.default_rng(7)
     for n_vocab in (50, 5000):
         for number in (0.0, 0.3, 0.999, *random.random(5)):
@@ -46,7 +43,7 @@ def test_it_is_the_token_that_the_host_takes(sampling: Sampling) -> None:
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("sampling", [SETTINGS[0], PLAIN])
-def test_no_token_is_made_of_what_is_no_number(broken: float, sampling: Sampling) -> None:
+def test_no_token_is_made_of_what_is_no_number(broken, sampling):
     logits = np.full(100, broken, np.float32)
     if np.isnan(broken):
         logits[1:] = 0.0
@@ -54,11 +51,11 @@ def test_no_token_is_made_of_what_is_no_number(broken: float, sampling: Sampling
 
 
 @pytest.fixture(params=["dense", "windowed", "hybrid"])
-def engines(request: pytest.FixtureRequest) -> Iterator[tuple[EngineCore, EngineCore]]:
+def engines(request):
     """Engines on the same model: in one the host chooses, in the other the backend."""
     shape = KINDS[request.param]
     folder = mlx_build(Spec(shape=shape.sized(window=40) if shape.window else shape, name="drawing"))
-    made: list[EngineCore] = []
+    made = []
     for there in (False, True):
         backend = MlxBackend(plan(folder, n_outputs_max=20))
         backend.drawing = backend if there else None
@@ -68,11 +65,11 @@ def engines(request: pytest.FixtureRequest) -> Iterator[tuple[EngineCore, Engine
         engine.close()
 
 
-def asked(text: str, sampling: Sampling = PLAIN, *, tokens: int = 40, name: str = "one") -> ChatRequest:
+def asked(text, sampling=PLAIN, *, tokens=40, name="one"):
     return ChatRequest(id=name, messages=(Message("user", text),), sampling=sampling, max_tokens=tokens)
 
 
-def replies(engine: EngineCore, *requests: ChatRequest) -> dict[str, str]:
+def replies(engine, *requests):
     """Return the texts of requests that run at the same time."""
     texts = {one.id: "" for one in requests}
     for one in requests:
@@ -88,7 +85,7 @@ def replies(engine: EngineCore, *requests: ChatRequest) -> dict[str, str]:
     return texts
 
 
-def test_texts_are_the_same(engines: tuple[EngineCore, EngineCore]) -> None:
+def test_texts_are_the_same(engines):
     host, there = engines
     for sampling in (PLAIN, Sampling(temperature=0.0)):
         for tokens in (1, 2, 40):  # a reply ends with a token that was begun for nothing
@@ -96,16 +93,16 @@ def test_texts_are_the_same(engines: tuple[EngineCore, EngineCore]) -> None:
             assert replies(there, request) == replies(host, request)
 
 
-def test_streams_take_turns(engines: tuple[EngineCore, EngineCore]) -> None:
+def test_streams_take_turns(engines):
     requests = [asked(f"Number {n} is here.", tokens=20 + n, name=str(n)) for n in range(3)]
     host, there = engines
     assert replies(there, *requests) == replies(host, *requests)
 
 
-def test_the_next_turn_goes_on_from_what_is_true(engines: tuple[EngineCore, EngineCore]) -> None:
+def test_the_next_turn_goes_on_from_what_is_true(engines):
     texts = []
     for engine in engines:
-        messages: tuple[Message, ...] = ()
+        messages = ()
         for turn in range(3):
             messages += (Message("user", f"Turn {turn}, and more words."),)
             request = ChatRequest(id=str(turn), messages=messages, sampling=PLAIN, max_tokens=25)
@@ -115,7 +112,7 @@ def test_the_next_turn_goes_on_from_what_is_true(engines: tuple[EngineCore, Engi
     assert texts[0] == texts[1]
 
 
-def test_a_reply_that_is_stopped_leaves_its_cache_true(engines: tuple[EngineCore, EngineCore]) -> None:
+def test_a_reply_that_is_stopped_leaves_its_cache_true(engines):
     host, there = engines
     request = asked("Who goes there?")
     there.submit(asked("Who goes there?", name="stopped"))
@@ -125,20 +122,20 @@ def test_a_reply_that_is_stopped_leaves_its_cache_true(engines: tuple[EngineCore
     assert replies(there, request) == replies(host, request)
 
 
-def test_penalties_are_left_to_the_host(engines: tuple[EngineCore, EngineCore]) -> None:
+def test_penalties_are_left_to_the_host(engines):
     host, there = engines
     request = asked("Once more.", Sampling(temperature=0.8, seed=3, repetition_penalty=1.3))
     assert replies(there, request) == replies(host, request)
 
 
-def test_a_token_that_was_begun_is_verified_with_drafts(engines: tuple[EngineCore, EngineCore]) -> None:
+def test_a_token_that_was_begun_is_verified_with_drafts(engines):
     """Text that repeats itself: n-grams guess, and what they guess comes after what was computed ahead."""
     host, there = engines
     request = asked("abcabcabc " * 12, Sampling(temperature=0.0), tokens=80)
     assert replies(there, request) == replies(host, request)
 
 
-def test_damaged_weights_end_the_request_alone() -> None:
+def test_damaged_weights_end_the_request_alone():
     backend = MlxBackend(plan(mlx_tiny("dense")))
     try:
         model = backend._model

@@ -1,9 +1,6 @@
 """Folders that hold no model, or not a whole one, end in words and never in a crash."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import mlx.core as mx
 import pytest
@@ -21,7 +18,7 @@ from tests.kit.shapes import KINDS
 
 
 @pytest.mark.parametrize("damage", mlx_corrupt.ALL)
-def test_a_damaged_folder_is_refused(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_folder_is_refused(damage, tmp_path):
     broken = mlx_corrupt.ALL[damage](mlx_tiny("dense"), tmp_path / "broken")
     with pytest.raises((LoadFailed, ModelFileError)) as caught:
         MlxBackend(plan(broken))
@@ -51,21 +48,21 @@ def test_a_damaged_folder_is_refused(damage: str, tmp_path: Path) -> None:
         ("[load_safetensors] Tensor '[malloc] Unable to allocate 1 bytes.' is cut short", LoadFailed),
     ],
 )
-def test_too_little_memory_is_known_by_whole_messages(words: str, kind: type[LoadFailed]) -> None:
+def test_too_little_memory_is_known_by_whole_messages(words, kind):
     with pytest.raises(LoadFailed) as caught, loading.load_errors("a model"):
         raise RuntimeError(words)
     assert type(caught.value) is kind
 
 
-def test_progress_is_told_up_to_the_end() -> None:
-    told: list[float] = []
+def test_progress_is_told_up_to_the_end():
+    told = []
     MlxBackend(plan(mlx_tiny("dense")), told.append).close()
     assert told[-1] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("weights", ["F16", "BF16", "4bit", "8bit", "6bit", "mxfp4"])
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0"])
-def test_every_type_of_weights_computes(weights: str, cache_type: str) -> None:
+def test_every_type_of_weights_computes(weights, cache_type):
     shape = KINDS["dense"].sized(n_embd=128, n_ff=256, n_heads=2, n_kv_heads=1)
     folder = mlx_build(Spec(shape=shape, weights=weights, name="types"))
     backend = MlxBackend(plan(folder, cache_type=cache_type))
@@ -78,11 +75,11 @@ def test_every_type_of_weights_computes(weights: str, cache_type: str) -> None:
         backend.close()
 
 
-def test_a_cache_of_an_unknown_kind_is_refused() -> None:
+def test_a_cache_of_an_unknown_kind_is_refused():
     class Odd:
         layers = ()
 
-        def make_cache(self) -> list[object]:
+        def make_cache(self):
             return [object()]
 
     with pytest.raises(LoadFailed, match="does not support") as caught:
@@ -91,6 +88,6 @@ def test_a_cache_of_an_unknown_kind_is_refused() -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX modes")
-def test_a_folder_that_may_not_be_read(tmp_path: Path) -> None:
+def test_a_folder_that_may_not_be_read(tmp_path):
     with pytest.raises(ModelFileError):
         MlxBackend(plan(tmp_path / "nowhere"))

@@ -1,17 +1,12 @@
 """Pictures in the caches of the MLX backend: the logits are those of mlx-vlm's own models."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -37,7 +32,7 @@ from tests.kit.vision.mlx_families import mlx_family
 pytestmark = pytest.mark.slow
 
 
-def opened(folder: Path, **changes: Any) -> MlxBackend:
+def opened(folder, **changes):
     tower = ProjectorPlan(path=str(folder), name="its vision tower", vision=True, audio=False)
     backend = load(plan(folder, projector=tower, **changes))
     assert isinstance(backend, MlxBackend)
@@ -46,23 +41,23 @@ def opened(folder: Path, **changes: Any) -> MlxBackend:
 
 
 @pytest.fixture(params=sorted(FAMILIES))
-def kind(request: pytest.FixtureRequest) -> str:
+def kind(request):
     return str(request.param)
 
 
 @pytest.fixture
-def backend(kind: str) -> Iterator[MlxBackend]:
+def backend(kind):
     backend = opened(mlx_family(kind))
     yield backend
     backend.close()
 
 
-def pixels_of(picture: np.ndarray) -> Pixels:
+def pixels_of(picture):
     height, width, _ = picture.shape
     return Pixels(width, height, picture.tobytes())
 
 
-def read(backend: MlxBackend, seq: int, start: int, parts: list[tuple[int, ...] | Media]) -> int:
+def read(backend, seq, start, parts):
     """Compute the parts of a prompt; return where it ends."""
     assert backend.media_encoder is not None
     for part in parts:
@@ -76,12 +71,12 @@ def read(backend: MlxBackend, seq: int, start: int, parts: list[tuple[int, ...] 
     return start
 
 
-def reference(kind: str, before: list[int], picture: np.ndarray, after: list[int], n: int) -> np.ndarray:
+def reference(kind, before, picture, after, n):
     """Return the last n rows of a prompt by mlx-vlm's own model, all at once and without caches."""
     from mlx_vlm.utils import load_model
 
     folder, family = mlx_family(kind), FAMILIES[kind]
-    model: Any = load_model(folder)
+    model = load_model(folder)
     if kind == "gemma3":
         model.config.hidden_size = model.config.text_config.hidden_size
     module = importlib.import_module(f"mlx_vlm.models.{family.module}.processing_{family.module}")
@@ -101,7 +96,7 @@ def reference(kind: str, before: list[int], picture: np.ndarray, after: list[int
 
 
 @pytest.mark.parametrize(("width", "height"), [(64, 64), (128, 96)])
-def test_the_logits_are_those_of_mlx_vlm(kind: str, backend: MlxBackend, width: int, height: int) -> None:
+def test_the_logits_are_those_of_mlx_vlm(kind, backend, width, height):
     picture, before, after = noisy("red", width, height), some(1, 30), some(2, 20)
     assert backend.media_encoder is not None
     parts = backend.media_encoder.cut(pixels_of(picture), "red")
@@ -113,7 +108,7 @@ def test_the_logits_are_those_of_mlx_vlm(kind: str, backend: MlxBackend, width: 
     assert np.abs(rows - other).max() > 10 * np.abs(rows - expected).max()  # it does matter
 
 
-def asked(backend: MlxBackend, seq: int) -> np.ndarray:
+def asked(backend, seq):
     """Compute a red picture between two texts; return the rows of the second one."""
     assert backend.media_encoder is not None
     parts = backend.media_encoder.cut(pixels_of(noisy("red", 64, 64)), "red")
@@ -121,12 +116,12 @@ def asked(backend: MlxBackend, seq: int) -> np.ndarray:
     return backend.decode([BatchPart(seq, end, some(2, 20), 20)]).copy()
 
 
-def test_texts_are_computed_as_without_a_tower(kind: str, backend: MlxBackend) -> None:
+def test_texts_are_computed_as_without_a_tower(kind, backend):
     """By mlx-lm, where that knows the family."""
     if not loading.knows(kind):
         pytest.skip("mlx-lm does not know it")
     blind = load(plan(mlx_family(kind)))
-    assert not isinstance(blind._model, VlmModel)  # type: ignore[attr-defined]
+    assert not isinstance(blind._model, VlmModel)
     rows = []
     for one in (blind, backend):
         one.decode([BatchPart(0, 0, some(4, 40), 0)])
@@ -135,14 +130,14 @@ def test_texts_are_computed_as_without_a_tower(kind: str, backend: MlxBackend) -
     blind.close()
 
 
-def test_a_picture_in_several_calls(kind: str, backend: MlxBackend) -> None:
+def test_a_picture_in_several_calls(kind, backend):
     """Where its cells see each other, it is computed whole all the same."""
     small = opened(mlx_family(kind), n_batch=5, n_ubatch=5)
     assert is_true(asked(small, 0), asked(backend, 0))
     small.close()
 
 
-def test_a_sequence_with_a_picture_is_cut_copied_saved_and_restored(backend: MlxBackend) -> None:
+def test_a_sequence_with_a_picture_is_cut_copied_saved_and_restored(backend):
     expected, tokens = asked(backend, 0), some(1, 30)
     assert backend.media_encoder is not None
     parts = backend.media_encoder.cut(pixels_of(noisy("red", 64, 64)), "red")
@@ -167,7 +162,7 @@ def test_a_sequence_with_a_picture_is_cut_copied_saved_and_restored(backend: Mlx
     assert is_true(backend.decode([BatchPart(1, 30, some(3, 9), 9)]), cold)
 
 
-def test_others_compute_while_a_picture_is_encoded(backend: MlxBackend) -> None:
+def test_others_compute_while_a_picture_is_encoded(backend):
     """In threads of their own, as the engine has it; the embeddings are the same."""
     assert backend.media_encoder is not None
     media = next(
@@ -177,15 +172,15 @@ def test_others_compute_while_a_picture_is_encoded(backend: MlxBackend) -> None:
     )
     alone = backend.media_encoder.encode(media, between=lambda: True)
     wanted, turn, done = threading.Event(), threading.Event(), threading.Event()
-    found: list[np.ndarray] = []
+    found = []
 
-    def between() -> bool:
+    def between():
         wanted.set()
         turn.wait(10)
         turn.clear()
         return True
 
-    def encode() -> None:
+    def encode():
         found.append(vision.encode(media, between=between))
         done.set()
         wanted.set()
@@ -203,7 +198,7 @@ def test_others_compute_while_a_picture_is_encoded(backend: MlxBackend) -> None:
     assert np.array_equal(found[0], alone)
 
 
-def test_an_encoding_that_nobody_wants_ends(backend: MlxBackend) -> None:
+def test_an_encoding_that_nobody_wants_ends(backend):
     assert backend.media_encoder is not None
     (media, *_) = (
         part
@@ -216,7 +211,7 @@ def test_an_encoding_that_nobody_wants_ends(backend: MlxBackend) -> None:
     assert len(backend.media_encoder.encode(media, between=lambda: True)) == len(media.ids)
 
 
-def test_an_image_that_cannot_be_cut_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_cannot_be_cut_is_refused(monkeypatch):
     backend = opened(mlx_family("qwen3_vl"))
     assert backend.media_encoder is not None
     with pytest.raises(BadRequest, match="too long for its width: 1000x4"):
@@ -235,7 +230,7 @@ def test_an_image_that_cannot_be_cut_is_refused(monkeypatch: pytest.MonkeyPatch)
         ("llava", "preprocessor_config", "crop_size"),
     ],
 )
-def test_sizes_that_make_no_sense_leave_the_text(kind: str, name: str, key: str, tmp_path: Path) -> None:
+def test_sizes_that_make_no_sense_leave_the_text(kind, name, key, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(mlx_family(kind), folder)
     content = json.loads((folder / f"{name}.json").read_text())
@@ -252,7 +247,7 @@ def test_sizes_that_make_no_sense_leave_the_text(kind: str, name: str, key: str,
 
 
 @pytest.mark.parametrize("name", ["../other.safetensors", "/tmp/other.safetensors", 7, ["a"]])
-def test_weights_outside_of_the_folder_are_not_read(name: object, tmp_path: Path) -> None:
+def test_weights_outside_of_the_folder_are_not_read(name, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(mlx_family("idefics3"), folder)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
@@ -260,7 +255,7 @@ def test_weights_outside_of_the_folder_are_not_read(name: object, tmp_path: Path
         load(plan(folder))
 
 
-def test_images_are_cut_in_several_threads(backend: MlxBackend) -> None:
+def test_images_are_cut_in_several_threads(backend):
     assert backend.media_encoder is not None
     pictures = [pixels_of(noisy("red", 32 + 8 * n, 64, seed=n)) for n in range(8)]
     with ThreadPoolExecutor(4) as pool:
@@ -272,7 +267,7 @@ def test_images_are_cut_in_several_threads(backend: MlxBackend) -> None:
         ]
 
 
-def test_an_image_of_a_single_cell_is_refused() -> None:
+def test_an_image_of_a_single_cell_is_refused():
     """Ids could not tell it."""
     folder = mlx_family("qwen3_vl")
     tower = ProjectorPlan(path=str(folder), name="x", vision=True, audio=False, image_tokens=1)
@@ -283,7 +278,7 @@ def test_an_image_of_a_single_cell_is_refused() -> None:
     backend.close()
 
 
-def test_a_picture_takes_no_more_cells_than_planned() -> None:
+def test_a_picture_takes_no_more_cells_than_planned():
     folder = mlx_family("qwen3_vl")
     tower = ProjectorPlan(path=str(folder), name="x", vision=True, audio=False, image_tokens=20)
     backend = load(plan(folder, projector=tower))
@@ -293,7 +288,7 @@ def test_a_picture_takes_no_more_cells_than_planned() -> None:
     backend.close()
 
 
-def test_no_code_of_a_folder_is_run(tmp_path: Path) -> None:
+def test_no_code_of_a_folder_is_run(tmp_path):
     folder = tmp_path / "evil"
     shutil.copytree(mlx_family("idefics3"), folder)
     mark = tmp_path / "mark"
@@ -309,7 +304,7 @@ def test_no_code_of_a_folder_is_run(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_a_tower_that_cannot_be_loaded_leaves_the_text(tmp_path: Path) -> None:
+def test_a_tower_that_cannot_be_loaded_leaves_the_text(tmp_path):
     folder = tmp_path / "blind"
     shutil.copytree(mlx_family("gemma3"), folder)
     (folder / "preprocessor_config.json").write_text("{")
@@ -321,7 +316,7 @@ def test_a_tower_that_cannot_be_loaded_leaves_the_text(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_without_mlx_vlm_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_mlx_vlm_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlx_vlm", None)
     monkeypatch.setattr("edgechat.engine.backends.mlx.seeing.missing_vision", lambda: "Install mlx-vlm.")
     folder = mlx_family("gemma3")
@@ -334,9 +329,7 @@ def test_without_mlx_vlm_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(("said", "whole"), [("vision", True), ("all", False), (None, False)])
-def test_whether_cells_see_each_other_is_said_by_gemma_4s_config(
-    said: str | None, whole: bool, tmp_path: Path
-) -> None:
+def test_whether_cells_see_each_other_is_said_by_gemma_4s_config(said, whole, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(mlx_family("gemma4"), folder)
     config = json.loads((folder / "config.json").read_text())
@@ -349,5 +342,5 @@ def test_whether_cells_see_each_other_is_said_by_gemma_4s_config(
     backend.close()
 
 
-def test_the_families_are_those_that_are_said_to_see() -> None:
+def test_the_families_are_those_that_are_said_to_see():
     assert set(FAMILIES) == set(TOWERS)

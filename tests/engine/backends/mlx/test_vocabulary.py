@@ -1,12 +1,7 @@
 """Tokens to bytes and back, for vocabularies of bytes and of pieces."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,24 +13,24 @@ from tests.kit.mlx import mlx_build, mlx_tiny
 TEXTS = ["Hello, world", " two  spaces ", "naïve 中文 😀\n\ttab", "a" * 200, "<|im_end|> written"]
 
 
-def vocabulary_of(folder: Path, size: int = 100_000) -> FolderVocabulary:
+def vocabulary_of(folder, size=100_000):
     return FolderVocabulary(folder, size, read_config(folder / "config.json"))
 
 
 @pytest.fixture(params=["bytes", "pieces"])
-def folder(request: pytest.FixtureRequest) -> Path:
+def folder(request):
     return mlx_tiny("dense") if request.param == "bytes" else mlx_build(Spec(pieces=True, name="words"))
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_text_comes_back(folder: Path, text: str) -> None:
+def test_text_comes_back(folder, text):
     words = vocabulary_of(folder)
     tokens = words.tokenize(text, bos=False, special=False)
     back = b"".join(map(words.piece, tokens)).decode()
     assert back in (text, f" {text}")  # sentencepiece puts a space in front
 
 
-def test_control_tokens_are_read_where_that_is_wanted_and_print_as_nothing(folder: Path) -> None:
+def test_control_tokens_are_read_where_that_is_wanted_and_print_as_nothing(folder):
     words = vocabulary_of(folder)
     (mark,) = words.tokenize("<|im_end|>", bos=False, special=True)
     assert len(words.tokenize("<|im_end|>", bos=False, special=False)) > 1
@@ -45,7 +40,7 @@ def test_control_tokens_are_read_where_that_is_wanted_and_print_as_nothing(folde
     assert not words.is_end(words.tokenize("a", bos=False, special=False)[-1])
 
 
-def test_a_beginning_is_put_in_front_once_where_the_model_wants_it() -> None:
+def test_a_beginning_is_put_in_front_once_where_the_model_wants_it():
     words = vocabulary_of(mlx_build(Spec(pieces=True, name="words")))
     assert words.bos == "<s>"
     once = words.tokenize("a", bos=True, special=True)
@@ -55,20 +50,20 @@ def test_a_beginning_is_put_in_front_once_where_the_model_wants_it() -> None:
     assert plain.tokenize("a", bos=True, special=True) == plain.tokenize("a", bos=False, special=True)
 
 
-def test_tokens_without_a_row_are_left_out(folder: Path) -> None:
+def test_tokens_without_a_row_are_left_out(folder):
     words = vocabulary_of(folder, size=100)
     assert max(words.tokenize("zebra ünder", bos=False, special=True), default=0) < 100
     assert vocabulary_of(folder).piece(90_000) == b""
 
 
-def test_lone_surrogates_do_not_end_a_chat(folder: Path) -> None:
+def test_lone_surrogates_do_not_end_a_chat(folder):
     words = vocabulary_of(folder)
     assert words.tokenize("a\ud800b", bos=False, special=True) == words.tokenize(
         "a?b", bos=False, special=True
     )
 
 
-def test_vocabularies_are_compared(folder: Path, tmp_path: Path) -> None:
+def test_vocabularies_are_compared(folder, tmp_path):
     words = vocabulary_of(folder, 300)
     assert words.misfit(vocabulary_of(folder, 310)) == ""
     assert "has 900 tokens" in words.misfit(vocabulary_of(folder, 900))
@@ -82,7 +77,7 @@ def test_vocabularies_are_compared(folder: Path, tmp_path: Path) -> None:
     assert "is different" in words.misfit(vocabulary_of(other, 300))
 
 
-def test_bytes_and_pieces_do_not_fit() -> None:
+def test_bytes_and_pieces_do_not_fit():
     one, other = (
         vocabulary_of(mlx_tiny("dense"), 300),
         vocabulary_of(mlx_build(Spec(pieces=True, name="words")), 300),
@@ -91,7 +86,7 @@ def test_bytes_and_pieces_do_not_fit() -> None:
     assert other.misfit(one)
 
 
-def changed(folder: Path, out: Path, change: Callable[[dict[str, Any]], None]) -> FolderVocabulary:
+def changed(folder, out, change):
     """Return the vocabulary of a copy whose tokenizer.json has been through `change`."""
     shutil.copytree(folder, out)
     told = json.loads((out / "tokenizer.json").read_text())
@@ -100,7 +95,7 @@ def changed(folder: Path, out: Path, change: Callable[[dict[str, Any]], None]) -
     return vocabulary_of(out)
 
 
-def test_what_training_has_left_in_the_file_cuts_and_fills_nothing(folder: Path, tmp_path: Path) -> None:
+def test_what_training_has_left_in_the_file_cuts_and_fills_nothing(folder, tmp_path):
     padding = {"strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": None}
     padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "a"}
     cut = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
@@ -109,8 +104,8 @@ def test_what_training_has_left_in_the_file_cuts_and_fills_nothing(folder: Path,
     assert found == vocabulary_of(folder).tokenize("one two three", bos=False, special=True)
 
 
-def test_the_end_of_a_thought_ends_no_reply_of_gpt_oss(folder: Path, tmp_path: Path) -> None:
-    def harmony(told: dict[str, Any]) -> None:
+def test_the_end_of_a_thought_ends_no_reply_of_gpt_oss(folder, tmp_path):
+    def harmony(told):
         one = told["added_tokens"][0]
         names = ("<|end|>", "<|return|>", "<|call|>")
         told["added_tokens"] += [one | {"id": 900 + n, "content": name} for n, name in enumerate(names)]
@@ -122,8 +117,8 @@ def test_the_end_of_a_thought_ends_no_reply_of_gpt_oss(folder: Path, tmp_path: P
     assert words.is_end(902)
 
 
-def test_plain_tokens_that_look_like_marks_are_text(tmp_path: Path) -> None:
-    def odd(told: dict[str, Any]) -> None:
+def test_plain_tokens_that_look_like_marks_are_text(tmp_path):
+    def odd(told):
         told["model"]["vocab"] |= {"<|eot_id|>": 900, "<0xZZ>": 901}
 
     words = changed(mlx_build(Spec(pieces=True, name="words")), tmp_path / "odd", odd)

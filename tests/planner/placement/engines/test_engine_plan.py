@@ -1,11 +1,7 @@
 """Plans of models that other programs run: sizes by hand, where they go, and the command line."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -21,18 +17,18 @@ from edgechat.base.errors import (
 )
 from edgechat.device.gpu.accelerators import Accelerator
 from edgechat.device.memory import Memory
-from edgechat.device.profile import DeviceProfile, probe
+from edgechat.device.profile import probe
 from edgechat.planner.placement.engines.engine_plan import engine_plan
 from edgechat.planner.placement.engines.programs import split_engine, start_of
 from edgechat.planner.placement.engines.safetensors_model import read_safetensors
-from edgechat.planner.plan import LoadPlan, as_json
+from edgechat.planner.plan import as_json
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
-from edgechat.settings import EngineName, EngineProgram, Settings
+from edgechat.settings import EngineProgram, Settings
 from tests.kit import tiny
 
 GIB = 2**30
-CONFIG: dict[str, Any] = {
+CONFIG = {
     "model_type": "qwen3",
     "architectures": ["Qwen3ForCausalLM"],
     "hidden_size": 4096,
@@ -47,7 +43,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def folder(path: Path, n_bytes: int = 1000, **changes: Any) -> str:
+def folder(path, n_bytes=1000, **changes):
     path.mkdir(exist_ok=True)
     (path / "config.json").write_text(json.dumps(CONFIG | changes))
     with (path / "model.safetensors").open("wb") as file:
@@ -55,7 +51,7 @@ def folder(path: Path, n_bytes: int = 1000, **changes: Any) -> str:
     return str(path)
 
 
-def card(i: int, gib: int, **changes: Any) -> Accelerator:
+def card(i, gib, **changes):
     one = Accelerator(
         name="A card",
         vendor="nvidia",
@@ -70,20 +66,20 @@ def card(i: int, gib: int, **changes: Any) -> Accelerator:
     return replace(one, **changes)
 
 
-def machine(*cards: Accelerator, ram: int = 64) -> DeviceProfile:
+def machine(*cards, ram=64):
     return replace(probe(), memory=Memory(ram * GIB, ram * GIB), accelerators=cards)
 
 
-def planned(engine: EngineName, name: str, profile: DeviceProfile, **request: Any) -> LoadPlan:
+def planned(engine, name, profile, **request):
     return engine_plan(engine, name, PlanRequest(**request), Settings(), profile, must_run=False)
 
 
-def value(plan: LoadPlan, option: str) -> str:
+def value(plan, option):
     assert plan.program is not None
     return plan.program.command[plan.program.command.index(option) + 1]
 
 
-def test_the_cache_is_two_vectors_for_each_head_and_layer(tmp_path: Path) -> None:
+def test_the_cache_is_two_vectors_for_each_head_and_layer(tmp_path):
     model = read_safetensors(folder(tmp_path), offline=True)
     assert model.cache_bytes(1000) == 2 * 8 * 128 * 36 * 2 * 1000
 
@@ -96,19 +92,17 @@ def test_the_cache_is_two_vectors_for_each_head_and_layer(tmp_path: Path) -> Non
         ({"sliding_window": None}, 36000),
     ],
 )
-def test_layers_with_windows_or_states_keep_less(
-    tmp_path: Path, changes: dict[str, Any], elements: int
-) -> None:
+def test_layers_with_windows_or_states_keep_less(tmp_path, changes, elements):
     model = read_safetensors(folder(tmp_path, **changes), offline=True)
     assert model.cache_bytes(1000) == 2 * 8 * 128 * 2 * elements
 
 
-def test_latent_attention_keeps_one_vector(tmp_path: Path) -> None:
+def test_latent_attention_keeps_one_vector(tmp_path):
     model = read_safetensors(folder(tmp_path, kv_lora_rank=512, qk_rope_head_dim=64), offline=True)
     assert model.cache_bytes(10) == (512 + 64) * 36 * 2 * 10
 
 
-def test_nf4_leaves_the_embeddings_as_they_are(tmp_path: Path) -> None:
+def test_nf4_leaves_the_embeddings_as_they_are(tmp_path):
     tables, layers = 2 * 151936 * 4096, 7 * 10**9
     model = read_safetensors(folder(tmp_path, 2 * (tables + layers)), offline=True)
     assert model.weights_bytes() == 2 * (tables + layers)
@@ -116,7 +110,7 @@ def test_nf4_leaves_the_embeddings_as_they_are(tmp_path: Path) -> None:
     assert 2 * tables + 0.51 * layers < model.weights_bytes("nf4") < 2 * tables + 0.53 * layers
 
 
-def test_one_card_takes_what_is_free_less_a_margin(tmp_path: Path) -> None:
+def test_one_card_takes_what_is_free_less_a_margin(tmp_path):
     name = folder(tmp_path, 16 * GIB)
     plan = planned("vllm", name, machine(card(0, 24, free=20 * GIB)))
     assert value(plan, "--tensor-parallel-size") == "1"
@@ -129,9 +123,7 @@ def test_one_card_takes_what_is_free_less_a_margin(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("engine", "option"), [("vllm", "--tensor-parallel-size"), ("sglang", "--tp-size")])
-def test_more_cards_are_taken_only_where_fewer_do_not_hold_it(
-    tmp_path: Path, engine: EngineName, option: str
-) -> None:
+def test_more_cards_are_taken_only_where_fewer_do_not_hold_it(tmp_path, engine, option):
     cards = [card(i, 24) for i in range(4)]
     assert value(planned(engine, folder(tmp_path, 16 * GIB), machine(*cards)), option) == "1"
     two = planned(engine, folder(tmp_path, 32 * GIB), machine(*cards))
@@ -140,14 +132,14 @@ def test_more_cards_are_taken_only_where_fewer_do_not_hold_it(
     assert two.program.environment["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
-def test_cards_that_are_taken_are_named_by_their_place_on_the_bus(tmp_path: Path) -> None:
+def test_cards_that_are_taken_are_named_by_their_place_on_the_bus(tmp_path):
     cards = (card(3, 24), card(1, 24, free=4 * GIB))
     plan = planned("vllm", folder(tmp_path, 16 * GIB), machine(*cards))
     assert plan.program is not None
     assert plan.program.environment["CUDA_VISIBLE_DEVICES"] == "1"
 
 
-def test_a_context_that_does_not_fit_is_shortened_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_context_that_does_not_fit_is_shortened_unless_it_is_asked_for(tmp_path):
     name = folder(tmp_path, 20 * GIB)
     cards = machine(card(0, 24), ram=8)
     assert planned("vllm", name, cards).context == 16384
@@ -158,13 +150,13 @@ def test_a_context_that_does_not_fit_is_shortened_unless_it_is_asked_for(tmp_pat
         planned("vllm", name, cards, context=50000)
 
 
-def test_without_a_card_the_ram_holds_it_all(tmp_path: Path) -> None:
+def test_without_a_card_the_ram_holds_it_all(tmp_path):
     plan = planned("sglang", folder(tmp_path, 16 * GIB), machine())
     assert value(plan, "--device") == "cpu"
     assert [part.weights_bytes for part in plan.memory] == [16 * GIB]
 
 
-def test_transformers_quantizes_while_it_loads(tmp_path: Path) -> None:
+def test_transformers_quantizes_while_it_loads(tmp_path):
     name = folder(tmp_path, 16 * GIB)
     plan = planned("transformers", name, machine(), runtime_quant="nf4")
     assert value(plan, "--quantization") == "bnb-4bit"
@@ -177,7 +169,7 @@ def test_transformers_quantizes_while_it_loads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["awq", "gptq", "fp8"])
-def test_a_quantization_of_the_model_is_told(tmp_path: Path, method: str) -> None:
+def test_a_quantization_of_the_model_is_told(tmp_path, method):
     name = folder(tmp_path, quantization_config={"quant_method": method})
     plan = planned("vllm", name, machine(card(0, 24)))
     assert plan.quant == method.upper()
@@ -185,7 +177,7 @@ def test_a_quantization_of_the_model_is_told(tmp_path: Path, method: str) -> Non
         planned("transformers", name, machine(), runtime_quant="int8")
 
 
-def test_models_that_the_program_cannot_read_are_refused(tmp_path: Path) -> None:
+def test_models_that_the_program_cannot_read_are_refused(tmp_path):
     with pytest.raises(ModelFileError, match="quantized for MLX"):
         planned("vllm", folder(tmp_path, quantization={"bits": 4, "group_size": 64}), machine())
     (tmp_path / "model.safetensors").unlink()
@@ -195,7 +187,7 @@ def test_models_that_the_program_cannot_read_are_refused(tmp_path: Path) -> None
         planned("vllm", "no-such-model", machine())
 
 
-def test_offline_is_passed_on_and_proxies_are_not(tmp_path: Path) -> None:
+def test_offline_is_passed_on_and_proxies_are_not(tmp_path):
     name = folder(tmp_path)
     plan = engine_plan("vllm", name, PlanRequest(), Settings(offline=True), machine(), must_run=False)
     assert plan.program is not None
@@ -207,9 +199,7 @@ def test_offline_is_passed_on_and_proxies_are_not(tmp_path: Path) -> None:
     assert "HTTPS_PROXY" in online.program.inherited
 
 
-def test_the_program_is_found_by_settings_then_path_then_uvx(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_program_is_found_by_settings_then_path_then_uvx(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sys.executable", str(tmp_path / "elsewhere" / "python"))
     with pytest.raises(EngineMissing, match="vLLM is not installed") as raised:
@@ -229,7 +219,7 @@ def test_the_program_is_found_by_settings_then_path_then_uvx(
         start_of("vllm", gone)
 
 
-def test_arguments_of_settings_come_last(tmp_path: Path) -> None:
+def test_arguments_of_settings_come_last(tmp_path):
     config = Settings(engines={"vllm": EngineProgram(args=("--enforce-eager",), env=("MY_TOKEN",))})
     plan = engine_plan("vllm", folder(tmp_path), PlanRequest(), config, machine(), must_run=False)
     assert plan.program is not None
@@ -240,7 +230,7 @@ def test_arguments_of_settings_come_last(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "engine"), [("vllm:a/b", "vllm"), ("qwen3:4b", None), ("vllm:", None), ("sglang/a", None)]
 )
-def test_names_of_engines(name: str, engine: EngineName | None) -> None:
+def test_names_of_engines(name, engine):
     assert split_engine(name)[0] == engine
 
 
@@ -254,9 +244,7 @@ def test_names_of_engines(name: str, engine: EngineName | None) -> None:
         ({"quality": "good"}, "--quality has no effect"),
     ],
 )
-def test_options_without_effect_are_refused_and_noted_for_later_models(
-    tmp_path: Path, options: dict[str, Any], told: str
-) -> None:
+def test_options_without_effect_are_refused_and_noted_for_later_models(tmp_path, options, told):
     name, request = f"vllm:{folder(tmp_path)}", PlanRequest(**options)
     with pytest.raises(OptionWithoutEffect, match=told):
         prepare(name, request, must_run=False)
@@ -264,7 +252,7 @@ def test_options_without_effect_are_refused_and_noted_for_later_models(
     assert sum("has no effect" in note for note in later.notes) == len(options)
 
 
-def test_settings_without_effect_are_noted(tmp_path: Path, home: Path) -> None:
+def test_settings_without_effect_are_noted(tmp_path, home):
     settings.settings_file().write_text(
         'draft = "ngram"\nadapters = ["a"]\nworkers = ["ssh://box"]\nthreads = 1\n'
     )
@@ -277,7 +265,7 @@ def test_settings_without_effect_are_noted(tmp_path: Path, home: Path) -> None:
     assert (gguf.adapters, gguf.rpc, gguf.draft) == ((), (), None)
 
 
-def _program(path: Path) -> Path:
+def _program(path):
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)
     return path

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import msgspec
 import openai
@@ -15,7 +13,6 @@ from pydantic import BaseModel
 
 from edgechat.base.errors import PromptTooLong
 from edgechat.engine.types import (
-    ChatRequest,
     Delta,
     Dropped,
     Message,
@@ -30,8 +27,8 @@ from edgechat.settings import SamplingDefaults
 from tests.server.fakes import KEY, FakeModels, called, finished, serving, thought
 from tests.server.raw import ask
 
-HELLO: Any = [{"role": "user", "content": "Hello"}]
-WEATHER: Any = {
+HELLO = [{"role": "user", "content": "Hello"}]
+WEATHER = {
     "type": "function",
     "function": {
         "name": "weather",
@@ -42,7 +39,7 @@ WEATHER: Any = {
 
 
 @asynccontextmanager
-async def client_of(models: FakeModels, **more: Any) -> AsyncIterator[AsyncOpenAI]:
+async def client_of(models, **more):
     async with (
         serving(models, **more) as url,
         AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=60) as client,
@@ -50,7 +47,7 @@ async def client_of(models: FakeModels, **more: Any) -> AsyncIterator[AsyncOpenA
         yield client
 
 
-async def asked(models: FakeModels, **fields: Any) -> ChatRequest:
+async def asked(models, **fields):
     """Ask; return what the engine got."""
     extra = {name: fields.pop(name) for name in list(fields) if name in EXTENSIONS}
     async with client_of(models) as client:
@@ -60,7 +57,7 @@ async def asked(models: FakeModels, **fields: Any) -> ChatRequest:
     return models.requests[-1]
 
 
-def allowed(mode: str, *names: str) -> Any:
+def allowed(mode, *names):
     tools = [{"type": "function", "function": {"name": name}} for name in names]
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
@@ -78,7 +75,7 @@ EXTENSIONS = {
 }
 
 
-async def refused(status: int = 400, **fields: Any) -> Any:
+async def refused(status=400, **fields):
     """Ask; return the error that must come of it."""
     with pytest.raises(openai.APIStatusError) as caught:
         await asked(FakeModels(), **fields)
@@ -86,7 +83,7 @@ async def refused(status: int = 400, **fields: Any) -> Any:
     return caught.value.body
 
 
-async def test_an_answer() -> None:
+async def test_an_answer():
     models = FakeModels(
         [thought("Let me", 1), thought(" think.", 3), "Hello", " there.", finished(drafted=4)]
     )
@@ -94,7 +91,7 @@ async def test_an_answer() -> None:
         done = await client.chat.completions.create(model="default", messages=HELLO)
     [choice] = done.choices
     assert choice.message.content == "Hello there."
-    assert choice.message.reasoning_content == "Let me think."  # type: ignore[attr-defined]
+    assert choice.message.reasoning_content == "Let me think."
     assert (choice.finish_reason, choice.index, choice.message.role) == ("stop", 0, "assistant")
     assert done.model == "scripted"
     usage = done.usage
@@ -109,7 +106,7 @@ async def test_an_answer() -> None:
     assert models.metrics == [("/v1/chat/completions", 200, "scripted")]
 
 
-async def test_a_stream_is_the_answer_in_parts() -> None:
+async def test_a_stream_is_the_answer_in_parts():
     models = FakeModels([thought("Hm."), "Hel", 0.01, "lo", " there.", finished("length")])
     async with client_of(models) as client:
         stream = await client.chat.completions.create(
@@ -127,7 +124,7 @@ async def test_a_stream_is_the_answer_in_parts() -> None:
     assert len({chunk.id for chunk in chunks}) == 1
 
 
-async def test_several_answers_are_computed_at_once_with_seeds_of_their_own() -> None:
+async def test_several_answers_are_computed_at_once_with_seeds_of_their_own():
     models = FakeModels(["one"], ["two"], ["three"])
     async with client_of(models) as client:
         done = await client.chat.completions.create(model="default", messages=HELLO, n=3, seed=-1)
@@ -148,7 +145,7 @@ async def test_several_answers_are_computed_at_once_with_seeds_of_their_own() ->
     assert texts == {0: "three", 1: "three"}
 
 
-async def test_calls_of_tools() -> None:
+async def test_calls_of_tools():
     script = [
         "I look.",
         called("weather", "", id="call_a"),
@@ -163,7 +160,7 @@ async def test_calls_of_tools() -> None:
         [choice] = done.choices
         assert choice.finish_reason == "tool_calls"
         assert choice.message.content == "I look."
-        calls: Any = choice.message.tool_calls
+        calls = choice.message.tool_calls
         assert [(one.id, one.function.name, json.loads(one.function.arguments)) for one in calls] == [
             ("call_a", "weather", {"place": "Rome"}),
             ("call_b", "weather", {"place": "Oslo"}),
@@ -195,13 +192,13 @@ async def test_calls_of_tools() -> None:
     assert [tool.strict for tool in (await asked(models, tools=[strict])).tools] == [True]
 
 
-async def test_what_no_grammar_can_keep_of_a_tools_schema_is_told() -> None:
+async def test_what_no_grammar_can_keep_of_a_tools_schema_is_told():
     tags = {"type": "array", "uniqueItems": True}
     tool = {"name": "tag", "parameters": {"type": "object", "properties": {"tags": tags}}}
-    tools: Any = [WEATHER, {"type": "function", "function": tool}]
+    tools = [WEATHER, {"type": "function", "function": tool}]
     async with client_of(FakeModels(["Hm."])) as client:
 
-        async def told(**fields: Any) -> Any:
+        async def told(**fields):
             made = await client.chat.completions.create(
                 model="default", messages=HELLO, tools=tools, **fields
             )
@@ -212,13 +209,13 @@ async def test_what_no_grammar_can_keep_of_a_tools_schema_is_told() -> None:
         assert await told() is None
         assert await told(tool_choice="required") == ["tag: properties.tags.uniqueItems"]
         assert await told(tool_choice="required", stream=True) == ["tag: properties.tags.uniqueItems"]
-        one: Any = {"type": "function", "function": {"name": "weather"}}
+        one = {"type": "function", "function": {"name": "weather"}}
         assert await told(tool_choice=one) is None
-        tool["strict"] = True  # type: ignore[assignment]
+        tool["strict"] = True
         assert await told() == ["tag: properties.tags.uniqueItems"]
 
 
-async def test_a_call_that_is_cut_short_is_not_lost() -> None:
+async def test_a_call_that_is_cut_short_is_not_lost():
     script = [called("weather", "", id="call_a"), ToolCallArguments("", '{"pla', 2), finished("length")]
     async with client_of(FakeModels(script)) as client:
         done = await client.chat.completions.create(model="default", messages=HELLO, tools=[WEATHER])
@@ -228,14 +225,14 @@ async def test_a_call_that_is_cut_short_is_not_lost() -> None:
         assert (call.id, call.function.arguments) == ("call_a", '{"pla')
 
 
-async def test_an_answer_can_be_sent_back_as_it_is() -> None:
+async def test_an_answer_can_be_sent_back_as_it_is():
     models = FakeModels([thought("Hm."), called("weather", "{}", id="call_a"), finished("tools")], ["Rain."])
     async with client_of(models) as client:
         done = await client.chat.completions.create(model="default", messages=HELLO, tools=[WEATHER])
-        back: Any = [*HELLO, done.choices[0].message]
+        back = [*HELLO, done.choices[0].message]
         back += [{"role": "tool", "tool_call_id": "call_a", "content": "rain"}]
         await client.chat.completions.create(model="default", messages=back, tools=[WEATHER])
-        dumped: Any = [*HELLO, done.choices[0].message.model_dump(), back[-1]]
+        dumped = [*HELLO, done.choices[0].message.model_dump(), back[-1]]
         await client.chat.completions.create(model="default", messages=dumped, tools=[WEATHER])
     expected = (
         Message("user", "Hello"),
@@ -245,9 +242,9 @@ async def test_an_answer_can_be_sent_back_as_it_is() -> None:
     assert models.requests[1].messages == models.requests[2].messages == expected
 
 
-async def test_messages_of_all_roles_and_parts() -> None:
+async def test_messages_of_all_roles_and_parts():
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    sent: Any = [
+    sent = [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": parts},
         {"role": "assistant", "content": "Yes.", "refusal": None},
@@ -262,7 +259,7 @@ async def test_messages_of_all_roles_and_parts() -> None:
     )
 
 
-async def test_what_is_not_said_is_as_the_models_makers_recommend() -> None:
+async def test_what_is_not_said_is_as_the_models_makers_recommend():
     models = FakeModels()
     models.plan = LoadPlan(
         model_path="",
@@ -284,7 +281,7 @@ async def test_what_is_not_said_is_as_the_models_makers_recommend() -> None:
     assert (await asked(models, think=False)).sampling.temperature == 0.1
 
 
-async def test_at_temperature_0_the_makers_penalties_do_not_count() -> None:
+async def test_at_temperature_0_the_makers_penalties_do_not_count():
     models = FakeModels()
     makers = SamplingDefaults(top_k=7, repetition_penalty=1.1, presence_penalty=1.5)
     models.plan = msgspec.structs.replace(models.plan, sampling=makers)
@@ -294,8 +291,8 @@ async def test_at_temperature_0_the_makers_penalties_do_not_count() -> None:
     assert (await asked(models)).sampling == Sampling(**makers.given())
 
 
-async def test_everything_that_may_be_said_reaches_the_engine() -> None:
-    said: dict[str, Any] = {
+async def test_everything_that_may_be_said_reaches_the_engine():
+    said = {
         "temperature": 0.25,
         "top_p": 0.5,
         "top_k": 3,
@@ -338,7 +335,7 @@ async def test_everything_that_may_be_said_reaches_the_engine() -> None:
     assert request.tools == (tool,)
 
 
-async def test_thinking_is_switched_by_the_settings_where_nobody_says_otherwise() -> None:
+async def test_thinking_is_switched_by_the_settings_where_nobody_says_otherwise():
     for can, said, expected in ((True, None, False), (True, True, True), (False, None, None)):
         models = FakeModels(can_switch_thinking=can)
         async with client_of(models, think=False) as client:
@@ -362,15 +359,13 @@ async def test_thinking_is_switched_by_the_settings_where_nobody_says_otherwise(
         ("neither", "none", None, (False, None)),
     ],
 )
-async def test_how_long_to_think_is_what_the_model_can_be_told(
-    model: str, effort: str | None, think: bool | None, told: tuple[bool | None, str | None]
-) -> None:
+async def test_how_long_to_think_is_what_the_model_can_be_told(model, effort, think, told):
     models = FakeModels(can_switch_thinking=model == "switch", has_effort=model == "effort")
     request = await asked(models, reasoning_effort=effort, think=think)
     assert (request.think, request.effort) == told
 
 
-async def test_words_of_other_servers() -> None:
+async def test_words_of_other_servers():
     models = FakeModels(can_switch_thinking=True)
     request = await asked(models, max_tokens=-1, chat_template_kwargs={"enable_thinking": False})
     assert (request.max_tokens, request.think) == (None, False)
@@ -379,12 +374,12 @@ async def test_words_of_other_servers() -> None:
     assert (await asked(models, max_completion_tokens=-1)).max_tokens is None
 
 
-async def test_the_newer_limit_goes_first() -> None:
+async def test_the_newer_limit_goes_first():
     assert (await asked(FakeModels(), max_tokens=3, max_completion_tokens=4)).max_tokens == 4
     assert (await asked(FakeModels(), max_tokens=3, max_completion_tokens=-1)).max_tokens is None
 
 
-async def test_whole_numbers_may_be_written_with_a_point() -> None:
+async def test_whole_numbers_may_be_written_with_a_point():
     said = {"n": 1.0, "max_tokens": 9.0, "seed": -4.0, "top_k": 3.0, "logprobs": True, "top_logprobs": 2.0}
     request = await asked(FakeModels(), **said)
     found = (request.max_tokens, request.sampling.seed, request.sampling.top_k, request.logprobs)
@@ -392,14 +387,14 @@ async def test_whole_numbers_may_be_written_with_a_point() -> None:
     assert [type(one) for one in found] == [int] * 4
 
 
-async def test_the_penalty_by_its_other_name() -> None:
+async def test_the_penalty_by_its_other_name():
     assert (await asked(FakeModels(), repeat_penalty=1.5)).sampling.repetition_penalty == 1.5
     both = await asked(FakeModels(), repeat_penalty=1.5, repetition_penalty=1.25)
     assert both.sampling.repetition_penalty == 1.25
 
 
-async def test_wishes_that_cost_nothing_are_taken() -> None:
-    said: Any = {
+async def test_wishes_that_cost_nothing_are_taken():
+    said = {
         "store": True,
         "service_tier": "flex",
         "verbosity": "low",
@@ -412,7 +407,7 @@ async def test_wishes_that_cost_nothing_are_taken() -> None:
     assert told.effort == "high"
 
 
-async def test_a_strict_server_refuses_wishes() -> None:
+async def test_a_strict_server_refuses_wishes():
     for name, value in {
         "store": True,
         "service_tier": "flex",
@@ -435,7 +430,7 @@ async def test_a_strict_server_refuses_wishes() -> None:
             )
 
 
-async def test_the_model_may_be_left_out() -> None:
+async def test_the_model_may_be_left_out():
     models = FakeModels()
     async with serving(models) as url:
         for more in ({}, {"model": None}, {"model": ""}):
@@ -449,14 +444,14 @@ async def test_the_model_may_be_left_out() -> None:
     assert set(models.asked) == {""}
 
 
-async def test_some_of_the_tools_are_allowed() -> None:
+async def test_some_of_the_tools_are_allowed():
     other = WEATHER | {"function": WEATHER["function"] | {"name": "other"}}
     for mode in ("auto", "required"):
         request = await asked(FakeModels(), tools=[WEATHER, other], tool_choice=allowed(mode, "other"))
         assert ([tool.name for tool in request.tools], request.tool_choice) == (["other"], mode)
 
 
-async def test_structured_answers() -> None:
+async def test_structured_answers():
     class Person(BaseModel):
         name: str
         age: int
@@ -473,7 +468,7 @@ async def test_structured_answers() -> None:
     assert json.loads((await asked(models, response_format=form)).schema or "") == {"required": ["x"]}
 
 
-async def test_logprobs() -> None:
+async def test_logprobs():
     chance = TokenLogprobs(b"Hi", -0.25, ((b"Hi", -0.25), (b"\xe2", -2.0)))
     models = FakeModels([Delta("", "Hi", False, 1, (chance,)), Delta("", "", False, 2, (chance,))])
     async with client_of(models) as client:
@@ -490,13 +485,13 @@ async def test_logprobs() -> None:
     ]
 
 
-async def test_what_was_left_out_is_told() -> None:
+async def test_what_was_left_out_is_told():
     models = FakeModels([Dropped("", 2), "Hi", finished("stop", dropped=2)])
     async with client_of(models) as client:
         done = await client.chat.completions.create(
             model="default", messages=HELLO, extra_body={"overflow": "window"}
         )
-        assert done.truncated == 2  # type: ignore[attr-defined]
+        assert done.truncated == 2
     too_long = PromptTooLong(
         "The conversation has 5000 tokens, and the context is 4096 tokens long.", hint="Shorten it."
     )
@@ -586,20 +581,20 @@ async def test_what_was_left_out_is_told() -> None:
         ),
     ],
 )
-async def test_what_cannot_be_done_is_refused_by_name(param: str, fields: dict[str, Any]) -> None:
+async def test_what_cannot_be_done_is_refused_by_name(param, fields):
     body = await refused(**fields)
     assert body["param"] == param
     assert body["type"] == "invalid_request_error"
     assert len(body["message"].split()) > 2
 
 
-async def test_a_blank_stop_is_no_stop() -> None:
+async def test_a_blank_stop_is_no_stop():
     for blank in ("", [], [""], ["", None]):
         assert (await asked(FakeModels(), stop=blank)).stop == ()
     assert (await asked(FakeModels(), stop=["", "END"])).stop == ("END",)
 
 
-async def test_an_empty_answer_has_logprobs_where_they_were_asked_for() -> None:
+async def test_an_empty_answer_has_logprobs_where_they_were_asked_for():
     async with client_of(FakeModels([finished()])) as client:
         done = await client.chat.completions.create(model="default", messages=HELLO, logprobs=True)
         plain = await client.completions.create(model="default", prompt="x", logprobs=1)
@@ -609,7 +604,7 @@ async def test_an_empty_answer_has_logprobs_where_they_were_asked_for() -> None:
     assert plain.choices[0].logprobs.tokens == []
 
 
-async def test_null_is_as_nothing_for_every_field() -> None:
+async def test_null_is_as_nothing_for_every_field():
     from edgechat.server.protocol.openai.chat import ChatBody
 
     needed = {"messages", "overflow"}

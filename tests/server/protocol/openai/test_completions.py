@@ -1,9 +1,6 @@
 """Plain completions and embeddings, through OpenAI's own client."""
 
-from __future__ import annotations
-
 import struct
-from typing import Any
 
 import msgspec
 import openai
@@ -16,7 +13,7 @@ from tests.server.fakes import FakeModels, finished
 from tests.server.protocol.openai.test_chat import client_of
 
 
-async def test_text_goes_on() -> None:
+async def test_text_goes_on():
     models = FakeModels([" a", " time", finished("length")])
     async with client_of(models) as client:
         done = await client.completions.create(model="default", prompt="Once upon", seed=1, echo=True)
@@ -36,7 +33,7 @@ async def test_text_goes_on() -> None:
     assert third.max_tokens is None
 
 
-async def test_a_text_is_not_held_against_repeating_itself() -> None:
+async def test_a_text_is_not_held_against_repeating_itself():
     models = FakeModels()
     makers = SamplingDefaults(temperature=0.3, repetition_penalty=1.1, presence_penalty=1.5)
     models.plan = msgspec.structs.replace(models.plan, sampling=makers)
@@ -49,7 +46,7 @@ async def test_a_text_is_not_held_against_repeating_itself() -> None:
     ]
 
 
-async def test_a_suffix_is_what_comes_behind() -> None:
+async def test_a_suffix_is_what_comes_behind():
     models = FakeModels(["b"])
     async with client_of(models) as client:
         await client.completions.create(model="default", prompt="a", suffix="c")
@@ -57,9 +54,9 @@ async def test_a_suffix_is_what_comes_behind() -> None:
     assert [(one.text, one.suffix) for one in models.requests] == [("a", "c"), ("a", "")]
 
 
-async def test_several_prompts_and_tokens() -> None:
+async def test_several_prompts_and_tokens():
     models = FakeModels(["a"], ["b"], ["c"], ["d"])
-    prompt: Any = ["x", [1, 2]]
+    prompt = ["x", [1, 2]]
     async with client_of(models) as client:
         done = await client.completions.create(model="default", prompt=prompt, n=2, best_of=2, seed=7)
         await client.completions.create(model="default", prompt=[5, 6])
@@ -75,7 +72,7 @@ async def test_several_prompts_and_tokens() -> None:
     assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (40, 20)
 
 
-async def test_logprobs_tell_where_in_the_text() -> None:
+async def test_logprobs_tell_where_in_the_text():
     models = FakeModels(
         [
             Delta("", "Hé", False, 1, (TokenLogprobs("Hé".encode(), -0.5, ((b"A", -1.0), (b"B", -2.0))),)),
@@ -108,14 +105,14 @@ async def test_logprobs_tell_where_in_the_text() -> None:
         ("prompt[0]", {"prompt": [-1]}),
     ],
 )
-async def test_what_cannot_be_done_is_refused_by_name(param: str, fields: Any) -> None:
+async def test_what_cannot_be_done_is_refused_by_name(param, fields):
     async with client_of(FakeModels()) as client:
         with pytest.raises(openai.BadRequestError) as caught:
             await client.completions.create(**{"model": "default", "prompt": "x"} | fields)
     assert caught.value.param == param
 
 
-async def test_embeddings() -> None:
+async def test_embeddings():
     models = FakeModels(embedding=4)
     async with client_of(models) as client:
         made = await client.embeddings.create(model="default", input=["one", "three"])  # asks for base64
@@ -138,11 +135,11 @@ async def test_embeddings() -> None:
             ({"input": ["x"] * 2049}, "input"),
         ):
             with pytest.raises(openai.BadRequestError) as caught:
-                await client.embeddings.create(**{"model": "default"} | fields)  # type: ignore[arg-type]
+                await client.embeddings.create(**{"model": "default"} | fields)
             assert caught.value.param == param
 
 
-async def test_models_are_listed() -> None:
+async def test_models_are_listed():
     async with client_of(FakeModels()) as client:
         assert [one.id async for one in client.models.list()] == ["scripted"]
         assert (await client.models.retrieve("scripted")).owned_by == "edgechat"
@@ -150,7 +147,7 @@ async def test_models_are_listed() -> None:
             await client.models.retrieve("other/one:Q4")
 
 
-async def test_what_is_too_long_is_told_with_a_remedy_that_there_is() -> None:
+async def test_what_is_too_long_is_told_with_a_remedy_that_there_is():
     for stream in (False, True):
         models = FakeModels(
             [PromptTooLong("The text has 5000 tokens, and the context is 4096 tokens long.", hint="x")]

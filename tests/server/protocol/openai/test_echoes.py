@@ -1,9 +1,6 @@
 """What clients send back: answers with all that they keep of them, of this server and of others."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 
@@ -12,17 +9,17 @@ from tests.server.fakes import FakeModels, called, finished, serving
 from tests.server.protocol.openai.test_chat import HELLO, client_of
 from tests.server.raw import ask
 
-FUNCTION: Any = {"name": "weather", "parameters": {"type": "object", "properties": {"place": {}}}}
-CALL: Any = {"id": "call_a", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
-CACHED: Any = {"cache_control": {"type": "ephemeral"}}
-NOTES: Any = {"provider_specific_fields": {"refusal": None, "citations": [1]}}
+FUNCTION = {"name": "weather", "parameters": {"type": "object", "properties": {"place": {}}}}
+CALL = {"id": "call_a", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+CACHED = {"cache_control": {"type": "ephemeral"}}
+NOTES = {"provider_specific_fields": {"refusal": None, "citations": [1]}}
 
 
-def with_call(**more: Any) -> list[Any]:
+def with_call(**more):
     return [{"role": "assistant", "content": None, "tool_calls": [CALL | more]}]
 
 
-ECHOES: list[tuple[str, list[Any], list[Message]]] = [
+ECHOES = [
     (
         "names",
         [
@@ -130,23 +127,23 @@ ECHOES: list[tuple[str, list[Any], list[Message]]] = [
 @pytest.mark.parametrize(
     ("messages", "expected"), [echo[1:] for echo in ECHOES], ids=[one[0] for one in ECHOES]
 )
-async def test_what_is_sent_back_is_taken(messages: list[Any], expected: list[Message]) -> None:
+async def test_what_is_sent_back_is_taken(messages, expected):
     models = FakeModels()
     async with client_of(models) as client:
         await client.chat.completions.create(model="default", messages=[*messages, *HELLO])
     assert models.requests[0].messages == (*expected, Message("user", "Hello"))
 
 
-async def test_tools_may_be_marked_for_caches() -> None:
+async def test_tools_may_be_marked_for_caches():
     models = FakeModels()
-    tools: Any = [{"type": "function", "function": FUNCTION | CACHED}, {"type": "function"} | CACHED]
+    tools = [{"type": "function", "function": FUNCTION | CACHED}, {"type": "function"} | CACHED]
     tools[1]["function"] = FUNCTION | {"name": "other"}
     async with client_of(models) as client:
         await client.chat.completions.create(model="default", messages=HELLO, tools=tools)
     assert [tool.name for tool in models.requests[0].tools] == ["weather", "other"]
 
 
-async def test_functions_are_tools_whose_call_is_told_in_the_old_way() -> None:
+async def test_functions_are_tools_whose_call_is_told_in_the_old_way():
     models = FakeModels([called("weather", '{"place": "Rome"}', id="call_a"), finished("tools")])
     async with client_of(models) as client:
         done = await client.chat.completions.create(model="default", messages=HELLO, functions=[FUNCTION])
@@ -158,7 +155,7 @@ async def test_functions_are_tools_whose_call_is_told_in_the_old_way() -> None:
         assert (call.name, call.arguments) == ("weather", '{"place": "Rome"}')
         stream = await client.chat.completions.create(
             model="default",
-            messages=[*HELLO, choice.message.model_dump()],  # type: ignore[list-item]
+            messages=[*HELLO, choice.message.model_dump()],
             functions=[FUNCTION],
             function_call={"name": "weather"},
             stream=True,
@@ -194,7 +191,7 @@ async def test_functions_are_tools_whose_call_is_told_in_the_old_way() -> None:
         ("tools[0].cache_control", {"tools": [{"type": "function", "function": FUNCTION, **CACHED}]}),
     ],
 )
-async def test_a_strict_server_refuses_what_would_have_no_effect(param: str, fields: Any) -> None:
+async def test_a_strict_server_refuses_what_would_have_no_effect(param, fields):
     body = json.dumps({"model": "default", "messages": HELLO} | fields).encode()
     models = FakeModels()
     async with serving(models, strict=True) as url:
@@ -203,14 +200,14 @@ async def test_a_strict_server_refuses_what_would_have_no_effect(param: str, fie
     assert models.requests == []
 
 
-async def test_what_nobody_knows_is_taken_elsewhere() -> None:
+async def test_what_nobody_knows_is_taken_elsewhere():
     async with serving(FakeModels()) as url:
         for fields in ({"new": 1}, {"messages": [{"role": "user", "content": "x", "new": 1}]}):
             body = json.dumps({"model": "default", "messages": HELLO} | fields).encode()
             assert (await ask(url, "POST", "/v1/chat/completions", body=body))[0] == 200
 
 
-async def test_a_strict_server_takes_what_has_an_effect_or_says_nothing() -> None:
+async def test_a_strict_server_takes_what_has_an_effect_or_says_nothing():
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "x"}], "name": None},
         {"role": "assistant", "content": None, "reasoning": "Hm.", "annotations": [], "tool_calls": [CALL]},

@@ -1,11 +1,7 @@
 """Embeddings and metrics over HTTP: a real model of each kind behind one real server."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import openai
@@ -15,32 +11,32 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests import homes
 from tests.kit import tiny
-from tests.server.program import Served, served
+from tests.server.program import served
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    home: Path = tmp_path_factory.mktemp("home")
+def server(tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
     homes.place(tiny("bert"), home / "data" / "models" / "embedder.gguf")
     with served("guide", home=home) as server:
         yield server
 
 
 @pytest.fixture
-def client(server: Served) -> Iterator[OpenAI]:
+def client(server):
     with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=20) as client:
         yield client
 
 
-def vectors(client: OpenAI, texts: list[str]) -> np.ndarray:  # type: ignore[type-arg]
+def vectors(client, texts):
     found = client.embeddings.create(model="embedder", input=texts)
     assert [one.index for one in found.data] == list(range(len(texts)))
     return np.array([one.embedding for one in found.data])
 
 
-def test_embeddings_beside_a_chat(server: Served, client: OpenAI) -> None:
+def test_embeddings_beside_a_chat(server, client):
     texts = [f"text {n}" for n in range(20)]
     with ThreadPoolExecutor(4) as threads:
         together = list(threads.map(lambda _: vectors(client, texts), range(4)))
@@ -56,7 +52,7 @@ def test_embeddings_beside_a_chat(server: Served, client: OpenAI) -> None:
     assert kinds == {"guide": ("chat", True), "embedder": ("embedding", True)}
 
 
-def reply(client: OpenAI, n: int) -> str | None:
+def reply(client, n):
     asked = client.chat.completions.create(
         model="guide",
         messages=[{"role": "user", "content": "What can you do?"}],
@@ -66,7 +62,7 @@ def reply(client: OpenAI, n: int) -> str | None:
     return asked.choices[0].message.content
 
 
-def test_what_cannot_be_embedded_is_said(client: OpenAI) -> None:
+def test_what_cannot_be_embedded_is_said(client):
     with pytest.raises(openai.BadRequestError, match="512"):
         vectors(client, ["x" * 600])
     with pytest.raises(openai.BadRequestError, match="produces no embeddings"):
@@ -77,8 +73,8 @@ def test_what_cannot_be_embedded_is_said(client: OpenAI) -> None:
         client.embeddings.create(model="text-embedding-3-small", input="hi")
 
 
-def test_metrics_name_endpoints_and_models_that_there_are(server: Served, client: OpenAI) -> None:
-    def record_tokens() -> dict[tuple[str, str, str], float]:
+def test_metrics_name_endpoints_and_models_that_there_are(server, client):
+    def record_tokens():
         families = text_string_to_metric_families(server.ask("/metrics")[1])
         samples = [
             one for family in families for one in family.samples if one.name == "edgechat_requests_total"
@@ -111,7 +107,7 @@ def test_metrics_name_endpoints_and_models_that_there_are(server: Served, client
     }
 
 
-def test_a_model_is_found_by_every_name_that_a_request_may_use(server: Served) -> None:
+def test_a_model_is_found_by_every_name_that_a_request_may_use(server):
     for name in ("embedder", "EMBEDDER", "edgechat/embedder", "embedder.gguf"):
         status, told = server.ask(f"/v1/models/{name}")
         assert (status, told["id"], told["kind"], told["context"]) == (200, "embedder", "embedding", 512)
@@ -120,15 +116,15 @@ def test_a_model_is_found_by_every_name_that_a_request_may_use(server: Served) -
     assert (status, told["error"]["code"]) == (404, "model_not_found")
 
 
-def test_metrics_have_nothing_that_their_format_does_not_know(server: Served, client: OpenAI) -> None:
+def test_metrics_have_nothing_that_their_format_does_not_know(server, client):
     vectors(client, ["hi"])
     assert "_created" not in server.ask("/metrics")[1]
 
 
-def test_metrics_can_be_had_while_it_works(server: Served, client: OpenAI) -> None:
+def test_metrics_can_be_had_while_it_works(server, client):
     done = threading.Event()
 
-    def work() -> None:
+    def work():
         while not done.is_set():
             vectors(client, ["x" * 400] * 50)
 

@@ -1,14 +1,12 @@
 """The list of models, as OpenAI's client and Codex read it."""
 
-from __future__ import annotations
-
 import httpx2
 from openai import AsyncOpenAI
 
 from tests.server.fakes import KEY, FakeModels, serving
 
 
-async def test_openais_client_lists_the_models() -> None:
+async def test_openais_client_lists_the_models():
     async with (
         serving(FakeModels()) as url,
         AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client,
@@ -17,7 +15,7 @@ async def test_openais_client_lists_the_models() -> None:
         assert (await client.models.retrieve("scripted")).owned_by == "edgechat"
 
 
-async def test_codex_can_read_the_list_and_others_are_not_told_of_an_empty_one() -> None:
+async def test_codex_can_read_the_list_and_others_are_not_told_of_an_empty_one():
     async with (
         serving(FakeModels()) as url,
         httpx2.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}) as client,

@@ -1,18 +1,13 @@
 """Documents ranked for a query: the answer of Jina's and llama.cpp's servers, and a real model behind one."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests import homes
 from tests.kit.rerankers import counting_reranker
 from tests.server.fakes import FakeModels, serving
-from tests.server.program import Served, served
+from tests.server.program import served
 from tests.server.raw import ask
 
 pytestmark = pytest.mark.slow
@@ -21,12 +16,12 @@ QUERY = "Which one has the letter z?"
 DOCUMENTS = ["hello", "zzzz", "a z in it", "zz top, zz end"]
 
 
-async def asked(url: str, path: str = "/v1/rerank", **body: Any) -> tuple[int, Any]:
+async def asked(url, path="/v1/rerank", **body):
     status, _, said = await ask(url, "POST", path, body=json.dumps(body).encode())
     return status, said
 
 
-async def test_the_answer_is_what_clients_expect() -> None:
+async def test_the_answer_is_what_clients_expect():
     async with serving(FakeModels()) as url:
         for path in ("/v1/rerank", "/rerank"):
             status, answer = await asked(url, path, query="x", documents=["a", "abc", "ab"])
@@ -65,7 +60,7 @@ async def test_the_answer_is_what_clients_expect() -> None:
         ({"query": "x", "documents": ["a"], "top_n": 0}, "top_n"),
     ],
 )
-async def test_what_is_wrong_with_a_request_is_said(body: dict[str, Any], param: str) -> None:
+async def test_what_is_wrong_with_a_request_is_said(body, param):
     async with serving(FakeModels()) as url:
         status, answer = await asked(url, **body)
     assert status == 400
@@ -73,14 +68,14 @@ async def test_what_is_wrong_with_a_request_is_said(body: dict[str, Any], param:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    home: Path = tmp_path_factory.mktemp("home")
+def server(tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
     homes.place(counting_reranker(), home / "data" / "models" / "ranker.gguf")
     with served("guide", home=home) as server:
         yield server
 
 
-def test_a_real_model_ranks_beside_a_chat(server: Served) -> None:
+def test_a_real_model_ranks_beside_a_chat(server):
     body = {"model": "ranker", "query": QUERY, "documents": DOCUMENTS}
     status, answer = server.ask("/v1/rerank", body)
     assert status == 200
@@ -108,6 +103,6 @@ def test_a_real_model_ranks_beside_a_chat(server: Served) -> None:
         ),
     ],
 )
-def test_what_cannot_be_done_is_refused(server: Served, path: str, body: Any, said: str) -> None:
+def test_what_cannot_be_done_is_refused(server, path, body, said):
     status, answer = server.ask(f"/v1/{path}", body)
     assert (status, said in answer["error"]["message"]) == (400, True)

@@ -1,9 +1,6 @@
 """Which files complete a path, and in which order."""
 
-from __future__ import annotations
-
 import string
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,7 +15,7 @@ PATHS = [
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     for path in PATHS:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         if not path.endswith("/"):
@@ -27,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def offered(text: str) -> list[str]:
+def offered(text):
     typed = path_at_end(text)
     assert typed is not None
     return [suggestion.text for suggestion in FileFinder().suggestions(typed)]
@@ -48,11 +45,11 @@ def offered(text: str) -> list[str]:
         ("@no ", None),
     ],
 )
-def test_where_a_path_is_being_typed(before: str, typed: TypedPath | None) -> None:
+def test_where_a_path_is_being_typed(before, typed):
     assert path_at_end(before) == typed
 
 
-def test_names_come_before_paths_and_letters_in_a_row_before_scattered_ones() -> None:
+def test_names_come_before_paths_and_letters_in_a_row_before_scattered_ones():
     lowest = sorted(filter(None, (rank("box", path, path.lower()) for path in PATHS)))
     assert [path for *_, path in lowest] == [
         *("docs/box.md", "src/prompt/box.py", "src/prompt/inbox.py"),
@@ -61,28 +58,28 @@ def test_names_come_before_paths_and_letters_in_a_row_before_scattered_ones() ->
 
 
 @given(st.text(string.ascii_lowercase + "/._", min_size=1, max_size=6), st.sampled_from(PATHS))
-def test_a_path_matches_just_if_it_has_the_letters_in_order(query: str, path: str) -> None:
+def test_a_path_matches_just_if_it_has_the_letters_in_order(query, path):
     letters = iter(path.lower())
     assert (rank(query, path, path.lower()) is not None) == all(letter in letters for letter in query)
 
 
-def test_what_begins_so_comes_first_then_what_is_found_below() -> None:
+def test_what_begins_so_comes_first_then_what_is_found_below():
     assert offered("@sr")[:1] == ["@src/"]
     assert offered("Look at @box.p")[:2] == ["@src/prompt/box.py ", "@src/prompt/inbox.py "]
     assert offered("@src/pr")[0] == "@src/prompt/"
 
 
-def test_the_argument_of_a_command_is_a_path_without_marks(folder: Path) -> None:
+def test_the_argument_of_a_command_is_a_path_without_marks(folder):
     (folder / "my list.txt").write_text("x")
     assert offered("/attach my l") == ["my list.txt"]
     assert offered("@my")[0] == '@"my list.txt" '
 
 
-def test_a_complete_path_is_not_completed_to_another() -> None:
+def test_a_complete_path_is_not_completed_to_another():
     assert offered("@README.md") == []
 
 
-def test_a_folder_that_is_gone_offers_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_gone_offers_nothing(folder, monkeypatch):
     other = folder / "gone"
     other.mkdir()
     monkeypatch.chdir(other)
@@ -90,5 +87,5 @@ def test_a_folder_that_is_gone_offers_nothing(folder: Path, monkeypatch: pytest.
     assert offered("@x") == []
 
 
-def test_only_folders_complete_what_wants_a_folder() -> None:
+def test_only_folders_complete_what_wants_a_folder():
     assert offered("/docs src/") == ["src/box/", "src/prompt/"]

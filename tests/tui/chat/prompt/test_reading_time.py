@@ -1,7 +1,5 @@
 """How long a prompt takes to read: as planned, then as measured."""
 
-from __future__ import annotations
-
 import pytest
 
 from edgechat.engine.types import Finished, Timings, Usage
@@ -20,15 +18,15 @@ PLAN = LoadPlan(
 )
 
 
-def reply(prompt: int, cached: int, tps: float) -> Finished:
+def reply(prompt, cached, tps):
     return Finished("", "stop", Usage(prompt, cached, 10), Timings(100.0, tps, 20.0), None)
 
 
-def test_without_a_measurement_it_is_what_the_plan_predicts() -> None:
+def test_without_a_measurement_it_is_what_the_plan_predicts():
     assert ReadingTime().seconds(PLAN, 500, 0) == pytest.approx(10.0)
 
 
-def test_a_long_prompt_corrects_it_and_a_short_one_does_not() -> None:
+def test_a_long_prompt_corrects_it_and_a_short_one_does_not():
     time = ReadingTime()
     time.measure(PLAN, reply(100, 0, 1.0))
     time.measure(PLAN, reply(5000, 4900, 1.0))
@@ -37,13 +35,13 @@ def test_a_long_prompt_corrects_it_and_a_short_one_does_not() -> None:
     assert time.seconds(PLAN, 500, 0) == pytest.approx(2.5)
 
 
-def test_a_measurement_of_another_model_does_not_count() -> None:
+def test_a_measurement_of_another_model_does_not_count():
     time = ReadingTime()
     time.measure(LoadPlan(**{**_fields(PLAN), "model_name": "other"}), reply(1000, 0, 200.0))
     assert time.seconds(PLAN, 500, 0) == pytest.approx(10.0)
 
 
-def test_a_plan_without_a_forecast_promises_nothing() -> None:
+def test_a_plan_without_a_forecast_promises_nothing():
     assert ReadingTime().seconds(LoadPlan(**{**_fields(PLAN), "forecast": None}), 500, 0) == 0.0
 
 
@@ -57,9 +55,9 @@ def test_a_plan_without_a_forecast_promises_nothing() -> None:
         (600, 14.0, 512, "~600 tokens, more than the context of 512"),
     ],
 )
-def test_only_what_is_long_or_slow_or_too_much_is_told(n: int, wait: float, context: int, told: str) -> None:
+def test_only_what_is_long_or_slow_or_too_much_is_told(n, wait, context, told):
     assert notice(n, wait, context) == told
 
 
-def _fields(plan: LoadPlan) -> dict[str, object]:
+def _fields(plan):
     return {name: getattr(plan, name) for name in plan.__struct_fields__}

@@ -1,16 +1,14 @@
 """The {variables} of saved prompts."""
 
-from __future__ import annotations
-
 from edgechat.tui.chat.prompt.variables import next_variable, variables_in
 
 
-def test_what_is_a_variable() -> None:
+def test_what_is_a_variable():
     text = "To {language}: {the text}, not {}, {1}, {a: 2} or {x.y}"
     assert variables_in([text, "{other}"]) == {"{language}", "{the text}", "{other}"}
 
 
-def test_the_next_one_comes_after_the_cursor_then_from_the_beginning() -> None:
+def test_the_next_one_comes_after_the_cursor_then_from_the_beginning():
     text = "{a} and {b} and {c}"
     names = {"{a}", "{b}"}
     assert next_variable(text, names, 0) == (0, 3)
