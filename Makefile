@@ -34,7 +34,7 @@ LLAMA := $(PACKAGE)/wheels/$(shell sed -n 's/^llama_cpp_python==//p' $(LOCK))
 NUMPY := $(PACKAGE)/numpy/$(shell sed -n 's/^numpy==//p' $(LOCK))
 NO_BLAS := -Csetup-args=-Dblas=none -Csetup-args=-Dlapack=none -Csetup-args=-Dallow-noblas=true
 
-.PHONY: run check quick test test-metal soak bench docs lock dist package smoke clean
+.PHONY: run check quick test test-times test-metal soak bench docs lock dist package smoke clean
 
 # The app where there is a terminal, one question to the guide where there is none.
 run: $(VENV)/.installed
@@ -55,6 +55,12 @@ quick: $(VENV)/.installed-dev
 
 test: check
 	$(PYTEST)
+
+# Where the time of `make test` goes, by kind of test, by file and by test.
+TIMES := build/test-times.jsonl
+test-times: $(VENV)/.installed-dev
+	@mkdir -p $(dir $(TIMES)) && rm -f $(TIMES)
+	$(PYTEST) -p tests.times --times $(TIMES); status=$$?; $(BIN)/python -m tests.times $(TIMES); exit $$status
 
 # What only a Mac with Apple Silicon can show: the tests of the MLX backend and its speed, on its GPU.
 test-metal: $(VENV)/.installed-dev

@@ -12,7 +12,6 @@ import io
 import json
 import os
 import select
-import signal
 import socket
 import sys
 import tempfile
@@ -44,11 +43,12 @@ def main() -> None:
         os.environ["EDGECHAT_HOME"] = home
         sys.argv = ["edgechat", "chats"]
         run_cli()  # any command: typer imports something more for its first
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while 0 not in select.select([door, 0], [], [])[0]:
         connection, _ = door.accept()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         if os.fork() == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             door.close()
             _run(connection)
         connection.close()

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.scripted import COMMAND
+from tests.times import count_command
 
 EDGECHAT = COMMAND
 Run = subprocess.CompletedProcess[str]
@@ -23,6 +24,7 @@ TIME_LIMIT = 90
 def edgechat(*words: str | Path, piped: str | None = None, **environment: str) -> Run:
     """Run `edgechat` with these words, in a process of its own; see tests/cli/forking.py."""
     command, variables = [*map(str, words)], os.environ | environment
+    count_command()
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         stdin.write((piped or "").encode())
         stdin.seek(0)
