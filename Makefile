@@ -70,8 +70,8 @@ test-metal: $(VENV)/.installed-dev
 
 # One after the other, for it measures too; properties once more, with fifty times as many examples.
 soak: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -q -m soak --timeout 3600
-	$(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile soak --timeout 3600
+	$(BIN)/python -m pytest -q -m soak --timeout 3600 -o faulthandler_timeout=0
+	$(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile soak --timeout 3600 -o faulthandler_timeout=0
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.streaming

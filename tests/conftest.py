@@ -16,6 +16,8 @@ from tests.rpc_server import RpcServer
 from tests.scripted import PROGRAM
 from tests.terminal import needs_tmux
 
+pytest_plugins = ["tests.zygote"]
+
 # How long an example takes is the machine's affair; pytest's own timeout ends what hangs.
 # The same examples each time: what guards a merge must not fail by chance. The soak looks for new ones.
 settings.register_profile("edgechat", deadline=None, derandomize=True)

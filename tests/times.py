@@ -9,6 +9,7 @@ such a file:
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
@@ -22,7 +23,7 @@ import pytest
 
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _started: Counter[str] = Counter()
-_KINDS = ("tmux", "edgechat", "command", "engine", "dryrun")
+_KINDS = ("tmux", "edgechat", "engine", "dryrun")
 """What makes a test's kind, if it starts one: the first of these; else any child, then what the test is."""
 
 
@@ -88,11 +89,6 @@ def _see(event: str, arguments: Any) -> None:
         _started[Path(words[0]).name] += 1
 
 
-def count_command() -> None:
-    """Count a command that is run by tests.cli.running: it is forked, not started."""
-    _started["command"] += 1
-
-
 def _kind(item: pytest.Item) -> str:
     for kind in _KINDS:
         if _started[kind]:
@@ -101,7 +97,7 @@ def _kind(item: pytest.Item) -> str:
         return "other child"
     if item.get_closest_marker("hypothesis") or hasattr(getattr(item, "obj", None), "hypothesis"):
         return "property"
-    return "app" if "tests/tui/" in item.nodeid and item.get_closest_marker("asyncio") else "plain"
+    return "app" if "tests/tui/" in item.nodeid and inspect.iscoroutinefunction(item.obj) else "plain"
 
 
 def processor_seconds() -> float:

@@ -160,6 +160,7 @@ def test_hung(run, monkeypatch):
     assert not psutil.pid_exists(pid)
 
 
+@pytest.mark.fresh
 def test_grown(run, monkeypatch):
     monkeypatch.setattr(dry_runs, "MEMORY_LIMIT", 2**20)
     assert "MiB of memory" in failure(run, LoadParams(context=1024))

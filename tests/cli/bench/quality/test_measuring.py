@@ -1,5 +1,6 @@
 """`edgechat bench --quality` on real models: the scores, what is kept and resumed, what plans learn of it."""
 
+import contextlib
 import json
 import os
 import re
@@ -310,8 +311,9 @@ def test_a_killed_measurement_is_resumed_with_the_same_result(folder, text, tmp_
             found = re.match(r"chunk (\d+) of", said)
             if found is not None and int(found[1]) >= stop_after:
                 for child in psutil.Process().children():
-                    if child.cmdline()[-1:] == ["quality"]:
-                        child.kill()
+                    with contextlib.suppress(psutil.NoSuchProcess):  # killed, and still telling
+                        if child.cmdline()[-1:] == ["quality"]:
+                            child.kill()
 
         try:
             answer = ask("quality", task, ScoringAnswer, kill, "")
