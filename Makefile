@@ -1,6 +1,6 @@
 # make run    install into .venv and open the chat       make test   all checks and tests
 # make check  lint, types, layers                         make soak   statistics, grids, long random lives
-# make quick  the tests while you work, about a minute
+# make quick  the tests while you work: 45 s              make test-artifacts   wheels, licences, documentation
 # make bench  the figures of benchmarks/RESULTS.md        make lock   pin the versions that were tested
 # make dist   the wheel and the source archive            make test-metal   what only a Mac can show
 # make package   the program that needs no Python         make smoke  try it in an empty environment
@@ -34,7 +34,7 @@ LLAMA := $(PACKAGE)/wheels/$(shell sed -n 's/^llama_cpp_python==//p' $(LOCK))
 NUMPY := $(PACKAGE)/numpy/$(shell sed -n 's/^numpy==//p' $(LOCK))
 NO_BLAS := -Csetup-args=-Dblas=none -Csetup-args=-Dlapack=none -Csetup-args=-Dallow-noblas=true
 
-.PHONY: run check quick test test-times test-metal soak bench docs lock dist package smoke clean
+.PHONY: run check quick test test-artifacts test-times test-metal soak bench docs lock dist package smoke clean
 
 # The app where there is a terminal, one question to the guide where there is none.
 run: $(VENV)/.installed
@@ -47,14 +47,21 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# A file of tests has its models loaded once, so it stays with one process.
-PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+# A file of tests has its models loaded once, so it stays with one process; tests/conftest.py sorts the files.
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 quick: $(VENV)/.installed-dev
-	$(PYTEST) -n 2 -m "not soak and (quick or not slow)"
+	$(PYTEST) -n 2 -m "not soak and not artifacts and (quick or not slow)"
 
-test: check
-	$(PYTEST)
+# The checks run beside the tests, and tell what they found after them.
+test: $(VENV)/.installed-dev
+	@mkdir -p build; $(MAKE) --no-print-directory check >build/check.log 2>&1 & check=$$!; \
+	$(PYTEST); tests=$$?; \
+	wait $$check; checked=$$?; cat build/check.log; exit $$((tests + checked))
+
+# What is published, built and read by the programs of others: wheels, licences, documentation, the server's description.
+test-artifacts: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q -m artifacts
 
 # Where the time of `make test` goes, by kind of test, by file and by test.
 TIMES := build/test-times.jsonl

@@ -1,6 +1,7 @@
 """What all tests share: a home of their own, so that no chat or log is the user's, and devices."""
 
 import gc
+from collections import Counter
 
 import msgspec
 import pytest
@@ -32,6 +33,17 @@ def pytest_collection_modifyitems(items):
         if needs_tmux.mark in item.iter_markers("skipif"):
             item.add_marker("slow")
     grids.leave_to_soak(items)
+    _longest_first(items)
+
+
+def _longest_first(items):
+    """Sort by what a file takes, roughly: one process with a long file must not be the last to begin it."""
+    seconds = Counter()
+    for item in items:
+        if not item.get_closest_marker("soak"):
+            is_terminal = needs_tmux.mark in item.iter_markers("skipif")
+            seconds[item.path] += 3 if is_terminal else 0.5 if item.get_closest_marker("slow") else 0.05
+    items.sort(key=lambda item: -seconds[item.path])
 
 
 @pytest.hookimpl(trylast=True)

@@ -25,7 +25,7 @@ SHIPPED = {
     "skeletons.bin",
 }
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.artifacts
 
 
 @pytest.fixture(scope="module")

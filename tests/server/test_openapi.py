@@ -34,7 +34,10 @@ def server(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("phases", "n_examples"),
-    [("examples,fuzzing", 3), pytest.param("examples,coverage,fuzzing", 100, marks=pytest.mark.soak)],
+    [
+        pytest.param("examples,fuzzing", 3, marks=pytest.mark.artifacts),
+        pytest.param("examples,coverage,fuzzing", 100, marks=pytest.mark.soak),
+    ],
 )
 def test_the_server_keeps_to_its_description(server, tmp_path, phases, n_examples):
     (tmp_path / "schemathesis.toml").write_text(SETTINGS)
