@@ -2,13 +2,12 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 
 from edgechat.models.local import locations
 from tests import homes
+from tests.cli.running import edgechat
 from tests.models.mlx_folders import mlx_files, written
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
@@ -21,10 +20,7 @@ def user(tmp_path, monkeypatch):
 
 
 def said(*words, code=0):
-    run = subprocess.run(
-        [sys.executable, "-m", "edgechat", *map(str, words)],
-        capture_output=True, text=True, timeout=90, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    run = edgechat(*words)
     assert run.returncode == code, run
     return run.stdout + run.stderr
 
