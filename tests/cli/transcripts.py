@@ -89,6 +89,7 @@ class World:
             out, self.names[name] = "", out.strip('"\n')
         said = [*out.splitlines(), *(f"! {one}".rstrip() for one in done.stderr.splitlines())]
         for name, value in sorted(self.names.items(), key=lambda item: -len(item[1])):
+            assert value, name
             said = [one.replace(value, f"${name}") for one in said]
         return said + ([f"[{done.returncode}]"] if done.returncode else [])
 
@@ -119,16 +120,14 @@ def _split(words: list[str], mark: str) -> tuple[list[str], list[str]]:
 def pick(text: str, terms: list[str]) -> str:
     """Return fields of a JSON object, or of each of a list: `a.b`, `a.*.b` for all in it; `a=b` filters."""
     found = json.loads(text, parse_constant=pytest.fail) if text else []
+    filters = [term.split("=", 1) for term in terms if "=" in term]
+    paths = [term for term in terms if "=" not in term]
     lines = []
     for one in found if isinstance(found, list) else [found]:
-        if all(str(_at(one, path)) == wanted for path, _, wanted in map(_parts, terms) if _):
-            values = [_at(one, term) for term in terms if "=" not in term] or [sorted(one)]
+        if all(str(_at(one, path)) == wanted for path, wanted in filters):
+            values = [_at(one, path) for path in paths] or [sorted(one)]
             lines.append(" ".join(json.dumps(value, ensure_ascii=False) for value in values))
     return "\n".join(lines)
-
-
-def _parts(term: str) -> tuple[str, str, str]:
-    return term.partition("=")
 
 
 def _at(value: Any, path: str) -> Any:
@@ -179,6 +178,8 @@ def _pattern(line: str) -> str:
 
 
 def matches(expected: list[str], said: list[str]) -> bool:
+    """Say whether a command printed this, but for empty lines at the end."""
+    expected, said = ("\n".join(lines).rstrip("\n").split("\n") for lines in (expected, said))
     lines = [r"(?:.*\n)*" if line == "..." else _pattern(line) + r"\n" for line in expected]
     return re.fullmatch("".join(lines), "".join(f"{line}\n" for line in said)) is not None
 
