@@ -39,6 +39,8 @@ def refusal(text):
 
 
 EVERYTHING = 'model = "guide"\ncontext = 4096\nthreads = 3\nidle_minutes = 2.5\n[sampling]\ntemperature = 1\n'
+ALL = {"model": "guide", "context": 4096, "threads": 3, "idle_minutes": 2.5}
+ALL |= {"sampling": SamplingDefaults(temperature=1.0)}
 PRESET = '[presets.coder]\nsystem = "You write code."\nthink = false\n[presets.coder.sampling]\ntop_k = 5\n'
 CODER = Preset(system="You write code.", think=False, sampling=SamplingDefaults(top_k=5))
 
@@ -47,16 +49,7 @@ CODER = Preset(system="You write code.", think=False, sampling=SamplingDefaults(
     ("text", "expected"),
     [
         (None, {"idle_minutes": 10, "draft": None}),
-        (
-            EVERYTHING,
-            {
-                "model": "guide",
-                "context": 4096,
-                "threads": 3,
-                "idle_minutes": 2.5,
-                "sampling": SamplingDefaults(temperature=1.0),
-            },
-        ),
+        (EVERYTHING, ALL),
         ('draft = "ngram"', {"draft": "ngram"}),
         ("offline = true", {"offline": True}),
         (b"\xef\xbb\xbfcontext = 4096\n", {"context": 4096}),

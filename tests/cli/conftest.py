@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import scripted
+from tests import homes, scripted
 from tests.cli.running import edgechat
 
 
@@ -20,6 +20,13 @@ def tmp_path(tmp_path, request):
     prefix = "edgechat-".ljust(24 - len(str(root)), "-")
     with tempfile.TemporaryDirectory(prefix=prefix, dir=root, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def user(tmp_path, monkeypatch):
+    """Make a folder the user's home, with nothing in it."""
+    homes.settle(tmp_path / "user", monkeypatch)
+    return tmp_path / "user"
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from tests.kit.heads import with_head
 from tests.kit.projector_files import projector
 from tests.terminal import Terminal, needs_tmux
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured", "user")]
 
 QWEN = "unsloth/Qwen3-4B-Instruct-2507-GGUF"
 FILE = "Qwen3-4B-Instruct-2507-Q4_K_M.gguf"
@@ -39,12 +39,6 @@ def model():
 @pytest.fixture(scope="module")
 def other():
     return tiny("qwen3")
-
-
-@pytest.fixture(autouse=True)
-def user(tmp_path, monkeypatch):
-    homes.settle(tmp_path / "user", monkeypatch)
-    return tmp_path / "user"
 
 
 def said(*words):

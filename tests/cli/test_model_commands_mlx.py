@@ -6,17 +6,10 @@ import re
 import pytest
 
 from edgechat.models.local import locations
-from tests import homes
 from tests.cli.running import edgechat
 from tests.models.mlx_folders import mlx_files, written
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
-
-
-@pytest.fixture(autouse=True)
-def user(tmp_path, monkeypatch):
-    homes.settle(tmp_path / "user", monkeypatch)
-    return tmp_path / "user"
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured", "user")]
 
 
 def said(*words, code=0):

@@ -13,15 +13,9 @@ from tests.cli.running import edgechat
 from tests.kit import tiny
 from tests.kit.heads import split_head, with_head
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured", "user")]
 
 OWN = "its own layers (MTP)"
-
-
-@pytest.fixture
-def user(tmp_path, monkeypatch):
-    homes.settle(tmp_path / "user", monkeypatch)
-    return tmp_path / "user"
 
 
 def answer(*words):

@@ -16,16 +16,10 @@ from tests.cli.transcripts import transcript
 from tests.kit import tiny
 from tests.kit.projector_files import projector
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured", "user")]
 
 REPO, FILE = "ggml-org/gemma-4-E4B-it-GGUF", "gemma-4-E4B-it-Q4_0.gguf"
 EYES = "mmproj-gemma-4-E4B-it-F16.gguf"
-
-
-@pytest.fixture(autouse=True)
-def user(tmp_path, monkeypatch):
-    homes.settle(tmp_path / "user", monkeypatch)
-    return tmp_path / "user"
 
 
 def own(name):

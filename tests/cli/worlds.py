@@ -32,11 +32,6 @@ def source(kind: str) -> Path:
     return tiny(kind, mute=NOT_PRINTABLE, **({"weights": weights} if weights else {}))
 
 
-def user(world: World) -> None:
-    """Make $TMP/user the home of the user, with nothing in it."""
-    homes.settle(world.folder / "user", world.fixture("monkeypatch"))
-
-
 def model(world: World, path: str, kind: str = "dense") -> Path:
     """Put a model somewhere."""
     return homes.place(source(kind), world.folder / path)
@@ -137,4 +132,4 @@ def chat(world: World, name: str, *questions: str) -> None:
     asyncio.run(talk())
 
 
-SCENES = (user, model, own, cached, ollama, lm_studio, script, settings, file, flip, cut, grow, copy, chat)
+SCENES = (model, own, cached, ollama, lm_studio, script, settings, file, flip, cut, grow, copy, chat)
