@@ -2,29 +2,18 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 
 from edgechat.models.local import locations
-from tests import homes
+from tests.cli.running import edgechat
 from tests.models.mlx_folders import mlx_files, written
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
-
-
-@pytest.fixture(autouse=True)
-def user(tmp_path, monkeypatch):
-    homes.settle(tmp_path / "user", monkeypatch)
-    return tmp_path / "user"
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured", "user")]
 
 
 def said(*words, code=0):
-    run = subprocess.run(
-        [sys.executable, "-m", "edgechat", *map(str, words)],
-        capture_output=True, text=True, timeout=90, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    run = edgechat(*words)
     assert run.returncode == code, run
     return run.stdout + run.stderr
 

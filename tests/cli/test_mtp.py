@@ -5,24 +5,17 @@ import json
 import pytest
 
 from edgechat.base import paths
-from edgechat.cli.commands import listing, plan, show
 from edgechat.cli.commands import pull as pull_command
 from tests import homes
 from tests.cli import pulling
 from tests.cli.pulling import REPO, found
-from tests.cli.running import complaint, edgechat
+from tests.cli.running import edgechat
 from tests.kit import tiny
 from tests.kit.heads import split_head, with_head
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured", "user")]
 
 OWN = "its own layers (MTP)"
-
-
-@pytest.fixture
-def user(tmp_path, monkeypatch):
-    homes.settle(tmp_path / "user", monkeypatch)
-    return tmp_path / "user"
 
 
 def answer(*words):
@@ -47,46 +40,6 @@ def test_it_drafts_for_a_reply(user):
     plain = answer(*words, "--temperature", "0", "--draft", "none")
     assert (plain["speculation"], plain["plan"]["drafters"]) == (None, [])
     assert drafted["text"] == plain["text"]
-
-
-def test_a_plan_says_what_it_takes(user):
-    one = answer("plan", with_head("qwen35"), "--draft", "mtp", "--json")
-    assert one["drafters"] == [OWN, "n-grams"]
-    assert one["mtp"]["total_bytes"] > 0
-    assert one["mtp"]["expected_speedup"] > 0
-    for field in ("mtp", "drafters", *one["mtp"]):
-        assert field in (plan.__doc__ or "")
-    text = " ".join(edgechat("plan", with_head("qwen35"), "--draft", "mtp").stdout.split())
-    assert f"Drafts: {OWN}," in text
-    assert "and n-grams of the conversation." in text
-    assert answer("plan", tiny(), "--json")["mtp"] is None
-
-
-@pytest.mark.parametrize("command", [("run",), ("plan",), ("bench",)])
-def test_a_model_without_such_layers_is_told_what_to_do(user, command):
-    words = (*command, tiny(), *["hi"] * (command == ("run",)), "--draft", "mtp")
-    text = complaint(edgechat(*words))
-    assert "The model has no layers of its own to draft with (MTP)." in text
-    assert "--draft auto" in text
-
-
-def test_lists_name_the_models_that_have_them(user):
-    folder = paths.data_dir() / "models"
-    homes.place(tiny(), folder / "plain.gguf")
-    assert "DRAFTS" not in edgechat("list").stdout
-    homes.place(with_head("qwen35"), folder / "headed.gguf")
-    lines = {line.split()[0]: line for line in edgechat("list").stdout.splitlines()}
-    assert lines["NAME"].endswith("DRAFTS")
-    assert lines["headed"].endswith("own layers")
-    assert not lines["plain"].endswith("own layers")
-    assert {one["name"]: one["mtp"] for one in answer("list", "--json") if "guide" not in one["name"]} == {
-        "headed": True,
-        "plain": False,
-    }
-    assert "Drafting      with 1 layer of its own (MTP)" in edgechat("show", "headed").stdout
-    assert "Drafting" not in edgechat("show", "plain").stdout
-    assert answer("show", "headed", "--json")["mtp"] is True
-    assert all("mtp" in (module.__doc__ or "") for module in (listing, show))
 
 
 def test_no_draft_model_is_pulled_for_it(hub, pull):

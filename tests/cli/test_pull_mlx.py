@@ -1,7 +1,6 @@
 """`edgechat pull` of models for MLX: one folder of several files, from repositories that hold one each."""
 
 import json
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,8 @@ from edgechat.planner import machine, prepare
 from edgechat.planner.ranking import pulling
 from edgechat.planner.ranking.pulling import PullDecision, bring, decide
 from edgechat.planner.request import PlanRequest
-from tests.cli.pulling import EDGECHAT, REPO, complaint, found
+from tests.cli.pulling import REPO, complaint, found
+from tests.cli.running import edgechat
 from tests.kit import PAIR, pair, tiny
 from tests.models.downloads import Seen
 from tests.planner.headers import little
@@ -66,9 +66,7 @@ def entries(home, hub, hf_cache):
 
 
 def run(*words):
-    return subprocess.run(
-        [*EDGECHAT, "run", *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-    )
+    return edgechat("run", *words)
 
 
 def decided(name, backend=None, quant=None, **more):

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -9,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from edgechat import settings
 from edgechat.chat.commands import commands_of
-from edgechat.chat.model_choice import remember, remembered
 from edgechat.chat.storage.store import Store, store_path
 from edgechat.cli.chat import screen_reader
 from edgechat.cli.chat.screen_reader import SpokenAnswer, SpokenStatus
 from edgechat.engine.types import Delta, Finished, Timings, Usage
 from tests import scripted
 from tests.cli.running import EDGECHAT, edgechat
+from tests.cli.transcripts import transcript
 from tests.terminal import Terminal, needs_tmux
 
 pytestmark = pytest.mark.slow
@@ -56,151 +56,18 @@ def open_store(work):
     return asyncio.run(done())
 
 
-def test_it_says_in_sentences_what_happens(script):
-    path = script(reply="<think>hm</think>One. Two\nthree", template=THINKING)
-    run = held(path, "Hello")
-    assert run.stdout == "One. Two\nthree\n"
-    loading, ready, thinking, answer, end = sentences(run)
-    assert loading == "Loading model."
-    assert ready.startswith("model is ready.")
-    assert "/help" in ready
-    assert (thinking, answer) == ("Thinking.", "Answer:")
-    assert re.fullmatch(r"End of answer, \d+ tokens in (less than a second|1 second|\d+ seconds)\.", end)
+def thinking(world, fields):
+    """Write a model that thinks unless it is told not to."""
+    scripted.write(world.folder / "model.gguf", **json.loads(fields), template=THINKING)
 
 
-def test_the_conversation_is_kept_and_listed(script):
-    path = script()
-    held(path, "First question", "Second question")
-    assert "4" in edgechat("chats").stdout
-    run = held(path, "/chats", "/search second", "/new", "Another", "/chats")
-    told = sentences(run)
-    assert re.search(r"^[0-9a-f]{8}: First question, 4 messages, just now\.$", run.stderr, re.M), run.stderr
-    assert any(re.fullmatch(r"[0-9a-f]{8}: First question, you: Second question", line) for line in told)
-    assert "A new conversation." in told
-    assert any(line.endswith(": Another, 2 messages, just now.") for line in told)
+test_what_is_printed = transcript("spoken.txt", thinking)
 
 
-def test_a_conversation_is_opened_and_goes_on(script):
-    path = script(reply="Hello.", rules=[{"when": "And", "reply": "More."}])
-    held(path, "First")
-    (chat,) = open_store(lambda store: store.chats())
-    run = held(path, f"/open {chat.id[:6]}", "And then?", "/open nosuch", "/open")
-    told = sentences(run)
-    assert "Continuing: First (2 messages)." in told
-    assert "You said: First" in told
-    assert "The answer was: Hello." in told
-    assert "error: There is no conversation 'nosuch'." in told
-    assert "error: /open needs an argument: /open ID" in told
-    _, turns = open_store(lambda store: store.load(chat.id))
-    assert [turn.content for turn in turns] == ["First", "Hello.", "And then?", "More."]
-
-
-def test_another_model_answers(script, tmp_path):
-    other = scripted.write(tmp_path / "other.gguf", reply="From the other.")
-    run = held(script(reply="From the first."), "a", "/model nosuch", "b", f"/model {other}", "c", "/model")
-    assert run.stdout == "From the first.\nFrom the first.\nFrom the other.\n"
-    told = sentences(run)
-    assert "Loading other." in told
-    assert "Switched to other." in told
-    assert any(line.startswith("error: There is no file 'nosuch'") for line in told)
-    assert told[-1] == "The model is other."
-    assert open_store(remembered) == str(other)
-    (chat,) = open_store(lambda store: store.chats())
-    assert chat.model == str(other)
-
-
-def test_help_lists_the_commands_and_a_mistyped_one_says_what_there_is(script):
-    run = held(script(), "/help", "/hlep", "/xyz", "/new now", "/quit", "never asked")
+def test_help_lists_every_command(script):
+    run = held(script(), "/help")
     for command in commands_of("run"):
         assert f"{command.usage}: {command.description}.\n" in run.stderr
-    assert (
-        "No such command: /hlep.\n  Did you mean /help? /help lists the commands; //hlep sends it"
-        in run.stderr
-    )
-    assert "No such command: /xyz.\n  /help lists the commands; //xyz sends it" in run.stderr
-    assert "/new takes no argument.\n  //new now sends it as a question." in run.stderr
-    assert run.stdout == ""
-
-
-def test_a_path_is_a_question(script):
-    run = held(script(rules=[{"when": "/usr/bin", "reply": "A folder."}]), "/usr/bin is what?")
-    assert run.stdout == "A folder.\n"
-
-
-def test_a_question_that_begins_like_a_command_is_sent_with_two_strokes(script):
-    run = held(script(), "//new to this", " /help", "/new to this")
-    assert open_store(lambda store: store.recent_questions()) == [" /help", "/new to this"]
-    assert "//new to this sends it as a question." in run.stderr
-
-
-def test_which_model_it_begins_with(script, tmp_path):
-    first, second = script(reply="first"), scripted.write(tmp_path / "second.gguf", reply="second")
-    open_store(lambda store: remember(store, str(second)))
-    assert edgechat("--screen-reader", piped="Hi\n").stdout == "second\n"
-    settings.change("model", str(first))
-    assert edgechat("--screen-reader", piped="Hi\n").stdout == "first\n"
-    settings.change("model", None)
-    first.unlink()  # the one used last
-    run = edgechat("--screen-reader", piped="")
-    assert run.returncode == 0
-    assert "was not found; guide is used instead." in run.stderr
-    assert "Loading guide." in run.stderr
-    settings.change("model", "gone.gguf")
-    run = edgechat("--screen-reader", piped="")
-    assert run.stderr.count("gone.gguf was not found; guide is used instead.") == 1
-    assert "Loading guide." in run.stderr
-    assert edgechat("--screen-reader", "--model", "gone.gguf", piped="").returncode == 1
-
-
-def test_the_setting_asks_for_it_too(script):
-    settings.change("screen_reader", True)
-    path = script(reply="Hello.")
-    run = edgechat("--model", path, piped="Hi\n")
-    assert (run.returncode, run.stdout) == (0, "Hello.\n")
-    assert "Answer:" in run.stderr
-    alone = edgechat("run", path, "Hi")
-    assert alone.stdout == "Hello.\n"
-    assert "End of answer, 6 tokens in" in alone.stderr
-
-
-def test_it_is_an_option_of_run(script):
-    run = edgechat("run", script(reply="Hello."), "Hi", "--screen-reader", "--max-tokens", "3")
-    assert run.stdout == "Hel\n"
-    assert "End of answer, 3 tokens in less than a second. Stopped at --max-tokens." in run.stderr
-    wrong = edgechat("--screen-reader", "run", "guide", "Hi")
-    assert (wrong.returncode, "edgechat run MODEL --screen-reader" in wrong.stderr) == (2, True)
-
-
-def test_an_error_ends_an_answer_and_not_the_conversation(script):
-    path = script(reply="Still here.", rules=[{"when": "die", "reply": "so far so good", "crash_after": 6}])
-    run = edgechat("--screen-reader", "--model", path, piped="die\nagain\n")
-    assert run.stdout == "so far\nStill here.\n"
-    told = sentences(run)
-    assert "The answer stopped here." in told
-    assert any(line.startswith("error: ") and "SIGKILL" in line for line in told)
-
-
-def test_the_settings_give_new_chats_a_system_prompt(script):
-    settings.change("system", "Be brief.")
-    path = script()
-    edgechat("run", path, "Hi")
-    edgechat("run", path, "And", "--continue")
-    edgechat("run", path, "Hi", "--system", "Be long.")
-    edgechat("run", path, "Hi", "--system", "")
-    held(path, "Hi", "/new", "Hello")
-
-    async def systems(store):
-        loaded = [await store.load(one.id) for one in await store.chats()]
-        return [turns[0].content if turns[0].role == "system" else "" for _, turns in loaded][::-1]
-
-    assert open_store(systems) == ["Be brief.", "Be long.", "", "Be brief.", "Be brief."]
-
-
-def test_the_settings_switch_thinking_where_a_model_can(script):
-    reply, words = "<think>hm</think>Hello.", ("Hi", "--screen-reader")
-    settings.change("think", True)
-    assert "Thinking." in edgechat("run", script(reply=reply, template=THINKING), *words).stderr
-    assert edgechat("run", script(reply="Hello."), *words).returncode == 0
 
 
 # How it sounds: an answer in sentences, and a word where there was silence for long.

@@ -227,6 +227,7 @@ def measured(request):
 def test_interrupted_it_leaves_no_unfinished_base_file(folder, text):
     saved = folder / "saved" / "x.base"
     saved.parent.mkdir()
+    text.write_bytes(TEXT * 5)  # it must not be at the end when the first chunk is told
 
     def interrupted(told):
         if told.startswith("chunk 1 "):
@@ -234,11 +235,13 @@ def test_interrupted_it_leaves_no_unfinished_base_file(folder, text):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure_quality(wish(folder / "small-Q4_0.gguf", text=text, save_base=saved), interrupted)
+        measure_quality(wish(folder / "small-Q4_0.gguf", text=text, save_base=saved, n_chunks=0), interrupted)
     assert list(saved.parent.iterdir()) == []
 
 
-def test_the_most_exact_file_beside_a_model_is_the_base(folder, text):
+def test_the_most_exact_file_beside_a_model_is_the_base_and_nothing_is_measured_twice(
+    folder, text, monkeypatch
+):
     report = measured(wish(folder / "small-Q4_0.gguf", text=text))
     assert (report.base, report.title, report.n_chunks) == ("F32", "small", N_CHUNKS)
     base, small = report.models
@@ -248,6 +251,12 @@ def test_the_most_exact_file_beside_a_model_is_the_base(folder, text):
     assert small.figures.divergence.mean.value > 0
     assert [one.is_chosen for one in report.models].count(True) == 1
     assert small.tokens_per_second > 0
+    monkeypatch.setattr(measuring, "ask", None)
+    again = measured(wish(folder / "small-Q4_0.gguf", text=text))
+    assert [one.figures for one in again.models] == [one.figures for one in report.models]
+    assert [one.tokens_per_second for one in again.models] == [one.tokens_per_second for one in report.models]
+    fewer = measured(wish(folder / "small-Q4_0.gguf", text=text, n_chunks=2))
+    assert fewer.models[1].figures.n_tokens == 2 * (N_CTX // 2 - 1)
 
 
 def test_against_a_quantization_or_a_name(folder, text):
@@ -283,16 +292,6 @@ def test_a_model_alone_has_a_perplexity(tmp_path, text):
     (one,) = report.models
     assert one.figures.divergence is None
     assert one.figures.perplexity.value > 1
-
-
-def test_what_was_measured_is_not_measured_again(folder, text, monkeypatch):
-    first = measured(wish(folder / "small-Q4_0.gguf", text=text))
-    monkeypatch.setattr(measuring, "ask", None)
-    again = measured(wish(folder / "small-Q4_0.gguf", text=text))
-    assert [one.figures for one in again.models] == [one.figures for one in first.models]
-    assert [one.tokens_per_second for one in again.models] == [one.tokens_per_second for one in first.models]
-    fewer = measured(wish(folder / "small-Q4_0.gguf", text=text, n_chunks=2))
-    assert fewer.models[1].figures.n_tokens == 2 * (N_CTX // 2 - 1)
 
 
 def test_a_killed_measurement_is_resumed_with_the_same_result(folder, text, tmp_path):
