@@ -4,10 +4,9 @@ import logging
 import sqlite3
 from contextlib import asynccontextmanager
 
-import httpx2
 import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import OpenAI
 
 from edgechat.base.errors import EngineCrashed
 from edgechat.chat.storage import response_store, responses
@@ -15,10 +14,11 @@ from edgechat.chat.storage.response_store import ResponseStore
 from edgechat.engine.types import Message, ToolCall
 from edgechat.server.protocol.responses import storing
 from tests import scripted
-from tests.server.fakes import KEY, FakeModels, called, finished, serving, thought
+from tests.server.dialects import RESPONSES, WEATHER
+from tests.server.fakes import FakeModels, called, finished, thought
 from tests.server.program import served
-from tests.server.protocol.test_responses import WEATHER
 
+TOOLS = RESPONSES.said(tools=[WEATHER])["tools"]
 CALL = ToolCall("call_a", "weather", '{"place":"Rome"}')
 TOLD = {"type": "function_call_output", "call_id": "call_a", "output": "Sunny."}
 SCRIPTS = (
@@ -44,10 +44,7 @@ def path(tmp_path):
 async def client_of(models, path, **more):
     store = await ResponseStore.open(path)
     try:
-        async with (
-            serving(models, store=store, **more) as url,
-            AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=60) as client,
-        ):
+        async with RESPONSES.client(models, store=store, **more) as client:
             yield client
     finally:
         await store.close()
@@ -63,8 +60,8 @@ async def ask(client, input="Hello", *, stream=False, **fields):
 async def test_a_chain_is_what_its_items_sent_together_are(path, stream):
     models = FakeModels(*SCRIPTS)
     async with client_of(models, path) as client:
-        first = await ask(client, "Weather?", stream=stream, tools=[WEATHER], instructions="Be brief.")
-        second = await ask(client, [TOLD], stream=stream, previous_response_id=first.id, tools=[WEATHER])
+        first = await ask(client, "Weather?", stream=stream, tools=TOOLS, instructions="Be brief.")
+        second = await ask(client, [TOLD], stream=stream, previous_response_id=first.id, tools=TOOLS)
         third = await ask(client, "Thanks.", stream=stream, previous_response_id=second.id)
         told = await ask(
             client,
@@ -117,7 +114,7 @@ async def test_a_conversation_can_branch(path):
 async def test_items_can_be_referred_to(path):
     models = FakeModels(*SCRIPTS)
     async with client_of(models, path) as client:
-        first = await ask(client, "Weather?", tools=[WEATHER])
+        first = await ask(client, "Weather?", tools=TOOLS)
         question = (await client.responses.input_items.list(first.id)).data[0]
         references = [{"type": "item_reference", "id": item.id} for item in (question, *first.output)]
         second = await ask(client, [*references, TOLD])
@@ -142,7 +139,7 @@ async def test_the_tokens_of_a_continued_input_are_counted(path):
 
 async def test_a_response_comes_back_as_it_was_sent(path):
     async with client_of(FakeModels(*SCRIPTS), path) as client:
-        first = await ask(client, "Weather?", tools=[WEATHER], metadata={"a": "b"}, temperature=0.5)
+        first = await ask(client, "Weather?", tools=TOOLS, metadata={"a": "b"}, temperature=0.5)
         assert await client.responses.retrieve(first.id) == first
         with pytest.raises(openai.BadRequestError) as error:
             await client.responses.retrieve(first.id, stream=True)
@@ -271,10 +268,7 @@ async def test_a_database_that_cannot_be_read_is_told_without_its_path(path):
 
 
 async def test_without_the_option_it_is_named():
-    async with (
-        serving(FakeModels()) as url,
-        AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client,
-    ):
+    async with RESPONSES.client(FakeModels()) as client:
         answer = await ask(client, store=True)
         assert answer.store is False
         for gone in (client.responses.retrieve, client.responses.delete, client.responses.input_items.list):
@@ -290,11 +284,7 @@ async def test_without_the_option_it_is_named():
 async def test_strict_refuses_to_store_only_without_the_option(path):
     async with client_of(FakeModels(), path, strict=True) as client:
         assert (await ask(client, store=True)).store is True
-    async with serving(FakeModels(), strict=True) as url:
-        body = {"model": "default", "input": "x", "store": True}
-        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}) as client:
-            refused = await client.post(f"{url}/v1/responses", json=body)
-    assert refused.json()["error"]["param"] == "store"
+    assert (await RESPONSES.refused(on={"strict": True}, store=True)).param == "store"
 
 
 @pytest.mark.slow

@@ -1,13 +1,10 @@
 """What clients send back: answers with all that they keep of them, of this server and of others."""
 
-import json
-
 import pytest
 
 from edgechat.engine.types import Message, ToolCall
-from tests.server.fakes import FakeModels, called, finished, serving
-from tests.server.protocol.openai.test_chat import HELLO, client_of
-from tests.server.raw import ask
+from tests.server.dialects import CHAT, HELLO
+from tests.server.fakes import FakeModels, called, finished
 
 FUNCTION = {"name": "weather", "parameters": {"type": "object", "properties": {"place": {}}}}
 CALL = {"id": "call_a", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
@@ -128,83 +125,33 @@ ECHOES = [
     ("messages", "expected"), [echo[1:] for echo in ECHOES], ids=[one[0] for one in ECHOES]
 )
 async def test_what_is_sent_back_is_taken(messages, expected):
-    models = FakeModels()
-    async with client_of(models) as client:
-        await client.chat.completions.create(model="default", messages=[*messages, *HELLO])
-    assert models.requests[0].messages == (*expected, Message("user", "Hello"))
+    request = await CHAT.asked(messages=[*messages, *HELLO])
+    assert request.messages == (*expected, Message("user", "Hello"))
 
 
 async def test_tools_may_be_marked_for_caches():
-    models = FakeModels()
-    tools = [{"type": "function", "function": FUNCTION | CACHED}, {"type": "function"} | CACHED]
-    tools[1]["function"] = FUNCTION | {"name": "other"}
-    async with client_of(models) as client:
-        await client.chat.completions.create(model="default", messages=HELLO, tools=tools)
-    assert [tool.name for tool in models.requests[0].tools] == ["weather", "other"]
+    other = {"type": "function", "function": FUNCTION | {"name": "other"}, **CACHED}
+    request = await CHAT.asked(tools=[{"type": "function", "function": FUNCTION | CACHED}, other])
+    assert [tool.name for tool in request.tools] == ["weather", "other"]
 
 
 async def test_functions_are_tools_whose_call_is_told_in_the_old_way():
     models = FakeModels([called("weather", '{"place": "Rome"}', id="call_a"), finished("tools")])
-    async with client_of(models) as client:
-        done = await client.chat.completions.create(model="default", messages=HELLO, functions=[FUNCTION])
-        [choice] = done.choices
-        assert choice.finish_reason == "function_call"
-        assert (choice.message.content, choice.message.tool_calls) == (None, None)
-        call = choice.message.function_call
-        assert call is not None
-        assert (call.name, call.arguments) == ("weather", '{"place": "Rome"}')
-        stream = await client.chat.completions.create(
-            model="default",
-            messages=[*HELLO, choice.message.model_dump()],
-            functions=[FUNCTION],
-            function_call={"name": "weather"},
-            stream=True,
-        )
-        chunks = [chunk.choices[0] async for chunk in stream]
-        await client.chat.completions.create(
-            model="default", messages=HELLO, functions=[FUNCTION], function_call="none"
-        )
+    [choice] = (await CHAT.answered(models, functions=[FUNCTION])).choices
+    assert choice.finish_reason == "function_call"
+    assert (choice.message.content, choice.message.tool_calls) == (None, None)
+    call = choice.message.function_call
+    assert (call.name, call.arguments) == ("weather", '{"place": "Rome"}')
+    back = {"messages": [*HELLO, choice.message.model_dump()], "function_call": {"name": "weather"}}
+    streamed = await CHAT.streamed(models, functions=[FUNCTION], **back)
+    chunks = [chunk.choices[0] for chunk in streamed]
     assert [one.delta.function_call.name for one in chunks if one.delta.function_call] == ["weather"]
     assert chunks[-1].finish_reason == "function_call"
+    await CHAT.answered(models, functions=[FUNCTION], function_call="none")
     first, second, third = models.requests
     assert ([tool.name for tool in first.tools], first.most_calls) == (["weather"], 1)
     assert (second.tool_choice, second.tool) == ("required", "weather")
     assert third.tools == ()
-
-
-@pytest.mark.parametrize(
-    ("param", "fields"),
-    [
-        ("messages[1].name", {"messages": [*HELLO, {"role": "user", "name": "Ann", "content": "x"}]}),
-        (
-            "messages[0].content[0].cache_control",
-            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", **CACHED}]}]},
-        ),
-        ("new", {"new": 1}),
-        ("messages[0].new", {"messages": [{"role": "user", "content": "x", "new": 1}]}),
-        ("messages[0].thinking_blocks", {"messages": [{"role": "assistant", "thinking_blocks": [1]}]}),
-        ("messages[0].tool_calls[0].extra", {"messages": with_call(extra=1)}),
-        (
-            "messages[0].tool_calls[0].function.parsed_arguments",
-            {"messages": with_call(function=CALL["function"] | {"parsed_arguments": {"a": 1}})},
-        ),
-        ("tools[0].cache_control", {"tools": [{"type": "function", "function": FUNCTION, **CACHED}]}),
-    ],
-)
-async def test_a_strict_server_refuses_what_would_have_no_effect(param, fields):
-    body = json.dumps({"model": "default", "messages": HELLO} | fields).encode()
-    models = FakeModels()
-    async with serving(models, strict=True) as url:
-        status, _, said = await ask(url, "POST", "/v1/chat/completions", body=body)
-        assert (status, said["error"]["param"], said["error"]["code"]) == (400, param, "not_heeded")
-    assert models.requests == []
-
-
-async def test_what_nobody_knows_is_taken_elsewhere():
-    async with serving(FakeModels()) as url:
-        for fields in ({"new": 1}, {"messages": [{"role": "user", "content": "x", "new": 1}]}):
-            body = json.dumps({"model": "default", "messages": HELLO} | fields).encode()
-            assert (await ask(url, "POST", "/v1/chat/completions", body=body))[0] == 200
 
 
 async def test_a_strict_server_takes_what_has_an_effect_or_says_nothing():
@@ -214,8 +161,6 @@ async def test_a_strict_server_takes_what_has_an_effect_or_says_nothing():
         {"role": "tool", "tool_call_id": "call_a", "name": "weather", "content": "sun"},
     ]
     said = {"temperature": 0, "user": "me", "tools": [{"type": "function", "function": FUNCTION}]}
-    async with serving(FakeModels(), strict=True) as url:
-        body = json.dumps({"model": "default", "messages": messages} | said).encode()
-        assert (await ask(url, "POST", "/v1/chat/completions", body=body))[0] == 200
-        body = json.dumps({"model": "default", "input": "x", "user": "me"}).encode()
-        assert (await ask(url, "POST", "/v1/embeddings", body=body))[0] == 200
+    async with CHAT.client(FakeModels(), strict=True) as client:
+        await CHAT.send(client, messages=messages, **said)
+        await client.embeddings.create(model="default", input="x", user="me")
