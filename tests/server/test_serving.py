@@ -10,12 +10,10 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
 
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
-from pydantic import BaseModel
 
 from edgechat.base.errors import BackendMissing
 from edgechat.cli.commands import serve
@@ -64,12 +62,6 @@ def script(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(script, tmp_path_factory):
     with served(script, home=tmp_path_factory.mktemp("home")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def guide(tmp_path_factory):
-    with served("guide", home=tmp_path_factory.mktemp("guide")) as server:
         yield server
 
 
@@ -259,52 +251,6 @@ def test_tools_are_called(client):
     assert again.choices[0].finish_reason in ("stop", "tool_calls")
     plain = client.chat.completions.create(**chat("weather"), tools=[WEATHER], tool_choice="none")
     assert plain.choices[0].message.content == f"I look.\n{CALL}"
-
-
-def test_a_real_model_says_what_edgechat_run_says(guide):
-    question = "What is a quant?"
-    expected = edgechat("run", "guide", question, "--temperature", "0", "--no-store").stdout.strip()
-    with OpenAI(base_url=f"{guide.url}/v1", api_key=guide.key, max_retries=0) as client:
-        chunks = client.chat.completions.create(**chat(question), stream=True)
-        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-        assert text.strip() == expected
-        told = client.chat.completions.create(**chat(question), logprobs=True, top_logprobs=2, max_tokens=5)
-        chances = told.choices[0].logprobs
-        assert chances is not None
-        assert chances.content is not None
-        assert "".join(one.token for one in chances.content) == told.choices[0].message.content
-        assert all(one.top_logprobs[0].logprob == pytest.approx(one.logprob) for one in chances.content)
-
-
-def test_a_real_model_is_held_to_a_schema_and_to_a_tool(guide):
-    class Answer(BaseModel):
-        model_config = {"extra": "forbid"}
-        kind: Literal["quant", "draft"]
-        bits: Literal[4, 8, 16]
-
-    with OpenAI(base_url=f"{guide.url}/v1", api_key=guide.key, max_retries=0) as client:
-        parsed = client.chat.completions.parse(
-            **chat("What is a quant?", max_tokens=200), response_format=Answer
-        )
-        assert isinstance(parsed.choices[0].message.parsed, Answer)
-        forced = client.chat.completions.create(
-            **chat("What is a quant?", max_tokens=200),
-            tools=[WEATHER],
-            tool_choice="required",
-            parallel_tool_calls=False,
-        )
-        [call] = forced.choices[0].message.tool_calls or ()
-        assert call.type == "function"
-        assert call.function.name == "weather"
-        assert json.loads(call.function.arguments).keys() == {"place"}
-        with pytest.raises(openai.BadRequestError):
-            client.chat.completions.create(
-                **chat("x"),
-                response_format={
-                    "type": "json_schema",
-                    "json_schema": {"name": "x", "schema": {"type": "no such type"}},
-                },
-            )
 
 
 def test_models_are_loaded_as_they_are_asked_for(tmp_path):
