@@ -242,7 +242,7 @@ class Chat(OpenAI):
     def read(self, answer: Json) -> Told:
         [choice] = answer["choices"]
         said = choice["message"]
-        functions = ((one["id"], one["function"]) for one in said["tool_calls"] or ())
+        functions = ((one["id"], one["function"]) for one in said.get("tool_calls") or ())
         calls = tuple((id, one["name"], json.loads(one["arguments"])) for id, one in functions)
         more = calls, choice["finish_reason"], self.tokens(answer["usage"])
         return Told(said["content"], said.get("reasoning_content") or "", *more)

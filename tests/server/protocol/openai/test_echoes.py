@@ -10,120 +10,79 @@ FUNCTION = {"name": "weather", "parameters": {"type": "object", "properties": {"
 CALL = {"id": "call_a", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
 CACHED = {"cache_control": {"type": "ephemeral"}}
 NOTES = {"provider_specific_fields": {"refusal": None, "citations": [1]}}
+CITED = {"annotations": [{"type": "url_citation", "url_citation": {"url": "https://example.org"}}]}
+KEPT = {"id": "msg_1", "refusal": None, "audio": None, "parsed": {"a": 1}, **CITED}
+YES = [Message("assistant", "Yes")]
 
 
-def with_call(**more):
-    return [{"role": "assistant", "content": None, "tool_calls": [CALL | more]}]
+def answer(content="Yes", **more):
+    return {"role": "assistant", "content": content, **more}
 
 
-ECHOES = [
-    (
-        "names",
-        [
-            {"role": "system", "name": "rules", "content": "Be brief."},
-            {"role": "user", "name": "Ann", "content": "Hi"},
-            {"role": "assistant", "name": "Bob", "content": "Hello"},
-        ],
-        [Message("system", "Be brief."), Message("user", "Hi"), Message("assistant", "Hello")],
+def call(**more):
+    return answer(None, tool_calls=[CALL | more])
+
+
+def calling(arguments="{}", id="call_a"):
+    return Message("assistant", "", "", (ToolCall(id, "weather", arguments),))
+
+
+ECHOES = {
+    "names": (
+        [{"role": "system", "name": "rules", "content": "x"}, answer(name="Bob"), HELLO[0] | {"name": "Ann"}],
+        [Message("system", "x"), *YES, Message("user", "Hello")],
     ),
-    (
-        "litellm",
-        [{"role": "assistant", "content": "Yes", "thinking_blocks": [{"type": "thinking"}], **NOTES}],
-        [Message("assistant", "Yes")],
+    "litellm": ([answer(thinking_blocks=[{"type": "thinking"}], **NOTES)], YES),
+    "litellm's calls": (
+        [call(**NOTES, function=CALL["function"] | {"parsed_arguments": {}})],
+        [calling()],
     ),
-    (
-        "litellm's calls",
-        with_call(**NOTES, function=CALL["function"] | {"parsed_arguments": {}}),
-        [Message("assistant", "", "", (ToolCall("call_a", "weather", "{}"),))],
-    ),
-    (
-        "openrouter",
-        [
-            {
-                "role": "assistant",
-                "content": "Yes",
-                "reasoning": "Hm.",
-                "reasoning_details": [{"type": "reasoning.text", "text": "Hm."}],
-            }
-        ],
+    "openrouter": (
+        [answer(reasoning="Hm.", reasoning_details=[{"type": "reasoning.text", "text": "Hm."}])],
         [Message("assistant", "Yes", "Hm.")],
     ),
-    (
-        "openai",
-        [
-            {
-                "role": "assistant",
-                "id": "msg_1",
-                "content": "Yes",
-                "refusal": None,
-                "audio": None,
-                "annotations": [{"type": "url_citation", "url_citation": {"url": "https://example.org"}}],
-                "parsed": {"a": 1},
-            }
-        ],
-        [Message("assistant", "Yes")],
-    ),
-    (
-        "caching",
+    "openai": ([answer(**KEPT)], YES),
+    "caching": (
         [{"role": "user", "content": [{"type": "text", "text": "Hi", **CACHED}], **CACHED}],
         [Message("user", "Hi")],
     ),
-    (
-        "parts of other protocols",
+    "parts of other protocols": (
         [
             {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
-            {"role": "assistant", "content": [{"type": "output_text", "text": "Yes", "annotations": []}]},
-            {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+            answer([{"type": "output_text", "text": "Yes", "annotations": []}]),
+            answer([{"type": "refusal", "refusal": "No."}]),
         ],
-        [Message("user", "Hi"), Message("assistant", "Yes"), Message("assistant", "No.")],
+        [Message("user", "Hi"), *YES, Message("assistant", "No.")],
     ),
-    (
-        "empty values",
-        [
-            {"role": "user", "content": []},
-            {"role": "assistant", "content": []},
-            {"role": "assistant", "content": None},
-            {"role": "assistant", "content": None, "refusal": "No."},
-        ],
-        [
-            Message("user", ""),
-            Message("assistant", ""),
-            Message("assistant", ""),
-            Message("assistant", "No."),
-        ],
+    "empty values": (
+        [{"role": "user", "content": []}, answer([]), answer(None), answer(None, refusal="No.")],
+        [Message("user", ""), *[Message("assistant", "")] * 2, Message("assistant", "No.")],
     ),
-    (
-        "arguments that are an object",
+    "arguments that are an object": (
         [
-            *with_call(function={"name": "weather", "arguments": {"place": "Rome"}}),
+            call(function={"name": "weather", "arguments": {"place": "Rome"}}),
             {"role": "tool", "tool_call_id": "call_a", "name": "weather", "content": "sun", "id": "x"},
         ],
-        [
-            Message("assistant", "", "", (ToolCall("call_a", "weather", '{"place":"Rome"}'),)),
-            Message("tool", "sun", call_id="call_a"),
-        ],
+        [calling('{"place":"Rome"}'), Message("tool", "sun", call_id="call_a")],
     ),
-    (
-        "functions, as they were before tools",
+    "functions, as they were before tools": (
         [
-            {"role": "assistant", "content": None, "function_call": {"name": "weather", "arguments": "{}"}},
+            answer(None, function_call=CALL["function"]),
             {"role": "function", "name": "weather", "content": "sun"},
-            {"role": "assistant", "content": "", "function_call": {"name": "weather", "arguments": "{}"}},
+            answer("", function_call=CALL["function"]),
             {"role": "function", "name": "weather", "content": None},
         ],
         [
-            Message("assistant", "", "", (ToolCall("function_call-0", "weather", "{}"),)),
+            calling(id="function_call-0"),
             Message("tool", "sun", call_id="function_call-0"),
-            Message("assistant", "", "", (ToolCall("function_call-2", "weather", "{}"),)),
+            calling(id="function_call-2"),
             Message("tool", "", call_id="function_call-2"),
         ],
     ),
-]
+}
 
 
-@pytest.mark.parametrize(
-    ("messages", "expected"), [echo[1:] for echo in ECHOES], ids=[one[0] for one in ECHOES]
-)
+@pytest.mark.parametrize(("messages", "expected"), ECHOES.values(), ids=ECHOES)
 async def test_what_is_sent_back_is_taken(messages, expected):
     request = await CHAT.asked(messages=[*messages, *HELLO])
     assert request.messages == (*expected, Message("user", "Hello"))
@@ -143,8 +102,7 @@ async def test_functions_are_tools_whose_call_is_told_in_the_old_way():
     call = choice.message.function_call
     assert (call.name, call.arguments) == ("weather", '{"place": "Rome"}')
     back = {"messages": [*HELLO, choice.message.model_dump()], "function_call": {"name": "weather"}}
-    streamed = await CHAT.streamed(models, functions=[FUNCTION], **back)
-    chunks = [chunk.choices[0] for chunk in streamed]
+    chunks = [chunk.choices[0] for chunk in await CHAT.streamed(models, functions=[FUNCTION], **back)]
     assert [one.delta.function_call.name for one in chunks if one.delta.function_call] == ["weather"]
     assert chunks[-1].finish_reason == "function_call"
     await CHAT.answered(models, functions=[FUNCTION], function_call="none")
@@ -157,7 +115,7 @@ async def test_functions_are_tools_whose_call_is_told_in_the_old_way():
 async def test_a_strict_server_takes_what_has_an_effect_or_says_nothing():
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "x"}], "name": None},
-        {"role": "assistant", "content": None, "reasoning": "Hm.", "annotations": [], "tool_calls": [CALL]},
+        answer(None, reasoning="Hm.", annotations=[], tool_calls=[CALL]),
         {"role": "tool", "tool_call_id": "call_a", "name": "weather", "content": "sun"},
     ]
     said = {"temperature": 0, "user": "me", "tools": [{"type": "function", "function": FUNCTION}]}
