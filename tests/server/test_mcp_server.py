@@ -101,10 +101,7 @@ async def test_a_damaged_collection_costs_itself_alone():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            {"query": "lamp", "collection": "private"},
-            "There are no documents 'private' here. There are: ",
-        ),
+        ({"query": "lamp", "collection": "private"}, "There are no documents 'private' here. There are: "),
         ({"query": "lamp", "collection": "../x"}, "There are no documents '../x' here"),
         ({"query": ""}, "Wrong arguments: "),
         ({"query": "x" * 5000}, "Wrong arguments: "),

@@ -33,10 +33,7 @@ ECHOES = {
         [Message("system", "x"), *YES, Message("user", "Hello")],
     ),
     "litellm": ([answer(thinking_blocks=[{"type": "thinking"}], **NOTES)], YES),
-    "litellm's calls": (
-        [call(**NOTES, function=CALL["function"] | {"parsed_arguments": {}})],
-        [calling()],
-    ),
+    "litellm's calls": ([call(**NOTES, function=CALL["function"] | {"parsed_arguments": {}})], [calling()]),
     "openrouter": (
         [answer(reasoning="Hm.", reasoning_details=[{"type": "reasoning.text", "text": "Hm."}])],
         [Message("assistant", "Yes", "Hm.")],
