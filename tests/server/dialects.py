@@ -78,9 +78,6 @@ class Dialect:
     connected: Any
     read: Any
 
-    def __repr__(self) -> str:
-        return self.name
-
     def has(self, *fields: str) -> bool:
         """Tell whether it has words for all of these."""
         return all(field in self.words or hasattr(self, f"say_{field}") for field in fields)
@@ -454,12 +451,17 @@ OLLAMA, GENERATE = Ollama(), Generate()
 DIALECTS: tuple[Any, ...] = (CHAT, COMPLETIONS, RESPONSES, MESSAGES, OLLAMA, GENERATE)
 
 
+def named(value: Any) -> str | None:
+    """Return the name of a dialect, by which a test's parameters are told."""
+    return value.name if isinstance(value, Dialect) else None
+
+
 def those(*fields: str) -> Any:
     """Parametrize a test over the dialects that have words for all of these."""
-    return pytest.mark.parametrize("dialect", [one for one in DIALECTS if one.has(*fields)], ids=repr)
+    return pytest.mark.parametrize("dialect", [one for one in DIALECTS if one.has(*fields)], ids=named)
 
 
 def those_saying(names: str, *cases: tuple[Any, ...]) -> Any:
     """Parametrize a test over cases, which begin with what is said, and the dialects with words for that."""
     able = [(dialect, *case) for case in cases for dialect in DIALECTS if dialect.has(*case[0])]
-    return pytest.mark.parametrize(f"dialect, said, {names}", able)
+    return pytest.mark.parametrize(f"dialect, said, {names}", able, ids=named)

@@ -13,7 +13,7 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.server.protocol.lora import LoraBody, requested_adapters
 from tests.kit import NOT_PRINTABLE, Spec, build
 from tests.kit.adapters import adapter
-from tests.server.dialects import CHAT, MESSAGES, OLLAMA, RESPONSES
+from tests.server.dialects import CHAT, MESSAGES, OLLAMA, RESPONSES, named
 from tests.server.program import served as running
 
 SPEC = Spec(mute=NOT_PRINTABLE, name="kit")
@@ -58,7 +58,7 @@ def test_answers_are_never_mixed(served):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dialect", [RESPONSES, MESSAGES], ids=repr)
+@pytest.mark.parametrize("dialect", [RESPONSES, MESSAGES], ids=named)
 def test_every_protocol_has_them(served, dialect):
     asked = partial(told, served, dialect)
     assert asked(lora=[]) == told(served, lora=[])
@@ -67,7 +67,7 @@ def test_every_protocol_has_them(served, dialect):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dialect", [CHAT, OLLAMA], ids=repr)
+@pytest.mark.parametrize("dialect", [CHAT, OLLAMA], ids=named)
 def test_the_answer_says_with_what_it_was_computed(served, dialect):
     asked = dialect.said(max_tokens=1, messages=[Message("user", "Hi")]) | {"stream": False}
     assert served.ask(dialect.path, asked | {"model": "kit+a"})[1]["model"] == "kit+a"

@@ -8,7 +8,7 @@ from PIL import Image
 
 from edgechat.engine.types import Message, ToolCall
 from tests.kit.vision import hearing, noisy, seeing, tone, wav
-from tests.server.dialects import CHAT, MESSAGES, OLLAMA, RESPONSES, coded
+from tests.server.dialects import CHAT, MESSAGES, OLLAMA, RESPONSES, coded, named
 from tests.server.program import served
 
 pytestmark = pytest.mark.slow
@@ -63,6 +63,7 @@ def is_cached(server, dialect, *messages):
 @pytest.mark.parametrize(
     ("dialect", "colour"),
     [(CHAT, "red"), (CHAT, "cyan"), (RESPONSES, "yellow"), (MESSAGES, "blue"), (OLLAMA, "magenta")],
+    ids=named,
 )
 def test_images(eyes, dialect, colour):
     assert told(eyes, dialect, question(png(colour))) == colour
@@ -70,7 +71,7 @@ def test_images(eyes, dialect, colour):
 
 
 @pytest.mark.parametrize(
-    ("dialect", "colour"), [(CHAT, "black"), (CHAT, "red"), (CHAT, "cyan"), (RESPONSES, "yellow")]
+    ("dialect", "colour"), [(CHAT, "black"), (CHAT, "red"), (CHAT, "cyan"), (RESPONSES, "yellow")], ids=named
 )
 def test_sounds(ears, dialect, colour):
     assert told(ears, dialect, question(wav(tone(colour)))) == colour

@@ -16,7 +16,7 @@ from edgechat.server.protocol.openai.chat import ChatBody
 from edgechat.server.protocol.openai.completions import CompletionBody
 from edgechat.server.protocol.responses.request import ResponseBody
 from edgechat.settings import SamplingDefaults
-from tests.server.dialects import DIALECTS, HELLO, PIECES, SCHEMA, WEATHER, Told, those, those_saying
+from tests.server.dialects import DIALECTS, HELLO, PIECES, SCHEMA, WEATHER, Told, named, those, those_saying
 from tests.server.fakes import KEY, FakeModels, called, finished, serving, thought
 from tests.server.raw import Raw, ask
 
@@ -260,7 +260,7 @@ TAKEN = [
 ]
 
 
-@pytest.mark.parametrize(("dialect", "fields", "param"), IGNORED)
+@pytest.mark.parametrize(("dialect", "fields", "param"), IGNORED, ids=named)
 async def test_what_is_ignored_changes_nothing_and_strict_refuses_it(dialect, fields, param):
     models = FakeModels()
     refused = await refusal(dialect, models, strict=True, **fields)
@@ -275,7 +275,7 @@ async def test_what_is_ignored_changes_nothing_and_strict_refuses_it(dialect, fi
             assert without_id(models.requests[0]) == without_id(models.requests[1])
 
 
-@pytest.mark.parametrize(("dialect", "fields"), TAKEN)
+@pytest.mark.parametrize(("dialect", "fields"), TAKEN, ids=named)
 @pytest.mark.parametrize("strict", [False, True])
 async def test_what_costs_nothing_is_taken(dialect, fields, strict):
     models = FakeModels()

@@ -15,7 +15,7 @@ from edgechat.server.protocol.decoding import UNREAD
 from edgechat.server.protocol.media import MARK
 from tests.base.images.files import encoded, quadrants
 from tests.kit.vision import tone, wav
-from tests.server.dialects import CHAT, GENERATE, MESSAGES, OLLAMA, RESPONSES, coded
+from tests.server.dialects import CHAT, GENERATE, MESSAGES, OLLAMA, RESPONSES, coded, named
 from tests.server.fakes import FakeModels, serving
 from tests.server.raw import ask
 
@@ -24,7 +24,7 @@ user = partial(Message, "user")
 SHOWN = [user(["This:", PNG, "and this:", JPEG])]
 CALLING = [user("Look"), Message("assistant", "", calls=(ToolCall("a", "look", "{}"),))]
 BOTH = [(digest_of(PNG), 64, 32), (digest_of(JPEG), 20, 10)]
-all_three = pytest.mark.parametrize("dialect", [CHAT, RESPONSES, MESSAGES], ids=repr)
+all_three = pytest.mark.parametrize("dialect", [CHAT, RESPONSES, MESSAGES], ids=named)
 
 
 def returning(*parts):
@@ -68,7 +68,7 @@ async def test_images_that_a_tool_returns(last, dialect):
     assert message == Message("tool", f"See:\n{UNREAD}", call_id="a")
 
 
-@pytest.mark.parametrize("dialect", [CHAT, RESPONSES], ids=repr)
+@pytest.mark.parametrize("dialect", [CHAT, RESPONSES], ids=named)
 async def test_sounds_stand_where_they_were_sent(last, dialect):
     message = await last(dialect, user(["This:", WAV, "is what?"]))
     (sound,) = message.media

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from edgechat.engine.types import Message, ToolCall
-from tests.server.dialects import GENERATE, OLLAMA, PIECES, WEATHER
+from tests.server.dialects import GENERATE, OLLAMA, PIECES, WEATHER, named
 from tests.server.fakes import FakeModels, finished, serving, thought
 
 
@@ -107,7 +107,7 @@ async def test_the_lines_of_a_stream():
     assert call.function.arguments == {"place": "Rome"}
 
 
-@pytest.mark.parametrize("dialect", [OLLAMA, GENERATE], ids=repr)
+@pytest.mark.parametrize("dialect", [OLLAMA, GENERATE], ids=named)
 async def test_a_stream_is_what_comes_where_nothing_is_said(dialect):
     async with serving(FakeModels(["Hi"])) as url:
         whole, lines = await dialect.post(url), await dialect.post(url, stream=None)

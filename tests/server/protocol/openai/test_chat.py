@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from edgechat.engine.types import Delta, Dropped, Message, TokenLogprobs, ToolCallArguments
-from tests.server.dialects import CHAT, PIECES, RESPONSES, WEATHER
+from tests.server.dialects import CHAT, PIECES, RESPONSES, WEATHER, named
 from tests.server.fakes import FakeModels, called, finished, thought
 
 [FUNCTION] = CHAT.said(tools=[WEATHER])["tools"]
@@ -196,7 +196,7 @@ async def test_logprobs():
     assert others == [("Hi", [72, 105]), ("\ufffd", [226])]
 
 
-@pytest.mark.parametrize("dialect", [CHAT, RESPONSES], ids=repr)
+@pytest.mark.parametrize("dialect", [CHAT, RESPONSES], ids=named)
 async def test_what_was_left_out_is_told(dialect):
     models = FakeModels([Dropped("", 2), "Hi", finished("stop", dropped=2)])
     assert (await dialect.answered(models, **dialect.said(overflow="window"))).truncated == 2
