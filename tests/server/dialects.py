@@ -63,18 +63,11 @@ class Dialect:
     together. said_at: where an event has text of the answer. silence: what breaks a long one in a stream.
     """
 
-    name: ClassVar[str]
-    path: ClassVar[str]
-    words: ClassVar[Json]
+    name = path = create = gather = final = said_at = ends = silence = ""
+    words: ClassVar[Json] = {}
     needs: ClassVar[Json] = {"messages": HELLO}
-    ends: ClassVar[str]
-    silence: ClassVar[str]
-    error: ClassVar[type[Exception]]
-    create: ClassVar[str]
-    gather: ClassVar[str]
-    final: ClassVar[str]
-    said_at: ClassVar[str]
     streams: ClassVar[Json] = {}
+    error: type[Exception]
     connected: Any
     read: Any
 

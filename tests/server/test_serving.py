@@ -1,7 +1,5 @@
 """`edgechat serve` as other programs meet it: OpenAI's client and curl, on a real worker."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -58,7 +56,7 @@ def server(script, tmp_path_factory):
 
 @pytest.fixture
 def client(server):
-    with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=20) as client:
+    with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=60) as client:
         yield client
 
 
@@ -214,15 +212,13 @@ def test_models_and_answers(server, client):
     assert text.usage.completion_tokens <= 4
 
 
-def test_thirty_streams_at_once_are_each_their_own(server):
-    with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=60) as client:
+def test_thirty_streams_at_once_are_each_their_own(server, client):
+    def stream(number):
+        chunks = client.chat.completions.create(**chat(f"[{number}]"), stream=True)
+        return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
-        def stream(number):
-            chunks = client.chat.completions.create(**chat(f"[{number}]"), stream=True)
-            return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-
-        with ThreadPoolExecutor(30) as threads:
-            found = list(threads.map(stream, range(30)))
+    with ThreadPoolExecutor(30) as threads:
+        found = list(threads.map(stream, range(30)))
     assert found == [f"I am number {number}. " * 6 for number in range(30)]
     assert server.figure("running") == 0
 
@@ -311,36 +307,32 @@ def test_a_crash_is_told_to_who_was_there_and_the_next_is_answered(server):
     assert server.ask("/v1/chat/completions", chat("hi"))[0] == 200
 
 
-def test_who_comes_when_the_queue_is_full_is_told_when_to_come_again(server):
-    # Each takes eight places: 8 run and 32 may wait.
-    with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=60) as client:
+def test_who_comes_when_the_queue_is_full_is_told_when_to_come_again(client):
+    def ask(_):
+        try:
+            client.chat.completions.create(**chat("[1]", n=8))
+        except openai.RateLimitError as error:
+            return int(error.response.headers["retry-after"])
+        return 0
 
-        def ask(_):
-            try:
-                client.chat.completions.create(**chat("[1]", n=8))
-            except openai.RateLimitError as error:
-                return int(error.response.headers["retry-after"])
-            return 0
-
-        with ThreadPoolExecutor(7) as threads:
-            waits = sorted(threads.map(ask, range(7)))
+    with ThreadPoolExecutor(7) as threads:  # each takes eight places: 8 run and 32 may wait
+        waits = sorted(threads.map(ask, range(7)))
     assert waits[:5] == [0] * 5
     assert all(1 <= wait <= 120 for wait in waits[5:])
 
 
-def test_who_leaves_frees_the_engine(server):
+def test_who_leaves_frees_the_engine(server, client):
     def cancelled():
         told = server.ask("/metrics")[1]
         return sum(map(float, re.findall(r'finished_total\{[^}]*reason="cancelled"[^}]*\} (\S+)', told)))
 
     before = cancelled()
-    with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0) as client:
-        stream = client.chat.completions.create(**chat("long"), stream=True)
-        next(iter(stream))
-        assert server.figure("running") == 1
-        stream.close()
-        while server.figure("running"):
-            time.sleep(0.01)
+    stream = client.chat.completions.create(**chat("long"), stream=True)
+    next(iter(stream))
+    assert server.figure("running") == 1
+    stream.close()
+    while server.figure("running"):
+        time.sleep(0.01)
     assert cancelled() > before  # else it had come to its own end
 
 

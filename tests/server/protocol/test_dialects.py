@@ -133,22 +133,18 @@ async def test_a_blank_stop_is_no_stop(dialect):
 
 
 @those()
-async def test_null_is_as_nothing_for_every_field(dialect):
+async def test_null_is_as_nothing_for_every_field(dialect, models, url):
     body = BODIES[DIALECTS.index(dialect)]
     names = set(body.__struct_encode_fields__) - {*dialect.needs, "overflow"}
-    models = FakeModels()
-    async with serving(models) as url:
-        for nulls in ({}, dict.fromkeys(names)):
-            assert (await dialect.post(url, **nulls | {"stream": False})).status_code == 200
+    for nulls in ({}, dict.fromkeys(names)):
+        assert (await dialect.post(url, **nulls | {"stream": False})).status_code == 200
     assert without_id(models.requests[0]) == without_id(models.requests[1])
 
 
 @those()
-async def test_the_model_may_be_left_out(dialect):
-    models = FakeModels()
-    async with serving(models) as url:
-        for more in ({}, {"model": None}, {"model": ""}):
-            assert (await dialect.post(url, **more)).status_code == 200
+async def test_the_model_may_be_left_out(dialect, models, url):
+    for more in ({}, {"model": None}, {"model": ""}):
+        assert (await dialect.post(url, **more)).status_code == 200
     assert models.asked == ["", "", ""]
 
 
@@ -505,10 +501,9 @@ async def test_who_leaves_stops_the_generation(dialect, stream):
 # The list of models.
 
 
-async def test_codex_can_read_the_list_and_others_are_not_told_of_an_empty_one():
-    async with serving(FakeModels()) as url:
-        plain = (await ask(url))[2]
-        codex = (await ask(url, path="/v1/models?client_version=0.169.0"))[2]
+async def test_codex_can_read_the_list_and_others_are_not_told_of_an_empty_one(models, url):
+    plain = (await ask(url))[2]
+    codex = (await ask(url, path="/v1/models?client_version=0.169.0"))[2]
     assert "models" not in plain
     assert codex == plain | {"models": []}
     assert [model["id"] for model in codex["data"]] == [codex["first_id"]] == [codex["last_id"]]

@@ -32,21 +32,18 @@ async def test_results_belong_to_the_calls_that_they_name():
     ]
 
 
-async def test_ids_of_calls_are_kept():
+async def test_ids_of_calls_are_kept(models, url):
     messages = [calling(id="mine"), {"role": "tool", "content": "Sunny.", "tool_call_id": "mine"}]
-    models = FakeModels()
-    async with serving(models) as url:
-        await OLLAMA.post(url, messages=messages)
+    await OLLAMA.post(url, messages=messages)
     assert models.requests[0].messages == (
         Message("assistant", "", calls=(ToolCall("mine", "weather", "{}"),)),
         Message("tool", "Sunny.", call_id="mine"),
     )
 
 
-async def test_arguments_of_calls_are_objects():
-    async with serving(FakeModels()) as url:
-        call = {"function": {"name": "weather", "arguments": [None]}}
-        answer = await OLLAMA.post(url, messages=[calling(**call)])
+async def test_arguments_of_calls_are_objects(url):
+    call = {"function": {"name": "weather", "arguments": [None]}}
+    answer = await OLLAMA.post(url, messages=[calling(**call)])
     assert answer.status_code == 400
     assert "The arguments of a call are an object" in answer.text
 

@@ -51,6 +51,12 @@ async def client_of(models, path, **more):
         await store.close()
 
 
+@pytest.fixture
+async def client(models, path):
+    async with client_of(models, path) as client:
+        yield client
+
+
 async def ask(client, input="Hello", *, stream=False, **fields):
     """Return the response, of a stream the one that it ends with."""
     answer = await client.responses.create(model="default", input=input, stream=stream, **fields)
@@ -90,12 +96,11 @@ async def test_a_chain_is_what_its_items_sent_together_are(path, stream):
     assert told.output_text == third.output_text == "You are welcome."
 
 
-async def test_a_stream_says_from_the_beginning_that_it_is_going_to_be_stored(path):
-    async with client_of(FakeModels(), path) as client:
-        stream = await client.responses.create(model="default", input="x", stream=True)
-        responses = [event.response async for event in stream if hasattr(event, "response")]
-        assert [response.store for response in responses] == [True, True, True]
-        assert await client.responses.retrieve(responses[0].id) == responses[-1]
+async def test_a_stream_says_from_the_beginning_that_it_is_going_to_be_stored(path, client):
+    stream = await client.responses.create(model="default", input="x", stream=True)
+    responses = [event.response async for event in stream if hasattr(event, "response")]
+    assert [response.store for response in responses] == [True, True, True]
+    assert await client.responses.retrieve(responses[0].id) == responses[-1]
 
 
 async def test_a_response_that_is_cut_can_be_continued(path):
@@ -107,12 +112,10 @@ async def test_a_response_that_is_cut_can_be_continued(path):
     assert [message.content for message in models.requests[1].messages] == ["Hello", "It is", "Go on."]
 
 
-async def test_a_conversation_can_branch(path):
-    models = FakeModels()
-    async with client_of(models, path) as client:
-        first = await ask(client, "One")
-        for text in ("Two", "Three"):
-            await ask(client, text, previous_response_id=first.id)
+async def test_a_conversation_can_branch(path, models, client):
+    first = await ask(client, "One")
+    for text in ("Two", "Three"):
+        await ask(client, text, previous_response_id=first.id)
     sent = (request.messages for request in models.requests)
     asked = [[message.content for message in messages if message.role == "user"] for messages in sent]
     assert asked == [["One"], ["One", "Two"], ["One", "Three"]]
@@ -152,42 +155,39 @@ async def test_a_response_comes_back_as_it_was_sent(path):
             await refused(gone(first.id), openai.NotFoundError, f"Response with id '{first.id}' not found")
 
 
-async def test_the_own_input_is_listed_in_pages(path):
+async def test_the_own_input_is_listed_in_pages(path, client):
     items = [{"role": "user", "content": f"Number {number}"} for number in range(3)]
     items[1] |= {"role": "assistant", "id": "msg_own"}
-    async with client_of(FakeModels(), path) as client:
-        first = await ask(client, items)
-        second = await ask(client, "Next", previous_response_id=first.id)
-        listed = client.responses.input_items.list
-        page = await listed(first.id, order="asc", limit=2)
-        assert texts(page.data) == ["Number 0", "Number 1"]
-        assert [item.content[0].type for item in page.data] == ["input_text", "output_text"]
-        assert (page.data[1].id, page.has_more) == ("msg_own", True)
-        latest = [item async for item in listed(first.id, limit=1)]
-        assert texts(latest) == ["Number 2", "Number 1", "Number 0"]
-        assert texts((await listed(second.id)).data) == ["Next"]
-        for name, value in (("after", "nowhere"), ("limit", 0), ("order", "up")):
-            assert (await refused(listed(first.id, **{name: value}))).param == name
+    first = await ask(client, items)
+    second = await ask(client, "Next", previous_response_id=first.id)
+    listed = client.responses.input_items.list
+    page = await listed(first.id, order="asc", limit=2)
+    assert texts(page.data) == ["Number 0", "Number 1"]
+    assert [item.content[0].type for item in page.data] == ["input_text", "output_text"]
+    assert (page.data[1].id, page.has_more) == ("msg_own", True)
+    latest = [item async for item in listed(first.id, limit=1)]
+    assert texts(latest) == ["Number 2", "Number 1", "Number 0"]
+    assert texts((await listed(second.id)).data) == ["Next"]
+    for name, value in (("after", "nowhere"), ("limit", 0), ("order", "up")):
+        assert (await refused(listed(first.id, **{name: value}))).param == name
 
 
-async def test_pages_end_though_items_were_sent_with_the_same_id(path):
+async def test_pages_end_though_items_were_sent_with_the_same_id(path, client):
     items = [{"type": "message", "role": "user", "content": f"{n}", "id": "msg_1"} for n in range(5)]
-    async with client_of(FakeModels(), path) as client:
-        first = await ask(client, items)
-        listed = client.responses.input_items.list(first.id, order="asc", limit=2)
-        found = []
-        async for item in listed:
-            found.append(item)
-            assert len(found) <= len(items)
+    first = await ask(client, items)
+    listed = client.responses.input_items.list(first.id, order="asc", limit=2)
+    found = []
+    async for item in listed:
+        found.append(item)
+        assert len(found) <= len(items)
     assert texts(found) == ["0", "1", "2", "3", "4"]
     assert found[0].id == "msg_1"
 
 
-async def test_store_false_stores_nothing(path):
-    async with client_of(FakeModels(), path) as client:
-        first = await ask(client, store=False)
-        assert first.store is False
-        error = await refused(ask(client, previous_response_id=first.id))
+async def test_store_false_stores_nothing(path, client):
+    first = await ask(client, store=False)
+    assert first.store is False
+    error = await refused(ask(client, previous_response_id=first.id))
     assert (error.code, error.param) == ("previous_response_not_found", "previous_response_id")
     with sqlite3.connect(path) as db:
         assert db.execute("SELECT count(*) FROM responses").fetchone() == (0,)
@@ -200,45 +200,41 @@ async def test_a_response_that_fails_is_not_stored(path):
         await refused(client.responses.retrieve(failed.id), openai.NotFoundError)
 
 
-async def test_a_chain_whose_beginning_is_gone_says_so(path):
-    async with client_of(FakeModels(), path) as client:
-        first = await ask(client)
-        second = await ask(client, previous_response_id=first.id)
-        await client.responses.delete(first.id)
-        told = f"beginning .*{first.id}.* is not stored"
-        error = await refused(ask(client, previous_response_id=second.id), match=told)
-        assert error.code == "previous_response_not_found"
-        assert (await client.responses.retrieve(second.id)).id == second.id
+async def test_a_chain_whose_beginning_is_gone_says_so(path, client):
+    first = await ask(client)
+    second = await ask(client, previous_response_id=first.id)
+    await client.responses.delete(first.id)
+    told = f"beginning .*{first.id}.* is not stored"
+    error = await refused(ask(client, previous_response_id=second.id), match=told)
+    assert error.code == "previous_response_not_found"
+    assert (await client.responses.retrieve(second.id)).id == second.id
 
 
-async def test_a_conversation_that_is_too_long_is_refused(path, monkeypatch):
+async def test_a_conversation_that_is_too_long_is_refused(path, monkeypatch, client):
     monkeypatch.setattr(responses, "CHAIN_BYTES", 500)
-    async with client_of(FakeModels(), path) as client:
-        first = await ask(client, "x" * 400)
-        error = await refused(ask(client, previous_response_id=first.id))
+    first = await ask(client, "x" * 400)
+    error = await refused(ask(client, previous_response_id=first.id))
     assert error.code == "context_length_exceeded"
 
 
-async def test_an_item_cannot_be_multiplied_by_references(path, monkeypatch):
-    async with client_of(FakeModels(), path) as client:
-        await ask(client, [{"role": "user", "content": "x" * 400, "id": "msg_long"}])
-        monkeypatch.setattr(storing, "CHAIN_BYTES", 1000)
-        reference = {"type": "item_reference", "id": "msg_long"}
-        await ask(client, [reference] * 2)
-        assert (await refused(ask(client, [reference] * 3))).code == "context_length_exceeded"
+async def test_an_item_cannot_be_multiplied_by_references(path, monkeypatch, client):
+    await ask(client, [{"role": "user", "content": "x" * 400, "id": "msg_long"}])
+    monkeypatch.setattr(storing, "CHAIN_BYTES", 1000)
+    reference = {"type": "item_reference", "id": "msg_long"}
+    await ask(client, [reference] * 2)
+    assert (await refused(ask(client, [reference] * 3))).code == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_database_that_cannot_be_written_costs_no_answer(path, monkeypatch, caplog, stream):
+async def test_a_database_that_cannot_be_written_costs_no_answer(path, monkeypatch, caplog, stream, client):
     monkeypatch.setattr(response_store, "_BUSY_MS", 100)
-    async with client_of(FakeModels(), path) as client:
-        with sqlite3.connect(path) as other:
-            other.execute("BEGIN IMMEDIATE")
-            with caplog.at_level(logging.WARNING):
-                answer = await ask(client, stream=stream)
-            assert (answer.output_text, answer.status, answer.store) == ("Hello there.", "completed", False)
-            assert "could not be stored. Another program has locked" in caplog.text
-        assert (await ask(client, stream=stream)).store is True
+    with sqlite3.connect(path) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with caplog.at_level(logging.WARNING):
+            answer = await ask(client, stream=stream)
+        assert (answer.output_text, answer.status, answer.store) == ("Hello there.", "completed", False)
+        assert "could not be stored. Another program has locked" in caplog.text
+    assert (await ask(client, stream=stream)).store is True
 
 
 async def test_a_full_disk_costs_no_answer(small_disk, caplog):
@@ -250,12 +246,11 @@ async def test_a_full_disk_costs_no_answer(small_disk, caplog):
         assert (await ask(client, previous_response_id=first.id)).store is True
 
 
-async def test_a_database_that_cannot_be_read_is_told_without_its_path(path):
-    async with client_of(FakeModels(), path) as client:
-        first = await ask(client)
-        with sqlite3.connect(path) as other:
-            other.execute("DROP TABLE response_items")
-        error = await refused(ask(client, previous_response_id=first.id), openai.InternalServerError)
+async def test_a_database_that_cannot_be_read_is_told_without_its_path(path, client):
+    first = await ask(client)
+    with sqlite3.connect(path) as other:
+        other.execute("DROP TABLE response_items")
+    error = await refused(ask(client, previous_response_id=first.id), openai.InternalServerError)
     assert (error.status_code, error.code) == (503, "store_unavailable")
     assert str(path.parent) not in error.message
 
