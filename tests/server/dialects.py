@@ -134,6 +134,10 @@ class Dialect:
         async with httpx2.AsyncClient(headers=BEARER, timeout=60, verify=False) as client:
             return await client.post(url + self.path, json={"stream": False} | self.needs | fields)
 
+    def told(self, detail: str | None) -> str | None:
+        """Return what its errors tell of a code or of a field: None where they have no place for these."""
+        return None
+
     def pieces(self, text: str) -> list[Any]:
         """Return the pieces of a stream: the JSON of its events, and other lines as they are."""
         blocks = [block.partition("data: ")[2] or block for block in text.split("\n\n") if block]
@@ -188,6 +192,9 @@ class OpenAI(Dialect):
     def connected(self, url: str, key: str = KEY) -> Any:
         fast = openai.DefaultAsyncHttpxClient(verify=False)  # certificates take 20 ms to read
         return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=fast)
+
+    def told(self, detail: str | None) -> str | None:
+        return detail
 
     def tokens(self, usage: Json) -> tuple[int | None, ...]:
         cached = usage["prompt_tokens_details"]["cached_tokens"]
