@@ -380,8 +380,8 @@ class Messages(Dialect):
         text, thinking = ("".join(one.get(kind) or "" for one in blocks) for kind in ("text", "thinking"))
         called = (one for one in blocks if one["type"] == "tool_use")
         calls = tuple((one["id"], one["name"], one["input"]) for one in called)
-        cached = usage["cache_read_input_tokens"]
-        tokens = usage["input_tokens"] + cached, cached, usage["output_tokens"]
+        kinds = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+        tokens = sum(usage[kind] for kind in kinds), usage[kinds[-1]], usage["output_tokens"]
         return Told(text, thinking, calls, answer["stop_reason"], tokens)
 
 

@@ -284,33 +284,43 @@ async def test_what_costs_nothing_is_taken(dialect, fields, strict):
 
 # What is refused.
 
+CRITIC, HUGE = Message("critic", "x"), {"const": "x" * 2**17}
+
 
 @those_saying(
-    "params",
-    ({"temperature": -1}, {}),
-    ({"temperature": 9}, {}),
-    ({"top_p": 2}, {}),
-    ({"top_k": -1}, {}),
-    ({"stop": ["x" * 257]}, {CHAT: "stop[0]", COMPLETIONS: "stop[0]"}),
-    ({"stop": ["x"] * 17}, {}),
+    "words, params",
+    ({"temperature": -1}, "temperature: Expected `float` >= 0.0", {}),
+    ({"temperature": 9}, "temperature: Expected `float` <= 5.0", {}),
+    ({"top_p": 2}, "top_p: Expected `float` <= 1.0", {}),
+    ({"top_k": -1}, "top_k: Expected `int` >= 0", {}),
+    (
+        {"stop": ["x" * 257]},
+        "[0]: Expected `str` of length <= 256",
+        {CHAT: "stop[0]", COMPLETIONS: "stop[0]"},
+    ),
+    ({"stop": ["x"] * 17}, "Expected `array` of length <= 16", {}),
     # Ollama has no priority, and takes 0 for as many tokens as there can be.
-    ({"priority": "interactive", "max_tokens": 0}, {}),
-    ({"messages": [Message("critic", "x")]}, {CHAT: "messages[0].role", RESPONSES: "input[0].role"}),
-    ({"messages": [CONVERSATION[3]]}, {CHAT: "messages[0].tool_call_id", RESPONSES: "input[0].call_id"}),
-    ({"choice": "required"}, {}),
-    ({"tools": [WEATHER], "tool": "other"}, {}),
-    ({"tools": [WEATHER, WEATHER]}, {}),
-    ({"tools": [Tool("f", "", "[1]")]}, {}),
-    ({"tools": [Tool("f", "", json.dumps({"description": "x" * 2**17}))]}, {}),
-    ({"schema": {"const": "x" * 2**17}}, {RESPONSES: "text.format"}),
+    ({"priority": "interactive", "max_tokens": 0}, "at least one token", {}),
+    ({"messages": [CRITIC]}, "value 'critic'", {CHAT: "messages[0].role", RESPONSES: "input[0].role"}),
+    (
+        {"messages": [CONVERSATION[3]]},
+        " call",
+        {CHAT: "messages[0].tool_call_id", RESPONSES: "input[0].call_id"},
+    ),
+    ({"choice": "required"}, "no tools were sent", {}),
+    ({"tools": [WEATHER], "tool": "other"}, "'other' must be called, but is not one of the tools", {}),
+    ({"tools": [WEATHER, WEATHER]}, "Two tools have the same name", {}),
+    ({"tools": [Tool("f", "", "[1]")]}, "tool f are not a JSON schema for an object", {}),
+    ({"tools": [Tool("f", "", json.dumps(HUGE))]}, "tool f have 131084 characters; the limit is", {}),
+    ({"schema": HUGE}, "The JSON schema has 131084 characters; the limit is", {RESPONSES: "text.format"}),
 )
-async def test_what_cannot_be_done_is_refused(dialect, said, params):
+async def test_what_cannot_be_done_is_refused(dialect, said, words, params):
     models, fields = FakeModels(), dialect.said(**said)
     refused = await refusal(dialect, models, **fields)
     kind = None if dialect in (OLLAMA, GENERATE) else "invalid_request_error"
     assert (refused.status, refused.type) == (400, kind)
     assert refused.param == dialect.told(params.get(dialect, [*fields][-1]))
-    assert len(refused.message.split()) > 2
+    assert words in refused.message
     assert models.requests == []
 
 
@@ -450,6 +460,7 @@ async def test_what_goes_wrong_before_the_first_word_is_a_status(dialect, error,
             told = dialect.failure(answer.json(), answer.status_code)
             assert (told.status, told.code) == (status, dialect.told(code))
             assert answer.headers.get("retry-after") == again
+            assert getattr(error, "message", "Internal error") in told.message
             assert "secret" not in answer.text
             assert dialect is not MESSAGES or told.type == TYPES[status]
             assert models.metrics == [(dialect.path, status, None if models.refuses else "scripted")]

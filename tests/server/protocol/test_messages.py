@@ -17,7 +17,8 @@ def text(said, **more):
 async def test_a_system_prompt_of_several_blocks():
     """Claude Code puts an id of each request in front of it, which would cost the prefix."""
     header = text("x-anthropic-billing-header: cc_version=2.1; cch=1f2e3;")
-    request = await MESSAGES.asked(system=[header, text("Be short.", **CACHED), text("Be kind.")])
+    asked = {"system": [header, text("Be short.", **CACHED), text("Be kind.")]}
+    request = await MESSAGES.asked(**asked, extra_headers={"anthropic-beta": "claude-code-20250219"})
     assert request.messages == (Message("system", "Be short.\n\nBe kind."), Message("user", "Hello"))
 
 
