@@ -19,7 +19,6 @@ from edgechat.chat.storage.response_store import ResponseStore
 from edgechat.engine.types import (
     ChatRequest,
     Delta,
-    Dropped,
     Embedded,
     Finished,
     FinishReason,
@@ -63,17 +62,9 @@ def called(name: str, arguments: str, id: str) -> ToolCallBegun:
 def finished(
     reason: FinishReason = "stop", *, dropped: int = 0, drafted: int = 0, stop_text: str | None = None
 ) -> Finished:
-    stats = SpeculationStats(
-        drafted_tokens=drafted, accepted_tokens=drafted // 2, mean_length=2.0, speedup=1.2
-    )
-    return Finished(
-        "",
-        reason,
-        Usage(20, 8, 5, dropped),
-        Timings(10.0, 500.0, 25.0),
-        stats if drafted else None,
-        stop_text,
-    )
+    counts = {"drafted_tokens": drafted, "accepted_tokens": drafted // 2}
+    stats = SpeculationStats(**counts, mean_length=2.0, speedup=1.2) if drafted else None
+    return Finished("", reason, Usage(20, 8, 5, dropped), Timings(10.0, 500.0, 25.0), stats, stop_text)
 
 
 class Counted(list[tuple[str, int, str | None]]):
@@ -105,23 +96,10 @@ class FakeModels:
         self._scripts = list(scripts) or [["Hello", " there."]]
 
     def names(self) -> list[ModelCard]:
-        return [
-            ModelCard(
-                id=self.name,
-                created=1,
-                loaded=True,
-                kind="chat",
-                context=4096,
-                size=7,
-                format="gguf",
-                quant="Q4_K_M",
-                architecture="llama",
-                n_params=1_500_000_000,
-                sees=self.model.sees,
-                hears=self.model.hears,
-                can_switch_thinking=self.model.can_switch_thinking,
-            )
-        ]
+        file: dict[str, Any] = {"size": 7, "format": "gguf", "quant": "Q4_K_M", "n_params": 1_500_000_000}
+        can = {name: getattr(self.model, name) for name in ("sees", "hears", "can_switch_thinking")}
+        about = {"loaded": True, "kind": "chat", "context": 4096, "architecture": "llama", **file, **can}
+        return [ModelCard(id=self.name, created=1, **about)]
 
     def card(self, name: str) -> ModelCard:
         if name != self.name:
@@ -227,6 +205,3 @@ async def serving(
         for one in server.servers:
             one.close()
         await asyncio.sleep(0)
-
-
-__all__ = ["KEY", "Dropped", "FakeModels", "Step", "called", "finished", "serving", "thought"]

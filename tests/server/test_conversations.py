@@ -29,7 +29,6 @@ def conversation(*messages, model="m", **fields):
 
 def test_runs_of_an_agent_are_one_conversation():
     first = conversation(SYSTEM, QUESTION, tools=TOOLS)
-    assert first is not None
     assert len(first) == state_folder.HASHED_ID
     assert conversation(SYSTEM, OTHER, tools=TOOLS) == first
     assert conversation(SYSTEM, QUESTION, ANSWER, OTHER, tools=TOOLS) == first

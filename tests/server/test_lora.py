@@ -1,16 +1,19 @@
 """The real server with LoRA adapters: each request gets its own, side by side, also after a restart."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from edgechat.base.errors import NotAnAdapter
+from edgechat.engine.types import Message
 from edgechat.models.adapters.use import AdapterUse
 from edgechat.planner.placement.adapters import AdapterPlan
 from edgechat.planner.plan import LoadPlan
 from edgechat.server.protocol.lora import LoraBody, requested_adapters
 from tests.kit import NOT_PRINTABLE, Spec, build
 from tests.kit.adapters import adapter
+from tests.server.dialects import CHAT, MESSAGES, OLLAMA, RESPONSES, named
 from tests.server.program import served as running
 
 SPEC = Spec(mute=NOT_PRINTABLE, name="kit")
@@ -36,53 +39,38 @@ def served(tmp_path_factory):
         yield server
 
 
-def chat(served, **fields):
-    body = {"messages": [{"role": "user", "content": "Tell me"}], "temperature": 0, "max_tokens": 16}
-    status, answer = served.ask("/v1/chat/completions", body | fields)
+def told(served, dialect=CHAT, **fields):
+    asked = dialect.said(temperature=0, max_tokens=16, messages=[Message("user", "Tell me")])
+    status, answer = served.ask(dialect.path, asked | fields)
     assert status == 200, answer
-    return str(answer["choices"][0]["message"]["content"])
-
-
-def responses(served, **fields):
-    body = {"input": "Tell me", "temperature": 0, "max_output_tokens": 16}
-    status, answer = served.ask("/v1/responses", body | fields)
-    assert status == 200, answer
-    return str(answer["output"][0]["content"][0]["text"])
-
-
-def messages(served, **fields):
-    body = {"model": "default", "max_tokens": 16, "temperature": 0}
-    body["messages"] = [{"role": "user", "content": "Tell me"}]
-    status, answer = served.ask("/v1/messages", body | fields)
-    assert status == 200, answer
-    return str(answer["content"][0]["text"])
+    return dialect.read(answer).text
 
 
 @pytest.mark.slow
 def test_answers_are_never_mixed(served):
-    alone = {name: chat(served, **fields) for name, fields in ASKED.items()}
+    alone = {name: told(served, **fields) for name, fields in ASKED.items()}
     assert alone["default"] == alone["a"] == alone["named"]
     assert len(set(alone.values())) == 5
     with ThreadPoolExecutor(8) as pool:
         wanted = [*ASKED] * 4
-        together = pool.map(lambda name: chat(served, **ASKED[name]), wanted)
+        together = pool.map(lambda name: told(served, **ASKED[name]), wanted)
         assert list(together) == [alone[name] for name in wanted]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ask", [responses, messages])
-def test_every_protocol_has_them(served, ask):
-    assert ask(served, lora=[]) == chat(served, lora=[])
-    assert ask(served, model="default+b") != ask(served, lora=[{"name": "b", "scale": 1}])  # it has scale 0
-    assert ask(served) == chat(served)
+@pytest.mark.parametrize("dialect", [RESPONSES, MESSAGES], ids=named)
+def test_every_protocol_has_them(served, dialect):
+    asked = partial(told, served, dialect)
+    assert asked(lora=[]) == told(served, lora=[])
+    assert asked(model="default+b") != asked(lora=[{"name": "b", "scale": 1}])  # it has scale 0
+    assert asked() == told(served)
 
 
 @pytest.mark.slow
-def test_the_answer_says_with_what_it_was_computed(served):
-    body = {"model": "kit+a", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
-    assert served.ask("/v1/chat/completions", body)[1]["model"] == "kit+a"
-    body = {"model": "kit+a", "messages": [{"role": "user", "content": "Hi"}], "stream": False}
-    assert served.ask("/api/chat", body | {"options": {"num_predict": 1}})[1]["model"] == "kit+a"
+@pytest.mark.parametrize("dialect", [CHAT, OLLAMA], ids=named)
+def test_the_answer_says_with_what_it_was_computed(served, dialect):
+    asked = dialect.said(max_tokens=1, messages=[Message("user", "Hi")]) | {"stream": False}
+    assert served.ask(dialect.path, asked | {"model": "kit+a"})[1]["model"] == "kit+a"
 
 
 @pytest.mark.slow

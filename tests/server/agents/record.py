@@ -47,54 +47,12 @@ COMMANDS: dict[str, list[str]] = {
     "opencode": ["run", TASK],
     "aider": ["--yes-always", "--no-check-update", "--analytics-disable", "--message", TASK, "greet.py"],
 }
-WORDS = [
-    "amber",
-    "anchor",
-    "autumn",
-    "badge",
-    "beacon",
-    "border",
-    "bridge",
-    "bronze",
-    "cabin",
-    "canal",
-    "candle",
-    "canyon",
-    "carbon",
-    "castle",
-    "cedar",
-    "chalk",
-    "circle",
-    "cliff",
-    "copper",
-    "coral",
-    "corner",
-    "cotton",
-    "crater",
-    "crystal",
-    "current",
-    "desert",
-    "distant",
-    "eagle",
-    "early",
-    "echo",
-    "ember",
-    "engine",
-    "evening",
-    "fabric",
-    "falcon",
-    "feather",
-    "field",
-    "flint",
-    "forest",
-    "garden",
-    "golden",
-    "granite",
-    "harbor",
-    "hollow",
-    "horizon",
-    "island",
-]
+WORDS = (
+    "amber anchor autumn badge beacon border bridge bronze cabin canal candle canyon carbon castle cedar "
+    "chalk circle cliff copper coral corner cotton crater crystal current desert distant eagle early echo "
+    "ember engine evening fabric falcon feather field flint forest garden golden granite harbor hollow "
+    "horizon island"
+)
 HEADERS = ("anthropic-version", "anthropic-beta")
 _KEPT = {"greet.py", "Hello", "Good", "morning", "greet", "name", "return"}
 _PROSE = {"description", "instructions", "text", "content", "title"}
@@ -228,7 +186,8 @@ def _other(match: re.Match[str]) -> str:
     word = match[0]
     if word in _KEPT:
         return word
-    other = WORDS[zlib.crc32(word.lower().encode()) % len(WORDS)]
+    words = WORDS.split()
+    other = words[zlib.crc32(word.lower().encode()) % len(words)]
     return other.capitalize() if word[0].isupper() else other
 
 

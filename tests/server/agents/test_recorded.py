@@ -14,6 +14,7 @@ from edgechat.server.conversations import with_conversation
 from edgechat.server.protocol.responses.items import JOINT
 from tests import scripted
 from tests.server.agents.record import RECORDED, SAID, TASK, Answering
+from tests.server.dialects import CHAT, MESSAGES, RESPONSES
 from tests.server.fakes import KEY, serving
 from tests.server.program import served
 
@@ -89,14 +90,8 @@ def _usage(server, agent, request):
     body.pop("stream_options", None)
     status, answer = server.ask(request["path"], body, **request["headers"])
     assert status == 200, answer
-    usage = answer["usage"]
-    match agent:
-        case "codex":
-            return usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"]
-        case "claude":
-            cached = usage["cache_read_input_tokens"]
-            return usage["input_tokens"] + cached + usage["cache_creation_input_tokens"], cached
-    return usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+    dialect = {"codex": RESPONSES, "claude": MESSAGES}.get(agent, CHAT)
+    return dialect.read(answer).tokens[:2]
 
 
 @pytest.mark.slow

@@ -12,7 +12,10 @@ from tests.server.fakes import KEY, FakeModels, serving
 from tests.server.raw import Raw, ask
 
 CHAT = b'{"model": "default", "messages": [{"role": "user", "content": "hi"}]}'
+CHATS = "/v1/chat/completions"
 PAGE = "https://example.org"
+UNTOLD = {"Content_Length": None, "Transfer_Encoding": "chunked"}
+"""A body whose length is not told."""
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1"])
@@ -20,23 +23,12 @@ async def test_a_name_that_is_rebound_to_us_is_refused_on_every_bind(host):
     models = FakeModels()
     async with serving(models, host=host) as url:
         port = url.rpartition(":")[2]
-        evil = [
-            "evil.example",
-            f"evil.example:{port}",
-            "127.0.0.1",
-            "localhost:1",
-            f"127.0.0.1.evil.example:{port}",
-        ]
-        evil += [
-            f"user@127.0.0.1:{port}",
-            f"[::1]x:{port}",
-            f"192.168.7.7:{port}",
-            f"127.0.0.1:{port}:{port}",
-        ]
-        for name in evil:
+        evil = ("evil.example", "127.0.0.1.evil.example", "user@127.0.0.1", "[::1]x", "192.168.7.7")
+        evil = [f"{name}:{port}" for name in (*evil, f"127.0.0.1:{port}")]
+        for name in (*evil, "evil.example", "127.0.0.1", "localhost:1"):
             status, _, said = await ask(url, Host=name)
             assert (status, said["error"]["code"]) == (403, "wrong_host"), name
-            assert (await ask(url, "POST", "/v1/chat/completions", body=CHAT, Host=name))[0] == 403
+            assert (await ask(url, "POST", CHATS, body=CHAT, Host=name))[0] == 403
             assert (await ask(url, path="/health", Host=name))[0] == 403
         for name in (f"localhost:{port}", f"127.0.0.1:{port}", f"LOCALHOST:{port}", f"[::1]:{port}"):
             assert (await ask(url, Host=name))[0] == 200, name
@@ -60,24 +52,22 @@ async def test_a_name_that_it_has_elsewhere_may_come_with_any_port():
         assert "--allow-host other.lan " in said["error"]["message"]
 
 
-async def test_without_the_key_nothing_but_health_and_the_first_page_answers():
-    models = FakeModels()
-    async with serving(models) as url:
-        paths = ("/v1/models", "/metrics", "/openapi.json", "/v1/models/scripted", "/nothing")
-        for path in paths:
-            for key in (None, "", "ek-wrong", KEY[:-1], KEY + "x", f"{KEY}\xe9"):
-                status, headers, said = await ask(url, path=path, key=key)
-                assert (status, headers["www-authenticate"]) == (401, "Bearer"), (path, key)
-                assert KEY not in str(said)
-        assert (await ask(url, "POST", "/v1/chat/completions", body=CHAT, key=None))[0] == 401
-        assert (await ask(url, key=None, Authorization=f"Basic {KEY}"))[0] == 401
-        assert (await ask(url, key=None, Authorization=f"bearer  {KEY}"))[0] == 200
-        status, headers, page = await ask(url, path="/", key=None)
-        assert (status, headers["content-type"]) == (200, "text/plain; charset=utf-8")
-        assert b"/v1/chat/completions" in page
-        assert KEY.encode() not in page
-        assert (await ask(url, path="/health", key=None))[2] == {"status": "ready"}
-        assert (await ask(url, path="/health"))[2] == {"status": "ready", "detail": "scripted is loaded."}
+async def test_without_the_key_nothing_but_health_and_the_first_page_answers(models, url):
+    paths = ("/v1/models", "/metrics", "/openapi.json", "/v1/models/scripted", "/nothing")
+    for path in paths:
+        for key in (None, "", "ek-wrong", KEY[:-1], KEY + "x", f"{KEY}\xe9"):
+            status, headers, said = await ask(url, path=path, key=key)
+            assert (status, headers["www-authenticate"]) == (401, "Bearer"), (path, key)
+            assert KEY not in str(said)
+    assert (await ask(url, "POST", CHATS, body=CHAT, key=None))[0] == 401
+    assert (await ask(url, key=None, Authorization=f"Basic {KEY}"))[0] == 401
+    assert (await ask(url, key=None, Authorization=f"bearer  {KEY}"))[0] == 200
+    status, headers, page = await ask(url, path="/", key=None)
+    assert (status, headers["content-type"]) == (200, "text/plain; charset=utf-8")
+    assert b"/v1/chat/completions" in page
+    assert KEY.encode() not in page
+    assert (await ask(url, path="/health", key=None))[2] == {"status": "ready"}
+    assert (await ask(url, path="/health"))[2] == {"status": "ready", "detail": "scripted is loaded."}
     assert models.requests == []
     assert ("/v1/chat/completions", 401, None) in models.metrics
 
@@ -92,71 +82,53 @@ async def test_without_the_key_nothing_but_health_and_the_first_page_answers():
         ("Authorization", "Bearer another", "key is not valid"),
     ],
 )
-async def test_who_is_not_let_in_is_told_what_was_wrong_with_the_key(header, value, told):
-    async with serving(FakeModels()) as url:
-        status, _, said = await ask(url, key=None, **{header: value})
-        assert status == 401
-        assert told in said["error"]["message"]
+async def test_who_is_not_let_in_is_told_what_was_wrong_with_the_key(header, value, told, url):
+    status, _, said = await ask(url, key=None, **{header: value})
+    assert status == 401
+    assert told in said["error"]["message"]
 
 
-async def test_a_page_cannot_even_tell_that_the_server_is_there():
-    async with serving(FakeModels()) as url:
-        for site, expected in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
-            assert (await ask(url, path="/health", Sec_Fetch_Site=site))[0] == expected
+async def test_a_page_cannot_even_tell_that_the_server_is_there(url):
+    for site, expected in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
+        assert (await ask(url, path="/health", Sec_Fetch_Site=site))[0] == expected
 
 
 @pytest.mark.parametrize(
     "line", ["Origin: https://evil.example", f"Authorization: Bearer {KEY}", "Content-Type: application/json"]
 )
-async def test_headers_that_decide_are_there_once(line):
-    models = FakeModels()
-    async with serving(models) as url:
-        raw = await Raw.to(url)
-        name, _, value = line.partition(": ")
-        more = {name: value, name.upper(): value}
-        await raw.ask("POST", "/v1/chat/completions", key=None, body=CHAT, **more)
-        status, _, said = await raw.answer()
-        assert (status, said["error"]["code"]) == (400, "repeated_header")
+async def test_headers_that_decide_are_there_once(line, models, url):
+    raw = await Raw.to(url)
+    name, _, value = line.partition(": ")
+    more = {name: value, name.upper(): value}
+    await raw.ask("POST", CHATS, key=None, body=CHAT, **more)
+    status, _, said = await raw.answer()
+    assert (status, said["error"]["code"]) == (400, "repeated_header")
     assert models.requests == []
 
 
-async def test_pages_of_other_origins_are_refused_and_never_named_in_the_answer():
-    models = FakeModels()
-    async with serving(models) as url:
-        port = url.rpartition(":")[2]
-        for origin in (
-            PAGE,
-            "null",
-            "http://localhost:1",
-            f"https://127.0.0.1:{port}",
-            f"http://127.0.0.1:{port}.x",
-        ):
-            for method, body in (("POST", CHAT), ("GET", None), ("OPTIONS", None)):
-                status, headers, _ = await ask(url, method, "/v1/chat/completions", body=body, Origin=origin)
-                assert status == 403
-                assert not [name for name in headers if name.startswith("access-control")]
-        assert (await ask(url, Origin=url))[0] == 200
+async def test_pages_of_other_origins_are_refused_and_never_named_in_the_answer(models, url):
+    port = url.rpartition(":")[2]
+    ours = (f"https://127.0.0.1:{port}", f"http://127.0.0.1:{port}.x")
+    for origin in (PAGE, "null", "http://localhost:1", *ours):
+        for method, body in (("POST", CHAT), ("GET", None), ("OPTIONS", None)):
+            status, headers, _ = await ask(url, method, CHATS, body=body, Origin=origin)
+            assert status == 403
+            assert not [name for name in headers if name.startswith("access-control")]
+    assert (await ask(url, Origin=url))[0] == 200
     assert models.requests == []
 
 
 async def test_a_named_origin_may_and_only_that_one():
     async with serving(FakeModels(), AccessRules(KEY, origins=frozenset({PAGE}))) as url:
         asked = "authorization, content-type, x-stainless-os, X-Title, http-referer"
-        status, headers, _ = await ask(
-            url,
-            "OPTIONS",
-            "/v1/chat/completions",
-            key=None,
-            Origin=PAGE,
-            Access_Control_Request_Method="POST",
-            Access_Control_Request_Headers=asked,
-        )
+        wanted = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": asked}
+        status, headers, _ = await ask(url, "OPTIONS", CHATS, key=None, Origin=PAGE, **wanted)
         assert status == 200
         assert headers["access-control-allow-origin"] == PAGE
         assert headers["access-control-allow-headers"] == asked
         assert "access-control-allow-credentials" not in headers
         assert "access-control-allow-private-network" not in headers
-        status, headers, _ = await ask(url, "POST", "/v1/chat/completions", body=CHAT, Origin=PAGE)
+        status, headers, _ = await ask(url, "POST", CHATS, body=CHAT, Origin=PAGE)
         assert (status, headers["access-control-allow-origin"], headers["vary"]) == (200, PAGE, "Origin")
         assert headers["access-control-expose-headers"] == "Retry-After"
         status, headers, _ = await ask(url, key=None, Origin=PAGE)
@@ -179,98 +151,89 @@ async def test_a_named_page_of_the_internet_may_ask_for_a_server_of_this_network
     "kind",
     [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx"],
 )
-async def test_what_a_form_could_send_is_no_request(kind):
-    models = FakeModels()
-    async with serving(models) as url:
-        status, _, said = await ask(url, "POST", "/v1/chat/completions", body=CHAT, Content_Type=kind)
-        assert (status, said["error"]["type"]) == (415, "invalid_request_error")
-        charset = "application/json; charset=utf-8"
-        assert (await ask(url, "POST", "/v1/chat/completions", body=CHAT, Content_Type=charset))[0] == 200
-        packed = await ask(url, "POST", "/v1/chat/completions", body=CHAT, Content_Encoding="gzip")
-        assert packed[0] == 415
+async def test_what_a_form_could_send_is_no_request(kind, models, url):
+    status, _, said = await ask(url, "POST", CHATS, body=CHAT, Content_Type=kind)
+    assert (status, said["error"]["type"]) == (415, "invalid_request_error")
+    charset = "application/json; charset=utf-8"
+    assert (await ask(url, "POST", CHATS, body=CHAT, Content_Type=charset))[0] == 200
+    packed = await ask(url, "POST", CHATS, body=CHAT, Content_Encoding="gzip")
+    assert packed[0] == 415
     assert len(models.requests) == 1
 
 
-async def test_a_body_has_a_bound_told_or_not(monkeypatch):
+async def test_a_body_has_a_bound_told_or_not(monkeypatch, url):
     monkeypatch.setattr(exchange, "BODY_BYTES", 1000)
     monkeypatch.setattr(exchange, "DRAIN_SECONDS", 0.2)
-    async with serving(FakeModels()) as url:
-        told = await Raw.to(url)
-        await told.ask("POST", "/v1/chat/completions", body=b"", Content_Length=str(10**12))
-        assert (await told.answer())[0] == 413
-        assert await told.is_closed()
-        untold = await Raw.to(url)
-        await untold.ask(
-            "POST", "/v1/chat/completions", body=b"", Content_Length=None, Transfer_Encoding="chunked"
-        )
-        untold.writer.write(b"400\r\n" + b" " * 0x400 + b"\r\n")
-        assert (await untold.answer())[0] == 413
-        assert (await ask(url, "POST", "/v1/chat/completions", body=b" " * 900 + CHAT))[0] == 200
+    told = await Raw.to(url)
+    await told.ask("POST", CHATS, body=b"", Content_Length=str(10**12))
+    assert (await told.answer())[0] == 413
+    assert await told.is_closed()
+    untold = await Raw.to(url)
+    await untold.ask("POST", CHATS, body=b"", **UNTOLD)
+    untold.writer.write(b"400\r\n" + b" " * 0x400 + b"\r\n")
+    assert (await untold.answer())[0] == 413
+    assert (await ask(url, "POST", CHATS, body=b" " * 900 + CHAT))[0] == 200
 
 
-async def test_a_body_that_drips_is_cut_off(monkeypatch):
+async def test_a_body_that_drips_is_cut_off(monkeypatch, url):
     monkeypatch.setattr(exchange, "BODY_SECONDS", 0.2)
-    async with serving(FakeModels()) as url:
-        raw = await Raw.to(url)
-        await raw.ask("POST", "/v1/chat/completions", body=b"{", Content_Length="100")
-        assert (await raw.answer())[0] == 408
-        assert await raw.is_closed()
+    raw = await Raw.to(url)
+    await raw.ask("POST", CHATS, body=b"{", Content_Length="100")
+    assert (await raw.answer())[0] == 408
+    assert await raw.is_closed()
 
 
-async def test_a_head_that_drips_is_cut_off(monkeypatch):
+async def test_a_head_that_drips_is_cut_off(monkeypatch, models, url):
     monkeypatch.setattr(connection, "HEADER_SECONDS", 0.3)
-    async with serving(FakeModels()) as url:
-        silent, dripping, second = [await Raw.to(url) for _ in range(3)]
-        await second.ask()
-        await second.answer()
+    silent, dripping, second = [await Raw.to(url) for _ in range(3)]
+    await second.ask()
+    await second.answer()
 
-        async def drip(raw):
-            for letter in itertools.chain(b"GET /v1/models HTTP/1.1\r\n", itertools.repeat(ord("x"))):
-                raw.writer.write(bytes([letter]))
-                await asyncio.sleep(0.05)
+    async def drip(raw):
+        for letter in itertools.chain(b"GET /v1/models HTTP/1.1\r\n", itertools.repeat(ord("x"))):
+            raw.writer.write(bytes([letter]))
+            await asyncio.sleep(0.05)
 
-        dripped = [asyncio.create_task(drip(raw)) for raw in (dripping, second)]
-        for raw in (silent, dripping, second):
-            assert await raw.is_closed()
-        for one in dripped:
-            one.cancel()
-
-
-async def test_who_was_refused_cannot_hold_on_by_going_on_to_send(monkeypatch):
-    monkeypatch.setattr(connection, "HEADER_SECONDS", 0.3)
-    async with serving(FakeModels()) as url:
-        raw = await Raw.to(url)
-        await raw.ask("POST", "/v1/chat/completions", key=None, body=b"{", Content_Length="1000000")
-        assert (await raw.answer())[0] == 401
-
-        async def drip():
-            while True:
-                raw.writer.write(b" ")
-                await asyncio.sleep(0.05)
-
-        dripping = asyncio.create_task(drip())
+    dripped = [asyncio.create_task(drip(raw)) for raw in (dripping, second)]
+    for raw in (silent, dripping, second):
         assert await raw.is_closed()
-        dripping.cancel()
+    for one in dripped:
+        one.cancel()
 
 
-async def test_strangers_do_not_take_the_connections_of_who_has_the_key(monkeypatch):
+async def test_who_was_refused_cannot_hold_on_by_going_on_to_send(monkeypatch, url):
+    monkeypatch.setattr(connection, "HEADER_SECONDS", 0.3)
+    raw = await Raw.to(url)
+    await raw.ask("POST", CHATS, key=None, body=b"{", Content_Length="1000000")
+    assert (await raw.answer())[0] == 401
+
+    async def drip():
+        while True:
+            raw.writer.write(b" ")
+            await asyncio.sleep(0.05)
+
+    dripping = asyncio.create_task(drip())
+    assert await raw.is_closed()
+    dripping.cancel()
+
+
+async def test_strangers_do_not_take_the_connections_of_who_has_the_key(monkeypatch, url):
     monkeypatch.setattr(connection, "MOST_CONNECTIONS", 3)
-    async with serving(FakeModels()) as url:
-        silent, asking, known = [await Raw.to(url) for _ in range(3)]
-        await asking.ask(path="/health", key=None)
-        await asking.answer()
-        await known.ask()
-        await known.answer()
-        newcomers = [await Raw.to(url)]
-        for stranger in (silent, asking):
-            await newcomers[-1].ask()
-            assert (await newcomers[-1].answer())[0] == 200
-            assert await stranger.is_closed()
-            newcomers.append(await Raw.to(url))
-        # All others have the key, and are silent: whoever is so for longest goes.
-        assert await known.is_closed()
+    silent, asking, known = [await Raw.to(url) for _ in range(3)]
+    await asking.ask(path="/health", key=None)
+    await asking.answer()
+    await known.ask()
+    await known.answer()
+    newcomers = [await Raw.to(url)]
+    for stranger in (silent, asking):
         await newcomers[-1].ask()
         assert (await newcomers[-1].answer())[0] == 200
+        assert await stranger.is_closed()
+        newcomers.append(await Raw.to(url))
+    # All others have the key, and are silent: whoever is so for longest goes.
+    assert await known.is_closed()
+    await newcomers[-1].ask()
+    assert (await newcomers[-1].answer())[0] == 200
 
 
 async def test_bodies_without_end_lock_nobody_out(monkeypatch):
@@ -278,10 +241,10 @@ async def test_bodies_without_end_lock_nobody_out(monkeypatch):
     models = FakeModels(["Hello", 0.5])
     async with serving(models) as url:
         running = await Raw.to(url)
-        await running.ask("POST", "/v1/chat/completions", body=CHAT)
+        await running.ask("POST", CHATS, body=CHAT)
         endless = [await Raw.to(url) for _ in range(39)]
         for raw in endless:
-            await raw.ask("POST", "/v1/chat/completions", body=b"{", Content_Length="100")
+            await raw.ask("POST", CHATS, body=b"{", Content_Length="100")
         await asyncio.sleep(0.1)
         newcomers = await asyncio.gather(*(Raw.to(url) for _ in range(5)))
         for raw in newcomers:
@@ -301,7 +264,7 @@ async def test_silence_between_requests_locks_nobody_out(monkeypatch):
         for raw in (*idle, idle[0]):  # which is silent for shorter than the others then
             await raw.ask()
             assert (await raw.answer())[0] == 200
-        await running.ask("POST", "/v1/chat/completions", body=CHAT)
+        await running.ask("POST", CHATS, body=CHAT)
         assert (await ask(url))[0] == 200
         assert await idle[1].is_closed()
         await idle[0].ask()
@@ -334,40 +297,37 @@ async def test_a_body_of_two_lengths_is_refused_and_the_connection_closed(head):
 
 
 @pytest.mark.parametrize("head", [{"X_Long": "x" * 70_000}, {f"X_{n}": "x" for n in range(101)}])
-async def test_heads_have_a_bound_whole_or_not(head):
-    async with serving(FakeModels()) as url:
+async def test_heads_have_a_bound_whole_or_not(head, url):
+    raw = await Raw.to(url)
+    await raw.ask(**head)
+    status, headers, said = await raw.answer()
+    assert (status, headers["content-type"]) == (431, "application/json")
+    assert said["error"]["type"] == "invalid_request_error"
+    assert await raw.is_closed()
+    assert (await ask(url, **{f"X_{n}": "x" for n in range(90)}))[0] == 200
+    raw = await Raw.to(url)
+    raw.writer.write(b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 200)
+    assert (await raw.head())[0] == 431
+
+
+async def test_a_body_in_crumbs_is_not_read(url):
+    for key in (KEY, None):
         raw = await Raw.to(url)
-        await raw.ask(**head)
-        status, headers, said = await raw.answer()
-        assert (status, headers["content-type"]) == (431, "application/json")
-        assert said["error"]["type"] == "invalid_request_error"
+        await raw.ask("POST", CHATS, key=key, body=b"", **UNTOLD)
+        if key is None:
+            assert (await raw.answer())[0] == 401
+        raw.writer.write(b"1\r\n \r\n" * 300)
+        if key is not None:
+            status, _, said = await raw.answer()
+            assert (status, said["error"]["message"]) == (400, str(connection._CRUMBS))
         assert await raw.is_closed()
-        assert (await ask(url, **{f"X_{n}": "x" for n in range(90)}))[0] == 200
-        raw = await Raw.to(url)
-        raw.writer.write(b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 200)
-        assert (await raw.head())[0] == 431
-
-
-async def test_a_body_in_crumbs_is_not_read():
-    chunked = {"Content_Length": None, "Transfer_Encoding": "chunked"}
-    async with serving(FakeModels()) as url:
-        for key in (KEY, None):
-            raw = await Raw.to(url)
-            await raw.ask("POST", "/v1/chat/completions", key=key, body=b"", **chunked)
-            if key is None:
-                assert (await raw.answer())[0] == 401
-            raw.writer.write(b"1\r\n \r\n" * 300)
-            if key is not None:
-                status, _, said = await raw.answer()
-                assert (status, said["error"]["message"]) == (400, str(connection._CRUMBS))
-            assert await raw.is_closed()
-        raw = await Raw.to(url)
-        await raw.ask("POST", "/v1/chat/completions", body=b"", **chunked)
-        raw.writer.write(b"12C\r\n" + b" " * 300 + b"\r\n")
-        for part in (CHAT[:9], CHAT[9:]):
-            raw.writer.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
-        raw.writer.write(b"0\r\n\r\n")
-        assert (await raw.answer())[0] == 200
+    raw = await Raw.to(url)
+    await raw.ask("POST", CHATS, body=b"", **UNTOLD)
+    raw.writer.write(b"12C\r\n" + b" " * 300 + b"\r\n")
+    for part in (CHAT[:9], CHAT[9:]):
+        raw.writer.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+    raw.writer.write(b"0\r\n\r\n")
+    assert (await raw.answer())[0] == 200
 
 
 async def test_who_leaves_is_seen_behind_a_next_request_too():
@@ -377,7 +337,7 @@ async def test_who_leaves_is_seen_behind_a_next_request_too():
         cases = [(0, {}), (0.05, {}), (0.05, upgrade)]
         for number, (pause, more) in enumerate(cases, 1):
             raw = await Raw.to(url)
-            await raw.ask("POST", "/v1/chat/completions", body=CHAT, **more)
+            await raw.ask("POST", CHATS, body=CHAT, **more)
             await asyncio.sleep(pause)
             await raw.ask(path="/health")
             await asyncio.sleep(0.05)
@@ -390,17 +350,20 @@ async def test_requests_sent_ahead_are_answered_in_turn_and_have_a_bound():
     models = FakeModels([0.2, "Hello"], ["Hello"], ["Hello", 30.0])
     async with serving(models) as url:
         raw = await Raw.to(url)
-        await raw.ask("POST", "/v1/chat/completions", body=CHAT)
+        await raw.ask("POST", CHATS, body=CHAT)
         await asyncio.sleep(0.05)
         await raw.ask(path="/health")
-        await raw.ask("POST", "/v1/chat/completions", body=CHAT)
+        await raw.ask("POST", CHATS, body=CHAT)
         for path in ("chat", "health", "chat"):
             status, _, said = await raw.answer()
             assert (status, "choices" in said) == (200, path == "chat")
-        await raw.ask("POST", "/v1/chat/completions", body=CHAT)
+        await raw.ask("POST", CHATS, body=CHAT)
         await asyncio.sleep(0.05)
         raw.writer.write(b"x" * 100_000)
         assert await raw.is_closed()
+
+
+FORM = b', "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": '
 
 
 @pytest.mark.parametrize(
@@ -416,76 +379,53 @@ async def test_requests_sent_ahead_are_answered_in_turn_and_have_a_bound():
         b'{"model": "default", "messages": [{"role": "user", "content": "\\ud800"}]}',
         CHAT[:-1] + b', "tools": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         CHAT[:-1] + b', "max_tokens": ' + b"9" * 5000 + b"}",
-        CHAT[:-1]
-        + b', "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": '
-        + b'{"a": ' * 200
-        + b"1"
-        + b"}" * 200
-        + b"}}}",
-        CHAT[:-1]
-        + b', "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": '
-        + b'{"a": ' * 50_000
-        + b"1"
-        + b"}" * 50_000
-        + b"}}}",
+        *(CHAT[:-1] + FORM + b'{"a": ' * deep + b"1" + b"}" * deep + b"}}}" for deep in (200, 50_000)),
     ],
 )
-async def test_bodies_of_strangers_are_refused_in_words(body):
-    models = FakeModels()
-    async with serving(models) as url:
-        status, _, said = await ask(url, "POST", "/v1/chat/completions", body=body)
-        assert status == 400
-        assert said["error"]["message"]
-        assert len(said["error"]["message"]) < 500
-        assert "Traceback" not in said["error"]["message"]
+async def test_bodies_of_strangers_are_refused_in_words(body, models, url):
+    status, _, said = await ask(url, "POST", CHATS, body=body)
+    assert status == 400
+    assert 0 < len(said["error"]["message"]) < 500
+    assert "Traceback" not in said["error"]["message"]
     assert models.requests == []
 
 
-async def test_no_path_and_no_method_are_told_in_the_protocols_words():
-    async with serving(FakeModels()) as url:
-        for method, path, expected in (
-            ("GET", "/v1/nothing", 404),
-            ("GET", "/v1", 404),
-            ("GET", "/v1/models/../../etc/passwd", 404),
-            ("GET", "//evil.example/", 404),
-            ("GET", "/v1/chat/completions", 405),
-            ("DELETE", "/v1/models", 405),
-        ):
-            status, headers, said = await ask(url, method, path)
-            assert (status, headers["content-type"]) == (expected, "application/json"), path
-            assert said["error"]["type"] == "invalid_request_error"
-            assert "location" not in headers
+async def test_no_path_and_no_method_are_told_in_the_protocols_words(models, url):
+    for method, path, expected in (
+        ("GET", "/v1/nothing", 404),
+        ("GET", "/v1", 404),
+        ("GET", "/v1/models/../../etc/passwd", 404),
+        ("GET", "//evil.example/", 404),
+        ("GET", "/v1/chat/completions", 405),
+        ("DELETE", "/v1/models", 405),
+    ):
+        status, headers, said = await ask(url, method, path)
+        assert (status, headers["content-type"]) == (expected, "application/json"), path
+        assert said["error"]["type"] == "invalid_request_error"
+        assert "location" not in headers
 
 
-async def test_paths_are_the_same_without_the_version_and_with_a_slash():
-    models = FakeModels()
-    async with serving(models) as url:
-        for path in ("/v1/models", "/v1/models/", "/v1/models//", "/models", "/models/"):
-            assert (await ask(url, path=path))[2]["object"] == "list", path
-        for path in ("/v1/models/scripted", "/v1/models/scripted/", "/models/scripted"):
-            assert (await ask(url, path=path))[2]["id"] == "scripted", path
-        for path in ("/v1/chat/completions/", "/chat/completions"):
-            assert (await ask(url, "POST", path, body=CHAT))[0] == 200, path
-        for path in ("/health/", "/v1/health", "/v1/health/"):
-            assert (await ask(url, path=path, key=None))[0] == 200, path
-        for path in ("/models", "/v1/metrics", "/v1/models/scripted/"):
-            assert (await ask(url, path=path, key=None))[0] == 401, path
-    assert {endpoint for endpoint, _, _ in models.metrics} == {
-        "/v1/models",
-        "/v1/chat/completions",
-        "/health",
-        "/metrics",
-    }
+async def test_paths_are_the_same_without_the_version_and_with_a_slash(models, url):
+    for path in ("/v1/models", "/v1/models/", "/v1/models//", "/models", "/models/"):
+        assert (await ask(url, path=path))[2]["object"] == "list", path
+    for path in ("/v1/models/scripted", "/v1/models/scripted/", "/models/scripted"):
+        assert (await ask(url, path=path))[2]["id"] == "scripted", path
+    for path in ("/v1/chat/completions/", "/chat/completions"):
+        assert (await ask(url, "POST", path, body=CHAT))[0] == 200, path
+    for path in ("/health/", "/v1/health", "/v1/health/"):
+        assert (await ask(url, path=path, key=None))[0] == 200, path
+    for path in ("/models", "/v1/metrics", "/v1/models/scripted/"):
+        assert (await ask(url, path=path, key=None))[0] == 401, path
+    assert {endpoint for endpoint, _, _ in models.metrics} == {"/v1/models", CHATS, "/health", "/metrics"}
 
 
-async def test_bytes_that_are_no_http_hurt_nobody():
+async def test_bytes_that_are_no_http_hurt_nobody(url):
     dice = random.Random(7)
-    async with serving(FakeModels()) as url:
-        for _ in range(60):
-            raw = await Raw.to(url)
-            start = dice.choice([b"", b"GET / HTTP/1.1\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"])
-            raw.writer.write(start + dice.randbytes(dice.choice([1, 20, 3000])) + b"\r\n\r\n")
-            raw.writer.write_eof()
-            answer = await raw.reader.read()
-            assert answer == b"" or answer[9:12] in (b"400", b"403", b"431"), answer
-        assert (await ask(url))[0] == 200
+    for _ in range(60):
+        raw = await Raw.to(url)
+        start = dice.choice([b"", b"GET / HTTP/1.1\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"])
+        raw.writer.write(start + dice.randbytes(dice.choice([1, 20, 3000])) + b"\r\n\r\n")
+        raw.writer.write_eof()
+        answer = await raw.reader.read()
+        assert answer == b"" or answer[9:12] in (b"400", b"403", b"431"), answer
+    assert (await ask(url))[0] == 200

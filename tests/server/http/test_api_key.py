@@ -65,7 +65,6 @@ def test_a_port_that_is_taken_is_told_with_another():
         port = first.getsockname()[1]
         with pytest.raises(SettingsError, match=str(port)) as caught:
             listen("127.0.0.1", port)
-        assert caught.value.hint is not None
         assert f"--port {port + 1}" in caught.value.hint
     with pytest.raises(SettingsError, match=r"no\.such\.name\.invalid"):
         listen("no.such.name.invalid", 0)

@@ -16,20 +16,19 @@ CHAT = b'{"model": "default", "messages": [{"role": "user", "content": "hi"}]}'
 PATH = "/v1/chat/completions"
 
 
-async def test_all_bodies_together_have_a_bound(monkeypatch):
+async def test_all_bodies_together_have_a_bound(monkeypatch, url):
     monkeypatch.setattr(exchange, "BODIES_BYTES", 1000)
     monkeypatch.setattr(exchange, "FREE_BYTES", 100)
-    async with serving(FakeModels()) as url:
-        held = await Raw.to(url)
-        await held.ask("POST", PATH, body=b" " * 900, Content_Length="1000")
-        while exchange.BodyMemory.total < 800:
-            await asyncio.sleep(0.01)
-        status, headers, _ = await ask(url, "POST", PATH, body=b" " * 300 + CHAT)
-        assert (status, headers["retry-after"]) == (429, "1")
-        assert (await ask(url, "POST", PATH, body=CHAT))[0] == 200  # short ones are taken all the same
-        held.writer.write(b" " * 100)
-        assert (await held.answer())[0] == 400
-        assert (await ask(url, "POST", PATH, body=b" " * 300 + CHAT))[0] == 200
+    held = await Raw.to(url)
+    await held.ask("POST", PATH, body=b" " * 900, Content_Length="1000")
+    while exchange.BodyMemory.total < 800:
+        await asyncio.sleep(0.01)
+    status, headers, _ = await ask(url, "POST", PATH, body=b" " * 300 + CHAT)
+    assert (status, headers["retry-after"]) == (429, "1")
+    assert (await ask(url, "POST", PATH, body=CHAT))[0] == 200  # short ones are taken all the same
+    held.writer.write(b" " * 100)
+    assert (await held.answer())[0] == 400
+    assert (await ask(url, "POST", PATH, body=b" " * 300 + CHAT))[0] == 200
     assert exchange.BodyMemory.total == 0
 
 
@@ -42,10 +41,9 @@ async def test_all_bodies_together_have_a_bound(monkeypatch):
         b'"prompt": [' + b"1," * 2**20 + b"1,1]",
     ],
 )
-async def test_what_no_context_holds_is_not_decoded(value):
-    async with serving(FakeModels()) as url:
-        status, _, said = await ask(url, "POST", "/v1/completions", body=b"{" + value + b"}")
-        assert (status, said["error"]["type"]) == (413, "invalid_request_error")
+async def test_what_no_context_holds_is_not_decoded(value, url):
+    status, _, said = await ask(url, "POST", "/v1/completions", body=b"{" + value + b"}")
+    assert (status, said["error"]["type"]) == (413, "invalid_request_error")
 
 
 async def test_schemas_are_measured_before_anything_is_made_of_them():

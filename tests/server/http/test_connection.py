@@ -113,7 +113,6 @@ async def test_a_request_goes_through_the_states_that_we_look_at():
         await asyncio.sleep(0)
     assert transport.written.startswith(b"HTTP/1.1 204 ")
     assert (connection.conn.their_state, connection.conn.our_state) == (h11.IDLE, h11.IDLE)
-    assert connection.timeout_keep_alive_task is not None
     connection.timeout_keep_alive_task.cancel()
     transport.written = b""
     connection.data_received(b"no request\r\n\r\n")

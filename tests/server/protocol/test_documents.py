@@ -2,15 +2,11 @@
 
 import asyncio
 import time
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
+from functools import partial
 
-import anthropic
-import httpx2
-import ollama
 import openai
 import pytest
-from anthropic import AsyncAnthropic
-from openai import AsyncOpenAI
 
 from edgechat.base import paths
 from edgechat.base.errors import DocumentError
@@ -24,7 +20,8 @@ from edgechat.server.media.request_media import PLACE
 from tests import homes, scripted
 from tests.fakes import FakeEmbedder
 from tests.kit import tiny
-from tests.server.fakes import KEY, FakeModels, called, serving
+from tests.server.dialects import CHAT, MESSAGES, OLLAMA, RESPONSES
+from tests.server.fakes import FakeModels, called, serving
 from tests.server.program import served
 
 GUIDE = "# Kettle\n\nThe kettle boils at ninety degrees.\n\n# Pump\n\nThe pump needs oil each spring.\n"
@@ -52,23 +49,33 @@ def manual(folder):
     return folder
 
 
-@asynccontextmanager
-async def client_of(models, **more):
-    async with (
-        serving(models, **{"docs": ["manual"]} | more) as url,
-        AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=60) as client,
-    ):
-        yield client
+def client_of(models, docs=("manual",)):
+    return CHAT.client(models, docs=docs)
 
 
 async def chat(client, docs="manual", question=QUESTION, **more):
-    messages = [{"role": "system", "content": "Be short."}, {"role": "user", "content": question}]
-    body = {"model": "default", "messages": messages} | more
-    return await client.chat.completions.create(**body, extra_body={"docs": docs})
+    system = {"role": "system", "content": "Be short."}
+    sent = {"messages": [system, {"role": "user", "content": question}], "docs": docs}
+    return await CHAT.send(client, **sent | more)
 
 
 async def respond(client, **more):
-    return await client.responses.create(**{"model": "default", "input": QUESTION} | more)
+    return await RESPONSES.send(client, **{"input": QUESTION} | more)
+
+
+async def answered(models, *of_chat, dialect=CHAT, **more):
+    """Ask a server of its own."""
+    async with client_of(models) as client:
+        return await (chat(client, *of_chat, **more) if dialect is CHAT else respond(client, **more))
+
+
+async def refused(*of_chat, dialect=CHAT, **more):
+    """Ask; return the error that must come of it before a model is loaded."""
+    models = FakeModels()
+    with pytest.raises(openai.BadRequestError) as caught:
+        await answered(models, *of_chat, dialect=dialect, **more)
+    assert not models.asked, "a model was loaded"
+    return caught.value
 
 
 def given_to(models):
@@ -81,20 +88,14 @@ def given_to(models):
 @pytest.mark.parametrize("docs", ["manual", ["manual"], ["manual", "manual"]])
 async def test_a_chat_gets_passages_and_says_where_they_are_from(docs, folder):
     models = FakeModels(CITING)
-    async with client_of(models) as client:
-        answer = await chat(client, docs)
+    answer = await answered(models, docs)
     assert models.requests[-1].messages[0].content == "Be short."
     text = given_to(models)
     assert text.startswith(f"{BEFORE_PASSAGES}\n\n[1] manual/parts/guide.md\n```\n# Kettle")
     assert text.endswith(f"these documents.\n\nQuestion: {QUESTION}")
     (source,) = answer.sources
-    assert source == {
-        "number": 1,
-        "docs": "manual",
-        "name": "guide.md",
-        "path": "manual/parts/guide.md",
-        "place": "",
-    }
+    named = {"number": 1, "docs": "manual", "name": "guide.md", "path": "manual/parts/guide.md"}
+    assert source == named | {"place": ""}
     message = answer.choices[0].message
     (citation,) = message.model_dump()["annotations"]
     assert (citation["type"], citation["filename"]) == ("file_citation", "guide.md")
@@ -113,8 +114,7 @@ async def test_a_stream_has_them_in_its_last_chunk():
 
 async def test_several_answers_are_given_the_same_and_cite_for_themselves():
     models = FakeModels(CITING, ["I do not know."])
-    async with client_of(models) as client:
-        answer = await chat(client, n=2)
+    answer = await answered(models, n=2)
     assert models.requests[0].messages == models.requests[1].messages
     cited = sorted(len(one.message.model_dump()["annotations"]) for one in answer.choices)
     assert cited == [0, 1]
@@ -141,8 +141,7 @@ async def test_the_question_is_the_last_message_of_the_user():
         {"role": "assistant", "content": None, "tool_calls": [tool]},
         {"role": "tool", "content": "The pump", "tool_call_id": "a"},
     ]
-    async with client_of(models) as client:
-        await chat(client, messages=messages)
+    await answered(models, messages=messages)
     asked = [message.content for message in models.requests[-1].messages]
     assert (asked[0], asked[4]) == ("Hello", "The pump")
     assert asked[2].startswith(BEFORE_PASSAGES)
@@ -155,52 +154,46 @@ async def test_long_documents_give_passages_with_their_places(folder):
     ]
     (folder / "long.txt").write_text("\n\n".join(lines))
     models = FakeModels(CITING)
-    async with client_of(models) as client:
-        answer = await chat(client, question="How much does part 41 weigh?")
+    answer = await answered(models, question="How much does part 41 weigh?")
     assert "The part 41 weighs 41 grams." in given_to(models)
     assert "lines" in answer.sources[0]["place"]
     assert len(given_to(models)) < 3 * models.model.context
 
 
 async def test_anthropics_and_ollamas_clients_get_sources():
-    models = FakeModels(CITING)
-    messages = [{"role": "user", "content": QUESTION}]
+    models, messages = FakeModels(CITING), [{"role": "user", "content": QUESTION}]
     async with serving(models, docs=["manual"]) as url:
-        async with AsyncAnthropic(base_url=url, api_key=KEY, max_retries=0) as client:
-            more = {"model": "default", "max_tokens": 9, "messages": messages}
-            message = await client.messages.create(**more, extra_body={"docs": "manual"})
+        async with MESSAGES.connected(url) as client:
+            message = await MESSAGES.send(client, messages=messages, docs="manual")
             assert message.model_dump()["sources"][0]["name"] == "guide.md"
         assert given_to(models).startswith(BEFORE_PASSAGES)
-        body = {"model": "default", "messages": messages, "docs": ["manual"]}
-        bearer = {"Authorization": f"Bearer {KEY}"}
-        async with httpx2.AsyncClient(base_url=url, headers=bearer) as http:
-            lines = (await http.post("/api/chat", json=body)).text.splitlines()
+        lines = (await OLLAMA.post(url, messages=messages, docs=["manual"], stream=True)).text.splitlines()
         assert ["sources" in line for line in lines] == [False] * (len(lines) - 1) + [True]
         assert given_to(models).startswith(BEFORE_PASSAGES)
-        assert (await ollama.AsyncClient(host=url, headers=bearer).chat("default", messages)).done
+        async with OLLAMA.connected(url) as client:
+            assert (await OLLAMA.send(client, messages=messages)).done
 
 
-@pytest.mark.parametrize("more", [{"extra_body": {"docs": "manual"}}, {"tools": [FILE_SEARCH]}])
+@pytest.mark.parametrize("more", [{"docs": "manual"}, {"tools": [FILE_SEARCH]}])
 async def test_passages_are_counted(more):
     models = FakeModels(CITING)
     async with client_of(models) as client:
         await respond(client, **more)
-        counted = await client.responses.input_tokens.count(model="default", input=QUESTION, **more)
+        sent = {"extra_body": more} if "docs" in more else more
+        counted = await client.responses.input_tokens.count(model="default", input=QUESTION, **sent)
     assert counted.input_tokens == len(given_to(models)) > len(QUESTION) + len(GUIDE)
 
 
 async def test_passages_are_counted_for_anthropics_clients():
-    models = FakeModels(CITING)
-    sent = {"model": "default", "messages": [{"role": "user", "content": QUESTION}]}
-    async with (
-        serving(models, docs=["manual"]) as url,
-        AsyncAnthropic(base_url=url, api_key=KEY, max_retries=0) as client,
-    ):
-        await client.messages.create(**sent, max_tokens=9, extra_body={"docs": "manual"})
-        counted = await client.messages.count_tokens(**sent, extra_body={"docs": "manual"})
+    models, messages = FakeModels(CITING), [{"role": "user", "content": QUESTION}]
+    async with MESSAGES.client(models, docs=["manual"]) as client:
+        await MESSAGES.send(client, messages=messages, docs="manual")
+        count = partial(client.messages.count_tokens, model="default", messages=messages)
+        counted = await count(extra_body={"docs": "manual"})
         assert counted.input_tokens == len(given_to(models)) > len(QUESTION) + len(GUIDE)
-        with pytest.raises(anthropic.BadRequestError, match="There are no documents 'private' here"):
-            await client.messages.count_tokens(**sent, extra_body={"docs": "private"})
+        with pytest.raises(MESSAGES.error, match="There are no documents 'private' here") as caught:
+            await count(extra_body={"docs": "private"})
+    assert caught.value.status_code == 400
 
 
 # Who may ask what.
@@ -222,13 +215,9 @@ async def test_passages_are_counted_for_anthropics_clients():
     ],
 )
 async def test_what_is_not_there_or_not_allowed_is_refused(docs, match):
-    models = FakeModels()
-    async with client_of(models) as client:
-        with pytest.raises(openai.BadRequestError) as error:
-            await chat(client, docs)
-    assert match in error.value.message
-    assert "\x1b" not in error.value.message
-    assert not models.asked, "a model was loaded"
+    error = await refused(docs)
+    assert match in error.message
+    assert "\x1b" not in error.message
 
 
 async def test_a_server_without_documents_says_how_to_start_it():
@@ -251,9 +240,8 @@ async def test_all_allows_what_comes_later_too():
 
 
 async def test_without_a_question_there_is_nothing_to_look_for():
-    async with client_of(FakeModels()) as client:
-        with pytest.raises(openai.BadRequestError, match="message of the user"):
-            await chat(client, messages=[{"role": "system", "content": "Hello"}])
+    with pytest.raises(openai.BadRequestError, match="message of the user"):
+        await answered(FakeModels(), messages=[{"role": "system", "content": "Hello"}])
 
 
 # What is in documents is never obeyed.
@@ -263,8 +251,7 @@ async def test_a_passage_stays_quoted_text(folder):
     """Its fence is longer than any in it, and it has no place of an image."""
     (folder / "lamp.md").write_text(INJECTION)
     models = FakeModels(CITING)
-    async with client_of(models) as client:
-        await chat(client, question="What about the lamp?")
+    await answered(models, question="What about the lamp?")
     system, user = models.requests[-1].messages
     assert system.content == "Be short."
     shown = INJECTION.rstrip().replace(PLACE, "\ufffd")
@@ -296,10 +283,8 @@ def test_control_tokens_in_passages_are_text(tmp_path, monkeypatch):
 
 async def test_a_huge_question_is_searched_for_in_part():
     models = FakeModels(context=2_000_000)
-    question = f"{QUESTION} {'kettle? ' * 400_000}"
-    async with client_of(models) as client:
-        async with asyncio.timeout(20):
-            await chat(client, question=question)
+    async with asyncio.timeout(20):
+        await answered(models, question=f"{QUESTION} {'kettle? ' * 400_000}")
     assert given_to(models).startswith(BEFORE_PASSAGES)
 
 
@@ -309,9 +294,8 @@ async def test_a_huge_question_is_searched_for_in_part():
 async def test_a_change_is_found_and_a_slow_one_waited_for_in_the_background(folder, monkeypatch):
     (folder / "parts" / "guide.md").write_text(GUIDE.replace("ninety", "eighty"))
     models = FakeModels()
-    async with client_of(models) as client:
-        await chat(client)
-        assert "boils at eighty degrees" in given_to(models)
+    await answered(models)
+    assert "boils at eighty degrees" in given_to(models)
     go_on = asyncio.Event()
 
     async def slow(*_):
@@ -333,9 +317,8 @@ async def test_documents_that_cannot_be_read_are_an_error_without_paths(folder, 
     for ending in ("-wal", "-shm"):
         path.with_name(path.name + ending).unlink(missing_ok=True)
     path.write_bytes(b"no database" * 1000)
-    async with client_of(FakeModels()) as client:
-        with pytest.raises(openai.InternalServerError) as error:
-            await chat(client)
+    with pytest.raises(openai.InternalServerError) as error:
+        await answered(FakeModels())
     assert error.value.status_code == 503
     assert str(registry.folder()) not in error.value.message
     assert "cannot be read" in caplog.text
@@ -399,8 +382,7 @@ def test_the_program_loads_the_embedding_model_after_an_answer(folder, tmp_path,
 
 async def test_file_search_is_carried_out_before_the_answer():
     models = FakeModels(CITING)
-    async with client_of(models) as client:
-        response = await respond(client, tools=[FILE_SEARCH | {"max_num_results": 1}])
+    response = await answered(models, dialect=RESPONSES, tools=[FILE_SEARCH | {"max_num_results": 1}])
     assert given_to(models).startswith(BEFORE_PASSAGES)
     assert not models.requests[-1].tools
     search, message = response.output
@@ -412,8 +394,8 @@ async def test_file_search_is_carried_out_before_the_answer():
 
 
 async def test_file_search_returns_its_results_if_they_are_included():
-    async with client_of(FakeModels(CITING)) as client:
-        response = await respond(client, tools=[FILE_SEARCH], include=["file_search_call.results"])
+    sent = {"tools": [FILE_SEARCH], "include": ["file_search_call.results"]}
+    response = await answered(FakeModels(CITING), dialect=RESPONSES, **sent)
     search, message = response.output
     assert [one.score for one in search.results] == [1.0]
     assert search.results[0].file_id == message.content[0].annotations[0].file_id
@@ -424,30 +406,19 @@ async def test_a_stream_tells_of_the_search_and_of_citations():
     async with client_of(FakeModels(CITING)) as client:
         events = [event async for event in await respond(client, tools=[FILE_SEARCH], stream=True)]
     assert [event.type.removeprefix("response.") for event in events] == [
-        "created",
-        "in_progress",
-        "output_item.added",
-        "file_search_call.in_progress",
-        "file_search_call.searching",
-        "file_search_call.completed",
-        "output_item.done",
-        "output_item.added",
-        "content_part.added",
-        "output_text.delta",
-        "output_text.delta",
-        "output_text.annotation.added",
-        "output_text.done",
-        "content_part.done",
-        "output_item.done",
-        "completed",
+        *("created", "in_progress", "output_item.added"),
+        *(f"file_search_call.{kind}" for kind in ("in_progress", "searching", "completed")),
+        *("output_item.done", "output_item.added", "content_part.added"),
+        *("output_text.delta", "output_text.delta", "output_text.annotation.added", "output_text.done"),
+        *("content_part.done", "output_item.done", "completed"),
     ]
     assert events[11].annotation.index == 18
     assert events[-1].response.output[1].content[0].annotations[0].index == 18
 
 
 async def test_file_search_beside_functions_and_choices():
-    function = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
-    both = [FILE_SEARCH, function]
+    schema = {"type": "object", "properties": {}}
+    both = [FILE_SEARCH, {"type": "function", "name": "look", "parameters": schema}]
     models = FakeModels([called("look", "{}", "a")])
     async with client_of(models) as client:
         response = await respond(client, tools=both)
@@ -476,14 +447,11 @@ async def test_file_search_beside_functions_and_choices():
         ({"max_num_results": 51}, {}, "tools[0].max_num_results"),
         ({"filters": {"type": "eq", "key": "a", "value": "b"}}, {}, "tools[0].filters"),
         ({"ranking_options": {"score_threshold": 0.5}}, {}, "tools[0].ranking_options.score_threshold"),
-        ({}, {"extra_body": {"docs": "manual"}}, "docs"),
+        ({}, {"docs": "manual"}, "docs"),
     ],
 )
 async def test_a_search_that_cannot_be_is_refused(tool, more, param):
-    async with client_of(FakeModels()) as client:
-        with pytest.raises(openai.BadRequestError) as error:
-            await respond(client, tools=[FILE_SEARCH | tool], **more)
-    assert error.value.param == param
+    assert (await refused(dialect=RESPONSES, tools=[FILE_SEARCH | tool], **more)).param == param
 
 
 # Vector stores.
@@ -512,11 +480,8 @@ async def test_a_vector_store_is_searched():
     async with client_of(FakeModels()) as client:
         page = await client.vector_stores.search("manual", query=["kettle", "boils"], max_num_results=1)
         (found,) = page.data
-        assert (found.filename, found.score, found.attributes) == (
-            "guide.md",
-            1.0,
-            {"path": "manual/parts/guide.md", "place": "lines 1–7"},
-        )
+        assert (found.filename, found.score) == ("guide.md", 1.0)
+        assert found.attributes == {"path": "manual/parts/guide.md", "place": "lines 1–7"}
         assert "ninety degrees" in found.content[0].text
         assert not (await client.vector_stores.search("manual", query="zeppelin")).data
         await client.vector_stores.search("manual", query="kettle " * 100_000)

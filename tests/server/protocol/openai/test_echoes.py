@@ -1,221 +1,121 @@
 """What clients send back: answers with all that they keep of them, of this server and of others."""
 
-import json
-
 import pytest
 
 from edgechat.engine.types import Message, ToolCall
-from tests.server.fakes import FakeModels, called, finished, serving
-from tests.server.protocol.openai.test_chat import HELLO, client_of
-from tests.server.raw import ask
+from tests.server.dialects import CHAT, HELLO
+from tests.server.fakes import FakeModels, called, finished
 
 FUNCTION = {"name": "weather", "parameters": {"type": "object", "properties": {"place": {}}}}
 CALL = {"id": "call_a", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
 CACHED = {"cache_control": {"type": "ephemeral"}}
 NOTES = {"provider_specific_fields": {"refusal": None, "citations": [1]}}
+CITED = {"annotations": [{"type": "url_citation", "url_citation": {"url": "https://example.org"}}]}
+KEPT = {"id": "msg_1", "refusal": None, "audio": None, "parsed": {"a": 1}, **CITED}
+YES = [Message("assistant", "Yes")]
 
 
-def with_call(**more):
-    return [{"role": "assistant", "content": None, "tool_calls": [CALL | more]}]
+def answer(content="Yes", **more):
+    return {"role": "assistant", "content": content, **more}
 
 
-ECHOES = [
-    (
-        "names",
-        [
-            {"role": "system", "name": "rules", "content": "Be brief."},
-            {"role": "user", "name": "Ann", "content": "Hi"},
-            {"role": "assistant", "name": "Bob", "content": "Hello"},
-        ],
-        [Message("system", "Be brief."), Message("user", "Hi"), Message("assistant", "Hello")],
+def call(**more):
+    return answer(None, tool_calls=[CALL | more])
+
+
+def calling(arguments="{}", id="call_a"):
+    return Message("assistant", "", "", (ToolCall(id, "weather", arguments),))
+
+
+ECHOES = {
+    "names": (
+        [{"role": "system", "name": "rules", "content": "x"}, answer(name="Bob"), HELLO[0] | {"name": "Ann"}],
+        [Message("system", "x"), *YES, Message("user", "Hello")],
     ),
-    (
-        "litellm",
-        [{"role": "assistant", "content": "Yes", "thinking_blocks": [{"type": "thinking"}], **NOTES}],
-        [Message("assistant", "Yes")],
-    ),
-    (
-        "litellm's calls",
-        with_call(**NOTES, function=CALL["function"] | {"parsed_arguments": {}}),
-        [Message("assistant", "", "", (ToolCall("call_a", "weather", "{}"),))],
-    ),
-    (
-        "openrouter",
-        [
-            {
-                "role": "assistant",
-                "content": "Yes",
-                "reasoning": "Hm.",
-                "reasoning_details": [{"type": "reasoning.text", "text": "Hm."}],
-            }
-        ],
+    "litellm": ([answer(thinking_blocks=[{"type": "thinking"}], **NOTES)], YES),
+    "litellm's calls": ([call(**NOTES, function=CALL["function"] | {"parsed_arguments": {}})], [calling()]),
+    "openrouter": (
+        [answer(reasoning="Hm.", reasoning_details=[{"type": "reasoning.text", "text": "Hm."}])],
         [Message("assistant", "Yes", "Hm.")],
     ),
-    (
-        "openai",
-        [
-            {
-                "role": "assistant",
-                "id": "msg_1",
-                "content": "Yes",
-                "refusal": None,
-                "audio": None,
-                "annotations": [{"type": "url_citation", "url_citation": {"url": "https://example.org"}}],
-                "parsed": {"a": 1},
-            }
-        ],
-        [Message("assistant", "Yes")],
-    ),
-    (
-        "caching",
+    "openai": ([answer(**KEPT)], YES),
+    "caching": (
         [{"role": "user", "content": [{"type": "text", "text": "Hi", **CACHED}], **CACHED}],
         [Message("user", "Hi")],
     ),
-    (
-        "parts of other protocols",
+    "parts of other protocols": (
         [
             {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
-            {"role": "assistant", "content": [{"type": "output_text", "text": "Yes", "annotations": []}]},
-            {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+            answer([{"type": "output_text", "text": "Yes", "annotations": []}]),
+            answer([{"type": "refusal", "refusal": "No."}]),
         ],
-        [Message("user", "Hi"), Message("assistant", "Yes"), Message("assistant", "No.")],
+        [Message("user", "Hi"), *YES, Message("assistant", "No.")],
     ),
-    (
-        "empty values",
-        [
-            {"role": "user", "content": []},
-            {"role": "assistant", "content": []},
-            {"role": "assistant", "content": None},
-            {"role": "assistant", "content": None, "refusal": "No."},
-        ],
-        [
-            Message("user", ""),
-            Message("assistant", ""),
-            Message("assistant", ""),
-            Message("assistant", "No."),
-        ],
+    "empty values": (
+        [{"role": "user", "content": []}, answer([]), answer(None), answer(None, refusal="No.")],
+        [Message("user", ""), *[Message("assistant", "")] * 2, Message("assistant", "No.")],
     ),
-    (
-        "arguments that are an object",
+    "arguments that are an object": (
         [
-            *with_call(function={"name": "weather", "arguments": {"place": "Rome"}}),
+            call(function={"name": "weather", "arguments": {"place": "Rome"}}),
             {"role": "tool", "tool_call_id": "call_a", "name": "weather", "content": "sun", "id": "x"},
         ],
-        [
-            Message("assistant", "", "", (ToolCall("call_a", "weather", '{"place":"Rome"}'),)),
-            Message("tool", "sun", call_id="call_a"),
-        ],
+        [calling('{"place":"Rome"}'), Message("tool", "sun", call_id="call_a")],
     ),
-    (
-        "functions, as they were before tools",
+    "functions, as they were before tools": (
         [
-            {"role": "assistant", "content": None, "function_call": {"name": "weather", "arguments": "{}"}},
+            answer(None, function_call=CALL["function"]),
             {"role": "function", "name": "weather", "content": "sun"},
-            {"role": "assistant", "content": "", "function_call": {"name": "weather", "arguments": "{}"}},
+            answer("", function_call=CALL["function"]),
             {"role": "function", "name": "weather", "content": None},
         ],
         [
-            Message("assistant", "", "", (ToolCall("function_call-0", "weather", "{}"),)),
+            calling(id="function_call-0"),
             Message("tool", "sun", call_id="function_call-0"),
-            Message("assistant", "", "", (ToolCall("function_call-2", "weather", "{}"),)),
+            calling(id="function_call-2"),
             Message("tool", "", call_id="function_call-2"),
         ],
     ),
-]
+}
 
 
-@pytest.mark.parametrize(
-    ("messages", "expected"), [echo[1:] for echo in ECHOES], ids=[one[0] for one in ECHOES]
-)
+@pytest.mark.parametrize(("messages", "expected"), ECHOES.values(), ids=ECHOES)
 async def test_what_is_sent_back_is_taken(messages, expected):
-    models = FakeModels()
-    async with client_of(models) as client:
-        await client.chat.completions.create(model="default", messages=[*messages, *HELLO])
-    assert models.requests[0].messages == (*expected, Message("user", "Hello"))
+    request = await CHAT.asked(messages=[*messages, *HELLO])
+    assert request.messages == (*expected, Message("user", "Hello"))
 
 
 async def test_tools_may_be_marked_for_caches():
-    models = FakeModels()
-    tools = [{"type": "function", "function": FUNCTION | CACHED}, {"type": "function"} | CACHED]
-    tools[1]["function"] = FUNCTION | {"name": "other"}
-    async with client_of(models) as client:
-        await client.chat.completions.create(model="default", messages=HELLO, tools=tools)
-    assert [tool.name for tool in models.requests[0].tools] == ["weather", "other"]
+    other = {"type": "function", "function": FUNCTION | {"name": "other"}, **CACHED}
+    request = await CHAT.asked(tools=[{"type": "function", "function": FUNCTION | CACHED}, other])
+    assert [tool.name for tool in request.tools] == ["weather", "other"]
 
 
 async def test_functions_are_tools_whose_call_is_told_in_the_old_way():
     models = FakeModels([called("weather", '{"place": "Rome"}', id="call_a"), finished("tools")])
-    async with client_of(models) as client:
-        done = await client.chat.completions.create(model="default", messages=HELLO, functions=[FUNCTION])
-        [choice] = done.choices
-        assert choice.finish_reason == "function_call"
-        assert (choice.message.content, choice.message.tool_calls) == (None, None)
-        call = choice.message.function_call
-        assert call is not None
-        assert (call.name, call.arguments) == ("weather", '{"place": "Rome"}')
-        stream = await client.chat.completions.create(
-            model="default",
-            messages=[*HELLO, choice.message.model_dump()],
-            functions=[FUNCTION],
-            function_call={"name": "weather"},
-            stream=True,
-        )
-        chunks = [chunk.choices[0] async for chunk in stream]
-        await client.chat.completions.create(
-            model="default", messages=HELLO, functions=[FUNCTION], function_call="none"
-        )
+    [choice] = (await CHAT.answered(models, functions=[FUNCTION])).choices
+    assert choice.finish_reason == "function_call"
+    assert (choice.message.content, choice.message.tool_calls) == (None, None)
+    call = choice.message.function_call
+    assert (call.name, call.arguments) == ("weather", '{"place": "Rome"}')
+    back = {"messages": [*HELLO, choice.message.model_dump()], "function_call": {"name": "weather"}}
+    chunks = [chunk.choices[0] for chunk in await CHAT.streamed(models, functions=[FUNCTION], **back)]
     assert [one.delta.function_call.name for one in chunks if one.delta.function_call] == ["weather"]
     assert chunks[-1].finish_reason == "function_call"
+    await CHAT.answered(models, functions=[FUNCTION], function_call="none")
     first, second, third = models.requests
     assert ([tool.name for tool in first.tools], first.most_calls) == (["weather"], 1)
     assert (second.tool_choice, second.tool) == ("required", "weather")
     assert third.tools == ()
 
 
-@pytest.mark.parametrize(
-    ("param", "fields"),
-    [
-        ("messages[1].name", {"messages": [*HELLO, {"role": "user", "name": "Ann", "content": "x"}]}),
-        (
-            "messages[0].content[0].cache_control",
-            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", **CACHED}]}]},
-        ),
-        ("new", {"new": 1}),
-        ("messages[0].new", {"messages": [{"role": "user", "content": "x", "new": 1}]}),
-        ("messages[0].thinking_blocks", {"messages": [{"role": "assistant", "thinking_blocks": [1]}]}),
-        ("messages[0].tool_calls[0].extra", {"messages": with_call(extra=1)}),
-        (
-            "messages[0].tool_calls[0].function.parsed_arguments",
-            {"messages": with_call(function=CALL["function"] | {"parsed_arguments": {"a": 1}})},
-        ),
-        ("tools[0].cache_control", {"tools": [{"type": "function", "function": FUNCTION, **CACHED}]}),
-    ],
-)
-async def test_a_strict_server_refuses_what_would_have_no_effect(param, fields):
-    body = json.dumps({"model": "default", "messages": HELLO} | fields).encode()
-    models = FakeModels()
-    async with serving(models, strict=True) as url:
-        status, _, said = await ask(url, "POST", "/v1/chat/completions", body=body)
-        assert (status, said["error"]["param"], said["error"]["code"]) == (400, param, "not_heeded")
-    assert models.requests == []
-
-
-async def test_what_nobody_knows_is_taken_elsewhere():
-    async with serving(FakeModels()) as url:
-        for fields in ({"new": 1}, {"messages": [{"role": "user", "content": "x", "new": 1}]}):
-            body = json.dumps({"model": "default", "messages": HELLO} | fields).encode()
-            assert (await ask(url, "POST", "/v1/chat/completions", body=body))[0] == 200
-
-
 async def test_a_strict_server_takes_what_has_an_effect_or_says_nothing():
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "x"}], "name": None},
-        {"role": "assistant", "content": None, "reasoning": "Hm.", "annotations": [], "tool_calls": [CALL]},
+        answer(None, reasoning="Hm.", annotations=[], tool_calls=[CALL]),
         {"role": "tool", "tool_call_id": "call_a", "name": "weather", "content": "sun"},
     ]
     said = {"temperature": 0, "user": "me", "tools": [{"type": "function", "function": FUNCTION}]}
-    async with serving(FakeModels(), strict=True) as url:
-        body = json.dumps({"model": "default", "messages": messages} | said).encode()
-        assert (await ask(url, "POST", "/v1/chat/completions", body=body))[0] == 200
-        body = json.dumps({"model": "default", "input": "x", "user": "me"}).encode()
-        assert (await ask(url, "POST", "/v1/embeddings", body=body))[0] == 200
+    async with CHAT.client(FakeModels(), strict=True) as client:
+        await CHAT.send(client, messages=messages, **said)
+        await client.embeddings.create(model="default", input="x", user="me")
