@@ -19,7 +19,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from gguf import GGMLQuantizationType as Type
-from mlx_lm.utils import quantize_model, save_config, save_model
 
 from tests.kit import mlx_tokenizer
 from tests.kit.build import MODELS_DIR, Spec, data_of, fingerprint, made, table_of
@@ -115,6 +114,8 @@ def write(spec: Spec, folder: Path) -> None:
     """Write the model as mlx-lm writes those that it converts."""
     if spec.tokenizer or spec.types:
         raise ValueError("the kit's MLX models have a tokenizer of their own, and one type of weights")
+    from mlx_lm.utils import quantize_model, save_config, save_model  # 0.7 s, with transformers
+
     table = table_of(spec)
     config = config_of(spec, n_vocab=table[0].shape[1])
     module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")

@@ -13,15 +13,17 @@ from contextlib import asynccontextmanager
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
-import anthropic
 import httpx2
-import ollama
-import openai
 import pytest
 
 from edgechat.engine.types import ChatRequest, Message, Tool, ToolCallArguments
 from edgechat.server.protocol.responses.items import sealed
+from tests.later import Later
 from tests.server.fakes import KEY, FakeModels, called, serving
+
+anthropic = Later("anthropic")
+ollama = Later("ollama")
+openai = Later("openai")
 
 Json = dict[str, Any]
 BEARER = {"Authorization": f"Bearer {KEY}"}
@@ -187,7 +189,11 @@ def _function(tool: Tool) -> Json:
 
 class OpenAI(Dialect):
     streams: ClassVar[Json] = {"stream_options": {"include_usage": True}}
-    silence, error = ": waiting", openai.APIError
+    silence = ": waiting"
+
+    @property
+    def error(self) -> type[Exception]:
+        return openai.APIError
 
     def connected(self, url: str, key: str = KEY) -> Any:
         fast = openai.DefaultAsyncHttpxClient(verify=False)  # certificates take 20 ms to read
@@ -328,8 +334,12 @@ class Messages(Dialect):
         "tool": {"tool_choice": {"type": "tool", "name": ...}},
         "one_call": {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
     }
-    ends, error = "end_turn max_tokens max_tokens tool_use", anthropic.APIStatusError
+    ends = "end_turn max_tokens max_tokens tool_use"
     silence = "event: ping"
+
+    @property
+    def error(self) -> type[Exception]:
+        return anthropic.APIStatusError
 
     def say_tools(self, tools: Iterable[Tool]) -> Json:
         functions = map(_function, tools)
@@ -398,7 +408,11 @@ class Generate(Dialect):
         "schema": {"format": ...},
         "any_json": {"format": "json"},
     }
-    ends, silence, error = "stop length length stop", "", ollama.ResponseError
+    ends, silence = "stop length length stop", ""
+
+    @property
+    def error(self) -> type[Exception]:
+        return ollama.ResponseError
 
     def connected(self, url: str, key: str = KEY) -> Any:
         return ollama.AsyncClient(host=url, headers={"Authorization": f"Bearer {key}"}, verify=False)

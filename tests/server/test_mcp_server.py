@@ -17,8 +17,9 @@ from edgechat.server.documents.mcp_server import OfferedDocuments, SearchArgumen
 from edgechat.server.http.refusal import Refusal
 from tests import scripted
 from tests.cli.running import edgechat
+from tests.later import later_or_skip
 
-mcp = pytest.importorskip("mcp")
+mcp = later_or_skip("mcp")
 pytestmark = pytest.mark.slow
 SERVE = [*scripted.COMMAND, "docs", "serve"]
 LAMPS = "# Lamps\n\nThe lamp burns whale oil.\n\n# Pumps\n\nThe pump needs grease.\n"

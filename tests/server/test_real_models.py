@@ -6,9 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import numpy as np
-import openai
 import pytest
-from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
@@ -16,8 +14,11 @@ from tests import homes
 from tests.cli.running import edgechat
 from tests.kit import tiny
 from tests.kit.rerankers import counting_reranker
+from tests.later import Later
 from tests.server.program import served
 from tests.server.test_serving import WEATHER, chat
+
+openai = Later("openai")
 
 pytestmark = pytest.mark.slow
 QUERY = "Which one has the letter z?"
@@ -35,7 +36,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def client(server):
-    with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=20) as client:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=20) as client:
         yield client
 
 

@@ -9,9 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
 
 from edgechat.base.errors import BackendMissing
 from edgechat.cli.commands import serve
@@ -22,8 +20,11 @@ from tests import scripted
 from tests.cli.running import complaint, edgechat
 from tests.homes import place
 from tests.kit import tiny
+from tests.later import Later
 from tests.server.program import COMMAND, served, start
 from tests.terminal import Terminal, needs_tmux
+
+openai = Later("openai")
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +57,7 @@ def server(script, tmp_path_factory):
 
 @pytest.fixture
 def client(server):
-    with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=60) as client:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=60) as client:
         yield client
 
 
@@ -224,7 +225,7 @@ def test_thirty_streams_at_once_are_each_their_own(server, client):
 
 
 async def test_the_asynchronous_client(server):
-    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0) as client:
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0) as client:
         async with client.chat.completions.stream(**chat("hi")) as stream:
             final = await stream.get_final_completion()
         assert final.choices[0].message.content == "Hello there."
@@ -250,7 +251,7 @@ def test_models_are_loaded_as_they_are_asked_for(tmp_path):
     place(tiny("dense"), home / "data" / "models" / "other.gguf")
     with (
         served(tiny("qwen3-embedding"), home=home) as server,
-        OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=30) as client,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=30) as client,
     ):
         assert pasted(server.screen)["data"][0]["object"] == "embedding"
         made = client.embeddings.create(model="default", input=["one", "another one", "one"])
@@ -404,7 +405,7 @@ def test_thinking_has_a_field_of_its_own(tmp_path):
     path = scripted.write(tmp_path / "thinker.gguf", reply="<think>hm</think>one two", template=template)
     with (
         served(path, home=tmp_path) as server,
-        OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0) as client,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0) as client,
     ):
         done = client.chat.completions.create(**chat("hi"), extra_body={"think": True})
         message, usage = done.choices[0].message, done.usage

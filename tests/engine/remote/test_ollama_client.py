@@ -25,9 +25,10 @@ from edgechat.models.remote.discovery import models_of
 from edgechat.models.remote.model import HostedModel
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import RemoteServer
+from tests.later import later_or_skip
 from tests.server.fakes import KEY, FakeModels, called, serving, thought
 
-ollama = pytest.importorskip("ollama")
+ollama = later_or_skip("ollama")
 PARAMETERS = {"type": "object", "properties": {"place": {"type": "string"}}}
 WEATHER = Tool("weather", "The weather of a place.", json.dumps(PARAMETERS))
 QUESTION = "Is it warm in Rome?"

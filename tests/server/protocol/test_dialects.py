@@ -4,7 +4,6 @@ import asyncio
 import json
 
 import msgspec
-import openai
 import pytest
 
 from edgechat.base import errors
@@ -16,9 +15,12 @@ from edgechat.server.protocol.openai.chat import ChatBody
 from edgechat.server.protocol.openai.completions import CompletionBody
 from edgechat.server.protocol.responses.request import ResponseBody
 from edgechat.settings import SamplingDefaults
+from tests.later import Later
 from tests.server.dialects import DIALECTS, HELLO, PIECES, SCHEMA, WEATHER, Told, named, those, those_saying
 from tests.server.fakes import KEY, FakeModels, called, finished, serving, thought
 from tests.server.raw import Raw, ask
+
+openai = Later("openai")
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES, OLLAMA, GENERATE = DIALECTS
 OTHER = msgspec.structs.replace(WEATHER, name="other")

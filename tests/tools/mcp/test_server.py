@@ -23,8 +23,9 @@ from edgechat.tools.consent_store import ConsentStore
 from edgechat.tools.mcp import connection, server
 from edgechat.tools.registry import ToolRegistry
 from edgechat.tools.tool import MAX_RESULT
+from tests.later import later_or_skip
 
-pytest.importorskip("mcp")
+later_or_skip("mcp")
 pytestmark = pytest.mark.slow  # each server is two processes that import the SDK
 HERE = Path(__file__).parent
 FRIENDLY = {"command": sys.executable, "args": [str(HERE / "sdk_server.py")]}

@@ -1,11 +1,13 @@
 """Plain completions and embeddings, through OpenAI's own client."""
 
-import openai
 import pytest
 
 from edgechat.engine.types import Delta, TokenLogprobs
+from tests.later import Later
 from tests.server.dialects import CHAT, COMPLETIONS
 from tests.server.fakes import FakeModels, finished
+
+openai = Later("openai")
 
 
 async def test_text_goes_on():
