@@ -1,7 +1,5 @@
 """What is offered after Tab in place of a value: as shells ask for it, through the program."""
 
-import sys
-
 import pytest
 
 from edgechat.chat.conversation import Conversation
@@ -29,7 +27,6 @@ def offered(monkeypatch, capsys):
         monkeypatch.setenv("_EDGECHAT_COMPLETE", "complete_fish")
         monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
         monkeypatch.setenv("_TYPER_COMPLETE_ARGS", line)
-        monkeypatch.setitem(sys.modules, "rich", None)  # and afterwards as it was, for the app's tests
         assert run_cli() == 0
         found = capsys.readouterr()
         assert found.err == ""
@@ -65,7 +62,7 @@ def test_paths_are_left_to_the_shell(offered):
 
 
 def test_only_names_that_need_no_quoting(user):
-    """What is offered is evaluated by zsh with typer's own script: a name must not run anything."""
+    """What is offered is evaluated by zsh with the older script: a name must not run anything."""
     model = tiny()
     for name in ("plain.gguf", "two words.gguf", "$(touch x).gguf", "a`b.gguf", 'a"b.gguf', "a;b.gguf"):
         homes.place(model, user.parent / "here" / name)
