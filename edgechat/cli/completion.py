@@ -76,7 +76,7 @@ def _chats(*, trashed: bool = False) -> Iterator[tuple[str, str]]:
     import sqlite3
 
     from edgechat.chat.storage import lists
-    from edgechat.chat.storage.store import store_path
+    from edgechat.chat.storage.file import store_path
 
     with contextlib.closing(sqlite3.connect(f"{store_path().as_uri()}?mode=ro", uri=True, timeout=0.1)) as db:
         for listed in lists.listed(db, _MOST, trashed=trashed):

@@ -119,3 +119,12 @@ screen_reader_option = option(
     is_flag=True,
     help="Chat line by line in plain sentences, without colours or animation; /help lists commands.",
 )
+
+
+def runs_elsewhere(model: str) -> bool:
+    """Return whether edgechat does not load a model itself: ENGINE:MODEL, or NAME/MODEL of a remote."""
+    from edgechat import settings
+    from edgechat.models.remote.model import split_remote
+    from edgechat.planner.placement.engines.programs import split_engine
+
+    return split_engine(model)[0] is not None or split_remote(model, settings.load().remotes) is not None

@@ -2,14 +2,13 @@
 
 The protocol is typer's, of which the command line was made once: its scripts are on users' machines. A script
 sets _EDGECHAT_COMPLETE to complete_SHELL, and other variables to the line. Those that are written now, in
-`shells`, all ask as fish does: a line for each value, with its description after a tab.
+`base/data/completion`, all ask as fish does: a line for each value, with its description after a tab.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import click
 from click.exceptions import Exit
 from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
 
+from edgechat.base import paths
 from edgechat.cli import completion
 
 _SCRIPTS = {
@@ -31,7 +31,7 @@ SCRIPTS = tuple(dict.fromkeys(_SCRIPTS.values()))
 
 def script(name: str) -> str:
     """Return a script by the name of its file."""
-    return (files("edgechat.cli") / "shells" / name).read_text(encoding="utf-8")
+    return paths.shipped(f"completion/{name}").read_text(encoding="utf-8")
 
 
 def answer(group: click.Command, program: str, instruction: str) -> int:

@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import re
 import shlex
-import tomllib
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +111,8 @@ def _is_header(text: str) -> bool:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the tables of a TOML file. Raises SettingsError if it cannot be read."""
+    import tomllib  # 2 ms, for who has settings
+
     try:
         return tomllib.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:  # a number of 5000 digits is a ValueError

@@ -40,7 +40,7 @@ from edgechat.base.text import flat, mebibytes
 from edgechat.cli.bench import plot
 from edgechat.cli.bench.asking import measure
 from edgechat.cli.bench.figures import PLAIN, BenchReport, BenchTask, DecodingRun
-from edgechat.cli.engine_options import runs_elsewhere
+from edgechat.cli.options import runs_elsewhere
 from edgechat.cli.output.layout import sheet, styled, table
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json

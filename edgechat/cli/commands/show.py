@@ -24,7 +24,7 @@ from typing import Any
 from edgechat import settings
 from edgechat.base.errors import DoesNotFit
 from edgechat.base.text import ago, figure, flat, mebibytes, one_line
-from edgechat.cli.engine_options import runs_elsewhere
+from edgechat.cli.options import runs_elsewhere
 from edgechat.cli.output.adapters import as_object, shown
 from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine

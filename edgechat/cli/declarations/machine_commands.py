@@ -9,7 +9,7 @@ import click
 from click.exceptions import Exit
 
 from edgechat.cli import completion
-from edgechat.cli.engine_options import engine_model, engine_option, quant_option, runs_elsewhere
+from edgechat.cli.declarations.engine_options import engine_model, engine_option, quant_option
 from edgechat.cli.options import (
     MOST,
     adapters_of,
@@ -21,6 +21,7 @@ from edgechat.cli.options import (
     lora_option,
     no_vision_option,
     offline_option,
+    runs_elsewhere,
     workers_option,
 )
 from edgechat.cli.parameters import Number, argument, command, option

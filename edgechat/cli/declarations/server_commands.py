@@ -8,7 +8,7 @@ import click
 from click.exceptions import Exit
 
 from edgechat.cli import completion
-from edgechat.cli.engine_options import engine_model, engine_option, quant_option
+from edgechat.cli.declarations.engine_options import engine_model, engine_option, quant_option
 from edgechat.cli.options import (
     MOST,
     adapters_of,

@@ -26,7 +26,7 @@ from edgechat.base import paths
 from edgechat.base.errors import DoesNotFit, EngineError, ModelNotFound, SettingsError
 from edgechat.base.process import spawn
 from edgechat.base.text import one_line
-from edgechat.cli.engine_options import runs_elsewhere
+from edgechat.cli.options import runs_elsewhere
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import note
 from edgechat.planner.plan import LoadPlan
