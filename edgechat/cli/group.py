@@ -15,15 +15,15 @@ from click.exceptions import Exit, NoArgsIsHelpError
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import flat, one_line
-from edgechat.cli.parameters import Command
+from edgechat.cli.parameters import CliCommand
 
 INTERRUPTED = 130
 
 
-class Group(click.Group):
+class CliGroup(click.Group):
     """Lists commands as they are declared; suggests similar ones when an unknown one is typed."""
 
-    command_class = Command
+    command_class = CliCommand
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **{"subcommand_metavar": "COMMAND [ARGS]..."} | attributes)
@@ -41,7 +41,7 @@ class Group(click.Group):
             ctx.fail(f"{error.message} Did you mean {similar}?" if similar else error.message)
 
 
-class CommandGroup(Group):
+class CommandGroup(CliGroup):
     """Suggests `edgechat run guide` for `edgechat guide`."""
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
@@ -101,7 +101,7 @@ _SYNONYMS = {
 }
 
 
-class ChatsGroup(Group):
+class ChatsGroup(CliGroup):
     """Suggests `edgechat chats rm 1a2b` for `edgechat chats delete 1a2b`."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:

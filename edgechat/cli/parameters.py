@@ -66,7 +66,7 @@ def _offers(complete: Completer | None) -> Any:
     return offer
 
 
-class Option(click.Option):
+class CliOption(click.Option):
     """An option; `complete` gives its values to a shell."""
 
     def __init__(self, names: Any, *, complete: Completer | None = None, **attributes: Any) -> None:
@@ -84,7 +84,7 @@ class Option(click.Option):
         return extra
 
 
-class Argument(click.Argument):
+class CliArgument(click.Argument):
     """An argument; `complete` gives its values to a shell."""
 
     def __init__(self, names: Any, *, complete: Completer | None = None, **attributes: Any) -> None:
@@ -105,20 +105,20 @@ class Argument(click.Argument):
         return f"'{self.human_readable_name}'"
 
 
-class Command(click.Command):
+class CliCommand(click.Command):
     """A command whose --help has its arguments under a heading of their own."""
 
     def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See click."""
-        rows = [one.get_help_record(ctx) for one in self.get_params(ctx) if isinstance(one, Argument)]
+        rows = [one.get_help_record(ctx) for one in self.get_params(ctx) if isinstance(one, CliArgument)]
         if rows:
             with formatter.section("Arguments"):
                 formatter.write_dl(rows)
 
 
-option = functools.partial(click.option, cls=Option)
-argument = functools.partial(click.argument, cls=Argument)
-command = functools.partial(click.command, cls=Command)
+option = functools.partial(click.option, cls=CliOption)
+argument = functools.partial(click.argument, cls=CliArgument)
+command = functools.partial(click.command, cls=CliCommand)
 
 
 class DeclaredCommands(UserDict[str, click.Command]):

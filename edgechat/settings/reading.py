@@ -16,7 +16,6 @@ import msgspec
 
 from edgechat.base import paths
 from edgechat.base.errors import SettingsError
-from edgechat.base.network import loopback, ssh
 from edgechat.base.text import one_line
 from edgechat.settings.fields import NAME_LENGTH, EngineName, EngineProgram, RemoteServer, Settings
 
@@ -40,6 +39,8 @@ def load() -> Settings:
 
 def settings_of(table: dict[str, Any], where: str) -> Settings:
     """Return a table as Settings. Raises SettingsError that names `where` (the file) and the field."""
+    from edgechat.base.network import loopback, ssh  # needed only where there is a file
+
     settings = checked(table, Settings, where)
     for kind, names in (("preset", settings.presets), ("prompt", settings.prompts)):
         for name in names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from edgechat.cli import completion
-from edgechat.cli.group import Group
+from edgechat.cli.group import CliGroup
 from edgechat.cli.options import debug_option, json_option, offline_option
 from edgechat.cli.parameters import Number, argument, option
 from edgechat.cli.terminal_io import as_text
@@ -15,7 +15,7 @@ _name = argument(
 )
 
 
-@click.group("docs", cls=Group, no_args_is_help=True)
+@click.group("docs", cls=CliGroup, no_args_is_help=True)
 @offline_option
 @debug_option
 def docs() -> None:

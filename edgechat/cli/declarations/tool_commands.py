@@ -8,7 +8,7 @@ import click
 from click.exceptions import Exit
 
 from edgechat.cli import completion
-from edgechat.cli.group import Group
+from edgechat.cli.group import CliGroup
 from edgechat.cli.options import debug_option, json_option, offline_option
 from edgechat.cli.parameters import argument, option
 from edgechat.cli.terminal_io import as_text
@@ -19,7 +19,7 @@ _name = argument(
 )
 
 
-@click.group("mcp", cls=Group, no_args_is_help=True)
+@click.group("mcp", cls=CliGroup, no_args_is_help=True)
 @offline_option
 @debug_option
 def mcp() -> None:

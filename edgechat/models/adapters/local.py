@@ -13,7 +13,6 @@ from edgechat.base.errors import ModelFileError, NotAnAdapter
 from edgechat.base.text import one_line
 from edgechat.models.adapters.reading import KIND, MAX_BYTES, tensor_pairs
 from edgechat.models.adapters.use import CONFIG, WEIGHTS, AdapterUse, parse_scaled
-from edgechat.models.formats.gguf import read_header
 from edgechat.models.local.inventory import Inventory, LocalModel, inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import local_models
@@ -86,6 +85,8 @@ class LocalAdapter:
                 config = read_config(self.path)
                 base = config.base_model_name_or_path or ""
                 return AdapterDetails(base, "", config.r, obstacle=config.obstacle)
+            from edgechat.models.formats.gguf import read_header
+
             header = read_header(self.path)
         except (ModelFileError, NotAnAdapter) as error:
             return AdapterDetails(damage=error.message)
@@ -165,6 +166,8 @@ def check_adapter(path: Path) -> None:
 
         read_weights(path)
     else:
+        from edgechat.models.formats.gguf import read_header
+
         tensor_pairs(read_header(path))
 
 
