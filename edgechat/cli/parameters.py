@@ -33,16 +33,14 @@ class Number(click.ParamType[Any]):
         try:
             number = self.kind(value)
         except ValueError:
-            kind = "integer" if self.kind is int else "number"
-            self.fail(f"Input should be a valid {kind}, unable to parse string as {_A[kind]}", param, ctx)
+            kind, article = ("integer", "an") if self.kind is int else ("number", "a")
+            reason = f"unable to parse string as {article} {kind}"
+            self.fail(f"Input should be a valid {kind}, {reason}", param, ctx)
         if self.max is not None and not number <= self.max:
             self.fail(f"Input should be less than or equal to {self.max}", param, ctx)
         if self.min is not None and not number >= self.min:
             self.fail(f"Input should be greater than or equal to {self.min}", param, ctx)
         return number
-
-
-_A = {"integer": "an integer", "number": "a number"}
 
 
 def _shown_type(param: click.Parameter) -> str:
