@@ -144,14 +144,18 @@ def _entry_of(
     if model.format == "mlx":
         return _mlx_entry_of(model, entries), model.quant
     repo, name, is_shipped = (model.repo or "").lower(), model.path.name, model.place is Place.SHIPPED
+    lower_name = name.lower()
     for entry, beginning in zip(entries, beginnings, strict=True):
         if (entry.repo is None) != is_shipped or (repo and repo != (entry.repo or "").lower()):
             continue
-        file = _without_repo(name, entry) if model.place is Place.LLAMA_CPP else name
-        if not file.lower().startswith(beginning):
+        file, lower = name, lower_name
+        if model.place is Place.LLAMA_CPP:
+            file = _without_repo(name, entry)
+            lower = file.lower()
+        if not lower.startswith(beginning):
             continue
         if entry.quant is None:
-            if file.lower() == entry.file.lower():
+            if lower == entry.file.lower():
                 return entry, None
         else:
             quant = entry.quant_of(file)
