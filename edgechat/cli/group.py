@@ -46,16 +46,13 @@ class CommandGroup(CliGroup):
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """See click."""
-        with _printable_usage_errors():
+        with _own_endings():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """See click, which would call Ctrl+C "Aborted!"."""
-        with _printable_usage_errors():
-            try:
-                return super().invoke(ctx)
-            except KeyboardInterrupt:
-                raise Exit(INTERRUPTED) from None
+        """See click."""
+        with _own_endings():
+            return super().invoke(ctx)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """See click."""
@@ -72,10 +69,17 @@ class CommandGroup(CliGroup):
 
 
 @contextlib.contextmanager
-def _printable_usage_errors() -> Iterator[None]:
-    """Make the arguments that a usage error quotes safe for a terminal."""
+def _own_endings() -> Iterator[None]:
+    """Make the arguments that a usage error quotes safe for a terminal.
+
+    click would say "Aborted!" of Ctrl+C, and call it a failure that nobody reads the output.
+    """
     try:
         yield
+    except KeyboardInterrupt:
+        raise Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        raise Exit(0) from None
     except NoArgsIsHelpError:
         raise
     except click.UsageError as error:

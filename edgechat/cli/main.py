@@ -251,8 +251,6 @@ def translated(work: Callable[[], object]) -> int:
         finally:
             sys.stdout.flush()  # while errors can still be reported
     except SystemExit as done:
-        if isinstance(done.__context__, BrokenPipeError):  # click makes it an exit code of 1
-            return _output_closed()
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     except KeyboardInterrupt:
         return INTERRUPTED
