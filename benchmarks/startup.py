@@ -1,8 +1,11 @@
-"""How long until something is there: the version, the first word of an answer, the app's first frame.
+"""How long until something is there: short commands, the first word of an answer, the app's first frame.
 
     python -m benchmarks.startup [--rounds 15] [--program dist/edgechat-VERSION-OS-ARCH/edgechat]
+    python -m benchmarks.startup --commands
     python -m benchmarks.startup --servers 3
 
+Short commands are measured in turns with `python -c pass`, and compared with it round by round: in wall time,
+and in processor time, which another program disturbs less. With --commands, nothing else is measured.
 With --program the packaged program is measured beside the installed one, in turns; with --servers, a home
 whose mcp.json has so many tool servers beside an empty one. The first word is the guide's, from the start of
 the process to the first byte of its answer: three processes of edgechat. The first frame is timed to the
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -23,6 +27,62 @@ from collections.abc import Callable
 from pathlib import Path
 
 INSTALLED = Path(sys.executable).with_name("edgechat")
+
+
+def compare_commands(rounds: int, home: Path, full: Path) -> None:
+    """Print the times of short commands, as multiples of `python -c pass`; `full`: a home with 200 models."""
+    commands = {
+        "python -c pass": ([sys.executable, "-c", "pass"], home),
+        "edgechat --version": ([INSTALLED, "--version"], home),
+        "edgechat --help": ([INSTALLED, "--help"], home),
+        "edgechat chats": ([INSTALLED, "chats"], home),
+        "edgechat list": ([INSTALLED, "list"], home),
+        "edgechat list, 200 models": ([INSTALLED, "list"], full),
+        "edgechat show guide": ([INSTALLED, "show", "guide"], home),
+    }
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+    for number in range(rounds + 1):
+        for name, (command, folder) in commands.items():
+            found = _times(command, folder)
+            if number:  # the first round fills caches
+                taken[name].append(found)
+            else:
+                print(f"{name}: {1000 * found[0]:.0f} ms for the first time")
+    for name, all_found in taken.items():
+        pairs = [
+            [one / plain for one, plain in zip(found, base, strict=True)]
+            for found, base in zip(all_found, taken["python -c pass"], strict=True)
+        ]
+        wall, processor = (statistics.median(ratios) for ratios in zip(*pairs, strict=True))
+        print(
+            f"{name}: median {1000 * statistics.median(wall for wall, _ in all_found):.0f} ms, "
+            f"{wall:.1f} times `python -c pass` (processor time: {processor:.1f}), of {rounds}",
+            flush=True,
+        )
+
+
+def _times(command: list[str | Path], home: Path) -> tuple[float, float]:
+    """Return the seconds of wall and processor time that a command takes, in a home of its own."""
+    import resource
+
+    unset = ("EDGECHAT_HOME", "PYTHONDONTWRITEBYTECODE", "HF_HOME", "XDG_CACHE_HOME")
+    variables = {name: value for name, value in os.environ.items() if name not in unset}
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=variables | {"HOME": str(home)})
+    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def write_models(home: Path, count: int) -> None:
+    """Put so many small models into edgechat's folder."""
+    from tests.kit.build import tiny
+
+    folder = home / ".local" / "share" / "edgechat" / "models"
+    if sys.platform == "darwin":
+        folder = home / "Library" / "Application Support" / "edgechat" / "models"
+    folder.mkdir(parents=True)
+    for number in range(count):
+        shutil.copyfile(tiny(), folder / f"model-{number:03}-Q4_K_M.gguf")
 
 
 def version(program: Path) -> float:
@@ -81,8 +141,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--sign", default="stays on this machine", help="text of the first frame")
     parser.add_argument("--program", type=Path, help="a packaged program to compare with")
+    parser.add_argument("--commands", action="store_true", help="measure nothing else")
     parser.add_argument("--servers", type=int, default=0, help="tool servers to compare with")
     options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as full:
+        write_models(Path(full), 200)
+        compare_commands(options.rounds, Path(home), Path(full))
+    if options.commands:
+        return
     sign = options.sign.encode()
     measures: dict[str, Callable[[Path], float]] = {
         "edgechat --version": version,

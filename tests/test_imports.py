@@ -1,6 +1,11 @@
-"""The shape of the package: imports in one direction, short chains of them, folders that fit on a screen."""
+"""The shape of the package: imports in one direction, short chains of them, folders that fit on a screen.
+
+And what commands import as they run, which is most of the time that they take.
+"""
 
 import ast
+import subprocess
+import sys
 from collections import defaultdict
 from functools import cache
 from graphlib import TopologicalSorter
@@ -15,6 +20,26 @@ LONGEST = 8
 """Modules of one package that import each other in a row."""
 MOST = 14
 """Entries of a folder."""
+COSTLY = (
+    "asyncio",
+    "concurrent.futures",
+    "httpx2",
+    "huggingface_hub",
+    "importlib.metadata",
+    "jinja2",
+    "llama_cpp",
+    "msgspec",
+    "numpy",
+    "platformdirs",
+    "psutil",
+    "pydantic",
+    "rich",
+    "sqlite3",
+    "textual",
+    "tomllib",
+    "typer",
+)
+"""Modules of 2 ms or more."""
 # Messages that Textual names by the widget they are nested in: `SettingRow.Chosen`.
 NESTED = {"Changed", "Chosen"}
 
@@ -57,3 +82,32 @@ def test_a_class_name_has_one_meaning():
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(str(path.relative_to(ROOT)))
     assert {name: found for name, found in places.items() if len(found) > 1 and name not in NESTED} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "declared", "needed"),
+    [
+        (["--version"], set(), set()),
+        (["list"], {"model_commands"}, {"msgspec", "platformdirs"}),
+        (["list", "--json"], {"model_commands"}, {"msgspec", "platformdirs"}),
+        (["chats"], {"chat_commands"}, {"msgspec", "platformdirs", "sqlite3"}),
+        (["chats", "--limit", "5"], {"chat_commands"}, {"msgspec", "platformdirs", "sqlite3"}),
+        (["remote", "list", "--help"], {"remote_commands"}, {"msgspec", "platformdirs"}),
+    ],
+)
+def test_a_command_imports_only_what_it_needs(home, words, declared, needed):
+    if sys.platform != "linux" and words[0] == "list":
+        needed = {*needed, "psutil"}  # which reads the memory
+    code = (
+        "import sys; from edgechat.cli.main import run_cli; code = run_cli(); "
+        f"print(*(set(sys.modules) & {{*{COSTLY}}}), file=sys.stderr); "
+        "declared = [name for name in sys.modules if name.startswith('edgechat.cli.declarations.')]; "
+        "print(*declared, file=sys.stderr)"
+    )
+    for _ in range(2):  # what is read for the first time is kept
+        command = [sys.executable, "-c", code, *words]
+        told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT.parent).stderr
+    costly, modules = (set(line.split()) for line in told.splitlines()[-2:])
+    assert costly == needed
+    assert {name.rpartition(".")[2] for name in modules} == declared

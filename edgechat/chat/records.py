@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 import msgspec
@@ -229,6 +230,11 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     """A turn of the line that is shown, to its latest descendant; None: the line that was written last."""
     trashed_at: float | None = None
     """When it was moved to the trash, or None."""
+
+    @property
+    def model_name(self) -> str:
+        """The name of its model, without the folder of a file."""
+        return os.path.basename(self.model) if os.path.isabs(self.model) else self.model
 
 
 class Headline(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
 
-Completer = Callable[[str], list[tuple[str, str]]]
-"""From the beginning of a value to the values that begin so, each with a description."""
+from edgechat.cli.parameters import Completer
 
+VARIABLE = "_EDGECHAT_COMPLETE"
+"""Environment variable with which a shell asks; see `shell_completion`."""
 # A value that begins with - would be taken for an option.
 _SAFE_VALUE = re.compile(r"[\w./:@+][\w./:@+-]*")
 _UNSAFE_IN_DESCRIPTION = re.compile(r"[^\w ,.;!?/+-]+")
@@ -27,12 +27,6 @@ _DRAFTERS = (
     ("mtp", "the layers of the model itself"),
     ("ngram", "n-grams of the conversation"),
 )
-
-
-def avoid_rich() -> None:
-    """Keep typer from importing rich, which it does not need here, while a shell waits for completions."""
-    if "_EDGECHAT_COMPLETE" in os.environ:
-        sys.modules["rich"] = None  # type: ignore[assignment]  # Python then finds none
 
 
 def _completer(*sources: Callable[[], Iterable[tuple[str, str]]]) -> Completer:
@@ -82,7 +76,7 @@ def _chats(*, trashed: bool = False) -> Iterator[tuple[str, str]]:
     import sqlite3
 
     from edgechat.chat.storage import lists
-    from edgechat.chat.storage.store import store_path
+    from edgechat.chat.storage.file import store_path
 
     with contextlib.closing(sqlite3.connect(f"{store_path().as_uri()}?mode=ro", uri=True, timeout=0.1)) as db:
         for listed in lists.listed(db, _MOST, trashed=trashed):

@@ -10,30 +10,51 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
-from typer.core import TyperGroup
+import click
+from click.exceptions import Exit, NoArgsIsHelpError
 
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import flat, one_line
+from edgechat.cli.parameters import CliCommand
 
-_UsageError: Any = typer.BadParameter.__base__
-"""Click's, of which typer may have a copy of its own."""
+INTERRUPTED = 130
 
 
-class CommandGroup(TyperGroup):
+class CliGroup(click.Group):
+    """Lists commands as they are declared; suggests similar ones when an unknown one is typed."""
+
+    command_class = CliCommand
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **{"subcommand_metavar": "COMMAND [ARGS]..."} | attributes)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See click."""
+        return list(self.commands)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """See click."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            similar = ", ".join(map(repr, difflib.get_close_matches(args[0], self.commands)))
+            ctx.fail(f"{error.message} Did you mean {similar}?" if similar else error.message)
+
+
+class CommandGroup(CliGroup):
     """Suggests `edgechat run guide` for `edgechat guide`."""
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """See click."""
-        with _printable_usage_errors():
+        with _own_endings():
             return super().make_context(*args, **extra)
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: click.Context) -> Any:
         """See click."""
-        with _printable_usage_errors():
+        with _own_endings():
             return super().invoke(ctx)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """See click."""
         if ctx.resilient_parsing:  # a shell asks how a line could go on
             return super().resolve_command(ctx, args)
@@ -48,16 +69,25 @@ class CommandGroup(TyperGroup):
 
 
 @contextlib.contextmanager
-def _printable_usage_errors() -> Iterator[None]:
-    """Make the arguments that a usage error quotes safe for a terminal."""
+def _own_endings() -> Iterator[None]:
+    """Make the arguments that a usage error quotes safe for a terminal.
+
+    click would say "Aborted!" of Ctrl+C, and call it a failure that nobody reads the output.
+    """
     try:
         yield
-    except _UsageError as error:
-        error.message = flat(error.message)
+    except KeyboardInterrupt:
+        raise Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        raise Exit(0) from None
+    except NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        error.message = flat(error.message)  # type: ignore[misc]
         raise
 
 
-def _suggest(ctx: Any, word: str, command: list[str]) -> None:
+def _suggest(ctx: click.Context, word: str, command: list[str]) -> None:
     ctx.fail(f"No such command {word!r}. Did you mean: {one_line(shlex.join(command))}")
 
 
@@ -75,10 +105,10 @@ _SYNONYMS = {
 }
 
 
-class ChatsGroup(TyperGroup):
+class ChatsGroup(CliGroup):
     """Suggests `edgechat chats rm 1a2b` for `edgechat chats delete 1a2b`."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """See click."""
         word = args[0]
         if ctx.resilient_parsing or self.get_command(ctx, word) is not None:

@@ -1,7 +1,6 @@
 """The `edgechat` command: its options, and the one place where errors become text and exit codes.
 
-Commands import what they need when they run: `edgechat --version` takes 0.08 s, half of it for typer;
-importing the app or the engine here would triple that.
+Commands are imported when they are used, and import what they need when they run.
 """
 
 from __future__ import annotations
@@ -11,88 +10,139 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Literal
 
-import typer
+import click
+from click.exceptions import Exit
 
 from edgechat import __version__
 from edgechat.base.errors import EdgechatError
 from edgechat.base.text import printable
 from edgechat.cli import completion
-from edgechat.cli.declarations import (
-    chat_commands,
-    document_commands,
-    machine_commands,
-    model_commands,
-    remote_commands,
-    server_commands,
-    tool_commands,
-)
-from edgechat.cli.group import CommandGroup
+from edgechat.cli.group import INTERRUPTED, CommandGroup
 from edgechat.cli.options import (
-    AnywayOption,
-    BackendOption,
     Debug,
-    DebugOption,
-    DraftOption,
-    LoraOption,
-    NoVisionOption,
-    OfflineOption,
-    ScreenReaderOption,
-    WorkersOption,
     adapters_of,
-    workers_of,
+    anyway_option,
+    backend_option,
+    debug_option,
+    draft_option,
+    lora_option,
+    no_vision_option,
+    offline_option,
+    screen_reader_option,
+    workers_option,
 )
+from edgechat.cli.parameters import DeclaredCommands, option
 from edgechat.cli.terminal_io import USAGE_ERROR, complain, is_interactive
 
 ENGINE_FAILURE = 3
-INTERRUPTED = 130
-
-app = typer.Typer(
-    name="edgechat",
-    cls=CommandGroup,
-    help="Chat with a language model on your own machine.",
-    add_completion=True,
-    no_args_is_help=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+_COMMANDS = DeclaredCommands(
+    "edgechat.cli.declarations",
+    {
+        "run": "run_command.run",
+        "serve": "server_commands.serve",
+        "launch": "server_commands.launch",
+        "device": "machine_commands.device",
+        "plan": "machine_commands.plan",
+        "pull": "machine_commands.pull",
+        "bench": "machine_commands.bench",
+        "doctor": "machine_commands.doctor",
+        "worker": "machine_commands.worker",
+        "list": "model_commands.list_models",
+        "show": "model_commands.show",
+        "rm": "model_commands.rm",
+        "import": "model_commands.import_file",
+        "verify": "model_commands.verify",
+        "quantize": "model_commands.quantize",
+        "chats": "chat_commands.chats",
+        "mcp": "tool_commands.mcp",
+        "remote": "remote_commands.remote",
+        "docs": "document_commands.docs",
+    },
 )
 
 
-def _print_version(requested: bool) -> None:
-    if requested:
-        typer.echo(f"edgechat {__version__}")
-        raise typer.Exit
+def _print_version(context: click.Context, _param: click.Parameter, requested: bool) -> None:
+    if requested and not context.resilient_parsing:
+        click.echo(f"edgechat {__version__}")
+        raise Exit
 
 
-@app.callback(invoke_without_command=True)
-def chat(
-    context: typer.Context,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            help="The model to chat with: a file, or a name shown by `edgechat list`.",
-            autocompletion=completion.local_models,
-        ),
-    ] = None,
-    last: Annotated[
-        bool, typer.Option("--continue", "-c", help="Open the last conversation of the app.")
-    ] = False,
-    draft: DraftOption = None,
-    lora: LoraOption = None,
-    backend: BackendOption = None,
-    no_vision: NoVisionOption = False,
-    workers: WorkersOption = None,
-    load_anyway: AnywayOption = False,
-    screen_reader: ScreenReaderOption = False,
-    offline: OfflineOption = False,
-    debug: DebugOption = False,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
+def _install_completion(context: click.Context, _param: click.Parameter, requested: bool) -> None:
+    if requested and not context.resilient_parsing:
+        from edgechat.cli import shell_completion
+
+        shell_completion.install()
+        raise Exit
+
+
+def _show_completion(context: click.Context, _param: click.Parameter, requested: bool) -> None:
+    if requested and not context.resilient_parsing:
+        from edgechat.cli import shell_completion
+
+        shell_completion.show()
+        raise Exit
+
+
+@click.group(
+    "edgechat",
+    cls=CommandGroup,
+    commands=_COMMANDS,
+    invoke_without_command=True,
+    help="Chat with a language model on your own machine.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@option(
+    "--model",
+    "-m",
+    help="The model to chat with: a file, or a name shown by `edgechat list`.",
+    complete=completion.local_models,
+)
+@option("last", "--continue", "-c", is_flag=True, help="Open the last conversation of the app.")
+@draft_option
+@lora_option
+@backend_option
+@no_vision_option
+@workers_option
+@anyway_option
+@screen_reader_option
+@offline_option
+@debug_option
+@option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version.",
+)
+@option(
+    "--install-completion",
+    is_flag=True,
+    expose_value=False,
+    callback=_install_completion,
+    help="Install completion for the current shell.",
+)
+@option(
+    "--show-completion",
+    is_flag=True,
+    expose_value=False,
+    callback=_show_completion,
+    help="Show completion for the current shell, to copy it or customize the installation.",
+)
+@click.pass_context
+def app(
+    context: click.Context,
+    model: str | None,
+    last: bool,
+    draft: str | None,
+    lora: tuple[str, ...],
+    backend: Literal["llama.cpp", "mlx"] | None,
+    no_vision: bool,
+    workers: tuple[str, ...] | None,
+    load_anyway: bool,
+    screen_reader: bool,
 ) -> None:
     """Open the chat, or run a command."""
     from edgechat.base import logs  # 11 ms, which `edgechat --version` need not pay
@@ -100,21 +150,21 @@ def chat(
     logs.to_file()
     if context.invoked_subcommand is not None:
         if model is not None:
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 f"applies only to the app; use `edgechat {context.invoked_subcommand} MODEL`"
             )
         for_app = (("--draft", draft), ("--backend", backend), ("--lora", lora), ("--with", workers))
         for option, given in for_app:
             if given:
-                raise typer.BadParameter("must follow the command", param_hint=option)
+                raise click.BadParameter("must follow the command", param_hint=option)
         if last:
             where = "applies to the app, or to run: edgechat run MODEL --continue"
-            raise typer.BadParameter(where, param_hint="--continue")
+            raise click.BadParameter(where, param_hint="--continue")
         if no_vision:
-            raise typer.BadParameter("must follow the command", param_hint="--no-vision")
+            raise click.BadParameter("must follow the command", param_hint="--no-vision")
         if screen_reader:
             where = "applies to the app, or to run: edgechat run MODEL --screen-reader"
-            raise typer.BadParameter(where, param_hint="--screen-reader")
+            raise click.BadParameter(where, param_hint="--screen-reader")
         return
     if screen_reader or _settings_ask_for_plain_mode():
         from edgechat.chat.generation_options import CommandLineOptions
@@ -128,7 +178,7 @@ def chat(
             draft=draft,
             backend=backend,
             vision=not no_vision,
-            workers=workers_of(workers),
+            workers=workers,
             anyway=load_anyway,
             screen_reader=True,
             interactive=True,
@@ -140,16 +190,16 @@ def chat(
             "The app needs a terminal that can be drawn on, and this one (TERM=dumb) cannot.",
             "Chat line by line instead: edgechat --screen-reader",
         )
-        raise typer.Exit(USAGE_ERROR)
+        raise Exit(USAGE_ERROR)
     if not is_interactive() or not sys.stderr.isatty():  # it is drawn on stderr
         complain(
             "The app needs a terminal, and there is none.",
             'To ask a single question: edgechat run guide "What is edgechat?"',
         )
-        raise typer.Exit(USAGE_ERROR)
+        raise Exit(USAGE_ERROR)
     from edgechat.tui.app import run_app
 
-    raise typer.Exit(
+    raise Exit(
         run_app(
             model,
             last=last,
@@ -158,7 +208,7 @@ def chat(
             backend=backend,
             vision=not no_vision,
             adapters=adapters_of(lora),
-            workers=workers_of(workers),
+            workers=workers,
         )
     )
 
@@ -172,15 +222,6 @@ def _settings_ask_for_plain_mode() -> bool:
     return False
 
 
-chat_commands.add_to(app)
-server_commands.add_to(app)
-machine_commands.add_to(app)
-model_commands.add_to(app)
-tool_commands.add_to(app)
-remote_commands.add_to(app)
-document_commands.add_to(app)
-
-
 def run_cli() -> int:
     """Run the command line and return its exit code: 0 fine, 1 a user's error, 2 usage, 3 engine failure."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -190,9 +231,16 @@ def run_cli() -> int:
         # Letters that a terminal cannot show become question marks.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    completion.avoid_rich()
-    # Named, because a frozen edgechat.exe would be called so, and completion of `edgechat` not work.
-    return translated(lambda: app(prog_name="edgechat", standalone_mode=True))
+    return translated(_run)
+
+
+def _run() -> None:
+    asked = os.environ.get(completion.VARIABLE)
+    if asked:
+        from edgechat.cli import shell_completion
+
+        sys.exit(shell_completion.answer(app, "edgechat", asked))
+    app(prog_name="edgechat")  # named, because a frozen program is edgechat.exe
 
 
 def translated(work: Callable[[], object]) -> int:
@@ -203,8 +251,6 @@ def translated(work: Callable[[], object]) -> int:
         finally:
             sys.stdout.flush()  # while errors can still be reported
     except SystemExit as done:
-        if isinstance(done.__context__, BrokenPipeError):  # typer makes it an exit code of 1
-            return _output_closed()
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     except KeyboardInterrupt:
         return INTERRUPTED

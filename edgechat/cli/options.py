@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Literal
 
-import typer
+import click
 
 from edgechat.base.network.offline import OFFLINE, OFFLINE_OPTION
 from edgechat.cli import completion
+from edgechat.cli.parameters import argument, option
 from edgechat.cli.terminal_io import as_text
-from edgechat.settings import EngineName, RuntimeQuant
 
 MOST = 2**31 - 1
 """The most tokens or conversations; settings.toml has the same bound."""
 
 
-def adapters_of(lora: list[str] | None) -> tuple[str, ...] | None:
+def adapters_of(lora: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return the adapters of `--lora`; None if it was not given."""
     if not lora:
         return None
-    return () if lora == ["off"] else tuple(map(as_text, lora))
+    return () if lora == ("off",) else tuple(map(as_text, lora))
 
 
 class Debug:
@@ -29,11 +28,11 @@ class Debug:
     on = False
 
 
-def _debug(given: bool) -> None:
+def _debug(_context: click.Context, _param: click.Parameter, given: bool) -> None:
     Debug.on = Debug.on or given
 
 
-def _offline(context: typer.Context, given: bool) -> None:
+def _offline(context: click.Context, _param: click.Parameter, given: bool) -> None:
     """Keep this command and its child processes off the network."""
     if not given:
         return
@@ -48,71 +47,78 @@ def _offline(context: typer.Context, given: bool) -> None:
             os.environ[OFFLINE] = before
 
 
-OfflineOption = Annotated[
-    bool,
-    typer.Option(
-        "--offline",
-        callback=_offline,
-        help="Do not use the network; use only local models and stored information about the hub.",
-        show_default=False,
-    ),
-]
-DebugOption = Annotated[
-    bool, typer.Option("--debug", callback=_debug, help="Show the traceback of an error.", show_default=False)
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="A GGUF file, an MLX folder, or a name shown by `edgechat list`.",
-        autocompletion=completion.local_models,
-    ),
-]
-DraftOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="auto|none|mtp|ngram|MODEL",
-        autocompletion=completion.drafters,
-        help="Speculative decoding: what proposes tokens for the model to verify. auto: layers of the "
-        "model itself (mtp), else the catalogue's draft model if it is on this machine; and n-grams of the "
-        "conversation (ngram).",
-        show_default=False,
-    ),
-]
-BackendOption = Annotated[
-    Literal["llama.cpp", "mlx"] | None,
-    typer.Option(
-        "--backend",
-        help="The backend: llama.cpp (runs GGUF files), or mlx (runs MLX models, for Apple Silicon).",
-        show_default=False,
-    ),
-]
-EngineOption = Annotated[
-    EngineName | None,
-    typer.Option(
-        "--engine",
-        help="Let another program run the model, started by edgechat: of owner/repo or a folder with "
-        "safetensors, or by llama-server a GGUF file. MODEL can also be ENGINE:MODEL.",
-        show_default=False,
-    ),
-]
-QuantOption = Annotated[
-    RuntimeQuant | None,
-    typer.Option(
-        "--quant",
-        help="With --engine transformers: quantize the weights while they are loaded, by bitsandbytes.",
-        show_default=False,
-    ),
-]
+offline_option = option(
+    "--offline",
+    is_flag=True,
+    expose_value=False,
+    callback=_offline,
+    help="Do not use the network; use only local models and stored information about the hub.",
+)
+debug_option = option(
+    "--debug", is_flag=True, expose_value=False, callback=_debug, help="Show the traceback of an error."
+)
+json_option = option("--json", is_flag=True, help="Print JSON.")
+model_argument = argument(
+    "model",
+    metavar="MODEL",
+    help="A GGUF file, an MLX folder, or a name shown by `edgechat list`.",
+    complete=completion.local_models,
+)
+draft_option = option(
+    "--draft",
+    metavar="auto|none|mtp|ngram|MODEL",
+    complete=completion.drafters,
+    help="Speculative decoding: what proposes tokens for the model to verify. auto: layers of the "
+    "model itself (mtp), else the catalogue's draft model if it is on this machine; and n-grams of the "
+    "conversation (ngram).",
+)
+backend_option = option(
+    "--backend",
+    type=click.Choice(["llama.cpp", "mlx"]),
+    help="The backend: llama.cpp (runs GGUF files), or mlx (runs MLX models, for Apple Silicon).",
+)
+no_vision_option = option(
+    "--no-vision",
+    is_flag=True,
+    help="Do without the projector, the file with which the model can see or hear; saves its memory.",
+)
+lora_option = option(
+    "--lora",
+    multiple=True,
+    metavar="FILE[:SCALE]",
+    help="Apply a LoRA adapter: a GGUF file, a folder saved by PEFT, or a name shown by `edgechat list`; "
+    "can be repeated. off: none, not even those of the settings.",
+    complete=completion.paths,
+)
+anyway_option = option("--load-anyway", is_flag=True, help="Load the model even if it does not seem to fit.")
 
 
-def engine_model(engine: EngineName | None, model: str, quant: RuntimeQuant | None) -> str:
-    """Return the name of a model that another program is to run. Refuses --quant without one that can it."""
-    name = model if engine is None else f"{engine}:{model}"
-    if quant is not None and not name.startswith("transformers:"):
-        raise typer.BadParameter("needs --engine transformers", param_hint="--quant")
-    return name
+def checked_workers(
+    _context: click.Context, _param: click.Parameter, given: tuple[str, ...]
+) -> tuple[str, ...] | None:
+    """Check the addresses of workers; None: there is no such option."""
+    from edgechat.base.network import ssh
+
+    for address in given:
+        if ssh.ssh_host(address) is None:
+            raise click.BadParameter(f"{ssh.refusal(address)} {ssh.HINT}.")
+    return given or None
+
+
+workers_option = option(
+    "workers",
+    "--with",
+    multiple=True,
+    metavar="ssh://[USER@]HOST",
+    callback=checked_workers,
+    help="Let a machine that ssh reaches lend its memory, where that lets the model fit, or run "
+    "faster; can be repeated. edgechat must be installed there.",
+)
+screen_reader_option = option(
+    "--screen-reader",
+    is_flag=True,
+    help="Chat line by line in plain sentences, without colours or animation; /help lists commands.",
+)
 
 
 def runs_elsewhere(model: str) -> bool:
@@ -122,64 +128,3 @@ def runs_elsewhere(model: str) -> bool:
     from edgechat.planner.placement.engines.programs import split_engine
 
     return split_engine(model)[0] is not None or split_remote(model, settings.load().remotes) is not None
-
-
-NoVisionOption = Annotated[
-    bool,
-    typer.Option(
-        "--no-vision",
-        help="Do without the projector, the file with which the model can see or hear; saves its memory.",
-        show_default=False,
-    ),
-]
-LoraOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--lora",
-        metavar="FILE[:SCALE]",
-        help="Apply a LoRA adapter: a GGUF file, a folder saved by PEFT, or a name shown by `edgechat list`; "
-        "can be repeated. off: none, not even those of the settings.",
-        autocompletion=completion.paths,
-        show_default=False,
-    ),
-]
-AnywayOption = Annotated[
-    bool,
-    typer.Option("--load-anyway", help="Load the model even if it does not seem to fit.", show_default=False),
-]
-
-
-def checked_workers(given: list[str] | None) -> list[str] | None:
-    """Check the addresses of workers."""
-    from edgechat.base.network import ssh
-
-    for address in given or ():
-        if ssh.ssh_host(address) is None:
-            raise typer.BadParameter(f"{ssh.refusal(address)} {ssh.HINT}.")
-    return given
-
-
-def workers_of(given: list[str] | None) -> tuple[str, ...] | None:
-    """Return the addresses that --with names; None without the option."""
-    return tuple(given) if given else None
-
-
-WorkersOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--with",
-        metavar="ssh://[USER@]HOST",
-        callback=checked_workers,
-        help="Let a machine that ssh reaches lend its memory, where that lets the model fit, or run "
-        "faster; can be repeated. edgechat must be installed there.",
-        show_default=False,
-    ),
-]
-ScreenReaderOption = Annotated[
-    bool,
-    typer.Option(
-        "--screen-reader",
-        help="Chat line by line in plain sentences, without colours or animation; /help lists commands.",
-        show_default=False,
-    ),
-]

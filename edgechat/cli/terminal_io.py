@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-import typer
+from click.exceptions import Exit
 
 from edgechat.base.text import escaped_json, flat
 
@@ -47,15 +47,15 @@ def is_interactive() -> bool:
 def confirm(question: str, nothing: str, without: str) -> None:
     """Ask a person before something is deleted for good.
 
-    nothing: what was not done; without: how to do it unasked. Raises typer.Exit, with 1 after a no, with 2
+    nothing: what was not done; without: how to do it unasked. Raises Exit, with 1 after a no, with 2
     where there is no terminal to ask in.
     """
     if not is_interactive():
         complain(f"{nothing}: there is no terminal to confirm in.", without)
-        raise typer.Exit(USAGE_ERROR)
+        raise Exit(USAGE_ERROR)
     if not answers_yes(question):
         print(f"{nothing}.")
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def answers_yes(question: str) -> bool:

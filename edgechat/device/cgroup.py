@@ -99,7 +99,7 @@ def read_text(path: Path) -> str:
 def read_number(path: Path) -> int | None:
     """Return the number that a file of /sys holds; None where it is missing, 'max' or no number."""
     text = read_text(path).strip()
-    return int(text) if re.fullmatch(r"-?[0-9]+", text) else None
+    return int(text) if text.isascii() and text.removeprefix("-").isdigit() else None
 
 
 def read_table(path: Path) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import sys
 from functools import cache
@@ -36,6 +35,8 @@ def missing_vision() -> str:
 
 def version() -> str:
     """Return which MLX is installed, as it is shown: 'mlx 0.32.0, mlx-lm 0.32.2'."""
+    import importlib.metadata  # 8 ms, which no model that is not MLX's need pay
+
     packages = []
     for name in ("mlx", "mlx-lm"):
         try:

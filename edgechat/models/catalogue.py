@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
 from functools import cache
@@ -11,13 +12,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from edgechat import __version__
 from edgechat.base import paths
-from edgechat.base.errors import SettingsError
+from edgechat.base.errors import FolderError, SettingsError
 from edgechat.models.formats.modalities import Modality, ModelKind, modalities
 from edgechat.models.formats.quants import canonical
 from edgechat.models.hub.names import valid_repo
 from edgechat.settings import SamplingDefaults, checked, read_toml
 
+_FILE = "catalogue.bin"
+_MAX_FILE_BYTES = 4 << 20
 _QUANT = "{quant}"
 _LABEL = r"(?P<quant>(?:UD-)?(?:MXFP|NVFP|BF|FP|F|T?I?Q)[0-9][A-Z0-9_]*)"
 _PART = r"(?:-[0-9]{5}-of-[0-9]{5})?"
@@ -156,9 +160,31 @@ def read_catalogue(path: Path) -> tuple[CatalogueEntry, ...]:
     return _check_names([_parse_entry(table, where) for table, where in _read_tables(path)], path)
 
 
+class _ParsedCatalogue(msgspec.Struct, frozen=True, array_like=True):
+    """The shipped catalogue as it is cached: parsing TOML takes 20 ms, a third of `edgechat list`."""
+
+    version: str
+    """Of edgechat: another one's entries may have other fields."""
+    stamp: tuple[str, int, int]
+    """Path, size and modification time of models.toml."""
+    entries: tuple[CatalogueEntry, ...]
+
+
 @cache
 def _shipped_catalogue() -> tuple[CatalogueEntry, ...]:
-    return read_catalogue(paths.shipped("models.toml"))
+    path = paths.shipped("models.toml")
+    info = path.stat()
+    stamp = (str(path), info.st_size, info.st_mtime_ns)
+    with contextlib.suppress(OSError, FolderError, msgspec.MsgspecError, RecursionError, ValueError):
+        data = paths.read_bytes(paths.cache_dir() / _FILE, _MAX_FILE_BYTES)
+        cached = msgspec.msgpack.decode(data, type=_ParsedCatalogue)
+        if (cached.version, cached.stamp) == (__version__, stamp):
+            return cached.entries
+    entries = read_catalogue(path)
+    with contextlib.suppress(OSError, FolderError, UnicodeEncodeError):
+        data = msgspec.msgpack.encode(_ParsedCatalogue(__version__, stamp, entries))
+        paths.replace(paths.cache_dir() / _FILE, data)
+    return entries
 
 
 @cache

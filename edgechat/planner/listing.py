@@ -23,7 +23,7 @@ from edgechat.device.mlx import missing_vision
 from edgechat.models.adapters.local import states_adapter
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import Modality, ModelKind
-from edgechat.models.local.inventory import LocalModel, inventory
+from edgechat.models.local.inventory import Inventory, LocalModel, inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import find_models
 from edgechat.models.local.usage import ModelUse, uses
@@ -187,12 +187,18 @@ class ModelRow:
         return self.glance.fits(self.available)
 
 
-def rows(tell: Callable[[str], None] = lambda _name: None, *, current: str | None = None) -> list[ModelRow]:
+def rows(
+    tell: Callable[[str], None] = lambda _name: None,
+    *,
+    current: str | None = None,
+    known: Inventory | None = None,
+) -> list[ModelRow]:
     """Return the models on this machine, those that were used last first; `tell`: see `glances`.
 
     current: the name or path of a model that is listed as well if it is outside the known places.
+    known: what is in those, if that was read.
     """
-    models = list(inventory().models)
+    models = list((known or inventory()).models)
     with contextlib.suppress(ModelFileError, ModelNotFound):  # it is gone
         elsewhere = find_models(current) if current and os.path.exists(current) else []
         models += [model for model in elsewhere if model.place is Place.ELSEWHERE]

@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import re
 import shlex
-import tomllib
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,6 @@ import msgspec
 
 from edgechat.base import paths
 from edgechat.base.errors import SettingsError
-from edgechat.base.network import loopback, ssh
 from edgechat.base.text import one_line
 from edgechat.settings.fields import NAME_LENGTH, EngineName, EngineProgram, RemoteServer, Settings
 
@@ -41,6 +39,8 @@ def load() -> Settings:
 
 def settings_of(table: dict[str, Any], where: str) -> Settings:
     """Return a table as Settings. Raises SettingsError that names `where` (the file) and the field."""
+    from edgechat.base.network import loopback, ssh  # needed only where there is a file
+
     settings = checked(table, Settings, where)
     for kind, names in (("preset", settings.presets), ("prompt", settings.prompts)):
         for name in names:
@@ -112,6 +112,8 @@ def _is_header(text: str) -> bool:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the tables of a TOML file. Raises SettingsError if it cannot be read."""
+    import tomllib  # 2 ms, for who has settings
+
     try:
         return tomllib.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:  # a number of 5000 digits is a ValueError

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import os
 import tempfile
-import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -108,6 +107,8 @@ def _without_empty_tables(value: Any) -> Any:
 
 def _edited(path: Path, text: str, changes: Mapping[Any, Any], wanted: dict[str, Any]) -> str:
     """Return the text of the file with the changes. Raises SettingsError if that is not possible."""
+    import tomllib
+
     import tomlkit  # 40 ms, needed only for changes
     from tomlkit.exceptions import TOMLKitError
 
@@ -139,6 +140,8 @@ def _edited(path: Path, text: str, changes: Mapping[Any, Any], wanted: dict[str,
 
 def _with_line(text: str, name: str, line: str) -> str:
     """Return the text with a line before its first table, and before that table's comment."""
+    import tomllib
+
     lines = text.splitlines(keepends=True)
     for header in (at for at, content in enumerate(lines) if content.lstrip().startswith("[")):
         at = header

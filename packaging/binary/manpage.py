@@ -2,8 +2,8 @@
 
     python packaging/binary/manpage.py OUT
 
-click-man finds options only of click's own classes, and typer has a copy of click inside; so what is asked
-here is what --help prints. The commands of `chats` and `mcp` are on their pages: each says little alone.
+They say what --help prints, which click-man does not. The commands of `chats` and `mcp` are on their pages:
+each says little alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
-import typer.main
 from roff import bold, escaped, italic, prose, tagged
 
 from edgechat import __version__
@@ -65,7 +64,7 @@ _INDENT = " " * 4
 def write_pages(folder: Path) -> list[Path]:
     """Write all pages into a folder, which is made if need be; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    root = typer.main.get_command(app)
+    root = app
     context = root.make_context(NAME, [], resilient_parsing=True)
     texts = {f"{NAME}.1": _overview(root, context)}
     for name, command in root.commands.items():

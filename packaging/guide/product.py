@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-import typer.main
 from places import ROOT
 
 from edgechat.base.errors import EdgechatError
@@ -109,8 +108,7 @@ TERMINAL_KEYS = frozenset({"Ctrl+C", "Ctrl+D"})
 
 def read_commands() -> dict[str, Command]:
     """Every command of the command line, by its words; "" is `edgechat` alone."""
-    root = typer.main.get_command(app)
-    return {one.words: one for one in _commands(root, root.make_context(NAME, [], resilient_parsing=True))}
+    return {one.words: one for one in _commands(app, app.make_context(NAME, [], resilient_parsing=True))}
 
 
 def _commands(command: Any, context: Any) -> Iterator[Command]:

@@ -1,7 +1,5 @@
 """What is offered after Tab in place of a value: as shells ask for it, through the program."""
 
-import sys
-
 import pytest
 
 from edgechat.chat.conversation import Conversation
@@ -29,7 +27,6 @@ def offered(monkeypatch, capsys):
         monkeypatch.setenv("_EDGECHAT_COMPLETE", "complete_fish")
         monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
         monkeypatch.setenv("_TYPER_COMPLETE_ARGS", line)
-        monkeypatch.setitem(sys.modules, "rich", None)  # and afterwards as it was, for the app's tests
         assert run_cli() == 0
         found = capsys.readouterr()
         assert found.err == ""
@@ -65,7 +62,7 @@ def test_paths_are_left_to_the_shell(offered):
 
 
 def test_only_names_that_need_no_quoting(user):
-    """What is offered is evaluated by zsh with typer's own script: a name must not run anything."""
+    """What is offered is evaluated by zsh with the older script: a name must not run anything."""
     model = tiny()
     for name in ("plain.gguf", "two words.gguf", "$(touch x).gguf", "a`b.gguf", 'a"b.gguf', "a;b.gguf"):
         homes.place(model, user.parent / "here" / name)
@@ -106,3 +103,79 @@ def test_asking_makes_no_file_of_conversations(home):
 def test_an_unknown_command_is_no_error_yet(offered):
     assert "run" in offered("edgechat chat ")
     assert "search" in offered("edgechat chats delete ")
+
+
+@pytest.fixture
+def answered(monkeypatch, capsys):
+    """A function from what a script asks to the exit code, and what is printed to stdout and stderr."""
+
+    def ask(instruction, **variables):
+        monkeypatch.setenv("_EDGECHAT_COMPLETE", instruction)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        return run_cli(), *capsys.readouterr()
+
+    return ask
+
+
+def test_older_scripts_get_their_answers(answered):
+    """Scripts of typer, which earlier versions have installed."""
+    line = "edgechat run guide --draft n"
+    bash = {"COMP_WORDS": line, "COMP_CWORD": "4"}
+    assert answered("complete_bash", **bash) == (0, "none\nngram\n", "")
+    told = '_arguments \'*: :(("none":"nobody"\n"ngram":"n-grams of the conversation"))\'\n'
+    assert answered("complete_zsh", _TYPER_COMPLETE_ARGS=line) == (0, told, "")
+    assert answered("complete_zsh", _TYPER_COMPLETE_ARGS="edgechat run ./fo") == (0, "_files\n", "")
+    word = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_WORD_TO_COMPLETE": "n"}
+    told = "none:::nobody\nngram:::n-grams of the conversation\n"
+    assert answered("complete_powershell", **word) == answered("complete_pwsh", **word) == (0, told, "")
+
+
+@pytest.mark.parametrize(("line", "code"), [("edgechat run gu", 0), ("edgechat run ./fo", 1)])
+def test_fish_asks_whether_there_is_anything(answered, line, code):
+    asked = answered("complete_fish", _TYPER_COMPLETE_ARGS=line, _TYPER_COMPLETE_FISH_ACTION="is-args")
+    assert asked == (code, "", "")
+
+
+def test_questions_that_no_script_asks(answered):
+    assert answered("bogus") == (1, "", "Invalid completion instruction.\n")
+    assert answered("complete_tcsh") == (1, "", "Shell tcsh not supported.\n")
+    assert answered("tell_bash") == (1, "", 'Completion instruction "tell" not supported.\n')
+
+
+@pytest.mark.parametrize(
+    ("shell", "file", "lines"),
+    [
+        ("bash", ".bash_completions/edgechat.sh", {".bashrc": ".bash_completions/edgechat.sh"}),
+        ("zsh", ".zfunc/_edgechat", {".zshrc": "fpath+=~/.zfunc; autoload -Uz compinit; compinit"}),
+        ("fish", ".config/fish/completions/edgechat.fish", {}),
+    ],
+)
+def test_a_script_is_installed_once(user, answered, monkeypatch, capsys, shell, file, lines):
+    monkeypatch.setattr("shellingham.detect_shell", lambda: (shell, f"/bin/{shell}"))
+    for name in lines:
+        (user / name).write_text("# mine\n")
+    for _ in range(2):
+        monkeypatch.setattr("sys.argv", ["edgechat", "--install-completion"])
+        assert run_cli() == 0
+        assert f"{shell} completion installed in {user / file}" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", ["edgechat", "--show-completion"])
+    assert run_cli() == 0
+    script = capsys.readouterr().out
+    assert (user / file).read_text() == script
+    assert answered(f"source_{shell}") == (0, script, "")
+    for name, line in lines.items():
+        text = (user / name).read_text()
+        assert text.startswith("# mine\n")
+        assert text.count(line) == 1
+
+
+def test_a_shell_without_a_script_is_named(monkeypatch, capsys):
+    monkeypatch.setattr("shellingham.detect_shell", lambda: ("tcsh", "/bin/tcsh"))
+    for option, told in (
+        ("--install-completion", "is not supported"),
+        ("--show-completion", "not supported"),
+    ):
+        monkeypatch.setattr("sys.argv", ["edgechat", option])
+        assert run_cli() == 1
+        assert told in "".join(capsys.readouterr())

@@ -4,7 +4,6 @@ import os
 import sys
 
 import pytest
-import typer.main
 
 from edgechat.base.network.offline import OFFLINE, OFFLINE_OPTION, offline_by
 from edgechat.cli.main import app, translated
@@ -15,12 +14,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hub", "hf_cache", "meas
 REPO = "owner/tiny-GGUF"
 
 
-@pytest.mark.parametrize(
-    "command", ["", *sorted(set(typer.main.get_command(app).commands) - {"chats", "worker"})]
-)
+@pytest.mark.parametrize("command", ["", *sorted(set(app.commands) - {"chats", "worker"})])
 def test_every_command_takes_it(command):
-    group = typer.main.get_command(app)
-    taken = group.commands[command] if command else group
+    taken = app.commands[command] if command else app
     assert OFFLINE_OPTION in [name for one in taken.params for name in one.opts]
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
-import typer
 
 from edgechat.base.text import figure, seconds
 from edgechat.cli.commands import plan as command
@@ -384,7 +384,7 @@ def test_rates_and_quality_class():
     assert rate("1GiB/s") == GIB
     assert rate(None) is None
     assert quality_class("Near-Lossless") is QualityClass.NEAR_LOSSLESS
-    with pytest.raises(typer.BadParameter):
+    with pytest.raises(click.BadParameter):
         quality_class("")
 
 

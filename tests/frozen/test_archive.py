@@ -79,7 +79,7 @@ def test_it_has_what_belongs_to_a_release(folder):
 
 def test_the_licences_of_the_main_parts_are_told(folder):
     told = (folder / "LICENCES.txt").read_text(encoding="utf-8").lower()
-    for part in ("llama.cpp", "textual", "numpy", "httpx2", "typer", "psutil", "huggingface", "python"):
+    for part in ("llama.cpp", "textual", "numpy", "httpx2", "click", "psutil", "huggingface", "python"):
         assert part in told, part
 
 

@@ -14,7 +14,7 @@ from tests import homes
 from tests.kit.build import tiny
 from tests.terminal import Terminal, needs_tmux
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="PowerShell's is typer's own")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="bash and fish are asked")
 
 NAME = "mistral-7b-v0.3"
 BREAKS = " \t\n\"'><=;|&(:"

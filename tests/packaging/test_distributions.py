@@ -23,6 +23,7 @@ SHIPPED = {
     "quality.md",
     "quality.txt.xz",
     "skeletons.bin",
+    *(f"completion/{name}" for name in ("_edgechat", "edgechat.bash", "edgechat.fish", "edgechat.ps1")),
 }
 
 pytestmark = pytest.mark.artifacts

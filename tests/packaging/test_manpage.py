@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import typer.main
 
 from edgechat.base import errors, paths
 from edgechat.cli import main
@@ -26,6 +25,13 @@ NOT_OURS = {
     "HF_HUB_DISABLE_PROGRESS_BARS",
     "HF_HUB_DISABLE_TELEMETRY",
     "UV_OFFLINE",
+    # A shell's question after Tab.
+    "COMP_WORDS",
+    "COMP_CWORD",
+    "_EDGECHAT_COMPLETE",
+    "_TYPER_COMPLETE_ARGS",
+    "_TYPER_COMPLETE_FISH_ACTION",
+    "_TYPER_COMPLETE_WORD_TO_COMPLETE",
 }
 
 
@@ -53,7 +59,7 @@ def plain(pages):
 
 
 def test_every_command_has_a_page_with_every_option(plain, pages):
-    root = typer.main.get_command(main.app)
+    root = main.app
     assert set(pages) == {"edgechat.1", *(f"edgechat-{name}.1" for name in root.commands)}
     for name, command in root.commands.items():
         assert f"edgechat-{name}" in plain("edgechat.1")
@@ -73,7 +79,7 @@ def test_values_limits_and_defaults_are_told(plain):
 
 
 def test_what_json_prints_is_told_where_there_is_json(manpage, plain):
-    root = typer.main.get_command(main.app)
+    root = main.app
     for name in manpage.JSON_FORMS:
         assert any("--json" in param.opts for param in root.commands[name].params)
         assert ".SH JSON" in plain(f"edgechat-{name}.1")

@@ -5,7 +5,6 @@ JSON has the files of its images in it, Markdown at most links to them.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -21,7 +20,7 @@ from edgechat.chat.attachments.documents import cited, passages_in
 from edgechat.chat.conversation import Conversation
 from edgechat.chat.import_export.format import ExportedChat, ExportedFile, ExportedImage, ExportedTurn
 from edgechat.chat.messages import fenced
-from edgechat.chat.records import AttachedImage, Attachment, Chat, ToolUse, Turn
+from edgechat.chat.records import AttachedImage, Attachment, ToolUse, Turn
 from edgechat.chat.reply.showing import OUTCOMES, name_of
 from edgechat.tools.tool import shown_arguments
 
@@ -78,17 +77,12 @@ def counted(messages: int) -> str:
     return "1 message" if messages == 1 else f"{messages} messages"
 
 
-def model_name(chat: Chat) -> str:
-    """Return the name of a chat's model, without the folder of a file."""
-    return os.path.basename(chat.model) if os.path.isabs(chat.model) else chat.model
-
-
 def _paragraphs(conversation: Conversation, links: Mapping[str, str]) -> Iterator[str]:
     chat = conversation.chat
     yield f"# {flat(chat.title)}"
     about = [chat.id, f"started on {chat.date}", counted(conversation.n_messages)]
     # Several models may have answered; only the last one is known.
-    yield " · ".join([*about, f"last model: {flat(model_name(chat))}"] if chat.model else about)
+    yield " · ".join([*about, f"last model: {flat(chat.model_name)}"] if chat.model else about)
     speakers = {"system": "System prompt", "user": "You", "assistant": "Answer"}
     passages: dict[int, Attachment] = {}
     for turn in conversation.turns:

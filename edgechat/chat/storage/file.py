@@ -9,8 +9,16 @@ import sqlite3
 import time
 from pathlib import Path
 
+from edgechat.base import paths
 from edgechat.base.errors import StoreError, StoreUnwritable
 from edgechat.chat.storage.migrations import migrate
+
+BUSY_MS = 5_000
+
+
+def store_path() -> Path:
+    """Return the path of the file, which need not exist."""
+    return paths.data_dir() / "chats.db"
 
 
 def connect(path: Path | None, *, busy_ms: int) -> sqlite3.Connection:

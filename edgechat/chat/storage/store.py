@@ -16,7 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgechat.base import paths
 from edgechat.base.errors import ChatNotFound, FolderError, ImageError, StoreError
 from edgechat.base.process.owner import Owner, this_process
 from edgechat.base.text import one_line
@@ -24,21 +23,16 @@ from edgechat.chat.messages import title_of
 from edgechat.chat.records import TRASH_DAYS, Chat, Listed, Turn
 from edgechat.chat.storage import changes, lists, responses, search, statements, unsent
 from edgechat.chat.storage.database import Database, closed, method
-from edgechat.chat.storage.file import damaged
+from edgechat.chat.storage.file import BUSY_MS, damaged
+from edgechat.chat.storage.file import store_path as store_path
 
 if TYPE_CHECKING:
     from edgechat.base.images.library import ImageLibrary
 
 TITLE_LENGTH = 200
 """Maximum length of a title, in characters."""
-BUSY_MS = 5_000
 _TRASH_CHATS, _TRASH_BYTES = 1000, 64 * 2**20
 """Limits of the trash: chats, and bytes of their texts."""
-
-
-def store_path() -> Path:
-    """Return the path of the file, which need not exist."""
-    return paths.data_dir() / "chats.db"
 
 
 class Store(Database):

@@ -21,25 +21,24 @@ created_at, snippet, and marks: the positions of the words in the snippet, as [f
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
+import sqlite3
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
-from typing import Any, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgechat.base.errors import ChatBusy, NotWritten
 from edgechat.base.text import ago, flat, one_line
-from edgechat.chat.conversation import Conversation
-from edgechat.chat.import_export import files
-from edgechat.chat.import_export.export import counted, model_name, to_json, to_markdown
-from edgechat.chat.import_export.importing import MOST_BYTES, add_chat, parse_chat
 from edgechat.chat.records import TRASH_DAYS, Chat, Hit, Listed, Turn
-from edgechat.chat.storage.store import Store, store_path
+from edgechat.chat.storage import lists
+from edgechat.chat.storage.file import BUSY_MS, connect, store_error, store_path
 from edgechat.cli.output.layout import styled, table
 from edgechat.cli.terminal_io import as_text, confirm, print_json
+
+if TYPE_CHECKING:  # what a list does without takes three times as long to import as the rest
+    from edgechat.chat.conversation import Conversation
+    from edgechat.chat.storage.store import Store
 
 T = TypeVar("T")
 
@@ -51,7 +50,7 @@ _STDIO = "-"
 
 def list_chats(*, limit: int, json: bool, trash: bool) -> None:
     """List conversations. Raises StoreError."""
-    chats = with_store(lambda store: (store.trashed if trash else store.listed)(limit + 1))
+    chats = _listed(limit + 1, trashed=trash)
     shown = chats[:limit]
     if json:
         print_json([_object(listed.chat, listed.n_messages) for listed in shown])
@@ -66,8 +65,23 @@ def list_chats(*, limit: int, json: bool, trash: bool) -> None:
         print('There are no conversations yet. To start one: edgechat run guide "What is edgechat?"')
 
 
+def _listed(limit: int, *, trashed: bool) -> list[Listed]:
+    """Return the first conversations, or those in the trash. Raises StoreError."""
+    if trashed:  # opening the store deletes what is too old
+        return with_store(lambda store: store.trashed(limit))
+    # Without the store, whose event loop takes longer to import than the rest of the command.
+    path = store_path()
+    try:
+        with contextlib.closing(connect(path, busy_ms=BUSY_MS)) as db:
+            return lists.listed(db, limit)
+    except (sqlite3.Error, OSError) as error:
+        raise store_error(path, error) from error
+
+
 def show(prefix: str, *, json: bool) -> None:
     """Print a conversation. Raises ChatNotFound and StoreError."""
+    from edgechat.chat.import_export.export import to_markdown
+
     conversation = _load(prefix)
     if json:
         messages = [_message_object(turn) for turn in conversation.turns]
@@ -91,6 +105,9 @@ def search(words: Sequence[str], *, limit: int, json: bool) -> int:
 
 def export(prefix: str, file: str | None, *, json: bool, force: bool) -> None:
     """Write a conversation to a file, or print it. Raises ChatNotFound, StoreError and NotWritten."""
+    from edgechat.chat.import_export import files
+    from edgechat.chat.import_export.export import to_json, to_markdown
+
     conversation = _load(prefix)
     if file is None or file == _STDIO:
         print(to_json(conversation) if json else to_markdown(conversation), end="")
@@ -107,6 +124,9 @@ def export(prefix: str, file: str | None, *, json: bool, force: bool) -> None:
 
 def import_chat(file: str, *, json: bool) -> None:
     """Store an exported conversation. Raises NotAChat and StoreError."""
+    from edgechat.chat.import_export import files
+    from edgechat.chat.import_export.importing import MOST_BYTES, add_chat, parse_chat
+
     new = parse_chat(sys.stdin.buffer.read(MOST_BYTES + 1) if file == _STDIO else files.read(file))
     with_store(lambda store: add_chat(store, new))
     if json:
@@ -139,6 +159,8 @@ def pin(prefix: str, *, off: bool) -> None:
 
 def rm(prefixes: Sequence[str], *, yes: bool, now: bool) -> None:
     """Delete conversations, `now` for good, after asking. Raises EdgechatError."""
+    from edgechat.chat.import_export.export import counted
+
     conversations = with_store(lambda store: _removable(store, prefixes, now=now))
     for conversation in conversations:
         chat, count = conversation.chat, counted(conversation.n_messages)
@@ -174,6 +196,9 @@ def restore(prefixes: Sequence[str]) -> None:
 
 def with_store(work: Callable[[Store], Awaitable[T]]) -> T:
     """Open the store of conversations for `work`, and return its result. Raises StoreError."""
+    import asyncio
+
+    from edgechat.chat.storage.store import Store
 
     async def open_and_work() -> T:
         store = await Store.open(store_path())
@@ -186,6 +211,8 @@ def with_store(work: Callable[[Store], Awaitable[T]]) -> T:
 
 
 def _load(prefix: str) -> Conversation:
+    from edgechat.chat.conversation import Conversation
+
     async def load(store: Store) -> Conversation:
         return await Conversation.load(store, (await store.find(prefix)).id)
 
@@ -194,6 +221,8 @@ def _load(prefix: str) -> Conversation:
 
 async def _removable(store: Store, prefixes: Sequence[str], *, now: bool) -> list[Conversation]:
     """Return the conversations to delete, each once; `now` they may be in the trash already."""
+    from edgechat.chat.conversation import Conversation
+
     chats = [await store.find(prefix, trashed=None if now else False) for prefix in prefixes]
     conversations: dict[str, Conversation] = {}
     for chat in chats:
@@ -212,13 +241,15 @@ def _cells(listed: Listed) -> tuple[str, ...]:
     return (
         listed.prefix,
         one_line(chat.title, _TITLE_WIDTH),
-        one_line(model_name(chat), _MODEL_WIDTH),
+        one_line(chat.model_name, _MODEL_WIDTH),
         str(listed.n_messages),
         ago(time.time() - (chat.trashed_at or chat.updated_at)),
     )
 
 
 def _hit(hit: Hit, *, bold: bool) -> str:
+    from datetime import datetime
+
     when = datetime.fromtimestamp(hit.created_at).strftime("%Y-%m-%d %H:%M")
     who = {"user": "you", "assistant": "answer"}.get(hit.role, hit.role) if hit.turn_id else "title"
     line, at = "", 0
@@ -242,6 +273,7 @@ def _hit_object(hit: Hit) -> dict[str, Any]:
 
 
 def _object(chat: Chat, n_messages: int) -> dict[str, Any]:
+    """Return a conversation as --json prints it."""
     return {
         "id": chat.id,
         "title": chat.title,
@@ -257,5 +289,7 @@ def _object(chat: Chat, n_messages: int) -> dict[str, Any]:
 
 
 def _message_object(turn: Turn) -> dict[str, Any]:
+    import msgspec
+
     fields = msgspec.to_builtins(turn)
     return {name: value for name, value in fields.items() if name not in ("chat_id", "parent_id")}

@@ -25,11 +25,10 @@ With --json, a list of objects is printed, most recently used first:
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgechat import settings
@@ -40,6 +39,7 @@ from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import note, print_json
 from edgechat.models.adapters.local import AdapterDetails, LocalAdapter, local_adapters
 from edgechat.models.formats.modalities import Modality
+from edgechat.models.local.inventory import inventory
 from edgechat.models.remote.model import KINDS
 from edgechat.planner.listing import ModelRow, rows
 from edgechat.settings import RemoteServer
@@ -56,12 +56,11 @@ _INPUTS: dict[Modality, str] = {"vision": "images", "audio": "sound"}
 
 def run(*, json: bool) -> None:
     """Run the command."""
-    remotes = settings.load().remotes
-    with StatusLine(sys.stderr) as status, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(_remote_rows, remotes)  # meanwhile
-        models = rows(lambda name: status.show(f"reading the header of {name}"))
-        adapters = [(adapter, adapter.details()) for adapter in local_adapters()]
-        remote_models, problems = asked.result()
+    with StatusLine(sys.stderr) as status, _asking(settings.load().remotes) as answers:
+        known = inventory()
+        models = rows(lambda name: status.show(f"reading the header of {name}"), known=known)
+        adapters = [(adapter, adapter.details()) for adapter in local_adapters(known)]
+        remote_models, problems = answers()
     if json:
         here = [*map(_object, models), *(as_object(*one) for one in adapters)]
         print_json([*here, *map(_remote_object, remote_models)])
@@ -102,11 +101,25 @@ def _cells(row: ModelRow) -> tuple[str, ...]:
     )
 
 
+@contextlib.contextmanager
+def _asking(
+    remotes: Mapping[str, RemoteServer],
+) -> Iterator[Callable[[], tuple[Sequence[RemoteRow], Sequence[str]]]]:
+    """Ask the servers meanwhile; yield a function that waits for their models."""
+    if not remotes:
+        yield lambda: ((), ())
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(_remote_rows, remotes).result
+
+
 def _remote_rows(remotes: Mapping[str, RemoteServer]) -> tuple[Sequence[RemoteRow], Sequence[str]]:
     """Return the models of all servers, and why some have told none."""
-    if not remotes:
-        return (), ()
-    from edgechat.models.remote.listing import listings, rows_of  # 50 ms, for who has any
+    import asyncio
+
+    from edgechat.models.remote.listing import listings, rows_of  # 50 ms
 
     listed = asyncio.run(listings(remotes))
     problems = [one.error for one in listed if one.error is not None]

@@ -1,1 +1,1 @@
-"""The commands as typer sees them: arguments, options and help; each calls its module in `cli/commands`."""
+"""The commands as click sees them: arguments, options and help; each calls its module in `cli/commands`."""

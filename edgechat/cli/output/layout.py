@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
@@ -51,5 +50,7 @@ def table(lines: Sequence[Sequence[str]]) -> str:
 
 
 def _wrapped(line: str, width: int) -> list[str]:
+    import textwrap  # 2 ms
+
     # Paths stay whole, however long, so that they can be copied.
     return textwrap.wrap(line, width, break_on_hyphens=False, break_long_words=False) or [""]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import cast, get_args
 
-import typer
+import click
 
 from edgechat.models.quality import QualityClass
 from edgechat.native.params import CacheType
@@ -16,7 +16,7 @@ _MOST = 1 << 50
 
 
 def amount(option: str, text: str | None) -> int | None:
-    """Return bytes; 8G and 8GB are taken as 8 GiB, as memory is sold. Raises typer.BadParameter."""
+    """Return bytes; 8G and 8GB are taken as 8 GiB, as memory is sold. Raises click.BadParameter."""
     if text is None:
         return None
     return _number(option, text, 1024, "memory; write 8GiB")
@@ -30,7 +30,7 @@ def rate(text: str | None) -> float | None:
     size = re.sub(r"/s\s*$", "", text)
     number = _number("--bandwidth", size, base, "bytes per second; for example: 50GB/s")
     if number < 10**6:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"{text!r} is too slow for memory; for example: 50GB/s", param_hint="--bandwidth"
         )
     return float(number)
@@ -43,7 +43,7 @@ def quality_class(text: str | None) -> QualityClass | None:
     classes = {quality.label: quality for quality in QualityClass}
     quality = classes.get(text.strip().lower().replace("_", "-").replace(" ", "-"))
     if quality is None:
-        raise typer.BadParameter(f"{text!r} is not one of {', '.join(classes)}", param_hint="--quality")
+        raise click.BadParameter(f"{text!r} is not one of {', '.join(classes)}", param_hint="--quality")
     return quality
 
 
@@ -53,7 +53,7 @@ def cache_types(text: str | None) -> tuple[CacheType, ...]:
     for name in names:
         if name not in get_args(CacheType):
             known = ", ".join(get_args(CacheType))
-            raise typer.BadParameter(f"{name!r} is not one of {known}", param_hint="--cache-type")
+            raise click.BadParameter(f"{name!r} is not one of {known}", param_hint="--cache-type")
     return tuple(cast(list[CacheType], names))
 
 
@@ -62,7 +62,7 @@ def _number(option: str, text: str, base: int, expected: str) -> int:
     number = int(float(match[1]) * base ** _POWERS[match[2].lower()]) if match else -1
     if match and match[2] == "" and number:
         example = expected.split()[-1]
-        raise typer.BadParameter(f"{text!r} has no unit; for example: {example}", param_hint=option)
+        raise click.BadParameter(f"{text!r} has no unit; for example: {example}", param_hint=option)
     if not 0 <= number <= _MOST:
-        raise typer.BadParameter(f"{text!r} is not an amount of {expected}", param_hint=option)
+        raise click.BadParameter(f"{text!r} is not an amount of {expected}", param_hint=option)
     return number

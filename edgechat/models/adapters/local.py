@@ -11,11 +11,9 @@ from pathlib import Path
 
 from edgechat.base.errors import ModelFileError, NotAnAdapter
 from edgechat.base.text import one_line
-from edgechat.models.adapters.peft import read_config, read_weights
 from edgechat.models.adapters.reading import KIND, MAX_BYTES, tensor_pairs
 from edgechat.models.adapters.use import CONFIG, WEIGHTS, AdapterUse, parse_scaled
-from edgechat.models.formats.gguf import read_header
-from edgechat.models.local.inventory import LocalModel, inventory
+from edgechat.models.local.inventory import Inventory, LocalModel, inventory
 from edgechat.models.local.locations import Place
 from edgechat.models.local.resolve import local_models
 from edgechat.models.local.scan import ModelPartFile, Skipped, file_at
@@ -82,9 +80,13 @@ class LocalAdapter:
         """Read what its files say of it."""
         try:
             if self.path.is_dir():
+                from edgechat.models.adapters.peft import read_config  # 5 ms, for who has any
+
                 config = read_config(self.path)
                 base = config.base_model_name_or_path or ""
                 return AdapterDetails(base, "", config.r, obstacle=config.obstacle)
+            from edgechat.models.formats.gguf import read_header
+
             header = read_header(self.path)
         except (ModelFileError, NotAnAdapter) as error:
             return AdapterDetails(damage=error.message)
@@ -104,11 +106,14 @@ def states_adapter(path: Path) -> bool:
     return start.startswith(b"GGUF") and _STATED in start
 
 
-def local_adapters() -> list[LocalAdapter]:
-    """Return the adapters in the places where models are, by name. Raises SettingsError."""
+def local_adapters(known: Inventory | None = None) -> list[LocalAdapter]:
+    """Return the adapters in the places where models are, by name; `known`: what is there, if that was read.
+
+    Raises SettingsError.
+    """
     found = [
         LocalAdapter(one)
-        for one in inventory().models
+        for one in (known or inventory()).models
         if one.found.format == "gguf" and one.size <= MAX_BYTES and states_adapter(one.path)
     ]
     found += (LocalAdapter(LocalModel(one.label, one.label, one)) for one in peft_folders(Skipped()))
@@ -157,8 +162,12 @@ def known_adapter(name: str) -> LocalAdapter | None:
 def check_adapter(path: Path) -> None:
     """Check the files of an adapter by themselves, without a model. Raises NotAnAdapter, ModelFileError."""
     if path.is_dir():
+        from edgechat.models.adapters.peft import read_weights
+
         read_weights(path)
     else:
+        from edgechat.models.formats.gguf import read_header
+
         tensor_pairs(read_header(path))
 
 

@@ -6,7 +6,6 @@ could make two files with one such hash does not matter, as it is the hub's own 
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import Protocol
 
@@ -37,6 +36,8 @@ def is_git_sha1(text: str) -> bool:
 
 def hash_for(digest: str, size: int) -> Hash:
     """Return a hasher of the kind of `digest`, for `size` bytes."""
+    import hashlib  # 2 ms, which a list of models need not pay
+
     if len(digest) != _GIT:
         return hashlib.sha256()
     return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)

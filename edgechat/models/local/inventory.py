@@ -115,7 +115,8 @@ def inventory() -> Inventory:
 
 
 def _named(found: Sequence[FoundModel], entries: Sequence[CatalogueEntry]) -> Iterator[LocalModel]:
-    matches = [_entry_of(model, entries) for model in found]
+    beginnings = [entry.file.partition("{")[0].lower() for entry in entries]
+    matches = [_entry_of(model, entries, beginnings) for model in found]
     n_files = Counter(entry.name for entry, _ in matches if entry is not None)
     used_names = {name.casefold() for entry in entries for name in entry.names}
     full_names = _numbered(map(_full_name, found))
@@ -132,26 +133,31 @@ def _named(found: Sequence[FoundModel], entries: Sequence[CatalogueEntry]) -> It
 
 
 def _entry_of(
-    model: FoundModel, entries: Sequence[CatalogueEntry]
+    model: FoundModel, entries: Sequence[CatalogueEntry], beginnings: Sequence[str]
 ) -> tuple[CatalogueEntry | None, str | None]:
     """Return the catalogue entry of a file, and its quantization.
 
-    In the hub's cache the repository decides, elsewhere the file's name.
+    In the hub's cache the repository decides, elsewhere the file's name. beginnings: of the entries' files.
     """
     if model.place is Place.OLLAMA:
         return None, None
     if model.format == "mlx":
         return _mlx_entry_of(model, entries), model.quant
-    for entry in entries:
-        if (entry.repo is None) != (model.place is Place.SHIPPED):
+    repo, name, is_shipped = (model.repo or "").lower(), model.path.name, model.place is Place.SHIPPED
+    lower_name = name.lower()
+    for entry, beginning in zip(entries, beginnings, strict=True):
+        if (entry.repo is None) != is_shipped or (repo and repo != (entry.repo or "").lower()):
             continue
-        if model.repo is not None and model.repo.lower() != (entry.repo or "").lower():
+        file, lower = name, lower_name
+        if model.place is Place.LLAMA_CPP:
+            file = _without_repo(name, entry)
+            lower = file.lower()
+        if not lower.startswith(beginning):
             continue
-        file = _without_repo(model, entry)
         if entry.quant is None:
-            if file.lower() == entry.file.lower():
+            if lower == entry.file.lower():
                 return entry, None
-        elif file.lower().startswith(entry.file.partition("{")[0].lower()):
+        else:
             quant = entry.quant_of(file)
             if quant is not None:
                 return entry, quant
@@ -169,10 +175,9 @@ def _mlx_entry_of(model: FoundModel, entries: Sequence[CatalogueEntry]) -> Catal
     return None
 
 
-def _without_repo(model: FoundModel, entry: CatalogueEntry) -> str:
-    """Return the file's name without the repository's, which llama.cpp prepends."""
-    file = model.path.name
-    if model.place is Place.LLAMA_CPP and entry.repo is not None:
+def _without_repo(file: str, entry: CatalogueEntry) -> str:
+    """Return a file's name without the repository's, which llama.cpp prepends."""
+    if entry.repo is not None:
         prefix = entry.repo.replace("/", "_") + "_"
         if file.lower().startswith(prefix.lower()):
             return file[len(prefix) :]

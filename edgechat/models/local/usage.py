@@ -7,7 +7,6 @@ used; the files of those that were not used for longest go first.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import time
 from pathlib import Path
@@ -41,6 +40,8 @@ class ModelUse(msgspec.Struct, frozen=True):
 
 def note_use(path: str) -> None:
     """Record that this process has loaded the model. Errors are ignored."""
+    import hashlib  # 2 ms, which a list of models need not pay
+
     real = os.path.realpath(path)
     with contextlib.suppress(OSError, FolderError, UnicodeEncodeError):
         file = _folder() / hashlib.sha256(real.encode()).hexdigest()[:40]

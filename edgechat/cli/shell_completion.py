@@ -1,0 +1,180 @@
+"""What a shell asks after Tab, and the scripts with which it asks.
+
+The protocol is typer's, of which the command line was made once: its scripts are on users' machines. A script
+sets _EDGECHAT_COMPLETE to complete_SHELL, and other variables to the line. Those that are written now, in
+`base/data/completion`, all ask as fish does: a line for each value, with its description after a tab.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+from click.exceptions import Exit
+from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
+
+from edgechat.base import paths
+from edgechat.cli import completion
+
+_SCRIPTS = {
+    "bash": "edgechat.bash",
+    "zsh": "_edgechat",
+    "fish": "edgechat.fish",
+    "powershell": "edgechat.ps1",
+    "pwsh": "edgechat.ps1",
+}
+SCRIPTS = tuple(dict.fromkeys(_SCRIPTS.values()))
+
+
+def script(name: str) -> str:
+    """Return a script by the name of its file."""
+    return paths.shipped(f"completion/{name}").read_text(encoding="utf-8")
+
+
+def answer(group: click.Command, program: str, instruction: str) -> int:
+    """Print what a shell asks for; return the exit code."""
+    action, found, shell = instruction.partition("_")
+    if not found:
+        return _refuse("Invalid completion instruction.")
+    if shell not in _SCRIPTS:
+        return _refuse(f"Shell {shell} not supported.")
+    if action == "source":
+        click.echo(script(_SCRIPTS[shell]), nl=False)
+        return 0
+    if action != "complete":
+        return _refuse(f'Completion instruction "{action}" not supported.')
+    words, incomplete = _words(shell)
+    items = ShellComplete(group, {}, program, completion.VARIABLE).get_completions(words, incomplete)
+    if shell == "fish" and os.environ.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
+        return int(not items)  # otherwise fish completes paths
+    click.echo(_FORMATS[shell](items))
+    return 0
+
+
+def _refuse(message: str) -> int:
+    click.echo(message, err=True)
+    return 1
+
+
+def _words(shell: str) -> tuple[list[str], str]:
+    """Return the words of the line without the program, and the beginning of the last one."""
+    if shell == "bash":
+        words, at = split_arg_string(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
+        return words[1:at], words[at] if at < len(words) else ""
+    line = os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    words = split_arg_string(line)[1:]
+    if shell in ("powershell", "pwsh"):
+        word = os.environ.get("_TYPER_COMPLETE_WORD_TO_COMPLETE", "")
+        return words[:-1] if word else words, word
+    return (words[:-1], words[-1]) if words and not line.endswith(" ") else (words, "")
+
+
+def _for_bash(items: list[CompletionItem[Any]]) -> str:
+    return "\n".join(str(item.value) for item in items)
+
+
+def _for_fish(items: list[CompletionItem[Any]]) -> str:
+    return "\n".join(
+        f"{item.value}\t{_one_line(item.help)}" if item.help else str(item.value) for item in items
+    )
+
+
+def _for_zsh(items: list[CompletionItem[Any]]) -> str:
+    """Return a command: the older script evaluates what it is given."""
+    lines = [":".join(f'"{_quoted(text)}"' for text in (item.value, item.help) if text) for item in items]
+    return "_arguments '*: :(({}))'".format("\n".join(lines)) if lines else "_files"
+
+
+def _quoted(text: str) -> str:
+    for character, quoted in (('"', '""'), ("'", "''"), ("$", "\\$"), ("`", "\\`"), (":", r"\\:")):
+        text = text.replace(character, quoted)
+    return text
+
+
+def _for_powershell(items: list[CompletionItem[Any]]) -> str:
+    return "\n".join(f"{item.value}:::{item.help or ' '}" for item in items)
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"\s", " ", text)
+
+
+_FORMATS = {
+    "bash": _for_bash,
+    "zsh": _for_zsh,
+    "fish": _for_fish,
+    "powershell": _for_powershell,
+    "pwsh": _for_powershell,
+}
+
+
+def show() -> None:
+    """Print the script of the shell that edgechat was started from."""
+    shell = _shell()
+    if shell not in _SCRIPTS:
+        raise Exit(_refuse(f"Shell {shell or ''} not supported."))
+    click.echo(script(_SCRIPTS[shell]), nl=False)
+
+
+def install() -> None:
+    """Set up completion for the shell that edgechat was started from."""
+    shell = _shell()
+    if shell not in _SCRIPTS:
+        click.echo(f"Shell {shell} is not supported.")
+        raise Exit(1)
+    path = _install(shell, script(_SCRIPTS[shell]))
+    click.secho(f"{shell} completion installed in {path}", fg="green")
+    click.echo("Completion will take effect once you restart the terminal")
+
+
+def _shell() -> str | None:
+    import shellingham
+
+    try:
+        name: str = shellingham.detect_shell()[0]
+    except shellingham.ShellDetectionFailure:
+        return None
+    return name
+
+
+def _install(shell: str, text: str) -> Path:
+    """Write a script to where the shell finds it, and what makes it look there; return the path."""
+    home = Path.home()
+    if shell == "bash":
+        path = home / ".bash_completions" / "edgechat.sh"
+        _add_lines(home / ".bashrc", f"source '{path}'")
+    elif shell == "zsh":
+        path = home / ".zfunc" / "_edgechat"
+        _add_lines(home / ".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit")
+        if "zstyle" not in (home / ".zshrc").read_text():
+            _add_lines(home / ".zshrc", "zstyle ':completion:*' menu select")
+    elif shell == "fish":
+        path = home / ".config" / "fish" / "completions" / "edgechat.fish"
+    else:
+        path = _powershell_profile(shell)
+        _add_lines(path, text)
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def _add_lines(path: Path, text: str) -> None:
+    before = path.read_text() if path.is_file() else ""
+    if text not in before:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{before}\n{text}\n")
+
+
+def _powershell_profile(shell: str) -> Path:
+    import subprocess
+
+    policy = ["Set-ExecutionPolicy", "Unrestricted", "-Scope", "CurrentUser"]
+    subprocess.run([shell, "-Command", *policy], check=False)
+    told = subprocess.run(
+        [shell, "-NoProfile", "-Command", "echo", "$profile"], check=True, capture_output=True
+    )
+    return Path(os.fsdecode(told.stdout).strip())
