@@ -29,7 +29,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -47,8 +46,16 @@ _HEAVY = ("engine", "dryrun", "speed", "quality", "bench", "quantize")
 """Children that import numpy or llama.cpp. Others start as fast from nothing, and some limit their memory."""
 _MODULES = (
     "edgechat.chat.storage.store",
-    *(f"edgechat.cli.commands.{name}" for name in ("chats", "doctor", "listing", "models", "plan")),
-    *(f"edgechat.cli.commands.{name}" for name in ("pull", "run", "show")),
+    "edgechat.cli.main",
+    *(
+        f"edgechat.cli.commands.{name}"
+        for name in ("chats", "doctor", "listing", "models", "plan", "pull", "run")
+    ),
+    *(
+        f"edgechat.cli.declarations.{name}_commands"
+        for name in ("chat", "document", "machine", "model", "tool")
+    ),
+    "edgechat.cli.declarations.run_command",
     "edgechat.device.survey",
     "edgechat.engine.worker.supervisor",
     "edgechat.models.hub.download",
@@ -228,12 +235,6 @@ def prepare_and_serve(connection: socket.socket) -> NoReturn:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads do not survive a fork
     for name in _MODULES:
         importlib.import_module(name)
-    from edgechat.cli.main import run_cli
-
-    with tempfile.TemporaryDirectory() as home, contextlib.redirect_stdout(io.StringIO()):
-        os.environ["EDGECHAT_HOME"] = home
-        sys.argv = ["edgechat", "chats"]
-        run_cli()  # any command: typer imports something more for its first
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, "a process with threads must not fork"
     gc.collect()
