@@ -73,13 +73,21 @@ def workers():
     return found
 
 
-async def gone(process, within=30.0):
-    deadline = time.monotonic() + within
-    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-        if time.monotonic() > deadline:
-            return False
+async def until(holds, seconds=30.0):
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
         await asyncio.sleep(0.02)
-    return True
+
+
+async def gone(*processes, within=30.0):
+    """Wait until processes have ended."""
+    await until(lambda: not any(map(_is_alive, processes)), within)
+
+
+def _is_alive(process):
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 @pytest.fixture
@@ -137,8 +145,7 @@ async def test_no_process_outlives_a_worker_whatever_it_computes(start, ends):
         await engine.close()
     else:
         worker.kill()
-    for child in children:
-        assert await gone(child, within=3.0)  # by itself it would end five seconds after it was asked
+    await gone(*children, within=3.0)  # by themselves they would end five seconds after they were asked
     await asking
 
 
@@ -441,14 +448,14 @@ async def test_a_model_loaded_ahead_and_never_used_goes_idle(start):
     engine = start(idle_seconds=0.2)
     await engine.start()
     (worker,) = workers()
-    assert await gone(worker)
+    await gone(worker)
 
 
 async def test_an_idle_worker_gives_its_memory_back(start):
     engine = start(idle_seconds=0.2)
     assert await said(engine, "hi") == "Hello!"
     (worker,) = workers()
-    assert await gone(worker)
+    await gone(worker)
     await asyncio.sleep(0.1)
     assert engine.state is EngineState.STOPPED
     assert await said(engine, "hi") == "Hello!"
@@ -497,8 +504,7 @@ async def test_close_ends_the_worker(start):
     (worker,) = workers()
     children = worker.children()
     await engine.close()
-    assert await gone(worker)
-    assert all([await gone(child) for child in children])
+    await gone(worker, *children)
 
 
 PARENT = """
@@ -534,7 +540,7 @@ async def test_a_dead_app_leaves_no_worker(scripted, how):
     os.kill(app.pid, how)
     app.wait()
     app.stdout.close()
-    assert all([await gone(one) for one in family])
+    await gone(*family)
 
 
 async def test_ctrl_c_in_the_terminal_does_not_reach_the_worker(start):
