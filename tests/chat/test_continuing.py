@@ -181,7 +181,6 @@ def test_figures_of_two_parts_are_those_of_the_whole():
     assert whole.thinking_tokens == 9
     # 0.5 s and 100 tokens at 10/s, then 0.5 s and 49 tokens at 20/s.
     assert whole.seconds == pytest.approx(0.5 + 10.0 + 0.5 + 2.45)
-    assert whole.timings is not None
     assert whole.timings.ttft_ms == 500.0
 
 

@@ -47,7 +47,6 @@ async def answered(conversation, *, sees=True):
 
 
 def files_of(store):
-    assert store.path is not None
     return {path.name for path in (store.path.parent / "images").glob("*") if path.suffix != ".json"}
 
 

@@ -92,7 +92,6 @@ async def events_of(engine, text, id="r"):
 
 async def reply_of(engine, text="hi", id="r"):
     events = await events_of(engine, text, id)
-    assert isinstance(events[-1], Finished)
     assert events[-1].reason == "stop"
     return "".join(event.text for event in events if isinstance(event, Delta))
 
@@ -101,7 +100,6 @@ def ended(events):
     """Return the reason of the only Finished, which is the last event."""
     assert [isinstance(event, Finished) for event in events] == [False] * (len(events) - 1) + [True]
     last = events[-1]
-    assert isinstance(last, Finished)
     return last.reason
 
 
@@ -145,7 +143,6 @@ async def test_a_request_loads_the_model_and_ends_with_finished(make):
     assert {event.request_id for event in events} == {"r"}
     assert engine.state is EngineState.READY
     last = events[-1]
-    assert isinstance(last, Finished)
     assert last.usage.completion_tokens >= deltas[-1].tokens > 0
 
 

@@ -1,7 +1,6 @@
 """The step loop over the scripted backend: order, fairness, accounting, ends."""
 
 from collections import defaultdict
-from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -24,7 +23,6 @@ from tests.engine.cells import check
 from tests.properties import examples
 from tests.scripted.backend import ScriptedBackend
 
-MakeEngine = Callable[..., EngineCore]
 RULES = [{"when": f"<{n}>", "reply": f"reply number {n} " * n} for n in range(1, 7)]
 
 

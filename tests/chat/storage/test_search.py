@@ -209,7 +209,6 @@ async def test_a_reply_that_a_dead_program_left_is_found(tmp_path):
         created_at=1.0,
     )
     await store.add_turn(reply)
-    assert store._db is not None
     store._db.execute("UPDATE turns SET content = 'a pelican', owner = NULL WHERE id = 'r'")
     assert await found(store, "pelican") == []
     await store.close()
@@ -226,7 +225,6 @@ async def test_system_prompts_are_not_searched(store):
 async def test_the_index_outlives_a_vacuum(store):
     names = [await put(store, f"word{number} pelican") for number in range(20)]
     await store.delete(*names[:15])
-    assert store._db is not None
     store._db.execute("VACUUM")
     new = await put(store, "word99 pelican")
     assert await found(store, "word17") == [f"{names[17]}-0"]

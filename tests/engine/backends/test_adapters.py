@@ -23,7 +23,6 @@ def spec_of(kind):
 
 
 def logits(backend, *adapters):
-    assert backend.adapters is not None
     backend.adapters.use(backend.adapters.resolve(adapters))
     backend.truncate(0, 0)
     return backend.decode([BatchPart(0, 0, TOKENS, 1)])[0].copy()
@@ -85,7 +84,6 @@ def test_a_peft_folder_and_several_at_once(tmp_path):
 def test_a_set_is_what_is_in_the_files(tmp_path):
     spec = spec_of("dense")
     backend = load(plan(build(spec)))
-    assert backend.adapters is not None
     resolve = backend.adapters.resolve
     a, b = (str(adapter(tmp_path, spec, name, seed=seed)) for name, seed in (("a", 1), ("b", 2)))
     copy = str(adapter(tmp_path, spec, "copy", seed=1))

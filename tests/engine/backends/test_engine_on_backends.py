@@ -4,8 +4,6 @@ Equality of greedy text needs F32 weights and flash attention off; elsewhere ker
 shapes round differently.
 """
 
-from collections.abc import Callable
-
 import pytest
 
 from edgechat.engine.engine import EngineCore
@@ -18,7 +16,6 @@ from tests.kit import CHATML
 pytestmark = pytest.mark.slow
 
 GREEDY = Sampling(temperature=0)
-Open = Callable[..., EngineCore]
 
 
 @pytest.fixture(scope="module")

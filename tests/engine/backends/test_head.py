@@ -55,7 +55,6 @@ def read(backend, seq, tokens, start=0):
 
 def drafted(backend, seq, n=3):
     """Return the rows of a draft behind NEXT, each of the likeliest token."""
-    assert backend.head is not None
     rows = [backend.head.begin([(seq, NEXT)])[0].copy()]
     for _ in range(min(n, backend.head.longest) - 1):
         rows.append(backend.head.extend([(seq, int(rows[-1].argmax()))])[0].copy())
@@ -80,7 +79,6 @@ def test_a_draft_is_the_same_however_the_text_was_read(opened, length):
     backend = opened()
     for at, token in enumerate(tokens):
         backend.decode([BatchPart(0, at, [token], 1), BatchPart(1, at, [NEXT], 1)])
-        assert backend.head is not None
         assert backend.head.can_draft(0, at + 1)
     assert close(drafted(backend, 0), expected)
     assert close(drafted(backend, 0), expected), "a draft has left something behind"
@@ -104,14 +102,12 @@ def test_sequences_are_drafted_for_together(opened):
     backend = opened()
     for seq, text in enumerate(texts):
         read(backend, seq, text)
-    assert backend.head is not None
     rows = backend.head.begin([(seq, NEXT) for seq in (2, 0, 1)])
     for row, seq in zip(rows, (2, 0, 1), strict=True):
         assert close(row, expected[seq])
     some_rows = backend.head.extend([(2, 60), (1, 60)]).copy()
     alone = opened(n_seq_max=1)
     read(alone, 0, texts[1])
-    assert alone.head is not None
     alone.head.begin([(0, NEXT)])
     assert close(some_rows[1], alone.head.extend([(0, 60)])[0])
 
@@ -144,7 +140,6 @@ def test_a_cut_costs_one_hidden_state(opened):
     drafted(backend, 0)
     assert backend.truncate(0, 60)
     read(backend, 0, more, 60)
-    assert backend.head is not None
     assert backend.head.can_draft(0, 90)
     rows = drafted(backend, 0, 1), afresh(opened, [*tokens[:60], *more])[:1]
     assert close(*rows, bound=1.5)
@@ -172,14 +167,12 @@ def test_a_shifted_sequence_still_has_drafts(opened):
     read(backend, 0, some(9, 100))
     assert backend.shift(0, 20, 50)
     read(backend, 0, some(10, 5), 70)
-    assert backend.head is not None
     assert backend.head.can_draft(0, 75)
     assert np.isfinite(drafted(backend, 0)).all()
 
 
 def test_nothing_is_drafted_for_the_first_token(opened):
     backend = opened()
-    assert backend.head is not None
     assert not backend.head.can_draft(0, 0)
     read(backend, 0, [NEXT])
     assert backend.head.can_draft(0, 1)
@@ -205,7 +198,6 @@ def test_a_head_that_fails_costs_no_reply(opened, monkeypatch):
         broken.setattr(EagleContext, "read", fail)
         broken.setattr(AssistantContext, "read", fail)
         read(backend, 0, some(16, 100))
-    assert backend.head is not None
     assert not backend.head.can_draft(0, 100)
     backend.truncate(0, 0)
     read(backend, 0, some(16, 100))
@@ -215,7 +207,6 @@ def test_a_head_that_fails_costs_no_reply(opened, monkeypatch):
 def test_text_after_what_it_cannot_read_is_not_drafted_for(opened):
     backend = opened(n_seq_max=1)
     read(backend, 0, some(13, 20))
-    assert backend.head is not None
     backend.head.stop(0)
     read(backend, 0, some(14, 20), 20)
     assert not backend.head.can_draft(0, 40)

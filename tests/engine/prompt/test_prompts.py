@@ -454,7 +454,6 @@ def test_the_next_prompt_begins_with_what_was_settled(name, data):
     request, answer, question = data.draw(requests(name)), data.draw(REPLIES), data.draw(QUESTIONS)
     for made, vocabulary in (kept(name, ScriptedVocabulary), kept(name, Words)):
         settled = made.next(request, answer, PLENTY)
-        assert settled is not None
         assert settled.boundaries[-1] == len(settled.tokens)
         later = made.of(longer(request, answer, question), PLENTY)
         assert later.tokens[: settled.boundaries[-1]] == settled.tokens
@@ -510,7 +509,6 @@ def test_a_long_chat_is_cut_after_a_reply_and_then_only_grows():
             assert prompt.dropped == before.dropped
         answer = reply(f"answer {n} " + "x" * 40, "a thought")
         before = made.next(asking(*messages), answer, cells)
-        assert before is not None
         cuts += before.dropped > prompt.dropped
         messages.append(answer)
     assert 5 < cuts < 15
@@ -524,7 +522,6 @@ def test_shorter_makes_room_for_the_reply():
     prompt = made.of(request, 1200)
     generated = 1200 - len(prompt.tokens)
     shorter = made.shorter(request, 1200, prompt.dropped, generated)
-    assert shorter is not None
     assert shorter.dropped > prompt.dropped
     assert len(shorter.tokens) + generated <= 900
     assert shorter.boundaries[-1] < len(shorter.tokens)

@@ -18,7 +18,7 @@ from edgechat.base.errors import (
     RemoteUnreachable,
 )
 from edgechat.engine.protocol import EngineState
-from edgechat.engine.types import ChatRequest, Delta, Finished, Message
+from edgechat.engine.types import ChatRequest, Delta, Message
 from edgechat.models.remote import client
 from edgechat.models.remote.discovery import MOST_MODELS, models_of
 from tests.engine.remote.raw import KEY, STREAM, raw_server, said, text
@@ -273,7 +273,6 @@ async def test_lies_about_usage(raw, engine, count):
     lies = {"choices": [], "usage": usage, "timings": {"prompt_per_second": 1e300, "cache_n": count}}
     raw.chat(text("a"), text("b"), text("", "stop"), lies)
     last = (await events_of(engine))[-1]
-    assert isinstance(last, Finished)
     assert 0 <= last.usage.cached_tokens <= last.usage.prompt_tokens < 2**31
     assert 2 <= last.usage.completion_tokens < 2**31
     assert last.timings.prompt_tps == 0.0
@@ -299,7 +298,6 @@ async def test_calls_without_end(raw, engine):
     raw.chat({"choices": [{"delta": {"tool_calls": calls}}]})
     events = await events_of(engine)
     assert len(events) == 2 * 128 + 1
-    assert isinstance(events[-1], Finished)
     assert events[-1].reason == "tools"
 
 
@@ -313,7 +311,6 @@ async def test_leaving_a_stream_closes_the_connection(raw, engine):
     async for event in engine.stream(ASKED):
         if isinstance(event, Delta):
             await engine.cancel("r")
-    assert isinstance(event, Finished)
     assert event.reason == "cancelled"
     await asyncio.wait_for(raw.left.wait(), 5)
 

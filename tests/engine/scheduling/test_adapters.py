@@ -1,6 +1,5 @@
 """Requests with LoRA adapters beside each other: nothing is mixed, in a call, in the cache or on disk."""
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -23,7 +22,6 @@ pytestmark = pytest.mark.slow
 SPEC = Spec(mute=NOT_PRINTABLE, name="tiny-dense")
 GREEDY = Sampling(temperature=0)
 LONG = "The quick brown fox jumps over the lazy dog. " * 8
-Open = Callable[..., EngineCore]
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +91,6 @@ def test_company_changes_no_answer(open_engine, sets, ngrams):
     alone = {name: run(open_engine(), request(name, adapters=one))[name][0] for name, one in sets.items()}
     engine = open_engine(ngrams=ngrams)
     backend, used = engine.backend, []
-    assert backend.adapters is not None
     use = backend.adapters.use
     backend.adapters.use = lambda one: (used.append(one), use(one))[1]
     wanted = [request(f"{name}{n}", adapters=one) for n in range(3) for name, one in sets.items()]

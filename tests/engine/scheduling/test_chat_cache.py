@@ -1,7 +1,6 @@
 """Chats between their turns: prewarmed, interrupted, cut by the window, left, restored and forgotten."""
 
 import re
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +33,6 @@ CHAT = "c0ffee00"
 TEMPLATES = sorted((Path(__file__).parents[1] / "templates").glob("*.jinja"))
 KINDS = {"dense": {}, "windowed": {"window": 40}, "hybrid": {"cuts": False}}
 PREWARMS = CachePolicy(settle=True)
-MakeEngine = Callable[..., EngineCore]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import random
 import time
-from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -25,7 +24,6 @@ from tests.scripted.backend import ScriptedBackend
 
 SYSTEM = Message("system", "Answer as briefly as you can.")
 ONE, OTHER = "0000000a", "0000000b"
-MakeEngine = Callable[..., EngineCore]
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +125,6 @@ def test_two_chats_with_one_system_prompt(make):
     first, second = (slot.length for slot in both.cache.slots)
     in_common = runs["pinned"].length + runs["shared"].length
     assert (runs["kept"].length, runs["own"].length) == (first - in_common, second - in_common)
-    assert both.prompt is not None
     assert both.prompt.cached_tokens == in_common
     assert both.prompt.prompt_tokens == in_common + both.prompt.computed_tokens
     assert (both.cache.stats.hits, both.cache.stats.misses) == (1, 1)
@@ -178,7 +175,6 @@ def test_what_stays_when_the_window_moves_is_pinned(make):
     head, first_turn = n_tokens(engine, SYSTEM), n_tokens(engine, *said[:3])
     assert sum(run.length for run in pinned[0]) == head
     assert all(sum(run.length for run in runs) == first_turn for runs in pinned[1:])
-    assert engine.last_usage is not None
     assert engine.last_usage.dropped_turns > 3
 
 
@@ -232,8 +228,6 @@ def test_drafts(make, monkeypatch):
         snapshot = inspector.inspect()
         check_snapshot(snapshot, engine)
         lengths.update(snapshot.drafting.lengths)
-    assert snapshot.draft_cache is not None
-    assert engine.speculation.draft_cache is not None
     assert snapshot.draft_cache.used == engine.speculation.draft_cache.cells_used > 100
     (source,) = snapshot.drafting.sources
     assert source.source == "model"

@@ -157,7 +157,6 @@ async def test_the_first_request_loads_the_model(start):
     assert isinstance(events[-1], Finished)
     assert progress == sorted(progress)
     assert progress
-    assert engine.model is not None
     assert engine.model.load_ms >= 100
 
 
@@ -295,7 +294,6 @@ async def test_a_look_into_the_worker(start):
     assert (engine.log_path, engine.log_tail()) == (None, "")
     assert await said(engine, "hi") == "Hello!"
     snapshot = await engine.inspect()
-    assert snapshot is not None
     assert 0 < snapshot.cache.used < snapshot.cache.cells == 4096
     assert snapshot.memory_bytes > 2**20
     running = []
@@ -304,7 +302,6 @@ async def test_a_look_into_the_worker(start):
             looks = await asyncio.gather(*(engine.inspect() for _ in range(5)))
             running += [look.work.running for look in looks if look is not None]
     assert running == [1] * 10
-    assert engine.log_path is not None
     assert engine.log_path.exists()
     engine.log_path.write_text("first\n\x1b[31mlast\n")
     assert engine.log_tail() == "first\n[31mlast\n"
@@ -340,7 +337,6 @@ async def test_a_worker_that_hangs_is_looked_into_once(start, monkeypatch):
     (worker,) = workers()
     worker.suspend()
     assert [await engine.inspect() for _ in range(3)] == [None] * 3
-    assert engine._worker is not None
     assert len(engine._worker._inspections) == 1
     worker.resume()
     assert await said(engine, "hi") == "Hello!"
@@ -399,7 +395,6 @@ async def test_a_request_is_cancelled_while_the_model_loads(start):
     await asyncio.sleep(0.2)
     await engine.cancel("r")
     (finished,) = await answer
-    assert isinstance(finished, Finished)
     assert finished.reason == "cancelled"
     assert await said(engine, "hi", "next") == "Hello!"
 
@@ -533,7 +528,6 @@ asyncio.run(main(sys.argv[1]))
 async def test_a_dead_app_leaves_no_worker(scripted, how):
     plan = scripted(rules=RULES, token_ms=20)
     app = subprocess.Popen([sys.executable, "-c", PARENT, plan.model_path, *PROGRAM], stdout=subprocess.PIPE)
-    assert app.stdout is not None
     assert app.stdout.readline() == b"ready\n"
     family = psutil.Process(app.pid).children(recursive=True)
     assert len(family) == 2  # the worker, and the process that renders its template
@@ -566,7 +560,6 @@ def test_logs_do_not_pile_up(home):
     os.close(handle)
     assert len(list(folder.iterdir())) == 11
     assert in_use.exists()
-    assert log is not None
     assert log.parent == folder
 
 

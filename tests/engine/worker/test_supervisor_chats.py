@@ -109,7 +109,6 @@ async def test_what_leaves_the_window_is_told_on_the_way(scripted):
     events = [event async for event in engine.stream(request)]
     dropped = [event for event in events if isinstance(event, Dropped)]
     assert len(dropped) == 1
-    assert isinstance(events[-1], Finished)
     assert events[-1].usage.dropped_turns == dropped[0].turns > 5
     await engine.close()
 

@@ -98,7 +98,6 @@ def reference(kind, before, picture, after, n):
 @pytest.mark.parametrize(("width", "height"), [(64, 64), (128, 96)])
 def test_the_logits_are_those_of_mlx_vlm(kind, backend, width, height):
     picture, before, after = noisy("red", width, height), some(1, 30), some(2, 20)
-    assert backend.media_encoder is not None
     parts = backend.media_encoder.cut(pixels_of(picture), "red")
     end = read(backend, 0, 0, [tuple(before), *parts])
     rows = backend.decode([BatchPart(0, end, after, len(after))])
@@ -110,7 +109,6 @@ def test_the_logits_are_those_of_mlx_vlm(kind, backend, width, height):
 
 def asked(backend, seq):
     """Compute a red picture between two texts; return the rows of the second one."""
-    assert backend.media_encoder is not None
     parts = backend.media_encoder.cut(pixels_of(noisy("red", 64, 64)), "red")
     end = read(backend, seq, 0, [tuple(some(1, 30)), *parts])
     return backend.decode([BatchPart(seq, end, some(2, 20), 20)]).copy()
@@ -139,7 +137,6 @@ def test_a_picture_in_several_calls(kind, backend):
 
 def test_a_sequence_with_a_picture_is_cut_copied_saved_and_restored(backend):
     expected, tokens = asked(backend, 0), some(1, 30)
-    assert backend.media_encoder is not None
     parts = backend.media_encoder.cut(pixels_of(noisy("red", 64, 64)), "red")
     for part in parts:
         tokens += part.ids if isinstance(part, Media) else part
@@ -164,7 +161,6 @@ def test_a_sequence_with_a_picture_is_cut_copied_saved_and_restored(backend):
 
 def test_others_compute_while_a_picture_is_encoded(backend):
     """In threads of their own, as the engine has it; the embeddings are the same."""
-    assert backend.media_encoder is not None
     media = next(
         part
         for part in backend.media_encoder.cut(pixels_of(noisy("green", 64, 64)), "green")
@@ -199,7 +195,6 @@ def test_others_compute_while_a_picture_is_encoded(backend):
 
 
 def test_an_encoding_that_nobody_wants_ends(backend):
-    assert backend.media_encoder is not None
     (media, *_) = (
         part
         for part in backend.media_encoder.cut(pixels_of(noisy("green", 64, 64)), "green")
@@ -282,7 +277,6 @@ def test_a_picture_takes_no_more_cells_than_planned():
     folder = mlx_family("qwen3_vl")
     tower = ProjectorPlan(path=str(folder), name="x", vision=True, audio=False, image_tokens=20)
     backend = load(plan(folder, projector=tower))
-    assert backend.media_encoder is not None
     parts = backend.media_encoder.cut(pixels_of(noisy("red", 512, 512)), "red")
     assert sum(len(part.ids) for part in parts if isinstance(part, Media)) <= 20
     backend.close()
@@ -336,7 +330,6 @@ def test_whether_cells_see_each_other_is_said_by_gemma_4s_config(said, whole, tm
     config["text_config"]["use_bidirectional_attention"] = said
     (folder / "config.json").write_text(json.dumps(config))
     backend = opened(folder)
-    assert backend.media_encoder is not None
     parts = backend.media_encoder.cut(pixels_of(noisy("red", 64, 64)), "red")
     assert [part.whole for part in parts if isinstance(part, Media)] == [whole]
     backend.close()
