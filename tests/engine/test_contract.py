@@ -6,7 +6,6 @@ A new kind of engine becomes a parameter of `make`. Requests are answered by wha
 
 import asyncio
 from contextlib import AsyncExitStack, aclosing
-from typing import Protocol
 
 import pytest
 
@@ -22,12 +21,6 @@ HELLO = "Hello!"
 ENDLESS = "on and on " * 2000
 """Takes longer than a test may last."""
 CHAT = "0123456789abcdef"
-
-
-class Make(Protocol):
-    """Makes an engine for requests in this order."""
-
-    def __call__(self, *texts, load_seconds=0.0, load_error=""): ...
 
 
 def fake(*texts, load_seconds=0.0, load_error=""):
@@ -50,6 +43,7 @@ RULES = [
 
 @pytest.fixture(params=["worker", "fake", "remote", pytest.param("started", marks=pytest.mark.slow)])
 async def make(request, scripted, tmp_path):
+    """Return a function that makes an engine for requests in this order."""
     made = []
     servers = AsyncExitStack()
     if request.param == "remote":
@@ -147,8 +141,8 @@ async def test_a_request_loads_the_model_and_ends_with_finished(make):
 
 
 async def test_streams_run_side_by_side(make):
-    engine = make("hi", "hi")
-    assert await asyncio.gather(reply_of(engine, id="a"), reply_of(engine, id="b")) == [HELLO, HELLO]
+    engine = make(*["hi"] * 5)  # more of them than places
+    assert await asyncio.gather(*(reply_of(engine, id=id) for id in "abcde")) == [HELLO] * 5
 
 
 async def test_a_request_that_may_not_load(make):
