@@ -93,9 +93,9 @@ def _is_alive(process):
 async def start(scripted):
     made = []
 
-    def make(idle_seconds=600.0, **script):
+    def make(idle_seconds=600.0, on_state=None, **script):
         plan = scripted(**{"reply": "Hello!", "rules": RULES, "token_ms": 2} | script)
-        made.append(EngineSupervisor(plan, idle_seconds=idle_seconds))
+        made.append(EngineSupervisor(plan, idle_seconds=idle_seconds, on_state=on_state))
         return made[-1]
 
     yield make
@@ -299,8 +299,7 @@ async def test_a_look_into_the_worker(start):
 async def test_a_look_into_a_worker_that_dies(start, monkeypatch):
     monkeypatch.setattr("edgechat.engine.worker.supervisor.INSPECT_SECONDS", 600.0)
     states = []
-    engine = start()
-    engine._on_state = states.append
+    engine = start(on_state=states.append)
     await engine.start()
     (worker,) = workers()
     worker.suspend()
