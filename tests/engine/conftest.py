@@ -1,6 +1,7 @@
 """Plans and backends for the engine's tests."""
 
 from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack, closing
 
 import pytest
 
@@ -36,6 +37,20 @@ def scripted(tmp_path, scripted_workers):
         )
 
     return make
+
+
+@pytest.fixture
+def opened():
+    """Return a function that returns what it is given, and closes it when the test ends."""
+    with ExitStack() as stack:
+        yield lambda made: stack.enter_context(closing(made))
+
+
+@pytest.fixture
+async def running():
+    """Return one for what is closed in a loop."""
+    async with AsyncExitStack() as stack:
+        yield lambda made: (stack.push_async_callback(made.close), made)[1]
 
 
 @pytest.fixture(params=RUNTIMES, scope="module")

@@ -62,7 +62,7 @@ async def test_what_is_in_the_trash_is_nowhere_to_be_seen_and_comes_back(path):
     await other.close()
 
 
-async def test_the_trash_outlives_the_program_and_what_was_computed_does_not(path, home):
+async def test_the_trash_outlives_the_program_and_what_was_computed_does_not(path, home, running):
     states = home / "cache" / "states"
     states.mkdir(parents=True)
     store = await Store.open(path)
@@ -73,14 +73,13 @@ async def test_the_trash_outlives_the_program_and_what_was_computed_does_not(pat
     assert [file.name for file in states.iterdir()] == ["bbbbbbbb.state"]
     (states / "aaaaaaaa.state").write_bytes(b"computed by a program that had it open")
     await store.close()
-    store = await Store.open(path)
+    store = running(await Store.open(path))
     assert [file.name for file in states.iterdir()] == ["bbbbbbbb.state"]
     assert [(one.chat.id, one.n_messages) for one in await store.trashed(9)] == [("aaaaaaaa", 1)]
     await store.restore("aaaaaaaa")
     assert await store.trashed(9) == []
     (hit,) = await store.search("xyzzyaaaaaaaa")
     assert hit.chat.trashed_at is None
-    await store.close()
 
 
 async def test_after_thirty_days_it_is_gone_for_good(path):
@@ -102,7 +101,7 @@ async def test_after_thirty_days_it_is_gone_for_good(path):
     assert b"xyzzybbbbbbbb" not in raw(path)
 
 
-async def test_a_cache_that_cannot_be_read_keeps_no_store_shut(path, home):
+async def test_a_cache_that_cannot_be_read_keeps_no_store_shut(path, home, running):
     (home / "cache").mkdir(parents=True)
     (home / "cache" / "states").write_text("no folder")
     store = await Store.open(path)
@@ -110,15 +109,14 @@ async def test_a_cache_that_cannot_be_read_keeps_no_store_shut(path, home):
     await store.trash("aaaaaaaa")
     store._db.execute("UPDATE conversations SET trashed_at = 1")
     await store.close()
-    store = await Store.open(path)
+    store = running(await Store.open(path))
     assert await store.trashed(9) == []
-    await store.close()
 
 
 @pytest.mark.parametrize("bound", ["_TRASH_CHATS", "_TRASH_BYTES"])
-async def test_what_came_first_makes_room(path, monkeypatch, bound):
+async def test_what_came_first_makes_room(path, monkeypatch, bound, running):
     monkeypatch.setattr(store_module, bound, {"_TRASH_CHATS": 2, "_TRASH_BYTES": 3_000}[bound])
-    store = await Store.open(path)
+    store = running(await Store.open(path))
     for name in ("aaaaaaaa", "bbbbbbbb", "cccccccc"):
         await put(store, name, name[0] * 500)  # twice, with the attachment
         await store.trash(name)
@@ -127,11 +125,10 @@ async def test_what_came_first_makes_room(path, monkeypatch, bound):
     await store.trash("dddddddd")
     left = [one.chat.id for one in await store.trashed(9)]
     assert left == (["dddddddd"] if bound == "_TRASH_BYTES" else ["dddddddd", "cccccccc"])
-    await store.close()
 
 
-async def test_an_id_is_looked_for_where_it_is_asked_for(path):
-    store = await Store.open(path)
+async def test_an_id_is_looked_for_where_it_is_asked_for(path, running):
+    store = running(await Store.open(path))
     for name in ("abcd0001", "abcd0002"):
         await put(store, name)
     await store.trash("abcd0001")
@@ -144,7 +141,6 @@ async def test_an_id_is_looked_for_where_it_is_asked_for(path):
     assert told.value.hint == "To restore it: edgechat chats restore abcd0001"
     with pytest.raises(ChatNotFound, match="no conversation 'abcd0002' in the trash"):
         await store.find("abcd0002", trashed=True)
-    await store.close()
 
 
 async def test_words_leave_the_index_with_their_chat(path):
@@ -169,8 +165,8 @@ async def test_words_leave_the_index_with_their_chat(path):
     assert b"jjhtml" not in raw(path)
 
 
-async def test_a_chat_of_many_turns_can_be_deleted(path):
-    store = await Store.open(path)
+async def test_a_chat_of_many_turns_can_be_deleted(path, running):
+    store = running(await Store.open(path))
     await put(store, "aaaaaaaa")
     turns = [
         Turn(
@@ -188,11 +184,10 @@ async def test_a_chat_of_many_turns_can_be_deleted(path):
     await store.delete("aaaaaaaa")
     assert await store.chats() == []
     assert sqlite3.connect(path).execute("SELECT count(*) FROM turns").fetchone() == (0,)
-    await store.close()
 
 
-async def test_headlines_are_the_pinned_ones_and_then_those_used_last(path):
-    store = await Store.open(path)
+async def test_headlines_are_the_pinned_ones_and_then_those_used_last(path, running):
+    store = running(await Store.open(path))
     for name in ("aaaaaaaa", "bbbbbbbb", "cccccccc", "dddddddd"):
         await put(store, name)
     await store.update_chat("bbbbbbbb", pinned=True)
@@ -212,18 +207,16 @@ async def test_headlines_are_the_pinned_ones_and_then_those_used_last(path):
     assert await names() == ["b", "a", "d", "c"]
     await events.aclose()
     assert not any(head.writing for head in await store.headlines())
-    await store.close()
 
 
-async def test_recent_questions_come_once_each(path):
-    store = await Store.open(path)
+async def test_recent_questions_come_once_each(path, running):
+    store = running(await Store.open(path))
     conversation = Conversation(store, "guide", system="Not asked.")
     for text in ("one", "two", "one", "three"):
         async for _ in conversation.send(FakeEngine(["Answer."]), text):
             pass
     assert await store.recent_questions() == ["three", "one", "two"]
     assert await store.recent_questions(1) == ["three"]
-    await store.close()
 
 
 async def test_the_version_tells_of_others_writing_only(path):

@@ -130,8 +130,7 @@ def test_another_chat_with_the_same_rules_begins_from_a_saved_checkpoint(kind, o
 
 
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0", "q4_0"])
-def test_cache_types(runtime, template, cache_type):
+def test_cache_types(runtime, template, cache_type, opened):
     backend = load(plan(runtime.wide(), cache_type=cache_type, flash_attention=True))
-    engine = EngineCore(backend, SharedTemplate(template))
+    engine = opened(EngineCore(backend, SharedTemplate(template)))
     assert len(answers(engine, a=PROMPTS["long"])["a"][0]) > 20
-    engine.close()

@@ -235,11 +235,10 @@ def test_without_it_the_model_is_the_same(opened, head_kind):
         ("mtp-qwen35", "glm4_moe", "Layers of qwen35 models cannot draft for glm4moe models."),
     ],
 )
-def test_a_head_for_another_model_is_refused(kind, target, why):
+def test_a_head_for_another_model_is_refused(kind, target, why, opened):
     """Most of these llama.cpp would answer with a crash."""
     made = msgspec.structs.replace(headed(kind), model_path=str(with_head(target)))
-    backend = LlamaCppBackend(made)
+    backend = opened(LlamaCppBackend(made))
     assert backend.head is None
     assert backend.no_head == why
     read(backend, 0, some(1, 5))
-    backend.close()

@@ -151,11 +151,10 @@ def test_a_request_with_a_bad_adapter_fails_alone(open_engine, tmp_path):
     assert (failed, finished) == (["bad"], ["plain"])
 
 
-def test_other_backends_refuse_adapters(scripted, template):
-    engine = EngineCore(ScriptedBackend(scripted()), SharedTemplate(template))
+def test_other_backends_refuse_adapters(scripted, template, opened):
+    engine = opened(EngineCore(ScriptedBackend(scripted()), SharedTemplate(template)))
     with pytest.raises(NotAnAdapter, match="GGUF"):
         engine.submit(request("a", adapters=(AdapterUse("a.gguf"),)))
-    engine.close()
 
 
 class NamedAdapters:
@@ -171,10 +170,10 @@ class NamedAdapters:
         self.used = adapters
 
 
-def test_sets_take_turns(scripted, template):
+def test_sets_take_turns(scripted, template, opened):
     backend = ScriptedBackend(scripted(reply="x" * 60, n_seq_max=6))
     backend.adapters = named = NamedAdapters()
-    engine = EngineCore(backend, SharedTemplate(template))
+    engine = opened(EngineCore(backend, SharedTemplate(template)))
     calls = []
     decode = backend.decode
 
@@ -194,7 +193,6 @@ def test_sets_take_turns(scripted, template):
         gaps = [after - before for before, after in pairwise(ats)]
         assert max(gaps) <= 2 * TURN + 1
     assert max(size for _, size in calls) == 2
-    engine.close()
 
 
 def test_marks():

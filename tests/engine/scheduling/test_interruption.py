@@ -64,7 +64,7 @@ def test_to_interrupt_for_ever_stops_no_prompt(kind, template):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_an_interrupted_prompt_has_cached_is_gone_on_from(kind, template):
+def test_what_an_interrupted_prompt_has_cached_is_gone_on_from(kind, template, opened):
     engine = open_engine(kind, template)
     interruption = engine.backend.interruption
     engine.submit(request("a", LONG))
@@ -83,14 +83,13 @@ def test_what_an_interrupted_prompt_has_cached_is_gone_on_from(kind, template):
     text = replies(engine)["a"]
     assert engine.last_usage.cached_tokens >= done - 1
     engine.close()
-    again = open_engine(kind, template)
+    again = opened(open_engine(kind, template))
     again.submit(request("a", LONG))
     assert replies(again)["a"] == text
-    again.close()
 
 
-def test_a_short_prompt_does_not_wait_for_the_end_of_a_long_one(template):
-    engine = open_engine("dense", template)
+def test_a_short_prompt_does_not_wait_for_the_end_of_a_long_one(template, opened):
+    engine = opened(open_engine("dense", template))
     engine.submit(request("long", LONG))
     engine.step()
     engine.submit(request("short", "Hello."))
@@ -98,7 +97,6 @@ def test_a_short_prompt_does_not_wait_for_the_end_of_a_long_one(template):
     while not engine.is_idle:
         first += [event.request_id for event in engine.step() if isinstance(event, Delta)]
     assert first[0] == "short"
-    engine.close()
 
 
 class Flag:

@@ -377,26 +377,20 @@ def test_what_cannot_be_called_is_refused_before_anything_is_computed(make, opti
 # Through a worker.
 
 
-async def test_a_worker_tells_of_calls(scripted):
+async def test_a_worker_tells_of_calls(scripted, running):
     text, *expected = WRITTEN["hermes"]
-    engine = EngineSupervisor(scripted(reply=text, template=SOURCES["hermes"]))
-    try:
-        events = [event async for event in engine.stream(asking())]
-        assert told(events) == (*expected, "tools")
-        with pytest.raises(SchemaError, match="same name"):
-            _ = [event async for event in engine.stream(asking(tools=(NOW, NOW)))]
-    finally:
-        await engine.close()
+    engine = running(EngineSupervisor(scripted(reply=text, template=SOURCES["hermes"])))
+    events = [event async for event in engine.stream(asking())]
+    assert told(events) == (*expected, "tools")
+    with pytest.raises(SchemaError, match="same name"):
+        _ = [event async for event in engine.stream(asking(tools=(NOW, NOW)))]
 
 
-async def test_a_worker_makes_a_call_that_is_required():
-    engine = EngineSupervisor(plan(tiny("dense", chat_template=SOURCES["mistral"])))
-    try:
-        request = forced(tool="count")
-        *_, calls, reason = told([event async for event in engine.stream(request)])
-        assert ([name for name, _ in calls], reason) == (["count"], "tools")
-    finally:
-        await engine.close()
+async def test_a_worker_makes_a_call_that_is_required(running):
+    engine = running(EngineSupervisor(plan(tiny("dense", chat_template=SOURCES["mistral"]))))
+    request = forced(tool="count")
+    *_, calls, reason = told([event async for event in engine.stream(request)])
+    assert ([name for name, _ in calls], reason) == (["count"], "tools")
 
 
 # An answer that has begun.

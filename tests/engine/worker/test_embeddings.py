@@ -282,14 +282,12 @@ def test_a_plan_holds_what_the_longest_text_takes(path, plan):
         assert (down[0].context, down[0].n_batch) == (2048, 512)
 
 
-def test_an_encoder_that_does_not_say_how_gets_the_mean():
+def test_an_encoder_that_does_not_say_how_gets_the_mean(opened):
     spec = Spec(shape=EMBEDDERS["bert"], name="unsaid")
-    said = LlamaCppEmbedder(plan_of(build(spec)))
+    said = opened(LlamaCppEmbedder(plan_of(build(spec))))
     unsaid = build(Spec(shape=EMBEDDERS["bert"], name="unsaid", overrides={"bert.pooling_type": None}))
-    other = LlamaCppEmbedder(plan_of(unsaid))
+    other = opened(LlamaCppEmbedder(plan_of(unsaid)))
     assert said.embed([[1, 2, 3]]) == pytest.approx(other.embed([[1, 2, 3]]))
-    said.close()
-    other.close()
 
 
 def test_chat_refuses_an_embedding_model_before_it_loads(path):

@@ -257,7 +257,7 @@ def test_states_on_disk_are_counted(make, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SCRIPTED)
 @pytest.mark.parametrize("seed", range(3))
-def test_sums_are_right_whatever_happens(scripted, template, kind, seed):
+def test_sums_are_right_whatever_happens(scripted, template, kind, seed, opened):
     rules = [{"when": f"<{n}>", "reply": f"reply number {n} " * n} for n in range(1, 7)]
     plan = scripted(rules=rules, context=400, n_seq_max=4, n_batch=64, **SCRIPTED[kind])
     inspectors = {}
@@ -274,11 +274,8 @@ def test_sums_are_right_whatever_happens(scripted, template, kind, seed):
     def look(engine):
         check_snapshot(inspectors[id(engine)].inspect(random.choice((None, ONE))), engine)
 
-    world = World(make, scripted_judge, scripted_question, seed, look)
-    try:
-        world.run(60)
-    finally:
-        world.close()
+    world = opened(World(make, scripted_judge, scripted_question, seed, look))
+    world.run(60)
 
 
 def test_many_runs_are_summed_up():

@@ -73,13 +73,12 @@ async def test_many_at_once_get_what_each_gets_alone(engine):
         assert scores_of(found) == pytest.approx(np.concatenate(alone), abs=2e-3)
 
 
-async def test_the_order_is_the_models():
-    engine = engine_of(counting_reranker())
+async def test_the_order_is_the_models(running):
+    engine = running(engine_of(counting_reranker()))
     scores = scores_of(await engine.embed("r", DOCUMENTS[:4], query=QUERY))
     assert np.argsort(-scores).tolist() == [1, 3, 2, 0]
     more = scores_of(await engine.embed("r", DOCUMENTS[:4], query="zzzz"))
     assert (more > scores).all()  # the query is read, too
-    await engine.close()
 
 
 async def test_a_document_that_is_too_long_is_refused_or_cut(engine):
