@@ -62,16 +62,11 @@ def machine(tmp_path):
 
 
 @pytest.fixture
-async def open_session(machine):
-    opened = []
-
+def open_session(machine, running):
     def make(model=None, **options):
-        opened.append(machine.session(model, **options))
-        return opened[-1]
+        return running(machine.session(model, **options))
 
-    yield make
-    for session in opened:
-        await session.close()
+    return make
 
 
 async def answer(session, text):

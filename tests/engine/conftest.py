@@ -6,9 +6,11 @@ from contextlib import AsyncExitStack, ExitStack, closing
 import pytest
 
 from edgechat.device import mlx
+from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.planner.plan import LoadPlan
 from tests import scripted as scripts
 from tests.engine.runtimes import KINDS, Cold, Runtime, load, plan
+from tests.kit import CHATML
 from tests.scripted.backend import CHECKPOINT_BYTES
 
 MakePlan = Callable[..., LoadPlan]
@@ -21,7 +23,7 @@ RUNTIMES = (
 
 
 @pytest.fixture
-def scripted(tmp_path, scripted_workers):
+def scripted(tmp_path, scripted_workers, opened):
     """Return a function that plans a scripted model: `scripted(reply="x", context=100)`."""
 
     def make(context=4096, n_seq_max=4, n_batch=512, n_checkpoints=8, **script):
@@ -53,6 +55,20 @@ async def running():
         yield lambda made: (stack.push_async_callback(made.close), made)[1]
 
 
+@pytest.fixture(scope="module")
+def template():
+    """The template of a model that has none, with the marks of scripted ones."""
+    with closing(ChatTemplate(None, bos="<s>", eos="<|im_end|>")) as template:
+        yield template
+
+
+@pytest.fixture(scope="module")
+def chatml():
+    """The template of tiny models."""
+    with closing(ChatTemplate(CHATML)) as template:
+        yield template
+
+
 @pytest.fixture(params=RUNTIMES, scope="module")
 def runtime(request):
     """Run the test on every backend that computes models."""
@@ -68,15 +84,11 @@ def kind(request):
 @pytest.fixture
 def open_backend(runtime):
     """Return a function that loads a tiny model: `open_backend("moe", context=256)`."""
-    made = []
 
     def make(kind="dense", **changes):
-        made.append(load(plan(runtime.model(kind), **changes)))
-        return made[-1]
+        return opened(load(plan(runtime.model(kind), **changes)))
 
-    yield make
-    for backend in made:
-        backend.close()
+    return make
 
 
 @pytest.fixture(scope="module")

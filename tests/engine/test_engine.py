@@ -26,13 +26,6 @@ from tests.scripted.backend import ScriptedBackend
 RULES = [{"when": f"<{n}>", "reply": f"reply number {n} " * n} for n in range(1, 7)]
 
 
-@pytest.fixture(scope="module")
-def template():
-    template = ChatTemplate(None, bos="<s>", eos="<|im_end|>")
-    yield template
-    template.close()
-
-
 @pytest.fixture
 def make(scripted, template):
     def engine(**script):

@@ -322,9 +322,7 @@ def test_a_restored_state_goes_on_as_if_never_stopped(runtime, kind, cache_type)
         after.close()
 
 
-def test_a_restored_state_goes_back_to_a_checkpoint_saved_with_it(
-    kind, runtime, open_backend, cold, opened
-):
+def test_a_restored_state_goes_back_to_a_checkpoint_saved_with_it(kind, runtime, open_backend, cold, opened):
     """Also after a restart: as bytes, in another backend."""
     before = open_backend(kind)
     if before.capabilities.cuts:

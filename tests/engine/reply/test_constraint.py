@@ -62,16 +62,11 @@ def template():
 
 
 @pytest.fixture
-def make(scripted, template):
-    made = []
-
+def make(scripted, template, opened):
     def engine(**script):
-        made.append(EngineCore(ScriptedBackend(scripted(**script)), template))
-        return made[-1]
+        return opened(EngineCore(ScriptedBackend(scripted(**script)), template))
 
-    yield engine
-    for one in made:
-        one.close()
+    return engine
 
 
 def request(name="a", text="hi", **options):

@@ -8,12 +8,11 @@ from edgechat.base.errors import NotAnAdapter
 from edgechat.engine.backends.adapters import ActiveAdapter, mark_of
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.state_store import KVStateStore
-from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.scheduling.scheduler import TURN
 from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Failed, Finished, Message, Sampling
 from edgechat.models.adapters.use import AdapterUse
 from tests.engine.runtimes import SharedTemplate, load, plan
-from tests.kit import CHATML, NOT_PRINTABLE, Spec, build
+from tests.kit import NOT_PRINTABLE, Spec, build
 from tests.kit.adapters import adapter, merged, pairs
 from tests.scripted.backend import ScriptedBackend
 
@@ -24,25 +23,13 @@ GREEDY = Sampling(temperature=0)
 LONG = "The quick brown fox jumps over the lazy dog. " * 8
 
 
-@pytest.fixture(scope="module")
-def template():
-    template = ChatTemplate(CHATML)
-    yield template
-    template.close()
-
-
 @pytest.fixture
-def open_engine(template):
-    made = []
-
+def open_engine(chatml, opened):
     def make(path=None, **options):
         backend = load(plan(path or build(SPEC), n_seq_max=6, n_outputs_max=48))
-        made.append(EngineCore(backend, SharedTemplate(template), **options))
-        return made[-1]
+        return opened(EngineCore(backend, SharedTemplate(chatml), **options))
 
-    yield make
-    for engine in made:
-        engine.close()
+    return make
 
 
 @pytest.fixture
@@ -151,8 +138,8 @@ def test_a_request_with_a_bad_adapter_fails_alone(open_engine, tmp_path):
     assert (failed, finished) == (["bad"], ["plain"])
 
 
-def test_other_backends_refuse_adapters(scripted, template, opened):
-    engine = opened(EngineCore(ScriptedBackend(scripted()), SharedTemplate(template)))
+def test_other_backends_refuse_adapters(scripted, chatml, opened):
+    engine = opened(EngineCore(ScriptedBackend(scripted()), SharedTemplate(chatml)))
     with pytest.raises(NotAnAdapter, match="GGUF"):
         engine.submit(request("a", adapters=(AdapterUse("a.gguf"),)))
 
@@ -170,10 +157,10 @@ class NamedAdapters:
         self.used = adapters
 
 
-def test_sets_take_turns(scripted, template, opened):
+def test_sets_take_turns(scripted, chatml, opened):
     backend = ScriptedBackend(scripted(reply="x" * 60, n_seq_max=6))
     backend.adapters = named = NamedAdapters()
-    engine = opened(EngineCore(backend, SharedTemplate(template)))
+    engine = opened(EngineCore(backend, SharedTemplate(chatml)))
     calls = []
     decode = backend.decode
 

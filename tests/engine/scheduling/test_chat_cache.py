@@ -50,20 +50,15 @@ def all_is_worth_it(monkeypatch):
 
 
 @pytest.fixture
-def make(scripted, process):
-    made = []
-
+def make(scripted, process, opened):
     def engine(template=None, cache_policy=PREWARMS, states=None, **script):
         backend = ScriptedBackend(scripted(**{"reply": "Hello.", "n_batch": 64} | script))
         kept = ChatTemplate(template, bos="<s>", eos="<|im_end|>", process=process)
         kept.close = lambda: None
         disk = None if states is None else KVStateStore(10_000_000, states)
-        made.append(EngineCore(backend, kept, cache_policy=cache_policy, states=disk))
-        return made[-1]
+        return opened(EngineCore(backend, kept, cache_policy=cache_policy, states=disk))
 
-    yield engine
-    for one in made:
-        one.close()
+    return engine
 
 
 def ask(engine, name, *messages, **options):

@@ -10,7 +10,6 @@ from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.snapshot import KINDS, MOST_RUNS, Run, Snapshot
 from edgechat.engine.kv.state_store import KVStateStore
-from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Message
 from edgechat.engine.worker.inspection import Inspector, merge_small_runs, pinned_end
@@ -26,21 +25,12 @@ SYSTEM = Message("system", "Answer as briefly as you can.")
 ONE, OTHER = "0000000a", "0000000b"
 
 
-@pytest.fixture(scope="module")
-def template():
-    template = ChatTemplate(None, bos="<s>", eos="<|im_end|>")
-    yield template
-    template.close()
-
-
 @pytest.fixture
-def make(scripted, template):
-    made = []
-
+def make(scripted, template, opened):
     def engine(settle=False, states=False, draft=False, **script):
         plan = scripted(**{"reply": "Hello.", "n_batch": 64} | script)
         drafter = ModelDrafter(ScriptedBackend(plan), 259) if draft else None
-        made.append(
+        return opened(
             EngineCore(
                 ScriptedBackend(plan),
                 SharedTemplate(template),
@@ -50,11 +40,8 @@ def make(scripted, template):
                 controller=Always() if draft else None,
             )
         )
-        return made[-1]
 
-    yield engine
-    for one in made:
-        one.close()
+    return engine
 
 
 def ask(engine, chat, *messages):

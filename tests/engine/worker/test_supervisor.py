@@ -90,17 +90,12 @@ def _is_alive(process):
 
 
 @pytest.fixture
-async def start(scripted):
-    made = []
-
+def start(scripted, running):
     def make(idle_seconds=600.0, on_state=None, **script):
         plan = scripted(**{"reply": "Hello!", "rules": RULES, "token_ms": 2} | script)
-        made.append(EngineSupervisor(plan, idle_seconds=idle_seconds, on_state=on_state))
-        return made[-1]
+        return running(EngineSupervisor(plan, idle_seconds=idle_seconds, on_state=on_state))
 
-    yield make
-    for engine in made:
-        await engine.close()
+    return make
 
 
 async def test_a_schema_and_its_errors_cross_the_pipe(start):
