@@ -337,10 +337,7 @@ async def test_a_crash_after_calls_keeps_them_and_the_reply_goes_on(store):
     assert (reply.state, reply.content, len(reply.rounds)) == ("interrupted", "It ", 1)
     await drain(conversation.answer(engine, access=shelf.access()))
     assert conversation.turns[-1].content == "It says a."
-    assert engine.requests[2].messages == (
-        *engine.requests[1].messages,
-        Message("assistant", "It "),
-    )
+    assert engine.requests[2].messages == (*engine.requests[1].messages, Message("assistant", "It "))
     assert len(shelf.calls) == 1
 
 

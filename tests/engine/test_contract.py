@@ -35,10 +35,7 @@ def fake(*texts, load_seconds=0.0, load_error=""):
     return engine
 
 
-RULES = [
-    {"when": "slow", "reply": ENDLESS},
-    {"when": "die", "reply": "I was about to", "crash_after": 9},
-]
+RULES = [{"when": "slow", "reply": ENDLESS}, {"when": "die", "reply": "I was about to", "crash_after": 9}]
 
 
 @pytest.fixture(params=["worker", "fake", "remote", pytest.param("started", marks=pytest.mark.slow)])

@@ -10,15 +10,7 @@ from edgechat.base.errors import PromptTooLong, SwitchUnknown, TemplateError
 from edgechat.engine.backends.base import CacheFull
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
-from edgechat.engine.types import (
-    ChatRequest,
-    Delta,
-    Failed,
-    Finished,
-    Message,
-    Prefill,
-    Sampling,
-)
+from edgechat.engine.types import ChatRequest, Delta, Failed, Finished, Message, Prefill, Sampling
 from tests.engine.cells import check
 from tests.properties import examples
 from tests.scripted.backend import ScriptedBackend

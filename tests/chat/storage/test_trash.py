@@ -17,13 +17,7 @@ def path(tmp_path):
 
 
 async def put(store, name, text="Hi", **fields):
-    plain = {
-        "title": text,
-        "model": "m",
-        "date": "d",
-        "created_at": 1.0,
-        "updated_at": 1.0,
-    }
+    plain = {"title": text, "model": "m", "date": "d", "created_at": 1.0, "updated_at": 1.0}
     chat = Chat(id=name, **(plain | fields))
     turn = Turn(
         id=f"t{name}",

@@ -15,10 +15,7 @@ from edgechat.settings import RemoteServer
 from tests.kit import tiny
 
 PROGRAM = os.environ.get("EDGECHAT_LLAMA_SERVER") or shutil.which("llama-server")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(PROGRAM is None, reason="there is no llama-server"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAM is None, reason="there is no llama-server")]
 NAME = "tiny"
 
 

@@ -92,11 +92,7 @@ async def pair(request):
         await engine.close()
 
 
-ANSWERS = [
-    ["It ", "is \N{SUN}."],
-    [thought("Rome? "), "Yes."],
-    [called("weather", '{"place": "Rome"}', "a")],
-]
+ANSWERS = [["It ", "is \N{SUN}."], [thought("Rome? "), "Yes."], [called("weather", '{"place": "Rome"}', "a")]]
 
 
 @pytest.mark.parametrize("think", [None, True, False])

@@ -285,11 +285,7 @@ def test_a_look_into_a_cache_of_many_nodes_is_quick(make):
         found = [1] * 40 + [rng.randrange(9) for _ in range(8)] + [rng.randrange(256) for _ in range(1200)]
         taken, n = cache.seat(found)
         taken.chat = f"{number:08x}"
-        engine.backend.decode(
-            [
-                BatchPart(taken.id, n, found[n : n + 500], 0),
-            ]
-        )
+        engine.backend.decode([BatchPart(taken.id, n, found[n : n + 500], 0)])
         cache.extend(taken, found[n : n + 500])
         cache.release(taken)
     inspector = Inspector(engine)

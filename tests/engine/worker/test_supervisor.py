@@ -49,10 +49,7 @@ from tests.scripted import PROGRAM
 pytestmark = pytest.mark.slow
 
 LONG = "a reply that takes its time " * 20
-RULES = [
-    {"when": "slow", "reply": LONG},
-    {"when": "die", "reply": "I was about to say", "crash_after": 9},
-]
+RULES = [{"when": "slow", "reply": LONG}, {"when": "die", "reply": "I was about to say", "crash_after": 9}]
 
 
 def request(text, name="r"):

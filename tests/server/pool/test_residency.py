@@ -15,14 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from edgechat.base.errors import (
-    DoesNotFit,
-    Draining,
-    EngineCrashed,
-    EngineGone,
-    LoadFailed,
-    QueueFull,
-)
+from edgechat.base.errors import DoesNotFit, Draining, EngineCrashed, EngineGone, LoadFailed, QueueFull
 from edgechat.engine.protocol import EngineState
 from edgechat.engine.types import ChatRequest, Delta, Message
 from edgechat.server.pool import residency
