@@ -41,36 +41,33 @@ RULES = [{"when": "slow", "reply": ENDLESS}, {"when": "die", "reply": "I was abo
 @pytest.fixture(params=["worker", "fake", "remote", pytest.param("started", marks=pytest.mark.slow)])
 async def make(request, scripted, tmp_path):
     """Return a function that makes an engine for requests in this order."""
-    made = []
-    servers = AsyncExitStack()
-    if request.param == "remote":
-        script = {"reply": HELLO, "rules": RULES, "token_ms": 20}
-        served = await servers.enter_async_context(served_model(tmp_path / "served", **script))
+    async with AsyncExitStack() as servers:
+        if request.param == "remote":
+            script = {"reply": HELLO, "rules": RULES, "token_ms": 20}
+            served = await servers.enter_async_context(served_model(tmp_path / "served", **script))
 
-    def remote(*texts, load_seconds=0.0, load_error=""):
-        served.delay, served.error = load_seconds, load_error
-        return served.engine()
+        def remote(*texts, load_seconds=0.0, load_error=""):
+            served.delay, served.error = load_seconds, load_error
+            return served.engine()
 
-    def started(*texts, load_seconds=0.0, load_error=""):
-        """One whose server edgechat starts: a program of a test, which is there sooner than real ones."""
-        return started_engine(
-            "obeys", "--delay", f"{load_seconds}", *(["--error", load_error] if load_error else [])
-        )
+        def started(*texts, load_seconds=0.0, load_error=""):
+            """One whose server edgechat starts: a program of a test, which is there sooner than real ones."""
+            failing = ["--error", load_error] if load_error else []
+            return started_engine("obeys", "--delay", f"{load_seconds}", *failing)
 
-    def worker(*texts, load_seconds=0.0, load_error=""):
-        failing = {"load_error": load_error} if load_error else {}
-        script = {"reply": HELLO, "rules": RULES, "token_ms": 20, "load_ms": 1000 * load_seconds} | failing
-        return EngineSupervisor(scripted(n_seq_max=2, **script))
+        def worker(*texts, load_seconds=0.0, load_error=""):
+            failing = {"load_error": load_error} if load_error else {}
+            script = {"reply": HELLO, "rules": RULES, "token_ms": 20, "load_ms": 1000 * load_seconds}
+            return EngineSupervisor(scripted(n_seq_max=2, **script | failing))
 
-    def any_of_them(*texts, load_seconds=0.0, load_error=""):
         of_kind = {"fake": fake, "worker": worker, "remote": remote, "started": started}[request.param]
-        made.append(of_kind(*texts, load_seconds=load_seconds, load_error=load_error))
-        return made[-1]
 
-    yield any_of_them
-    for engine in made:
-        await engine.close()
-    await servers.aclose()
+        def any_of_them(*texts, **load):
+            engine = of_kind(*texts, **load)
+            servers.push_async_callback(engine.close)
+            return engine
+
+        yield any_of_them
 
 
 def asked(text, id="r"):

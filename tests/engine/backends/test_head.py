@@ -1,5 +1,7 @@
 """A model's own drafting layers know what the model has computed, whatever has happened to its sequences."""
 
+from contextlib import closing
+
 import msgspec
 import numpy as np
 import pytest
@@ -23,28 +25,12 @@ def head_kind(request):
     return request.param
 
 
-class Opened:
-    """Backends with heads, closed when the test ends."""
-
-    def __init__(self, kind):
-        self.kind = kind
-        self._made = []
-
-    def __call__(self, **changes):
-        made = headed(self.kind, n_rs_seq=8, n_outputs_max=32, **changes)
-        self._made.append(LlamaCppBackend(made))
-        return self._made[-1]
-
-    def close(self):
-        for backend in self._made:
-            backend.close()
-
-
 @pytest.fixture
-def opened(head_kind):
-    opened = Opened(head_kind)
-    yield opened
-    opened.close()
+def opened(head_kind, opened):
+    """Return a function that opens a backend with a head."""
+    return lambda **changes: opened(
+        LlamaCppBackend(headed(head_kind, n_rs_seq=8, n_outputs_max=32, **changes))
+    )
 
 
 def read(backend, seq, tokens, start=0):
@@ -235,10 +221,10 @@ def test_without_it_the_model_is_the_same(opened, head_kind):
         ("mtp-qwen35", "glm4_moe", "Layers of qwen35 models cannot draft for glm4moe models."),
     ],
 )
-def test_a_head_for_another_model_is_refused(kind, target, why, opened):
+def test_a_head_for_another_model_is_refused(kind, target, why):
     """Most of these llama.cpp would answer with a crash."""
     made = msgspec.structs.replace(headed(kind), model_path=str(with_head(target)))
-    backend = opened(LlamaCppBackend(made))
-    assert backend.head is None
-    assert backend.no_head == why
-    read(backend, 0, some(1, 5))
+    with closing(LlamaCppBackend(made)) as backend:
+        assert backend.head is None
+        assert backend.no_head == why
+        read(backend, 0, some(1, 5))

@@ -98,17 +98,11 @@ def told(events):
     return answer, thinking, [(call.name, json.loads(call.arguments)) for call in calls], end.reason
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_calls_come_as_events_of_their_own(make, name):
+@pytest.mark.parametrize(("name", "control"), [*((name, ()) for name in SOURCES), *CONTROL.items()])
+def test_calls_come_as_events_of_their_own(make, name, control):
+    """Also where their marks are control tokens."""
     _, *expected = WRITTEN[name]
-    events = run(make(name), asking())
-    assert told(events) == (*expected, "tools")
-
-
-@pytest.mark.parametrize("name", CONTROL)
-def test_marks_that_are_control_tokens_are_seen_too(make, name):
-    _, *expected = WRITTEN[name]
-    assert told(run(make(name, control=CONTROL[name]), asking())) == (*expected, "tools")
+    assert told(run(make(name, control=control), asking())) == (*expected, "tools")
 
 
 GROWING = ("generic", "hermes", "llama", "args", "harmony")
@@ -146,13 +140,7 @@ def test_a_reply_that_calls_nothing_is_as_it_is_without_tools(make):
 
 
 # As a call is written up to a place in its arguments, and what stands then.
-CUT = {
-    "generic": ('"city": "Bo', '{"city": "Bo'),
-    "hermes": ('"city": "Bo', '{"city": "Bo'),
-    "llama": ('"city": "Bo', '{"city": "Bo'),
-    "mistral": ('"city": "Bo', '{"city": "Bo'),
-    "args": ('"city": "Bo', '{"city": "Bo'),
-    "harmony": ('"city": "Bo', '{"city": "Bo'),
+CUT = dict.fromkeys(SOURCES, ('"city": "Bo', '{"city": "Bo')) | {
     "xml": ("<parameter=days>\n", '{"city": "Bonn"'),
     "gemma": ("city:", ""),
 }
@@ -331,13 +319,8 @@ def test_a_call_is_made_where_one_is_required(real, name):
         request = forced(seed, "c" if name == "gemma" else "", tool="count", think=think)
         answer, _, [(called, arguments)], reason = told(run(engine, request))
         assert (answer, called, reason) == ("", "count", "tools")
-        assert isinstance(arguments, dict)
-        assert arguments.keys() == {"n", "unit", "yes"}
-        assert (arguments["unit"] in ("C", "F"), type(arguments["yes"]), type(arguments["n"])) == (
-            True,
-            bool,
-            int,
-        )
+        assert {key: type(value) for key, value in arguments.items()} == {"n": int, "unit": str, "yes": bool}
+        assert arguments["unit"] in ("C", "F")
 
 
 def test_a_call_that_had_to_be_made_and_is_cut_short_is_no_answer(real):

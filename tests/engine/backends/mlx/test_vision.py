@@ -32,7 +32,7 @@ from tests.kit.vision.mlx_families import mlx_family
 pytestmark = pytest.mark.slow
 
 
-def opened(folder, **changes):
+def seer(folder, **changes):
     tower = ProjectorPlan(path=str(folder), name="its vision tower", vision=True, audio=False)
     backend = load(plan(folder, projector=tower, **changes))
     assert isinstance(backend, MlxBackend)
@@ -47,7 +47,7 @@ def kind(request):
 
 @pytest.fixture
 def backend(kind):
-    backend = opened(mlx_family(kind))
+    backend = seer(mlx_family(kind))
     yield backend
     backend.close()
 
@@ -129,7 +129,7 @@ def test_texts_are_computed_as_without_a_tower(kind, backend, opened):
 
 def test_a_picture_in_several_calls(kind, backend, opened):
     """Where its cells see each other, it is computed whole all the same."""
-    small = opened(opened(mlx_family(kind), n_batch=5, n_ubatch=5))
+    small = opened(seer(mlx_family(kind), n_batch=5, n_ubatch=5))
     assert is_true(asked(small, 0), asked(backend, 0))
 
 
@@ -205,7 +205,7 @@ def test_an_encoding_that_nobody_wants_ends(backend):
 
 
 def test_an_image_that_cannot_be_cut_is_refused(monkeypatch, opened):
-    backend = opened(opened(mlx_family("qwen3_vl")))
+    backend = opened(seer(mlx_family("qwen3_vl")))
     assert backend.media_encoder is not None
     with pytest.raises(BadRequest, match="too long for its width: 1000x4"):
         backend.media_encoder.cut(pixels_of(noisy("red", 1000, 4)), "red")
@@ -322,7 +322,7 @@ def test_whether_cells_see_each_other_is_said_by_gemma_4s_config(said, whole, tm
     config = json.loads((folder / "config.json").read_text())
     config["text_config"]["use_bidirectional_attention"] = said
     (folder / "config.json").write_text(json.dumps(config))
-    backend = opened(opened(folder))
+    backend = opened(seer(folder))
     parts = backend.media_encoder.cut(pixels_of(noisy("red", 64, 64)), "red")
     assert [part.whole for part in parts if isinstance(part, Media)] == [whole]
 
