@@ -82,7 +82,7 @@ def kind(request):
 
 
 @pytest.fixture
-def open_backend(runtime):
+def open_backend(runtime, opened):
     """Return a function that loads a tiny model: `open_backend("moe", context=256)`."""
 
     def make(kind="dense", **changes):
