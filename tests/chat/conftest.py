@@ -16,8 +16,13 @@ async def running():
 
 
 @pytest.fixture
-async def store(tmp_path, running):
-    return running(await Store.open(tmp_path / "chats.db"))
+def path(tmp_path):
+    return tmp_path / "chats.db"
+
+
+@pytest.fixture
+async def store(path, running):
+    return running(await Store.open(path))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ RUNTIMES = (
 
 
 @pytest.fixture
-def scripted(tmp_path, scripted_workers, opened):
+def scripted(tmp_path, scripted_workers):
     """Return a function that plans a scripted model: `scripted(reply="x", context=100)`."""
 
     def make(context=4096, n_seq_max=4, n_batch=512, n_checkpoints=8, **script):

@@ -14,11 +14,6 @@ from edgechat.chat.storage.responses import StoredItem, StoredResponse
 from edgechat.chat.storage.store import Store
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "chats.db"
-
-
 def response(name, previous=None, text="x"):
     return StoredResponse(
         id=name,

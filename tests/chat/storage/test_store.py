@@ -24,11 +24,6 @@ def turn(name, *, chat_id="c1c1c1c1", **fields):
     return Turn(id=name, chat_id=chat_id, **(plain | fields))
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "chats.db"
-
-
 async def test_what_was_written_is_read_by_the_next_program(path, running):
     figures = Figures(reason="stop", usage=Usage(5, 0, 2), timings=Timings(1.0, 2.0, 3.0), context=4096)
     question = turn("q", content="Was heißt 'naïve'?\n\tüber\x00 \N{GRINNING FACE}")
@@ -47,8 +42,7 @@ async def test_what_was_written_is_read_by_the_next_program(path, running):
     assert turns == [question, reply, failed]
 
 
-async def test_chats_come_with_the_latest_first_and_go_with_their_turns(path, running):
-    store = running(await Store.open(path))
+async def test_chats_come_with_the_latest_first_and_go_with_their_turns(store, path):
     await store.add_turn(turn("q1"), chat=chat("c1c1c1c1"))
     await store.add_turn(turn("q2", chat_id="c2c2c2c2"), chat=chat("c2c2c2c2"))
     assert [one.id for one in await store.chats()] == ["c2c2c2c2", "c1c1c1c1"]
@@ -84,8 +78,7 @@ async def test_the_first_schema_is_brought_to_this_one(path, running):
     assert latest.id == "old"
 
 
-async def test_a_chat_is_found_by_the_beginning_of_its_id(path, running):
-    store = running(await Store.open(path))
+async def test_a_chat_is_found_by_the_beginning_of_its_id(store):
     for name in ("ab12", "ab34", "cd"):
         await store.add_turn(turn(name, chat_id=name), chat=chat(name))
     assert [(await store.find(name)).id for name in ("ab1", "c", " CD ")] == ["ab12", "cd", "cd"]
@@ -337,8 +330,7 @@ async def test_a_damaged_row_costs_what_it_says_and_no_more(path, value, running
     assert (await store.find("c1c1")).settings.think is True
 
 
-async def test_what_is_understood_of_settings_is_kept(path, running):
-    store = running(await Store.open(path))
+async def test_what_is_understood_of_settings_is_kept(store, path):
     await store.add(chat(), [turn("q")])
     said = '{"think": true, "sampling": {"temperature": 0.3, "top_k": "many", "new": 1}, "newer": {}}'
     with sqlite3.connect(path) as db:

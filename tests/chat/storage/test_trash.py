@@ -11,11 +11,6 @@ from edgechat.chat.storage.store import Store
 from tests.fakes import FakeEngine
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "chats.db"
-
-
 async def put(store, name, text="Hi", **fields):
     plain = {"title": text, "model": "m", "date": "d", "created_at": 1.0, "updated_at": 1.0}
     chat = Chat(id=name, **(plain | fields))
@@ -121,8 +116,7 @@ async def test_what_came_first_makes_room(path, monkeypatch, bound, running):
     assert left == (["dddddddd"] if bound == "_TRASH_BYTES" else ["dddddddd", "cccccccc"])
 
 
-async def test_an_id_is_looked_for_where_it_is_asked_for(path, running):
-    store = running(await Store.open(path))
+async def test_an_id_is_looked_for_where_it_is_asked_for(store):
     for name in ("abcd0001", "abcd0002"):
         await put(store, name)
     await store.trash("abcd0001")
@@ -159,8 +153,7 @@ async def test_words_leave_the_index_with_their_chat(path):
     assert b"jjhtml" not in raw(path)
 
 
-async def test_a_chat_of_many_turns_can_be_deleted(path, running):
-    store = running(await Store.open(path))
+async def test_a_chat_of_many_turns_can_be_deleted(store, path):
     await put(store, "aaaaaaaa")
     turns = [
         Turn(
@@ -180,8 +173,7 @@ async def test_a_chat_of_many_turns_can_be_deleted(path, running):
     assert sqlite3.connect(path).execute("SELECT count(*) FROM turns").fetchone() == (0,)
 
 
-async def test_headlines_are_the_pinned_ones_and_then_those_used_last(path, running):
-    store = running(await Store.open(path))
+async def test_headlines_are_the_pinned_ones_and_then_those_used_last(store):
     for name in ("aaaaaaaa", "bbbbbbbb", "cccccccc", "dddddddd"):
         await put(store, name)
     await store.update_chat("bbbbbbbb", pinned=True)
@@ -203,8 +195,7 @@ async def test_headlines_are_the_pinned_ones_and_then_those_used_last(path, runn
     assert not any(head.writing for head in await store.headlines())
 
 
-async def test_recent_questions_come_once_each(path, running):
-    store = running(await Store.open(path))
+async def test_recent_questions_come_once_each(store):
     conversation = Conversation(store, "guide", system="Not asked.")
     for text in ("one", "two", "one", "three"):
         async for _ in conversation.send(FakeEngine(["Answer."]), text):
