@@ -576,6 +576,7 @@ def test_what_an_assistant_has_begun_is_gone_on_with(name):
     else:
         assert thought.tokens[-len(tokens) :] == tokens
         assert thought.thinking
+        assert len(behind.tokens) > len(thought.tokens) + 4, "what ends the thought"
     assert behind.tokens[: len(thought.tokens)] == thought.tokens
     assert behind.tokens[-4:] == made._vocabulary.tokenize("one,", bos=False, special=False)
     assert not behind.thinking
