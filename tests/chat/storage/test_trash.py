@@ -154,20 +154,11 @@ async def test_words_leave_the_index_with_their_chat(path):
 
 
 async def test_a_chat_of_many_turns_can_be_deleted(store, path):
-    await put(store, "aaaaaaaa")
-    turns = [
-        Turn(
-            id=f"x{number}",
-            chat_id="aaaaaaaa",
-            role="user",
-            content="x",
-            parent_id=f"x{number - 1}" if number else "taaaaaaaa",
-            created_at=1.0,
-        )
-        for number in range(1500)
-    ]
-    for turn in turns:
-        await store.add_turn(turn)
+    chat = Chat(id="aaaaaaaa", title="Long", model="m", date="d", created_at=1.0, updated_at=1.0)
+    fields = {"chat_id": "aaaaaaaa", "role": "user", "content": "x", "created_at": 1.0}
+    turns = [Turn(id=f"x{n}", parent_id=f"x{n - 1}" if n else None, **fields) for n in range(1500)]
+    await store.add(chat, turns)
+    assert len((await store.load("aaaaaaaa"))[1]) == 1500
     await store.delete("aaaaaaaa")
     assert await store.chats() == []
     assert sqlite3.connect(path).execute("SELECT count(*) FROM turns").fetchone() == (0,)
