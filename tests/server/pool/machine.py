@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +197,8 @@ class Pretender(FakeEngine):
         if not self._users:
             self._ends = True
             if self.script.get("held"):
-                await self._wait("", 0.0)
+                with suppress(EngineCrashed):
+                    await self._wait("", 0.0)
             self.state, self._ends = EngineState.STOPPED, False
 
 

@@ -23,7 +23,7 @@ from edgechat.server.pool.pool import Pool
 from tests.properties import examples
 from tests.server.pool.machine import LONG, Inline, PretendedMachine
 
-SIZES = {"one": 3, "two": 4, "three": 3, "large": 10, "never": 23}
+SIZES = {"one": 3, "two": 4, "three": 3, "large": 10, "never": 25}
 """The first three fit together; `large` alone, or with half of its context; `never` not even with that."""
 MODELS = st.sampled_from([*SIZES, "one", "two"])
 ROUNDS = st.sampled_from([0, 1, 2, 3, 5, 8, 40])
