@@ -55,9 +55,8 @@ async def test_a_thought_goes_on_too(store):
     assert engine.requests[1].messages[-1] == Message("assistant", "", "Hm, ")
 
 
-async def test_only_what_ended_early_can_be_continued(store):
+async def test_only_what_ended_early_can_be_continued(conversation):
     engine = FakeEngine(["Done."])
-    conversation = Conversation(store, "guide")
     assert not conversation.can_continue
     await drain(conversation.send(engine, "Go."))
     assert not conversation.can_continue
@@ -66,7 +65,7 @@ async def test_only_what_ended_early_can_be_continued(store):
 
 
 @pytest.mark.parametrize("reason", ["length", "context"])
-async def test_what_a_limit_cut_off_can_be_continued(store, reason):
+async def test_what_a_limit_cut_off_can_be_continued(conversation, reason):
     class Limited(FakeEngine):
         async def stream(self, request, on_progress=None):
             async for event in super().stream(request, on_progress):
@@ -74,7 +73,6 @@ async def test_what_a_limit_cut_off_can_be_continued(store, reason):
                 yield Finished(event.request_id, reason, event.usage, event.timings) if is_first else event
 
     engine = Limited(["One, "], ["two."])
-    conversation = Conversation(store, "guide")
     await drain(conversation.send(engine, "Count."))
     assert conversation.turns[-1].state == "complete"
     assert conversation.can_continue
@@ -117,7 +115,7 @@ async def test_what_is_stopped_before_more_text_came_is_as_it_was(store):
     assert conversation.turns == before == await stored(store, conversation)
 
 
-async def test_a_program_that_dies_while_it_goes_on_leaves_all_text(tmp_path):
+async def test_a_program_that_dies_while_it_goes_on_leaves_all_text(tmp_path, running):
     store = await Store.open(tmp_path / "chats.db")
     engine = FakeEngine(["One, ", 5.0], ["two, ", 1.0, "three."])
     conversation = await stopped(store, engine)
@@ -132,11 +130,10 @@ async def test_a_program_that_dies_while_it_goes_on_leaves_all_text(tmp_path):
     await store.close()
     with sqlite3.connect(tmp_path / "chats.db") as db:  # as a dead program leaves it
         db.execute("""UPDATE turns SET state = 'streaming', owner = NULL WHERE role = 'assistant'""")
-    store = await Store.open(tmp_path / "chats.db")
+    store = running(await Store.open(tmp_path / "chats.db"))
     again = await Conversation.load(store, conversation.chat.id)
     assert (again.turns[-1].content, again.turns[-1].state) == ("One, two, three.", "interrupted")
     assert again.can_continue
-    await store.close()
 
 
 async def test_of_several_versions_the_one_that_is_shown_goes_on(store):
@@ -181,7 +178,6 @@ def test_figures_of_two_parts_are_those_of_the_whole():
     assert whole.thinking_tokens == 9
     # 0.5 s and 100 tokens at 10/s, then 0.5 s and 49 tokens at 20/s.
     assert whole.seconds == pytest.approx(0.5 + 10.0 + 0.5 + 2.45)
-    assert whole.timings is not None
     assert whole.timings.ttft_ms == 500.0
 
 

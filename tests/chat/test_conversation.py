@@ -24,8 +24,7 @@ async def stored(store, conversation):
     return turns
 
 
-async def test_a_turn_is_saved_before_it_is_computed_with(store):
-    conversation = Conversation(store, "guide")
+async def test_a_turn_is_saved_before_it_is_computed_with(store, conversation):
     seen = []
 
     class Watching(FakeEngine):
@@ -47,21 +46,18 @@ async def test_a_conversation_without_words_is_not_stored(store):
     assert await store.chats() == []
 
 
-async def test_a_reply_is_passed_on_and_kept_with_its_figures(store):
+async def test_a_reply_is_passed_on_and_kept_with_its_figures(store, conversation):
     engine = FakeEngine([Prefill("", 5, 20), thought("Hm. "), thought("Well."), "Yes", "."])
-    conversation = Conversation(store, "guide")
     events = await drain(conversation.send(engine, "Is it?"))
     assert [type(event) for event in events] == [Prefill, Delta, Delta, Delta, Delta, Finished]
     reply = conversation.turns[-1]
     assert (reply.content, reply.thinking, reply.state) == ("Yes.", "Hm. Well.", "complete")
-    assert reply.figures is not None
     assert (reply.figures.thinking_tokens, reply.figures.context, reply.figures.reason) == (2, 4096, "stop")
     assert await stored(store, conversation) == conversation.turns
 
 
-async def test_the_model_is_sent_the_whole_chat_and_its_first_day(store):
+async def test_the_model_is_sent_the_whole_chat_and_its_first_day(store, conversation):
     engine = FakeEngine(["One."], ["Two."])
-    conversation = Conversation(store, "guide")
     await drain(conversation.send(engine, "1?"))
     again = await Conversation.load(store, conversation.chat.id)
     await drain(again.send(engine, "2?"))
@@ -70,23 +66,20 @@ async def test_the_model_is_sent_the_whole_chat_and_its_first_day(store):
     assert first.date == second.date == conversation.chat.date
 
 
-async def test_a_crash_keeps_the_text_and_the_next_turn_works(store):
+async def test_a_crash_keeps_the_text_and_the_next_turn_works(store, conversation):
     engine = FakeEngine(["So ", "far", EngineCrashed("It died.", hint="Again.")], ["Here."])
-    conversation = Conversation(store, "guide")
     with pytest.raises(EngineCrashed):
         await drain(conversation.send(engine, "Go."))
     reply = (await stored(store, conversation))[-1]
     assert (reply.content, reply.state) == ("So far", "interrupted")
-    assert reply.error is not None
     assert reply.error.kind == "EngineCrashed"
     await drain(conversation.send(engine, "On."))
     assert conversation.turns[-1].content == "Here."
     assert Message("assistant", "So far") in engine.requests[-1].messages
 
 
-async def test_a_failed_reply_leaves_no_gap_and_may_be_tried_again(store):
+async def test_a_failed_reply_leaves_no_gap_and_may_be_tried_again(store, conversation):
     engine = FakeEngine([DecodeFailed("NaN.")], ["Now."])
-    conversation = Conversation(store, "guide")
     with pytest.raises(DecodeFailed):
         await drain(conversation.send(engine, "Go."))
     assert conversation.turns[-1].state == "failed"
@@ -101,9 +94,8 @@ async def test_a_failed_reply_leaves_no_gap_and_may_be_tried_again(store):
 TOO_LONG = PromptTooLong("The conversation has 9000 tokens, and the context is 4096 tokens long.")
 
 
-async def test_a_question_that_is_too_long_is_taken_back(store):
+async def test_a_question_that_is_too_long_is_taken_back(store, conversation):
     engine = FakeEngine(["One."], [TOO_LONG], ["Two."])
-    conversation = Conversation(store, "guide")
     await drain(conversation.send(engine, "1?"))
     before = list(conversation.turns)
     with pytest.raises(PromptTooLong):
@@ -113,9 +105,8 @@ async def test_a_question_that_is_too_long_is_taken_back(store):
     assert [one.content for one in engine.requests[-1].messages] == ["1?", "One.", "2?"]
 
 
-async def test_a_first_question_that_is_too_long_leaves_no_chat(store):
+async def test_a_first_question_that_is_too_long_leaves_no_chat(store, conversation):
     engine = FakeEngine([TOO_LONG], ["One."])
-    conversation = Conversation(store, "guide")
     with pytest.raises(PromptTooLong):
         await drain(conversation.send(engine, "long " * 9000))
     assert await store.chats() == []
@@ -124,9 +115,8 @@ async def test_a_first_question_that_is_too_long_leaves_no_chat(store):
     assert await stored(store, conversation) == conversation.turns
 
 
-async def test_a_question_with_words_of_an_earlier_try_is_not_taken_back(store):
+async def test_a_question_with_words_of_an_earlier_try_is_not_taken_back(store, conversation):
     engine = FakeEngine(["So ", "far", EngineCrashed("It died.")], [TOO_LONG], [TOO_LONG], ["Here."])
-    conversation = Conversation(store, "guide")
     with pytest.raises(EngineCrashed):
         await drain(conversation.send(engine, "Go."))
     conversation.regenerate()
@@ -169,12 +159,11 @@ async def test_a_chat_that_is_taken_back_as_a_whole_begins_again_under_another_i
     assert [turn.content for turn in conversation.turns] == ["Be brief.", "1?", "One."]
 
 
-async def test_a_request_carries_the_chat_and_the_manner(store):
+async def test_a_request_carries_the_chat_and_the_manner(conversation):
     manner = GenerationOptions(
         sampling=Sampling(temperature=0.0), max_tokens=5, stop=("x",), think=True, overflow="error"
     )
     engine = FakeEngine()
-    conversation = Conversation(store, "guide")
     assert conversation.state_id is None
     await conversation.ask("Go.")
     await drain(conversation.answer(engine, manner))
@@ -194,10 +183,9 @@ async def test_what_is_not_kept_has_a_name_for_the_engines_memory_only():
     await store.close()
 
 
-async def test_the_turns_that_the_last_whole_reply_was_written_without(store):
+async def test_the_turns_that_the_last_whole_reply_was_written_without(store, conversation):
     crash = EngineCrashed("It died.")
     engine = FakeEngine(["One."], [Dropped("", 3), "Two."], [Dropped("", 5), "So", crash])
-    conversation = Conversation(store, "guide")
     seen = [conversation.dropped]
     for question in ("1?", "2?"):
         await drain(conversation.send(engine, question))
@@ -230,9 +218,8 @@ def test_turns_that_meet_over_an_empty_reply_become_one():
     assert messages_of(turns) == (Message("user", "a\n\nb"), Message("assistant", "c"))
 
 
-async def test_a_stopped_reply_is_marked(store):
+async def test_a_stopped_reply_is_marked(store, conversation):
     engine = FakeEngine(["One ", 5.0, "two"])
-    conversation = Conversation(store, "guide")
     async for event in conversation.send(engine, "Count."):
         if isinstance(event, Delta):
             assert await conversation.stop()
@@ -240,9 +227,8 @@ async def test_a_stopped_reply_is_marked(store):
     assert conversation.turns[-1].content == "One "
 
 
-async def test_stopping_before_the_engine_has_begun_is_up_to_the_reader(store):
+async def test_stopping_before_the_engine_has_begun_is_up_to_the_reader(store, conversation):
     engine = FakeEngine(load_seconds=10.0)
-    conversation = Conversation(store, "guide")
     task = asyncio.create_task(drain(conversation.send(engine, "Go.")))
     while not (conversation.answering and len(await stored(store, conversation)) == 2):
         await asyncio.sleep(0.01)
@@ -253,9 +239,8 @@ async def test_stopping_before_the_engine_has_begun_is_up_to_the_reader(store):
     assert (await stored(store, conversation))[-1].state == "stopped"
 
 
-async def test_a_reply_that_is_stopped_while_the_store_is_busy_has_its_row(store):
+async def test_a_reply_that_is_stopped_while_the_store_is_busy_has_its_row(store, conversation):
     engine = FakeEngine("Yes.")
-    conversation = Conversation(store, "guide")
     await conversation.ask("Go.")
     is_free = threading.Event()
     busy = asyncio.create_task(store._on_thread(is_free.wait))
@@ -275,7 +260,7 @@ async def test_a_reply_that_is_stopped_while_the_store_is_busy_has_its_row(store
     assert len(await stored(store, conversation)) == 4
 
 
-async def test_a_stream_that_is_left_is_interrupted_and_its_engine_let_go(store):
+async def test_a_stream_that_is_left_is_interrupted_and_its_engine_let_go(store, conversation):
     closed = asyncio.Event()
 
     class Closing(FakeEngine):
@@ -286,7 +271,6 @@ async def test_a_stream_that_is_left_is_interrupted_and_its_engine_let_go(store)
             finally:
                 closed.set()
 
-    conversation = Conversation(store, "guide")
     async with aclosing(conversation.send(Closing(["One ", 5.0, "two"]), "Count.")) as events:
         async for event in events:
             if isinstance(event, Delta):
@@ -296,9 +280,8 @@ async def test_a_stream_that_is_left_is_interrupted_and_its_engine_let_go(store)
     assert (await stored(store, conversation))[-1].state == "interrupted"
 
 
-async def test_the_words_are_in_the_store_while_the_model_pauses(store):
+async def test_the_words_are_in_the_store_while_the_model_pauses(store, conversation):
     engine = FakeEngine(["One ", 0.1, "two ", 0.1, "three", 3.0])
-    conversation = Conversation(store, "guide")
     task = asyncio.create_task(drain(conversation.send(engine, "Count.")))
     await asyncio.sleep(1.0)
     assert (await stored(store, conversation))[-1].content == "One two three"
@@ -307,9 +290,8 @@ async def test_the_words_are_in_the_store_while_the_model_pauses(store):
     await task
 
 
-async def test_a_store_that_fails_at_the_end_is_told_and_the_text_stays(store):
+async def test_a_store_that_fails_at_the_end_is_told_and_the_text_stays(store, conversation):
     engine = FakeEngine(["One ", "two"])
-    conversation = Conversation(store, "guide")
 
     async def lose_the_store():
         async for event in conversation.send(engine, "Count."):
@@ -323,7 +305,6 @@ async def test_a_store_that_fails_at_the_end_is_told_and_the_text_stays(store):
 
 def fill(store, *, pages):
     """Let SQLite say that the disk is full (or, with many pages, no more)."""
-    assert store._db is not None
     store._db.execute(f"PRAGMA max_page_count = {pages}")
 
 
@@ -338,8 +319,7 @@ async def fill_the_disk_as_a_reply_ends(store, conversation):
     assert "saved with" in str(told.value.hint)
 
 
-async def test_what_a_full_disk_refused_is_saved_with_the_next_message(store):
-    conversation = Conversation(store, "guide")
+async def test_what_a_full_disk_refused_is_saved_with_the_next_message(store, conversation):
     await fill_the_disk_as_a_reply_ends(store, conversation)
     with pytest.raises(StoreError):
         await conversation.ask("And?")
@@ -367,8 +347,7 @@ async def test_what_a_full_disk_refused_is_saved_when_the_store_is_closed(tmp_pa
         await again.close()
 
 
-async def test_text_that_is_no_text_is_stored_as_what_it_can_be(store):
-    conversation = Conversation(store, "guide")
+async def test_text_that_is_no_text_is_stored_as_what_it_can_be(store, conversation):
     await drain(conversation.send(FakeEngine(), "broken \udce4 half"))
     assert (await stored(store, conversation))[0].content == "broken ? half"
 
@@ -398,8 +377,8 @@ async def test_no_question_comes_between_another_and_its_reply(store):
     assert mine.turns == before
 
 
-async def test_half_a_reply_of_another_program_is_never_sent(store, tmp_path):
-    second = await Store.open(tmp_path / "chats.db")
+async def test_half_a_reply_of_another_program_is_never_sent(store, tmp_path, running):
+    second = running(await Store.open(tmp_path / "chats.db"))
     mine = Conversation(store, "guide")
     await drain(mine.send(FakeEngine(["One."]), "1?"))
     await mine.ask("2?")
@@ -420,11 +399,10 @@ async def test_half_a_reply_of_another_program_is_never_sent(store, tmp_path):
     sent = [message.content for message in engine.requests[0].messages]
     assert sent == ["1?", "One.", "2?", "half whole", "3?"]
     assert other.turns[3].state == "complete"
-    await second.close()
 
 
-async def test_no_question_is_put_beside_a_reply_that_another_program_writes(store, tmp_path):
-    second = await Store.open(tmp_path / "chats.db")
+async def test_no_question_is_put_beside_a_reply_that_another_program_writes(store, tmp_path, running):
+    second = running(await Store.open(tmp_path / "chats.db"))
     mine = Conversation(store, "guide")
     await mine.ask("1?")
     other = await Conversation.load(second, mine.chat.id)
@@ -445,11 +423,10 @@ async def test_no_question_is_put_beside_a_reply_that_another_program_writes(sto
         await drain(events)
     await other.ask("2?")
     assert [turn.content for turn in other.turns] == ["1?", "One.", "2?"]
-    await second.close()
 
 
-async def test_a_question_may_follow_what_a_dead_program_was_writing(store, tmp_path):
-    second = await Store.open(tmp_path / "chats.db")
+async def test_a_question_may_follow_what_a_dead_program_was_writing(store, tmp_path, running):
+    second = running(await Store.open(tmp_path / "chats.db"))
     mine = Conversation(store, "guide")
     await mine.ask("1?")
     second._owner = Owner(1, 5.0)  # of no process
@@ -470,11 +447,9 @@ async def test_a_question_may_follow_what_a_dead_program_was_writing(store, tmp_
         ("So ", "interrupted"),
         ("2?", "complete"),
     ]
-    await second.close()
 
 
-async def test_a_reply_whose_end_is_cut_off_does_not_stream_for_ever(store):
-    conversation = Conversation(store, "guide")
+async def test_a_reply_whose_end_is_cut_off_does_not_stream_for_ever(store, conversation):
     has_begun = asyncio.Event()
 
     async def read():
@@ -498,8 +473,7 @@ async def test_a_reply_whose_end_is_cut_off_does_not_stream_for_ever(store):
     ]
 
 
-async def test_it_is_pinned_before_and_after_its_first_question(store):
-    conversation = Conversation(store, "guide")
+async def test_it_is_pinned_before_and_after_its_first_question(store, conversation):
     await conversation.pin(True)
     await conversation.ask("Hi")
     for pinned in (True, False):

@@ -126,16 +126,13 @@ async def test_what_cannot_be_found_is_an_error(session):
         await session.passages(conversation, "Which lamp?")
 
 
-async def test_a_chat_remembers_its_documents(tmp_path):
+async def test_a_chat_remembers_its_documents(tmp_path, running):
     real = SessionServices.real(context=2048, draft="none")
-    session = ChatSession(real, str(tiny()))
-    try:
-        conversation = await session.begin()
-        assert await session.passages(conversation, "Which lamp?") == []
-        await conversation.set_settings(ChatSettings(documents=("town",)))
-        assert session.chosen_documents(conversation.settings) == ("town",)
-    finally:
-        await session.close()
+    session = running(ChatSession(real, str(tiny())))
+    conversation = await session.begin()
+    assert await session.passages(conversation, "Which lamp?") == []
+    await conversation.set_settings(ChatSettings(documents=("town",)))
+    assert session.chosen_documents(conversation.settings) == ("town",)
 
 
 @pytest.mark.usefixtures("town")

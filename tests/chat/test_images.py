@@ -47,13 +47,11 @@ async def answered(conversation, *, sees=True):
 
 
 def files_of(store):
-    assert store.path is not None
     return {path.name for path in (store.path.parent / "images").glob("*") if path.suffix != ".json"}
 
 
-async def test_an_image_reaches_a_model_that_sees(store):
+async def test_an_image_reaches_a_model_that_sees(store, conversation):
     photo = await picture(store)
-    conversation = Conversation(store, "guide")
     await conversation.ask("What is this?", [Attachment("a.txt", "milk")], [photo])
     (message,) = await answered(conversation)
     assert message.content == f"{PLACE}a.txt\n```\nmilk\n```\n\nWhat is this?"
@@ -66,9 +64,8 @@ async def test_an_image_reaches_a_model_that_sees(store):
     assert (await answered(again))[0] == message
 
 
-async def test_several_images_have_names_and_successive_questions_keep_their_order(store):
+async def test_several_images_have_names_and_successive_questions_keep_their_order(store, conversation):
     first, second, third = [await picture(store, f"{n}.png", 60 + n) for n in range(3)]
-    conversation = Conversation(store, "guide")
     await conversation.ask("Compare.", images=[first, second])
     await conversation.ask("And this?", images=[third])
     (message,) = await answered(conversation)
@@ -76,25 +73,22 @@ async def test_several_images_have_names_and_successive_questions_keep_their_ord
     assert [image.width for image in message.media] == [60, 61, 62]
 
 
-async def test_a_model_that_does_not_see_is_told_of_what_it_misses(store):
-    conversation = Conversation(store, "guide")
+async def test_a_model_that_does_not_see_is_told_of_what_it_misses(store, conversation):
     await conversation.ask("What is this?", images=[await picture(store)])
     (message,) = await answered(conversation, sees=False)
     assert message == Message("user", "(photo.png, an image, is missing here.)\n\nWhat is this?")
 
 
-async def test_an_image_whose_file_is_gone_is_told_and_the_others_are_sent(store):
+async def test_an_image_whose_file_is_gone_is_told_and_the_others_are_sent(store, conversation):
     gone, here = [await picture(store, name, width) for name, width in (("a.png", 9), ("b.png", 8))]
     store.images.remove(gone.digest)
-    conversation = Conversation(store, "guide")
     await conversation.ask("What?", images=[gone, here])
     (message,) = await answered(conversation)
     assert message.content == f"(a.png, an image, is missing here.)\nb.png: {PLACE}\n\nWhat?"
     assert [image.digest for image in message.media] == [here.digest]
 
 
-async def test_a_pasted_place_is_no_place_of_an_image(store):
-    conversation = Conversation(store, "guide")
+async def test_a_pasted_place_is_no_place_of_an_image(store, conversation):
     photo = await picture(store, f"a{PLACE}.png")
     await conversation.ask(
         f"{PLACE}What{PLACE}?", [Attachment("a", PLACE)], [photo, await picture(store, width=9)]
@@ -109,9 +103,8 @@ async def _asked(conversation, text):
     return conversation
 
 
-async def test_a_new_wording_keeps_its_images_unless_it_has_others(store):
+async def test_a_new_wording_keeps_its_images_unless_it_has_others(store, conversation):
     one, other = await picture(store), await picture(store, "other.png", 9)
-    conversation = Conversation(store, "guide")
     await conversation.ask("What?", images=[one])
     assert (await conversation.edit(conversation.turns[0].id, "Who?")).images == (one,)
     assert (await conversation.edit(conversation.turns[0].id, "Who?", images=[other])).images == (other,)
@@ -155,16 +148,15 @@ async def test_what_is_typed_and_not_sent_keeps_its_images(store):
     assert files_of(store) == set()
 
 
-async def test_a_question_that_is_taken_back_has_its_images_still(store):
+async def test_a_question_that_is_taken_back_has_its_images_still(store, conversation):
     photo = await picture(store)
-    conversation = Conversation(store, "guide")
     await conversation.ask("What?", images=[photo])
     await conversation.take_back_question()
     assert store.images.get(photo.digest) is not None
     assert (await conversation.ask("What?", images=[photo])).images == (photo,)
 
 
-async def test_what_nothing_refers_to_is_gone_when_the_store_is_opened_a_while_later(tmp_path):
+async def test_what_nothing_refers_to_is_gone_when_the_store_is_opened_a_while_later(tmp_path, running):
     store = await Store.open(tmp_path / "chats.db")
     kept, forgotten, new = [await picture(store, width=width) for width in (7, 8, 9)]
     await Conversation(store, "guide").ask("What?", images=[kept])
@@ -172,9 +164,8 @@ async def test_what_nothing_refers_to_is_gone_when_the_store_is_opened_a_while_l
         for file in (tmp_path / "images").glob(f"{image.digest}*"):
             os.utime(file, (time.time() - 7200,) * 2)
     await store.close()
-    store = await Store.open(tmp_path / "chats.db")
+    store = running(await Store.open(tmp_path / "chats.db"))
     assert files_of(store) == {f"{kept.digest}.png", f"{new.digest}.png"}
-    await store.close()
 
 
 async def test_a_store_in_memory_leaves_no_files():
@@ -186,7 +177,7 @@ async def test_a_store_in_memory_leaves_no_files():
     assert not Path(found.path).parent.exists()
 
 
-async def test_conversations_of_earlier_versions_get_images(tmp_path):
+async def test_conversations_of_earlier_versions_get_images(tmp_path, running):
     path = tmp_path / "chats.db"
     with sqlite3.connect(path) as db:
         for script in MIGRATIONS[:5]:
@@ -200,12 +191,11 @@ async def test_conversations_of_earlier_versions_get_images(tmp_path):
             "INSERT INTO turns (id, conversation_id, position, role, content, state, created_at, updated_at) "
             "VALUES ('q', 'old', 0, 'user', 'What?', 'complete', 1.0, 1.0)"
         )
-    store = await Store.open(path)
+    store = running(await Store.open(path))
     conversation = await Conversation.load(store, "old")
     photo = await picture(store)
     await conversation.edit("q", "What is this?", images=[photo])
     assert [turn.images for turn in (await Conversation.load(store, "old")).all_turns] == [(), (photo,)]
-    await store.close()
 
 
 async def test_a_file_that_is_no_image_is_refused(store, tmp_path):

@@ -14,21 +14,26 @@ GIVEN = CommandLineOptions(sampling=SamplingDefaults(temperature=0.9, top_k=3), 
 POET = Preset(system="You write haiku.", think=False, sampling=SamplingDefaults(temperature=1.5))
 
 
-async def held(tmp_path):
+@pytest.fixture
+async def session(path, running):
     """A session of `edgechat run --temperature 0.9 --top-k 3 --think`."""
     services = SessionServices(
-        lambda: tmp_path / "chats.db",
+        lambda: path,
         lambda model, *, leaving=(): LoadPlan(model_path=model, model_name=model, context=4096, threads=1),
         lambda plan, **_: FakeEngine(),
         lambda: Settings(presets={"poet": POET}),
     )
-    session = ChatSession(services, front="run", options=GIVEN)
+    session = running(ChatSession(services, front="run", options=GIVEN))
     await session.engine()
-    return session, await session.begin()
+    return session
 
 
-async def test_what_is_typed_later_counts_more_than_the_command_line(tmp_path):
-    session, conversation = await held(tmp_path)
+@pytest.fixture
+async def conversation(session):
+    return await session.begin()
+
+
+async def test_what_is_typed_later_counts_more_than_the_command_line(session, conversation):
     options = session.generation_options(conversation.settings)
     assert (options.sampling.temperature, options.sampling.top_k, options.think) == (0.9, 3, True)
     assert await adjust(session, conversation, "set", "temperature 0,3") == (
@@ -39,28 +44,23 @@ async def test_what_is_typed_later_counts_more_than_the_command_line(tmp_path):
     assert (options.sampling.temperature, options.sampling.top_k, options.think) == (0.3, 3, False)
     await adjust(session, conversation, "set", "temperature default")
     assert session.generation_options(conversation.settings).sampling.temperature == 0.8
-    await session.close()
 
 
-async def test_a_preset_is_applied(tmp_path):
-    session, conversation = await held(tmp_path)
+async def test_a_preset_is_applied(session, conversation):
     await adjust(session, conversation, "preset", "poet")
     options = session.generation_options(conversation.settings)
     assert (options.sampling.temperature, options.sampling.top_k, options.think) == (1.5, 3, False)
     assert conversation.system == "You write haiku."
     await adjust(session, conversation, "system", "")
     assert conversation.system is None
-    await session.close()
 
 
-async def test_the_thinking_of_a_model_without_the_switch_stays(tmp_path):
-    session, conversation = await held(tmp_path)
+async def test_the_thinking_of_a_model_without_the_switch_stays(session, conversation):
     await (await session.engine()).start()
     with pytest.raises(SwitchUnknown):
         await adjust(session, conversation, "think", "on")
     await adjust(session, conversation, "think", "auto")
     assert conversation.settings.think is None
-    await session.close()
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,11 @@ async def test_the_thinking_of_a_model_without_the_switch_stays(tmp_path):
         ("preset", "x"),
     ],
 )
-async def test_what_makes_no_sense_changes_nothing(tmp_path, command, argument):
-    session, conversation = await held(tmp_path)
+async def test_what_makes_no_sense_changes_nothing(session, conversation, command, argument):
     before = session.generation_options(conversation.settings)
     with pytest.raises(SettingsError):
         await adjust(session, conversation, command, argument)
     assert session.generation_options(conversation.settings) == before
-    await session.close()
 
 
 def test_a_number_may_have_a_comma():
@@ -88,8 +86,7 @@ def test_a_number_may_have_a_comma():
         number("x")
 
 
-async def test_documents_are_added_and_switched_on_and_off(tmp_path):
-    session, conversation = await held(tmp_path)
+async def test_documents_are_added_and_switched_on_and_off(session, conversation, tmp_path):
     folder = tmp_path / "notes"
     folder.mkdir()
     (folder / "one.md").write_text("# One\n\nText.\n")
@@ -108,4 +105,3 @@ async def test_documents_are_added_and_switched_on_and_off(tmp_path):
     assert conversation.settings.documents == ()
     with pytest.raises(DocumentError, match="no documents 'other'"):
         await adjust(session, conversation, "docs", "other")
-    await session.close()

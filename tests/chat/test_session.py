@@ -62,16 +62,11 @@ def machine(tmp_path):
 
 
 @pytest.fixture
-async def open_session(machine):
-    opened = []
-
+def open_session(machine, running):
     def make(model=None, **options):
-        opened.append(machine.session(model, **options))
-        return opened[-1]
+        return running(machine.session(model, **options))
 
-    yield make
-    for session in opened:
-        await session.close()
+    return make
 
 
 async def answer(session, text):
@@ -182,15 +177,14 @@ async def test_no_engine_is_made_once_it_is_closed(machine):
 # What is kept.
 
 
-async def test_what_is_computed_is_kept_on_disk_where_the_text_is(machine, open_session):
+async def test_what_is_computed_is_kept_on_disk_where_the_text_is(machine, open_session, running):
     session = open_session()
     await answer(session, "Hi")
     assert machine.policies == [CachePolicy()]
     await session.close()
     assert machine.engines[0].left == [None]
-    store = await Store.open(machine.path)
+    store = running(await Store.open(machine.path))
     assert len(await store.chats()) == 1
-    await store.close()
 
 
 @pytest.mark.parametrize("unwritable", [True, False])
@@ -228,15 +222,14 @@ async def test_nothing_is_computed_ahead_of_a_question_that_will_not_come(machin
     assert machine.policies == [CachePolicy(settle=False)]
 
 
-async def test_an_in_memory_store_remembers_no_model(machine):
-    store = await Store.open(machine.path)
+async def test_an_in_memory_store_remembers_no_model(machine, running):
+    store = running(await Store.open(machine.path))
     await remember(store, "mine")
     session = machine.session("other", keep=False)
     await session.engine()
     await session.remember_model()
     await session.close()
     assert await remembered(store) == "mine"
-    await store.close()
 
 
 # How replies are generated.

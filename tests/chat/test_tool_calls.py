@@ -97,8 +97,6 @@ async def test_figures_are_of_the_whole_reply(store):
     conversation = await asked(store)
     await drain(conversation.answer(FakeEngine([call(READ)], ["a", "b"]), access=Shelf().access()))
     figures = conversation.turns[-1].figures
-    assert figures is not None
-    assert figures.usage is not None
     assert (figures.reason, figures.usage.completion_tokens) == ("stop", 3)
 
 
@@ -339,10 +337,7 @@ async def test_a_crash_after_calls_keeps_them_and_the_reply_goes_on(store):
     assert (reply.state, reply.content, len(reply.rounds)) == ("interrupted", "It ", 1)
     await drain(conversation.answer(engine, access=shelf.access()))
     assert conversation.turns[-1].content == "It says a."
-    assert engine.requests[2].messages == (
-        *engine.requests[1].messages,
-        Message("assistant", "It "),
-    )
+    assert engine.requests[2].messages == (*engine.requests[1].messages, Message("assistant", "It "))
     assert len(shelf.calls) == 1
 
 

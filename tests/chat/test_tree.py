@@ -86,8 +86,7 @@ async def test_a_complete_reply_is_tried_again_and_the_old_one_stays(store):
     assert conversation.turns[-1] == old
 
 
-async def test_a_try_without_words_is_no_branch(store):
-    conversation = Conversation(store, "guide")
+async def test_a_try_without_words_is_no_branch(conversation):
     with pytest.raises(EngineCrashed):
         await drain(conversation.send(FakeEngine([EngineCrashed("It died.")]), "1?"))
     conversation.regenerate()
@@ -177,8 +176,7 @@ async def test_a_system_prompt_changes_in_all_lines(store):
     assert engine.requests[0].messages[0] == Message("system", "Sing.")
 
 
-async def test_a_system_prompt_of_a_chat_that_has_not_begun(store):
-    conversation = Conversation(store, "guide")
+async def test_a_system_prompt_of_a_chat_that_has_not_begun(store, conversation):
     await conversation.set_system("Be brief.")
     await conversation.rename("Mine")
     await conversation.set_settings(ChatSettings(think=False))
@@ -210,9 +208,8 @@ async def test_settings_of_a_newer_program_are_read_as_far_as_they_are_known(sto
     await conversation.set_settings(ChatSettings())
 
 
-async def test_attachments_are_sent_before_the_question(store):
+async def test_attachments_are_sent_before_the_question(store, conversation):
     files = [Attachment("a.md", "```py\nx\n```\n"), Attachment("b\x1b\n.txt", "plain")]
-    conversation = Conversation(store, "guide")
     engine = FakeEngine(["One."])
     await conversation.ask("What?", files)
     await drain(conversation.answer(engine))
@@ -227,8 +224,7 @@ async def test_attachments_are_sent_before_the_question(store):
     assert again.turns[0].attachments == ()
 
 
-async def test_attachments_without_words(store):
-    conversation = Conversation(store, "guide")
+async def test_attachments_without_words(conversation):
     await conversation.ask("", [Attachment("notes.txt", "x")])
     assert conversation.chat.title == "notes.txt"
     assert messages_of(conversation.turns) == (Message("user", "notes.txt\n```\nx\n```"),)

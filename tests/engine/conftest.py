@@ -1,13 +1,16 @@
 """Plans and backends for the engine's tests."""
 
 from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack, closing
 
 import pytest
 
 from edgechat.device import mlx
+from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.planner.plan import LoadPlan
 from tests import scripted as scripts
 from tests.engine.runtimes import KINDS, Cold, Runtime, load, plan
+from tests.kit import CHATML
 from tests.scripted.backend import CHECKPOINT_BYTES
 
 MakePlan = Callable[..., LoadPlan]
@@ -38,6 +41,34 @@ def scripted(tmp_path, scripted_workers):
     return make
 
 
+@pytest.fixture
+def opened():
+    """Return a function that returns what it is given, and closes it when the test ends."""
+    with ExitStack() as stack:
+        yield lambda made: stack.enter_context(closing(made))
+
+
+@pytest.fixture
+async def running():
+    """Return one for what is closed in a loop."""
+    async with AsyncExitStack() as stack:
+        yield lambda made: (stack.push_async_callback(made.close), made)[1]
+
+
+@pytest.fixture(scope="module")
+def template():
+    """The template of a model that has none, with the marks of scripted ones."""
+    with closing(ChatTemplate(None, bos="<s>", eos="<|im_end|>")) as template:
+        yield template
+
+
+@pytest.fixture(scope="module")
+def chatml():
+    """The template of tiny models."""
+    with closing(ChatTemplate(CHATML)) as template:
+        yield template
+
+
 @pytest.fixture(params=RUNTIMES, scope="module")
 def runtime(request):
     """Run the test on every backend that computes models."""
@@ -51,17 +82,13 @@ def kind(request):
 
 
 @pytest.fixture
-def open_backend(runtime):
+def open_backend(runtime, opened):
     """Return a function that loads a tiny model: `open_backend("moe", context=256)`."""
-    made = []
 
     def make(kind="dense", **changes):
-        made.append(load(plan(runtime.model(kind), **changes)))
-        return made[-1]
+        return opened(load(plan(runtime.model(kind), **changes)))
 
-    yield make
-    for backend in made:
-        backend.close()
+    return make
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """The step loop over the scripted backend: order, fairness, accounting, ends."""
 
 from collections import defaultdict
-from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,28 +10,12 @@ from edgechat.base.errors import PromptTooLong, SwitchUnknown, TemplateError
 from edgechat.engine.backends.base import CacheFull
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.prompt.template import ChatTemplate
-from edgechat.engine.types import (
-    ChatRequest,
-    Delta,
-    Failed,
-    Finished,
-    Message,
-    Prefill,
-    Sampling,
-)
+from edgechat.engine.types import ChatRequest, Delta, Failed, Finished, Message, Prefill, Sampling
 from tests.engine.cells import check
 from tests.properties import examples
 from tests.scripted.backend import ScriptedBackend
 
-MakeEngine = Callable[..., EngineCore]
 RULES = [{"when": f"<{n}>", "reply": f"reply number {n} " * n} for n in range(1, 7)]
-
-
-@pytest.fixture(scope="module")
-def template():
-    template = ChatTemplate(None, bos="<s>", eos="<|im_end|>")
-    yield template
-    template.close()
 
 
 @pytest.fixture
@@ -47,9 +30,11 @@ def request(name, text=None, **options):
     return ChatRequest(id=name, messages=(Message("user", text or f"<{name}>"),), **options)
 
 
-def run(engine, limit=5000):
+def run(engine, *requests):
+    for one in requests:
+        engine.submit(one)
     events = []
-    for _ in range(limit):
+    for _ in range(5000):
         if engine.is_idle:
             return events
         events += engine.step()
@@ -65,14 +50,18 @@ def texts(events):
     return found
 
 
+def replies(numbers):
+    """Return what is to be said to each."""
+    return {n: f"reply number {n} " * int(n) for n in numbers}
+
+
 def ends(events):
     return {event.request_id: event for event in events if isinstance(event, Finished)}
 
 
 def test_one_request(make):
     engine = make(reply="Hello, wörld.")
-    engine.submit(request("a", "hi"))
-    events = run(engine)
+    events = run(engine, request("a", "hi"))
     assert texts(events) == {"a": "Hello, wörld."}
     finished = ends(events)["a"]
     assert finished.reason == "stop"
@@ -89,22 +78,18 @@ def test_several_sequences_share_batches(make):
     decode = engine.backend.decode
     engine.backend.decode = lambda parts: (sizes.append(len(parts)), decode(parts))[1]
     events = run(engine)
-    assert texts(events) == {str(n): f"reply number {n} " * n for n in range(1, 5)}
+    assert texts(events) == replies("1234")
     assert max(sizes) == 4
 
 
 def test_a_backend_that_cannot_mix_takes_turns(make):
     engine = make(mixes=False)
-    for n in range(1, 5):
-        engine.submit(request(str(n)))
-    assert texts(run(engine)) == {str(n): f"reply number {n} " * n for n in range(1, 5)}
+    assert texts(run(engine, *map(request, "1234"))) == replies("1234")
 
 
 def test_more_requests_than_slots_wait_their_turn(make):
     engine = make(n_seq_max=2)
-    for n in range(1, 7):
-        engine.submit(request(str(n)))
-    assert texts(run(engine)) == {str(n): f"reply number {n} " * n for n in range(1, 7)}
+    assert texts(run(engine, *map(request, "123456"))) == replies("123456")
 
 
 def test_a_long_prompt_does_not_stop_a_stream(make):
@@ -126,8 +111,7 @@ def test_a_long_prompt_does_not_stop_a_stream(make):
 def test_reading_a_prompt_reports_what_was_cached(make):
     engine = make(n_batch=64)
     for name, text in (("a", "x" * 300), ("b", "x" * 300 + "y" * 300)):
-        engine.submit(request(name, text))
-        events = run(engine)
+        events = run(engine, request(name, text))
         read = [event for event in events if isinstance(event, Prefill) and event.request_id == name]
         cached = ends(events)[name].usage.cached_tokens
         assert (cached > 200) == (name == "b")
@@ -143,8 +127,7 @@ def test_a_prompt_that_cannot_fit_names_both_numbers(make):
 
 def test_a_full_context_ends_the_reply_and_says_so(make):
     engine = make(context=100, reply="y" * 200)
-    engine.submit(request("a", "hi"))
-    events = run(engine)
+    events = run(engine, request("a", "hi"))
     finished = ends(events)["a"]
     assert finished.reason == "context"
     assert finished.usage.prompt_tokens + finished.usage.completion_tokens == 100
@@ -153,24 +136,22 @@ def test_a_full_context_ends_the_reply_and_says_so(make):
 
 def test_the_length_is_limited(make):
     engine = make()
-    engine.submit(request("5", max_tokens=7))
-    events = run(engine)
+    events = run(engine, request("5", max_tokens=7))
     assert texts(events)["5"] == "reply n"
     assert ends(events)["5"].reason == "length"
 
 
 def test_stop_strings(make):
     engine = make()
-    engine.submit(request("5", stop=("number",)))
-    events = run(engine)
+    events = run(engine, request("5", stop=("number",)))
     assert texts(events)["5"] == "reply "
     assert ends(events)["5"].reason == "stop"
 
 
 def test_cancel_disturbs_no_other(make):
     engine = make()
-    for n in (5, 6):
-        engine.submit(request(str(n)))
+    for name in "56":
+        engine.submit(request(name))
     events = [event for _ in range(10) for event in engine.step()]
     events += engine.cancel("5")
     assert engine.cancel("nobody") == []
@@ -192,11 +173,9 @@ def test_a_request_that_waits_can_be_cancelled(make):
 def test_the_next_turn_computes_only_what_is_new(make):
     engine = make(reply="Hello.")
     first = (Message("user", "a long question " * 10),)
-    engine.submit(ChatRequest(id="a", messages=first))
-    run(engine)
+    run(engine, ChatRequest(id="a", messages=first))
     second = (*first, Message("assistant", "Hello."), Message("user", "and?"))
-    engine.submit(ChatRequest(id="b", messages=second))
-    usage = ends(run(engine))["b"].usage
+    usage = ends(run(engine, ChatRequest(id="b", messages=second)))["b"].usage
     new = "<|im_end|>\n<|im_start|>user\nand?<|im_end|>\n<|im_start|>assistant\n"
     n_new = len(engine.backend.vocabulary.tokenize(new, bos=False, special=True))
     assert usage.prompt_tokens - usage.cached_tokens == n_new
@@ -207,8 +186,8 @@ def test_two_chats_that_take_turns_both_stay_warm(make):
     chats = {name: (Message("user", f"{name} long question " * 10),) for name in ("first", "second")}
     for turn in range(3):
         for name, said in chats.items():
-            engine.submit(ChatRequest(id=f"{name}{turn}", messages=said))
-            usage = ends(run(engine))[f"{name}{turn}"].usage
+            ended = ends(run(engine, ChatRequest(id=f"{name}{turn}", messages=said)))
+            usage = ended[f"{name}{turn}"].usage
             assert usage.cached_tokens > 100 or not turn
             chats[name] = (*said, Message("assistant", "Hello."), Message("user", "and?"))
 
@@ -231,8 +210,7 @@ def test_a_text_far_too_long_is_refused_before_any_work(make):
 
 def test_far_too_many_messages_are_refused_before_any_work(make):
     engine = make(context=1000)
-    engine.submit(request("a"))
-    run(engine)
+    run(engine, request("a"))
     engine.backend.vocabulary.tokenize = None
     with pytest.raises(PromptTooLong, match="more than"):
         engine.submit(ChatRequest(id="b", messages=(Message("user", "a"),) * 5000, overflow="error"))
@@ -241,9 +219,7 @@ def test_far_too_many_messages_are_refused_before_any_work(make):
 def test_a_backend_with_fewer_cells_than_it_says(make):
     engine = make(context=400)
     engine.backend.context = 180
-    for n in (5, 6):
-        engine.submit(request(str(n)))
-    assert texts(run(engine)) == {str(n): f"reply number {n} " * n for n in (5, 6)}
+    assert texts(run(engine, *map(request, "56"))) == replies("56")
 
 
 @pytest.mark.parametrize("size", [20, 80, 150])
@@ -251,8 +227,7 @@ def test_a_reply_ends_where_a_backend_has_fewer_cells_than_it_says(make, size):
     """20 fills it in the middle of its reply, 150 does before it."""
     engine = make(context=400, reply="on and on " * 30)
     engine.backend.context = 120
-    engine.submit(request("a", "x" * size))
-    assert ends(run(engine))["a"].reason == "context"
+    assert ends(run(engine, request("a", "x" * size)))["a"].reason == "context"
 
 
 def test_who_finds_no_room_in_company_runs_alone(make, monkeypatch):
@@ -270,8 +245,7 @@ def test_who_finds_no_room_in_company_runs_alone(make, monkeypatch):
     monkeypatch.setattr(engine.backend, "decode", crowded)
     for n in (5, 6, 4):
         engine.submit(request(str(n)))
-    engine.submit(request("3", priority="background"))
-    assert texts(run(engine)) == {str(n): f"reply number {n} " * n for n in (5, 6, 4, 3)}
+    assert texts(run(engine, request("3", priority="background"))) == replies("5643")
     assert 0 < len(refused) < 30
     assert engine.scheduler.cells == 400
 
@@ -279,8 +253,7 @@ def test_who_finds_no_room_in_company_runs_alone(make, monkeypatch):
 def test_where_the_backend_cannot_cut_nothing_is_reused_wrongly(make):
     engine = make(cuts=False, n_checkpoints=0)
     for name, text in (("a", "one two three"), ("b", "one two four"), ("c", "one")):
-        engine.submit(request(name, text))
-        usage = ends(run(engine))[name].usage
+        usage = ends(run(engine, request(name, text)))[name].usage
         assert usage.cached_tokens == 0
 
 
@@ -299,11 +272,9 @@ def test_an_edit_recomputes_from_the_last_common_message(make, kind, edited):
     """And no more than a quarter of that besides, or a few tokens, although nothing can be cut."""
     engine = make(n_checkpoints=16, **CANNOT_CUT[kind])
     messages = long_chat(21)
-    engine.submit(ChatRequest(id="new", messages=tuple(messages)))
-    new = run(engine)
+    new = run(engine, ChatRequest(id="new", messages=tuple(messages)))
     messages[edited] = Message(messages[edited].role, "No: " + messages[edited].content)
-    engine.submit(ChatRequest(id="edit", messages=tuple(messages)))
-    usage = ends(run(engine))["edit"].usage
+    usage = ends(run(engine, ChatRequest(id="edit", messages=tuple(messages))))["edit"].usage
     before = engine.prompts.of(ChatRequest(id="x", messages=tuple(messages)), 4096).boundaries[edited]
     needed = usage.prompt_tokens - before
     assert 0 <= usage.prompt_tokens - usage.cached_tokens - needed <= max(needed // 4, 32)
@@ -333,14 +304,13 @@ def test_when_the_cache_runs_out_the_youngest_waits_and_nothing_is_lost(make):
     engine.scheduler.preempt = lambda one: (preempted.append(one.id), preempt(one))
     events = run(engine)
     assert preempted == ["6"]
-    assert texts(events) == {str(n): f"reply number {n} " * n for n in (5, 6)}
+    assert texts(events) == replies("56")
 
 
 def test_numbers_that_are_none_end_only_their_request(make):
     engine = make(rules=[{"when": "bad", "reply": "abc", "nan_after": 2}, *RULES])
     engine.submit(request("x", "bad"))
-    engine.submit(request("4"))
-    events = run(engine)
+    events = run(engine, request("4"))
     (failed,) = [event for event in events if isinstance(event, Failed)]
     assert failed.error.kind == "DecodeFailed"
     assert texts(events) == {"x": "ab", "4": "reply number 4 " * 4}

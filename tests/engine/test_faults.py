@@ -152,8 +152,8 @@ def test_a_fault_over_a_command_is_told_to_who_gave_it(caplog):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prlimit")
-async def test_a_template_process_that_cannot_start_again_ends_its_request_only(scripted):
-    engine = EngineSupervisor(scripted(rules=[{"when": "slow", "reply": GOOD * 4}], token_ms=20))
+async def test_a_template_process_that_cannot_start_again_ends_its_request_only(scripted, running):
+    engine = running(EngineSupervisor(scripted(rules=[{"when": "slow", "reply": GOOD * 4}], token_ms=20)))
 
     begun = asyncio.Event()
 
@@ -165,23 +165,20 @@ async def test_a_template_process_that_cannot_start_again_ends_its_request_only(
                 text += event.text
         return text
 
-    try:
-        await engine.start()
-        (worker,) = [one for one in psutil.Process().children() if "engine" in one.cmdline()]
-        slow = asyncio.create_task(said("slow"))
-        await begun.wait()
-        before = worker.rlimit(psutil.RLIMIT_NOFILE)
-        worker.rlimit(psutil.RLIMIT_NOFILE, (worker.num_fds(), before[1]))
-        for child in worker.children():
-            child.kill()
-            while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
-                await asyncio.sleep(0.01)
-        for name in ("bad", "worse"):
-            with pytest.raises(EngineError, match="Too many open files"):
-                await said(name)
-        worker.rlimit(psutil.RLIMIT_NOFILE, before)
-        assert await said("well")
-        assert await slow == GOOD * 4
-        assert worker.is_running()
-    finally:
-        await engine.close()
+    await engine.start()
+    (worker,) = [one for one in psutil.Process().children() if "engine" in one.cmdline()]
+    slow = asyncio.create_task(said("slow"))
+    await begun.wait()
+    before = worker.rlimit(psutil.RLIMIT_NOFILE)
+    worker.rlimit(psutil.RLIMIT_NOFILE, (worker.num_fds(), before[1]))
+    for child in worker.children():
+        child.kill()
+        while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
+            await asyncio.sleep(0.01)
+    for name in ("bad", "worse"):
+        with pytest.raises(EngineError, match="Too many open files"):
+            await said(name)
+    worker.rlimit(psutil.RLIMIT_NOFILE, before)
+    assert await said("well")
+    assert await slow == GOOD * 4
+    assert worker.is_running()

@@ -81,8 +81,7 @@ async def test_markdown_shows_the_line_with_its_attachments(store):
     assert "Who?" not in text
 
 
-async def test_cited_places_are_listed_and_documents_stay_here(store):
-    conversation = Conversation(store, "guide")
+async def test_cited_places_are_listed_and_documents_stay_here(store, conversation):
     passages = [passage(1, "guide.md, lines 3–4"), passage(2, "guide.md, lines 8–9")]
     await conversation.ask("What?", passages)
     await drain(conversation.answer(FakeEngine(["So [2], and [7]. `[1]` is code."])))
@@ -100,8 +99,7 @@ async def test_cited_places_are_listed_and_documents_stay_here(store):
     assert (await brought_in(store, meddled)).settings == ChatSettings()
 
 
-async def test_a_question_may_have_many_passages(store):
-    conversation = Conversation(store, "guide")
+async def test_a_question_may_have_many_passages(store, conversation):
     await conversation.ask("What?", [passage(number, "a.md") for number in range(1, 300)])
     assert len((await brought_in(store, to_json(conversation))).turns[0].attachments) == 299
 
@@ -113,8 +111,7 @@ def passage(number, name):
     return Attachment(f"[{number}] {name}", f"Text {number}.", source)
 
 
-async def test_a_reply_that_was_being_written_is_interrupted(store):
-    conversation = Conversation(store, "guide")
+async def test_a_reply_that_was_being_written_is_interrupted(store, conversation):
     async with aclosing(conversation.send(FakeEngine(["One ", 5.0]), "Count.")) as events:
         await anext(events)
         other = await Conversation.load(store, conversation.chat.id)

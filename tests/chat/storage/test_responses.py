@@ -14,11 +14,6 @@ from edgechat.chat.storage.responses import StoredItem, StoredResponse
 from edgechat.chat.storage.store import Store
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "chats.db"
-
-
 def response(name, previous=None, text="x"):
     return StoredResponse(
         id=name,
@@ -40,8 +35,8 @@ def raw(path):
     return b"".join(file.read_bytes() for file in path.parent.glob("chats.db*"))
 
 
-async def test_a_chain_goes_from_the_first_to_the_one_named(path):
-    store = await ResponseStore.open(path)
+async def test_a_chain_goes_from_the_first_to_the_one_named(path, running):
+    store = running(await ResponseStore.open(path))
     for name, previous in (("a", None), ("b", "a"), ("c", "b"), ("other", "a")):
         await store.keep(response(name, previous, f"text of {name}"))
     assert await store.chain("c") == [b"text of a", b"out", b"text of b", b"out", b"text of c", b"out"]
@@ -52,34 +47,31 @@ async def test_a_chain_goes_from_the_first_to_the_one_named(path):
         with pytest.raises(ResponseNotFound) as error:
             await store.chain(name)
         assert error.value.id == "b"
-    await store.close()
 
 
 @pytest.mark.parametrize(("bound", "value"), [("MOST_RESPONSES", 2), ("CHAIN_ITEMS", 5), ("CHAIN_BYTES", 11)])
-async def test_a_chain_is_bounded(path, monkeypatch, bound, value):
-    store = await ResponseStore.open(path)
+async def test_a_chain_is_bounded(path, monkeypatch, bound, value, running):
+    store = running(await ResponseStore.open(path))
     for name, previous in (("a", None), ("b", "a"), ("c", "b")):
         await store.keep(response(name, previous))
     assert len(await store.chain("c")) == 6
     monkeypatch.setattr(responses, bound, value)
     with pytest.raises(PromptTooLong):
         await store.chain("c")
-    await store.close()
 
 
-async def test_a_circle_in_a_damaged_file_ends(path):
-    store = await ResponseStore.open(path)
+async def test_a_circle_in_a_damaged_file_ends(path, running):
+    store = running(await ResponseStore.open(path))
     await store.keep(response("a", "b"))
     await store.keep(response("b", "a"))
     with pytest.raises(PromptTooLong):
         await store.chain("b")
-    await store.close()
 
 
 @pytest.mark.parametrize(("bound", "value"), [("MOST_RESPONSES", 3), ("MOST_BYTES", 60)])
-async def test_the_oldest_make_room_and_a_chain_in_use_is_not_old(path, monkeypatch, bound, value):
+async def test_the_oldest_make_room_and_a_chain_in_use_is_not_old(path, monkeypatch, bound, value, running):
     monkeypatch.setattr(responses, bound, value)
-    store = await ResponseStore.open(path)
+    store = running(await ResponseStore.open(path))
     text = "x" * 13  # 18 bytes each, with the rest
     for name, previous in (("a", None), ("old", None), ("b", "a"), ("c", "b")):
         await store.keep(response(name, previous, text))
@@ -87,7 +79,6 @@ async def test_the_oldest_make_room_and_a_chain_in_use_is_not_old(path, monkeypa
     await store.keep(response("large", None, "y" * 70))
     assert "large" in names(path)
     assert len(names(path)) == (3 if bound == "MOST_RESPONSES" else 1)
-    await store.close()
 
 
 @pytest.mark.parametrize("opens", [ResponseStore.open, Store.open])
@@ -120,12 +111,11 @@ async def test_what_is_deleted_is_not_in_the_file_any_more(path):
     await asyncio.gather(store.close(), other.close())
 
 
-async def test_a_file_of_an_earlier_version_gets_the_tables(path):
+async def test_a_file_of_an_earlier_version_gets_the_tables(path, running):
     with sqlite3.connect(path) as db:
         for script in MIGRATIONS[:4]:
             db.executescript(script)
         db.execute("PRAGMA user_version = 4")
-    store = await ResponseStore.open(path)
+    store = running(await ResponseStore.open(path))
     await store.keep(response("a"))
     assert names(path) == ["a"]
-    await store.close()

@@ -188,14 +188,13 @@ async def test_attachments_are_searched(store):
     assert await found(store, "pelican") == []
 
 
-async def test_a_reply_is_found_when_it_does_not_stream_any_more(store):
-    conversation = Conversation(store, "guide")
+async def test_a_reply_is_found_when_it_does_not_stream_any_more(store, conversation):
     async for _ in conversation.send(FakeEngine(["a peli", 0.5, "can ", 0.1, "flies"]), "Go."):
         assert await found(store, "pelican") == []
     assert await found(store, "pelican flies") == [conversation.turns[-1].id]
 
 
-async def test_a_reply_that_a_dead_program_left_is_found(tmp_path):
+async def test_a_reply_that_a_dead_program_left_is_found(tmp_path, running):
     path = tmp_path / "chats.db"
     store = await Store.open(path)
     name = await put(store, "Go.")
@@ -209,13 +208,11 @@ async def test_a_reply_that_a_dead_program_left_is_found(tmp_path):
         created_at=1.0,
     )
     await store.add_turn(reply)
-    assert store._db is not None
     store._db.execute("UPDATE turns SET content = 'a pelican', owner = NULL WHERE id = 'r'")
     assert await found(store, "pelican") == []
     await store.close()
-    store = await Store.open(path)
+    store = running(await Store.open(path))
     assert await found(store, "pelican") == ["r"]
-    await store.close()
 
 
 async def test_system_prompts_are_not_searched(store):
@@ -226,7 +223,6 @@ async def test_system_prompts_are_not_searched(store):
 async def test_the_index_outlives_a_vacuum(store):
     names = [await put(store, f"word{number} pelican") for number in range(20)]
     await store.delete(*names[:15])
-    assert store._db is not None
     store._db.execute("VACUUM")
     new = await put(store, "word99 pelican")
     assert await found(store, "word17") == [f"{names[17]}-0"]
@@ -237,7 +233,7 @@ async def test_the_index_outlives_a_vacuum(store):
     assert store._db.execute("SELECT count(*) FROM said WHERE said MATCH 'pelican'").fetchone() == (0,)
 
 
-async def test_the_chats_of_the_second_schema_are_found(tmp_path):
+async def test_the_chats_of_the_second_schema_are_found(tmp_path, running):
     path = tmp_path / "chats.db"
     with sqlite3.connect(path) as db:
         for script in MIGRATIONS[:2]:
@@ -252,7 +248,7 @@ async def test_the_chats_of_the_second_schema_are_found(tmp_path):
         db.execute(f"{row} ('q', 'aaaaaaaa', 's', 1, 'user', 'Which bird?', 'complete', 1.0, 1.0)")
         db.execute(f"{row} ('a', 'aaaaaaaa', 'q', 2, 'assistant', 'A pelican.', 'complete', 1.0, 1.0)")
         db.execute(f"{row} ('b', 'aaaaaaaa', 'q', 3, 'assistant', 'A pelican, too', 'streaming', 1.0, 1.0)")
-    store = await Store.open(path)
+    store = running(await Store.open(path))
     (hit, _) = await store.search("pelican")
     assert sorted(await found(store, "pelican")) == ["a", "b"]
     assert (hit.chat.title, hit.chat.front, hit.chat.pinned, hit.chat.leaf) == ("Old", "run", False, None)
@@ -260,7 +256,6 @@ async def test_the_chats_of_the_second_schema_are_found(tmp_path):
     assert [turn.id for turn in conversation.turns] == ["s", "q", "b"]
     await store.delete("aaaaaaaa")
     assert await found(store, "pelican") == []
-    await store.close()
 
 
 def test_a_snippet_is_cut_where_most_words_are():

@@ -24,12 +24,7 @@ def turn(name, *, chat_id="c1c1c1c1", **fields):
     return Turn(id=name, chat_id=chat_id, **(plain | fields))
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "chats.db"
-
-
-async def test_what_was_written_is_read_by_the_next_program(path):
+async def test_what_was_written_is_read_by_the_next_program(path, running):
     figures = Figures(reason="stop", usage=Usage(5, 0, 2), timings=Timings(1.0, 2.0, 3.0), context=4096)
     question = turn("q", content="Was heißt 'naïve'?\n\tüber\x00 \N{GRINNING FACE}")
     reply = turn("a", role="assistant", parent_id="q", thinking="hm", figures=figures)
@@ -41,15 +36,13 @@ async def test_what_was_written_is_read_by_the_next_program(path):
     await store.add_turn(reply)
     await store.add_turn(failed)
     await store.close()
-    store = await Store.open(path)
+    store = running(await Store.open(path))
     found, turns = await store.load("c1c1c1c1")
     assert (found.title, found.model, found.date) == ("A title", "guide", "2026-08-01")
     assert turns == [question, reply, failed]
-    await store.close()
 
 
-async def test_chats_come_with_the_latest_first_and_go_with_their_turns(path):
-    store = await Store.open(path)
+async def test_chats_come_with_the_latest_first_and_go_with_their_turns(store, path):
     await store.add_turn(turn("q1"), chat=chat("c1c1c1c1"))
     await store.add_turn(turn("q2", chat_id="c2c2c2c2"), chat=chat("c2c2c2c2"))
     assert [one.id for one in await store.chats()] == ["c2c2c2c2", "c1c1c1c1"]
@@ -61,36 +54,31 @@ async def test_chats_come_with_the_latest_first_and_go_with_their_turns(path):
         await store.load("c1c1c1c1")
     left = sqlite3.connect(path).execute("SELECT id FROM turns").fetchall()
     assert left == [("q2",)]
-    await store.close()
 
 
-async def test_the_file_is_nobody_elses_to_read(path):
+async def test_the_file_is_nobody_elses_to_read(path, running):
     path.touch(mode=0o644)
-    store = await Store.open(path)
+    store = running(await Store.open(path))
     await store.add_turn(turn("q"), chat=chat())
     for file in path.parent.glob("chats.db*"):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
     assert sqlite3.connect(path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    await store.close()
 
 
-async def test_the_first_schema_is_brought_to_this_one(path):
+async def test_the_first_schema_is_brought_to_this_one(path, running):
     with sqlite3.connect(path) as db:
         db.executescript(MIGRATIONS[0])
         db.execute("PRAGMA user_version = 1")
         db.execute("INSERT INTO conversations VALUES ('old', 'A title', 'guide', '2026-08-01', 1.0, 1.0)")
-    store = await Store.open(path)
+    store = running(await Store.open(path))
     await store.add_turn(turn("q"), chat=chat())
     await store.update_chat("c1c1c1c1", model="guide", front="run")
     assert [(one.id, one.front) for one in await store.chats()] == [("c1c1c1c1", "run"), ("old", "app")]
     latest = await store.latest("app")
-    assert latest is not None
     assert latest.id == "old"
-    await store.close()
 
 
-async def test_a_chat_is_found_by_the_beginning_of_its_id(path):
-    store = await Store.open(path)
+async def test_a_chat_is_found_by_the_beginning_of_its_id(store):
     for name in ("ab12", "ab34", "cd"):
         await store.add_turn(turn(name, chat_id=name), chat=chat(name))
     assert [(await store.find(name)).id for name in ("ab1", "c", " CD ")] == ["ab12", "cd", "cd"]
@@ -99,7 +87,6 @@ async def test_a_chat_is_found_by_the_beginning_of_its_id(path):
     for name in ("", "x", "ab123", "%"):
         with pytest.raises(ChatNotFound, match="There is no conversation"):
             await store.find(name)
-    await store.close()
 
 
 async def test_what_is_deleted_is_not_in_the_file_any_more_nor_is_its_state(path, home):
@@ -166,7 +153,7 @@ async def test_a_damaged_file_is_told_and_left_alone(path, damage):
     assert path.read_bytes() == before
 
 
-async def test_a_check_finds_what_opening_does_not(path):
+async def test_a_check_finds_what_opening_does_not(path, running):
     store = await Store.open(path)
     for number in range(200):
         await store.add_turn(turn(f"q{number}", content="x" * 500), chat=None if number else chat())
@@ -175,10 +162,9 @@ async def test_a_check_finds_what_opening_does_not(path):
     raw = bytearray(path.read_bytes())
     raw[-4096 * 8 : -4096 * 4] = bytes(4096 * 4)
     path.write_bytes(raw)
-    store = await Store.open(path)
+    store = running(await Store.open(path))
     with pytest.raises(StoreError, match="damaged"):
         await store.check()
-    await store.close()
 
 
 async def test_a_folder_that_cannot_be_written_is_told(tmp_path):
@@ -197,15 +183,14 @@ async def test_a_disk_with_no_room_to_open_is_told(small_disk):
         await Store.open(path)
 
 
-async def test_preferences_are_remembered(path):
+async def test_preferences_are_remembered(path, running):
     store = await Store.open(path)
     assert await store.preference("model") is None
     await store.set_preference("model", "a")
     await store.set_preference("model", "b")
     await store.close()
-    store = await Store.open(path)
+    store = running(await Store.open(path))
     assert await store.preference("model") == "b"
-    await store.close()
 
 
 _WRITER = """
@@ -265,7 +250,6 @@ def _killed_in_mid_answer(path, seconds):
     streamer = subprocess.Popen(
         [sys.executable, "-c", _STREAMER, str(path)], stdout=subprocess.PIPE, text=True
     )
-    assert streamer.stdout is not None
     first = streamer.stdout.readline()
     time.sleep(seconds)
     streamer.kill()
@@ -319,7 +303,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("value", BROKEN, ids=lambda value: repr(value[:12]))
-async def test_a_damaged_row_costs_what_it_says_and_no_more(path, value):
+async def test_a_damaged_row_costs_what_it_says_and_no_more(path, value, running):
     sound = chat("d2d2d2d2")
     store = await Store.open(path)
     await store.add(chat(), [turn("q", content="A pelican?"), turn("a", role="assistant", parent_id="q")])
@@ -330,7 +314,7 @@ async def test_a_damaged_row_costs_what_it_says_and_no_more(path, value):
         db.execute("UPDATE turns SET figures = ?1, error = ?1, owner = ?1 WHERE id = 'a'", (value,))
         db.execute("DROP TRIGGER turn_was_changed")  # it reads the attachments that were
         db.execute("UPDATE turns SET attachments = ? WHERE id = 'q'", (value,))
-    store = await Store.open(path)
+    store = running(await Store.open(path))
     assert {one.chat.id for one in await store.listed(9)} == {"c1c1c1c1", sound.id}
     assert {one.id for one in await store.chats()} == {"c1c1c1c1", sound.id}
     assert len(await store.headlines()) == 2
@@ -344,11 +328,9 @@ async def test_a_damaged_row_costs_what_it_says_and_no_more(path, value):
     ]
     await store.update_chat("c1c1c1c1", settings=ChatSettings(think=True))
     assert (await store.find("c1c1")).settings.think is True
-    await store.close()
 
 
-async def test_what_is_understood_of_settings_is_kept(path):
-    store = await Store.open(path)
+async def test_what_is_understood_of_settings_is_kept(store, path):
     await store.add(chat(), [turn("q")])
     said = '{"think": true, "sampling": {"temperature": 0.3, "top_k": "many", "new": 1}, "newer": {}}'
     with sqlite3.connect(path) as db:
@@ -356,4 +338,3 @@ async def test_what_is_understood_of_settings_is_kept(path):
     (found,) = await store.chats()
     assert found.settings.think is True
     assert found.settings.sampling.given() == {"temperature": 0.3}
-    await store.close()

@@ -11,19 +11,8 @@ from edgechat.chat.storage.store import Store
 from tests.fakes import FakeEngine
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "chats.db"
-
-
 async def put(store, name, text="Hi", **fields):
-    plain = {
-        "title": text,
-        "model": "m",
-        "date": "d",
-        "created_at": 1.0,
-        "updated_at": 1.0,
-    }
+    plain = {"title": text, "model": "m", "date": "d", "created_at": 1.0, "updated_at": 1.0}
     chat = Chat(id=name, **(plain | fields))
     turn = Turn(
         id=f"t{name}",
@@ -50,7 +39,6 @@ async def test_what_is_in_the_trash_is_nowhere_to_be_seen_and_comes_back(path):
         assert [head.chat.id for head in await one.headlines()] == ["bbbbbbbb"]
         assert [listed.chat.id for listed in await one.listed(9)] == ["bbbbbbbb"]
         latest = await one.latest("app")
-        assert latest is not None
         assert latest.id == "bbbbbbbb"
         assert await one.search("pelican") == []
         assert await one.recent_questions() == ["heron"]
@@ -63,7 +51,7 @@ async def test_what_is_in_the_trash_is_nowhere_to_be_seen_and_comes_back(path):
     await other.close()
 
 
-async def test_the_trash_outlives_the_program_and_what_was_computed_does_not(path, home):
+async def test_the_trash_outlives_the_program_and_what_was_computed_does_not(path, home, running):
     states = home / "cache" / "states"
     states.mkdir(parents=True)
     store = await Store.open(path)
@@ -74,14 +62,13 @@ async def test_the_trash_outlives_the_program_and_what_was_computed_does_not(pat
     assert [file.name for file in states.iterdir()] == ["bbbbbbbb.state"]
     (states / "aaaaaaaa.state").write_bytes(b"computed by a program that had it open")
     await store.close()
-    store = await Store.open(path)
+    store = running(await Store.open(path))
     assert [file.name for file in states.iterdir()] == ["bbbbbbbb.state"]
     assert [(one.chat.id, one.n_messages) for one in await store.trashed(9)] == [("aaaaaaaa", 1)]
     await store.restore("aaaaaaaa")
     assert await store.trashed(9) == []
     (hit,) = await store.search("xyzzyaaaaaaaa")
     assert hit.chat.trashed_at is None
-    await store.close()
 
 
 async def test_after_thirty_days_it_is_gone_for_good(path):
@@ -89,7 +76,6 @@ async def test_after_thirty_days_it_is_gone_for_good(path):
     for name, days in (("aaaaaaaa", 29.9), ("bbbbbbbb", 30.1)):
         await put(store, name, f"xyzzy{name}")
         await store.trash(name)
-        assert store._db is not None
         store._db.execute(
             "UPDATE conversations SET trashed_at = trashed_at - ? WHERE id = ?", (days * 86400, name)
         )
@@ -104,24 +90,22 @@ async def test_after_thirty_days_it_is_gone_for_good(path):
     assert b"xyzzybbbbbbbb" not in raw(path)
 
 
-async def test_a_cache_that_cannot_be_read_keeps_no_store_shut(path, home):
+async def test_a_cache_that_cannot_be_read_keeps_no_store_shut(path, home, running):
     (home / "cache").mkdir(parents=True)
     (home / "cache" / "states").write_text("no folder")
     store = await Store.open(path)
     await put(store, "aaaaaaaa")
     await store.trash("aaaaaaaa")
-    assert store._db is not None
     store._db.execute("UPDATE conversations SET trashed_at = 1")
     await store.close()
-    store = await Store.open(path)
+    store = running(await Store.open(path))
     assert await store.trashed(9) == []
-    await store.close()
 
 
 @pytest.mark.parametrize("bound", ["_TRASH_CHATS", "_TRASH_BYTES"])
-async def test_what_came_first_makes_room(path, monkeypatch, bound):
+async def test_what_came_first_makes_room(path, monkeypatch, bound, running):
     monkeypatch.setattr(store_module, bound, {"_TRASH_CHATS": 2, "_TRASH_BYTES": 3_000}[bound])
-    store = await Store.open(path)
+    store = running(await Store.open(path))
     for name in ("aaaaaaaa", "bbbbbbbb", "cccccccc"):
         await put(store, name, name[0] * 500)  # twice, with the attachment
         await store.trash(name)
@@ -130,11 +114,9 @@ async def test_what_came_first_makes_room(path, monkeypatch, bound):
     await store.trash("dddddddd")
     left = [one.chat.id for one in await store.trashed(9)]
     assert left == (["dddddddd"] if bound == "_TRASH_BYTES" else ["dddddddd", "cccccccc"])
-    await store.close()
 
 
-async def test_an_id_is_looked_for_where_it_is_asked_for(path):
-    store = await Store.open(path)
+async def test_an_id_is_looked_for_where_it_is_asked_for(store):
     for name in ("abcd0001", "abcd0002"):
         await put(store, name)
     await store.trash("abcd0001")
@@ -147,7 +129,6 @@ async def test_an_id_is_looked_for_where_it_is_asked_for(path):
     assert told.value.hint == "To restore it: edgechat chats restore abcd0001"
     with pytest.raises(ChatNotFound, match="no conversation 'abcd0002' in the trash"):
         await store.find("abcd0002", trashed=True)
-    await store.close()
 
 
 async def test_words_leave_the_index_with_their_chat(path):
@@ -172,30 +153,18 @@ async def test_words_leave_the_index_with_their_chat(path):
     assert b"jjhtml" not in raw(path)
 
 
-async def test_a_chat_of_many_turns_can_be_deleted(path):
-    store = await Store.open(path)
-    await put(store, "aaaaaaaa")
-    turns = [
-        Turn(
-            id=f"x{number}",
-            chat_id="aaaaaaaa",
-            role="user",
-            content="x",
-            parent_id=f"x{number - 1}" if number else "taaaaaaaa",
-            created_at=1.0,
-        )
-        for number in range(1500)
-    ]
-    for turn in turns:
-        await store.add_turn(turn)
+async def test_a_chat_of_many_turns_can_be_deleted(store, path):
+    chat = Chat(id="aaaaaaaa", title="Long", model="m", date="d", created_at=1.0, updated_at=1.0)
+    fields = {"chat_id": "aaaaaaaa", "role": "user", "content": "x", "created_at": 1.0}
+    turns = [Turn(id=f"x{n}", parent_id=f"x{n - 1}" if n else None, **fields) for n in range(1500)]
+    await store.add(chat, turns)
+    assert len((await store.load("aaaaaaaa"))[1]) == 1500
     await store.delete("aaaaaaaa")
     assert await store.chats() == []
     assert sqlite3.connect(path).execute("SELECT count(*) FROM turns").fetchone() == (0,)
-    await store.close()
 
 
-async def test_headlines_are_the_pinned_ones_and_then_those_used_last(path):
-    store = await Store.open(path)
+async def test_headlines_are_the_pinned_ones_and_then_those_used_last(store):
     for name in ("aaaaaaaa", "bbbbbbbb", "cccccccc", "dddddddd"):
         await put(store, name)
     await store.update_chat("bbbbbbbb", pinned=True)
@@ -215,18 +184,15 @@ async def test_headlines_are_the_pinned_ones_and_then_those_used_last(path):
     assert await names() == ["b", "a", "d", "c"]
     await events.aclose()
     assert not any(head.writing for head in await store.headlines())
-    await store.close()
 
 
-async def test_recent_questions_come_once_each(path):
-    store = await Store.open(path)
+async def test_recent_questions_come_once_each(store):
     conversation = Conversation(store, "guide", system="Not asked.")
     for text in ("one", "two", "one", "three"):
         async for _ in conversation.send(FakeEngine(["Answer."]), text):
             pass
     assert await store.recent_questions() == ["three", "one", "two"]
     assert await store.recent_questions(1) == ["three"]
-    await store.close()
 
 
 async def test_the_version_tells_of_others_writing_only(path):

@@ -23,7 +23,6 @@ def spec_of(kind):
 
 
 def logits(backend, *adapters):
-    assert backend.adapters is not None
     backend.adapters.use(backend.adapters.resolve(adapters))
     backend.truncate(0, 0)
     return backend.decode([BatchPart(0, 0, TOKENS, 1)])[0].copy()
@@ -82,10 +81,9 @@ def test_a_peft_folder_and_several_at_once(tmp_path):
     whole.close()
 
 
-def test_a_set_is_what_is_in_the_files(tmp_path):
+def test_a_set_is_what_is_in_the_files(tmp_path, opened):
     spec = spec_of("dense")
-    backend = load(plan(build(spec)))
-    assert backend.adapters is not None
+    backend = opened(load(plan(build(spec))))
     resolve = backend.adapters.resolve
     a, b = (str(adapter(tmp_path, spec, name, seed=seed)) for name, seed in (("a", 1), ("b", 2)))
     copy = str(adapter(tmp_path, spec, "copy", seed=1))
@@ -103,12 +101,11 @@ def test_a_set_is_what_is_in_the_files(tmp_path):
         resolve([AdapterUse(a, float("nan"))])
     with pytest.raises(NotAnAdapter, match="cannot be read"):
         resolve([AdapterUse(str(tmp_path / "gone.gguf"))])
-    backend.close()
 
 
-def test_a_file_that_changes_after_the_check_is_not_loaded(tmp_path):
+def test_a_file_that_changes_after_the_check_is_not_loaded(tmp_path, opened):
     spec = spec_of("dense")
-    backend = load(plan(build(spec)))
+    backend = opened(load(plan(build(spec))))
     assert backend.adapters is not None
     path = adapter(tmp_path, spec)
     found = backend.adapters.resolve([AdapterUse(str(path))])
@@ -116,24 +113,22 @@ def test_a_file_that_changes_after_the_check_is_not_loaded(tmp_path):
     with pytest.raises(DecodeFailed, match="has changed"):
         backend.adapters.use(found)
     logits(backend)
-    backend.close()
 
 
-def test_few_are_kept_in_memory(tmp_path, monkeypatch):
+def test_few_are_kept_in_memory(tmp_path, monkeypatch, opened):
     monkeypatch.setattr(llama_cpp_adapters, "MOST_LOADED", 2)
     spec = spec_of("dense")
-    backend = load(plan(build(spec)))
+    backend = opened(load(plan(build(spec))))
     files = [AdapterUse(str(adapter(tmp_path, spec, f"{seed}", seed=seed))) for seed in range(5)]
     first = [logits(backend, one) for one in files]
     assert len(backend.adapters._loaded) == 2
     for one, rows in zip(files, first, strict=True):
         assert (logits(backend, one) == rows).all()
-    backend.close()
 
 
-def test_what_passes_the_check_does_not_abort_llama_cpp(tmp_path):
+def test_what_passes_the_check_does_not_abort_llama_cpp(tmp_path, opened):
     spec = spec_of("dense")
-    backend = load(plan(build(spec)))
+    backend = opened(load(plan(build(spec))))
     path = write_adapter(tmp_path / "a.gguf", pairs(spec), spec.shape)
     data, random = path.read_bytes(), np.random.default_rng(4)
     refused = 0
@@ -146,4 +141,3 @@ def test_what_passes_the_check_does_not_abort_llama_cpp(tmp_path):
         except EdgechatError:
             refused += 1
     assert 100 < refused < 400
-    backend.close()

@@ -27,14 +27,11 @@ def test_it_says_what_it_is(kind, open_backend):
     assert backend.architecture
 
 
-def test_both_formats_are_the_same_model(kind, cold):
+def test_both_formats_are_the_same_model(kind, cold, opened):
     """What a backend computes is what llama.cpp computes from the GGUF of the same Spec."""
     tokens = some(1, 200)
-    other = load(plan(Runtime("llama.cpp").model(kind), n_seq_max=1, n_outputs_max=64))
-    try:
-        assert is_true(cold(tokens, 20), feed(other, 0, 0, tokens, 20))
-    finally:
-        other.close()
+    other = opened(load(plan(Runtime("llama.cpp").model(kind), n_seq_max=1, n_outputs_max=64)))
+    assert is_true(cold(tokens, 20), feed(other, 0, 0, tokens, 20))
 
 
 # Rows.
@@ -325,7 +322,7 @@ def test_a_restored_state_goes_on_as_if_never_stopped(runtime, kind, cache_type)
         after.close()
 
 
-def test_a_restored_state_goes_back_to_a_checkpoint_that_was_saved_with_it(kind, runtime, open_backend, cold):
+def test_a_restored_state_goes_back_to_a_checkpoint_saved_with_it(kind, runtime, open_backend, cold, opened):
     """Also after a restart: as bytes, in another backend."""
     before = open_backend(kind)
     if before.capabilities.cuts:
@@ -336,13 +333,10 @@ def test_a_restored_state_goes_back_to_a_checkpoint_that_was_saved_with_it(kind,
         pytest.skip("its checkpoints are not saved")
     feed(before, 0, 150, some(2, 100))
     state, kept = before.save(0), np.frombuffer(checkpoint.state.tobytes(), np.uint8)
-    after = load(plan(runtime.model(kind)))
-    try:
-        assert after.restore(1, state, some(1, 150) + some(2, 100))
-        assert after.rewind(1, Checkpoint(150, kept.nbytes, kept))
-        assert is_true(feed(after, 1, 150, some(3, 60)), cold(some(1, 150) + some(3, 60)))
-    finally:
-        after.close()
+    after = opened(load(plan(runtime.model(kind))))
+    assert after.restore(1, state, some(1, 150) + some(2, 100))
+    assert after.rewind(1, Checkpoint(150, kept.nbytes, kept))
+    assert is_true(feed(after, 1, 150, some(3, 60)), cold(some(1, 150) + some(3, 60)))
 
 
 def test_a_state_is_of_the_moment_it_was_saved(kind, open_backend, cold):
@@ -413,14 +407,13 @@ def test_text_comes_back(runtime, pieces):
 
 
 @pytest.mark.parametrize("pieces", [False, True], ids=["bytes", "pieces"])
-def test_a_beginning_is_put_in_front_once(runtime, pieces):
-    backend = load(plan(runtime.build(Spec(pieces=pieces))))
+def test_a_beginning_is_put_in_front_once(runtime, pieces, opened):
+    backend = opened(load(plan(runtime.build(Spec(pieces=pieces)))))
     words = backend.vocabulary
     plain = words.tokenize("the end", bos=False, special=True)
     assert words.tokenize("the end", bos=True, special=True) == ([1, *plain] if pieces else plain)
     written = words.tokenize(f"{words.bos}the end", bos=True, special=True)
     assert written == words.tokenize(f"{words.bos}the end", bos=False, special=True)
-    backend.close()
 
 
 def test_control_tokens_in_a_text_are_read_only_where_asked(open_backend):

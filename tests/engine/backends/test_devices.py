@@ -89,25 +89,22 @@ def test_the_logits_are_the_processors(kind, flash_attention, on_devices):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGSTOP")
-def test_a_call_without_rows_waits_for_the_device(servers):
+def test_a_call_without_rows_waits_for_the_device(servers, opened):
     """What calls cost would not be known otherwise, and they would pile up behind the first that has rows."""
     rpc = tuple(server.address for server in servers)
-    backend = LlamaCppBackend(
-        plan(tiny("dense"), devices=("RPC0",), split=(KINDS["dense"].n_layers + 1,), rpc=rpc)
+    backend = opened(
+        LlamaCppBackend(plan(tiny("dense"), devices=("RPC0",), split=(KINDS["dense"].n_layers + 1,), rpc=rpc))
     )
-    try:
-        backend.decode([BatchPart(0, 0, (5,) * 16, 0)])
-        server = servers[0].process
-        server.send_signal(signal.SIGSTOP)
-        call = threading.Thread(target=backend.decode, args=([BatchPart(0, 16, (5,) * 16, 0)],))
-        call.start()
-        call.join(0.5)
-        waited = call.is_alive()
-        server.send_signal(signal.SIGCONT)
-        call.join()
-        assert waited
-    finally:
-        backend.close()
+    backend.decode([BatchPart(0, 0, (5,) * 16, 0)])
+    server = servers[0].process
+    server.send_signal(signal.SIGSTOP)
+    call = threading.Thread(target=backend.decode, args=([BatchPart(0, 16, (5,) * 16, 0)],))
+    call.start()
+    call.join(0.5)
+    waited = call.is_alive()
+    server.send_signal(signal.SIGCONT)
+    call.join()
+    assert waited
 
 
 def ask(name, max_tokens=8):
@@ -144,9 +141,9 @@ async def test_a_worker_takes_on_each_device_what_was_planned(kind, two):
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-async def test_a_server_that_dies_ends_the_reply(victim, two):
+async def test_a_server_that_dies_ends_the_reply(victim, two, running):
     """llama.cpp ends the worker; the front end says so, and at the next try what is missing."""
-    engine = EngineSupervisor(spread(tiny(mute=NOT_PRINTABLE), two))
+    engine = running(EngineSupervisor(spread(tiny(mute=NOT_PRINTABLE), two)))
     killed = False
 
     async def listen():
@@ -156,11 +153,8 @@ async def test_a_server_that_dies_ends_the_reply(victim, two):
                 two[victim].kill()
                 killed = True
 
-    try:
-        with pytest.raises(EngineCrashed) as crash:
-            await listen()
-        assert "RPC server crashed" in crash.value.log_tail
-        with pytest.raises(ServerRefused, match=two[victim].address):
-            await engine.start()
-    finally:
-        await engine.close()
+    with pytest.raises(EngineCrashed) as crash:
+        await listen()
+    assert "RPC server crashed" in crash.value.log_tail
+    with pytest.raises(ServerRefused, match=two[victim].address):
+        await engine.start()

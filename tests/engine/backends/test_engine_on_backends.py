@@ -4,8 +4,6 @@ Equality of greedy text needs F32 weights and flash attention off; elsewhere ker
 shapes round differently.
 """
 
-from collections.abc import Callable
-
 import pytest
 
 from edgechat.engine.engine import EngineCore
@@ -18,30 +16,18 @@ from tests.kit import CHATML
 pytestmark = pytest.mark.slow
 
 GREEDY = Sampling(temperature=0)
-Open = Callable[..., EngineCore]
-
-
-@pytest.fixture(scope="module")
-def template():
-    template = ChatTemplate(CHATML)
-    yield template
-    template.close()
 
 
 @pytest.fixture
-def open_engine(runtime, template):
+def open_engine(runtime, chatml, opened):
     """Return a function that makes an engine: `open_engine(kind, context=256)`."""
-    made = []
 
     def make(kind, states=None, **changes):
         backend = load(plan(runtime.model(kind), **changes))
         assert backend.chat_template == CHATML
-        made.append(EngineCore(backend, SharedTemplate(template), states=states))
-        return made[-1]
+        return opened(EngineCore(backend, SharedTemplate(chatml), states=states))
 
-    yield make
-    for engine in made:
-        engine.close()
+    return make
 
 
 def messages(*texts):
@@ -133,8 +119,7 @@ def test_another_chat_with_the_same_rules_begins_from_a_saved_checkpoint(kind, o
 
 
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0", "q4_0"])
-def test_cache_types(runtime, template, cache_type):
+def test_cache_types(runtime, chatml, cache_type, opened):
     backend = load(plan(runtime.wide(), cache_type=cache_type, flash_attention=True))
-    engine = EngineCore(backend, SharedTemplate(template))
+    engine = opened(EngineCore(backend, SharedTemplate(chatml)))
     assert len(answers(engine, a=PROMPTS["long"])["a"][0]) > 20
-    engine.close()

@@ -1,5 +1,7 @@
 """A model's own drafting layers know what the model has computed, whatever has happened to its sequences."""
 
+from contextlib import closing
+
 import msgspec
 import numpy as np
 import pytest
@@ -23,28 +25,12 @@ def head_kind(request):
     return request.param
 
 
-class Opened:
-    """Backends with heads, closed when the test ends."""
-
-    def __init__(self, kind):
-        self.kind = kind
-        self._made = []
-
-    def __call__(self, **changes):
-        made = headed(self.kind, n_rs_seq=8, n_outputs_max=32, **changes)
-        self._made.append(LlamaCppBackend(made))
-        return self._made[-1]
-
-    def close(self):
-        for backend in self._made:
-            backend.close()
-
-
 @pytest.fixture
-def opened(head_kind):
-    opened = Opened(head_kind)
-    yield opened
-    opened.close()
+def opened(head_kind, opened):
+    """Return a function that opens a backend with a head."""
+    return lambda **changes: opened(
+        LlamaCppBackend(headed(head_kind, n_rs_seq=8, n_outputs_max=32, **changes))
+    )
 
 
 def read(backend, seq, tokens, start=0):
@@ -55,7 +41,6 @@ def read(backend, seq, tokens, start=0):
 
 def drafted(backend, seq, n=3):
     """Return the rows of a draft behind NEXT, each of the likeliest token."""
-    assert backend.head is not None
     rows = [backend.head.begin([(seq, NEXT)])[0].copy()]
     for _ in range(min(n, backend.head.longest) - 1):
         rows.append(backend.head.extend([(seq, int(rows[-1].argmax()))])[0].copy())
@@ -80,7 +65,6 @@ def test_a_draft_is_the_same_however_the_text_was_read(opened, length):
     backend = opened()
     for at, token in enumerate(tokens):
         backend.decode([BatchPart(0, at, [token], 1), BatchPart(1, at, [NEXT], 1)])
-        assert backend.head is not None
         assert backend.head.can_draft(0, at + 1)
     assert close(drafted(backend, 0), expected)
     assert close(drafted(backend, 0), expected), "a draft has left something behind"
@@ -104,14 +88,12 @@ def test_sequences_are_drafted_for_together(opened):
     backend = opened()
     for seq, text in enumerate(texts):
         read(backend, seq, text)
-    assert backend.head is not None
     rows = backend.head.begin([(seq, NEXT) for seq in (2, 0, 1)])
     for row, seq in zip(rows, (2, 0, 1), strict=True):
         assert close(row, expected[seq])
     some_rows = backend.head.extend([(2, 60), (1, 60)]).copy()
     alone = opened(n_seq_max=1)
     read(alone, 0, texts[1])
-    assert alone.head is not None
     alone.head.begin([(0, NEXT)])
     assert close(some_rows[1], alone.head.extend([(0, 60)])[0])
 
@@ -144,7 +126,6 @@ def test_a_cut_costs_one_hidden_state(opened):
     drafted(backend, 0)
     assert backend.truncate(0, 60)
     read(backend, 0, more, 60)
-    assert backend.head is not None
     assert backend.head.can_draft(0, 90)
     rows = drafted(backend, 0, 1), afresh(opened, [*tokens[:60], *more])[:1]
     assert close(*rows, bound=1.5)
@@ -172,14 +153,12 @@ def test_a_shifted_sequence_still_has_drafts(opened):
     read(backend, 0, some(9, 100))
     assert backend.shift(0, 20, 50)
     read(backend, 0, some(10, 5), 70)
-    assert backend.head is not None
     assert backend.head.can_draft(0, 75)
     assert np.isfinite(drafted(backend, 0)).all()
 
 
 def test_nothing_is_drafted_for_the_first_token(opened):
     backend = opened()
-    assert backend.head is not None
     assert not backend.head.can_draft(0, 0)
     read(backend, 0, [NEXT])
     assert backend.head.can_draft(0, 1)
@@ -205,7 +184,6 @@ def test_a_head_that_fails_costs_no_reply(opened, monkeypatch):
         broken.setattr(EagleContext, "read", fail)
         broken.setattr(AssistantContext, "read", fail)
         read(backend, 0, some(16, 100))
-    assert backend.head is not None
     assert not backend.head.can_draft(0, 100)
     backend.truncate(0, 0)
     read(backend, 0, some(16, 100))
@@ -215,7 +193,6 @@ def test_a_head_that_fails_costs_no_reply(opened, monkeypatch):
 def test_text_after_what_it_cannot_read_is_not_drafted_for(opened):
     backend = opened(n_seq_max=1)
     read(backend, 0, some(13, 20))
-    assert backend.head is not None
     backend.head.stop(0)
     read(backend, 0, some(14, 20), 20)
     assert not backend.head.can_draft(0, 40)
@@ -247,8 +224,7 @@ def test_without_it_the_model_is_the_same(opened, head_kind):
 def test_a_head_for_another_model_is_refused(kind, target, why):
     """Most of these llama.cpp would answer with a crash."""
     made = msgspec.structs.replace(headed(kind), model_path=str(with_head(target)))
-    backend = LlamaCppBackend(made)
-    assert backend.head is None
-    assert backend.no_head == why
-    read(backend, 0, some(1, 5))
-    backend.close()
+    with closing(LlamaCppBackend(made)) as backend:
+        assert backend.head is None
+        assert backend.no_head == why
+        read(backend, 0, some(1, 5))

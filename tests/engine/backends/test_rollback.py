@@ -195,8 +195,8 @@ def test_llama_cpp_does_not_lose_a_state_that_waits_where_others_are_moved(seed)
     cold.close()
 
 
-def test_a_recurrent_state_of_llama_cpp_rolls_back_once_and_no_further_than_its_snapshots():
-    backend = load(LLAMA_CPP, "hybrid")
+def test_a_recurrent_state_of_llama_cpp_rolls_back_once_and_no_further_than_its_snapshots(opened):
+    backend = opened(load(LLAMA_CPP, "hybrid"))
     feed(backend, 0, 0, some(1, 30), 12)
     assert not backend.rollback(0, SNAPSHOTS + 1)
     feed(backend, 0, 30, some(2, 4), 4)
@@ -207,20 +207,18 @@ def test_a_recurrent_state_of_llama_cpp_rolls_back_once_and_no_further_than_its_
     feed(backend, 0, 36, some(3, 5), 5)
     feed(backend, 1, 0, some(4, 5), 5)
     assert not backend.rollback(0, 2), "it may have been moved since"
-    backend.close()
 
 
-def test_beside_a_chunk_of_a_prompt_no_snapshot_of_llama_cpp_is_relied_on():
-    backend = load(LLAMA_CPP, "hybrid")
+def test_beside_a_chunk_of_a_prompt_no_snapshot_of_llama_cpp_is_relied_on(opened):
+    backend = opened(load(LLAMA_CPP, "hybrid"))
     feed(backend, 0, 0, some(1, 30))
     backend.decode([BatchPart(1, 0, some(2, 40), 0), BatchPart(0, 30, [50, 51, 52], 3)])
     assert not backend.rollback(0, 2)
-    backend.close()
 
 
-def test_without_snapshots_a_recurrent_state_does_not_roll_back(runtime, kind, cold):
+def test_without_snapshots_a_recurrent_state_does_not_roll_back(runtime, kind, cold, opened):
     """Of llama.cpp: MLX needs none. What was to be taken back is still there."""
-    backend = load(runtime, kind, n_rs_seq=0)
+    backend = opened(load(runtime, kind, n_rs_seq=0))
     never = (runtime.name, kind) == ("llama.cpp", "hybrid")
     assert (backend.rolls_back == 0) == never
     tokens = some(1, 30)
@@ -229,15 +227,13 @@ def test_without_snapshots_a_recurrent_state_does_not_roll_back(runtime, kind, c
     assert rolled != never
     left = tokens[:28] if rolled else tokens
     assert is_true(feed(backend, 0, len(left), [60]), cold([*left, 60]))
-    backend.close()
 
 
-def test_every_kind_takes_tokens_back(runtime, kind):
-    backend = load(runtime, kind)
+def test_every_kind_takes_tokens_back(runtime, kind, opened):
+    backend = opened(load(runtime, kind))
     assert backend.rolls_back > 0
     assert backend.capabilities.recomputes == ((runtime.name, kind) == ("mlx", "hybrid"))
     assert backend.rolls_back_alone == ((runtime.name, kind) == ("llama.cpp", "hybrid"))
-    backend.close()
 
 
 def test_as_many_are_taken_back_as_it_says(backend, cold):

@@ -1,7 +1,7 @@
-"""What an image shows decides the answer: cold, cached, cut off, restored, beside streams of text."""
+"""What an image shows or a sound is decides the answer: cold, cached, cut off, restored, beside streams."""
 
 import time
-from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import msgspec
@@ -11,7 +11,6 @@ import pytest
 from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import EncodingStopped
 from edgechat.engine.backends.media import media_runs
-from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.types import ChatRequest, Delta, Failed, Message, Sampling
 from tests.engine.images.seeing import (
@@ -24,75 +23,95 @@ from tests.engine.images.seeing import (
     engine_of,
     image_of,
     plan_of,
+    sound_of,
     until_idle,
 )
-from tests.kit.vision import COLOURS, KINDS, PROMPT, noisy, plain
+from tests.kit.vision import COLOURS, KINDS, PROMPT, noisy, plain, tone
+from tests.kit.vision.ear import N_TOKENS
 from tests.native.multimodal.seer import Place, Seer
 
 pytestmark = pytest.mark.slow
 
-Make = Callable[..., EngineCore]
-
-
-def first_and_soak(kinds):
-    """Return the kinds, all but the first for the soak: what is tested lies above them, and takes long."""
-    first, *others = kinds
-    return [first, *(pytest.param(kind, marks=pytest.mark.soak) for kind in others)]
-
-
 GREEDY = Sampling(temperature=0)
+
+
+def media(images, sounds=(), *, soak=False):
+    """Run the test for kinds of models that see and that hear, all but the first in the soak if so told.
+
+    What is tested there lies above them, and takes long.
+    """
+    kinds = [(kind, False) for kind in images] + [(kind, True) for kind in sounds]
+    return pytest.mark.parametrize(
+        ("kind", "hears"),
+        [
+            pytest.param(
+                kind,
+                hears,
+                id=f"{kind}, heard" if hears else kind,
+                marks=[pytest.mark.soak] * (soak and kind != kinds[0][0]),
+            )
+            for kind, hears in kinds
+        ],
+    )
 
 
 @pytest.fixture
 def make(template):
-    made = []
+    with ExitStack() as stack:
 
-    def engine(kind, states=None, **changes):
-        plan = plan_of(kind, **changes)
-        made.append(engine_of(plan, template, states=states, ngrams=plan.ngrams))
-        return made[-1]
+        def engine(kind, states=None, **changes):
+            plan = plan_of(kind, **changes)
+            return stack.enter_context(closing(engine_of(plan, template, states=states, ngrams=plan.ngrams)))
 
-    yield engine
-    for one in made:
-        one.close()
+        yield engine
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
-def test_each_colour_is_seen(kind, make, tmp_path):
-    engine = make(kind)
-    for colour in COLOURS:
-        assert ask(engine, colour, asking(image_of(noisy(colour), tmp_path)))[0] == colour
+@pytest.fixture
+def shown(tmp_path):
+    """Return a function that makes an image or a sound of a colour."""
+
+    def make(colour, *, hears=False, seed=0):
+        if hears:
+            return sound_of(tone(colour, seed=seed), tmp_path)
+        return image_of(noisy(colour, seed=seed), tmp_path)
+
+    return make
+
+
+@media(ALL_KINDS, KINDS)
+def test_each_colour_is_seen_and_each_tone_heard(kind, hears, make, shown):
+    engine = make(kind, hears=hears, sees=not hears)
+    encoder = engine.backend.media_encoder
+    assert (encoder.sees, encoder.hears) == (not hears, hears)
+    for colour in COLOURS if kind == "dense" or not hears else ("black", "green", "magenta"):
+        assert ask(engine, colour, asking(shown(colour, hears=hears)))[0] == colour
     assert ask(engine, "none", Message("user", QUESTION))[0] == "nothing"
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
-def test_the_second_question_computes_only_itself(kind, make, tmp_path):
-    engine = make(kind)
-    image = image_of(noisy("red"), tmp_path)
-    said = [asking(image)]
+@media(ALL_KINDS, KINDS)
+def test_the_second_question_computes_only_itself(kind, hears, make, shown):
+    engine, least = make(kind, hears=hears, sees=not hears), N_TOKENS if hears else 16
+    said = [asking(shown("red", hears=hears))]
     text, _ = ask(engine, "a", *said)
     said += [Message("assistant", text), Message("user", QUESTION)]
     again, end = ask(engine, "b", *said)
     assert again == "red"
-    n_new = end.usage.prompt_tokens - end.usage.cached_tokens
-    assert n_new <= len(QUESTION) + 60
-    assert end.usage.cached_tokens > 16
-    # In a chat of its own, after another image.
-    assert ask(engine, "c", asking(image_of(plain("blue"), tmp_path)))[0] == "blue"
-    text, end = ask(engine, "d", asking(image))
+    assert end.usage.prompt_tokens - end.usage.cached_tokens <= len(QUESTION) + 60
+    assert end.usage.cached_tokens > least
+    # In a chat of its own, after another one.
+    assert ask(engine, "c", asking(shown("blue", hears=hears)))[0] == "blue"
+    text, end = ask(engine, "d", said[0])
     assert text == "red"
-    assert end.usage.cached_tokens > 16
+    assert end.usage.cached_tokens > least
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_logits_are_those_of_libmtmd_driven_bare(kind, make, tmp_path):
-    engine, picture = make(kind), noisy("cyan")
-    engine.begin(
-        ChatRequest(id="a", messages=(asking(image_of(picture, tmp_path)),), logprobs=3, max_tokens=1)
-    )
+def test_the_logits_are_those_of_libmtmd_driven_bare(kind, make, shown):
+    engine = make(kind)
+    engine.begin(ChatRequest(id="a", messages=(asking(shown("cyan")),), logprobs=3, max_tokens=1))
     (first,) = (event for event in until_idle(engine) if isinstance(event, Delta) and event.chances)
     with Seer(kind) as seer:
-        row = seer.read(seer.chunks(PROMPT[0], picture, PROMPT[1]), Place()).row
+        row = seer.read(seer.chunks(PROMPT[0], noisy("cyan"), PROMPT[1]), Place()).row
     expected = sorted(row - np.logaddexp.reduce(row), reverse=True)[:3]
     assert [logprob for _, logprob in first.chances[0].others] == pytest.approx(expected, abs=0.05)
 
@@ -106,67 +125,61 @@ def test_large_images_are_cut_into_tiles(kind, make, tmp_path):
     assert len(list(media_runs(prompt.tokens))) > 2
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
-def test_images_of_several_requests_at_once(kind, make, tmp_path):
+@media(ALL_KINDS, ["dense"])
+def test_several_requests_at_once(kind, hears, make, shown):
     """Beside streams of text, in the slots of one cache, more of them than slots."""
-    engine = make(kind)
-    for colour in COLOURS:
-        image = image_of(noisy(colour, seed=1), tmp_path)
-        request = ChatRequest(id=colour, messages=(asking(image),), sampling=GREEDY, max_tokens=8)
-        engine.begin(request)
-    for name in ("x", "y"):
-        engine.begin(
-            ChatRequest(id=name, messages=(Message("user", QUESTION),), sampling=GREEDY, max_tokens=8)
-        )
+    engine = make(kind, hears=hears, sees=not hears, context=4096 if hears else 2048)
+    asked = {colour: asking(shown(colour, hears=hears, seed=1)) for colour in COLOURS}
+    asked |= dict.fromkeys("xy", Message("user", QUESTION))
+    for name, message in asked.items():
+        engine.begin(ChatRequest(id=name, messages=(message,), sampling=GREEDY, max_tokens=8))
     events = until_idle(engine)
-    for colour in COLOURS:
-        assert answer_of(colour, events)[0] == colour
-    assert answer_of("x", events)[0] == answer_of("y", events)[0] == "nothing"
+    assert [answer_of(name, events)[0] for name in asked] == [*COLOURS, "nothing", "nothing"]
 
 
 @pytest.mark.parametrize("kind", MANY)
-def test_an_image_in_each_turn_and_an_edit(kind, make, tmp_path):
+def test_an_image_in_each_turn_and_an_edit(kind, make, shown):
     engine = make(kind)
     said = []
     for number, colour in enumerate(("red", "blue", "yellow")):
-        said.append(asking(image_of(noisy(colour, seed=number), tmp_path)))
+        said.append(asking(shown(colour, seed=number)))
         text, _ = ask(engine, f"t{number}", *said)
         assert text == colour
         said.append(Message("assistant", text))
-    edited = [*said[:2], asking(image_of(noisy("white"), tmp_path))]
+    edited = [*said[:2], asking(shown("white"))]
     assert ask(engine, "edit", *edited)[0] == "white"
-    assert ask(engine, "again", *said, asking(image_of(noisy("green"), tmp_path)))[0] == "green"
+    assert ask(engine, "again", *said, asking(shown("green")))[0] == "green"
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
-def test_a_chat_with_an_image_goes_on_after_a_restart(kind, make, tmp_path, monkeypatch):
+@media(ALL_KINDS, KINDS)
+def test_a_chat_goes_on_after_a_restart(kind, hears, make, shown, monkeypatch):
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.LEAVE_SECONDS", 0.0)
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.worth_saving", lambda *_, **__: True)
-    image = image_of(noisy("magenta"), tmp_path)
-    said = [asking(image)]
-    engine = make(kind, states=KVStateStore(10**8, b"x"))
+    said = [asking(shown("magenta", hears=hears))]
+    engine = make(kind, states=KVStateStore(10**8, b"x"), hears=hears, sees=not hears)
     text, _ = ask(engine, "a", *said, chat="c0ffee00")
     engine.persist(None)
     until_idle(engine)
     engine.close()
     said += [Message("assistant", text), Message("user", QUESTION)]
-    engine = make(kind, states=KVStateStore(10**8, b"x"))
+    engine = make(kind, states=KVStateStore(10**8, b"x"), hears=hears, sees=not hears)
     text, end = ask(engine, "b", *said, chat="c0ffee00")
     assert text == "magenta"
+    assert end.usage.cached_tokens > (N_TOKENS if hears else 16)
     assert end.usage.prompt_tokens - end.usage.cached_tokens <= len(QUESTION) + 60
     assert not engine.encoding._made
 
 
-@pytest.mark.parametrize("kind", first_and_soak(MANY))
-def test_old_images_leave_with_their_turns(kind, make, tmp_path):
-    engine = make(kind, context=256)
+@media(MANY, ["dense"], soak=True)
+def test_what_is_old_leaves_with_its_turns(kind, hears, make, shown):
+    engine, colours = make(kind, hears=hears, sees=not hears, context=512 if hears else 256), [*COLOURS]
     said = []
-    for number, colour in enumerate([*COLOURS] * 2):
-        said.append(asking(image_of(noisy(colour, seed=number), tmp_path)))
+    for number, colour in enumerate(colours if hears else colours * 2):
+        said.append(asking(shown(colour, hears=hears, seed=number)))
         text, end = ask(engine, f"t{number}", *said)
         assert text == colour
         said.append(Message("assistant", text))
-    assert end.usage.dropped_turns > 4
+    assert end.usage.dropped_turns > (3 if hears else 4)
 
 
 class SlowEyes:
@@ -196,21 +209,23 @@ def slowly(engine, steps):
     return eyes
 
 
-def test_a_stream_goes_on_while_an_image_is_encoded(make, tmp_path):
-    engine = make("dense")
+@pytest.mark.parametrize("hears", [False, True])
+def test_a_stream_goes_on_while_media_are_encoded(hears, make, shown):
+    """It is there before an image, and begins after a sound."""
+    engine = make("dense", hears=hears, sees=not hears)
     eyes = slowly(engine, 100)
-    story = Message("user", "Tell me a story.")
-    bias = tuple((token, -1e6) for token in range(engine.backend.vocabulary.size) if ends(engine, token))
-    free = Sampling(temperature=0, bias=bias)
-    engine.begin(ChatRequest(id="stream", messages=(story,), sampling=free, max_tokens=1500))
+    vocabulary = engine.backend.vocabulary
+    ends = [token for token in range(vocabulary.size) if vocabulary.is_end(token)]
+    free = Sampling(temperature=0, bias=tuple((token, -1e6) for token in ends))
+    story = (Message("user", "Tell me a story."),)
+    stream = ChatRequest(id="stream", messages=story, sampling=free, max_tokens=1500)
+    red = asking(shown("red", hears=hears))
+    answered = ChatRequest(id="a", messages=(red,), sampling=GREEDY, max_tokens=8)
     events = []
-    while not any(isinstance(event, Delta) for event in events):
+    engine.begin(answered if hears else stream)
+    while not (engine.encoding.is_running or any(isinstance(event, Delta) for event in events)):
         events += engine.step()
-    engine.begin(
-        ChatRequest(
-            id="a", messages=(asking(image_of(noisy("red"), tmp_path)),), sampling=GREEDY, max_tokens=8
-        )
-    )
+    engine.begin(stream if hears else answered)
     n_meanwhile = 0
     while not eyes.ended:
         stepped = engine.step()
@@ -221,14 +236,10 @@ def test_a_stream_goes_on_while_an_image_is_encoded(make, tmp_path):
     assert answer_of("a", events + until_idle(engine))[0] == "red"
 
 
-def ends(engine, token):
-    return engine.backend.vocabulary.is_end(token)
-
-
-def test_an_encoding_ends_with_its_request(make, tmp_path):
+def test_an_encoding_ends_with_its_request(make, shown):
     engine = make("dense")
     eyes = slowly(engine, 1000)
-    image = image_of(noisy("red"), tmp_path)
+    image = shown("red")
     engine.begin(ChatRequest(id="a", messages=(asking(image),)))
     while not engine.encoding.is_running:
         engine.step()
@@ -241,9 +252,9 @@ def test_an_encoding_ends_with_its_request(make, tmp_path):
     assert ask(engine, "b", asking(image))[0] == "red"
 
 
-def test_an_image_that_cannot_be_encoded_fails_its_request_alone(make, tmp_path, monkeypatch):
+def test_an_image_that_cannot_be_encoded_fails_its_request_alone(make, shown, monkeypatch):
     engine = make("dense")
-    image = image_of(noisy("red"), tmp_path)
+    image = shown("red")
     eyes = slowly(engine, 0)
     monkeypatch.setattr(eyes, "encode", lambda *_, **__: (_ for _ in ()).throw(DecodeFailed("It is broken.")))
     engine.begin(ChatRequest(id="a", messages=(asking(image),)))
@@ -255,25 +266,34 @@ def test_an_image_that_cannot_be_encoded_fails_its_request_alone(make, tmp_path,
     assert ask(engine, "c", asking(image))[0] == "red"
 
 
-def test_a_model_that_cannot_see_says_so(make, tmp_path):
-    engine = make("dense", projector=None)
-    engine.begin(ChatRequest(id="a", messages=(asking(image_of(plain("red"), tmp_path)),)))
+@pytest.mark.parametrize(
+    ("changes", "hears", "what"),
+    [
+        ({"projector": None}, False, "see images"),
+        ({}, True, "hear sounds"),
+        ({"hears": True, "sees": False}, False, "see images"),
+    ],
+)
+def test_a_model_refuses_what_it_does_not_take(changes, hears, what, make, shown):
+    engine = make("dense", **changes)
+    engine.begin(ChatRequest(id="a", messages=(asking(shown("red", hears=hears)),)))
     (failed,) = until_idle(engine)
-    assert isinstance(failed, Failed)
-    assert "cannot see images" in failed.error.message
+    assert failed.error.message == f"This model cannot {what}."
 
 
-@pytest.mark.parametrize("kind", first_and_soak(kind for kind in MANY if kind != "mlx-hybrid"))
-def test_pixels_that_were_released_are_read_again(kind, make, tmp_path):
-    engine = make(kind)
-    image = image_of(noisy("blue"), tmp_path)
-    assert ask(engine, "a", asking(image))[0] == "blue"
-    for number in range(20):
-        ask(engine, f"n{number}", asking(image_of(noisy("red", seed=number), tmp_path)))
+@media([kind for kind in MANY if kind != "mlx-hybrid"], ["dense"], soak=True)
+def test_what_was_released_is_read_again(kind, hears, make, shown, monkeypatch):
+    if hears:  # of sounds, which take long to read, less is kept here
+        monkeypatch.setattr("edgechat.engine.prompt.media_tokens._CUT", 1)
+    engine = make(kind, hears=hears, sees=not hears)
+    blue = asking(shown("blue", hears=hears))
+    assert ask(engine, "a", blue)[0] == "blue"
+    for number in range(2 if hears else 20):
+        ask(engine, f"n{number}", asking(shown("red", hears=hears, seed=number)))
     engine.encoding._made.clear()
     while engine.scheduler.cache.evict():
         pass
-    text, end = ask(engine, "b", asking(image))
+    text, end = ask(engine, "b", blue)
     assert (text, end.usage.cached_tokens) == ("blue", 0)
 
 
@@ -286,16 +306,15 @@ def test_a_damaged_projector_does_not_keep_a_model_from_loading(make, tmp_path):
     assert ask(engine, "a", Message("user", QUESTION))[0] == "nothing"
     engine.begin(ChatRequest(id="b", messages=(asking(image_of(plain("red"), tmp_path)),)))
     (failed,) = until_idle(engine)
-    assert isinstance(failed, Failed)
     assert "mmproj.gguf" in failed.error.message
 
 
 @pytest.mark.parametrize("kind", MANY)
-def test_drafts_of_n_grams_leave_images_alone(kind, make, tmp_path):
+def test_drafts_of_n_grams_leave_images_alone(kind, make, shown):
     engine = make(kind, ngrams=True, n_rs_seq=8)
     said = []
     for number, colour in enumerate(("red", "red", "red", "blue")):
-        said.append(asking(image_of(noisy(colour, seed=number), tmp_path)))
+        said.append(asking(shown(colour, seed=number)))
         text, _ = ask(engine, f"t{number}", *said)
         assert text == colour
         said.append(Message("assistant", text))

@@ -72,9 +72,9 @@ def drafts():
     return list(folder().glob("*.part"))
 
 
-def test_writers_killed_at_random_moments(capfd, caplog):
+def test_writers_killed_at_random_moments(capfd, caplog, opened):
     chance, left = random.Random(1), 0
-    states = KVStateStore(1 << 30, b"m")
+    states = opened(KVStateStore(1 << 30, b"m"))
     with subprocess.Popen(
         [sys.executable, "-c", _KILLER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as killer:
@@ -94,12 +94,11 @@ def test_writers_killed_at_random_moments(capfd, caplog):
     assert not drafts()
     assert check(states) == len(list(folder().iterdir())) == 4
     assert capfd.readouterr().err == caplog.text == ""
-    states.close()
 
 
-def test_several_processes_save_load_forget_and_evict_in_one_folder():
+def test_several_processes_save_load_forget_and_evict_in_one_folder(opened):
     limit = 500_000  # about three of four
-    states = KVStateStore(limit, b"m")
+    states = opened(KVStateStore(limit, b"m"))
     writers = [
         subprocess.Popen(
             [sys.executable, "-c", _WRITER, str(limit), str(n)], stderr=subprocess.PIPE, text=True
@@ -117,4 +116,3 @@ def test_several_processes_save_load_forget_and_evict_in_one_folder():
         assert err == ""
     assert loaded
     assert not drafts()
-    states.close()

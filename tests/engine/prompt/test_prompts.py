@@ -400,22 +400,6 @@ def test_a_chat_of_few_bytes_is_tokenized_once_only():
     assert words.n_characters <= sum(len(words.texts[token]) for token in prompt.tokens) + 50
 
 
-@pytest.mark.parametrize("name", sorted(SOURCES))
-@given(data=st.data(), cells=st.integers(8, 600))
-@settings(max_examples=examples(10))
-def test_whatever_is_said_it_fits_or_is_refused(name, data, cells):
-    (made, _), request = kept(name, ScriptedVocabulary), data.draw(requests(name, most=8))
-    try:
-        prompt = made.of(request, cells)
-    except PromptTooLong:
-        return
-    assert 0 < len(prompt.tokens) < cells
-    assert 0 <= prompt.boundaries[-1] <= len(prompt.tokens)
-    assert prompt == prompts(name).of(request, cells)  # nothing is remembered that would change it
-    if len(made.of(request, PLENTY).tokens) <= cells // 2:
-        assert prompt.dropped == 0
-
-
 @given(
     st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), TEXTS), max_size=15),
     st.integers(8, 300),
@@ -454,7 +438,6 @@ def test_the_next_prompt_begins_with_what_was_settled(name, data):
     request, answer, question = data.draw(requests(name)), data.draw(REPLIES), data.draw(QUESTIONS)
     for made, vocabulary in (kept(name, ScriptedVocabulary), kept(name, Words)):
         settled = made.next(request, answer, PLENTY)
-        assert settled is not None
         assert settled.boundaries[-1] == len(settled.tokens)
         later = made.of(longer(request, answer, question), PLENTY)
         assert later.tokens[: settled.boundaries[-1]] == settled.tokens
@@ -467,33 +450,41 @@ def test_the_next_prompt_begins_with_what_was_settled(name, data):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SOURCES))
-@given(data=st.data(), cells=st.integers(40, 700))
-@settings(max_examples=examples(10))
-def test_so_it_does_when_turns_have_left(name, data, cells):
-    request, answer = data.draw(requests(name, most=8)), data.draw(REPLIES)
-    made, _ = kept(name, ScriptedVocabulary)
+@given(data=st.data(), cells=st.integers(8, 700))
+@settings(max_examples=examples(12))
+def test_whatever_is_said_it_fits_or_is_refused_and_the_next_prompt_begins_with_it(name, data, cells):
+    (made, _), request = kept(name, ScriptedVocabulary), data.draw(requests(name, most=8))
+    answer = data.draw(REPLIES)
     settled = made.next(request, answer, cells)
-    question = data.draw(QUESTIONS.filter(lambda message: bool(message.content.strip())))
     try:
+        prompt = made.of(request, cells)
+        assert 0 < len(prompt.tokens) < cells
+        assert 0 <= prompt.boundaries[-1] <= len(prompt.tokens)
+        assert prompt == prompts(name).of(request, cells)  # nothing is remembered that would change it
+        if len(made.of(request, PLENTY).tokens) <= cells // 2:
+            assert prompt.dropped == 0
+        question = data.draw(QUESTIONS.filter(lambda message: bool(message.content.strip())))
         later = made.of(longer(request, answer, question), cells)
     except PromptTooLong:
         return
     assume(settled is not None)
-    assert settled is not None
     if later.dropped == settled.dropped:
         assert later.tokens[: settled.boundaries[-1]] == settled.tokens
     else:
         assert later.dropped > settled.dropped
 
 
-def test_next_where_the_template_refuses():
-    assert prompts("moves_system").next(asking(user("a"), user("b")), reply("c"), PLENTY) is None
-    assert prompts("chatml").next(asking(user("a"), think=True), reply("c"), PLENTY) is None
-
-
-def test_next_where_it_does_not_fit():
-    assert prompts().next(asking(user("a"), overflow="error"), reply("c" * 100), 100) is None
-    assert prompts().next(asking(Message("system", "a" * 100), user("a")), reply("c"), 100) is None
+@pytest.mark.parametrize(
+    ("source", "request_", "size", "cells"),
+    [
+        ("moves_system", asking(user("a"), user("b")), 1, PLENTY),
+        ("chatml", asking(user("a"), think=True), 1, PLENTY),
+        ("chatml", asking(user("a"), overflow="error"), 100, 100),
+        ("chatml", asking(Message("system", "a" * 100), user("a")), 1, 100),
+    ],
+)
+def test_next_where_the_template_refuses_or_it_does_not_fit(source, request_, size, cells):
+    assert prompts(source).next(request_, reply("c" * size), cells) is None
 
 
 def test_a_long_chat_is_cut_after_a_reply_and_then_only_grows():
@@ -510,7 +501,6 @@ def test_a_long_chat_is_cut_after_a_reply_and_then_only_grows():
             assert prompt.dropped == before.dropped
         answer = reply(f"answer {n} " + "x" * 40, "a thought")
         before = made.next(asking(*messages), answer, cells)
-        assert before is not None
         cuts += before.dropped > prompt.dropped
         messages.append(answer)
     assert 5 < cuts < 15
@@ -524,7 +514,6 @@ def test_shorter_makes_room_for_the_reply():
     prompt = made.of(request, 1200)
     generated = 1200 - len(prompt.tokens)
     shorter = made.shorter(request, 1200, prompt.dropped, generated)
-    assert shorter is not None
     assert shorter.dropped > prompt.dropped
     assert len(shorter.tokens) + generated <= 900
     assert shorter.boundaries[-1] < len(shorter.tokens)
@@ -568,41 +557,32 @@ def test_the_window_is_that_of_the_policy():
 # An answer that has begun.
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_an_assistants_last_message_is_gone_on_with(source):
-    made = prompts(source)
-    before = made.of(asking(user("Count.")), 4096)
-    begun = made.of(asking(user("Count."), Message("assistant", "one, two,<|im_end|>")), 4096)
-    answer = made._vocabulary.tokenize("one, two,<|im_end|>", bos=False, special=False)
-    assert begun.tokens[: len(before.tokens)] == before.tokens
-    assert begun.tokens[-len(answer) :] == answer
-    assert not begun.thinking
-    between = begun.tokens[len(before.tokens) : -len(answer)]
-    assert bool(between) == (before.thinking or source == "channels")
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_a_thought_that_has_begun_is_gone_on_with(source):
-    made = prompts(source)
-    before = made.of(asking(user("Count.")), 4096)
-    begun = made.of(asking(user("Count."), reply("", "one, two,<|im_end|>")), 4096)
-    thought = made._vocabulary.tokenize("one, two,<|im_end|>", bos=False, special=False)
-    assert begun.tokens[: len(before.tokens)] == before.tokens
-    if made._template.marks is None or source == "answers_thinking":  # where it is to answer at once
-        assert (begun.tokens, begun.thinking) == (before.tokens, False)
+def test_what_an_assistant_has_begun_is_gone_on_with(name):
+    """An answer, a thought, an answer behind that; and the next turn follows the whole."""
+    made, said = prompts(name), "one, two,<|im_end|>"
+    tokens = made._vocabulary.tokenize(said, bos=False, special=False)
+    before, answer, thought, behind = (
+        made.of(asking(user("Count."), *begun), 4096)
+        for begun in ((), (reply(said),), (reply("", said),), (reply("one,", said),))
+    )
+    for begun in (answer, thought):
+        assert begun.tokens[: len(before.tokens)] == before.tokens
+    assert answer.tokens[-len(tokens) :] == tokens
+    assert not answer.thinking
+    between = answer.tokens[len(before.tokens) : -len(tokens)]
+    assert bool(between) == (before.thinking or name == "channels")
+    if made._template.marks is None or name == "answers_thinking":  # where it is to answer at once
+        assert (thought.tokens, thought.thinking) == (before.tokens, False)
     else:
-        assert begun.tokens[-len(thought) :] == thought
-        assert begun.thinking
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_an_answer_goes_on_behind_its_thought(source):
-    made = prompts(source)
-    thought = made.of(asking(user("Count."), reply("", "hm")), 4096)
-    begun = made.of(asking(user("Count."), reply("one,", "hm")), 4096)
-    assert begun.tokens[: len(thought.tokens)] == thought.tokens
-    assert begun.tokens[-4:] == made._vocabulary.tokenize("one,", bos=False, special=False)
-    assert not begun.thinking
+        assert thought.tokens[-len(tokens) :] == tokens
+        assert thought.thinking
+        assert len(behind.tokens) > len(thought.tokens) + 4, "what ends the thought"
+    assert behind.tokens[: len(thought.tokens)] == thought.tokens
+    assert behind.tokens[-4:] == made._vocabulary.tokenize("one,", bos=False, special=False)
+    assert not behind.thinking
+    begun = asking(user("Count."), reply("one, ", "hm"))
+    whole = reply("one, two.", "hm")
+    assert made.next(begun, reply("two."), 4096) == made.next(asking(user("Count.")), whole, 4096)
 
 
 def test_a_thought_is_not_opened_where_the_template_has_closed_it():
@@ -610,15 +590,6 @@ def test_a_thought_is_not_opened_where_the_template_has_closed_it():
     made = prompts(source)
     begun = [made.of(asking(user("Count."), reply("one,", thought)), 4096) for thought in ("", "hm")]
     assert begun[0] == begun[1]
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_the_next_turn_follows_the_whole_of_a_reply_that_was_gone_on_with(source):
-    made = prompts(source)
-    begun = asking(user("Count."), reply("one, ", "hm"))
-    assert made.next(begun, reply("two."), 4096) == made.next(
-        asking(user("Count.")), reply("one, two.", "hm"), 4096
-    )
 
 
 # Text that is filled in.

@@ -94,23 +94,19 @@ def test_a_template_that_fails_says_why(source, complaint):
         "{{ 'a' * 20000000 }}",
     ],
 )
-def test_work_is_bounded_in_time_and_memory(source):
-    template = ChatTemplate(source)
-    try:
-        with pytest.raises(TemplateError):
-            template.render(HELLO)
-    finally:
-        template.close()
+def test_work_is_bounded_in_time_and_memory(source, opened):
+    template = opened(ChatTemplate(source))
+    with pytest.raises(TemplateError):
+        template.render(HELLO)
 
 
-def test_a_template_whose_watcher_is_dead_ends_by_itself():
-    process = TemplateProcess()
+def test_a_template_whose_watcher_is_dead_ends_by_itself(opened):
+    process = opened(TemplateProcess())
     source = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     pipe = process._child._process
     pipe.stdin.write(frames.pack(msgspec.msgpack.encode(Render(source, {}))))
     pipe.stdin.flush()
     pipe.wait(TIME_LIMIT + 20)
-    process.close()
 
 
 @pytest.fixture
@@ -181,9 +177,6 @@ def test_a_later_system_message_is_never_lost_and_never_moved(path, end):
     assert sorted(said, key=text.index) == said
 
 
-def test_where_the_template_takes_them_later_system_messages_stay_what_they_are():
-    template = ChatTemplate(None, bos="<s>", eos="</s>")
-    try:
-        assert "<|im_start|>system\nFrom now on.<|im_end|>" in template.render(LATER)
-    finally:
-        template.close()
+def test_where_the_template_takes_them_later_system_messages_stay_what_they_are(opened):
+    template = opened(ChatTemplate(None, bos="<s>", eos="</s>"))
+    assert "<|im_start|>system\nFrom now on.<|im_end|>" in template.render(LATER)

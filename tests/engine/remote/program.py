@@ -23,10 +23,7 @@ from typing import Any
 MANNER, PORT = sys.argv[1], int(sys.argv[sys.argv.index("--port") + 1])
 KEY = os.environ.get("VLLM_API_KEY", "")
 OPTIONS = {name: value for name, value in pairwise(sys.argv[2:]) if name.startswith("--")}
-SCRIPTS = {
-    "slow": (0.05, ["on and on "] * 2000),
-    "die": (0.0, ["I was about to"]),
-}
+SCRIPTS = {"slow": (0.05, ["on and on "] * 2000), "die": (0.0, ["I was about to"])}
 """Seconds between the words of an answer, and these."""
 
 

@@ -19,7 +19,7 @@ from edgechat.planner.plan import LoadPlan
 from edgechat.server.pool.pool import Pool
 from edgechat.settings import RemoteServer
 from tests.server.fakes import KEY, serving
-from tests.server.pool.test_pool import Machine, _engine
+from tests.server.pool.machine import Machine, worker
 
 
 @dataclass
@@ -64,7 +64,7 @@ async def served_model(folder: Path, **script: Any) -> AsyncIterator[ServedModel
     folder.mkdir(exist_ok=True)
     machine, served = Machine(folder), ServedModel()
     machine.default = machine.add("one", **script)
-    pool = Pool(partial(_engine, 600.0), machine.prepare, machine)
+    pool = Pool(partial(worker, 600.0), machine.prepare, machine)
     try:
         async with serving(pool, around=served.around) as url:  # type: ignore[arg-type]
             served.url = url

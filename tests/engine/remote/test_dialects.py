@@ -102,31 +102,28 @@ def last(events):
 
 
 @pytest.mark.parametrize("kind", LISTS)
-async def test_a_server_tells_what_it_is(raw, kind):
+async def test_a_server_tells_what_it_is(raw, kind, running):
     as_kind(raw, kind)
-    client = raw.client()
+    client = running(raw.client())
     found = await described(client, "m")
     assert (found.kind, found.context, found.name) == (kind, 4096, "desk/m")
     assert found.sees is (kind in ("llama-server", "ollama", "lmstudio"))
     assert found.can_switch_thinking is (kind not in ("lmstudio", "tgi", "openai"))
     assert found.has_tools is (kind != "ollama")
-    await client.close()
 
 
-async def test_a_kind_that_is_given_is_not_found_out(raw):
+async def test_a_kind_that_is_given_is_not_found_out(raw, running):
     raw.models({"id": "m"})
-    client = RemoteClient("desk", RemoteServer(url=f"{raw.url}/v1/", kind="sglang"))
+    client = running(RemoteClient("desk", RemoteServer(url=f"{raw.url}/v1/", kind="sglang")))
     assert (await models_of(client))[0] == "sglang"
     assert [one.path for one in raw.asked] == ["/v1/models"]
-    await client.close()
 
 
-async def test_a_server_without_models(raw):
+async def test_a_server_without_models(raw, running):
     raw.answers["/v1/models"] = said({"object": "list", "data": None})
     raw.answers["/api/version"] = said({"version": "0.17.0"})
-    client = raw.client()
+    client = running(raw.client())
     assert await models_of(client) == ("ollama", [])
-    await client.close()
 
 
 async def test_a_maker_of_embeddings_does_not_chat(raw, engine):
@@ -136,10 +133,10 @@ async def test_a_maker_of_embeddings_does_not_chat(raw, engine):
 
 
 @pytest.mark.parametrize("kind", LISTS)
-async def test_only_what_was_set_is_sent(raw, kind):
+async def test_only_what_was_set_is_sent(raw, kind, running):
     as_kind(raw, kind)
     notes = []
-    engine = raw.engine(on_note=notes.append)
+    engine = running(raw.engine(on_note=notes.append))
     await events_of(engine, sampling=Sampling(temperature=0.8), sampling_set=())
     assert not {"temperature", "top_k", "top_p", "seed"} & set(raw.body)
     sampling = Sampling(temperature=0.8, top_k=7, repetition_penalty=1.1, seed=5)
@@ -150,7 +147,6 @@ async def test_only_what_was_set_is_sent(raw, kind):
     penalty = "repeat_penalty" if kind in ("llama-server", "lmstudio") else "repetition_penalty"
     assert raw.body.get(penalty) == (1.1 if knows_all else None)
     assert knows_all or "top_k has no effect" in notes[0]
-    await engine.close()
 
 
 @pytest.mark.parametrize(
@@ -351,7 +347,7 @@ async def collected(engine, id):
     return "".join([event.text async for event in engine.stream(asked(id=id)) if isinstance(event, Delta)])
 
 
-async def test_how_busy_it_is(raw):
+async def test_how_busy_it_is(raw, running):
     metrics = b"""# HELP vllm:num_requests_running Number of requests.
 vllm:num_requests_running{model_name="m"} 2.0
 vllm:num_requests_waiting{model_name="m"} 1.0
@@ -359,12 +355,11 @@ vllm:kv_cache_usage_perc{model_name="m"} 0.25
 vllm:num_requests_running_total 99
 """
     raw.answers["/metrics"] = said(metrics)
-    client = raw.client()
+    client = running(raw.client())
     assert await load_of(client, "vllm") == ServerLoad(2, 1, 0.25)
     assert await load_of(client, "openai") is None
     raw.answers["/metrics"] = said(b"vllm:num_requests_running nan\nvllm:kv_cache_usage_perc 1e30\n")
     assert await load_of(client, "vllm") is None
-    await client.close()
 
 
 async def test_offline_only_this_machine_is_reached(raw, engine, monkeypatch):

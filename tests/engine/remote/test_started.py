@@ -67,7 +67,6 @@ async def test_a_program_is_started_answers_and_ends_with_the_engine():
     one = engine("ready")
     model = await one.start()
     assert (model.name, model.backend, model.context) == ("vllm:tiny", "vLLM", 512)
-    assert one.plan.remote is not None
     assert not one.plan.remote.url, "what is written stays on this machine"
     assert await reply(one) == "Hello there"
     running = processes()
@@ -76,23 +75,21 @@ async def test_a_program_is_started_answers_and_ends_with_the_engine():
     assert not any(runs(pid) for pid in running)
 
 
-async def test_unloading_ends_the_program_and_the_next_request_starts_it():
-    one = engine("ready")
+async def test_unloading_ends_the_program_and_the_next_request_starts_it(running):
+    one = running(engine("ready"))
     await one.start()
     first = processes()
     await one.unload()
     assert one.state is EngineState.STOPPED
     assert not any(runs(pid) for pid in first)
     assert await reply(one) == "Hello there"
-    await one.close()
 
 
-async def test_the_program_has_the_environment_that_it_needs_and_no_other(monkeypatch):
+async def test_the_program_has_the_environment_that_it_needs_and_no_other(monkeypatch, running):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     monkeypatch.setenv("HF_TOKEN", "given")
-    one = engine("ready", inherited=("HF_TOKEN",))
+    one = running(engine("ready", inherited=("HF_TOKEN",)))
     await one.start()
-    assert one.log_path is not None
     line = next(line for line in one.log_path.read_text().splitlines() if line.startswith("environment:"))
     environment = json.loads(line.partition(":")[2])
     key = environment.pop("VLLM_API_KEY")
@@ -101,11 +98,10 @@ async def test_the_program_has_the_environment_that_it_needs_and_no_other(monkey
     assert environment["HF_HUB_OFFLINE"] == "1"
     assert len(key) >= 32
     assert key not in one.log_tail(10**6)
-    await one.close()
 
 
-async def test_one_that_dies_at_once_is_told_with_the_end_of_its_log():
-    one = engine("dies")
+async def test_one_that_dies_at_once_is_told_with_the_end_of_its_log(running):
+    one = running(engine("dies"))
     with pytest.raises(LoadFailed, match=r"vLLM ended before it was ready \(exit code 1\)") as raised:
         await one.start()
     hint = raised.value.hint or ""
@@ -113,7 +109,6 @@ async def test_one_that_dies_at_once_is_told_with_the_end_of_its_log():
     assert "\x1b" not in hint
     assert one.state is EngineState.STOPPED
     assert not processes()
-    await one.close()
 
 
 async def test_one_that_cannot_be_started_says_why():
@@ -123,16 +118,15 @@ async def test_one_that_cannot_be_started_says_why():
     assert "/nowhere/sglang cannot be started: No such file" in (raised.value.hint or "")
 
 
-async def test_one_that_is_never_ready_is_given_up_and_ended():
-    one = engine("silent", silent=0.5)
+async def test_one_that_is_never_ready_is_given_up_and_ended(running):
+    one = running(engine("silent", silent=0.5))
     with pytest.raises(LoadFailed, match="vLLM is not ready, and has said nothing for"):
         await one.start()
     assert not processes()
-    await one.close()
 
 
-async def test_a_start_that_is_cancelled_leaves_nothing():
-    one = engine("silent")
+async def test_a_start_that_is_cancelled_leaves_nothing(running):
+    one = running(engine("silent"))
     starting = asyncio.ensure_future(one.start())
     while not processes():
         await asyncio.sleep(0.05)
@@ -140,16 +134,13 @@ async def test_a_start_that_is_cancelled_leaves_nothing():
     with pytest.raises(asyncio.CancelledError):
         await starting
     assert not processes()
-    await one.close()
 
 
-async def test_a_flood_does_not_fill_the_disk_and_its_end_is_kept():
-    one = engine("floods")
+async def test_a_flood_does_not_fill_the_disk_and_its_end_is_kept(running):
+    one = running(engine("floods"))
     await one.start()
-    assert one.log_path is not None
     assert one.log_path.stat().st_size <= program.MOST_LOG
     assert "the last line" in one.log_tail(4096)
-    await one.close()
 
 
 async def test_one_that_ignores_the_signal_is_killed_with_its_children():
@@ -189,7 +180,6 @@ def test_the_program_ends_when_edgechat_is_killed(tmp_path):
         "asyncio.run(main())\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
     assert parent.stdout.readline() == "ready\n"
     started = psutil.Process(parent.pid).children(recursive=True)
     assert len(started) == 3

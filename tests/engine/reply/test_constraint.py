@@ -20,14 +20,7 @@ from edgechat.engine.reply.constraints import Constraints
 from edgechat.engine.reply.generation import Logprobs
 from edgechat.engine.reply.reply import Reply
 from edgechat.engine.speculative.model_drafter import ModelDrafter
-from edgechat.engine.types import (
-    ChatRequest,
-    Delta,
-    Failed,
-    Finished,
-    Message,
-    Sampling,
-)
+from edgechat.engine.types import ChatRequest, Delta, Failed, Finished, Message, Sampling
 from tests.engine.runtimes import Runtime, SharedTemplate, load, plan
 from tests.engine.speculative import test_verify
 from tests.engine.speculative.always import Always
@@ -62,16 +55,11 @@ def template():
 
 
 @pytest.fixture
-def make(scripted, template):
-    made = []
-
+def make(scripted, template, opened):
     def engine(**script):
-        made.append(EngineCore(ScriptedBackend(scripted(**script)), template))
-        return made[-1]
+        return opened(EngineCore(ScriptedBackend(scripted(**script)), template))
 
-    yield engine
-    for one in made:
-        one.close()
+    return engine
 
 
 def request(name="a", text="hi", **options):
@@ -184,9 +172,9 @@ def test_a_grammar_too_complex_for_its_text_ends_the_request(make, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["dense", "hybrid"])
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0), Sampling(temperature=1.5, seed=3)])
-def test_a_model_that_knows_nothing_of_it_follows_it(template, kind, sampling):
+def test_a_model_that_knows_nothing_of_it_follows_it(template, kind, sampling, opened):
     """Random weights, several replies side by side."""
-    engine = EngineCore(load(plan(Runtime("llama.cpp").model(kind, mute=()))), template)
+    engine = opened(EngineCore(load(plan(Runtime("llama.cpp").model(kind, mute=()))), template))
     requests = [request(str(n), f"go {n}", schema=SCHEMA, sampling=sampling) for n in range(3)]
     events = run(engine, *requests)
     for text in texts(events).values():
@@ -195,7 +183,6 @@ def test_a_model_that_knows_nothing_of_it_follows_it(template, kind, sampling):
         assert len(found["name"]) <= 8
         assert 0 <= found["n"] <= 99
     assert {end(events, one.id).reason for one in requests} == {"stop"}
-    engine.close()
 
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0), Sampling(temperature=0.9, seed=5)])
@@ -267,7 +254,7 @@ def softmax(row):
     return row - row.max() - np.log(np.exp(row - row.max()).sum())
 
 
-def test_chances_are_those_of_the_models_own_logits(template):
+def test_chances_are_those_of_the_models_own_logits(template, opened):
     """Of the text's tokens one by one, before sampling: another computation gives them."""
     path = Runtime("llama.cpp").model("dense")
     engine = EngineCore(load(plan(path)), template)
@@ -280,7 +267,7 @@ def test_chances_are_those_of_the_models_own_logits(template):
     assert b"".join(one.token for one in told).decode() == texts(events)["a"]
     said = engine.backend.vocabulary.tokenize(texts(events)["a"], bos=False, special=False)
     engine.close()
-    backend = load(plan(path, n_outputs_max=16))
+    backend = opened(load(plan(path, n_outputs_max=16)))
     rows = backend.decode([BatchPart(0, 0, [*prompt, *said[:-1]], len(said))])
     for one, row, token in zip(told, rows, said, strict=True):
         true = softmax(row)
@@ -288,13 +275,12 @@ def test_chances_are_those_of_the_models_own_logits(template):
         best = np.argsort(-true)[:4]
         assert [name for name, _ in one.others] == [bytes([int(at)]) for at in best]
         assert [value for _, value in one.others] == pytest.approx(true[best].tolist(), abs=1e-3)
-    backend.close()
 
 
-def test_no_chances_of_a_thought_nor_of_what_a_stop_string_cuts_off(scripted):
+def test_no_chances_of_a_thought_nor_of_what_a_stop_string_cuts_off(scripted, opened):
     template = ChatTemplate("{# </think> #}" + CHATML)
-    engine = EngineCore(
-        ScriptedBackend(scripted(reply="<think>hm</think>\n\nYes, it is. STOP here")), template
+    engine = opened(
+        EngineCore(ScriptedBackend(scripted(reply="<think>hm</think>\n\nYes, it is. STOP here")), template)
     )
     events = run(engine, request(logprobs=0, stop=("STOP",)))
     assert texts(events)["a"] == "hmYes, it is. "
@@ -302,7 +288,6 @@ def test_no_chances_of_a_thought_nor_of_what_a_stop_string_cuts_off(scripted):
     shown = [one for one in events if isinstance(one, Delta) and one.chances]
     assert not any(one.thinking for one in shown)
     assert all(len(one.text) >= len(one.chances) for one in shown)
-    engine.close()
 
 
 class Pieces:
@@ -427,10 +412,10 @@ def test_a_text_fills_the_context_and_no_more(make):
 
 @pytest.mark.parametrize("text", [None, "word " * 60])
 @pytest.mark.parametrize(("kind", "n_seq_max"), [("dense", 4), ("hybrid", 6), ("windowed", 6)])
-def test_four_answers_to_a_prompt_compute_it_once(template, text, kind, n_seq_max):
+def test_four_answers_to_a_prompt_compute_it_once(template, text, kind, n_seq_max, opened):
     """Where a state cannot be cut, it is copied where the question ends, into slots that must be there."""
     path = Runtime("llama.cpp").model(kind)
-    engine = EngineCore(load(plan(path, n_seq_max=n_seq_max, n_outputs_max=8)), template)
+    engine = opened(EngineCore(load(plan(path, n_seq_max=n_seq_max, n_outputs_max=8)), template))
     computed = []
     decode = engine.backend.decode
     engine.backend.decode = lambda parts: (decode(parts), computed.extend(len(p.tokens) for p in parts))[0]
@@ -446,4 +431,3 @@ def test_four_answers_to_a_prompt_compute_it_once(template, text, kind, n_seq_ma
     assert again <= 64  # for less nobody waits
     assert [end(events, str(n)).usage.cached_tokens for n in range(1, 4)] == [n_prompt - again] * 3
     assert sum(computed) <= n_prompt + 3 * (again + 1)
-    engine.close()

@@ -2,13 +2,12 @@
 
 import json
 import re
-from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from edgechat.base.errors import SchemaError
-from edgechat.engine.reply.constraints import Constraint, Constraints
+from edgechat.engine.reply.constraints import Constraints
 from edgechat.engine.reply.forced_calls import MOST_CALLS, calls_grammar
 from edgechat.engine.reply.grammar import reply_grammar
 from edgechat.engine.types import Message, Tool, ToolCall
@@ -19,7 +18,6 @@ from tests.engine.tool_calls.test_tool_calls_engine import CONTROL
 from tests.properties import examples
 from tests.scripted.backend import ScriptedVocabulary
 
-Make = Callable[..., Constraint]
 END = 257
 CALL = ToolCall("abcDEF123", "get_weather", '{"city": "Bonn", "days": 3}')
 

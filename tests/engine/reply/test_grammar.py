@@ -312,15 +312,13 @@ def test_what_is_known_waits_for_no_grammar_that_is_tried_out(monkeypatch):
     made.close()
 
 
-def test_a_process_that_somebody_has_killed_is_no_fault_of_a_grammar():
-    made = Constraints(PLAIN)
+def test_a_process_that_somebody_has_killed_is_no_fault_of_a_grammar(opened):
+    made = opened(Constraints(PLAIN))
     made.of('start: "a"').result()
-    assert made._child is not None
     process = psutil.Process(made._child.pid)
     process.kill()
     process.wait()
     assert made.of('start: "b"').result().allows([], [*b"b"]) == 1
-    made.close()
 
 
 def test_the_end_waits_for_what_looks_at_the_vocabulary_and_leaves_no_process():
@@ -337,14 +335,13 @@ def test_the_end_waits_for_what_looks_at_the_vocabulary_and_leaves_no_process():
     assert set(psutil.Process().children()) == before
 
 
-def test_all_can_be_made_ready_ahead():
-    made = Constraints(CONTROL)
+def test_all_can_be_made_ready_ahead(opened):
+    made = opened(Constraints(CONTROL))
     made.prepare()
     ready = made._shared_tokenizer
     assert ready is not None
     assert made.of("start: /a+/").result().allows([], [*b"aab"]) == 2
     assert made._shared_tokenizer is ready
-    made.close()
 
 
 ANY = {

@@ -1,6 +1,5 @@
 """Requests with LoRA adapters beside each other: nothing is mixed, in a call, in the cache or on disk."""
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -9,12 +8,11 @@ from edgechat.base.errors import NotAnAdapter
 from edgechat.engine.backends.adapters import ActiveAdapter, mark_of
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.state_store import KVStateStore
-from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.scheduling.scheduler import TURN
 from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Failed, Finished, Message, Sampling
 from edgechat.models.adapters.use import AdapterUse
 from tests.engine.runtimes import SharedTemplate, load, plan
-from tests.kit import CHATML, NOT_PRINTABLE, Spec, build
+from tests.kit import NOT_PRINTABLE, Spec, build
 from tests.kit.adapters import adapter, merged, pairs
 from tests.scripted.backend import ScriptedBackend
 
@@ -23,28 +21,15 @@ pytestmark = pytest.mark.slow
 SPEC = Spec(mute=NOT_PRINTABLE, name="tiny-dense")
 GREEDY = Sampling(temperature=0)
 LONG = "The quick brown fox jumps over the lazy dog. " * 8
-Open = Callable[..., EngineCore]
-
-
-@pytest.fixture(scope="module")
-def template():
-    template = ChatTemplate(CHATML)
-    yield template
-    template.close()
 
 
 @pytest.fixture
-def open_engine(template):
-    made = []
-
+def open_engine(chatml, opened):
     def make(path=None, **options):
         backend = load(plan(path or build(SPEC), n_seq_max=6, n_outputs_max=48))
-        made.append(EngineCore(backend, SharedTemplate(template), **options))
-        return made[-1]
+        return opened(EngineCore(backend, SharedTemplate(chatml), **options))
 
-    yield make
-    for engine in made:
-        engine.close()
+    return make
 
 
 @pytest.fixture
@@ -93,7 +78,6 @@ def test_company_changes_no_answer(open_engine, sets, ngrams):
     alone = {name: run(open_engine(), request(name, adapters=one))[name][0] for name, one in sets.items()}
     engine = open_engine(ngrams=ngrams)
     backend, used = engine.backend, []
-    assert backend.adapters is not None
     use = backend.adapters.use
     backend.adapters.use = lambda one: (used.append(one), use(one))[1]
     wanted = [request(f"{name}{n}", adapters=one) for n in range(3) for name, one in sets.items()]
@@ -154,11 +138,10 @@ def test_a_request_with_a_bad_adapter_fails_alone(open_engine, tmp_path):
     assert (failed, finished) == (["bad"], ["plain"])
 
 
-def test_other_backends_refuse_adapters(scripted, template):
-    engine = EngineCore(ScriptedBackend(scripted()), SharedTemplate(template))
+def test_other_backends_refuse_adapters(scripted, chatml, opened):
+    engine = opened(EngineCore(ScriptedBackend(scripted()), SharedTemplate(chatml)))
     with pytest.raises(NotAnAdapter, match="GGUF"):
         engine.submit(request("a", adapters=(AdapterUse("a.gguf"),)))
-    engine.close()
 
 
 class NamedAdapters:
@@ -174,10 +157,10 @@ class NamedAdapters:
         self.used = adapters
 
 
-def test_sets_take_turns(scripted, template):
+def test_sets_take_turns(scripted, chatml, opened):
     backend = ScriptedBackend(scripted(reply="x" * 60, n_seq_max=6))
     backend.adapters = named = NamedAdapters()
-    engine = EngineCore(backend, SharedTemplate(template))
+    engine = opened(EngineCore(backend, SharedTemplate(chatml)))
     calls = []
     decode = backend.decode
 
@@ -197,7 +180,6 @@ def test_sets_take_turns(scripted, template):
         gaps = [after - before for before, after in pairwise(ats)]
         assert max(gaps) <= 2 * TURN + 1
     assert max(size for _, size in calls) == 2
-    engine.close()
 
 
 def test_marks():

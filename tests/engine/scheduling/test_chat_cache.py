@@ -1,7 +1,6 @@
 """Chats between their turns: prewarmed, interrupted, cut by the window, left, restored and forgotten."""
 
 import re
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,8 +32,8 @@ pytestmark = pytest.mark.slow
 CHAT = "c0ffee00"
 TEMPLATES = sorted((Path(__file__).parents[1] / "templates").glob("*.jinja"))
 KINDS = {"dense": {}, "windowed": {"window": 40}, "hybrid": {"cuts": False}}
-PREWARMS = CachePolicy(settle=True)
-MakeEngine = Callable[..., EngineCore]
+PREWARMS, KEEPS = CachePolicy(settle=True), CachePolicy(settle=False)
+STRIPS = next(path for path in TEMPLATES if path.stem == "strips_thinking").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -52,20 +51,15 @@ def all_is_worth_it(monkeypatch):
 
 
 @pytest.fixture
-def make(scripted, process):
-    made = []
-
+def make(scripted, process, opened):
     def engine(template=None, cache_policy=PREWARMS, states=None, **script):
         backend = ScriptedBackend(scripted(**{"reply": "Hello.", "n_batch": 64} | script))
         kept = ChatTemplate(template, bos="<s>", eos="<|im_end|>", process=process)
         kept.close = lambda: None
         disk = None if states is None else KVStateStore(10_000_000, states)
-        made.append(EngineCore(backend, kept, cache_policy=cache_policy, states=disk))
-        return made[-1]
+        return opened(EngineCore(backend, kept, cache_policy=cache_policy, states=disk))
 
-    yield engine
-    for one in made:
-        one.close()
+    return engine
 
 
 def ask(engine, name, *messages, **options):
@@ -85,8 +79,17 @@ def idle(engine):
     return events
 
 
+def until(engine, kind):
+    while not any(isinstance(event, kind) for event in engine.step()):
+        pass
+
+
 def user(text):
     return Message("user", text)
+
+
+LONG = user("A question that is longer than the window of this model, so that going back is hard.")
+WHAT = user("What? " * 20)
 
 
 def assistant(text, thinking=""):
@@ -141,21 +144,18 @@ def test_a_turn_computes_no_more_than_what_is_new(make, template, system, settle
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_has_prewarmed_is_all_there_on_every_kind(make, kind):
-    strips = next(path for path in TEMPLATES if path.stem == "strips_thinking").read_text()
-    engine = make(strips, reply="<think>Hm, let me think about it.</think>An answer.", **KINDS[kind])
-    first = user("A question that is longer than the window of this model, so that going back is hard.")
-    text, _, events = ask(engine, "a", first)
+    engine = make(STRIPS, reply="<think>Hm, let me think about it.</think>An answer.", **KINDS[kind])
+    text, _, events = ask(engine, "a", LONG)
     (prewarmed,) = [event for event in events if isinstance(event, Prewarmed)]
-    _, end, _ = ask(engine, "b", first, assistant(text, "Hm, let me think about it."), user("And?"))
+    _, end, _ = ask(engine, "b", LONG, assistant(text, "Hm, let me think about it."), user("And?"))
     assert end.usage.cached_tokens == prewarmed.tokens
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_question_again_computes_the_generation_prompt_at_most(make, kind):
     engine = make(**KINDS[kind])
-    question = user("A question that is longer than the window of this model, so that going back is hard.")
-    ask(engine, "a", question)
-    _, end, _ = ask(engine, "b", question)
+    ask(engine, "a", LONG)
+    _, end, _ = ask(engine, "b", LONG)
     assert computed(end) <= (1 if kind == "dense" else len("<|im_start|>assistant\n"))
 
 
@@ -170,12 +170,10 @@ def test_an_edited_question_reuses_everything_before_the_edit(make):
 
 def test_a_new_turn_interrupts_prewarming_and_goes_on_from_there(make):
     long = "An answer of many words, which are stripped of their thoughts. " * 6
-    strips = next(path for path in TEMPLATES if path.stem == "strips_thinking").read_text()
-    engine = make(strips, reply=f"<think>Hm.</think>{long}", n_batch=32)
+    engine = make(STRIPS, reply=f"<think>Hm.</think>{long}", n_batch=32)
     question = user("What?")
     engine.submit(ChatRequest(id="a", messages=(question,), chat=CHAT))
-    while not any(isinstance(event, Finished) for event in engine.step()):
-        pass
+    until(engine, Finished)
     engine.step()
     while engine.is_waiting:  # what comes next is prepared
         engine.step()
@@ -191,11 +189,9 @@ def test_a_new_turn_interrupts_prewarming_and_goes_on_from_there(make):
 
 
 def test_prewarming_waits_for_everybody_else(make):
-    strips = next(path for path in TEMPLATES if path.stem == "strips_thinking").read_text()
-    engine = make(strips, reply="<think>Hm.</think>" + "An answer of many words. " * 8, n_batch=32)
+    engine = make(STRIPS, reply="<think>Hm.</think>" + "An answer of many words. " * 8, n_batch=32)
     engine.submit(ChatRequest(id="a", messages=(user("What?"),), chat=CHAT))
-    while not any(isinstance(event, Finished) for event in engine.step()):
-        pass
+    until(engine, Finished)
     engine.submit(ChatRequest(id="b", messages=(user("Another chat"),), chat="beef0000"))
     order = [type(e).__name__ for e in idle(engine) if isinstance(e, Finished | Prewarmed)]
     assert order == ["Finished", "Prewarmed", "Prewarmed"]
@@ -211,7 +207,7 @@ def test_nothing_prewarms_where_it_is_switched_off_or_on_battery(make, monkeypat
         return any(isinstance(event, Prewarmed) for event in events)
 
     assert prewarms(CachePolicy(), plugged=False)
-    assert not prewarms(CachePolicy(settle=False), plugged=True)
+    assert not prewarms(KEEPS, plugged=True)
     assert not prewarms(CachePolicy(settle_on_battery=False), plugged=False)
     assert prewarms(CachePolicy(settle_on_battery=False), plugged=True)
 
@@ -254,10 +250,10 @@ def talk(engine, turns, size=60, **options):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_conversation_never_ends_for_lack_of_context(make, kind):
     engine = make(context=600, **KINDS[kind])
-    ends = talk(engine, 60)
+    ends = talk(engine, 30)
     dropped = [end.usage.dropped_turns for end, _ in ends]
     assert dropped == sorted(dropped)
-    assert dropped[-1] > 50
+    assert dropped[-1] > 20
     assert all(end.usage.prompt_tokens < 600 and end.reason == "stop" for end, _ in ends)
     for end, events in ends:
         told = [event.turns for event in events if isinstance(event, Dropped)]
@@ -299,7 +295,7 @@ def test_a_reply_that_fills_the_context_goes_on(make):
 
 def test_one_who_waits_behind_a_cut_gets_moved_cells_which_nobody_else_gets(make, monkeypatch):
     monkeypatch.setattr("edgechat.engine.scheduling.scheduler.SHIFT_SECONDS", 0.0)
-    engine = make(None, CachePolicy(settle=False), context=600, shifts=True)
+    engine = make(None, KEEPS, context=600, shifts=True)
     ends = talk(engine, 30, size=70)
     shifted = [at for at, (end, _) in enumerate(ends) if end.usage.shifted_tokens]
     assert shifted
@@ -319,7 +315,7 @@ def test_one_who_waits_behind_a_cut_gets_moved_cells_which_nobody_else_gets(make
 def test_a_reply_says_how_much_of_it_is_approximate_where_the_cut_comes_in_its_middle(make, monkeypatch):
     monkeypatch.setattr("edgechat.engine.scheduling.scheduler.SHIFT_SECONDS", 0.0)
     reply = "It goes on and on. " * 16
-    engine = make(None, CachePolicy(settle=False), context=500, shifts=True, reply=reply)
+    engine = make(None, KEEPS, context=500, shifts=True, reply=reply)
     said = [
         message for turn in range(5) for message in (user(f"{turn * 1234567} said"), assistant("Hm, yes."))
     ]
@@ -336,14 +332,18 @@ def leave(engine):
     assert Persisted(CHAT) in idle(engine)
 
 
+def left(engine, *messages):
+    """Let a chat be answered and left; return the engine."""
+    ask(engine, "a", *messages)
+    leave(engine)
+    return engine
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_chat_that_was_left_goes_on_after_a_restart(make, kind):
-    question = user("A question that is longer than the window of this model, so that going back is hard.")
-    engine = make(states=b"x", **KINDS[kind])
-    ask(engine, "a", question)
-    leave(engine)
-    said = (question, assistant("Hello."), user("And?"))
+    left(make(states=b"x", **KINDS[kind]), LONG)
+    said = (LONG, assistant("Hello."), user("And?"))
     _, end, _ = ask(make(states=b"x", **KINDS[kind]), "b", *said)
     assert computed(end) <= len("And?<|im_end|>\n<|im_start|>assistant\n") + 2
     for other in (make(states=b"another model", **KINDS[kind]), make(**KINDS[kind])):
@@ -351,14 +351,13 @@ def test_a_chat_that_was_left_goes_on_after_a_restart(make, kind):
 
 
 def test_a_chat_left_before_it_prewarmed_keeps_what_is_common(make):
-    strips = next(path for path in TEMPLATES if path.stem == "strips_thinking").read_text()
     question, reply = user("What? " * 10), "<think>Hm.</think>An answer."
-    engine = make(strips, CachePolicy(settle=False), states=b"x", reply=reply)
+    engine = make(STRIPS, KEEPS, states=b"x", reply=reply)
     ask(engine, "a", question)
     prompt = engine.prompts.of(ChatRequest(id="x", messages=(question,)), 4096)
     leave(engine)
     _, end, _ = ask(
-        make(strips, states=b"x", reply=reply), "b", question, assistant("An answer.", "Hm."), user("And?")
+        make(STRIPS, states=b"x", reply=reply), "b", question, assistant("An answer.", "Hm."), user("And?")
     )
     assert end.usage.cached_tokens >= prompt.boundaries[-1]
 
@@ -366,9 +365,7 @@ def test_a_chat_left_before_it_prewarmed_keeps_what_is_common(make):
 @pytest.mark.parametrize("chat", ["beef0000", None])
 def test_another_chat_continues_from_what_was_left(make, chat):
     common = "What? " * 20
-    engine = make(states=b"x")
-    ask(engine, "a", user(common + "Is this?"))
-    leave(engine)
+    left(make(states=b"x"), user(common + "Is this?"))
     _, end, _ = ask(make(states=b"x"), "b", user(common + "Was that?"), chat=chat)
     assert end.usage.cached_tokens >= len(common)
 
@@ -376,9 +373,7 @@ def test_another_chat_continues_from_what_was_left(make, chat):
 @pytest.mark.parametrize("kind", ["windowed", "hybrid"])
 def test_another_chat_goes_back_to_the_system_prompt_of_a_state_that_cannot_be_cut(make, kind):
     rules = Message("system", "You are brief. " * 100)
-    engine = make(states=b"x", **KINDS[kind])
-    ask(engine, "a", rules, user("What? " * 20))
-    leave(engine)
+    left(make(states=b"x", **KINDS[kind]), rules, WHAT)
     again = make(states=b"x", **KINDS[kind])
     text, end, _ = ask(again, "b", rules, user("Why? " * 20), chat="beef0000")
     assert text == "Hello."
@@ -386,18 +381,14 @@ def test_another_chat_goes_back_to_the_system_prompt_of_a_state_that_cannot_be_c
 
 
 def test_a_state_that_cannot_be_cut_is_of_no_use_to_what_only_begins_alike(make):
-    engine = make(states=b"x", cuts=False)
-    ask(engine, "a", user("What? " * 20))
-    leave(engine)
+    left(make(states=b"x", cuts=False), WHAT)
     text, end, _ = ask(make(states=b"x", cuts=False), "b", user("What? " * 19), chat="beef0000")
     assert (text, end.usage.cached_tokens) == ("Hello.", 0)
 
 
 def test_a_state_is_not_read_for_a_small_part_where_computing_is_faster(make):
     common = "What? " * 20
-    engine = make(states=b"x")
-    ask(engine, "a", user(common + "Is this? " * 40))
-    leave(engine)
+    left(make(states=b"x"), user(common + "Is this? " * 40))
     for seconds, least in (1e-12, 0), (0.001, len(common)):
         again = make(states=b"x")
         again.scheduler.cost.expect(seconds)
@@ -408,11 +399,9 @@ def test_a_state_is_not_read_for_a_small_part_where_computing_is_faster(make):
 
 @pytest.mark.parametrize("chat", [CHAT, "beef0000"])
 def test_what_is_forgotten_while_another_chat_reads_it_does_not_come_back(make, monkeypatch, chat):
+    left(make(states=b"x"), WHAT)
     engine = make(states=b"x")
-    ask(engine, "a", user("What? " * 20))
-    leave(engine)
-    engine = make(states=b"x")
-    engine.submit(ChatRequest(id="b", chat=chat, messages=(user("What? " * 20),)))
+    engine.submit(ChatRequest(id="b", chat=chat, messages=(WHAT,)))
     assert engine.is_waiting
     engine.forget(CHAT)
     (end,) = [event for event in idle(engine) if isinstance(event, Finished)]
@@ -420,13 +409,10 @@ def test_what_is_forgotten_while_another_chat_reads_it_does_not_come_back(make, 
 
 
 def test_a_damaged_state_is_as_if_there_were_none(make, caplog):
-    question = user("What? " * 20)
-    engine = make(states=b"x")
-    ask(engine, "a", question)
-    leave(engine)
+    left(make(states=b"x"), WHAT)
     whole = path_of(CHAT).read_bytes()
     path_of(CHAT).write_bytes(whole[:-9] + b"?" + whole[-8:])
-    text, end, _ = ask(make(states=b"x"), "b", question)
+    text, end, _ = ask(make(states=b"x"), "b", WHAT)
     assert (text, end.usage.cached_tokens) == ("Hello.", 0)
     assert "is not used" in caplog.text
 
@@ -435,7 +421,7 @@ def test_a_damaged_state_is_as_if_there_were_none(make, caplog):
 @pytest.mark.parametrize("settle", [False, True])
 def test_nothing_is_kept_of_a_chat_that_is_deleted(make, settle, left):
     engine = make(cache_policy=CachePolicy(settle=settle), states=b"x")
-    ask(engine, "a", user("What? " * 20))
+    ask(engine, "a", WHAT)
     if left:
         leave(engine)
         assert path_of(CHAT).exists()
@@ -448,7 +434,7 @@ def test_nothing_is_kept_of_a_chat_that_is_deleted(make, settle, left):
 
 
 def test_a_chat_is_not_saved_with_what_another_one_holds(make):
-    engine = make(None, CachePolicy(settle=False), states=b"x", n_seq_max=1)
+    engine = make(None, KEEPS, states=b"x", n_seq_max=1)
     rules = Message("system", "Rules. " * 30)
     ask(engine, "a", rules, user("aaaa"))
     ask(engine, "b", rules, user("bbbb " * 20), chat="beef0000")
@@ -461,14 +447,11 @@ def test_a_chat_is_not_saved_with_what_another_one_holds(make):
 
 def test_no_chat_gives_way_to_a_state_that_has_no_room(make):
     small = {"context": 400, "rules": [{"when": "long", "reply": "It goes on and on. " * 12}]}
-    engine = make(None, states=b"x", **small)
-    ask(engine, "a", user("What? " * 45))
-    leave(engine)
-    engine = make(None, CachePolicy(settle=False), states=b"x", **small)
+    left(make(None, states=b"x", **small), user("What? " * 45))
+    engine = make(None, KEEPS, states=b"x", **small)
     ask(engine, "b", user("Another chat"), chat="beef0000")
     engine.submit(ChatRequest(id="c", messages=(user("long " * 30),)))
-    while not any(isinstance(event, Delta) for event in engine.step()):
-        pass
+    until(engine, Delta)
     engine.submit(ChatRequest(id="d", chat=CHAT, messages=(user("What? " * 45),)))
     while engine.chat_cache.n_waiting:
         engine.step()
@@ -480,10 +463,10 @@ def test_no_chat_gives_way_to_a_state_that_has_no_room(make):
 def test_nothing_is_kept_of_a_chat_that_is_deleted_while_it_is_answered(make, left):
     engine = make(states=b"x")
     if left:  # and read when the next turn comes
-        ask(engine, "a", user("What? " * 20))
+        ask(engine, "a", WHAT)
         leave(engine)
         engine = make(states=b"x")
-    engine.submit(ChatRequest(id="b", chat=CHAT, messages=(user("What? " * 20),)))
+    engine.submit(ChatRequest(id="b", chat=CHAT, messages=(WHAT,)))
     assert engine.is_waiting == left
     engine.forget(CHAT)
     (end,) = [event for event in idle(engine) if isinstance(event, Finished)]
@@ -496,8 +479,7 @@ def test_nothing_is_kept_of_a_chat_that_is_deleted_while_it_is_answered(make, le
 def test_no_cell_is_kept_of_a_chat_that_is_deleted_while_it_is_answered(make):
     engine = make()
     engine.submit(ChatRequest(id="a", chat=CHAT, messages=(user("What?"),)))
-    while not any(isinstance(event, Delta) for event in engine.step()):
-        pass
+    until(engine, Delta)
     engine.forget(CHAT)
     idle(engine)
     assert not engine.scheduler.cache.cells_used
@@ -508,14 +490,11 @@ def test_no_cell_is_kept_of_a_chat_that_is_deleted_while_it_is_answered(make):
 
 def test_nothing_is_looked_for_while_a_state_is_being_read(make, monkeypatch):
     """A chat that is to be prewarmed waits for the disk, too."""
-    engine = make(states=b"x", n_seq_max=1)
-    ask(engine, "a", user("What? " * 20))
-    leave(engine)
+    engine = left(make(states=b"x", n_seq_max=1), WHAT)
     engine.submit(ChatRequest(id="b", chat="beef0000", messages=(user("Another chat"),)))
-    while not any(isinstance(event, Finished) for event in engine.step()):
-        pass
+    until(engine, Finished)
     monkeypatch.setattr(KVStateStore, "load", lambda self, chat, *, mark: Future())
-    engine.submit(ChatRequest(id="c", chat=CHAT, messages=(user("What? " * 20),)))
+    engine.submit(ChatRequest(id="c", chat=CHAT, messages=(WHAT,)))
     assert engine.step() == []
     assert engine.is_waiting
     engine.cancel("c")
@@ -540,12 +519,9 @@ def test_of_a_deleted_chat_no_cell_is_held_and_others_keep_theirs(make, kind):
 
 
 def test_a_request_whose_state_is_being_read_can_be_cancelled(make, monkeypatch):
-    question = user("What? " * 20)
+    left(make(states=b"x"), WHAT)
     engine = make(states=b"x")
-    ask(engine, "a", question)
-    leave(engine)
-    engine = make(states=b"x")
-    engine.submit(ChatRequest(id="b", messages=(question,), chat=CHAT))
+    engine.submit(ChatRequest(id="b", messages=(WHAT,), chat=CHAT))
     assert engine.is_waiting
     assert engine.n_running == 1
     (end,) = engine.cancel("b")
@@ -556,7 +532,7 @@ def test_a_request_whose_state_is_being_read_can_be_cancelled(make, monkeypatch)
 
 def test_who_has_no_chat_leaves_nothing(make):
     engine = make(states=b"x")
-    _, _, events = ask(engine, "a", user("What? " * 20), chat=None)
+    _, _, events = ask(engine, "a", WHAT, chat=None)
     assert not any(isinstance(event, Prewarmed) for event in events)
     engine.persist(None)
     assert Persisted(None) in idle(engine)

@@ -9,12 +9,10 @@ import pytest
 
 from edgechat.base.process import frames
 from edgechat.engine.engine import EngineCore
-from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.engine.worker.messages import Cancel, Generate, Inspect
 from edgechat.engine.worker.worker import Pipe
 from tests.engine.runtimes import Runtime, SharedTemplate, load, plan
-from tests.kit import CHATML
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 30
 KINDS = ("dense", "windowed", "moe")
@@ -25,15 +23,8 @@ def request(name, text):
     return ChatRequest(id=name, messages=said, sampling=Sampling(temperature=0), max_tokens=8)
 
 
-@pytest.fixture(scope="module")
-def template():
-    template = ChatTemplate(CHATML)
-    yield template
-    template.close()
-
-
-def open_engine(kind, template):
-    return EngineCore(load(plan(Runtime("llama.cpp").model(kind))), SharedTemplate(template))
+def open_engine(kind, chatml):
+    return EngineCore(load(plan(Runtime("llama.cpp").model(kind))), SharedTemplate(chatml))
 
 
 def replies(engine, limit=5000):
@@ -50,10 +41,10 @@ def replies(engine, limit=5000):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_to_interrupt_for_ever_stops_no_prompt(kind, template):
+def test_to_interrupt_for_ever_stops_no_prompt(kind, chatml):
     expected = []
     for interrupts in (False, True):
-        engine = open_engine(kind, template)
+        engine = open_engine(kind, chatml)
         if interrupts:
             engine.backend.interruption.interrupt()
         engine.submit(request("a", LONG))
@@ -64,8 +55,8 @@ def test_to_interrupt_for_ever_stops_no_prompt(kind, template):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_an_interrupted_prompt_has_cached_is_gone_on_from(kind, template):
-    engine = open_engine(kind, template)
+def test_what_an_interrupted_prompt_has_cached_is_gone_on_from(kind, chatml, opened):
+    engine = open_engine(kind, chatml)
     interruption = engine.backend.interruption
     engine.submit(request("a", LONG))
     for _ in range(3):
@@ -83,14 +74,13 @@ def test_what_an_interrupted_prompt_has_cached_is_gone_on_from(kind, template):
     text = replies(engine)["a"]
     assert engine.last_usage.cached_tokens >= done - 1
     engine.close()
-    again = open_engine(kind, template)
+    again = opened(open_engine(kind, chatml))
     again.submit(request("a", LONG))
     assert replies(again)["a"] == text
-    again.close()
 
 
-def test_a_short_prompt_does_not_wait_for_the_end_of_a_long_one(template):
-    engine = open_engine("dense", template)
+def test_a_short_prompt_does_not_wait_for_the_end_of_a_long_one(chatml, opened):
+    engine = opened(open_engine("dense", chatml))
     engine.submit(request("long", LONG))
     engine.step()
     engine.submit(request("short", "Hello."))
@@ -98,7 +88,6 @@ def test_a_short_prompt_does_not_wait_for_the_end_of_a_long_one(template):
     while not engine.is_idle:
         first += [event.request_id for event in engine.step() if isinstance(event, Delta)]
     assert first[0] == "short"
-    engine.close()
 
 
 class Flag:

@@ -77,10 +77,7 @@ class TestNgrams:
         for _ in range(300):
             tokens = rng.choice([1, 2, 256, 512, 65536], int(rng.integers(3, 40))).tolist()
             draft = NgramDrafter().draft(stream(tokens), 1)
-            found = next(
-                (size for size in (4, 2) if any(occurrences(tokens, size))),
-                None,
-            )
+            found = next((size for size in (4, 2) if any(occurrences(tokens, size))), None)
             assert (draft is None) == (found is None)
             if draft is not None and found is not None:
                 assert draft.tokens[0] in occurrences(tokens, found)

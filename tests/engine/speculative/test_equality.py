@@ -11,28 +11,19 @@ import msgspec
 import pytest
 
 from edgechat.engine.engine import EngineCore
-from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.types import ChatRequest, Delta, Finished, Message, Sampling
 from edgechat.native import handles
 from tests.engine.headed import HEADS, HYBRID, headed
 from tests.engine.runtimes import load, plan
 from tests.engine.speculative.always import Always
-from tests.kit import CHATML
 
 pytestmark = [pytest.mark.slow, pytest.mark.pairs]
 
-SOME, MANY = {"llama.cpp": 40, "mlx": 4}, {"llama.cpp": 200, "mlx": 50}
+SOME, MANY = {"llama.cpp": 20, "mlx": 4}, {"llama.cpp": 200, "mlx": 50}
 """Prompts: MLX takes ten times as long on a processor."""
 SAMPLINGS = {"greedy": Sampling(temperature=0), "seeded": Sampling(temperature=0.8, seed=7)}
 SHORT = {"n_seq_max": 8, "context": 4096, "n_outputs_max": 32}
-
-
-@pytest.fixture(scope="module")
-def template():
-    template = ChatTemplate(CHATML)
-    yield template
-    template.close()
 
 
 @pytest.fixture(params=[SOME, pytest.param(MANY, marks=pytest.mark.soak)], ids=["some", "many"])
@@ -84,7 +75,7 @@ def texts(engine, sampling, n, *, raw=False):
     return list(found.values()), drafted, accepted
 
 
-def opened(template, target, draft, *, ngrams=False):
+def opened(chatml, target, draft, *, ngrams=False):
     drafter = None
     # A recurrent state is drafted for where it is computed alone.
     short = SHORT | {"n_seq_max": 1} if "hybrid" in target.name else SHORT
@@ -93,18 +84,18 @@ def opened(template, target, draft, *, ngrams=False):
         drafter = ModelDrafter(backend, backend.vocabulary.size)
     snapshots = 8 if drafter or ngrams else 0
     backend = load(plan(target, n_rs_seq=snapshots, **short))
-    return EngineCore(backend, template, model_drafter=drafter, ngrams=ngrams, controller=Always())
+    return EngineCore(backend, chatml, model_drafter=drafter, ngrams=ngrams, controller=Always())
 
 
-def opened_with_head(template, kind, n_streams, *, head, ngrams=False):
+def opened_with_head(chatml, kind, n_streams, *, head, ngrams=False):
     sizes = SHORT | {"n_seq_max": n_streams}
     made = headed(kind, n_rs_seq=8, **sizes)
     backend = load(made if head else msgspec.structs.replace(made, mtp=False, draft=None))
-    return EngineCore(backend, template, ngrams=ngrams, controller=Always())
+    return EngineCore(backend, chatml, ngrams=ngrams, controller=Always())
 
 
-def said(template, target, sampling, n, draft=None, *, ngrams=False):
-    return all_said(opened(template, target, draft, ngrams=ngrams), sampling, n)
+def said(chatml, target, sampling, n, draft=None, *, ngrams=False):
+    return all_said(opened(chatml, target, draft, ngrams=ngrams), sampling, n)
 
 
 def all_said(engine, sampling, n, *, raw=False):
@@ -116,25 +107,25 @@ def all_said(engine, sampling, n, *, raw=False):
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("eps", [0.05, 0.15, 1.0])
-def test_a_pair_says_what_the_target_says(template, runtime, n, eps, sampling):
+def test_a_pair_says_what_the_target_says(chatml, runtime, n, eps, sampling):
     target, draft = runtime.pair(eps)
-    plain, _, _ = said(template, target, SAMPLINGS[sampling], n)
+    plain, _, _ = said(chatml, target, SAMPLINGS[sampling], n)
     assert len(set(plain)) > n / 2
     for ngrams in (False, True):
-        found, drafted, accepted = said(template, target, SAMPLINGS[sampling], n, draft, ngrams=ngrams)
+        found, drafted, accepted = said(chatml, target, SAMPLINGS[sampling], n, draft, ngrams=ngrams)
         assert found == plain
         assert 0 < accepted < drafted
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_every_kind_says_what_it_says_alone(template, runtime, n, kind, sampling):
+def test_every_kind_says_what_it_says_alone(chatml, runtime, n, kind, sampling):
     """A windowed one of llama.cpp nearly: in other company it rounds otherwise, with drafts or without."""
     target = runtime.model(kind, logit_scale=8.0)
     differing = n // 40 if kind == "windowed" else 0
-    plain, _, _ = said(template, target, SAMPLINGS[sampling], n)
+    plain, _, _ = said(chatml, target, SAMPLINGS[sampling], n)
     draft = runtime.model("dense" if kind == "hybrid" else kind)
     for path, ngrams in ((None, True), (draft, False), (draft, True)):
-        found, drafted, _ = said(template, target, SAMPLINGS[sampling], n, path, ngrams=ngrams)
+        found, drafted, _ = said(chatml, target, SAMPLINGS[sampling], n, path, ngrams=ngrams)
         assert sum(one != other for one, other in zip(found, plain, strict=True)) <= differing
         assert drafted > (n if path else n // 10 - 1)
 
@@ -142,10 +133,10 @@ def test_every_kind_says_what_it_says_alone(template, runtime, n, kind, sampling
 @pytest.mark.parametrize("n_streams", [1, 4])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("head_kind", HEADS)
-@pytest.mark.parametrize("n_texts", [40, pytest.param(200, marks=pytest.mark.soak)])
-def test_a_model_with_a_head_says_what_it_says_without(template, head_kind, sampling, n_streams, n_texts):
+@pytest.mark.parametrize("n_texts", [20, pytest.param(200, marks=pytest.mark.soak)])
+def test_a_model_with_a_head_says_what_it_says_without(chatml, head_kind, sampling, n_streams, n_texts):
     def said(*, head, ngrams=False):
-        engine = opened_with_head(template, head_kind, n_streams, head=head, ngrams=ngrams)
+        engine = opened_with_head(chatml, head_kind, n_streams, head=head, ngrams=ngrams)
         return all_said(engine, SAMPLINGS[sampling], n_texts, raw=True)
 
     plain, _, _ = said(head=False)

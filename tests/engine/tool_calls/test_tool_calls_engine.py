@@ -3,7 +3,6 @@
 import itertools
 import json
 import time
-from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -52,7 +51,6 @@ CONTROL = {
     "llama": ("<|python_tag|>", "<|eom_id|>"),
 }
 GREEDY = Sampling(temperature=0)
-MakeEngine = Callable[..., EngineCore]
 
 
 @pytest.fixture(scope="module")
@@ -100,17 +98,11 @@ def told(events):
     return answer, thinking, [(call.name, json.loads(call.arguments)) for call in calls], end.reason
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_calls_come_as_events_of_their_own(make, name):
+@pytest.mark.parametrize(("name", "control"), [*((name, ()) for name in SOURCES), *CONTROL.items()])
+def test_calls_come_as_events_of_their_own(make, name, control):
+    """Also where their marks are control tokens."""
     _, *expected = WRITTEN[name]
-    events = run(make(name), asking())
-    assert told(events) == (*expected, "tools")
-
-
-@pytest.mark.parametrize("name", CONTROL)
-def test_marks_that_are_control_tokens_are_seen_too(make, name):
-    _, *expected = WRITTEN[name]
-    assert told(run(make(name, control=CONTROL[name]), asking())) == (*expected, "tools")
+    assert told(run(make(name, control=control), asking())) == (*expected, "tools")
 
 
 GROWING = ("generic", "hermes", "llama", "args", "harmony")
@@ -148,13 +140,7 @@ def test_a_reply_that_calls_nothing_is_as_it_is_without_tools(make):
 
 
 # As a call is written up to a place in its arguments, and what stands then.
-CUT = {
-    "generic": ('"city": "Bo', '{"city": "Bo'),
-    "hermes": ('"city": "Bo', '{"city": "Bo'),
-    "llama": ('"city": "Bo', '{"city": "Bo'),
-    "mistral": ('"city": "Bo', '{"city": "Bo'),
-    "args": ('"city": "Bo', '{"city": "Bo'),
-    "harmony": ('"city": "Bo', '{"city": "Bo'),
+CUT = dict.fromkeys(SOURCES, ('"city": "Bo', '{"city": "Bo')) | {
     "xml": ("<parameter=days>\n", '{"city": "Bonn"'),
     "gemma": ("city:", ""),
 }
@@ -169,7 +155,6 @@ def test_a_call_cut_short_by_max_tokens_stands_as_far_as_it_goes(make, name):
     events = run(make(name), request)
     (call,) = joined(events)
     assert (call.name, call.arguments) == ("get_weather", arguments)
-    assert isinstance(events[-1], Finished)
     assert events[-1].reason == "length"
     assert "".join(one.text for one in events if isinstance(one, Delta) and not one.thinking) == answer
 
@@ -186,7 +171,6 @@ def test_a_reply_ends_with_as_many_calls_as_are_wanted(make, name):
     events = run(make(name, control=CONTROL.get(name, ())), asking(most_calls=1))
     assert told(events) == (answer, thinking, calls[:1], "tools")
     last = [event for event in events if isinstance(event, ToolCallBegun | ToolCallArguments)][-1]
-    assert isinstance(events[-1], Finished)
     assert last.tokens <= events[-1].usage.completion_tokens <= last.tokens + 1
 
 
@@ -335,20 +319,14 @@ def test_a_call_is_made_where_one_is_required(real, name):
         request = forced(seed, "c" if name == "gemma" else "", tool="count", think=think)
         answer, _, [(called, arguments)], reason = told(run(engine, request))
         assert (answer, called, reason) == ("", "count", "tools")
-        assert isinstance(arguments, dict)
-        assert arguments.keys() == {"n", "unit", "yes"}
-        assert (arguments["unit"] in ("C", "F"), type(arguments["yes"]), type(arguments["n"])) == (
-            True,
-            bool,
-            int,
-        )
+        assert {key: type(value) for key, value in arguments.items()} == {"n": int, "unit": str, "yes": bool}
+        assert arguments["unit"] in ("C", "F")
 
 
 def test_a_call_that_had_to_be_made_and_is_cut_short_is_no_answer(real):
     request = msgspec.structs.replace(forced(tool="count"), max_tokens=12)
     events = run(real("hermes"), request)
     assert not any(isinstance(event, Delta) for event in events)
-    assert isinstance(events[-1], Finished)
     assert events[-1].reason == "length"
 
 
@@ -382,26 +360,20 @@ def test_what_cannot_be_called_is_refused_before_anything_is_computed(make, opti
 # Through a worker.
 
 
-async def test_a_worker_tells_of_calls(scripted):
+async def test_a_worker_tells_of_calls(scripted, running):
     text, *expected = WRITTEN["hermes"]
-    engine = EngineSupervisor(scripted(reply=text, template=SOURCES["hermes"]))
-    try:
-        events = [event async for event in engine.stream(asking())]
-        assert told(events) == (*expected, "tools")
-        with pytest.raises(SchemaError, match="same name"):
-            _ = [event async for event in engine.stream(asking(tools=(NOW, NOW)))]
-    finally:
-        await engine.close()
+    engine = running(EngineSupervisor(scripted(reply=text, template=SOURCES["hermes"])))
+    events = [event async for event in engine.stream(asking())]
+    assert told(events) == (*expected, "tools")
+    with pytest.raises(SchemaError, match="same name"):
+        _ = [event async for event in engine.stream(asking(tools=(NOW, NOW)))]
 
 
-async def test_a_worker_makes_a_call_that_is_required():
-    engine = EngineSupervisor(plan(tiny("dense", chat_template=SOURCES["mistral"])))
-    try:
-        request = forced(tool="count")
-        *_, calls, reason = told([event async for event in engine.stream(request)])
-        assert ([name for name, _ in calls], reason) == (["count"], "tools")
-    finally:
-        await engine.close()
+async def test_a_worker_makes_a_call_that_is_required(running):
+    engine = running(EngineSupervisor(plan(tiny("dense", chat_template=SOURCES["mistral"]))))
+    request = forced(tool="count")
+    *_, calls, reason = told([event async for event in engine.stream(request)])
+    assert ([name for name, _ in calls], reason) == (["count"], "tools")
 
 
 # An answer that has begun.

@@ -160,14 +160,11 @@ def test_results_of_unknown_calls_do_no_harm(name):
             assert "stray" in template(SOURCES[name]).render(chat, tools=TOOLS)
 
 
-def test_a_process_renders_tools_too():
-    made = ChatTemplate(SOURCES["hermes"], bos="", eos="")
-    try:
-        assert made.render(CALLED, tools=TOOLS) == template(SOURCES["hermes"]).render(CALLED, tools=TOOLS)
-        with pytest.raises(SchemaError):
-            made.render(CALLED, tools=(Tool("f", "", "no"),))
-    finally:
-        made.close()
+def test_a_process_renders_tools_too(opened):
+    made = opened(ChatTemplate(SOURCES["hermes"], bos="", eos=""))
+    assert made.render(CALLED, tools=TOOLS) == template(SOURCES["hermes"]).render(CALLED, tools=TOOLS)
+    with pytest.raises(SchemaError):
+        made.render(CALLED, tools=(Tool("f", "", "no"),))
 
 
 # Turns.

@@ -2,7 +2,6 @@
 
 import random
 import time
-from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -11,7 +10,6 @@ from edgechat.engine.backends.base import BatchPart
 from edgechat.engine.engine import EngineCore
 from edgechat.engine.kv.snapshot import KINDS, MOST_RUNS, Run, Snapshot
 from edgechat.engine.kv.state_store import KVStateStore
-from edgechat.engine.prompt.template import ChatTemplate
 from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.types import CachePolicy, ChatRequest, Delta, Message
 from edgechat.engine.worker.inspection import Inspector, merge_small_runs, pinned_end
@@ -25,24 +23,14 @@ from tests.scripted.backend import ScriptedBackend
 
 SYSTEM = Message("system", "Answer as briefly as you can.")
 ONE, OTHER = "0000000a", "0000000b"
-MakeEngine = Callable[..., EngineCore]
-
-
-@pytest.fixture(scope="module")
-def template():
-    template = ChatTemplate(None, bos="<s>", eos="<|im_end|>")
-    yield template
-    template.close()
 
 
 @pytest.fixture
-def make(scripted, template):
-    made = []
-
+def make(scripted, template, opened):
     def engine(settle=False, states=False, draft=False, **script):
         plan = scripted(**{"reply": "Hello.", "n_batch": 64} | script)
         drafter = ModelDrafter(ScriptedBackend(plan), 259) if draft else None
-        made.append(
+        return opened(
             EngineCore(
                 ScriptedBackend(plan),
                 SharedTemplate(template),
@@ -52,11 +40,8 @@ def make(scripted, template):
                 controller=Always() if draft else None,
             )
         )
-        return made[-1]
 
-    yield engine
-    for one in made:
-        one.close()
+    return engine
 
 
 def ask(engine, chat, *messages):
@@ -127,7 +112,6 @@ def test_two_chats_with_one_system_prompt(make):
     first, second = (slot.length for slot in both.cache.slots)
     in_common = runs["pinned"].length + runs["shared"].length
     assert (runs["kept"].length, runs["own"].length) == (first - in_common, second - in_common)
-    assert both.prompt is not None
     assert both.prompt.cached_tokens == in_common
     assert both.prompt.prompt_tokens == in_common + both.prompt.computed_tokens
     assert (both.cache.stats.hits, both.cache.stats.misses) == (1, 1)
@@ -178,7 +162,6 @@ def test_what_stays_when_the_window_moves_is_pinned(make):
     head, first_turn = n_tokens(engine, SYSTEM), n_tokens(engine, *said[:3])
     assert sum(run.length for run in pinned[0]) == head
     assert all(sum(run.length for run in runs) == first_turn for runs in pinned[1:])
-    assert engine.last_usage is not None
     assert engine.last_usage.dropped_turns > 3
 
 
@@ -232,8 +215,6 @@ def test_drafts(make, monkeypatch):
         snapshot = inspector.inspect()
         check_snapshot(snapshot, engine)
         lengths.update(snapshot.drafting.lengths)
-    assert snapshot.draft_cache is not None
-    assert engine.speculation.draft_cache is not None
     assert snapshot.draft_cache.used == engine.speculation.draft_cache.cells_used > 100
     (source,) = snapshot.drafting.sources
     assert source.source == "model"
@@ -263,7 +244,7 @@ def test_states_on_disk_are_counted(make, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SCRIPTED)
 @pytest.mark.parametrize("seed", range(3))
-def test_sums_are_right_whatever_happens(scripted, template, kind, seed):
+def test_sums_are_right_whatever_happens(scripted, template, kind, seed, opened):
     rules = [{"when": f"<{n}>", "reply": f"reply number {n} " * n} for n in range(1, 7)]
     plan = scripted(rules=rules, context=400, n_seq_max=4, n_batch=64, **SCRIPTED[kind])
     inspectors = {}
@@ -280,11 +261,8 @@ def test_sums_are_right_whatever_happens(scripted, template, kind, seed):
     def look(engine):
         check_snapshot(inspectors[id(engine)].inspect(random.choice((None, ONE))), engine)
 
-    world = World(make, scripted_judge, scripted_question, seed, look)
-    try:
-        world.run(60)
-    finally:
-        world.close()
+    world = opened(World(make, scripted_judge, scripted_question, seed, look))
+    world.run(60)
 
 
 def test_many_runs_are_summed_up():
@@ -307,11 +285,7 @@ def test_a_look_into_a_cache_of_many_nodes_is_quick(make):
         found = [1] * 40 + [rng.randrange(9) for _ in range(8)] + [rng.randrange(256) for _ in range(1200)]
         taken, n = cache.seat(found)
         taken.chat = f"{number:08x}"
-        engine.backend.decode(
-            [
-                BatchPart(taken.id, n, found[n : n + 500], 0),
-            ]
-        )
+        engine.backend.decode([BatchPart(taken.id, n, found[n : n + 500], 0)])
         cache.extend(taken, found[n : n + 500])
         cache.release(taken)
     inspector = Inspector(engine)

@@ -165,10 +165,10 @@ def test_nothing_is_left_of_a_model_that_is_closed():
     assert mx.get_active_memory() < before + 2**16
 
 
-def test_a_kept_state_holds_no_prompt():
+def test_a_kept_state_holds_no_prompt(opened):
     """mlx-lm's states are slices, some of them of all that a prompt was computed with."""
     folder = mlx_build(Spec(shape=KINDS["hybrid"].sized(n_embd=512, n_heads=4, n_kv_heads=1), name="kept"))
-    made = MlxBackend(plan(folder))
+    made = opened(MlxBackend(plan(folder)))
     made.decode([BatchPart(0, 0, [70] * 500, 0)])
     mx.clear_cache()
     before = mx.get_active_memory()
@@ -176,4 +176,3 @@ def test_a_kept_state_holds_no_prompt():
         made.copy(0, seq, 500)
         made.decode([BatchPart(seq, 500, [71], 1)])
     assert mx.get_active_memory() - before < 2 * 2 * states.size_of(made._sequences[0].caches) + 2**17
-    made.close()

@@ -135,13 +135,10 @@ def test_a_token_that_was_begun_is_verified_with_drafts(engines):
     assert replies(there, request) == replies(host, request)
 
 
-def test_damaged_weights_end_the_request_alone():
-    backend = MlxBackend(plan(mlx_tiny("dense")))
-    try:
-        model = backend._model
-        model.model.norm.weight = mx.full(model.model.norm.weight.shape, float("nan"))
-        with pytest.raises(DecodeFailed, match="NaN or infinite"):
-            backend.next_token(BatchPart(0, 0, [70, 71], 1), PLAIN, 0.5)
-        assert backend.truncate(0, 0)
-    finally:
-        backend.close()
+def test_damaged_weights_end_the_request_alone(opened):
+    backend = opened(MlxBackend(plan(mlx_tiny("dense"))))
+    model = backend._model
+    model.model.norm.weight = mx.full(model.model.norm.weight.shape, float("nan"))
+    with pytest.raises(DecodeFailed, match="NaN or infinite"):
+        backend.next_token(BatchPart(0, 0, [70, 71], 1), PLAIN, 0.5)
+    assert backend.truncate(0, 0)

@@ -62,17 +62,14 @@ def test_progress_is_told_up_to_the_end():
 
 @pytest.mark.parametrize("weights", ["F16", "BF16", "4bit", "8bit", "6bit", "mxfp4"])
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0"])
-def test_every_type_of_weights_computes(weights, cache_type):
+def test_every_type_of_weights_computes(weights, cache_type, opened):
     shape = KINDS["dense"].sized(n_embd=128, n_ff=256, n_heads=2, n_kv_heads=1)
     folder = mlx_build(Spec(shape=shape, weights=weights, name="types"))
-    backend = MlxBackend(plan(folder, cache_type=cache_type))
-    try:
-        (row,) = backend.decode([BatchPart(0, 0, [70, 71, 72], 1)])
-        assert abs(float(row.std())) > 0.01
-        assert mx.isfinite(mx.array(row)).all().item()
-        assert backend.n_params > 50_000
-    finally:
-        backend.close()
+    backend = opened(MlxBackend(plan(folder, cache_type=cache_type)))
+    (row,) = backend.decode([BatchPart(0, 0, [70, 71, 72], 1)])
+    assert abs(float(row.std())) > 0.01
+    assert mx.isfinite(mx.array(row)).all().item()
+    assert backend.n_params > 50_000
 
 
 def test_a_cache_of_an_unknown_kind_is_refused():

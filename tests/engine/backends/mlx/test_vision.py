@@ -32,7 +32,7 @@ from tests.kit.vision.mlx_families import mlx_family
 pytestmark = pytest.mark.slow
 
 
-def opened(folder, **changes):
+def seer(folder, **changes):
     tower = ProjectorPlan(path=str(folder), name="its vision tower", vision=True, audio=False)
     backend = load(plan(folder, projector=tower, **changes))
     assert isinstance(backend, MlxBackend)
@@ -47,7 +47,7 @@ def kind(request):
 
 @pytest.fixture
 def backend(kind):
-    backend = opened(mlx_family(kind))
+    backend = seer(mlx_family(kind))
     yield backend
     backend.close()
 
@@ -98,7 +98,6 @@ def reference(kind, before, picture, after, n):
 @pytest.mark.parametrize(("width", "height"), [(64, 64), (128, 96)])
 def test_the_logits_are_those_of_mlx_vlm(kind, backend, width, height):
     picture, before, after = noisy("red", width, height), some(1, 30), some(2, 20)
-    assert backend.media_encoder is not None
     parts = backend.media_encoder.cut(pixels_of(picture), "red")
     end = read(backend, 0, 0, [tuple(before), *parts])
     rows = backend.decode([BatchPart(0, end, after, len(after))])
@@ -110,36 +109,32 @@ def test_the_logits_are_those_of_mlx_vlm(kind, backend, width, height):
 
 def asked(backend, seq):
     """Compute a red picture between two texts; return the rows of the second one."""
-    assert backend.media_encoder is not None
     parts = backend.media_encoder.cut(pixels_of(noisy("red", 64, 64)), "red")
     end = read(backend, seq, 0, [tuple(some(1, 30)), *parts])
     return backend.decode([BatchPart(seq, end, some(2, 20), 20)]).copy()
 
 
-def test_texts_are_computed_as_without_a_tower(kind, backend):
+def test_texts_are_computed_as_without_a_tower(kind, backend, opened):
     """By mlx-lm, where that knows the family."""
     if not loading.knows(kind):
         pytest.skip("mlx-lm does not know it")
-    blind = load(plan(mlx_family(kind)))
+    blind = opened(load(plan(mlx_family(kind))))
     assert not isinstance(blind._model, VlmModel)
     rows = []
     for one in (blind, backend):
         one.decode([BatchPart(0, 0, some(4, 40), 0)])
         rows.append(one.decode([BatchPart(0, 40, some(5, 10), 10)]).copy())
     assert is_true(*rows)
-    blind.close()
 
 
-def test_a_picture_in_several_calls(kind, backend):
+def test_a_picture_in_several_calls(kind, backend, opened):
     """Where its cells see each other, it is computed whole all the same."""
-    small = opened(mlx_family(kind), n_batch=5, n_ubatch=5)
+    small = opened(seer(mlx_family(kind), n_batch=5, n_ubatch=5))
     assert is_true(asked(small, 0), asked(backend, 0))
-    small.close()
 
 
 def test_a_sequence_with_a_picture_is_cut_copied_saved_and_restored(backend):
     expected, tokens = asked(backend, 0), some(1, 30)
-    assert backend.media_encoder is not None
     parts = backend.media_encoder.cut(pixels_of(noisy("red", 64, 64)), "red")
     for part in parts:
         tokens += part.ids if isinstance(part, Media) else part
@@ -164,7 +159,6 @@ def test_a_sequence_with_a_picture_is_cut_copied_saved_and_restored(backend):
 
 def test_others_compute_while_a_picture_is_encoded(backend):
     """In threads of their own, as the engine has it; the embeddings are the same."""
-    assert backend.media_encoder is not None
     media = next(
         part
         for part in backend.media_encoder.cut(pixels_of(noisy("green", 64, 64)), "green")
@@ -199,7 +193,6 @@ def test_others_compute_while_a_picture_is_encoded(backend):
 
 
 def test_an_encoding_that_nobody_wants_ends(backend):
-    assert backend.media_encoder is not None
     (media, *_) = (
         part
         for part in backend.media_encoder.cut(pixels_of(noisy("green", 64, 64)), "green")
@@ -211,15 +204,14 @@ def test_an_encoding_that_nobody_wants_ends(backend):
     assert len(backend.media_encoder.encode(media, between=lambda: True)) == len(media.ids)
 
 
-def test_an_image_that_cannot_be_cut_is_refused(monkeypatch):
-    backend = opened(mlx_family("qwen3_vl"))
+def test_an_image_that_cannot_be_cut_is_refused(monkeypatch, opened):
+    backend = opened(seer(mlx_family("qwen3_vl")))
     assert backend.media_encoder is not None
     with pytest.raises(BadRequest, match="too long for its width: 1000x4"):
         backend.media_encoder.cut(pixels_of(noisy("red", 1000, 4)), "red")
     monkeypatch.setattr("edgechat.engine.backends.mlx.vision._LONGEST", 1000)
     with pytest.raises(BadRequest, match="aspect ratio"):  # of its processor's own
         backend.media_encoder.cut(pixels_of(noisy("red", 1000, 4)), "red")
-    backend.close()
 
 
 @pytest.mark.parametrize(
@@ -230,7 +222,7 @@ def test_an_image_that_cannot_be_cut_is_refused(monkeypatch):
         ("llava", "preprocessor_config", "crop_size"),
     ],
 )
-def test_sizes_that_make_no_sense_leave_the_text(kind, name, key, tmp_path):
+def test_sizes_that_make_no_sense_leave_the_text(kind, name, key, tmp_path, opened):
     folder = tmp_path / "model"
     shutil.copytree(mlx_family(kind), folder)
     content = json.loads((folder / f"{name}.json").read_text())
@@ -241,9 +233,8 @@ def test_sizes_that_make_no_sense_leave_the_text(kind, name, key, tmp_path):
         with pytest.raises(LoadFailed, match="pictures cannot be cut to"):
             load(plan(folder, projector=tower))
         return
-    backend = load(plan(folder, projector=tower))
+    backend = opened(load(plan(folder, projector=tower)))
     assert "pictures cannot be cut to" in backend.no_vision
-    backend.close()
 
 
 @pytest.mark.parametrize("name", ["../other.safetensors", "/tmp/other.safetensors", 7, ["a"]])
@@ -267,25 +258,22 @@ def test_images_are_cut_in_several_threads(backend):
         ]
 
 
-def test_an_image_of_a_single_cell_is_refused():
+def test_an_image_of_a_single_cell_is_refused(opened):
     """Ids could not tell it."""
     folder = mlx_family("qwen3_vl")
     tower = ProjectorPlan(path=str(folder), name="x", vision=True, audio=False, image_tokens=1)
-    backend = load(plan(folder, projector=tower))
+    backend = opened(load(plan(folder, projector=tower)))
     assert backend.media_encoder is not None
     with pytest.raises(BadRequest, match="1 cells"):
         backend.media_encoder.cut(pixels_of(noisy("red", 16, 16)), "red")
-    backend.close()
 
 
-def test_a_picture_takes_no_more_cells_than_planned():
+def test_a_picture_takes_no_more_cells_than_planned(opened):
     folder = mlx_family("qwen3_vl")
     tower = ProjectorPlan(path=str(folder), name="x", vision=True, audio=False, image_tokens=20)
-    backend = load(plan(folder, projector=tower))
-    assert backend.media_encoder is not None
+    backend = opened(load(plan(folder, projector=tower)))
     parts = backend.media_encoder.cut(pixels_of(noisy("red", 512, 512)), "red")
     assert sum(len(part.ids) for part in parts if isinstance(part, Media)) <= 20
-    backend.close()
 
 
 def test_no_code_of_a_folder_is_run(tmp_path):
@@ -304,16 +292,15 @@ def test_no_code_of_a_folder_is_run(tmp_path):
     assert not mark.exists()
 
 
-def test_a_tower_that_cannot_be_loaded_leaves_the_text(tmp_path):
+def test_a_tower_that_cannot_be_loaded_leaves_the_text(tmp_path, opened):
     folder = tmp_path / "blind"
     shutil.copytree(mlx_family("gemma3"), folder)
     (folder / "preprocessor_config.json").write_text("{")
     tower = ProjectorPlan(path=str(folder), name="x", vision=True, audio=False)
-    backend = load(plan(folder, projector=tower))
+    backend = opened(load(plan(folder, projector=tower)))
     assert backend.media_encoder is None
     assert "blind" in backend.no_vision
     assert backend.decode([BatchPart(0, 0, some(1, 9), 1)]).shape[0] == 1
-    backend.close()
 
 
 def test_without_mlx_vlm_it_is_said_how_to_get_it(monkeypatch):
@@ -329,17 +316,15 @@ def test_without_mlx_vlm_it_is_said_how_to_get_it(monkeypatch):
 
 
 @pytest.mark.parametrize(("said", "whole"), [("vision", True), ("all", False), (None, False)])
-def test_whether_cells_see_each_other_is_said_by_gemma_4s_config(said, whole, tmp_path):
+def test_whether_cells_see_each_other_is_said_by_gemma_4s_config(said, whole, tmp_path, opened):
     folder = tmp_path / "model"
     shutil.copytree(mlx_family("gemma4"), folder)
     config = json.loads((folder / "config.json").read_text())
     config["text_config"]["use_bidirectional_attention"] = said
     (folder / "config.json").write_text(json.dumps(config))
-    backend = opened(folder)
-    assert backend.media_encoder is not None
+    backend = opened(seer(folder))
     parts = backend.media_encoder.cut(pixels_of(noisy("red", 64, 64)), "red")
     assert [part.whole for part in parts if isinstance(part, Media)] == [whole]
-    backend.close()
 
 
 def test_the_families_are_those_that_are_said_to_see():
