@@ -5,7 +5,7 @@ import pytest
 from edgechat.tui.app import EdgechatApp
 from edgechat.tui.overlays.model_switcher import ModelSwitcher
 from tests.fakes import FakeEngine
-from tests.tui.driving import app_with, ask, text_of, until
+from tests.tui.driving import app_with, driven
 from tests.tui.models.test_first_run import no_hub
 from tests.tui.models.test_screen import world
 
@@ -20,18 +20,17 @@ def app_at(tmp_path):
 async def opened(pilot):
     app = pilot.app
     assert isinstance(app, EdgechatApp)
-    await until(pilot, lambda: "it is." in text_of(pilot) and not app.chat.is_opening)
-    await pilot.press("f5")
-    await until(pilot, lambda: isinstance(app.screen, ModelSwitcher))
-    await until(pilot, lambda: "small-1b" in text_of(pilot))
+    await pilot.until(lambda: "it is." in pilot.text and not app.chat.is_opening)
+    await pilot.press("f5", until=lambda: isinstance(app.screen, ModelSwitcher))
+    await pilot.see("small-1b")
     return app
 
 
 @pytest.mark.parametrize("width", [60, 100, 160])
 async def test_what_is_listed(tmp_path, width):
-    async with app_at(tmp_path).run_test(size=(width, 24)) as pilot:
+    async with driven(app_at(tmp_path), size=(width, 24)) as pilot:
         await opened(pilot)
-        text = text_of(pilot)
+        text = pilot.text
         assert "ollama/llama3.2:3b answers now" in text
         assert "● ollama/llama3.2:3b" in text
         assert text.index("small-1b") < text.index("↓ huge-70b") < text.index("↓ mid-8b")
@@ -40,42 +39,35 @@ async def test_what_is_listed(tmp_path, width):
 
 
 async def test_enter_goes_to_the_one_used_before(tmp_path):
-    async with app_at(tmp_path).run_test(size=(100, 30)) as pilot:
+    async with driven(app_at(tmp_path), size=(100, 30)) as pilot:
         app = await opened(pilot)
-        await pilot.press("enter")
-        await until(pilot, lambda: app.session.model == "small-1b")
+        await pilot.press("enter", until=lambda: app.session.model == "small-1b")
 
 
 async def test_letters_find_a_model_and_the_list_is_gone_through(tmp_path):
-    async with app_at(tmp_path).run_test(size=(100, 30)) as pilot:
+    async with driven(app_at(tmp_path), size=(100, 30)) as pilot:
         app = await opened(pilot)
-        await pilot.press(*"b")
-        await until(pilot, lambda: "llama3.2" in text_of(pilot) and "small-1b" in text_of(pilot))
-        await pilot.press("backspace", *"h7b")
-        await until(pilot, lambda: "small-1b" not in text_of(pilot) and "huge-70b" in text_of(pilot))
-        await pilot.press(*"xyz")
-        await until(pilot, lambda: "No model matches" in text_of(pilot))
+        await pilot.press(*"b", see=("llama3.2", "small-1b"))
+        await pilot.press("backspace", *"h7b", see="huge-70b", gone="small-1b")
+        await pilot.press(*"xyz", see="No model matches")
         await pilot.press("enter")
         assert isinstance(app.screen, ModelSwitcher)
-        await pilot.press("escape")
-        await until(pilot, lambda: app.screen is app.chat)
+        await pilot.press("escape", until=lambda: app.screen is app.chat)
         assert app.session.model == "ollama/llama3.2:3b"
 
 
 async def test_what_is_not_here_is_downloaded(tmp_path):
-    async with app_at(tmp_path).run_test(size=(100, 30)) as pilot:
+    async with driven(app_at(tmp_path), size=(100, 30)) as pilot:
         app = await opened(pilot)
         await pilot.press(*"mid", "enter")
-        await until(
-            pilot, lambda: [pull.name for pull in app.chat.controller.downloads.pulls.all] == ["mid-8b"]
+        await pilot.until(
+            lambda: [pull.name for pull in app.chat.controller.downloads.pulls.all] == ["mid-8b"]
         )
         assert app.session.model == "ollama/llama3.2:3b"
 
 
 async def test_the_command_without_a_name_opens_it(tmp_path):
-    async with app_at(tmp_path).run_test(size=(100, 30)) as pilot:
+    async with driven(app_at(tmp_path), size=(100, 30)) as pilot:
         app = await opened(pilot)
-        await pilot.press("escape")
-        await until(pilot, lambda: app.screen is app.chat)
-        await ask(pilot, "/model")
-        await until(pilot, lambda: "ollama/llama3.2:3b answers now" in text_of(pilot))
+        await pilot.press("escape", until=lambda: app.screen is app.chat)
+        await pilot.ask("/model", see="ollama/llama3.2:3b answers now")
