@@ -23,7 +23,6 @@ from edgechat.engine.types import CachePolicy
 from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Settings
 from edgechat.tui.app import EdgechatApp
-from edgechat.tui.models.library import ModelLibrary
 from edgechat.tui.transcript.transcript import Transcript
 from tests.fakes import FakeEngine
 
@@ -39,15 +38,13 @@ def app_with(
     engine: FakeEngine,
     path: Path,
     *,
-    model: str | None = None,
-    last: bool = False,
     prepare: Callable[[str], LoadPlan] = plan,
     kind: type[EdgechatApp] = EdgechatApp,
-    draft: str | None = None,
     settings: Settings = Settings(),  # noqa: B008  (it is frozen)
-    library: ModelLibrary | None = None,
-    theme: str = "terminal",
+    **options: Any,
 ) -> EdgechatApp:
+    """Return an app over an engine and a store. options: of EdgechatApp."""
+
     def engine_for(plan: LoadPlan, *, cache_policy: CachePolicy, **_: object) -> FakeEngine:
         engine.reopen(plan, lasting=cache_policy.disk_bytes != 0)
         return engine
@@ -55,8 +52,7 @@ def app_with(
     def prepared(model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
         return prepare(model)
 
-    services = SessionServices(lambda: path, prepared, engine_for, lambda: settings)
-    return kind(model, last=last, draft=draft, services=services, library=library, theme=theme)
+    return kind(services=SessionServices(lambda: path, prepared, engine_for, lambda: settings), **options)
 
 
 async def stored_turns(path: Path) -> list[Turn]:
@@ -201,11 +197,14 @@ class Scene(Pilot[Any]):
         await self.resize_terminal(width, height)
         await self.pause()
 
-    async def click_on(self, words: str, **look: Any) -> None:
-        """Click on the first place that shows some words."""
+    def place_of(self, words: str) -> tuple[int, int]:
+        """Return the first place that shows some words."""
         rows = self.text.split("\n")
         y = next(y for y, row in enumerate(rows) if words in row)
-        await self.click(offset=(rows[y].index(words), y))
+        return rows[y].index(words), y
+
+    async def click_on(self, words: str, *, times: int = 1, **look: Any) -> None:
+        await self.click(offset=self.place_of(words), times=times)
         await self.pause()
         await self._look(**look)
 

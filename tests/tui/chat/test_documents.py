@@ -1,6 +1,7 @@
 """Documents in the app: chosen by /docs and @folder/, searched for a question, cited in the reply."""
 
 import re
+import time
 from contextlib import closing
 
 import pytest
@@ -28,13 +29,6 @@ def folder(tmp_path, monkeypatch):
         (handbook / f"part-{n}.md").write_text(PUMPS.replace("oil", "grease") if n else PUMPS)
     monkeypatch.chdir(tmp_path)
     return handbook
-
-
-def place_of(pilot, text):
-    """Return where a text is on the screen."""
-    lines = pilot.text.split("\n")
-    y = next(y for y, line in enumerate(lines) if text in line)
-    return lines[y].index(text), y
 
 
 async def test_a_folder_in_a_question_is_searched_from_then_on(scene, folder):
@@ -86,7 +80,7 @@ def endless(monkeypatch):
     def update(_collection, on_progress, is_cancelled):
         on_progress(Progress(done=11, total=214, name="x.md"))
         while not is_cancelled():
-            pass
+            time.sleep(0.01)
         ends.append(True)
         return Update(is_complete=False)
 
@@ -134,7 +128,7 @@ async def test_another_wording_finds_other_passages_and_a_retry_keeps_them(scene
 async def test_citations_lead_to_passages(scene, folder):
     async with scene.loaded([ANSWER], size=(100, 36), tooltips=True) as pilot:
         await pilot.say("How is the pump 7 of @handbook/ primed?")
-        cited, unknown = place_of(pilot, "[1]"), place_of(pilot, "[99]")
+        cited, unknown = pilot.place_of("[1]"), pilot.place_of("[99]")
         await pilot.hover(offset=cited)
         await pilot.see("[1] handbook/part-")
         await pilot.hover(offset=unknown)
@@ -145,10 +139,8 @@ async def test_citations_lead_to_passages(scene, folder):
         await pilot.click(offset=unknown)
         await pilot.pause()
         assert not isinstance(pilot.app.screen, PassageScreen)
-        await pilot.click(offset=place_of(pilot, "passages from"))
-        await pilot.see("│ [2] handbook/")
-        await pilot.click(offset=place_of(pilot, "[2] handbook/"))
-        await pilot.see("╭─ [2] handbook/part-")
+        await pilot.click_on("passages from", see="│ [2] handbook/")
+        await pilot.click_on("[2] handbook/", see="╭─ [2] handbook/part-")
         await pilot.press("right", see="╭─ [3] handbook/part-")
         await pilot.press("escape", "tab", "enter", see="╭─ [1] handbook/part-")
         assert "←→ others" not in pilot.text  # the reply cites no other

@@ -15,13 +15,6 @@ from tests.tui.chat.views import until as settled
 from tests.tui.libraries import Fake, row
 
 
-async def click(pilot, words):
-    rows = pilot.text.split("\n")
-    y = next(y for y, row in enumerate(rows) if words in row)
-    await pilot.click(offset=(rows[y].index(words), y))
-    await pilot.pause()
-
-
 async def stopped(controller):
     controller.ask("Count.", [])
     await settled(lambda: "One" in controller.view.transcript.text)
@@ -62,8 +55,7 @@ async def test_a_click_goes_on_where_the_reply_was_stopped(scene):
     async with scene([thought("Hm."), "One, ", 30.0], ["two."], size=(100, 40)) as pilot:
         await pilot.ask("Count.", see="One,", hidden="Continue")
         await pilot.press("escape", see="You stopped the reply here.  Continue")
-        await click(pilot, "Continue")
-        await pilot.see("One, two.", hidden=("You stopped", "Continue"))
+        await pilot.click_on("Continue", see="One, two.", hidden=("You stopped", "Continue"))
         assert pilot.text.count("Thought for") == 1
 
 
@@ -93,12 +85,10 @@ async def test_below_a_reply_stands_what_it_took(scene):
 async def test_the_versions_are_gone_through_by_clicks(scene):
     async with scene(["First try."], ["Second try."], size=(100, 40), say="Hi") as pilot:
         await pilot.press("ctrl+r", see=("Second try.", "‹ 2 of 2 ›"))
-        await click(pilot, "‹ 2")
-        await pilot.see("First try.", "‹ 1 of 2 ›")
-        await click(pilot, "‹ 1")  # there is none before
+        await pilot.click_on("‹ 2", see=("First try.", "‹ 1 of 2 ›"))
+        await pilot.click_on("‹ 1")  # there is none before
         pilot.shows("First try.")
-        await click(pilot, "›")
-        await pilot.see("Second try.")
+        await pilot.click_on("›", see="Second try.")
 
 
 async def test_the_speed_is_not_that_of_the_reply_before(path):

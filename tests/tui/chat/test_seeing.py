@@ -7,6 +7,7 @@ from edgechat.base.errors import EdgechatError
 from edgechat.planner.placement.projector import ProjectorPlan
 from edgechat.planner.ranking.scoring import Verdict
 from edgechat.tui.chat.screen import ChatScreen
+from tests.base.images.files import encoded, quadrants
 from tests.fakes import MODEL, FakeEngine
 from tests.tui.driving import plan
 from tests.tui.libraries import GIB, Fake, entry, option, row
@@ -15,6 +16,11 @@ pytestmark = pytest.mark.slow
 
 SEEING = entry("eyes-4b", vision=True)
 BLIND = entry("blind-8b")
+
+
+@pytest.fixture(autouse=True)
+def photo(path):
+    (path.parent / "photo.png").write_bytes(encoded(quadrants(), "PNG"))
 
 
 def world(folder, *, is_here):

@@ -26,11 +26,8 @@ async def test_a_turn_is_copied_and_its_code_piece_by_piece(scene):
 
 async def test_a_click_above_code_copies_it(scene):
     async with scene([CODE], notifications=True, say="How?") as pilot:
-        lines = pilot.text.split("\n")
-        y = next(y for y, line in enumerate(lines) if "python" in line and "copy" in line)
-        await pilot.click(offset=(lines[y].index("copy") + 1, y))
+        await pilot.click_on("copy", see="Copied the code")  # of the first one
         assert pilot.app.clipboard == "print(1)\n"
-        await pilot.see("Copied the code")
 
 
 async def test_escape_leads_back_to_the_prompt_and_so_does_text(scene):
@@ -115,17 +112,9 @@ async def test_the_line_of_the_window_is_drawn_and_what_left_is_brought_back(sce
 
 async def test_a_double_click_makes_a_turn_the_current_one(scene):
     async with scene(["An answer."], say="Hi") as pilot:
-        rows = pilot.text.split("\n")
-        y = next(y for y, row in enumerate(rows) if "An answer." in row)
-        await pilot.click(offset=(rows[y].index("An"), y))
-        await pilot.pause()
-        pilot.shows(hidden="c Copy")
-        await pilot.click(offset=(rows[y].index("An"), y), times=2)
-        await pilot.pause()
-        pilot.shows("c Copy")
-        x = pilot.text.split("\n")[-1].index("c Copy")
-        await pilot.click(offset=(x, len(rows) - 1))
-        await pilot.pause()
+        await pilot.click_on("An answer.", hidden="c Copy")
+        await pilot.click_on("An answer.", times=2, shown="c Copy")
+        await pilot.click_on("c Copy")
         assert pilot.app.clipboard == "An answer."
 
 

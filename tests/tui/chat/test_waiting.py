@@ -110,6 +110,4 @@ async def test_one_is_seen_and_taken_back_with_the_up_key(scene):
         await pilot.press("up", until=lambda: pilot.prompt.text == "Second")
         pilot.shows(hidden="waits")
         await pilot.press("enter", until=lambda: "waits: Second" in pilot.text)
-        rows = pilot.text.split("\n")
-        await pilot.click(offset=(10, next(y for y, row in enumerate(rows) if "waits: Second" in row)))
-        await pilot.until(lambda: pilot.prompt.text == "Second")
+        await pilot.click_on("waits: Second", until=lambda: pilot.prompt.text == "Second")

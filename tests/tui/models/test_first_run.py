@@ -135,56 +135,29 @@ def on_disk(tmp_path):
     return {"rows": [row("mid-8b", path, of=MID)], "best": [option("mid-8b", of=MID, path=path)]}
 
 
-NOTHING_FITS = [option("mid-8b", size=40 * GIB, verdict=Verdict.TOO_LARGE, of=MID)]
-ODD = SettingsError("settings.toml is odd.", hint="Mend it.")
+TOO_LARGE = option("mid-8b", size=40 * GIB, verdict=Verdict.TOO_LARGE, of=MID)
+NOTHING_FITS = {"entries": [MID], "best": [TOO_LARGE], "rows": []}
+ONE_FOR_ALL = {"best": [option("tiny-1b", of=TINY, worth=0.5, first_token=2)]}
+ODD = {"problem": SettingsError("settings.toml is odd.", hint="Mend it.")}
+FAST = {"reach": HubReach(rate=125e6)}
+CASES = {
+    "what is here is one digit away": ({}, 40, ("On this machine",), ("9", "2"), "ollama/llama3.2:3b"),
+    "escape is the guide": ({}, 40, (), ("escape",), "guide"),
+    "what is recommended is here": (on_disk, 40, ("4.0 GiB, here",), ("enter",), "mid-8b"),
+    "nothing fits": (NOTHING_FITS, 24, ("No model of the catalogue fits",), ("enter",), "guide"),
+    "what is wrong is said": (ODD, 24, ("settings.toml is odd. Mend it.",), ("enter",), "mine"),
+    "the measured rate": (FAST, 40, ("at 1 Gbit/s, as measured", "2.0 GiB in ~15 s"), ("g",), "guide"),
+    "one model is all of it": (ONE_FOR_ALL, 40, ("Fast, balanced and best",), ("g",), "guide"),
+}
+"""What is changed in the world, the height, what is seen, the keys, and the model that they choose."""
 
 
-@pytest.mark.parametrize(
-    ("changes", "height", "seen", "hidden", "keys", "model"),
-    [
-        ({}, 40, "On this machine", [], ["9", "2"], "ollama/llama3.2:3b"),
-        ({}, 40, [], [], ["escape"], "guide"),
-        (on_disk, 40, "4.0 GiB, here", [], ["enter"], "mid-8b"),
-        (
-            {"entries": [MID], "best": NOTHING_FITS, "rows": []},
-            24,
-            "No model of the catalogue fits",
-            [],
-            ["enter"],
-            "guide",
-        ),
-        ({"problem": ODD}, 24, "settings.toml is odd. Mend it.", [], ["enter"], "mine"),
-        (
-            {"reach": HubReach(rate=125e6)},
-            40,
-            ["at 1 Gbit/s, as measured", "2.0 GiB in ~15 s"],
-            [],
-            ["g"],
-            "guide",
-        ),
-        (
-            {"best": [option("tiny-1b", of=TINY, worth=0.5, first_token=2)]},
-            40,
-            "Fast, balanced and best",
-            "after it",
-            ["g"],
-            "guide",
-        ),
-    ],
-    ids=[
-        "a digit",
-        "escape",
-        "recommended and here",
-        "nothing fits",
-        "what is wrong",
-        "a measured rate",
-        "one model is all of it",
-    ],
-)
-async def test_what_is_seen_and_chosen(tmp_path, changes, height, seen, hidden, keys, model):
+@pytest.mark.parametrize("case", CASES)
+async def test_what_is_seen_and_chosen(tmp_path, case):
+    changes, height, seen, keys, model = CASES[case]
     fake = world(tmp_path, **(changes(tmp_path) if callable(changes) else changes))
     async with opened(fake, (100 if height > 30 else 60, height)) as pilot:
-        await pilot.see(*([seen] if isinstance(seen, str) else seen), hidden=hidden)
+        await pilot.see(*seen, hidden="after it" if changes is ONE_FOR_ALL else ())
         await pilot.press(*keys)
         assert await result(pilot) == FirstRunChoice(model)
 
