@@ -117,22 +117,6 @@ async def test_help_shows_every_part_and_closes_by_its_key(scene):
         await pilot.press("f1", until=lambda: pilot.in_chat)
 
 
-async def test_the_palette_does_what_commands_do(scene):
-    async with scene.loaded(size=(100, 30)) as pilot:
-        await pilot.press("ctrl+p", see="Start a new conversation")
-        await pilot.press(*"colours dark", see="/theme dark")
-        await pilot.press("enter", until=lambda: pilot.app.theme == "dark")
-        await pilot.press("ctrl+p", *"rename this", see="/rename TITLE")
-        await pilot.press("enter", until=lambda: pilot.prompt.text == "/rename ")
-
-
-async def test_text_is_pasted_into_the_palette(scene):
-    async with scene.loaded(size=(100, 30)) as pilot:
-        await pilot.press("ctrl+p", until=lambda: isinstance(pilot.app.focused, Input))
-        pilot.app.post_message(events.Paste("colours dark"))
-        await pilot.see("/theme dark")
-
-
 async def test_a_theme_is_taken_by_name_and_at_the_start(scene):
     async with scene.loaded(notifications=True, theme="light") as pilot:
         assert pilot.app.theme == "light"
@@ -150,7 +134,7 @@ async def test_a_theme_that_cannot_be_kept_is_shown_and_the_error_too(scene):
         assert pilot.app.theme == "dark"
 
 
-async def test_the_palette_shows_the_keys_of_commands(scene):
+async def test_the_palette_shows_the_keys_of_commands_and_does_what_they_do(scene):
     async with scene.loaded(size=(100, 60)) as pilot:
         await pilot.press("ctrl+p", see="Start a new conversation")
         lines = pilot.text.split("\n")
@@ -159,6 +143,13 @@ async def test_the_palette_shows_the_keys_of_commands(scene):
         assert not any("Rename" in line and "Ctrl" in line for line in lines)
         await pilot.press(*"engine room", gone="Rename")
         assert any("engine room" in line and "Ctrl+G" in line for line in pilot.text.split("\n"))
+        await pilot.press("escape", until=lambda: pilot.in_chat)
+        await pilot.press("ctrl+p", until=lambda: isinstance(pilot.app.focused, Input))
+        pilot.app.post_message(events.Paste("colours dark"))
+        await pilot.see("/theme dark")
+        await pilot.press("enter", until=lambda: pilot.app.theme == "dark")
+        await pilot.press("ctrl+p", *"rename this", see="/rename TITLE")
+        await pilot.press("enter", until=lambda: pilot.prompt.text == "/rename ")
 
 
 # Messages beside the chat.

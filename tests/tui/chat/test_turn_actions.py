@@ -13,6 +13,8 @@ CODE = "Two ways:\n\n```python\nprint(1)\n```\n\nor\n\n```sh\necho 1\n```\n"
 
 async def test_a_turn_is_copied_and_its_code_piece_by_piece(scene):
     async with scene([CODE], notifications=True, say="How?") as pilot:
+        await pilot.click_on("copy", see="Copied the code")  # above the first piece
+        assert pilot.app.clipboard == "print(1)\n"
         await pilot.press("tab", "c")
         assert pilot.app.clipboard == CODE
         for wanted in ("print(1)\n", "echo 1\n", "print(1)\n"):
@@ -22,12 +24,6 @@ async def test_a_turn_is_copied_and_its_code_piece_by_piece(scene):
         await pilot.see("1 of 2")
         await pilot.press("up", "c")
         assert pilot.app.clipboard == "How?"
-
-
-async def test_a_click_above_code_copies_it(scene):
-    async with scene([CODE], notifications=True, say="How?") as pilot:
-        await pilot.click_on("copy", see="Copied the code")  # of the first one
-        assert pilot.app.clipboard == "print(1)\n"
 
 
 async def test_escape_leads_back_to_the_prompt_and_so_does_text(scene):
