@@ -360,7 +360,7 @@ SCENES = (
 
 
 OPENED_ANEW = (parameters, palette, search)
-"""What is scrolled or cut otherwise after another width."""
+"""What looks otherwise where it was opened at another width."""
 
 
 async def write_conversations(path):
