@@ -43,10 +43,8 @@ async def test_conversations_are_renamed_pinned_deleted_and_exported_by_keys(sce
         await pilot.press("r", until=lambda: type(pilot.app.focused).__name__ == "TitleField")
         await pilot.press("ctrl+u", *"Named", "enter", see="Named")
         await pilot.press("p", see="Pinned")
-        assert [(one.chat.title, one.chat.pinned) for one in await store.headlines()] == [
-            ("Named", True),
-            ("Who?", False),
-        ]
+        found = [(one.chat.title, one.chat.pinned) for one in await store.headlines()]
+        assert found == [("Named", True), ("Who?", False)]
         await pilot.press("x", until=(tmp_path / "named.md").exists)
         await pilot.press("d", see="Delete “Named”?", shown="It stays in the trash for 30 days.")
         await pilot.press("enter")  # the answer that changes nothing comes first

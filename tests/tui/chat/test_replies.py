@@ -73,17 +73,10 @@ async def test_a_key_goes_on_with_a_thought(scene):
 
 
 @pytest.mark.slow
-async def test_below_a_reply_stands_what_it_took(scene):
-    async with scene(["One ", "two."], size=(100, 40)) as pilot:
-        await pilot.say("Count.", see="scripted · 2 tokens · 25.0 tok/s · 0.1 s")
-        rows = pilot.text.split("\n")
-        at = next(y for y, row in enumerate(rows) if "One two." in row)
-        assert "2 tokens" in rows[at + 1]
-
-
-@pytest.mark.slow
-async def test_the_versions_are_gone_through_by_clicks(scene):
-    async with scene(["First try."], ["Second try."], size=(100, 40), say="Hi") as pilot:
+async def test_below_a_reply_stands_what_it_took_and_versions_are_gone_through_by_clicks(scene):
+    async with scene(["First ", "try."], ["Second try."], size=(100, 40)) as pilot:
+        await pilot.say("Hi", see="scripted · 2 tokens · 25.0 tok/s · 0.1 s")
+        assert "2 tokens" in pilot.text.split("\n")[pilot.place_of("First try.")[1] + 1]
         await pilot.press("ctrl+r", see=("Second try.", "‹ 2 of 2 ›"))
         await pilot.click_on("‹ 2", see=("First try.", "‹ 1 of 2 ›"))
         await pilot.click_on("‹ 1")  # there is none before

@@ -26,10 +26,7 @@ pytestmark = pytest.mark.slow
 async def test_a_question_is_answered_and_stored(scene):
     async with scene(["Hello **there**", ", you."], say="Hi, who are you?") as pilot:
         pilot.shows("▌ Hi, who are you?", "Hello there, you.", "25.0 tok/s", "22 of 4,096 tokens (1%)")
-    assert [turn.content for turn in await scene.stored()] == [
-        "Hi, who are you?",
-        "Hello **there**, you.",
-    ]
+    assert [turn.content for turn in await scene.stored()] == ["Hi, who are you?", "Hello **there**, you."]
 
 
 async def test_the_speed_that_the_engine_measured_stays(scene):
@@ -56,16 +53,15 @@ async def test_what_is_typed_before_there_is_a_prompt_reaches_it(scene):
         assert pilot.prompt.text == "andy"
 
 
-async def test_the_reply_is_seen_while_it_streams(scene):
+@pytest.mark.parametrize("key", ["escape", "ctrl+c"])
+async def test_a_reply_is_seen_while_it_streams_stopped_by_a_key_and_marked(scene, key):
     async with scene(["One ", 0.3, "two ", 30.0, "three"]) as pilot:
-        await pilot.ask("Count.", see="One two", shown="Writing")
-
-
-async def test_escape_stops_and_the_reply_is_marked(scene):
-    async with scene(["One ", 30.0, "two"]) as pilot:
-        await pilot.ask("Count.", see="One", shown="Stop")
-        await pilot.press("escape", see="You stopped the reply here")
+        await pilot.ask("Count.", see="One two", shown=("Writing", "Stop"))
+        await pilot.press(key, see="You stopped the reply here")
+        assert pilot.app.is_running
         await pilot.see("New chat", gone="Stop\n")
+        await pilot.until(lambda: not pilot.chat.answering)
+        assert not pilot.app._exit
     assert (await scene.stored())[-1].state == "stopped"
 
 
@@ -100,12 +96,8 @@ async def test_a_crash_is_told_the_text_stays_and_the_next_question_works(scene)
             hidden="Traceback",
         )
         await pilot.say("On.", shown=("Here again.", "So far"))
-    assert [turn.state for turn in await scene.stored()] == [
-        "complete",
-        "interrupted",
-        "complete",
-        "complete",
-    ]
+    found = [turn.state for turn in await scene.stored()]
+    assert found == ["complete", "interrupted", "complete", "complete"]
 
 
 async def test_a_failed_question_is_asked_once_more_by_key(scene):
@@ -265,16 +257,7 @@ async def test_quitting_in_mid_answer_keeps_the_words(scene):
     assert pilot.engine.closed
 
 
-async def test_control_c_stops_the_answer_first(scene):
-    async with scene(["One ", 30.0, "two"]) as pilot:
-        await pilot.ask("Count.", see="One")
-        await pilot.press("ctrl+c", see="You stopped the reply here")
-        assert pilot.app.is_running
-        await pilot.until(lambda: not pilot.chat.answering)
-        assert not pilot.app._exit
-
-
-async def test_control_c_clears_the_prompt_then_asks_then_quits(scene):
+async def test_control_c_clears_the_prompt_then_asks_then_quits_if_pressed_again_soon(scene, monkeypatch):
     async with scene.loaded(notifications=True) as pilot:
         pilot.chat.pane.attach(Attachment("notes.txt", "milk"))
         await pilot.press(*"half a thought", "ctrl+c", see="Ctrl+Z brings it back")
@@ -282,7 +265,11 @@ async def test_control_c_clears_the_prompt_then_asks_then_quits(scene):
         await pilot.press("ctrl+z", until=lambda: pilot.chat.pane.attachments != [])
         assert pilot.prompt.text == "half a thought"
         await pilot.press("ctrl+c", "ctrl+c", see="Press Ctrl+C again to quit")
-        assert not pilot.app._exit
+        with monkeypatch.context() as late:
+            late.setattr("edgechat.tui.app._QUIT_AGAIN", 0.0)
+            await pilot.press("ctrl+c")
+            await pilot.pause()
+            assert not pilot.app._exit
         await pilot.press("ctrl+c", until=lambda: pilot.app._exit)
 
 
@@ -300,15 +287,6 @@ async def test_control_z_brings_back_the_cleared_prompt_before_a_deleted_convers
         await pilot.press(*"draft", "ctrl+c", "ctrl+z", until=lambda: pilot.prompt.text == "draft")
         pilot.shows(hidden="▌ Earlier")
         await pilot.press("ctrl+u", "ctrl+z", see="▌ Earlier")
-
-
-async def test_control_c_quits_only_if_pressed_again_soon(scene, monkeypatch):
-    async with scene(notifications=True) as pilot:
-        await pilot.press("ctrl+c", see="again to quit")
-        monkeypatch.setattr("edgechat.tui.app._QUIT_AGAIN", 0.0)
-        await pilot.press("ctrl+c")
-        await pilot.pause()
-        assert not pilot.app._exit
 
 
 async def test_control_c_copies_what_is_selected(scene):

@@ -16,11 +16,8 @@ async def test_a_stored_conversation_is_opened_and_goes_on(scene):
     async with scene.loaded(["More."], held="Who?") as pilot:
         await pilot.see("To Who?", shown="21 of 4,096")
         await pilot.say("And?", see="More.")
-        assert [message.content for message in pilot.engine.requests[0].messages] == [
-            "Who?",
-            "To Who?",
-            "And?",
-        ]
+        found = [message.content for message in pilot.engine.requests[0].messages]
+        assert found == ["Who?", "To Who?", "And?"]
         assert pilot.engine.requests[0].chat == scene.held[0]
 
 

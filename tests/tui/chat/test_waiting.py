@@ -25,7 +25,7 @@ async def test_they_are_sent_in_order_as_the_answers_end(path):
         assert asked(engine) == ["1?", "2?", "3?"]
         assert view.pane.waiting == []
         assert [turn.content for turn in controller.shown.turns] == [
-            *("1?", "One done.", "2?", "Two.", "3?", "Three."),
+            *("1?", "One done.", "2?", "Two.", "3?", "Three.")
         ]
 
 

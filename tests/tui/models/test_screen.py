@@ -215,10 +215,7 @@ async def test_the_mouse(tmp_path):
         y = next(n for n, found in enumerate(pilot.text.splitlines()) if "llama3.2:3b" in found)
         await pilot.click(offset=(10, y))
         await pilot.pause()
-        assert (pilot.app.results, pilot.app.screen._browser.item.name) == (
-            [],
-            "ollama/llama3.2:3b",
-        )
+        assert (pilot.app.results, pilot.app.screen._browser.item.name) == ([], "ollama/llama3.2:3b")
         await pilot.click(offset=(10, y))
         await pilot.until(lambda: pilot.app.results == ["ollama/llama3.2:3b"])
 

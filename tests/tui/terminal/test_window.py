@@ -24,11 +24,7 @@ def test_the_title_is_kept_set_when_it_changes_and_restored():
     window.restore_title()
     window.restore_title()
     window.show_title("Late")
-    assert written == [
-        "\x1b[22;2t\x1b]2;Bread\x1b\\",
-        "\x1b]2;● Bread\x1b\\",
-        "\x1b]2;\x1b\\\x1b[23;2t",
-    ]
+    assert written == ["\x1b[22;2t\x1b]2;Bread\x1b\\", "\x1b]2;● Bread\x1b\\", "\x1b]2;\x1b\\\x1b[23;2t"]
 
 
 def test_a_title_cannot_end_its_sequence():
