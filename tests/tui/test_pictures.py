@@ -416,9 +416,10 @@ CASES = (
 """Each screen is opened at one width, and then resized to the others: each is the first one of a third."""
 
 
-@pytest.mark.parametrize(
-    ("picture", "widths"), CASES, ids=lambda one: getattr(one, "__name__", "").strip("_")
-)
+NAMES = [f"{one.__name__.strip('_')} from {widths[0]}" for one, widths in CASES]
+
+
+@pytest.mark.parametrize(("picture", "widths"), CASES, ids=NAMES)
 async def test_a_screen_looks_as_it_did(picture, widths, scene, tmp_path, monkeypatch):
     for name in ("NO_COLOR", "EDGECHAT_OFFLINE", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
