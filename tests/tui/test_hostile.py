@@ -18,7 +18,7 @@ from edgechat.tui.widgets.line_field import LineField
 from edgechat.tui.widgets.text_area import Area
 from tests import scripted
 from tests.terminal import Terminal, hostile, needs_tmux
-from tests.tui.driving import text_of
+from tests.tui.driving import driven
 
 BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 CONTROLS = "".join(map(chr, [*range(9), *range(0x0B, 0x20), *range(0x7F, 0xA0)])) + BIDI
@@ -60,8 +60,8 @@ def unseen(text):
 async def test_control_characters_are_shown_and_kept(kind):
     given = "ab\x1b]52;c\x07\x9b\u202ex"
     app = Fields(kind, given)
-    async with app.run_test(size=(40, 6)) as pilot:
-        shown = text_of(pilot)
+    async with driven(app, size=(40, 6)) as pilot:
+        shown = pilot.text
         assert "ab␛]52;c␇��x" in shown
         assert not unseen(shown)
         field = app.field
@@ -73,13 +73,13 @@ async def test_control_characters_are_shown_and_kept(kind):
         await pilot.press("delete")
         kept = field.text if isinstance(field, Area) else field.value
         assert kept == given.replace("\x1b", "").replace("\x9b", "")
-        assert not unseen(text_of(pilot))
+        assert not unseen(pilot.text)
 
 
 async def test_a_long_line_of_control_characters_is_broken_where_it_is_shown():
     app = Fields(Area, "\x1b" * 100)
-    async with app.run_test(size=(40, 12)) as pilot:
-        shown = [line.count("␛") for line in text_of(pilot).split("\n")]
+    async with driven(app, size=(40, 12)) as pilot:
+        shown = [line.count("␛") for line in pilot.text.split("\n")]
         assert sum(shown) == 100
         assert max(shown) <= 40
 
@@ -99,9 +99,9 @@ async def test_no_widget_at_all_draws_what_a_terminal_would_obey(widget):
 
         async def close_session(self): ...
 
-    async with Whole().run_test(size=(200, 6)) as pilot:
-        assert not unseen(text_of(pilot))
-        assert "end" in text_of(pilot)
+    async with driven(Whole(), size=(200, 6)) as pilot:
+        assert not unseen(pilot.text)
+        pilot.shows("end")
 
 
 @pytest.fixture

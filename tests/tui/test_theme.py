@@ -10,6 +10,7 @@ from textual.widgets import Input, OptionList, Static, TextArea
 from edgechat.settings.fields import Theme as Name
 from edgechat.tui import theme
 from edgechat.tui.widgets.cursor import CursorLine
+from tests.tui.driving import driven
 
 TRUE_COLOUR = (theme.DARK, theme.LIGHT, theme.HIGH_CONTRAST)
 TONES = ("primary", "secondary", "accent", "warning", "error", "success")
@@ -148,7 +149,7 @@ def painted(app, text):
 
 async def test_a_running_app_changes_its_theme():
     app = Sample()
-    async with app.run_test() as pilot:
+    async with driven(app) as pilot:
         style = painted(app, "words")
         assert style.color is not None
         assert style.color.number == RED
@@ -186,7 +187,7 @@ def test_a_theme_that_is_none():
 async def test_without_colours_everything_can_still_be_told_apart(name, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     app = Sample()
-    async with app.run_test() as pilot:
+    async with driven(app) as pilot:
         theme.apply(app, name)
         field, area = app.query_one(Input), app.query_one(TextArea)
         field.focus()
@@ -210,7 +211,7 @@ async def test_without_colours_everything_can_still_be_told_apart(name, monkeypa
 async def test_the_placeholder_and_the_letter_under_the_cursor_can_be_read(one):
     least = 7.0 if one is theme.HIGH_CONTRAST else 4.5
     app = Sample()
-    async with app.run_test() as pilot:
+    async with driven(app) as pilot:
         theme.apply(app, one.name)
         area = app.query_one(TextArea)
         area.placeholder = "Ask"
@@ -229,7 +230,7 @@ async def test_the_placeholder_and_the_letter_under_the_cursor_can_be_read(one):
 
 async def test_the_cursor_and_the_selection_show_in_the_terminals_own_colours():
     app = Sample()
-    async with app.run_test() as pilot:
+    async with driven(app) as pilot:
         field, area = app.query_one(Input), app.query_one(TextArea)
         field.focus()
         await pilot.press("home")
@@ -249,7 +250,7 @@ async def test_the_line_at_the_cursor_is_reversed_in_the_terminals_own_colours(n
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
     app = Sample()
-    async with app.run_test() as pilot:
+    async with driven(app) as pilot:
         app.query_one(CursorLine).focus()
         await pilot.pause()
         line = app.query_one(CursorLine).render_line(0)

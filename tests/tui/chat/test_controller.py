@@ -1,10 +1,11 @@
 """The chat without a terminal: the real controller, store and conversations, a view that only remembers."""
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
-from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
 from edgechat.base.errors import (
@@ -13,72 +14,25 @@ from edgechat.base.errors import (
     CommandError,
     DoesNotFit,
     EngineCrashed,
+    ModelNotFound,
     PromptTooLong,
     SettingsError,
 )
 from edgechat.chat.records import Attachment
-from edgechat.chat.session import ChatSession, SessionServices
 from edgechat.chat.storage.store import Store
-from edgechat.planner.plan import LoadPlan
 from edgechat.settings import Settings
 from edgechat.tui.chat.command_handlers import run_command
-from edgechat.tui.chat.controller import ChatController
 from edgechat.tui.chat.stored_conversations import delete, purge, restore, undo_delete
 from edgechat.tui.chat.turn_actions import act, can
-from tests.fakes import FakeEngine
-from tests.tui.chat.views import FakeView
+from tests.fakes import MODEL, FakeEngine
+from tests.tui import driving
+from tests.tui.chat.views import say, started, until
 
 
-@pytest.fixture
-def path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "chats.db"
-
-
-def plan(model, *, leaving=()):
+def plan(model):
     if model == "huge":
         raise DoesNotFit("huge does not fit.")
-    return LoadPlan(model_path=model, model_name=model, context=4096, threads=1, reasons=(f"{model} it is.",))
-
-
-@asynccontextmanager
-async def started(
-    path,
-    engine,
-    *,
-    settings=Settings(),  # noqa: B008  (it is frozen)
-    library=None,
-    model=None,
-    last=False,
-    typed="",
-):
-    """A controller with a model loaded; closed afterwards. typed: what is typed before it has started."""
-
-    def engine_for(plan, *, cache_policy, **_):
-        engine.reopen(plan, lasting=cache_policy.disk_bytes != 0)
-        return engine
-
-    view = FakeView()
-    view.pane.text = typed
-    services = SessionServices(lambda: path, plan, engine_for, lambda: settings)
-    controller = ChatController(view, ChatSession(services, model), library)
-    await controller.start(last=last)
-    yield controller, view
-    await controller.close()
-    await view.settled()
-
-
-async def until(true):
-    async with asyncio.timeout(20):
-        while not true():
-            await asyncio.sleep(0.01)
-
-
-async def say(controller, text):
-    """Ask, wait for the reply, and return the id of the conversation."""
-    controller.ask(text, [])
-    await until(lambda: not controller.shown.is_answering)
-    return controller.shown.id
+    return driving.plan(model)
 
 
 def test_nothing_of_it_imports_textual():
@@ -172,6 +126,7 @@ async def test_a_question_behind_comes_back_where_it_can_be_found(path):
         assert "A question was not sent; Ctrl+N shows it." in view.messages
         controller.begin_new()
         assert view.pane.text == "Long?"
+        assert controller._background == []
 
 
 async def test_a_deleted_conversation_is_restored(path):
@@ -202,32 +157,71 @@ async def test_a_conversation_that_is_answered_is_not_deleted(path):
         await until(lambda: "One" in view.transcript.text)
         await run_command(controller, "delete", "")
         assert [type(error) for error in view.errors] == [ChatBusy]
+        assert view.errors[0].message.startswith("An answer is being generated there")
         await controller.shown.stop()
         await until(lambda: not controller.answering)
 
 
 @pytest.mark.parametrize(
-    ("name", "argument", "error"),
+    ("name", "argument", "error", "told"),
     [
-        ("expotr", "", CommandError),
-        ("rename", "", CommandError),
-        ("new", "x", CommandError),
-        ("set", "temperature 9", SettingsError),
-        ("think", "maybe", SettingsError),
-        ("preset", "none", SettingsError),
-        ("model", "huge", DoesNotFit),
-        ("retry", "", ChatNotFound),
-        ("copy", "", ChatNotFound),
+        ("expotr", "", CommandError, "No such command"),
+        ("rename", "", CommandError, "TITLE"),
+        ("new", "x", CommandError, "/new"),
+        ("set", "temperature 9", SettingsError, "temperature"),
+        ("set", "tmeperature 1", SettingsError, "No such parameter"),
+        ("think", "maybe", SettingsError, "on, off or auto"),
+        ("preset", "none", SettingsError, "No such preset"),
+        ("model", "huge", DoesNotFit, "huge does not fit."),
+        ("retry", "", ChatNotFound, ""),
+        ("copy", "", ChatNotFound, ""),
     ],
 )
-async def test_a_wrong_command_is_told_and_put_back(path, name, argument, error):
-    async with started(path, FakeEngine()) as (controller, view):
+async def test_a_wrong_command_is_told_and_put_back(path, name, argument, error, told):
+    async with started(path, FakeEngine(), prepare=plan) as (controller, view):
         await run_command(controller, name, argument)
         assert [type(one) for one in view.errors] == [error]
+        assert told in f"{view.errors[0].message} {view.errors[0].hint}"
         assert view.pane.text == f"/{name} {argument}"
         view.pane.text = "something else by now"
         await run_command(controller, name, argument)
         assert view.pane.text == "something else by now"
+
+
+async def test_requests_carry_the_chat_and_the_overflow_of_the_settings(path):
+    engine = FakeEngine()
+    chats = []
+    for settings in (Settings(titles=False), Settings(titles=False, overflow="error")):
+        async with started(path, engine, settings=settings) as (controller, _):
+            chats.append(await say(controller, "Hi"))
+    found = [(request.chat, request.overflow, request.priority) for request in engine.requests]
+    assert found == [(chats[0], "window", "interactive"), (chats[1], "error", "interactive")]
+
+
+async def test_what_the_settings_say_of_new_chats_is_heeded(path):
+    engine = FakeEngine()
+    said = Settings(system="Be kind.", think=False, titles=False)
+    async with started(path, engine, settings=said) as (controller, _):
+        for can_switch, think in ((False, None), (True, False)):
+            engine.model = msgspec.structs.replace(MODEL, can_switch_thinking=can_switch)
+            controller.begin_new()
+            await say(controller, "Hi")
+            request = engine.requests[-1]
+            assert (request.messages[0].content, request.think) == ("Be kind.", think)
+
+
+async def test_parameters_are_set_for_one_conversation_alone(path):
+    engine = FakeEngine()
+    async with started(path, engine) as (controller, view):
+        for name, argument in (("set", "temperature 0.3"), ("system", "Be brief."), ("set", "top_k 7")):
+            await run_command(controller, name, argument)
+        assert "top_k is 7" in view.messages[-1]
+        for parameters, contents in (((0.3, 7), ["Be brief.", "Hi"]), ((0.8, 40), ["Hi"])):
+            await say(controller, "Hi")
+            request = engine.requests[-1]
+            assert (request.sampling.temperature, request.sampling.top_k) == parameters
+            assert [message.content for message in request.messages] == contents
+            controller.begin_new()
 
 
 async def test_commands_change_the_conversation(path):
@@ -239,9 +233,10 @@ async def test_commands_change_the_conversation(path):
         assert engine.requests[0].sampling.temperature == 0.3
         assert [message.content for message in engine.requests[0].messages] == ["Be brief.", "1?"]
         await run_command(controller, "rename", "A title")
-        await run_command(controller, "pin", "")
-        stored = await (await controller.session.store()).find(chat)
-        assert (stored.title, stored.pinned) == ("A title", True)
+        for pinned in (True, False):
+            await run_command(controller, "pin", "")
+            stored = await (await controller.session.store()).find(chat)
+            assert (stored.title, stored.pinned) == ("A title", pinned)
         await run_command(controller, "retry", "")
         await until(lambda: not controller.shown.is_answering)
         assert view.transcript.text.endswith("1?\nAnother one.")
@@ -288,6 +283,7 @@ async def test_an_error_in_the_background_reaches_the_view(path):
         view.run_in_background(controller.open("0" * 32))
         await view.settled()
         assert [type(error) for error in view.errors] == [ChatNotFound]
+        assert view.errors[0].message.startswith("There is no conversation")
 
 
 async def test_turns_are_edited_quoted_and_switched(path):
@@ -313,12 +309,103 @@ async def test_turns_are_edited_quoted_and_switched(path):
         assert [type(error) for error in view.errors] == [ChatNotFound]
 
 
-async def test_closing_saves_a_reply_that_is_generated(path):
+async def test_closing_saves_replies_that_are_generated(path):
     async with started(path, FakeEngine(["One ", 30.0, "two"])) as (controller, view):
-        controller.ask("Count.", [])
-        await until(lambda: "One" in view.transcript.text)
-        chat = controller.shown.id
+        for question in ("Count.", "Count too."):  # the first one goes on behind the second
+            controller.ask(question, [])
+            await until(lambda: "One" in view.transcript.text)
+            if question == "Count.":
+                controller.begin_new()
     store = await Store.open(path)
-    _, turns = await store.load(chat)
-    assert [(turn.content, turn.state) for turn in turns][1:] == [("One ", "interrupted")]
+    for chat in await store.chats():
+        _, turns = await store.load(chat.id)
+        assert [(turn.content, turn.state) for turn in turns][1:] == [("One ", "interrupted")]
     await store.close()
+
+
+async def test_a_model_that_is_given_up_while_it_loads_is_no_crash(path):
+    engine = FakeEngine(["Here."], load_seconds=0.6)
+    async with started(path, engine) as (controller, view):
+        for model in ("mistral-7b", "tiny"):  # the first model's load is given up
+            view.run_in_background(controller.switch_model(model))
+            await until(lambda model=model: engine.plan.model_name == model)
+        await view.settled()
+        assert any("Switched to tiny" in words for words in view.messages)
+        assert not any("mistral" in words or "closed" in words for words in view.messages)
+        assert (view.errors, view.transcript.problems) == ([], [])
+        await say(controller, "Who?")
+        assert "Here." in view.transcript.text
+        assert await (await controller.session.store()).preference("model") == "tiny"
+
+
+async def test_a_question_is_kept_until_it_is_in_the_store(path):
+    async with started(path, FakeEngine()) as (controller, _):
+        chat = await say(controller, "One")
+        store, begun = await controller.session.store(), asyncio.Event()
+
+        async def slow(*_, **__):
+            begun.set()
+            await asyncio.sleep(60)
+
+        store.add_turn = slow
+        controller.ask("Never lost", [])
+        await begun.wait()
+    store = await Store.open(path)
+    assert "Never lost" in await store.unsent(chat)
+    await store.close()
+
+
+async def test_a_retry_that_cannot_begin_leaves_the_reply(path):
+    def prepare(model):
+        if gone:
+            raise ModelNotFound("There is no guide.")
+        return plan(model)
+
+    gone = False
+    async with started(path, FakeEngine(), prepare=prepare) as (controller, view):
+        await say(controller, "Who?")
+        gone, controller.session._engine = True, None
+        controller.retry()
+        await until(lambda: bool(view.transcript.problems) and not controller.shown.is_answering)
+        assert view.transcript.problems[-1].message == "There is no guide."
+        assert view.transcript.text == "Who?\nHello there."
+        assert [turn.content for turn in controller.shown.conversation.turns] == ["Who?", "Hello there."]
+
+
+async def test_branches_are_not_switched_while_the_store_is_locked(path, monkeypatch):
+    monkeypatch.setattr("edgechat.chat.storage.store.BUSY_MS", 300)
+    async with started(path, FakeEngine(["One."], ["Two."])) as (controller, view):
+        await say(controller, "Hi")
+        controller.retry()
+        await until(lambda: not controller.shown.is_answering)
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        act(controller, controller.shown.turns[-1].id, "other(-1)")
+        await view.settled()
+        other.close()
+        assert "Another program has locked" in view.errors[-1].message
+        assert view.transcript.text == "Hi\nTwo."
+
+
+async def test_a_full_disk_is_told_while_the_reply_comes(path):
+    engine = FakeEngine(["Hello ", 0.3, "you " * 10_000, 1.0, "there ", 30.0, "."])
+    async with started(path, engine) as (controller, view):
+        controller.ask("Hi?", [])
+        await until(lambda: "Hello" in view.transcript.text)
+        store = await controller.session.store()
+        store._db.execute("PRAGMA max_page_count = 1")
+        await until(lambda: any("is not being saved" in message for message in view.messages))
+        assert controller.shown.is_answering
+        store._db.execute("PRAGMA max_page_count = 100000")
+        await controller.shown.stop()
+        await until(lambda: not controller.shown.is_answering)
+
+
+async def test_odd_names_of_files_are_told(path):
+    async with started(path, FakeEngine()) as (controller, view):
+        await say(controller, "Who?")
+        for name, argument in (("export", "~nobody/x"), ("import", "~nobody/x"), ("export", 300 * "x")):
+            view.errors.clear()
+            await run_command(controller, name, argument)
+            await view.settled()
+            assert len(view.errors) == 1, (name, argument)

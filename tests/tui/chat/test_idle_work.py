@@ -9,7 +9,7 @@ from edgechat.chat.parameters import set_documents
 from edgechat.documents import registry
 from edgechat.documents.indexing import update
 from tests.fakes import FakeEmbedder, FakeEngine
-from tests.tui.chat.test_controller import say, started, until
+from tests.tui.chat.views import say, started, until
 
 PARTS = 90
 

@@ -13,16 +13,10 @@ from edgechat.tui.terminal import key_order
 from edgechat.tui.transcript.pieces import UserPiece
 from tests.base.images.files import encoded, quadrants
 from tests.fakes import MODEL, FakeEngine
-from tests.tui.driving import app_with, say, stored_turns, text_of, transcript, until
 
 pytestmark = pytest.mark.slow
 
 CHIP = "▣ photo.png 64 × 32 ✕"
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "chats.db"
 
 
 @pytest.fixture
@@ -49,90 +43,79 @@ def pane(pilot):
     return screen.pane
 
 
-async def test_an_image_that_is_named_becomes_a_chip_and_is_sent(path, folder):
-    engine = seeing()
-    async with app_with(engine, path).run_test() as pilot:
-        await pilot.press(*"What is @ph")
-        await until(pilot, lambda: "› photo.png" in text_of(pilot))
-        await pilot.press("tab")
-        await until(pilot, lambda: CHIP in text_of(pilot))
-        await say(pilot, "?")
-        (message,) = engine.requests[0].messages
+async def test_an_image_that_is_named_becomes_a_chip_and_is_sent(scene, folder):
+    async with scene(seeing()) as pilot:
+        await pilot.press(*"What is @ph", see="› photo.png")
+        await pilot.press("tab", see=CHIP)
+        await pilot.say("?")
+        (message,) = pilot.engine.requests[0].messages
         assert message.content == f"{PLACE}What is @photo.png ?"
         assert (message.media[0].width, message.media[0].height) == (64, 32)
-        assert CHIP not in text_of(pilot)
-    (question, _) = await stored_turns(path)
+        pilot.shows(hidden=CHIP)
+    (question, _) = await scene.stored()
     assert [image.name for image in question.images] == ["photo.png"]
 
 
-async def test_removing_the_chip_of_a_named_image_leaves_its_name(path, folder):
-    engine = seeing()
-    async with app_with(engine, path).run_test() as pilot:
+async def test_removing_the_chip_of_a_named_image_leaves_its_name(scene, folder):
+    async with scene(seeing()) as pilot:
         pane(pilot).box.fill('Not @"my photo.jpg", but `@photo.png`:\n```\n@photo.png\n```\n')
-        await until(pilot, lambda: "▣ my photo.jpg 40 × 40 ✕" in text_of(pilot))
+        await pilot.see("▣ my photo.jpg 40 × 40 ✕")
         await pilot.click(Chips, offset=(2, 1))
-        await until(pilot, lambda: "▣" not in text_of(pilot))
+        await pilot.gone("▣")
         assert pane(pilot).text == "Not my photo.jpg, but `@photo.png`:\n```\n@photo.png\n```\n"
-        await say(pilot, "Why?")
-        assert engine.requests[0].messages[0].media == ()
+        await pilot.say("Why?")
+        assert pilot.engine.requests[0].messages[0].media == ()
 
 
-async def test_a_damaged_image_says_so_at_once_and_is_not_sent(path, folder):
-    engine = seeing()
-    async with app_with(engine, path).run_test(notifications=True) as pilot:
+async def test_a_damaged_image_says_so_at_once_and_is_not_sent(scene, folder):
+    async with scene(seeing(), notifications=True) as pilot:
         pane(pilot).box.fill("What is @damaged.png ?")
-        await until(pilot, lambda: "▣ damaged.png" in text_of(pilot) and "✕" in text_of(pilot))
-        await pilot.press("enter")
-        await until(pilot, lambda: "▌ damaged.png" in text_of(pilot))
-        assert (pane(pilot).text, engine.requests) == ("What is @damaged.png ?", [])
+        await pilot.see("▣ damaged.png", "✕")
+        await pilot.press("enter", see="▌ damaged.png")
+        assert (pane(pilot).text, pilot.engine.requests) == ("What is @damaged.png ?", [])
         pane(pilot).box.fill("/image damaged.png")
-        await pilot.press("enter")
-        await until(pilot, lambda: text_of(pilot).count("damaged.png") >= 3)
+        await pilot.press("enter", until=lambda: pilot.text.count("damaged.png") >= 3)
         assert (pane(pilot).text, pane(pilot).images) == ("/image damaged.png", [])
 
 
-@pytest.mark.parametrize("form", ["{}", "'{}'", '"{}"', "file://{}", "{} "])
-async def test_a_dropped_image_becomes_a_chip(path, folder, form):
-    engine = seeing()
-    async with app_with(engine, path).run_test() as pilot:
-        pane(pilot).box.post_message(events.Paste(form.format(folder / "photo.png")))
-        await until(pilot, lambda: CHIP in text_of(pilot))
-        await say(pilot, "What is this?")
-        assert engine.requests[0].messages[0].content == f"{PLACE}What is this?"
+async def test_a_dropped_image_becomes_a_chip(scene, folder):
+    async with scene(seeing()) as pilot:
+        for form in ("{}", "'{}'", '"{}"', "file://{}", "{} "):
+            await pilot.press("ctrl+n", gone=CHIP)
+            pane(pilot).box.post_message(events.Paste(form.format(folder / "photo.png")))
+            await pilot.see(CHIP)
+            await pilot.say("What is this?")
+            assert pilot.engine.requests[-1].messages[0].content == f"{PLACE}What is this?"
 
 
 @pytest.mark.parametrize("hold", [2.0, 0.0])
-async def test_enter_right_behind_an_image_sends_it(path, folder, monkeypatch, hold):
+async def test_enter_right_behind_an_image_sends_it(scene, folder, monkeypatch, hold):
     monkeypatch.setattr(key_order, "_HOLD_TIMEOUT", hold)
-    engine = seeing()
-    async with app_with(engine, path).run_test() as pilot:
+    async with scene(seeing()) as pilot:
         await pilot.press(*"What is this?")
         pilot.app.post_message(events.Paste(str(folder / "photo.png")))
         pilot.app.post_message(events.Key("enter", "\r"))
-        await until(pilot, lambda: engine.requests != [])
-        assert engine.requests[0].messages[0].content == f"{PLACE}What is this?"
+        await pilot.until(lambda: pilot.engine.requests != [])
+        assert pilot.engine.requests[0].messages[0].content == f"{PLACE}What is this?"
         assert pane(pilot).images == []
 
 
-async def test_a_dropped_image_whose_name_has_spaces(path, folder):
-    async with app_with(seeing(), path).run_test() as pilot:
+async def test_a_dropped_image_whose_name_has_spaces(scene, folder):
+    async with scene(seeing()) as pilot:
         uri = f"file://{folder}/my%20photo.jpg"
         escaped = f"{folder}/my\\ photo.jpg"
         for text in (uri, escaped, f"{folder}/my photo.jpg"):
             pane(pilot).box.post_message(events.Paste(text))
-            await until(pilot, lambda: "▣ my photo.jpg 40 × 40 ✕" in text_of(pilot))
+            await pilot.see("▣ my photo.jpg 40 × 40 ✕")
             assert len(pane(pilot).images) == 1
-            await pilot.press("backspace")
-            await until(pilot, lambda: "▣" not in text_of(pilot))
+            await pilot.press("backspace", gone="▣")
 
 
-async def test_a_command_attaches_an_image_under_any_name(path, folder):
+async def test_a_command_attaches_an_image_under_any_name(scene, folder):
     (folder / "photo.png").rename(folder / "scan")
-    async with app_with(seeing(), path).run_test() as pilot:
-        await pilot.press(*"/image sc")
-        await until(pilot, lambda: "› scan" in text_of(pilot))
-        await pilot.press("enter")
-        await until(pilot, lambda: "▣ scan 64 × 32 ✕" in text_of(pilot))
+    async with scene(seeing()) as pilot:
+        await pilot.press(*"/image sc", see="› scan")
+        await pilot.press("enter", see="▣ scan 64 × 32 ✕")
 
 
 def clipboard(folder, monkeypatch, script):
@@ -147,62 +130,54 @@ def clipboard(folder, monkeypatch, script):
     monkeypatch.delenv("DISPLAY", raising=False)
 
 
-async def test_the_image_on_the_clipboard_is_attached(path, folder, monkeypatch):
+async def test_the_image_on_the_clipboard_is_attached(scene, folder, monkeypatch):
     clipboard(folder, monkeypatch, f"test \"$4\" = '' && exec cat '{folder / 'photo.png'}'")
-    async with app_with(seeing(), path).run_test() as pilot:
+    async with scene(seeing()) as pilot:
         pilot.app.copy_to_clipboard("a text")
-        await pilot.press("ctrl+v")
-        await until(pilot, lambda: "▣ clipboard.png 64 × 32 ✕" in text_of(pilot))
+        await pilot.press("ctrl+v", see="▣ clipboard.png 64 × 32 ✕")
         assert pane(pilot).text == ""
         pane(pilot).box.post_message(events.Paste(""))  # of some terminals, for an image
         await pilot.pause()
 
 
 @pytest.mark.parametrize("script", ["exit 1", "exec sleep 60", "echo no image"])
-async def test_without_an_image_there_the_copied_text_is_pasted(path, folder, monkeypatch, script):
+async def test_without_an_image_there_the_copied_text_is_pasted(scene, folder, monkeypatch, script):
     clipboard(folder, monkeypatch, script)
     monkeypatch.setattr("edgechat.tui.terminal.clipboard._SECONDS", 0.3)
-    async with app_with(seeing(), path).run_test(notifications=True) as pilot:
+    async with scene(seeing(), notifications=True) as pilot:
         pilot.app.copy_to_clipboard("a text")
         await pilot.press("ctrl+v", *" it")
         if "echo" in script:
-            await until(pilot, lambda: "clipboard.png" in text_of(pilot) and pane(pilot).text == " it")
+            await pilot.until(lambda: "clipboard.png" in pilot.text and pane(pilot).text == " it")
         else:
-            await until(pilot, lambda: pane(pilot).text == "a text it")
+            await pilot.until(lambda: pane(pilot).text == "a text it")
         assert pane(pilot).images == []
 
 
-async def test_a_question_with_an_image_is_edited_kept_unsent_and_cleared(path, folder):
-    engine = seeing(["One."], ["Two."])
-    async with app_with(engine, path).run_test() as pilot:
+async def test_a_question_with_an_image_is_edited_kept_unsent_and_cleared(scene, folder):
+    async with scene(seeing(["One."], ["Two."])) as pilot:
         await pane(pilot).attach_file("photo.png")
-        await say(pilot, "What is this?")
+        await pilot.say("What is this?")
         (folder / "photo.png").unlink()
-        await pilot.press("tab", "up", "e")
-        await until(pilot, lambda: CHIP in text_of(pilot))
+        await pilot.press("tab", "up", "e", see=CHIP)
         pane(pilot).box.fill("And this, @photo.png ?")
-        await pilot.press("enter")
-        await until(pilot, lambda: "Two." in text_of(pilot))
-        assert len(engine.requests[1].messages[0].media) == 1
-        await pilot.press("tab", "up", "e")
-        await until(pilot, lambda: CHIP in text_of(pilot))
-        await pilot.press("escape")
-        await until(pilot, lambda: CHIP not in text_of(pilot))
+        await pilot.press("enter", see="Two.")
+        assert len(pilot.engine.requests[1].messages[0].media) == 1
+        await pilot.press("tab", "up", "e", see=CHIP)
+        await pilot.press("escape", gone=CHIP)
         await pane(pilot).attach_file("my photo.jpg")
         await asyncio.sleep(1.2)
-    async with app_with(seeing(), path, last=True).run_test() as pilot:
-        await until(pilot, lambda: "▣ my photo.jpg 40 × 40 ✕" in text_of(pilot))
-        await pilot.press("ctrl+c")
-        await until(pilot, lambda: "▣ my photo.jpg 40 × 40 ✕" not in text_of(pilot))
-        await pilot.press("ctrl+z")
-        await until(pilot, lambda: "▣ my photo.jpg 40 × 40 ✕" in text_of(pilot))
+    async with scene(seeing(), last=True) as pilot:
+        await pilot.see("▣ my photo.jpg 40 × 40 ✕")
+        await pilot.press("ctrl+c", gone="▣ my photo.jpg 40 × 40 ✕")
+        await pilot.press("ctrl+z", see="▣ my photo.jpg 40 × 40 ✕")
 
 
 # The transcript.
 
 
 def pictured(pilot):
-    return next(piece for piece in transcript(pilot).pieces if isinstance(piece, UserPiece))
+    return next(piece for piece in pilot.transcript.pieces if isinstance(piece, UserPiece))
 
 
 def colours(pilot, line):
@@ -213,12 +188,11 @@ def colours(pilot, line):
     ]
 
 
-async def test_the_transcript_shows_the_image(path, folder):
-    async with app_with(seeing(), path).run_test(size=(80, 42)) as pilot:
+async def test_the_transcript_shows_the_image(scene, folder):
+    async with scene(seeing(), size=(80, 42)) as pilot:
         await pane(pilot).attach_file("photo.png")
-        await say(pilot, "What is this?")
-        await until(pilot, lambda: "▀" in text_of(pilot))
-        lines = text_of(pilot).split("\n")
+        await pilot.say("What is this?", see="▀")
+        lines = pilot.text.split("\n")
         name = next(at for at, line in enumerate(lines) if "▌ ▣ photo.png 64 × 32" in line)
         rows = [at for at, line in enumerate(lines) if "▀" in line]
         assert rows == list(range(name + 1, name + 15))  # a third of the screen
@@ -229,15 +203,15 @@ async def test_the_transcript_shows_the_image(path, folder):
         assert (first[0], first[-1]) == expected
         assert pilot.app.screen.get_selected_text() is None
         await pilot.resize_terminal(40, 24)
-        await until(pilot, lambda: 0 < sum("▀" in line for line in text_of(pilot).split("\n")) <= 8)
+        await pilot.until(lambda: 0 < sum("▀" in line for line in pilot.text.split("\n")) <= 8)
 
 
-async def test_an_image_whose_file_is_gone_is_a_line(path, folder):
-    async with app_with(seeing(), path).run_test(size=(80, 42)) as pilot:
+async def test_an_image_whose_file_is_gone_is_a_line(scene, path, folder):
+    async with scene(seeing(), size=(80, 42)) as pilot:
         await pane(pilot).attach_file("photo.png")
-        await say(pilot, "What is this?")
+        await pilot.say("What is this?")
     for file in (path.parent / "images").iterdir():
         file.unlink()
-    async with app_with(seeing(), path, last=True).run_test(size=(80, 42)) as pilot:
-        await until(pilot, lambda: "▣ photo.png 64 × 32 is not on this machine any more" in text_of(pilot))
-        await until(pilot, lambda: len(pictured(pilot).lay_out(80)) == 2)
+    async with scene(seeing(), size=(80, 42), last=True) as pilot:
+        await pilot.see("▣ photo.png 64 × 32 is not on this machine any more")
+        await pilot.until(lambda: len(pictured(pilot).lay_out(80)) == 2)

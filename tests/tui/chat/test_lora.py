@@ -6,10 +6,9 @@ import msgspec
 
 from edgechat.models.adapters.use import AdapterUse
 from edgechat.planner.placement.adapters import AdapterPlan
-from tests.fakes import FakeEngine
 from tests.kit import Spec, build
 from tests.kit.adapters import adapter
-from tests.tui.driving import app_with, ask, plan, say, text_of, until
+from tests.tui.driving import plan
 
 SPEC = Spec()
 
@@ -19,26 +18,21 @@ def planned(path, _model):
     return msgspec.structs.replace(plan(str(build(SPEC))), model_name="kit", adapters=(usual,))
 
 
-async def test_adapters_are_chosen_shown_and_sent(tmp_path):
+async def test_adapters_are_chosen_shown_and_sent(scene, tmp_path):
     usual, french = (str(adapter(tmp_path, SPEC, name, seed=len(name))) for name in ("usual", "french"))
-    engine = FakeEngine()
-    app = app_with(engine, tmp_path / "chats.db", prepare=partial(planned, usual))
-    async with app.run_test(size=(100, 34)) as pilot:
-        await until(pilot, lambda: "adapters usual" in text_of(pilot))
-        await say(pilot, "One")
-        assert "kit + usual" in text_of(pilot)
-        await ask(pilot, f"/lora {french}:0.5")
-        await until(pilot, lambda: "kit + french:0.5" in text_of(pilot))
-        await say(pilot, "Two")
-        await ask(pilot, f"/lora {tmp_path}/gone.gguf")
-        prompt = pilot.app.screen.prompt
-        await until(pilot, lambda: "gone" in prompt.text)  # to be corrected
-        prompt.clear()
-        await ask(pilot, "/lora off")
-        await until(pilot, lambda: "kit +" not in text_of(pilot))
-        await say(pilot, "Three")
-        await ask(pilot, "/lora auto")
-        await say(pilot, "Four")
-    sent = [request.adapters for request in engine.requests if request.priority == "interactive"]
+    async with scene(size=(100, 34), prepare=partial(planned, usual)) as pilot:
+        await pilot.see("adapters usual")
+        await pilot.say("One", shown="kit + usual")
+        await pilot.ask(f"/lora {french}:0.5", see="kit + french:0.5")
+        await pilot.say("Two")
+        await pilot.ask(
+            f"/lora {tmp_path}/gone.gguf", until=lambda: "gone" in pilot.prompt.text
+        )  # to be corrected
+        pilot.prompt.clear()
+        await pilot.ask("/lora off", gone="kit +")
+        await pilot.say("Three")
+        await pilot.ask("/lora auto")
+        await pilot.say("Four")
+    sent = [request.adapters for request in pilot.engine.requests if request.priority == "interactive"]
     one = (AdapterUse(usual),)
     assert sent == [one, (AdapterUse(french, 0.5),), (), one]

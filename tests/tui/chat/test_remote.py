@@ -14,7 +14,7 @@ from edgechat.tui.models.screen import ModelsScreen
 from edgechat.tui.overlays.model_switcher import ModelSwitcher
 from tests.engine.remote.raw import KEY, raw_server, text
 from tests.fakes import FakeEngine
-from tests.tui.driving import plan, say, stored_turns, text_of, until
+from tests.tui.driving import driven, plan
 from tests.tui.libraries import Fake, row
 
 pytestmark = pytest.mark.slow
@@ -70,89 +70,79 @@ def draw(pilot, name):
 
 
 async def ready(pilot):
-    await until(pilot, lambda: "vLLM at http" in text_of(pilot))
+    await pilot.see("vLLM at http")
 
 
 async def switcher(pilot):
     await pilot.press("f5")
-    await until(pilot, lambda: isinstance(pilot.app.screen, ModelSwitcher) and "small-4b" in text_of(pilot))
+    await pilot.until(lambda: isinstance(pilot.app.screen, ModelSwitcher) and "small-4b" in pilot.text)
 
 
-async def test_it_answers(raw, tmp_path):
+async def test_it_answers(raw, scene, tmp_path):
     path = tmp_path / "chats.db"
-    async with app_on(path).run_test(size=(110, 40)) as pilot:
+    async with driven(app_on(path), size=(110, 40)) as pilot:
         await ready(pilot)
-        assert "desk/qwen3-32b" in text_of(pilot)
-        assert "32,768 tokens" in text_of(pilot)
+        pilot.shows("desk/qwen3-32b", "32,768 tokens")
         draw(pilot, "begin")
-        await say(pilot, "What is this model?")
-        assert "Itisalargeone." in text_of(pilot)
-        await pilot.press("ctrl+g")
-        await until(pilot, lambda: "It tells no metrics." in text_of(pilot))
+        await pilot.say("What is this model?", shown="Itisalargeone.")
+        await pilot.press("ctrl+g", see="It tells no metrics.")
         draw(pilot, "room")
-        assert "KV cache" not in text_of(pilot)
-    turns = await stored_turns(path)
+        pilot.shows(hidden="KV cache")
+    turns = await scene.stored()
     assert [turn.content for turn in turns] == ["What is this model?", "Itisalargeone."]
     assert KEY not in "".join(map(str, turns))
 
 
 async def test_it_is_listed_beside_local_ones(raw, tmp_path):
-    async with app_on(tmp_path / "chats.db").run_test(size=(130, 40)) as pilot:
+    async with driven(app_on(tmp_path / "chats.db"), size=(130, 40)) as pilot:
         await ready(pilot)
         await switcher(pilot)
-        while "desk/gemma-3-27b" not in text_of(pilot):  # a busy machine answers after the list was opened
-            await pilot.press("escape")
-            await until(pilot, lambda: not isinstance(pilot.app.screen, ModelSwitcher))
+        while "desk/gemma-3-27b" not in pilot.text:  # a busy machine answers after the list was opened
+            await pilot.press("escape", until=lambda: not isinstance(pilot.app.screen, ModelSwitcher))
             await switcher(pilot)
-        assert "small-4b" in text_of(pilot)
+        pilot.shows("small-4b")
         draw(pilot, "switcher")
         await pilot.press(*"gemma", "enter")
-        session = pilot.app.session
-        await until(pilot, lambda: session.model == "desk/gemma-3-27b" and "131,072" in text_of(pilot))
-        await pilot.press("ctrl+o")
-        await until(pilot, lambda: isinstance(pilot.app.screen, ModelsScreen))
-        await until(pilot, lambda: "On other servers" in text_of(pilot))
-        await pilot.press("down")
-        await until(pilot, lambda: "vLLM at http" in text_of(pilot))
+        session = pilot.chat.session
+        await pilot.until(lambda: session.model == "desk/gemma-3-27b" and "131,072" in pilot.text)
+        await pilot.press("ctrl+o", until=lambda: isinstance(pilot.app.screen, ModelsScreen))
+        await pilot.see("On other servers")
+        await pilot.press("down", see="vLLM at http")
         draw(pilot, "models")
-        assert "32,768 tokens" in text_of(pilot) or "131,072 tokens" in text_of(pilot)
-        await pilot.press("enter")
-        await until(pilot, lambda: not isinstance(pilot.app.screen, ModelsScreen))
+        assert "32,768 tokens" in pilot.text or "131,072 tokens" in pilot.text
+        await pilot.press("enter", until=lambda: not isinstance(pilot.app.screen, ModelsScreen))
 
 
 async def test_a_server_that_is_gone(raw, tmp_path):
     path = tmp_path / "chats.db"
-    async with app_on(path).run_test(size=(110, 40)) as pilot:
+    async with driven(app_on(path), size=(110, 40)) as pilot:
         await ready(pilot)
         raw.chat(text("I was about"), end=False)
-        await say(pilot, "Once?")
-        await until(pilot, lambda: "in the middle of its answer" in text_of(pilot))
+        await pilot.say("Once?", see="in the middle of its answer")
         settings.change(("remotes", "desk"), RemoteServer(url="http://127.0.0.1:1"))
-        await until(pilot, lambda: OFFER in text_of(pilot))
+        await pilot.see(OFFER)
         draw(pilot, "gone")
-        assert "I was about" in text_of(pilot)
+        pilot.shows("I was about")
         await pilot.press("f8")
-        session = pilot.app.session
-        await until(pilot, lambda: session.model == "small-4b" and "F8" not in text_of(pilot))
-        await say(pilot, "Again?")
-        assert "I am here." in text_of(pilot)
+        session = pilot.chat.session
+        await pilot.until(lambda: session.model == "small-4b" and "F8" not in pilot.text)
+        await pilot.say("Again?", shown="I am here.")
 
 
 async def test_a_server_that_is_off_at_the_start(tmp_path):
     settings.change(("remotes", "desk"), RemoteServer(url="http://127.0.0.1:1"))
-    async with app_on(tmp_path / "chats.db").run_test(size=(110, 40)) as pilot:
-        await until(pilot, lambda: "desk cannot be reached: there is no connection." in text_of(pilot))
-        await until(pilot, lambda: OFFER in text_of(pilot))
+    async with driven(app_on(tmp_path / "chats.db"), size=(110, 40)) as pilot:
+        await pilot.see("desk cannot be reached: there is no connection.")
+        await pilot.see(OFFER)
         draw(pilot, "off")
         await pilot.press("f8")
-        session = pilot.app.session
-        await until(pilot, lambda: session.model == "small-4b")
-        await say(pilot, "Hello?")
-        assert "I am here." in text_of(pilot)
+        session = pilot.chat.session
+        await pilot.until(lambda: session.model == "small-4b")
+        await pilot.say("Hello?", shown="I am here.")
 
 
 async def test_what_leaves_the_machine_is_told(raw, tmp_path):
     settings.change(("remotes", "desk"), RemoteServer(url="http://desk.invalid:8000", kind="vllm"))
-    async with app_on(tmp_path / "chats.db").run_test(size=(110, 40)) as pilot:
+    async with driven(app_on(tmp_path / "chats.db"), size=(110, 40)) as pilot:
         told = "What you write is sent to desk, http://desk.invalid:8000."
-        await until(pilot, lambda: told in text_of(pilot))
+        await pilot.see(told)

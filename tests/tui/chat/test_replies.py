@@ -9,24 +9,10 @@ from edgechat.settings import Settings
 from edgechat.tui.chat.command_handlers import run_command
 from edgechat.tui.chat.turn_actions import act, can
 from tests.fakes import FakeEngine, thought
-from tests.tui.chat.test_controller import say as answered
-from tests.tui.chat.test_controller import started
-from tests.tui.chat.test_controller import until as settled
-from tests.tui.driving import app_with, ask, say, text_of, until
+from tests.tui.chat.views import say as answered
+from tests.tui.chat.views import started
+from tests.tui.chat.views import until as settled
 from tests.tui.libraries import Fake, row
-
-
-@pytest.fixture
-def path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "chats.db"
-
-
-async def click(pilot, words):
-    rows = text_of(pilot).split("\n")
-    y = next(y for y, row in enumerate(rows) if words in row)
-    await pilot.click(offset=(rows[y].index(words), y))
-    await pilot.pause()
 
 
 async def stopped(controller):
@@ -65,62 +51,37 @@ async def test_a_reply_that_cannot_go_on_stays_and_the_error_is_shown(path):
 
 
 @pytest.mark.slow
-async def test_a_click_goes_on_where_the_reply_was_stopped(path):
-    engine = FakeEngine([thought("Hm."), "One, ", 30.0], ["two."])
-    async with app_with(engine, path).run_test(size=(100, 40)) as pilot:
-        await ask(pilot, "Count.")
-        await until(pilot, lambda: "One," in text_of(pilot))
-        assert "Continue" not in text_of(pilot)
-        await pilot.press("escape")
-        await until(pilot, lambda: "You stopped the reply here.  Continue" in text_of(pilot))
-        await click(pilot, "Continue")
-        await until(pilot, lambda: "One, two." in text_of(pilot))
-        assert "You stopped" not in text_of(pilot)
-        assert "Continue" not in text_of(pilot)
-        assert text_of(pilot).count("Thought for") == 1
+async def test_a_click_goes_on_where_the_reply_was_stopped(scene):
+    async with scene([thought("Hm."), "One, ", 30.0], ["two."], size=(100, 40)) as pilot:
+        await pilot.ask("Count.", see="One,", hidden="Continue")
+        await pilot.press("escape", see="You stopped the reply here.  Continue")
+        await pilot.click_on("Continue", see="One, two.", hidden=("You stopped", "Continue"))
+        assert pilot.text.count("Thought for") == 1
 
 
 @pytest.mark.slow
-async def test_a_key_goes_on_with_a_thought(path):
-    engine = FakeEngine([thought("Hm, "), 30.0], [thought("well."), "Yes."])
-    async with app_with(engine, path).run_test(size=(100, 40)) as pilot:
-        await ask(pilot, "Is it?")
-        await until(pilot, lambda: "Thinking" in text_of(pilot))
-        await pilot.press("escape")
-        await until(pilot, lambda: "You stopped the reply here." in text_of(pilot))
-        await pilot.press("tab", "g")
-        await until(pilot, lambda: "Yes." in text_of(pilot))
-        await pilot.press("ctrl+t")
-        await until(pilot, lambda: "│ Hm, well." in text_of(pilot))
-        assert text_of(pilot).count("Thought for") == 1
+async def test_a_key_goes_on_with_a_thought(scene):
+    async with scene([thought("Hm, "), 30.0], [thought("well."), "Yes."], size=(100, 40)) as pilot:
+        await pilot.ask("Is it?", see="Thinking")
+        await pilot.press("escape", see="You stopped the reply here.")
+        await pilot.press("tab", "g", see="Yes.")
+        await pilot.press("ctrl+t", see="│ Hm, well.")
+        assert pilot.text.count("Thought for") == 1
 
 
 # What stands below a reply, and in the status bar.
 
 
 @pytest.mark.slow
-async def test_below_a_reply_stands_what_it_took(path):
-    async with app_with(FakeEngine(["One ", "two."]), path).run_test(size=(100, 40)) as pilot:
-        await say(pilot, "Count.")
-        await until(pilot, lambda: "scripted · 2 tokens · 25.0 tok/s · 0.1 s" in text_of(pilot))
-        rows = text_of(pilot).split("\n")
-        at = next(y for y, row in enumerate(rows) if "One two." in row)
-        assert "2 tokens" in rows[at + 1]
-
-
-@pytest.mark.slow
-async def test_the_versions_are_gone_through_by_clicks(path):
-    engine = FakeEngine(["First try."], ["Second try."])
-    async with app_with(engine, path).run_test(size=(100, 40)) as pilot:
-        await say(pilot, "Hi")
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: "Second try." in text_of(pilot) and "‹ 2 of 2 ›" in text_of(pilot))
-        await click(pilot, "‹ 2")
-        await until(pilot, lambda: "First try." in text_of(pilot) and "‹ 1 of 2 ›" in text_of(pilot))
-        await click(pilot, "‹ 1")  # there is none before
-        assert "First try." in text_of(pilot)
-        await click(pilot, "›")
-        await until(pilot, lambda: "Second try." in text_of(pilot))
+async def test_below_a_reply_stands_what_it_took_and_versions_are_gone_through_by_clicks(scene):
+    async with scene(["First ", "try."], ["Second try."], size=(100, 40)) as pilot:
+        await pilot.say("Hi", see="scripted · 2 tokens · 25.0 tok/s · 0.1 s")
+        assert "2 tokens" in pilot.text.split("\n")[pilot.place_of("First try.")[1] + 1]
+        await pilot.press("ctrl+r", see=("Second try.", "‹ 2 of 2 ›"))
+        await pilot.click_on("‹ 2", see=("First try.", "‹ 1 of 2 ›"))
+        await pilot.click_on("‹ 1")  # there is none before
+        pilot.shows("First try.")
+        await pilot.click_on("›", see="Second try.")
 
 
 async def test_the_speed_is_not_that_of_the_reply_before(path):
@@ -168,22 +129,15 @@ async def test_versions_are_compared_and_one_is_chosen(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 120])
-async def test_they_stand_side_by_side_where_there_is_room(path, width):
-    engine = FakeEngine(["First try."], ["Second try."])
-    async with app_with(engine, path).run_test(size=(width, 30)) as pilot:
-        await say(pilot, "Hi")
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: "2 of 2" in text_of(pilot))
-        await pilot.press("tab", "s")
-        await until(pilot, lambda: "First try." in text_of(pilot) and "Second try." in text_of(pilot))
-        await pilot.press("escape")
-        await until(pilot, lambda: "First try." not in text_of(pilot))
-        await pilot.press("s")
-        await until(pilot, lambda: "First try." in text_of(pilot))
-        beside = any("First try." in row and "Second try." in row for row in text_of(pilot).split("\n"))
+async def test_they_stand_side_by_side_where_there_is_room(scene, width):
+    async with scene(["First try."], ["Second try."], size=(width, 30), say="Hi") as pilot:
+        await pilot.press("ctrl+r", see="2 of 2")
+        await pilot.press("tab", "s", see=("First try.", "Second try."))
+        await pilot.press("escape", gone="First try.")
+        await pilot.press("s", see="First try.")
+        beside = any("First try." in row and "Second try." in row for row in pilot.text.split("\n"))
         assert beside == (width >= 100)
-        await pilot.press("1")
-        await until(pilot, lambda: "‹ 1 of 2 ›" in text_of(pilot) and "Second try." not in text_of(pilot))
+        await pilot.press("1", see="‹ 1 of 2 ›", gone="Second try.")
 
 
 # The beginning: the last conversation.
@@ -240,23 +194,17 @@ async def test_another_model_answers_again_and_goes_on_answering(path):
 
 
 @pytest.mark.slow
-async def test_the_model_is_chosen_by_a_part_of_its_name(path):
+async def test_the_model_is_chosen_by_a_part_of_its_name(scene, path):
     library = Fake(rows=[row("big", path), row("small", path)]).library()
     engine = FakeEngine(["One."], ["Two."])
     settings = Settings(titles=False)
-    async with app_with(engine, path, model="small", settings=settings, library=library).run_test(
-        size=(100, 40)
-    ) as pilot:
-        await say(pilot, "Hi")
-        await pilot.press("tab", "m")
-        await until(pilot, lambda: "Answer again with" in text_of(pilot) and "big" in text_of(pilot))
-        await pilot.press("escape")
-        await until(pilot, lambda: "Answer again with" not in text_of(pilot))
+    async with scene(engine, size=(100, 40), model="small", settings=settings, library=library) as pilot:
+        await pilot.say("Hi")
+        await pilot.press("tab", "m", see=("Answer again with", "big"))
+        await pilot.press("escape", gone="Answer again with")
         assert len(engine.requests) == 1
-        await pilot.press("m")
-        await until(pilot, lambda: "Answer again with" in text_of(pilot))
-        await pilot.press("b", "i", "enter")
-        await until(pilot, lambda: "Two." in text_of(pilot) and "2 of 2" in text_of(pilot))
+        await pilot.press("m", see="Answer again with")
+        await pilot.press("b", "i", "enter", see=("Two.", "2 of 2"))
 
 
 # Titles.

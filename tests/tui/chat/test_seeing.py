@@ -9,7 +9,7 @@ from edgechat.planner.ranking.scoring import Verdict
 from edgechat.tui.chat.screen import ChatScreen
 from tests.base.images.files import encoded, quadrants
 from tests.fakes import MODEL, FakeEngine
-from tests.tui.driving import app_with, plan, say, text_of, until
+from tests.tui.driving import plan
 from tests.tui.libraries import GIB, Fake, entry, option, row
 
 pytestmark = pytest.mark.slow
@@ -18,11 +18,9 @@ SEEING = entry("eyes-4b", vision=True)
 BLIND = entry("blind-8b")
 
 
-@pytest.fixture
-def path(tmp_path, monkeypatch):
-    (tmp_path / "photo.png").write_bytes(encoded(quadrants(), "PNG"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "chats.db"
+@pytest.fixture(autouse=True)
+def photo(path):
+    (path.parent / "photo.png").write_bytes(encoded(quadrants(), "PNG"))
 
 
 def world(folder, *, is_here):
@@ -50,37 +48,28 @@ def planned(model):
 
 async def asked(pilot):
     """Ask about an image, in vain."""
-    screen = pilot.app.screen
-    assert isinstance(screen, ChatScreen)
-    await until(pilot, lambda: "Loading" not in text_of(pilot) and "it is." in text_of(pilot))
-    await screen.pane.attach_file("photo.png")
-    await until(pilot, lambda: "guide cannot see images" in text_of(pilot))  # before it is sent
-    await say(pilot, "What is this?")
-    await until(pilot, lambda: "▌ guide cannot see images." in text_of(pilot))
-    assert (screen.prompt.text, len(screen.pane.images)) == ("What is this?", 1)
+    await pilot.see("it is.", gone="Loading")
+    await pilot.chat.pane.attach_file("photo.png")
+    await pilot.see("guide cannot see images")  # before it is sent
+    await pilot.say("What is this?", see="▌ guide cannot see images.")
+    assert (pilot.prompt.text, len(pilot.chat.pane.images)) == ("What is this?", 1)
 
 
-async def test_one_key_switches_to_a_model_that_sees(path):
+async def test_one_key_switches_to_a_model_that_sees(scene, path):
     engine = FakeEngine(["A photo."])
     library = world(path.parent, is_here=True).library()
-    async with app_with(engine, path, model="guide", prepare=planned, library=library).run_test(
-        size=(100, 40)
-    ) as pilot:
+    async with scene(engine, size=(100, 40), model="guide", prepare=planned, library=library) as pilot:
         await asked(pilot)
         offer = "eyes-4b sees images, and is on this machine. F8 switches to it."
-        await until(pilot, lambda: offer in text_of(pilot))
+        await pilot.see(offer)
         assert engine.requests == []
-        await pilot.press("f8")
-        await until(pilot, lambda: pilot.app.session.model == "eyes-4b")
-        await until(
-            pilot, lambda: "F8" not in text_of(pilot) and "cannot see images ─╯" not in text_of(pilot)
-        )
-        await pilot.press("enter")
-        await until(pilot, lambda: "A photo." in text_of(pilot))
+        await pilot.press("f8", until=lambda: pilot.chat.session.model == "eyes-4b")
+        await pilot.gone("F8", "cannot see images ─╯")
+        await pilot.press("enter", see="A photo.")
         assert len(engine.requests[0].messages[0].media) == 1
 
 
-async def test_without_one_here_the_best_that_fits_is_downloaded(path):
+async def test_without_one_here_the_best_that_fits_is_downloaded(scene, path):
     wanted = []
 
     def decide(name, *_):
@@ -88,46 +77,40 @@ async def test_without_one_here_the_best_that_fits_is_downloaded(path):
         raise EdgechatError("There is no network.")
 
     library = world(path.parent, is_here=False).library(decide=decide)
-    app = app_with(FakeEngine(), path, model="guide", prepare=planned, library=library)
-    async with app.run_test(size=(100, 40), notifications=True) as pilot:
+    async with scene(
+        size=(100, 40), notifications=True, model="guide", prepare=planned, library=library
+    ) as pilot:
         await asked(pilot)
         offer = "eyes-4b sees images, and can be downloaded. F8 downloads it."
-        await until(pilot, lambda: offer in text_of(pilot))
-        await pilot.press("f8")
-        await until(pilot, lambda: wanted == ["eyes-4b"])
-        await until(pilot, lambda: offer not in text_of(pilot))
+        await pilot.see(offer)
+        await pilot.press("f8", until=lambda: wanted == ["eyes-4b"])
+        await pilot.gone(offer)
 
 
-async def test_offline_none_is_offered_that_is_not_here_and_a_text_is_sent(path):
+async def test_offline_none_is_offered_that_is_not_here_and_a_text_is_sent(scene, path):
     fake = world(path.parent, is_here=False)
     fake.offline = "offline = true"
-    engine = FakeEngine(["Text."])
-    async with app_with(engine, path, model="guide", prepare=planned, library=fake.library()).run_test(
-        size=(100, 40)
+    async with scene(
+        ["Text."], size=(100, 40), model="guide", prepare=planned, library=fake.library()
     ) as pilot:
         await asked(pilot)
         await pilot.press("f8", "ctrl+c")
-        await say(pilot, "Without it?")
-        assert engine.requests[0].messages[-1].content == "Without it?"
+        await pilot.say("Without it?")
+        assert pilot.engine.requests[0].messages[-1].content == "Without it?"
 
 
-async def test_regenerating_with_a_model_that_does_not_see(path):
+async def test_regenerating_with_a_model_that_does_not_see(scene, path):
     engine = FakeEngine(["A photo."], ["And text."])
     engine.model = msgspec.structs.replace(MODEL, sees=True)
     library = world(path.parent, is_here=True).library()
-    async with app_with(engine, path, model="guide", prepare=planned, library=library).run_test(
-        size=(100, 40)
-    ) as pilot:
-        screen = pilot.app.screen
-        assert isinstance(screen, ChatScreen)
-        await screen.pane.attach_file("photo.png")
-        await say(pilot, "What is this?")
+    async with scene(engine, size=(100, 40), model="guide", prepare=planned, library=library) as pilot:
+        assert isinstance(pilot.chat, ChatScreen)
+        await pilot.chat.pane.attach_file("photo.png")
+        await pilot.say("What is this?")
         engine.model = MODEL
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: "scripted" in text_of(pilot) and "cannot see images." in text_of(pilot))
-        assert "A photo." in text_of(pilot)
-        await until(pilot, lambda: "F8 switches to it." in text_of(pilot))
-        await say(pilot, "Go on without.")  # what it misses is told to the model
+        await pilot.press("ctrl+r", see=("scripted", "cannot see images."), shown="A photo.")
+        await pilot.see("F8 switches to it.")
+        await pilot.say("Go on without.")  # what it misses is told to the model
         content = engine.requests[-1].messages[0].content
         assert content == "(photo.png, an image, is missing here.)\n\nWhat is this?"
-        assert "F8" not in text_of(pilot)
+        pilot.shows(hidden="F8")

@@ -12,7 +12,7 @@ from edgechat.chat.session import SessionServices
 from edgechat.tui.app import EdgechatApp
 from tests.engine.remote.test_started import SCRIPT, processes
 from tests.planner.placement.engines.test_engine_plan import folder
-from tests.tui.driving import say, stored_turns, text_of, until
+from tests.tui.driving import driven, stored_turns
 from tests.tui.libraries import Fake
 
 pytestmark = pytest.mark.slow
@@ -25,15 +25,12 @@ async def test_it_answers_and_ends_with_the_app(tmp_path):
     path.write_text(f"[engines.vllm]\ncommand = {command}\n")
     services, model = SessionServices.real(), folder(tmp_path / "tiny")
     app = EdgechatApp(f"vllm:{model}", services=services, library=Fake(rows=[]).library())
-    async with app.run_test(size=(110, 40)) as pilot:
-        await until(pilot, lambda: "started by edgechat: vLLM" in text_of(pilot))
-        assert "What you write stays on this machine." in text_of(pilot)
-        await say(pilot, "What are you?")
-        assert "Hello there" in text_of(pilot)
+    async with driven(app, size=(110, 40)) as pilot:
+        await pilot.see("started by edgechat: vLLM", shown="What you write stays on this machine.")
+        await pilot.say("What are you?", shown="Hello there")
         scripts = [one for one in map(psutil.Process, processes()) if str(SCRIPT) in one.cmdline()]
         assert len(scripts) == 1
-        await pilot.press("ctrl+g")
-        await until(pilot, lambda: "environment:" in text_of(pilot))
+        await pilot.press("ctrl+g", see="environment:")
         await pilot.app.action_quit()
     _gone, alive = psutil.wait_procs(scripts, timeout=20)
     assert not alive

@@ -7,15 +7,7 @@ import pytest
 from edgechat.base.errors import EngineCrashed
 from edgechat.chat.storage.store import Store
 from tests.fakes import FakeEngine
-from tests.tui.chat.test_controller import say, started, until
-from tests.tui.driving import app_with, ask, text_of
-from tests.tui.driving import until as shown
-
-
-@pytest.fixture
-def path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "chats.db"
+from tests.tui.chat.views import say, started, until
 
 
 def asked(engine):
@@ -33,7 +25,7 @@ async def test_they_are_sent_in_order_as_the_answers_end(path):
         assert asked(engine) == ["1?", "2?", "3?"]
         assert view.pane.waiting == []
         assert [turn.content for turn in controller.shown.turns] == [
-            *("1?", "One done.", "2?", "Two.", "3?", "Three."),
+            *("1?", "One done.", "2?", "Two.", "3?", "Three.")
         ]
 
 
@@ -110,19 +102,12 @@ async def test_they_outlive_the_app(path):
 
 
 @pytest.mark.slow
-async def test_one_is_seen_and_taken_back_with_the_up_key(path):
-    app = app_with(FakeEngine(["One ", 30.0, "two"]), path)
-    async with app.run_test() as pilot:
-        await ask(pilot, "First")
-        await shown(pilot, lambda: "One" in text_of(pilot))
-        await ask(pilot, "Second")
-        await shown(pilot, lambda: "1. waits: Second  ↑ takes it back" in text_of(pilot))
-        assert app.chat.prompt.text == ""
-        await pilot.press("up")
-        await shown(pilot, lambda: app.chat.prompt.text == "Second")
-        assert "waits" not in text_of(pilot)
-        await pilot.press("enter")
-        await shown(pilot, lambda: "waits: Second" in text_of(pilot))
-        rows = text_of(pilot).split("\n")
-        await pilot.click(offset=(10, next(y for y, row in enumerate(rows) if "waits: Second" in row)))
-        await shown(pilot, lambda: app.chat.prompt.text == "Second")
+async def test_one_is_seen_and_taken_back_with_the_up_key(scene):
+    async with scene(["One ", 30.0, "two"]) as pilot:
+        await pilot.ask("First", until=lambda: "One" in pilot.text)
+        await pilot.ask("Second", until=lambda: "1. waits: Second  ↑ takes it back" in pilot.text)
+        assert pilot.prompt.text == ""
+        await pilot.press("up", until=lambda: pilot.prompt.text == "Second")
+        pilot.shows(hidden="waits")
+        await pilot.press("enter", until=lambda: "waits: Second" in pilot.text)
+        await pilot.click_on("waits: Second", until=lambda: pilot.prompt.text == "Second")

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from edgechat.base.errors import EdgechatError
 from edgechat.chat.records import AttachedImage, Attachment, Turn
 from edgechat.chat.reply.calls import UseChanged
-from edgechat.engine.types import Delta, Finished
+from edgechat.chat.session import ChatSession, SessionServices
+from edgechat.engine.types import CachePolicy, Delta, Finished
 from edgechat.planner.plan import LoadPlan
+from edgechat.settings import Settings
 from edgechat.tools.consent import Answer, Question
+from edgechat.tui.chat.controller import ChatController
 from edgechat.tui.chat.views import Branch, Status, TranscriptView
+from edgechat.tui.models.library import ModelLibrary
+from tests.fakes import FakeEngine
+from tests.tui.driving import plan
 
 
 class FakeTranscript:
@@ -264,3 +272,47 @@ class FakeView:
 
     async def run_screen_command(self, command: str, argument: str) -> None:
         self.performed.append((command, argument))
+
+
+@asynccontextmanager
+async def started(
+    path: Path,
+    engine: FakeEngine,
+    *,
+    settings: Settings = Settings(),  # noqa: B008  (it is frozen)
+    library: ModelLibrary | None = None,
+    model: str | None = None,
+    last: bool = False,
+    typed: str = "",
+    prepare: Callable[..., LoadPlan] = plan,
+) -> AsyncIterator[tuple[ChatController, FakeView]]:
+    """A controller with a model loaded; closed afterwards. typed: what is typed before it has started."""
+
+    def engine_for(plan: LoadPlan, *, cache_policy: CachePolicy, **_: object) -> FakeEngine:
+        engine.reopen(plan, lasting=cache_policy.disk_bytes != 0)
+        return engine
+
+    def prepared(model: str, *, leaving: Sequence[LoadPlan] = ()) -> LoadPlan:
+        return prepare(model)
+
+    view = FakeView()
+    view.pane.text = typed
+    services = SessionServices(lambda: path, prepared, engine_for, lambda: settings)
+    controller = ChatController(view, ChatSession(services, model), library)
+    await controller.start(last=last)
+    yield controller, view
+    await controller.close()
+    await view.settled()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+async def say(controller: ChatController, text: str) -> str:
+    """Ask, wait for the reply, and return the id of the conversation."""
+    controller.ask(text, [])
+    await until(lambda: not controller.shown.is_answering)
+    return controller.shown.id

@@ -21,7 +21,7 @@ from edgechat.tui.engine_room.cells import MARKS, draw_map, scale_cells
 from edgechat.tui.engine_room.room import EngineRoom
 from tests import scripted
 from tests.fakes import FakeEngine
-from tests.tui.driving import text_of, until
+from tests.tui.driving import driven
 from tests.tui.rooms import DRAFTING, MIB, PLAN, RUNS, RoomApp, fill, finished, info, snapshot
 
 RUN = st.builds(Run, st.just(0), st.integers(1, 400), st.integers(1, 4), st.sampled_from(KINDS))
@@ -239,36 +239,33 @@ def test_foreign_text_is_inert():
 @pytest.mark.parametrize(("width", "docked"), [(140, True), (60, False), (100, False), (160, False)])
 async def test_the_panel_at_all_widths(width, docked):
     app = RoomApp(docked=docked)
-    async with app.run_test(size=(width, 90)) as pilot:
+    async with driven(app, size=(width, 90)) as pilot:
         fill(app.room)
         await pilot.pause()
-        text = text_of(pilot)
+        text = pilot.text
         for title in ("Speed", "Cache", "Drafts", "Memory", "Log"):
             assert title in text
         assert "812 of 830 tokens reused" in text
         assert "A cell holds a token" in text
         assert ("Drafts" in text.splitlines()[0]) == (width >= 100 and not docked)
         app.room.focus()
-        await pilot.press("e")
-        await pilot.pause()
-        assert "A cell holds a token" not in text_of(pilot)
+        await pilot.press("e", hidden="A cell holds a token")
 
 
 async def test_the_panel_is_scrolled_by_keys():
     app = RoomApp()
-    async with app.run_test(size=(60, 20)) as pilot:
+    async with driven(app, size=(60, 20)) as pilot:
         fill(app.room)
         await pilot.pause()
-        assert "Log" not in text_of(pilot)
+        pilot.shows(hidden="Log")
         app.room.focus()
-        await pilot.press("end")
-        await until(pilot, lambda: "CPU takes 180 MiB for compute" in text_of(pilot))
+        await pilot.press("end", see="CPU takes 180 MiB for compute")
 
 
 @pytest.mark.slow
 async def test_an_update_costs_about_the_same_however_full_the_cache():
     app = RoomApp()
-    async with app.run_test(size=(160, 50)) as pilot:
+    async with driven(app, size=(160, 50)) as pilot:
         fill(app.room)
         await pilot.pause()
         took = {2: [], 256: []}
@@ -296,31 +293,31 @@ async def test_an_engine_is_asked_only_while_somebody_looks():
     await engine.start()
     engine.snapshot, engine.log = snapshot(), "a line of the log"
     app = RoomApp(docked=True)
-    async with app.run_test(size=(140, 50)) as pilot:
+    async with driven(app, size=(140, 50)) as pilot:
         app.room.follow(lambda: engine)
         app.room.poll_interval = 0.02
-        await until(pilot, lambda: engine.looks > 3)
-        assert "2,377 of 4,096 cells" in text_of(pilot)
+        await pilot.until(lambda: engine.looks > 3)
+        pilot.shows("2,377 of 4,096 cells")
         assert "a line of the log" in told(app.room.log_lines)
         app.room.display = False
-        await until(pilot, lambda: not app.room.follows)
+        await pilot.until(lambda: not app.room.follows)
         await _quiet(engine, pilot)
         app.room.display = True
         seen = engine.looks
-        await until(pilot, lambda: engine.looks > seen + 3)
+        await pilot.until(lambda: engine.looks > seen + 3)
         app.push_screen(Window())
         await pilot.pause()
         seen = engine.looks
-        await until(pilot, lambda: engine.looks > seen + 3)
+        await pilot.until(lambda: engine.looks > seen + 3)
         app.push_screen(Cover())
         await pilot.pause()
         await _quiet(engine, pilot)
         app.pop_screen()
         app.pop_screen()
         seen = engine.looks
-        await until(pilot, lambda: engine.looks > seen + 3)
+        await pilot.until(lambda: engine.looks > seen + 3)
         engine.snapshot = None
-        await until(pilot, lambda: "No model is loaded." in text_of(pilot))
+        await pilot.see("No model is loaded.")
         await app.room.remove()
         await _quiet(engine, pilot)
     assert not app.room.follows
@@ -338,9 +335,9 @@ async def _quiet(engine, pilot):
 
 async def test_there_may_be_no_engine_yet():
     app = RoomApp()
-    async with app.run_test(size=(100, 50)) as pilot:
+    async with driven(app, size=(100, 50)) as pilot:
         app.room.follow(lambda: None)
-        await until(pilot, lambda: "No model is loaded." in text_of(pilot))
+        await pilot.see("No model is loaded.")
 
 
 @pytest.fixture
@@ -356,7 +353,7 @@ async def test_a_real_engine_is_shown_and_its_death_too(plan):
     engine = EngineSupervisor(msgspec.structs.replace(plan, ngrams=True))
     app = RoomApp()
     try:
-        async with app.run_test(size=(160, 60)) as pilot:
+        async with driven(app, size=(160, 60)) as pilot:
             app.room.follow(lambda: engine)
             app.room.show_model(engine.plan, await engine.start())
             system = Message("system", "Tell stories.")
@@ -365,12 +362,12 @@ async def test_a_real_engine_is_shown_and_its_death_too(plan):
                 async for event in engine.stream(request):
                     if isinstance(event, Finished):
                         app.room.show_reply(event)
-            await until(pilot, lambda: "2 of 4 in use" in text_of(pilot))
+            await pilot.see("2 of 4 in use")
             seen = await engine.inspect()
             assert seen is not None
             assert {run.kind for run in seen.cache.runs} == set(KINDS)
-            await until(pilot, lambda: f"{seen.cache.used:,} of 4,096 cells" in text_of(pilot))
-            text = text_of(pilot)
+            await pilot.see(f"{seen.cache.used:,} of 4,096 cells")
+            text = pilot.text
             assert "n-grams" in text
             assert "the last 2 replies" in text
             assert "tokens reused" in text
@@ -378,7 +375,7 @@ async def test_a_real_engine_is_shown_and_its_death_too(plan):
             worker = engine._worker
             assert worker is not None
             os.kill(worker._process.pid, signal.SIGKILL)
-            await until(pilot, lambda: "No model is loaded." in text_of(pilot))
+            await pilot.see("No model is loaded.")
     finally:
         await engine.close()
 

@@ -1,5 +1,7 @@
 """The first run: what is said of the machine, and what one begins with."""
 
+from contextlib import asynccontextmanager
+
 import pytest
 
 from edgechat.base.errors import HubUnreachable, SettingsError
@@ -12,19 +14,32 @@ from edgechat.tui.models.pull import PullState
 from edgechat.tui.models.screen import ModelsScreen
 from tests.cli.pulling import sized
 from tests.hub import Fault
-from tests.tui.driving import text_of, until
+from tests.tui.driving import driven
 from tests.tui.libraries import GIB, Fake, Stage, entry, option, row
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
 
 BIG, MID, TINY = entry("big-30b", 6), entry("mid-8b", 4), entry("tiny-1b", 2)
+GUIDE = FirstRunChoice("guide")
 
 
-def stage(fake, **others):
-    return Stage(
+@asynccontextmanager
+async def opened(fake, size=(100, 40), at="", **others):
+    """The first run over a library. at: the card or line to wait for."""
+    app = Stage(
         fake.library(**others),
         lambda library, pulls: FirstRun(library, pulls, lambda: ModelsScreen(library, pulls)),
     )
+    async with driven(app, size) as pilot:
+        if at:
+            await pilot.until(lambda: chosen(pilot) == at)
+        yield pilot
+
+
+async def result(pilot, seconds=30.0):
+    await pilot.until(lambda: bool(pilot.app.results), seconds)
+    (choice,) = pilot.app.results
+    return choice
 
 
 def no_hub(*_):
@@ -37,30 +52,30 @@ def chosen(pilot):
     return focused.id if focused is not None else None
 
 
-def world(tmp_path):
+def world(tmp_path, **changes):
     path = tmp_path / "mine.gguf"
-    return Fake(
-        rows=[
+    usual = {
+        "rows": [
             row("mine", path),
             row("broken", tmp_path / "b.gguf", damage="It is a web page."),
             row("ollama/llama3.2:3b", tmp_path / "blob", place=Place.OLLAMA),
             row("guide", tmp_path / "guide.gguf", place=Place.SHIPPED),
         ],
-        entries=[BIG, MID, TINY],
-        best=[
+        "entries": [BIG, MID, TINY],
+        "best": [
             option("big-30b", size=20 * GIB, of=BIG, tps=8, worth=2.0, first_token=40),
             option("mid-8b", size=2 * GIB, of=MID, tps=12.3),
             option("tiny-1b", size=GIB // 2, of=TINY, tps=40, worth=0.5, first_token=2),
         ],
-        local={path: option("mine", tps=33.0, path=path)},
-    )
+        "local": {path: option("mine", tps=33.0, path=path)},
+    }
+    return Fake(**(usual | changes))
 
 
 @pytest.mark.parametrize(("width", "height"), [(60, 16), (60, 24), (100, 24), (100, 40), (160, 50)])
 async def test_what_is_said(tmp_path, width, height):
-    app = stage(world(tmp_path))
-    async with app.run_test(size=(width, height)) as pilot:
-        await until(pilot, lambda: "mid-8b" in text_of(pilot))
+    async with opened(world(tmp_path), (width, height)) as pilot:
+        await pilot.see("mid-8b")
         for words in (
             "Balanced",
             "★ recommended",
@@ -71,11 +86,11 @@ async def test_what_is_said(tmp_path, width, height):
             "Fast",
             "Best",
         ):
-            assert words in text_of(pilot) or height < 30, words
-        seen = text_of(pilot)
+            assert words in pilot.text or height < 30, words
+        seen = pilot.text
         for _ in range(9):  # on low screens, the rest is below
             await pilot.press("down")
-            seen += "\n" + text_of(pilot)
+            seen += "\n" + pilot.text
         for words in (
             "A processor, 2 cores",
             "1  mine   2.0 GiB, own folder, fits, ~33 tokens/s",
@@ -90,93 +105,91 @@ async def test_what_is_said(tmp_path, width, height):
         assert all(len(one) <= width for one in seen.splitlines())
 
 
-async def test_arrows_go_from_card_to_card(tmp_path):
-    app = stage(world(tmp_path))
-    async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: chosen(pilot) == "card-1")  # what is recommended
-        for key, there in (
-            *(("left", "card-0"), ("left", "card-0"), ("right", "card-1"), ("right", "card-2")),
-            *(("down", "local-1"), ("up", "card-2"), ("up", "card-2"), ("down", "local-1")),
-            *(("down", "local-2"), ("down", "both"), ("down", "guide"), ("down", "models")),
-            *(("down", "models"), ("left", "models"), ("k", "guide"), ("j", "models")),
-        ):
-            await pilot.press(key)
-            assert chosen(pilot) == there, key
+WIDE = (
+    *(("left", "card-0"), ("left", "card-0"), ("right", "card-1"), ("right", "card-2")),
+    *(("down", "local-1"), ("up", "card-2"), ("up", "card-2"), ("down", "local-1")),
+    *(("down", "local-2"), ("down", "both"), ("down", "guide"), ("down", "models")),
+    *(("down", "models"), ("left", "models"), ("k", "guide"), ("j", "models")),
+)
+NARROW = ("up", "card-0"), ("down", "card-1"), ("down", "card-2"), ("down", "local-1")
 
 
-async def test_arrows_go_from_line_to_line_in_a_narrow_terminal(tmp_path):
-    app = stage(world(tmp_path))
-    async with app.run_test(size=(60, 24)) as pilot:
-        await until(pilot, lambda: chosen(pilot) == "card-1")
-        for key, there in (("up", "card-0"), ("down", "card-1"), ("down", "card-2"), ("down", "local-1")):
+@pytest.mark.parametrize(("size", "ways"), [((100, 40), WIDE), ((60, 24), NARROW)], ids=["wide", "narrow"])
+async def test_arrows_go_from_card_to_card_and_from_line_to_line(tmp_path, size, ways):
+    async with opened(world(tmp_path), size, at="card-1") as pilot:  # what is recommended
+        for key, there in ways:
             await pilot.press(key)
             assert chosen(pilot) == there, key
 
 
 async def test_a_click_goes_there_and_the_next_one_chooses(tmp_path):
-    app = stage(world(tmp_path))
-    async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: chosen(pilot) == "card-1")
+    async with opened(world(tmp_path), at="card-1") as pilot:
         await pilot.click("#local-2")
-        assert (chosen(pilot), app.results) == ("local-2", [])
+        assert (chosen(pilot), pilot.app.results) == ("local-2", [])
         await pilot.click("#local-2")
-        await until(pilot, lambda: app.results == [FirstRunChoice("ollama/llama3.2:3b")])
+        assert await result(pilot) == FirstRunChoice("ollama/llama3.2:3b")
 
 
-async def test_one_model_may_be_all_of_it(tmp_path):
-    fake = world(tmp_path)
-    fake.best = fake.best[2:]
-    app = stage(fake)
-    async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "Fast, balanced and best" in text_of(pilot))
-        assert "after it" not in text_of(pilot)
+def on_disk(tmp_path):
+    path = tmp_path / "mid.gguf"
+    return {"rows": [row("mid-8b", path, of=MID)], "best": [option("mid-8b", of=MID, path=path)]}
+
+
+TOO_LARGE = option("mid-8b", size=40 * GIB, verdict=Verdict.TOO_LARGE, of=MID)
+NOTHING_FITS = {"entries": [MID], "best": [TOO_LARGE], "rows": []}
+ONE_FOR_ALL = {"best": [option("tiny-1b", of=TINY, worth=0.5, first_token=2)]}
+ODD = {"problem": SettingsError("settings.toml is odd.", hint="Mend it.")}
+FAST = {"reach": HubReach(rate=125e6)}
+CASES = {
+    "what is here is one digit away": ({}, 40, ("On this machine",), ("9", "2"), "ollama/llama3.2:3b"),
+    "escape is the guide": ({}, 40, (), ("escape",), "guide"),
+    "what is recommended is here": (on_disk, 40, ("4.0 GiB, here",), ("enter",), "mid-8b"),
+    "nothing fits": (NOTHING_FITS, 24, ("No model of the catalogue fits",), ("enter",), "guide"),
+    "what is wrong is said": (ODD, 24, ("settings.toml is odd. Mend it.",), ("enter",), "mine"),
+    "the measured rate": (FAST, 40, ("at 1 Gbit/s, as measured", "2.0 GiB in ~15 s"), ("g",), "guide"),
+    "one model is all of it": (ONE_FOR_ALL, 40, ("Fast, balanced and best",), ("g",), "guide"),
+}
+"""What is changed in the world, the height, what is seen, the keys, and the model that they choose."""
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_what_is_seen_and_chosen(tmp_path, case):
+    changes, height, seen, keys, model = CASES[case]
+    fake = world(tmp_path, **(changes(tmp_path) if callable(changes) else changes))
+    async with opened(fake, (100 if height > 30 else 60, height)) as pilot:
+        await pilot.see(*seen, hidden="after it" if changes is ONE_FOR_ALL else ())
+        await pilot.press(*keys)
+        assert await result(pilot) == FirstRunChoice(model)
 
 
 async def test_nothing_slow_is_recommended(tmp_path):
-    fake = world(tmp_path)
-    fake.best = [option("mid-8b", of=MID, first_token=31)]
-    app = stage(fake)
-    async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "None is recommended" in text_of(pilot))
-        assert "★" not in text_of(pilot)
-        await pilot.press("m")
-        await until(pilot, lambda: "For download" in text_of(pilot))
-        assert "★" not in text_of(pilot)
-
-
-async def test_the_rate_that_was_measured(tmp_path):
-    fake = world(tmp_path)
-    fake.reach = HubReach(rate=125e6)
-    app = stage(fake)
-    async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "at 1 Gbit/s, as measured" in text_of(pilot))
-        assert "2.0 GiB in ~15 s" in text_of(pilot)
+    async with opened(world(tmp_path, best=[option("mid-8b", of=MID, first_token=31)])) as pilot:
+        await pilot.see("None is recommended", hidden="★")
+        await pilot.press("m", see="For download", hidden="★")
 
 
 async def test_the_guide_is_there_before_anything_is_known(tmp_path):
     fake = world(tmp_path)
     fake.gate.clear()
-    app = stage(fake)
-    async with app.run_test(size=(60, 24)) as pilot:
-        await until(pilot, lambda: "Finding the best models for this machine…" in text_of(pilot))
+    async with opened(fake, (60, 24)) as pilot:
+        await pilot.see("Finding the best models for this machine…")
         await pilot.press("enter")  # nothing is known yet, so nothing is taken
         await pilot.pause()
-        assert app.results == []
+        assert pilot.app.results == []
         await pilot.press("g")
-        await until(pilot, lambda: app.results == [FirstRunChoice("guide")])
+        assert await result(pilot) == GUIDE
         fake.gate.set()
 
 
 async def test_the_cursor_stays_where_the_user_put_it(tmp_path):
     fake = world(tmp_path)
     fake.gate.clear()
-    app = stage(fake)
-    async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "Finding the best models" in text_of(pilot) and "mine" in text_of(pilot))
+    async with opened(fake) as pilot:
+        await pilot.see("Finding the best models", "mine")
         await pilot.press("down")
         assert chosen(pilot) == "local-1"
         fake.gate.set()
-        await until(pilot, lambda: "★" in text_of(pilot))
+        await pilot.see("★")
         assert chosen(pilot) == "local-1"
 
 
@@ -196,155 +209,81 @@ def on_the_hub(hub, home, *names):
 
 async def test_enter_pulls_what_is_highlighted_and_the_prompt_is_open_at_once(hub, hf_cache, home, tmp_path):
     on_the_hub(hub, home, "mid-8b")
-    app = stage(world(tmp_path))
-    async with app.run_test(size=(60, 24)) as pilot:
-        await until(pilot, lambda: chosen(pilot) == "card-1")
+    async with opened(world(tmp_path), (60, 24), at="card-1") as pilot:
         await pilot.press("enter")
-        await until(pilot, lambda: bool(app.results), 5)
-        (choice,) = app.results
+        choice = await result(pilot, 5)
         assert (choice.model, choice.follower) == ("guide", None)
         assert not choice.pull.is_over
         hub.mend()
-        await until(pilot, lambda: choice.pull.is_over, 20)
+        await pilot.until(lambda: choice.pull.is_over, 20)
         assert (choice.pull.state, choice.pull.model) == (PullState.DONE, "mid-8b")
 
 
 async def test_a_better_model_may_follow(hub, hf_cache, home, tmp_path):
     on_the_hub(hub, home, "tiny-1b", "mid-8b")
-    app = stage(world(tmp_path))
-    async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "Fast now, mid-8b after it" in text_of(pilot))
+    async with opened(world(tmp_path)) as pilot:
+        await pilot.see("Fast now, mid-8b after it")
         await pilot.press("b")
-        await until(pilot, lambda: bool(app.results), 5)
-        (choice,) = app.results
+        choice = await result(pilot, 5)
         assert (choice.pull.name, choice.follower.name) == ("tiny-1b", "mid-8b")
         hub.mend()
-        await until(pilot, lambda: choice.follower.is_over, 30)
+        await pilot.until(lambda: choice.follower.is_over, 30)
         assert (choice.pull.model, choice.follower.model) == ("tiny-1b", "mid-8b")
 
 
 async def test_a_better_model_may_follow_one_that_is_here(tmp_path):
-    fake = world(tmp_path)
     path = tmp_path / "tiny.gguf"
-    fake.rows = [row("tiny-1b", path, of=TINY)]
+    fake = world(tmp_path, rows=[row("tiny-1b", path, of=TINY)])
     fake.best = [*fake.best[:2], option("tiny-1b", of=TINY, path=path, worth=0.5)]
-    app = stage(fake, decide=no_hub)
-    async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "Fast now, mid-8b after it" in text_of(pilot))
+    async with opened(fake, decide=no_hub) as pilot:
+        await pilot.see("Fast now, mid-8b after it")
         await pilot.press("b")
-        await until(pilot, lambda: bool(app.results))
-        (choice,) = app.results
+        choice = await result(pilot)
         assert (choice.model, choice.pull, choice.follower.name) == ("tiny-1b", None, "mid-8b")
 
 
-async def test_what_is_here_is_one_digit_away(tmp_path):
-    app = stage(world(tmp_path))
-    async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "On this machine" in text_of(pilot))
-        await pilot.press("9")
-        await pilot.press("2")
-        await until(pilot, lambda: app.results == [FirstRunChoice("ollama/llama3.2:3b")])
-
-
-async def test_escape_is_the_guide(tmp_path):
-    app = stage(world(tmp_path))
-    async with app.run_test(size=(100, 40)) as pilot:
-        await pilot.press("escape")
-        await until(pilot, lambda: app.results == [FirstRunChoice("guide")])
-
-
 async def test_all_models(tmp_path):
-    app = stage(world(tmp_path))
-    async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "On this machine" in text_of(pilot))
-        await pilot.press("m")
-        await until(pilot, lambda: isinstance(app.screen, ModelsScreen))
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, FirstRun))
-        await pilot.press("m")
-        await until(pilot, lambda: "For download" in text_of(pilot))
+    async with opened(world(tmp_path)) as pilot:
+        await pilot.see("On this machine")
+        await pilot.press("m", until=lambda: isinstance(pilot.app.screen, ModelsScreen))
+        await pilot.press("escape", until=lambda: isinstance(pilot.app.screen, FirstRun))
+        await pilot.press("m", see="For download")
         await pilot.press("enter")
-        await until(pilot, lambda: app.results == [FirstRunChoice("mine")])
+        assert await result(pilot) == FirstRunChoice("mine")
 
 
 @pytest.mark.parametrize("width", [60, 100])
 async def test_without_a_network(tmp_path, width):
-    fake = world(tmp_path)
-    fake.offline = "EDGECHAT_OFFLINE"
-    app = stage(fake)
-    async with app.run_test(size=(width, 40)) as pilot:
-        await until(pilot, lambda: "EDGECHAT_OFFLINE keeps edgechat offline" in text_of(pilot))
+    async with opened(world(tmp_path, offline="EDGECHAT_OFFLINE"), (width, 40)) as pilot:
+        await pilot.see("EDGECHAT_OFFLINE keeps edgechat offline", hidden="mid-8b")
         assert chosen(pilot) == "guide"
-        assert "mid-8b" not in text_of(pilot)
         await pilot.press("up", "up", "up")
         assert chosen(pilot) == "local-1"
         await pilot.press("enter")
-        await until(pilot, lambda: app.results == [FirstRunChoice("mine")])
+        assert await result(pilot) == FirstRunChoice("mine")
 
 
 async def test_a_hub_that_is_not_there_is_told_at_once(hub, hf_cache, tmp_path):
     hub.stop()
-    fake = world(tmp_path)
-    app = stage(fake, probe=ModelLibrary.real().probe)
-    async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "Offline: 127.0.0.1 is not reachable" in text_of(pilot))
+    async with opened(world(tmp_path), probe=ModelLibrary.real().probe) as pilot:
+        await pilot.see("Offline: 127.0.0.1 is not reachable", hidden="after it")
         assert chosen(pilot) == "guide"
-        assert "after it" not in text_of(pilot)
         await pilot.press("enter")
-        await until(pilot, lambda: app.results == [FirstRunChoice("guide")])
+        assert await result(pilot) == GUIDE
 
 
 async def test_the_network_may_come_back(tmp_path):
-    fake = world(tmp_path)
-    fake.reach = HubReach(problem="The hub is not reachable: no route.")
-    app = stage(fake)
-    async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "no route" in text_of(pilot))
+    fake = world(tmp_path, reach=HubReach(problem="The hub is not reachable: no route."))
+    async with opened(fake) as pilot:
+        await pilot.see("no route")
         fake.reach = HubReach()
-        await pilot.press("r")
-        await until(pilot, lambda: "no route" not in text_of(pilot))
+        await pilot.press("r", gone="no route")
         await pilot.press("up", "up", "up", "up")
         assert chosen(pilot) == "card-0"
 
 
 async def test_a_download_that_fails_later_is_no_dead_end(hub, hf_cache, tmp_path):
-    app = stage(world(tmp_path))  # the hub has no models
-    async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: chosen(pilot) == "card-1")
+    async with opened(world(tmp_path), at="card-1") as pilot:  # the hub has no models
         await pilot.press("enter")
-        await until(pilot, lambda: bool(app.results))
-        (choice,) = app.results
-        await until(pilot, lambda: choice.pull.state is PullState.FAILED, 20)
-
-
-async def test_what_is_recommended_may_be_here(tmp_path):
-    fake = world(tmp_path)
-    path = tmp_path / "mid.gguf"
-    fake.rows = [row("mid-8b", path, of=MID)]
-    fake.best = [option("mid-8b", of=MID, path=path)]
-    app = stage(fake)
-    async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "4.0 GiB, here" in text_of(pilot))
-        await pilot.press("enter")
-        await until(pilot, lambda: app.results == [FirstRunChoice("mid-8b")])
-
-
-async def test_where_nothing_fits(tmp_path):
-    fake = Fake(
-        entries=[MID], best=[option("mid-8b", size=40 * GIB, verdict=Verdict.TOO_LARGE, of=MID)], rows=[]
-    )
-    app = stage(fake)
-    async with app.run_test(size=(60, 24)) as pilot:
-        await until(pilot, lambda: "No model of the catalogue fits" in text_of(pilot))
-        await pilot.press("enter")
-        await until(pilot, lambda: app.results == [FirstRunChoice("guide")])
-
-
-async def test_what_is_wrong_is_said(tmp_path):
-    fake = world(tmp_path)
-    fake.problem = SettingsError("settings.toml is odd.", hint="Mend it.")
-    app = stage(fake)
-    async with app.run_test(size=(60, 24)) as pilot:
-        await until(pilot, lambda: "settings.toml is odd. Mend it." in text_of(pilot))
-        await pilot.press("enter")
-        await until(pilot, lambda: app.results == [FirstRunChoice("mine")])
+        choice = await result(pilot)
+        await pilot.until(lambda: choice.pull.state is PullState.FAILED, 20)

@@ -58,12 +58,8 @@ async def test_a_model_is_brought_and_can_be_named(hub, pulls):
     assert pulls.start(REPO) is pull
     await over(pull)
     assert (pull.state, pull.error, done) == (PullState.DONE, None, [pull])
-    assert list(dict.fromkeys(seen)) == [
-        PullState.WAITING,
-        PullState.ASKING,
-        PullState.DOWNLOADING,
-        PullState.DONE,
-    ]
+    found = list(dict.fromkeys(seen))
+    assert found == [PullState.WAITING, PullState.ASKING, PullState.DOWNLOADING, PullState.DONE]
     assert any(f"{REPO} asking the hub for {REPO}" in line for line in lines)
     assert any("% " in line and "of 2 MiB" in line for line in lines)
     assert pulls.line() == ""

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import msgspec
@@ -27,7 +28,7 @@ from tests import homes
 from tests.cli.pulling import REPO, partial, sized
 from tests.hub import Fault
 from tests.kit import tiny
-from tests.tui.driving import text_of, until
+from tests.tui.driving import driven
 from tests.tui.libraries import GIB, Fake, Stage, entry, option, row
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured")]
@@ -38,6 +39,15 @@ SMALL, MID, HUGE = entry("small-1b", 2), entry("mid-8b", 4), entry("huge-70b", 6
 
 def stage(fake, current=None, **others):
     return Stage(fake.library(**others), lambda library, pulls: ModelsScreen(library, pulls, current))
+
+
+@asynccontextmanager
+async def opened(fake, current=None, size=(100, 40), at="", **others):
+    """The screen over a library. at: the model to go to."""
+    async with driven(stage(fake, current, **others), size) as pilot:
+        if at:
+            await go_to(pilot, at)
+        yield pilot
 
 
 def world(tmp_path):
@@ -73,29 +83,28 @@ def told(pilot):
 
 
 def line(pilot, name):
-    return next(found for found in text_of(pilot).splitlines() if name in found[:24])
+    return next(found for found in pilot.text.splitlines() if name in found[:24])
 
 
-async def at(pilot, name):
+async def go_to(pilot, name):
     """Go to the line of a model, once the screen is full."""
-    await until(pilot, lambda: isinstance(pilot.app.screen, ModelsScreen))
+    await pilot.until(lambda: isinstance(pilot.app.screen, ModelsScreen))
     models = pilot.app.screen._models
-    await until(pilot, lambda: models.overview is not None and not models.is_loading)
+    await pilot.until(lambda: models.overview is not None and not models.is_loading)
     for _ in range(20):
         item = pilot.app.screen._browser.item
         if item is not None and item.name == name:
             await pilot.pause()
             return
         await pilot.press("down")
-    raise AssertionError(text_of(pilot))
+    raise AssertionError(pilot.text)
 
 
 @pytest.mark.parametrize("width", [60, 100, 160])
 async def test_the_list(tmp_path, width):
-    app = stage(world(tmp_path), "small-1b")
-    async with app.run_test(size=(width, 40)) as pilot:
-        await until(pilot, lambda: "~12" in text_of(pilot))
-        text = "\n".join(found.split("▏")[0] for found in text_of(pilot).splitlines())
+    async with opened(world(tmp_path), "small-1b", size=(width, 40)) as pilot:
+        await pilot.see("~12")
+        text = "\n".join(found.split("▏")[0] for found in pilot.text.splitlines())
         assert text.index("On this machine") < text.index("small-1b") < text.index("broken")
         assert text.index("llama3.2:3b") < text.index("For download") < text.index("mid-8b")
         assert text.index("★ mid-8b") < text.index("huge-70b")
@@ -107,31 +116,27 @@ async def test_the_list(tmp_path, width):
         assert ("4 of 6" in line(pilot, "mid-8b")) == (width > 60)
         assert ("Ollama" in line(pilot, "llama3.2")) == (width > 60)
         assert all(len(one) <= width for one in text.splitlines())
-        await at(pilot, "huge-70b")
-        assert "huge-70b needs 99 GiB" in text_of(pilot)
+        await go_to(pilot, "huge-70b")
+        pilot.shows("huge-70b needs 99 GiB")
 
 
 async def test_the_list_is_there_before_the_machine_was_looked_at(tmp_path):
     fake = world(tmp_path)
     fake.gate.clear()
-    app = stage(fake)
-    async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "huge-70b" in text_of(pilot))
-        assert "Inspecting this machine…" in text_of(pilot)
+    async with opened(fake) as pilot:
+        await pilot.see("huge-70b", shown="Inspecting this machine…")
         for _ in range(3):
             await pilot.press("down")
         fake.gate.set()
-        await until(pilot, lambda: "~12" in text_of(pilot))
-        assert "Looking" not in text_of(pilot).splitlines()[0]
+        await pilot.see("~12")
+        assert "Looking" not in pilot.text.splitlines()[0]
         assert pilot.app.screen._browser.item.name == "huge-70b"
 
 
 async def test_a_speed_that_was_measured_is_marked_as_such(tmp_path):
     fake = world(tmp_path)
     fake.measured = True
-    app = stage(fake)
-    async with app.run_test(size=(100, 40)) as pilot:
-        await at(pilot, "small-1b")
+    async with opened(fake, at="small-1b") as pilot:
         assert " 41 " in line(pilot, "small-1b")
         assert "~12" in line(pilot, "mid-8b")
 
@@ -146,20 +151,16 @@ async def test_what_is_loaded_is_in_use_and_not_too_large(tmp_path):
     fake.local = {
         small.model.path: option("small-1b", verdict=Verdict.TOO_LARGE, of=SMALL, path=small.model.path)
     }
-    app = stage(fake)
-    async with app.run_test(size=(100, 40)) as pilot:
-        await at(pilot, "small-1b")
+    async with opened(fake, at="small-1b") as pilot:
         assert "in use" in line(pilot, "small-1b")
         assert "loaded" in line(pilot, "small-1b")
         assert "too large" not in line(pilot, "small-1b")
 
 
 async def test_what_is_known_of_one(tmp_path):
-    app = stage(world(tmp_path))
-    async with app.run_test(size=(160, 40)) as pilot:
-        await at(pilot, "mid-8b")
-        await until(pilot, lambda: "Q3_K_M" in text_of(pilot))
-        text = text_of(pilot)
+    async with opened(world(tmp_path), size=(160, 40), at="mid-8b") as pilot:
+        await pilot.see("Q3_K_M")
+        text = pilot.text
         for words in (
             "mid-8b, by the tests.",
             "MIT · owner/mid-8b-GGUF",
@@ -180,102 +181,74 @@ async def test_what_is_known_of_one(tmp_path):
         assert "nats" not in text
         await pilot.press("w")
         await pilot.pause()
-        assert "• The best that fits here." in text_of(pilot)
-        assert "Loses 0.028 nats: a table." in text_of(pilot)
-        assert "• mid-8b Q8_0: It does not fit." in text_of(pilot)
+        pilot.shows(
+            "• The best that fits here.", "Loses 0.028 nats: a table.", "• mid-8b Q8_0: It does not fit."
+        )
         await pilot.press("escape")
         await pilot.pause()
-        assert isinstance(app.screen, ModelsScreen)
-        await pilot.press("escape")
-        await until(pilot, lambda: app.results == [None])
+        assert isinstance(pilot.app.screen, ModelsScreen)
+        await pilot.press("escape", until=lambda: pilot.app.results == [None])
 
 
 async def test_a_model_outside_the_known_places_is_listed_while_it_answers(hf_cache, tmp_path):
     path = tmp_path / "elsewhere" / "mine.gguf"
     path.parent.mkdir()
     path.symlink_to(tiny())
-    app = stage(world(tmp_path), str(path), inventory=ModelLibrary.real().inventory)
-    async with app.run_test(size=(100, 40)) as pilot:
-        await at(pilot, "mine")
+    async with opened(
+        world(tmp_path), str(path), inventory=ModelLibrary.real().inventory, at="mine"
+    ) as pilot:
         assert line(pilot, "mine").startswith(" ● mine")
-        await pilot.press("enter")
-        await until(pilot, lambda: app.results == [str(path)])
+        await pilot.press("enter", until=lambda: pilot.app.results == [str(path)])
 
 
 async def test_enter_chats_with_what_is_here(tmp_path):
-    app = stage(world(tmp_path))
-    async with app.run_test(size=(100, 40)) as pilot:
-        await at(pilot, "broken")
-        await pilot.press("enter")
-        await until(pilot, lambda: told(pilot) == "It is a web page.")
+    async with opened(world(tmp_path), at="broken") as pilot:
+        await pilot.press("enter", until=lambda: told(pilot) == "It is a web page.")
         await pilot.press("up")
-        await at(pilot, "small-1b")
-        assert "Chat" in text_of(pilot).splitlines()[-1]
-        await pilot.press("enter")
-        await until(pilot, lambda: app.results == ["small-1b"])
+        await go_to(pilot, "small-1b")
+        assert "Chat" in pilot.text.splitlines()[-1]
+        await pilot.press("enter", until=lambda: pilot.app.results == ["small-1b"])
 
 
 async def test_the_mouse(tmp_path):
-    app = stage(world(tmp_path))
-    async with app.run_test(size=(100, 40)) as pilot:
-        await at(pilot, "small-1b")
-        y = next(n for n, found in enumerate(text_of(pilot).splitlines()) if "llama3.2:3b" in found)
+    async with opened(world(tmp_path), at="small-1b") as pilot:
+        y = next(n for n, found in enumerate(pilot.text.splitlines()) if "llama3.2:3b" in found)
         await pilot.click(offset=(10, y))
         await pilot.pause()
-        assert (app.results, pilot.app.screen._browser.item.name) == (
-            [],
-            "ollama/llama3.2:3b",
-        )
+        assert (pilot.app.results, pilot.app.screen._browser.item.name) == ([], "ollama/llama3.2:3b")
         await pilot.click(offset=(10, y))
-        await until(pilot, lambda: app.results == ["ollama/llama3.2:3b"])
+        await pilot.until(lambda: pilot.app.results == ["ollama/llama3.2:3b"])
 
 
 async def test_a_filter(tmp_path):
-    app = stage(world(tmp_path))
-    async with app.run_test(size=(100, 40)) as pilot:
-        await at(pilot, "small-1b")
-        await pilot.press("slash", *"ollama")
-        await pilot.pause()
-        assert "llama3.2" in text_of(pilot)
-        assert "mid-8b" not in text_of(pilot)
-        await pilot.press(*"xx")
-        await pilot.pause()
-        assert "No model matches 'ollamaxx'" in text_of(pilot)
+    async with opened(world(tmp_path), at="small-1b") as pilot:
+        await pilot.press("slash", *"ollama", shown="llama3.2", hidden="mid-8b")
+        await pilot.press(*"xx", shown="No model matches 'ollamaxx'")
         await pilot.press("backspace", "backspace", "down", "enter")
-        await until(pilot, lambda: app.results == ["ollama/llama3.2:3b"])
+        await pilot.until(lambda: pilot.app.results == ["ollama/llama3.2:3b"])
 
 
 async def test_escape_leaves_the_filter_first(tmp_path):
-    app = stage(world(tmp_path))
-    async with app.run_test(size=(60, 20)) as pilot:
-        await at(pilot, "small-1b")
-        await pilot.press("slash", *"huge", "escape")
-        await pilot.pause()
-        assert "mid-8b" in text_of(pilot)
+    async with opened(world(tmp_path), size=(60, 20), at="small-1b") as pilot:
+        await pilot.press("slash", *"huge", "escape", shown="mid-8b")
         await pilot.press("tab")
         await pilot.pause()
-        assert "For download" not in text_of(pilot), "a low screen shows one pane"
-        await pilot.press("escape", "escape")
-        await until(pilot, lambda: app.results == [None])
+        assert "For download" not in pilot.text, "a low screen shows one pane"
+        await pilot.press("escape", "escape", until=lambda: pilot.app.results == [None])
 
 
 async def test_what_is_wrong_is_said_and_the_list_stays(tmp_path):
     fake = world(tmp_path)
     fake.problem = SettingsError("settings.toml is odd.", hint="Mend it.")
-    app = stage(fake)
-    async with app.run_test(size=(60, 30)) as pilot:
-        await until(pilot, lambda: "settings.toml is odd. Mend it." in text_of(pilot))
-        assert "small-1b" in text_of(pilot)
-        await pilot.press("enter")
-        await until(pilot, lambda: app.results == ["small-1b"])
+    async with opened(fake, size=(60, 30)) as pilot:
+        await pilot.see("settings.toml is odd. Mend it.", shown="small-1b")
+        await pilot.press("enter", until=lambda: pilot.app.results == ["small-1b"])
 
 
 async def test_names_of_strangers_are_inert(tmp_path):
     fake = Fake(rows=[row("ev\x1b[31mil [bold]x\n", tmp_path / "e.gguf")])
-    app = stage(fake)
-    async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: "ev[31mil [bold]x" in text_of(pilot))
-        assert "\x1b" not in text_of(pilot)
+    async with opened(fake, size=(100, 30)) as pilot:
+        await pilot.see("ev[31mil [bold]x", hidden="\x1b")
 
 
 # Pulling
@@ -301,39 +274,31 @@ def with_rows(fake):
 async def test_a_pull_goes_on_beside_and_ends_here(hub, hf_cache):
     fake = catalogue_of_the_hub(hub)
     hub.fail("store", SLOW)
-    app = stage(fake, **with_rows(fake))
-    async with app.run_test(size=(100, 40)) as pilot:
-        await at(pilot, "mid-8b")
-        await pilot.press("enter")
-        await until(pilot, lambda: "Downloading" in text_of(pilot))
-        assert "For download" not in text_of(pilot)
-        await until(pilot, lambda: "of 2 MiB" in line(pilot, "mid-8b") and "━" in line(pilot, "mid-8b"), 20)
-        await until(pilot, lambda: "On this machine" in text_of(pilot), 20)
-        assert "Downloading" not in text_of(pilot)
-        assert app.screen._browser.item.group is ModelGroup.HERE
-        await pilot.press("enter")
-        await until(pilot, lambda: app.results == ["mid-8b"])
+    async with opened(fake, at="mid-8b", **with_rows(fake)) as pilot:
+        await pilot.press("enter", see="Downloading", hidden="For download")
+        await pilot.until(
+            lambda: "of 2 MiB" in line(pilot, "mid-8b") and "━" in line(pilot, "mid-8b"), seconds=20
+        )
+        await pilot.see("On this machine", hidden="Downloading", seconds=20)
+        assert pilot.app.screen._browser.item.group is ModelGroup.HERE
+        await pilot.press("enter", until=lambda: pilot.app.results == ["mid-8b"])
 
 
 async def test_a_pull_is_stopped_left_and_gone_on_with(hub, hf_cache):
     fake = catalogue_of_the_hub(hub, 4_000_000)
     hub.fail("store", SLOW)
-    app = stage(fake, **with_rows(fake))
-    async with app.run_test(size=(100, 40)) as pilot:
-        await at(pilot, "mid-8b")
+    async with opened(fake, at="mid-8b", **with_rows(fake)) as pilot:
         await pilot.press("p")
-        await until(pilot, lambda: partial(hf_cache) > 200_000, 20)
-        await pilot.press("x")
-        await until(pilot, lambda: "stopped at" in line(pilot, "mid-8b"))
+        await pilot.until(lambda: partial(hf_cache) > 200_000, seconds=20)
+        await pilot.press("x", until=lambda: "stopped at" in line(pilot, "mid-8b"))
         kept = partial(hf_cache)
-        await pilot.press("escape")
-        await until(pilot, lambda: app.results == [None])
+        await pilot.press("escape", until=lambda: pilot.app.results == [None])
         hub.mend()
-        app.push_screen(app._made(), app.results.append)
-        await at(pilot, "mid-8b")
-        assert "Resume" in text_of(pilot).splitlines()[-1]
+        pilot.app.push_screen(pilot.app._made(), pilot.app.results.append)
+        await go_to(pilot, "mid-8b")
+        assert "Resume" in pilot.text.splitlines()[-1]
         await pilot.press("enter")
-        await until(pilot, lambda: "On this machine" in text_of(pilot), 20)
+        await pilot.see("On this machine", seconds=20)
         assert kept in {one.range[0] for one in hub.requests("store") if one.range}
 
 
@@ -343,49 +308,40 @@ async def test_the_screen_may_be_left_while_a_pull_goes_on(hub, hf_cache):
     app = stage(fake, **with_rows(fake))
     done = []
     app.pulls.on_done = lambda pull: done.append(pull.model)
-    async with app.run_test(size=(100, 40)) as pilot:
-        await at(pilot, "mid-8b")
-        await pilot.press("enter")
-        await until(pilot, lambda: app.pulls.current is not None)
-        await pilot.press("escape")
-        await until(pilot, lambda: app.results == [None])
-        await until(pilot, lambda: done == ["mid-8b"], 20)
+    async with driven(app, size=(100, 40)) as pilot:
+        await go_to(pilot, "mid-8b")
+        await pilot.press("enter", until=lambda: app.pulls.current is not None)
+        await pilot.press("escape", until=lambda: app.results == [None])
+        await pilot.until(lambda: done == ["mid-8b"], seconds=20)
 
 
 @pytest.mark.usefixtures("no_waits")
 async def test_a_pull_that_fails_says_why_and_can_be_tried_again(hub, hf_cache):
     fake = catalogue_of_the_hub(hub)
     hub.fail("api", Fault(status=500))
-    app = stage(fake, **with_rows(fake))
-    async with app.run_test(size=(100, 40)) as pilot:
-        await at(pilot, "mid-8b")
-        await pilot.press("enter")
-        await until(pilot, lambda: "failed: " in line(pilot, "mid-8b"))
-        text = text_of(pilot)
+    async with opened(fake, at="mid-8b", **with_rows(fake)) as pilot:
+        await pilot.press("enter", until=lambda: "failed: " in line(pilot, "mid-8b"))
+        text = pilot.text
         assert text.index("Not downloaded") < text.index("! mid-8b")
         assert "Downloading" not in text
         assert "Retry" in text.splitlines()[-1]
-        assert app.pulls.all[0].error is not None
-        assert (app.pulls.all[0].error.hint or "")[:20] in text_of(pilot)
-        await pilot.press("x")
-        await until(pilot, lambda: "For download" in text_of(pilot))
+        assert pilot.app.pulls.all[0].error is not None
+        pilot.shows((pilot.app.pulls.all[0].error.hint or "")[:20])
+        await pilot.press("x", see="For download")
         hub.mend()
-        await at(pilot, "mid-8b")
+        await go_to(pilot, "mid-8b")
         await pilot.press("enter")
-        await until(pilot, lambda: "On this machine" in text_of(pilot), 20)
+        await pilot.see("On this machine", seconds=20)
 
 
 async def test_another_quantization(hub, hf_cache):
     fake = catalogue_of_the_hub(hub)
-    app = stage(fake, **with_rows(fake))
-    async with app.run_test(size=(160, 40)) as pilot:
-        await at(pilot, "mid-8b")
-        await until(pilot, lambda: "Q3_K_M" in text_of(pilot))
-        await pilot.press("tab", "down", "enter")
-        await until(pilot, lambda: bool(app.pulls.all))
-        assert (app.pulls.all[0].name, app.pulls.all[0].quant) == ("mid-8b", "Q3_K_M")
-        await until(pilot, lambda: app.pulls.all[0].state is PullState.DONE, 20)
-        await until(pilot, lambda: "On this machine" in text_of(pilot))
+    async with opened(fake, size=(160, 40), at="mid-8b", **with_rows(fake)) as pilot:
+        await pilot.see("Q3_K_M")
+        await pilot.press("tab", "down", "enter", until=lambda: bool(pilot.app.pulls.all))
+        assert (pilot.app.pulls.all[0].name, pilot.app.pulls.all[0].quant) == ("mid-8b", "Q3_K_M")
+        await pilot.until(lambda: pilot.app.pulls.all[0].state is PullState.DONE, seconds=20)
+        await pilot.see("On this machine")
         assert inventory().find("mid-8b")[0].quant == "Q3_K_M"
 
 
@@ -393,17 +349,14 @@ async def test_what_is_too_large_is_asked_about(tmp_path):
     started = []
     app = stage(world(tmp_path))
     app.pulls.start = lambda *words, **more: started.append((*words, more)) or Pulls.start(app.pulls, "x")
-    async with app.run_test(size=(60, 30)) as pilot:
-        await at(pilot, "huge-70b")
-        await pilot.press("enter")
-        await until(pilot, lambda: "Download it anyway?" in text_of(pilot))
+    async with driven(app, size=(60, 30)) as pilot:
+        await go_to(pilot, "huge-70b")
+        await pilot.press("enter", see="Download it anyway?")
         await pilot.press("enter")
         await pilot.pause()
         assert (started, isinstance(app.screen, ModelsScreen)) == ([], True)
-        await pilot.press("enter")
-        await until(pilot, lambda: "Download it anyway?" in text_of(pilot))
-        await pilot.press("y")
-        await until(pilot, lambda: started == [("huge-70b", None, {"anyway": True})])
+        await pilot.press("enter", see="Download it anyway?")
+        await pilot.press("y", until=lambda: started == [("huge-70b", None, {"anyway": True})])
 
 
 async def test_what_turns_out_not_to_fit_is_asked_about(tmp_path):
@@ -420,42 +373,33 @@ async def test_what_turns_out_not_to_fit_is_asked_about(tmp_path):
         calls.append(True)
         raise HubUnreachable("That far it came.")
 
-    app = stage(world(tmp_path), decide=decide, download=bring)
-    async with app.run_test(size=(100, 30)) as pilot:
-        await at(pilot, "mid-8b")
-        await pilot.press("enter")
-        await until(pilot, lambda: "failed: It needs more" in line(pilot, "mid-8b"))
+    async with opened(world(tmp_path), decide=decide, download=bring, size=(100, 30), at="mid-8b") as pilot:
+        await pilot.press("enter", until=lambda: "failed: It needs more" in line(pilot, "mid-8b"))
         assert calls == []
-        await pilot.press("enter")
-        await until(pilot, lambda: "Download it anyway?" in text_of(pilot))
-        await pilot.press("y")
-        await until(pilot, lambda: "failed: That far it came." in line(pilot, "mid-8b"))
+        await pilot.press("enter", see="Download it anyway?")
+        await pilot.press("y", until=lambda: "failed: That far it came." in line(pilot, "mid-8b"))
         assert calls == [True]
 
 
 async def test_offline(tmp_path):
     fake = world(tmp_path)
     fake.offline = "EDGECHAT_OFFLINE"
-    app = stage(fake)
-    async with app.run_test(size=(160, 40)) as pilot:
-        await at(pilot, "mid-8b")
-        assert "It cannot be downloaded now: EDGECHAT_OFFLINE" in text_of(pilot)
-        await pilot.press("enter")
-        await until(pilot, lambda: "mid-8b cannot be downloaded" in told(pilot))
-        assert app.pulls.all == []
+    async with opened(fake, size=(160, 40), at="mid-8b") as pilot:
+        pilot.shows("It cannot be downloaded now: EDGECHAT_OFFLINE")
+        await pilot.press("enter", until=lambda: "mid-8b cannot be downloaded" in told(pilot))
+        assert pilot.app.pulls.all == []
 
 
 async def test_a_repository_that_is_named(hub, hf_cache):
     hub.add(REPO, {"tiny-F32.gguf": tiny()})
     fake = Fake(entries=[MID], best=[option("mid-8b", of=MID)])
-    app = stage(fake, **with_rows(fake))
-    async with app.run_test(size=(100, 40)) as pilot:
-        await at(pilot, "mid-8b")
-        await pilot.press("slash", *REPO.replace("/", "\n").replace("\n", "/"))
-        await until(pilot, lambda: "On the hub" in text_of(pilot))
+    async with opened(fake, at="mid-8b", **with_rows(fake)) as pilot:
+        await pilot.press("slash", *REPO.replace("/", "\n").replace("\n", "/"), see="On the hub")
         await pilot.press("down", "enter")
-        await until(pilot, lambda: bool(app.pulls.all) and app.pulls.all[0].state is PullState.DONE, 20)
-        assert app.pulls.all[0].name == REPO
+        await pilot.until(
+            lambda: bool(pilot.app.pulls.all) and pilot.app.pulls.all[0].state is PullState.DONE, seconds=20
+        )
+        assert pilot.app.pulls.all[0].name == REPO
 
 
 # Deleting
@@ -469,29 +413,23 @@ def user(tmp_path, monkeypatch):
 
 async def test_deleting_asks_and_tells_what_is_freed(user):
     path = homes.place(tiny(), paths.data_dir() / "models" / "mine.gguf")
-    app = stage(Fake(), inventory=ModelLibrary.real().inventory)
-    async with app.run_test(size=(60, 30)) as pilot:
-        await at(pilot, "mine")
-        await pilot.press("d")
-        await until(pilot, lambda: "Delete mine? This frees" in text_of(pilot))
+    async with opened(Fake(), inventory=ModelLibrary.real().inventory, size=(60, 30), at="mine") as pilot:
+        await pilot.press("d", see="Delete mine? This frees")
         await pilot.press("n")
         await pilot.pause()
         assert path.exists()
-        await pilot.press("delete")
-        await until(pilot, lambda: "Delete mine? This frees" in text_of(pilot))
-        await pilot.press("right", "enter")
-        await until(pilot, lambda: "Deleted mine." in told(pilot))
+        await pilot.press("delete", see="Delete mine? This frees")
+        await pilot.press("right", "enter", until=lambda: "Deleted mine." in told(pilot))
         assert not path.exists()
-        await until(pilot, lambda: "mine  " not in text_of(pilot))
+        await pilot.gone("mine  ")
 
 
 async def test_what_another_tool_keeps_is_not_deleted(user):
     blob = homes.in_ollama(user, tiny(), "llama3.2:3b")
-    app = stage(Fake(), inventory=ModelLibrary.real().inventory)
-    async with app.run_test(size=(100, 30)) as pilot:
-        await at(pilot, "ollama/llama3.2:3b")
-        await pilot.press("d")
-        await until(pilot, lambda: "ollama rm llama3.2:3b" in told(pilot))
+    async with opened(
+        Fake(), inventory=ModelLibrary.real().inventory, size=(100, 30), at="ollama/llama3.2:3b"
+    ) as pilot:
+        await pilot.press("d", until=lambda: "ollama rm llama3.2:3b" in told(pilot))
         assert blob.exists()
 
 
@@ -503,7 +441,7 @@ async def test_the_real_library(user, timed):
     """The catalogue that is shipped, held against the machine that runs the tests; keys go on meanwhile."""
     homes.place(tiny(), paths.data_dir() / "models" / "mine.gguf")
     app = Stage(ModelLibrary.real(), lambda library, pulls: ModelsScreen(library, pulls))
-    async with app.run_test(size=(100, 40)) as pilot:
+    async with driven(app, size=(100, 40)) as pilot:
         gaps = []
 
         async def beat():
@@ -513,8 +451,7 @@ async def test_the_real_library(user, timed):
                 gaps.append(time.perf_counter() - start)
 
         beating = asyncio.create_task(beat())
-        await until(pilot, lambda: "free" in text_of(pilot).splitlines()[0], 60)
+        await pilot.until(lambda: "free" in pilot.text.splitlines()[0], seconds=60)
         beating.cancel()
-        assert "mine" in text_of(pilot)
-        assert "qwen" in text_of(pilot)
+        pilot.shows("mine", "qwen")
         assert not timed or sorted(gaps)[int(len(gaps) * 0.95)] < 0.1

@@ -20,7 +20,7 @@ from edgechat.tui.app import EdgechatApp, parts
 from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.overlays.help import _TASK_OF, _TASKS, HelpScreen, bindings_of, key_names, sections
 from edgechat.tui.settings.screen import SettingsScreen
-from tests.tui.driving import text_of, until
+from tests.tui.driving import driven
 
 
 class Base(Static):
@@ -135,49 +135,34 @@ def test_the_keys_of_another_screen_come_first():
 
 @pytest.mark.parametrize("size", [(60, 24), (100, 30), (160, 40)])
 async def test_it_shows_keys_and_commands(size):
-    async with Sample().run_test(size=size) as pilot:
+    async with driven(Sample(), size=size) as pilot:
         await pilot.pause()
-        text = text_of(pilot)
-        assert "Ctrl+J, Shift+Enter" in text
-        assert "New line" in text
-        assert "A page up" in text
-        assert "nothing" not in text
-        assert "Empty" not in text
+        pilot.shows("Ctrl+J, Shift+Enter", "New line", "A page up", hidden=("nothing", "Empty"))
         await pilot.press("end")
         await pilot.pause()
-        text = " ".join(text_of(pilot).replace("│", "").split())
+        text = " ".join(pilot.text.replace("│", "").split())
         assert "/model NAME Go on with [another] model[2J at once" in text
         assert "\x1b" not in text
 
 
 async def test_it_is_searched():
-    async with Sample().run_test(size=(60, 24)) as pilot:
-        await pilot.press("slash", *"page")
-        await pilot.pause()
-        text = text_of(pilot)
-        assert "A page up" in text
-        assert "New line" not in text
-        assert "/new" not in text
-        await pilot.press("space", *"zzz")
-        await pilot.pause()
-        assert "No key or command matches." in text_of(pilot)
-        await pilot.press("escape")
-        await pilot.pause()
-        assert "New line" in text_of(pilot)
+    async with driven(Sample(), size=(60, 24)) as pilot:
+        await pilot.press("slash", *"page", shown="A page up", hidden=("New line", "/new"))
+        await pilot.press("space", *"zzz", shown="No key or command matches.")
+        await pilot.press("escape", shown="New line")
         assert isinstance(pilot.app.screen, HelpScreen)
 
 
 @pytest.mark.parametrize("key", ["escape", "q", "f1"])
 async def test_it_is_closed(key):
-    async with Sample().run_test() as pilot:
+    async with driven(Sample()) as pilot:
         await pilot.pause()
         assert isinstance(pilot.app.screen, HelpScreen)
-        await pilot.press(key)
-        await until(pilot, lambda: not isinstance(pilot.app.screen, HelpScreen))
+        await pilot.press(key, until=lambda: not isinstance(pilot.app.screen, HelpScreen))
 
 
 async def test_q_can_be_searched_for():
-    async with Sample().run_test() as pilot:
+    async with driven(Sample()) as pilot:
         await pilot.press("slash", "q")
         await pilot.pause()
         assert isinstance(pilot.app.screen, HelpScreen)
@@ -185,7 +170,7 @@ async def test_q_can_be_searched_for():
 
 
 async def test_it_scrolls_by_keys():
-    async with Sample().run_test(size=(60, 16)) as pilot:
+    async with driven(Sample(), size=(60, 16)) as pilot:
         await pilot.pause()
         listed = pilot.app.screen.query_one("#help-list")
         for key, moved in (

@@ -1,81 +1,57 @@
 """The switcher: models by name, the one used last first."""
 
+from contextlib import asynccontextmanager
+
 import pytest
 
-from edgechat.tui.app import EdgechatApp
 from edgechat.tui.overlays.model_switcher import ModelSwitcher
-from tests.fakes import FakeEngine
-from tests.tui.driving import app_with, ask, text_of, until
 from tests.tui.models.test_first_run import no_hub
 from tests.tui.models.test_screen import world
 
 pytestmark = pytest.mark.slow
 
-
-def app_at(tmp_path):
-    library = world(tmp_path).library(decide=no_hub)
-    return app_with(FakeEngine(), tmp_path / "chats.db", model="ollama/llama3.2:3b", library=library)
+FIRST = "ollama/llama3.2:3b"
 
 
-async def opened(pilot):
-    app = pilot.app
-    assert isinstance(app, EdgechatApp)
-    await until(pilot, lambda: "it is." in text_of(pilot) and not app.chat.is_opening)
-    await pilot.press("f5")
-    await until(pilot, lambda: isinstance(app.screen, ModelSwitcher))
-    await until(pilot, lambda: "small-1b" in text_of(pilot))
-    return app
+@asynccontextmanager
+async def switching(scene, size=(100, 30)):
+    """The app with its switcher open."""
+    library = world(scene.path.parent).library(decide=no_hub)
+    async with scene(model=FIRST, library=library, size=size) as pilot:
+        await pilot.until(lambda: "it is." in pilot.text and not pilot.chat.is_opening)
+        await pilot.press("f5", until=lambda: isinstance(pilot.app.screen, ModelSwitcher))
+        await pilot.see("small-1b")
+        yield pilot
 
 
 @pytest.mark.parametrize("width", [60, 100, 160])
-async def test_what_is_listed(tmp_path, width):
-    async with app_at(tmp_path).run_test(size=(width, 24)) as pilot:
-        await opened(pilot)
-        text = text_of(pilot)
-        assert "ollama/llama3.2:3b answers now" in text
-        assert "● ollama/llama3.2:3b" in text
+async def test_what_is_listed(scene, width):
+    async with switching(scene, (width, 24)) as pilot:
+        pilot.shows(f"{FIRST} answers now", f"● {FIRST}", hidden="broken")
+        text = pilot.text
         assert text.index("small-1b") < text.index("↓ huge-70b") < text.index("↓ mid-8b")
-        assert "broken" not in text
         assert all(len(line) <= width for line in text.splitlines())
 
 
-async def test_enter_goes_to_the_one_used_before(tmp_path):
-    async with app_at(tmp_path).run_test(size=(100, 30)) as pilot:
-        app = await opened(pilot)
+async def test_enter_goes_to_the_one_used_before(scene):
+    async with switching(scene) as pilot:
+        await pilot.press("enter", until=lambda: pilot.chat.session.model == "small-1b")
+
+
+async def test_letters_find_a_model_and_the_list_is_gone_through(scene):
+    async with switching(scene) as pilot:
+        await pilot.press(*"b", see=("llama3.2", "small-1b"))
+        await pilot.press("backspace", *"h7b", see="huge-70b", gone="small-1b")
+        await pilot.press(*"xyz", see="No model matches")
         await pilot.press("enter")
-        await until(pilot, lambda: app.session.model == "small-1b")
+        assert isinstance(pilot.app.screen, ModelSwitcher)
+        await pilot.press("escape", until=lambda: pilot.in_chat)
+        assert pilot.chat.session.model == FIRST
+        await pilot.ask("/model", see=f"{FIRST} answers now")
 
 
-async def test_letters_find_a_model_and_the_list_is_gone_through(tmp_path):
-    async with app_at(tmp_path).run_test(size=(100, 30)) as pilot:
-        app = await opened(pilot)
-        await pilot.press(*"b")
-        await until(pilot, lambda: "llama3.2" in text_of(pilot) and "small-1b" in text_of(pilot))
-        await pilot.press("backspace", *"h7b")
-        await until(pilot, lambda: "small-1b" not in text_of(pilot) and "huge-70b" in text_of(pilot))
-        await pilot.press(*"xyz")
-        await until(pilot, lambda: "No model matches" in text_of(pilot))
-        await pilot.press("enter")
-        assert isinstance(app.screen, ModelSwitcher)
-        await pilot.press("escape")
-        await until(pilot, lambda: app.screen is app.chat)
-        assert app.session.model == "ollama/llama3.2:3b"
-
-
-async def test_what_is_not_here_is_downloaded(tmp_path):
-    async with app_at(tmp_path).run_test(size=(100, 30)) as pilot:
-        app = await opened(pilot)
-        await pilot.press(*"mid", "enter")
-        await until(
-            pilot, lambda: [pull.name for pull in app.chat.controller.downloads.pulls.all] == ["mid-8b"]
-        )
-        assert app.session.model == "ollama/llama3.2:3b"
-
-
-async def test_the_command_without_a_name_opens_it(tmp_path):
-    async with app_at(tmp_path).run_test(size=(100, 30)) as pilot:
-        app = await opened(pilot)
-        await pilot.press("escape")
-        await until(pilot, lambda: app.screen is app.chat)
-        await ask(pilot, "/model")
-        await until(pilot, lambda: "ollama/llama3.2:3b answers now" in text_of(pilot))
+async def test_what_is_not_here_is_downloaded(scene):
+    async with switching(scene) as pilot:
+        pulls = pilot.controller.downloads.pulls
+        await pilot.press(*"mid", "enter", until=lambda: [pull.name for pull in pulls.all] == ["mid-8b"])
+        assert pilot.chat.session.model == FIRST

@@ -46,10 +46,8 @@ def test_a_large_picture_arrives_whole_in_chunks_of_4096_letters():
         screen.feed(part)
     assert screen.images == {number.value: pixels}
     assert screen.placements == {number.value: (60, 20)}
-    assert (screen.longest, len(parts)) == (
-        4096,
-        -(-len(base64.b64encode(zlib.compress(pixels.rgb, 1))) // 4096),
-    )
+    found = (screen.longest, len(parts))
+    assert found == (4096, -(-len(base64.b64encode(zlib.compress(pixels.rgb, 1))) // 4096))
     screen.feed(deletion(number))
     assert screen.images == screen.placements == {}
 

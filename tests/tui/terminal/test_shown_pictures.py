@@ -16,7 +16,7 @@ from tests import scripted
 from tests.base.images.files import BLUE, GREEN, RED, WHITE, encoded, quadrants
 from tests.fakes import MODEL, FakeEngine
 from tests.graphics import KittyScreen, placeholder_cells
-from tests.tui.driving import app_with, say
+from tests.tui.driving import Scenes
 
 if sys.platform == "win32":
     pytest.skip("there are no pseudo-terminals on Windows", allow_module_level=True)
@@ -43,9 +43,9 @@ async def home(tmp_path):
     photo.write_bytes(encoded(quadrants(640, 320), "PNG"))
     engine = FakeEngine(["line\n\n" * 50])
     engine.model = msgspec.structs.replace(MODEL, sees=True)
-    async with app_with(engine, home / "data" / "chats.db").run_test() as pilot:
+    async with Scenes(home / "data" / "chats.db")(engine) as pilot:
         await pilot.app.screen.pane.attach_file(str(photo))
-        await say(pilot, "What is this?")
+        await pilot.say("What is this?")
     return home
 
 

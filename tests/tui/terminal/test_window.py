@@ -3,7 +3,7 @@ import pytest
 from edgechat.settings import Settings
 from edgechat.tui.terminal.window import TerminalWindow
 from tests.fakes import FakeEngine
-from tests.tui.driving import app_with, ask, say, text_of, until
+from tests.tui.driving import app_with, driven
 
 
 @pytest.fixture(autouse=True)
@@ -24,11 +24,7 @@ def test_the_title_is_kept_set_when_it_changes_and_restored():
     window.restore_title()
     window.restore_title()
     window.show_title("Late")
-    assert written == [
-        "\x1b[22;2t\x1b]2;Bread\x1b\\",
-        "\x1b]2;● Bread\x1b\\",
-        "\x1b]2;\x1b\\\x1b[23;2t",
-    ]
+    assert written == ["\x1b[22;2t\x1b]2;Bread\x1b\\", "\x1b]2;● Bread\x1b\\", "\x1b]2;\x1b\\\x1b[23;2t"]
 
 
 def test_a_title_cannot_end_its_sequence():
@@ -76,12 +72,11 @@ async def test_only_a_user_who_is_elsewhere_and_wants_it_is_told(
     settings = Settings(notify=notify)
     app = app_with(FakeEngine(["One ", 60.0]), tmp_path / "chats.db", settings=settings)
     monkeypatch.setattr(app.window, "announce", told.append)
-    async with app.run_test() as pilot:
-        await ask(pilot, "Hi")
-        await until(pilot, lambda: "One" in text_of(pilot))
+    async with driven(app) as pilot:
+        await pilot.ask("Hi", see="One")
         app.app_focus = focused  # after the key, which tells that it has the focus
         await app.chat.controller.shown.stop()
-        await until(pilot, lambda: not app.chat.answering and len(told) == expected)
+        await pilot.until(lambda: not app.chat.answering and len(told) == expected)
     assert told == ["Hi: the answer was stopped."] * expected
 
 
@@ -90,8 +85,8 @@ async def test_the_title_is_that_of_the_conversation(tmp_path, monkeypatch):
     titles = []
     app = app_with(FakeEngine(["One ", 0.3, "two."]), tmp_path / "chats.db")
     monkeypatch.setattr(app.window, "show_title", lambda title, is_busy: titles.append((title, is_busy)))
-    async with app.run_test() as pilot:
-        await say(pilot, "Bread?")
+    async with driven(app) as pilot:
+        await pilot.say("Bread?")
         await pilot.pause()
     assert titles[0][0] == "edgechat"
     assert ("Bread? – edgechat", True) in titles

@@ -16,7 +16,6 @@ from edgechat.tui.tools.picker import ToolsScreen
 from edgechat.tui.transcript.calls import CallPiece
 from tests.chat.offering import call
 from tests.fakes import MODEL, FakeEngine, thought
-from tests.tui.driving import app_with, ask, say, stored_turns, text_of, transcript, until
 
 pytestmark = pytest.mark.slow
 
@@ -36,79 +35,60 @@ def notes(tmp_path):
     return folder
 
 
-def messages(pilot):
-    return [str(notification.message) for notification in pilot.app._notifications]
-
-
 async def use_tools(pilot, names):
-    await until(pilot, lambda: "it is." in text_of(pilot))
-    await ask(pilot, f"/tools {names}")
-    await until(pilot, lambda: "tools on" in text_of(pilot))
+    await pilot.see("it is.")
+    await pilot.ask(f"/tools {names}", see="tools on")
 
 
 async def consent_asked(pilot):
-    await until(pilot, lambda: isinstance(pilot.app.screen, ConsentScreen))
-    await until(pilot, lambda: "Always in this chat" in text_of(pilot))
+    await pilot.until(lambda: isinstance(pilot.app.screen, ConsentScreen))
+    await pilot.see("Always in this chat")
 
 
-async def answered(pilot, text):
-    await until(pilot, lambda: text in text_of(pilot) and not pilot.app.chat.answering)
+def answered(pilot, text):
+    return lambda: text in pilot.text and not pilot.chat.answering
+
+
+@asynccontextmanager
+async def asking(scene, notes, *scripts, question="What is it?"):
+    """The app with a folder's tools, as it asks for consent to the first call of a reply."""
+    async with scene(*scripts, size=(100, 30)) as pilot:
+        await use_tools(pilot, f"files:{notes}")
+        await pilot.ask(question)
+        await consent_asked(pilot)
+        yield pilot
 
 
 def pieces(pilot):
-    return [piece for piece in transcript(pilot).pieces if isinstance(piece, CallPiece)]
+    return [piece for piece in pilot.transcript.pieces if isinstance(piece, CallPiece)]
 
 
-async def test_a_call_is_shown_whole_allowed_made_and_folded(tmp_path, notes):
-    engine = FakeEngine([thought("Hm."), "Let me look.", READ], ["It is ", "striped."])
-    app = app_with(engine, tmp_path / "chats.db")
-    async with app.run_test(size=(100, 30)) as pilot:
-        await use_tools(pilot, f"files:{notes}")
-        await ask(pilot, "What is it?")
-        await consent_asked(pilot)
-        shown = text_of(pilot)
-        assert "files: read_file" in shown
-        assert '"path": "notes.txt"' in shown
-        assert "changes nothing" in shown
-        await pilot.press("o")
-        await answered(pilot, "It is striped.")
-        shown = text_of(pilot)
-        assert "Let me look." in shown
-        assert 'files: read_file(path="notes.txt") · 0.' in shown
-        assert "zebra" not in shown
-        transcript(pilot).focus()
-        await pilot.press("enter")
-        await until(pilot, lambda: "zebra" in text_of(pilot))
-        assert "▾ Thought" in text_of(pilot)
-        await pilot.press("enter")
-        await until(pilot, lambda: "zebra" not in text_of(pilot))
+async def test_a_call_is_shown_whole_allowed_made_and_folded(scene, notes):
+    async with asking(scene, notes, [thought("Hm."), "Let me look.", READ], ["It is ", "striped."]) as pilot:
+        pilot.shows("files: read_file", '"path": "notes.txt"', "changes nothing")
+        await pilot.press("o", until=answered(pilot, "It is striped."))
+        pilot.shows("Let me look.", 'files: read_file(path="notes.txt") · 0.', hidden="zebra")
+        pilot.transcript.focus()
+        await pilot.press("enter", see="zebra", shown="▾ Thought")
+        await pilot.press("enter", gone="zebra")
         (piece,) = pieces(pilot)
         await pilot.click(piece.sheet)
-        await until(pilot, lambda: "zebra" in text_of(pilot))
-        assert [piece.turn for piece in pieces(pilot)] == [app.chat.controller.shown.turns[-1].id]
-    _, reply = await stored_turns(tmp_path / "chats.db")
+        await pilot.see("zebra")
+        assert [piece.turn for piece in pieces(pilot)] == [pilot.controller.shown.turns[-1].id]
+    _, reply = await scene.stored()
     assert reply.content == "It is striped."
     assert "zebra" in reply.rounds[0].uses[0].result
 
 
-async def test_the_transcript_of_a_stored_chat_has_its_calls(tmp_path, notes):
-    engine = FakeEngine([thought("Hm."), "Look.", READ], [thought("Oh."), "Striped."])
-    async with app_with(engine, tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
-        await use_tools(pilot, f"files:{notes}")
-        await ask(pilot, "What is it?")
-        await consent_asked(pilot)
-        await pilot.press("c")
-        await answered(pilot, "Striped.")
-        live = [type(piece).__name__ for piece in transcript(pilot).pieces]
-    async with app_with(FakeEngine(), tmp_path / "chats.db", last=True).run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: "Striped." in text_of(pilot))
-        assert [type(piece).__name__ for piece in transcript(pilot).pieces] == live
-        assert "tools on" in text_of(pilot)
-        assert app_of(pilot).controller.shown.tools == (f"files:{notes}",)
-
-
-def app_of(pilot):
-    return pilot.app.chat
+async def test_the_transcript_of_a_stored_chat_has_its_calls(scene, notes):
+    async with asking(scene, notes, [thought("Hm."), "Look.", READ], [thought("Oh."), "Striped."]) as pilot:
+        await pilot.press("c", until=answered(pilot, "Striped."))
+        live = [type(piece).__name__ for piece in pilot.transcript.pieces]
+    async with scene(size=(100, 30), last=True) as pilot:
+        await pilot.see("Striped.")
+        assert [type(piece).__name__ for piece in pilot.transcript.pieces] == live
+        pilot.shows("tools on")
+        assert pilot.controller.shown.tools == (f"files:{notes}",)
 
 
 @pytest.mark.parametrize(
@@ -122,129 +102,98 @@ def app_of(pilot):
         ("enter", 2, ["answered", "answered"]),
     ],
 )
-async def test_an_answer_lasts_as_long_as_it_says(tmp_path, notes, key, questions, outcomes):
+async def test_an_answer_lasts_as_long_as_it_says(scene, notes, key, questions, outcomes):
     second = call("read_file", "c2", path="notes.txt")
-    engine = FakeEngine([READ], [second], ["Done."])
     asked = 0
-    async with app_with(engine, tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
+    async with scene([READ], [second], ["Done."], size=(100, 30)) as pilot:
         await use_tools(pilot, f"files:{notes}")
-        await ask(pilot, "What is it?")
+        await pilot.ask("What is it?")
         while asked < questions:
             await consent_asked(pilot)
             asked, panel = asked + 1, pilot.app.screen
-            await pilot.press(key)
-            await until(pilot, lambda panel=panel: pilot.app.screen is not panel)
-        await answered(pilot, "Done.")
-    reply = (await stored_turns(tmp_path / "chats.db"))[-1]
+            await pilot.press(key, until=lambda panel=panel: pilot.app.screen is not panel)
+        await pilot.until(answered(pilot, "Done."))
+    reply = (await scene.stored())[-1]
     assert [part.uses[0].outcome for part in reply.rounds] == outcomes
 
 
-async def test_escape_at_the_question_stops_the_reply(tmp_path, notes):
-    engine = FakeEngine(["Look.", READ], ["Then not."])
-    async with app_with(engine, tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
-        await use_tools(pilot, f"files:{notes}")
-        await ask(pilot, "What is it?")
-        await consent_asked(pilot)
-        await pilot.press("escape")
-        await answered(pilot, "You stopped the reply here.")
-        assert "not carried out" in text_of(pilot)
-        await ask(pilot, "/continue")
-        await answered(pilot, "Then not.")
+async def test_escape_at_the_question_stops_the_reply(scene, notes):
+    async with asking(scene, notes, ["Look.", READ], ["Then not."]) as pilot:
+        await pilot.press("escape", until=answered(pilot, "You stopped the reply here."))
+        pilot.shows("not carried out")
+        await pilot.ask("/continue", until=answered(pilot, "Then not."))
         assert len(pieces(pilot)) == 1
-    assert len(engine.requests) == 2
+    assert len(pilot.engine.requests) == 2
 
 
-async def test_escape_stops_a_call_that_runs(tmp_path, notes, monkeypatch):
+async def test_escape_stops_a_call_that_runs(scene, notes, monkeypatch):
     async def never(*_, **__):
         await asyncio.sleep(60)
 
     monkeypatch.setattr("edgechat.tools.registry.ToolSet.call", never)
-    engine = FakeEngine([call("calculate", expression="1+1")])
-    async with app_with(engine, tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
+    async with scene([call("calculate", expression="1+1")], size=(100, 30)) as pilot:
         await use_tools(pilot, "calculator")
-        await ask(pilot, "How much?")
-        await until(pilot, lambda: "Calling calculator: calculate, 1 s" in text_of(pilot))
-        assert "· running" in text_of(pilot)
-        await pilot.press("escape")
-        await answered(pilot, "You stopped the reply here.")
+        await pilot.ask("How much?", see="Calling calculator: calculate, 1 s", shown="· running")
+        await pilot.press("escape", until=answered(pilot, "You stopped the reply here."))
 
 
-async def test_a_question_that_nobody_waits_for_any_more_goes_away(tmp_path, notes):
-    engine = FakeEngine([READ])
-    app = app_with(engine, tmp_path / "chats.db")
-    async with app.run_test(size=(100, 30)) as pilot:
-        await use_tools(pilot, f"files:{notes}")
-        await ask(pilot, "What is it?")
-        await consent_asked(pilot)
+async def test_a_question_that_nobody_waits_for_any_more_goes_away(scene, notes):
+    async with asking(scene, notes, [READ]) as pilot:
         await pilot.press("f1")  # the help is in front of it
-        await until(pilot, lambda: "Keys and commands" in text_of(pilot))
-        await app.chat.controller.shown.stop()
-        await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is app.chat)
+        await pilot.see("Keys and commands")
+        await pilot.controller.shown.stop()
+        await pilot.press("escape", until=lambda: pilot.in_chat)
 
 
-async def test_keys_that_were_meant_for_something_else_do_not_answer(tmp_path, notes, monkeypatch):
+async def test_keys_that_were_meant_for_something_else_do_not_answer(scene, notes, monkeypatch):
     monkeypatch.setattr(ConsentScreen, "QUIET_SECONDS", 600.0)
-    async with app_with(FakeEngine([READ], ["Done."]), tmp_path / "chats.db").run_test(
-        size=(100, 30)
-    ) as pilot:
-        await use_tools(pilot, f"files:{notes}")
-        await ask(pilot, "What is it?")
-        await consent_asked(pilot)
+    async with asking(scene, notes, [READ], ["Done."]) as pilot:
         for key in ("o", "a", "enter", "escape"):
             await pilot.press(key)
         assert isinstance(pilot.app.screen, ConsentScreen)
         monkeypatch.setattr(ConsentScreen, "QUIET_SECONDS", 0.0)  # as after a moment
-        await pilot.press("n")
-        await answered(pilot, "Done.")
+        await pilot.press("n", until=answered(pilot, "Done."))
 
 
-async def test_a_chat_in_the_background_says_which_it_is(tmp_path, notes):
-    engine = FakeEngine([0.3, READ], ["Done."])
-    async with app_with(engine, tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
+async def test_a_chat_in_the_background_says_which_it_is(scene, notes):
+    async with scene([0.3, READ], ["Done."], size=(100, 30)) as pilot:
         await use_tools(pilot, f"files:{notes}")
-        await ask(pilot, "What is in my notes?")
+        await pilot.ask("What is in my notes?")
         await pilot.press("ctrl+n")
         await consent_asked(pilot)
-        assert "In “What is in my notes?”" in text_of(pilot)
-        await pilot.press("o")
-        await until(pilot, lambda: any("has ended" in message for message in messages(pilot)))
+        pilot.shows("In “What is in my notes?”")
+        await pilot.press("o", until=lambda: "has ended" in str(pilot.told))
 
 
-async def test_a_tool_that_fails_is_marked_and_told_to_the_model(tmp_path, notes):
-    engine = FakeEngine([call("read_file", path="none.txt"), ToolCall("c2", "burn", "{}")], ["Oh."])
-    async with app_with(engine, tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
-        await use_tools(pilot, f"files:{notes}")
-        await ask(pilot, "What is it?")
-        await consent_asked(pilot)
-        await pilot.press("o")
-        await answered(pilot, "Oh.")
-        assert text_of(pilot).count("· failed") == 2
+async def test_a_tool_that_fails_is_marked_and_told_to_the_model(scene, notes):
+    async with asking(
+        scene, notes, [call("read_file", path="none.txt"), ToolCall("c2", "burn", "{}")], ["Oh."]
+    ) as pilot:
+        await pilot.press("o", until=answered(pilot, "Oh."))
+        assert pilot.text.count("· failed") == 2
 
 
-async def test_an_answer_without_a_word_is_noted(tmp_path):
-    engine = FakeEngine([call("calculate", expression="1+1")], [])
-    async with app_with(engine, tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
+async def test_an_answer_without_a_word_is_noted(scene):
+    async with scene([call("calculate", expression="1+1")], [], size=(100, 30)) as pilot:
         await use_tools(pilot, "calculator")
-        await ask(pilot, "How much?")
-        await answered(pilot, "The model said nothing after its calls.")
+        await pilot.ask("How much?", until=answered(pilot, "The model said nothing after its calls."))
 
 
-async def test_a_server_that_is_missing_is_told(tmp_path):
-    async with app_with(FakeEngine(["Well."]), tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
+async def test_a_server_that_is_missing_is_told(scene, tmp_path):
+    async with scene(["Well."], size=(100, 30)) as pilot:
         await use_tools(pilot, f"files:{tmp_path / 'gone'}")
-        await say(pilot, "What is it?")
-        assert any("gone" in message for message in messages(pilot))
-        assert "Well." in text_of(pilot)
+        await pilot.say("What is it?")
+        assert "gone" in str(pilot.told)
+        pilot.shows("Well.")
 
 
-async def test_a_model_without_tools_is_told_before_the_question(tmp_path):
+async def test_a_model_without_tools_is_told_before_the_question(scene):
     engine = FakeEngine()
     engine.model = msgspec.structs.replace(MODEL, has_tools=False)
-    async with app_with(engine, tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
+    async with scene(engine, size=(100, 30)) as pilot:
         await use_tools(pilot, "calculator")
-        pilot.app.screen.prompt.insert("How much?")
-        await until(pilot, lambda: "the template of scripted has no tools" in text_of(pilot))
+        pilot.prompt.insert("How much?")
+        await pilot.see("the template of scripted has no tools")
 
 
 # The panel alone.
@@ -256,92 +205,73 @@ def question(**fields):
     return Question(**values)
 
 
-@pytest.mark.parametrize("width", [60, 100, 160])
-async def test_the_whole_of_a_long_call_can_be_read(tmp_path, width):
+async def test_the_whole_of_a_long_call_can_be_read_and_escapes_are_inert(scene):
     lines = ", ".join(f'"line {n}"' for n in range(100))
     asked = question(arguments=shown_arguments(f"[{lines}]"), changed="-Sells things.\n+Buys things.")
-    async with app_with(FakeEngine(), tmp_path / "chats.db").run_test(size=(width, 24)) as pilot:
-        pilot.app.push_screen(ConsentScreen(asked, "Another"))
-        await until(pilot, lambda: "Never" in text_of(pilot))
-        seen = text_of(pilot)
-        assert "+Buys things." in seen
-        assert "may delete or overwrite" in seen
-        for _ in range(12):
-            await pilot.press("pagedown")
-            seen += text_of(pilot)
-        assert all(f'"line {n}"' in seen for n in range(100))
-
-
-async def test_escape_sequences_are_shown_inert(tmp_path):
-    async with app_with(FakeEngine(), tmp_path / "chats.db").run_test(size=(100, 24)) as pilot:
+    async with scene(size=(60, 24)) as pilot:
+        for width in (60, 100, 160):
+            await pilot.resize(width, 24)
+            pilot.app.push_screen(ConsentScreen(asked, "Another"))
+            await pilot.see("Never", shown=("+Buys things.", "may delete or overwrite"))
+            seen = pilot.text
+            for _ in range(12):
+                await pilot.press("pagedown")
+                seen += pilot.text
+            assert all(f'"line {n}"' in seen for n in range(100))
+            await pilot.press("n", until=lambda: pilot.in_chat)
         pilot.app.push_screen(ConsentScreen(question()))
-        await until(pilot, lambda: "Never" in text_of(pilot))
-        assert "a\\u001b[31m lamp" in text_of(pilot)
+        await pilot.see("Never", shown="a\\u001b[31m lamp")
 
 
 # The choice of tools.
 
 
 @asynccontextmanager
-async def choosing(tmp_path):
-    async with app_with(FakeEngine(["Hi."]), tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: "it is." in text_of(pilot))
+async def choosing(scene):
+    async with scene.loaded(["Hi."], size=(100, 30)) as pilot:
         await pilot.press("f9")
-        await until(
-            pilot, lambda: isinstance(pilot.app.screen, ToolsScreen) and "calculator" in text_of(pilot)
-        )
+        await pilot.until(lambda: isinstance(pilot.app.screen, ToolsScreen) and "calculator" in pilot.text)
         yield pilot
 
 
-async def test_tools_are_switched_on_and_shown(tmp_path):
-    async with choosing(tmp_path) as pilot:
-        await pilot.press("space")
-        await until(pilot, lambda: "◉ calculator" in text_of(pilot) and "calculate " in text_of(pilot))
-        await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is app_of(pilot))
-        assert app_of(pilot).controller.shown.tools == ("calculator",)
-        await say(pilot, "Hello?")
-        store = await Store.open(tmp_path / "chats.db")
+async def test_tools_are_switched_on_and_shown(scene):
+    async with choosing(scene) as pilot:
+        await pilot.press("space", see=("◉ calculator", "calculate "))
+        await pilot.press("escape", until=lambda: pilot.in_chat)
+        assert pilot.controller.shown.tools == ("calculator",)
+        await pilot.say("Hello?")
+        store = await Store.open(scene.path)
         (chat,) = await store.chats()
         await store.close()
         assert chat.settings.tools == ("calculator",)
-        await pilot.press("f9")
-        await until(pilot, lambda: "◉ calculator" in text_of(pilot))
-        await pilot.press("enter", "escape")
-        await until(pilot, lambda: pilot.app.screen is app_of(pilot))
-        assert app_of(pilot).controller.shown.tools == ()
+        await pilot.press("f9", see="◉ calculator")
+        await pilot.press("enter", "escape", until=lambda: pilot.in_chat)
+        assert pilot.controller.shown.tools == ()
 
 
-async def test_documents_are_named_to_be_searched(tmp_path, notes):
+async def test_documents_are_named_to_be_searched(scene, notes):
     with closing(registry.create("animals")) as animals:
         animals.add_root(str(notes))
-    async with choosing(tmp_path) as pilot:
+    async with choosing(scene) as pilot:
         while "○ documents" not in line_at_cursor(pilot):
             await pilot.press("down")
-        await pilot.press("space")
-        await until(pilot, lambda: "Let it search these documents" in text_of(pilot))
-        await pilot.press(*"animal", "enter")
-        await until(pilot, lambda: "There are no documents 'animal'" in text_of(pilot))
-        await pilot.press("s", "enter")
-        await until(pilot, lambda: "search_documents" in text_of(pilot))
-        assert "◉ documents" in text_of(pilot)
+        await pilot.press("space", see="Let it search these documents")
+        await pilot.press(*"animal", "enter", see="There are no documents 'animal'")
+        await pilot.press("s", "enter", see="search_documents", shown="◉ documents")
 
 
-async def test_a_folder_is_named_for_files(tmp_path, notes):
-    async with choosing(tmp_path) as pilot:
+async def test_a_folder_is_named_for_files(scene, notes):
+    async with choosing(scene) as pilot:
         while "○ files" not in line_at_cursor(pilot):
             await pilot.press("down")
-        await pilot.press("space")
-        await until(pilot, lambda: "Let it read this folder" in text_of(pilot))
-        await pilot.press("escape")
-        await until(pilot, lambda: "Let it read this folder" not in text_of(pilot))
+        await pilot.press("space", see="Let it read this folder")
+        await pilot.press("escape", gone="Let it read this folder")
         await pilot.press("space")
         for key in ("backspace", *str(notes), "enter"):
             await pilot.press({"/": "slash", "_": "underscore", "-": "minus", ".": "full_stop"}.get(key, key))
-        await until(pilot, lambda: "read_file" in text_of(pilot))
-        assert app_of(pilot).controller.shown.tools == (f"files:{notes}",)
-        await pilot.press("space")
-        await until(pilot, lambda: app_of(pilot).controller.shown.tools == ())
+        await pilot.see("read_file")
+        assert pilot.controller.shown.tools == (f"files:{notes}",)
+        await pilot.press("space", until=lambda: pilot.controller.shown.tools == ())
 
 
 def line_at_cursor(pilot):
@@ -352,14 +282,10 @@ def line_at_cursor(pilot):
     return str(option.prompt) if option is not None else ""
 
 
-async def test_what_is_wrong_with_a_server_is_told(tmp_path, home):
+async def test_what_is_wrong_with_a_server_is_told(scene, home):
     (home / "config").mkdir(parents=True, exist_ok=True)
     (home / "config" / "mcp.json").write_text('{"mcpServers": {"lamps": {"command": "no-such-command"}}}')
-    async with app_with(FakeEngine(), tmp_path / "chats.db").run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: "it is." in text_of(pilot))
-        await ask(pilot, "/tools")
-        await until(pilot, lambda: "lamps" in text_of(pilot))
-        await pilot.press("end", "space")
-        await until(pilot, lambda: "no-such-command" in text_of(pilot) and "◉ lamps" in text_of(pilot))
-        await until(pilot, lambda: "Starting" not in text_of(pilot))
-        assert "edgechat mcp" in text_of(pilot)
+    async with scene.loaded(size=(100, 30)) as pilot:
+        await pilot.ask("/tools", see="lamps")
+        await pilot.press("end", "space", see=("no-such-command", "◉ lamps"))
+        await pilot.gone("Starting", shown="edgechat mcp")

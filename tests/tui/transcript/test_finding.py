@@ -5,16 +5,8 @@ import pytest
 from edgechat.tui.transcript.finding import Finder
 from edgechat.tui.transcript.pieces import NotePiece, ThoughtPiece, UserPiece
 from edgechat.tui.transcript.reply_text import ReplyPiece
-from tests.fakes import FakeEngine
-from tests.tui.driving import app_with, ask, say, text_of, transcript, until
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "chats.db"
 
 
 def test_matches_follow_each_other_line_by_line_and_around_the_end():
@@ -38,67 +30,53 @@ def test_matches_follow_each_other_line_by_line_and_around_the_end():
     assert Finder("?").step(pieces, (0, -1), 1, 60) is None
 
 
-async def test_words_are_found_and_gone_through(path):
+async def test_words_are_found_and_gone_through(scene):
     filler = "\n\n".join(f"line {n}" for n in range(60))
-    engine = FakeEngine([f"Some salt.\n\n{filler}"], [f"{filler}\n\nMore salt."], [filler])
-    async with app_with(engine, path).run_test(size=(100, 30), notifications=True) as pilot:
+    async with scene(
+        [f"Some salt.\n\n{filler}"], [f"{filler}\n\nMore salt."], [filler], size=(100, 30), notifications=True
+    ) as pilot:
         for question in ("1?", "2?", "3?"):
-            await say(pilot, question)
-        assert "salt" not in text_of(pilot)
-        await pilot.press(*"/find salt", "enter")
-        await until(pilot, lambda: "Some salt." in text_of(pilot))
-        assert pilot.app.focused is transcript(pilot)
-        await pilot.press("n")
-        await until(pilot, lambda: "More salt." in text_of(pilot))
-        await pilot.press("N")
-        await until(pilot, lambda: "Some salt." in text_of(pilot))
-        (piece,) = [piece for piece in transcript(pilot).pieces if piece.here is not None]
+            await pilot.say(question)
+        pilot.shows(hidden="salt")
+        await pilot.press(*"/find salt", "enter", see="Some salt.")
+        assert pilot.app.focused is pilot.transcript
+        await pilot.press("n", see="More salt.")
+        await pilot.press("N", see="Some salt.")
+        (piece,) = [piece for piece in pilot.transcript.pieces if piece.here is not None]
         assert piece.text.startswith("Some salt.")
         await pilot.press("escape")
-        assert not transcript(pilot).is_finding
-        await pilot.press(*"/find nowhere", "enter")
-        await until(pilot, lambda: "is not in this conversation" in text_of(pilot))
+        assert not pilot.transcript.is_finding
+        await pilot.press(*"/find nowhere", "enter", see="is not in this conversation")
 
 
-async def test_a_hit_of_the_search_leads_to_its_words(path):
+async def test_a_hit_of_the_search_leads_to_its_words(scene):
     filler = "\n\n".join(f"line {n}" for n in range(60))
-    engine = FakeEngine([f"{filler}\n\nA sourdough.\n\n{filler}"], ["Sugar."])
-    async with app_with(engine, path).run_test(size=(120, 30)) as pilot:
-        await say(pilot, "1?")
-        await say(pilot, "2?")
-        await pilot.press("ctrl+n", "ctrl+f", *"sourdough")
-        await until(pilot, lambda: "A sourdough" in text_of(pilot))
+    async with scene([f"{filler}\n\nA sourdough.\n\n{filler}"], ["Sugar."], size=(120, 30)) as pilot:
+        await pilot.say("1?")
+        await pilot.say("2?")
+        await pilot.press("ctrl+n", "ctrl+f", *"sourdough", see="A sourdough")
         await pilot.press("enter")
-        await until(pilot, lambda: any(piece.here is not None for piece in transcript(pilot).pieces))
-        await until(pilot, lambda: "line 59" in text_of(pilot) and text_of(pilot).count("sourdough") >= 2)
-        assert transcript(pilot).is_finding
-        await pilot.press("escape")
-        await until(pilot, lambda: not transcript(pilot).is_finding)
+        await pilot.until(lambda: any(piece.here is not None for piece in pilot.transcript.pieces))
+        await pilot.until(lambda: "line 59" in pilot.text and pilot.text.count("sourdough") >= 2)
+        assert pilot.transcript.is_finding
+        await pilot.press("escape", until=lambda: not pilot.transcript.is_finding)
 
 
-async def test_lines_that_came_below_are_counted_and_gone_to(path):
+async def test_lines_that_came_below_are_counted_and_gone_to(scene):
     before = "\n\n".join(f"line {n}" for n in range(60))
-    engine = FakeEngine([before], ["Begin.", 1.0, "\n\none\n\ntwo\n\nthree", 30.0])
-    async with app_with(engine, path).run_test(size=(100, 30)) as pilot:
-        await say(pilot, "1?")
-        await ask(pilot, "2?")
-        await until(pilot, lambda: "Begin." in text_of(pilot))
-        await pilot.press("pageup")
-        await until(pilot, lambda: "Begin." not in text_of(pilot))
-        assert "new line" not in text_of(pilot)
-        await until(pilot, lambda: "↓ 6 new lines" in text_of(pilot))
-        rows = text_of(pilot).split("\n")
+    async with scene([before], ["Begin.", 1.0, "\n\none\n\ntwo\n\nthree", 30.0], size=(100, 30)) as pilot:
+        await pilot.say("1?")
+        await pilot.ask("2?", see="Begin.")
+        await pilot.press("pageup", gone="Begin.", hidden="new line")
+        await pilot.see("↓ 6 new lines")
+        rows = pilot.text.split("\n")
         y = next(y for y, row in enumerate(rows) if "new lines" in row)
         await pilot.click(offset=(rows[y].index("new"), y))
-        await until(pilot, lambda: "three" in text_of(pilot) and "new lines" not in text_of(pilot))
+        await pilot.see("three", gone="new lines")
 
 
-async def test_the_end_key_goes_to_the_end(path):
-    engine = FakeEngine(["\n\n".join(f"line {n}" for n in range(60))])
-    async with app_with(engine, path).run_test(size=(100, 30)) as pilot:
-        await say(pilot, "1?")
-        await pilot.press("tab", "home")
-        await until(pilot, lambda: "1?" in text_of(pilot))
-        await pilot.press("end")
-        await until(pilot, lambda: "line 59" in text_of(pilot))
-        assert transcript(pilot).following
+async def test_the_end_key_goes_to_the_end(scene):
+    async with scene(["\n\n".join(f"line {n}" for n in range(60))], size=(100, 30), say="1?") as pilot:
+        await pilot.press("tab", "home", see="1?")
+        await pilot.press("end", see="line 59")
+        assert pilot.transcript.following

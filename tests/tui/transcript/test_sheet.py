@@ -7,6 +7,7 @@ from textual.selection import SELECT_ALL, Selection
 
 from edgechat.tui.transcript.reply_text import ReplyPiece
 from edgechat.tui.transcript.sheet import Sheet
+from tests.tui.driving import driven
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +55,7 @@ async def test_a_selection_has_no_marks_and_long_lines_of_code_in_one_piece():
 
 async def test_a_click_copies_the_code():
     app = ReplyApp(TEXT)
-    async with app.run_test(size=(40, 20)) as pilot:
+    async with driven(app, size=(40, 20)) as pilot:
         sheet = app.query_one(Sheet)
         heading = next(y for y, line in enumerate(sheet._lines) if line.code)
         top = sheet.content_region.y + heading
@@ -67,7 +68,7 @@ async def test_a_click_copies_the_code():
 
 async def test_code_that_grows_is_copied_as_it_is_by_then():
     app = ReplyApp("```\none\n")
-    async with app.run_test(size=(40, 20)) as pilot:
+    async with driven(app, size=(40, 20)) as pilot:
         app.piece.append("two\n")
         await pilot.pause()
         sheet = app.query_one(Sheet)

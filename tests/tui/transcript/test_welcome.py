@@ -7,16 +7,10 @@ from edgechat.planner.estimate.speed import Prediction
 from edgechat.planner.plan import DraftPlan
 from edgechat.tui.chat.screen import ChatScreen
 from edgechat.tui.transcript.welcome import WelcomePiece, questions_for
-from tests.fakes import FakeEngine
-from tests.tui.driving import app_with, plan, say, text_of, until
+from tests.tui.driving import plan
 
 GUIDE = questions_for("guide")
 PLAN = msgspec.structs.replace(plan("qwen3-4b"), quant="Q4_K_M", n_layers=36, threads=6)
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "chats.db"
 
 
 def shown(piece, width=72):
@@ -59,38 +53,31 @@ def test_notes_stay_once_there_are_turns():
     assert not piece.questions
 
 
-async def test_a_question_is_taken_by_its_number_or_a_click_and_can_be_changed(path):
-    engine = FakeEngine(["Like this."], ["One."])
-    async with app_with(engine, path).run_test(size=(100, 40)) as pilot:
-        chat = pilot.app.screen
-        assert isinstance(chat, ChatScreen)
-        await until(pilot, lambda: GUIDE[2] in text_of(pilot))
-        await pilot.press("2", "enter")
-        await until(pilot, lambda: chat.prompt.text == GUIDE[1])
-        assert not engine.requests
-        chat.prompt.fill("")
-        y = next(y for y, line in enumerate(text_of(pilot).split("\n")) if GUIDE[2] in line)
+async def test_a_question_is_taken_by_its_number_or_a_click_and_can_be_changed(scene):
+    async with scene(["Like this."], ["One."], size=(100, 40)) as pilot:
+        assert isinstance(pilot.chat, ChatScreen)
+        await pilot.see(GUIDE[2])
+        await pilot.press("2", "enter", until=lambda: pilot.prompt.text == GUIDE[1])
+        assert not pilot.engine.requests
+        pilot.prompt.fill("")
+        y = next(y for y, line in enumerate(pilot.text.split("\n")) if GUIDE[2] in line)
         await pilot.click(offset=(12, y))
-        await until(pilot, lambda: chat.prompt.text == GUIDE[2])
-        await pilot.press(*"!", "enter")
-        await until(pilot, lambda: "Like this." in text_of(pilot))
-        assert engine.requests[0].messages[-1].content == f"{GUIDE[2]}!"
-        assert GUIDE[0] not in text_of(pilot)
-        assert "context" not in text_of(pilot).split("Like this.")[0]
-        await say(pilot, "1")
-        assert engine.requests[1].messages[-1].content == "1"
-        await pilot.press("ctrl+n")
-        await until(pilot, lambda: GUIDE[0] in text_of(pilot))
+        await pilot.until(lambda: pilot.prompt.text == GUIDE[2])
+        await pilot.press(*"!", "enter", see="Like this.")
+        assert pilot.engine.requests[0].messages[-1].content == f"{GUIDE[2]}!"
+        pilot.shows(hidden=GUIDE[0])
+        assert "context" not in pilot.text.split("Like this.")[0]
+        await pilot.say("1")
+        assert pilot.engine.requests[1].messages[-1].content == "1"
+        await pilot.press("ctrl+n", see=GUIDE[0])
 
 
-async def test_what_was_being_typed_is_set_aside_for_a_question(path):
-    async with app_with(FakeEngine(), path).run_test(size=(100, 40)) as pilot:
-        chat = pilot.app.screen
-        assert isinstance(chat, ChatScreen)
-        await until(pilot, lambda: GUIDE[0] in text_of(pilot))
+async def test_what_was_being_typed_is_set_aside_for_a_question(scene):
+    async with scene(size=(100, 40)) as pilot:
+        assert isinstance(pilot.chat, ChatScreen)
+        await pilot.see(GUIDE[0])
         await pilot.press(*"my own")
-        y = next(y for y, line in enumerate(text_of(pilot).split("\n")) if GUIDE[0] in line)
+        y = next(y for y, line in enumerate(pilot.text.split("\n")) if GUIDE[0] in line)
         await pilot.click(offset=(12, y))
-        await until(pilot, lambda: chat.prompt.text == GUIDE[0])
-        await pilot.press("escape")
-        await until(pilot, lambda: chat.prompt.text == "my own")
+        await pilot.until(lambda: pilot.prompt.text == GUIDE[0])
+        await pilot.press("escape", until=lambda: pilot.prompt.text == "my own")

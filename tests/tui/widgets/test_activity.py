@@ -5,6 +5,7 @@ from textual.app import App
 
 from edgechat.tui import theme
 from edgechat.tui.widgets.activity import Activity
+from tests.tui.driving import driven
 
 
 class Stage(App[None]):
@@ -24,7 +25,7 @@ def cells(activity):
 
 @pytest.mark.parametrize("width", [40, 100])
 async def test_a_prompt_is_drawn_as_cells(width):
-    async with Stage().run_test(size=(width, 4)) as pilot:
+    async with driven(Stage(), size=(width, 4)) as pilot:
         activity = pilot.app.query_one(Activity)
         activity.show("Reading", 0.75, 0.5)
         await pilot.pause()
@@ -44,7 +45,7 @@ async def test_a_prompt_is_drawn_as_cells(width):
 
 
 async def test_other_work_has_a_plain_bar_or_none():
-    async with Stage().run_test(size=(80, 4)) as pilot:
+    async with driven(Stage(), size=(80, 4)) as pilot:
         activity = pilot.app.query_one(Activity)
         activity.show("Loading the model", 0.5)
         await pilot.pause()

@@ -6,6 +6,7 @@ from textual.app import App
 
 from edgechat.tui.widgets.line_field import LineField
 from edgechat.tui.widgets.text_area import Area
+from tests.tui.driving import driven
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +43,7 @@ async def burst(pilot, field, *keys):
     ],
 )
 async def test_editing_keys_are_not_overtaken(kind, keys, text):
-    async with Form().run_test() as pilot:
+    async with driven(Form()) as pilot:
         field = pilot.app.query_one(kind)
         field.focus()
         await pilot.pause()
@@ -51,7 +52,7 @@ async def test_editing_keys_are_not_overtaken(kind, keys, text):
 
 
 async def test_a_key_that_the_field_does_not_bind_goes_on_to_the_screen():
-    async with Form().run_test() as pilot:
+    async with driven(Form()) as pilot:
         pilot.app.query_one(LineField).focus()
         await pilot.press("tab")
         assert pilot.app.focused is pilot.app.query_one(Area)
