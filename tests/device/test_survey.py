@@ -17,6 +17,7 @@ from edgechat.planner.machine import with_speeds
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("measured")  # tests/cli/test_device.py has it measured anew
 def test_this_machine():
     found = survey(partial(with_speeds, types=(GgmlType.Q4_K,)))
     assert found.failures == ()

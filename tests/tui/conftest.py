@@ -4,8 +4,8 @@ from tests.tui.driving import Scenes
 
 
 @pytest.fixture
-def path(tmp_path, monkeypatch):
-    """Where the conversations are stored; its folder is the current one."""
+def path(tmp_path, monkeypatch, measured):
+    """Where the conversations are stored; its folder is the current one, and the machine is measured."""
     monkeypatch.chdir(tmp_path)
     return tmp_path / "chats.db"
 
