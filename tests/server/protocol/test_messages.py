@@ -6,6 +6,7 @@ import anthropic
 import httpx2
 import pytest
 from anthropic import AsyncAnthropic
+from msgspec.structs import replace
 
 from edgechat.base.errors import EngineCrashed
 from edgechat.engine.types import Message, ToolCall, ToolCallArguments
@@ -138,14 +139,15 @@ async def test_a_schema_is_followed():
     assert '"name"' in (request.schema or "")
 
 
-async def test_what_agents_always_send_is_taken():
-    await asked(
+async def test_what_agents_always_send_is_taken_and_changes_nothing():
+    request = await asked(
         FakeModels(),
         metadata={"user_id": "x"},
         service_tier="auto",
         extra_headers={"anthropic-beta": "claude-code-20250219"},
         extra_body={"context_management": {"edits": []}, "something": {"new": 1}},
     )
+    assert replace(request, id="") == replace(await asked(FakeModels()), id="")
 
 
 @pytest.mark.parametrize("bearer", [True, False])

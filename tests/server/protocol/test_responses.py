@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import openai
 import pytest
+from msgspec.structs import replace
 from openai import AsyncOpenAI
 from openai.types.responses import ResponseFunctionToolCall
 from pydantic import BaseModel
@@ -178,8 +179,8 @@ async def test_a_schema_is_parsed_by_the_client():
     assert '"name"' in (models.requests[0].schema or "")
 
 
-async def test_what_agents_always_send_is_taken():
-    await asked(
+async def test_what_agents_always_send_is_taken_and_changes_nothing():
+    request = await asked(
         FakeModels(),
         store=False,
         include=["reasoning.encrypted_content", "web_search_call.action.sources"],
@@ -192,6 +193,7 @@ async def test_what_agents_always_send_is_taken():
         stream_options=None,
         extra_body={"client_metadata": {"installation": "x"}, "max_tool_calls": 3},
     )
+    assert replace(request, id="") == replace(await asked(FakeModels()), id="")
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,11 @@ async def test_what_agents_always_send_is_taken():
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]", "not stored"),
         ({"background": True}, "background", "Only false"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]", "text"),
-        ({"input": [{"type": "function_call_output", "call_id": "x", "output": ""}]}, "input[0].call_id", ""),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "x", "output": ""}]},
+            "input[0].call_id",
+            "no call has",
+        ),
         ({"input": [{"role": "user", "content": 4}]}, "input[0].content", "Expected"),
         ({"tool_choice": "required"}, "tool_choice", "no tools"),
         ({"tools": [{"type": "function"}]}, "tools[0]", "name"),
