@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import pytest
 from anthropic import AsyncAnthropic
-from ollama import AsyncClient
-from openai import AsyncOpenAI
+from ollama import AsyncClient, ResponseError
+from openai import APIStatusError, AsyncOpenAI, BadRequestError, InternalServerError
 
 from edgechat.base.images.image import PLACE
 from edgechat.base.images.library import digest_of
@@ -241,9 +242,10 @@ async def test_a_client_cannot_write_a_place(tmp_path):
 @pytest.mark.parametrize(("ask", "sent"), SHOWN, ids=IDS)
 async def test_a_model_that_does_not_see_says_so(ask, sent):
     async with serving(FakeModels()) as url:
-        with pytest.raises(Exception, match=r"scripted cannot see images\. .*/v1/models") as caught:
+        with pytest.raises(
+            (BadRequestError, anthropic.BadRequestError), match=r"scripted cannot see images\. .*/v1/models"
+        ):
             await ask(url, sent)
-    assert getattr(caught.value, "status_code", 400) == 400
 
 
 @pytest.mark.parametrize(("ask", "sent"), RETURNED, ids=IDS)
@@ -283,7 +285,7 @@ FIELD = "messages[0].content[0].image_url"
 async def test_what_is_no_image_is_refused(tmp_path, url, code, match):
     sent = {"model": "default", "messages": [{"role": "user", "content": [url_part(url)]}]}
     async with seeing(tmp_path) as (server, models):
-        with pytest.raises(Exception, match=match) as caught:
+        with pytest.raises(BadRequestError, match=match) as caught:
             await chat(server, sent["messages"])
     error = caught.value
     assert (error.status_code, error.param, error.code) == (400, FIELD, code)
@@ -292,28 +294,31 @@ async def test_what_is_no_image_is_refused(tmp_path, url, code, match):
 
 async def test_a_disk_that_takes_no_image_is_the_servers_fault():
     async with serving(FakeModels(sees=True)) as url:
-        with pytest.raises(Exception, match="The image cannot be stored in images: ") as caught:
+        with pytest.raises(InternalServerError, match="The image cannot be stored in images: ") as caught:
             await chat(url, SHOWN[0][1])
-    assert getattr(caught.value, "status_code", None) == 503
+    assert caught.value.status_code == 503
 
 
 async def test_only_so_many_images(tmp_path, monkeypatch):
     monkeypatch.setattr("edgechat.server.media.request_media.MOST", 1)
     async with seeing(tmp_path) as (url, _):
-        with pytest.raises(Exception, match="has 2 images and sounds; the limit is 1"):
+        with pytest.raises(APIStatusError, match="has 2 images and sounds; the limit is 1") as caught:
             await chat(url, SHOWN[0][1])
+    assert caught.value.status_code == 413
 
 
 async def test_no_other_messages_have_images(tmp_path):
     async with seeing(tmp_path) as (url, _):
         for role in ("system", "assistant"):
-            with pytest.raises(Exception, match="of the user and of tools"):
+            with pytest.raises(ResponseError, match="of the user and of tools") as caught:
                 await ollama_chat(url, [{"role": role, "content": "x", "images": [PNG_TEXT]}])
-        with pytest.raises(Exception, match="message of the user"):
+            assert caught.value.status_code == 400
+        with pytest.raises(anthropic.BadRequestError, match="message of the user"):
             await message(url, [{"role": "assistant", "content": [block(PNG_TEXT)]}])
         client = AsyncClient(host=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60)
-        with pytest.raises(Exception, match="omit raw and suffix"):
+        with pytest.raises(ResponseError, match="omit raw and suffix") as caught:
             await client.generate(model="default", prompt="x", images=[PNG], raw=True)
+        assert caught.value.status_code == 400
 
 
 async def test_large_images_are_taken(tmp_path):
