@@ -187,6 +187,12 @@ def test_one_token_of_top_k_is_the_likeliest():
     assert (ids.tolist(), probabilities.tolist()) == ([int(row(1000).argmax())], [1.0])
 
 
+@pytest.mark.parametrize(("filters", "kept"), [({"top_p": 0.8999}, 2700), ({"min_p": 0.5}, 3000)])
+def test_a_filter_may_keep_most_tokens(filters, kept):
+    ids, _ = Sampler(Sampling(**OFF | filters)).distribution(np.zeros(3000, np.float32), [])
+    assert len(set(ids.tolist())) == kept
+
+
 def test_a_token_without_probability_is_not_drawn_by_the_smallest_number():
     sampler = Sampler(Sampling(**OFF))
     sampler._random = SimpleNamespace(random=lambda: 0.0)
