@@ -163,7 +163,7 @@ async def test_what_the_store_refuses_is_tried_again(reply, monkeypatch):
 
 
 @pytest.mark.parametrize(("pause", "least"), [(600.0, 1), (0.01, 2)])
-async def test_the_store_is_left_alone_for_a_while_and_where_nothing_is_said(
+async def test_the_store_is_left_alone_between_changes_and_where_there_are_none(
     reply, monkeypatch, pause, least
 ):
     monkeypatch.setattr(reply_saver, "FLUSH_SECONDS", pause)

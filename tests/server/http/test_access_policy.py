@@ -56,8 +56,12 @@ async def test_a_name_that_it_has_elsewhere_may_come_with_any_port():
             assert (await ask(url, Host=name))[0] == 200, name
         for name in ("other.lan", "nas.lan.evil", "nas.lan@evil", "nas.lan:x"):
             assert (await ask(url, Host=name))[0] == 403, name
-        _, _, said = await ask(url, Host="other.lan:80")
-        assert "--allow-host other.lan " in said["error"]["message"]
+        for host, name in (("Other.lan:80", "other.lan"), ("x" * 99, f"{'x' * 79}…"), ("nas.lan:x", "NAME")):
+            _, _, said = await ask(url, Host=host)
+            assert said["error"]["message"] == (
+                "Unknown host name. Use the URL that `edgechat serve` printed, or start the server with "
+                f"--allow-host {name} if clients use that name."
+            )
 
 
 async def test_without_the_key_nothing_but_health_and_the_first_page_answers():
@@ -85,18 +89,41 @@ async def test_without_the_key_nothing_but_health_and_the_first_page_answers():
 @pytest.mark.parametrize(
     ("header", "value", "told"),
     [
-        ("X_Nothing", "x", "No API key was sent"),
-        ("x_api_key", "another", "key is not valid"),
-        ("api_key", KEY, "not accepted in api-key"),
-        ("Authorization", KEY, "follow the word Bearer"),
-        ("Authorization", "Bearer another", "key is not valid"),
+        ("X_Nothing", "x", "No API key was sent."),
+        ("x_api_key", "another", "The API key is not valid."),
+        ("api_key", KEY, "The API key is not accepted in api-key."),
+        ("Authorization", KEY, "The key must follow the word Bearer."),
+        ("Authorization", "bearer an other", "The API key is not valid."),
     ],
 )
 async def test_who_is_not_let_in_is_told_what_was_wrong_with_the_key(header, value, told):
     async with serving(FakeModels()) as url:
         status, _, said = await ask(url, key=None, **{header: value})
-        assert status == 401
-        assert told in said["error"]["message"]
+    assert (status, said["error"]["code"]) == (401, "invalid_api_key")
+    how = "Send 'Authorization: Bearer KEY'; at startup, `edgechat serve` prints where the key is stored."
+    assert said["error"]["message"] == f"{told} {how}"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"x_api_key": KEY}, 200),
+        ({"x_api_key": f" {KEY} "}, 200),
+        ({"x_api_key": KEY, "Authorization": "Bearer another"}, 401),
+        ({"x_api_key": "another", "Authorization": f"Bearer {KEY}"}, 200),
+        ({"Authorization": f"BEARER {KEY}"}, 200),
+        ({"Authorization": f"Bearer{KEY}"}, 401),
+    ],
+)
+async def test_which_key_counts(headers, status):
+    async with serving(FakeModels()) as url:
+        assert (await ask(url, key=None, **headers))[0] == status
+
+
+async def test_where_no_key_is_needed_any_will_do():
+    async with serving(FakeModels(), AccessRules(None)) as url:
+        for headers in ({}, {"x_api_key": "any"}, {"Authorization": "Basic x"}):
+            assert (await ask(url, key=None, **headers))[0] == 200
 
 
 async def test_a_page_cannot_even_tell_that_the_server_is_there():
