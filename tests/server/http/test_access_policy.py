@@ -7,7 +7,7 @@ import random
 import pytest
 
 from edgechat.server.http import connection, exchange
-from edgechat.server.http.access_policy import AccessRules
+from edgechat.server.http.access_policy import AccessPolicy, AccessRules
 from tests.server.fakes import KEY, FakeModels, serving
 from tests.server.raw import Raw, ask
 
@@ -48,6 +48,32 @@ async def test_a_server_for_others_may_be_called_by_its_own_names():
         port = url.rpartition(":")[2]
         assert (await ask(url, Host=f"box.local:{port}"))[0] == 200
         assert (await ask(url, Host="box.local"))[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("server", "name", "status"),
+    [
+        (("192.168.7.7", 8000), "192.168.7.7:8000", 200),
+        (("::ffff:192.168.7.7", 8000), "192.168.7.7:8000", 200),  # on a socket for both kinds
+        (("fe80::1", 8000), "[fe80::1]:8000", 200),
+        (("192.168.7.7", 80), "192.168.7.7", 200),
+        (("192.168.7.7", 81), "192.168.7.7", 403),
+        (("192.168.7.7", 8000), "192.168.7.8:8000", 403),
+        (("fe80::1", 8000), "[fe80::2]:8000", 403),
+    ],
+)
+async def test_a_server_for_others_may_be_called_by_the_address_it_is_reached_at(server, name, status):
+    statuses = []
+
+    async def app(scope, receive, send):
+        statuses.append(200)
+
+    async def send(message):
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    scope = {"type": "http", "path": "/", "server": server, "headers": [(b"host", name.encode())]}
+    await AccessPolicy(app, AccessRules(KEY))(scope, None, send)
+    assert statuses == [status]
 
 
 async def test_a_name_that_it_has_elsewhere_may_come_with_any_port():
@@ -144,6 +170,7 @@ async def test_headers_that_decide_are_there_once(line):
         await raw.ask("POST", "/v1/chat/completions", key=None, body=CHAT, **more)
         status, _, said = await raw.answer()
         assert (status, said["error"]["code"]) == (400, "repeated_header")
+        assert said["error"]["message"] == f"The header {name.lower()!r} was sent twice."
     assert models.requests == []
 
 
@@ -159,8 +186,14 @@ async def test_pages_of_other_origins_are_refused_and_never_named_in_the_answer(
             f"http://127.0.0.1:{port}.x",
         ):
             for method, body in (("POST", CHAT), ("GET", None), ("OPTIONS", None)):
-                status, headers, _ = await ask(url, method, "/v1/chat/completions", body=body, Origin=origin)
-                assert status == 403
+                status, headers, said = await ask(
+                    url, method, "/v1/chat/completions", body=body, Origin=origin
+                )
+                assert (status, said["error"]["code"]) == (403, "wrong_origin")
+                assert said["error"]["message"] == (
+                    "Web pages of this origin are not allowed to use the server; "
+                    "`edgechat serve --cors ORIGIN` allows them."
+                )
                 assert not [name for name in headers if name.startswith("access-control")]
         assert (await ask(url, Origin=url))[0] == 200
     assert models.requests == []
@@ -183,6 +216,9 @@ async def test_a_named_origin_may_and_only_that_one():
         assert headers["access-control-allow-headers"] == asked
         assert "access-control-allow-credentials" not in headers
         assert "access-control-allow-private-network" not in headers
+        for method, expected in (("GET", 200), ("DELETE", 200), ("PUT", 400)):
+            asked = {"Access_Control_Request_Method": method}
+            assert (await ask(url, "OPTIONS", key=None, Origin=PAGE, **asked))[0] == expected
         status, headers, _ = await ask(url, "POST", "/v1/chat/completions", body=CHAT, Origin=PAGE)
         assert (status, headers["access-control-allow-origin"], headers["vary"]) == (200, PAGE, "Origin")
         assert headers["access-control-expose-headers"] == "Retry-After"
