@@ -108,6 +108,7 @@ def test_the_least_recently_used_goes_first(make):
     assert (slot, n) == (kept[1], 0)
     assert cache.stats.evictions == 1
     assert cache.evict()
+    assert cache.stats.evictions == 2
     assert not kept[2].length
     assert kept[0].tokens == [0, *LONG, 5]
 
@@ -184,10 +185,78 @@ def test_without_memory_for_checkpoints_there_are_none(make):
     assert run(cache, [*LONG[:99], 1])[1] == 0
 
 
+def test_of_cells_that_two_slots_share_the_later_use_counts(make):
+    """Checkpoints of a conversation that goes on stay, though an older one begins with them."""
+    cache = make(cuts=False, n_checkpoints=4)
+    old, _ = cache.seat(LONG)
+    compute(cache, old, LONG[:50])
+    cache.checkpoint(old)
+    compute(cache, old, LONG[50:])
+    cache.checkpoint(old)
+    cache.release(old)
+    slot, n = cache.seat([*LONG[:50], *range(30)], spent=None)
+    assert (slot is not old, n) == (True, 50)
+    for stop in (10, 20, 29):  # the last is one token before the end
+        compute(cache, slot, range(slot.length - 50, stop))
+        cache.checkpoint(slot)
+    assert [one.length for one in old.checkpoints] == [50]
+    compute(cache, slot, [29])
+    cache.checkpoint(slot)
+    cache.release(slot)
+    check_cache(cache)
+    assert [one.length for one in slot.checkpoints] == [50, 70, 79, 80]
+
+
+def test_what_a_chat_has_left_is_forgotten_once_nothing_runs_on_it(make):
+    cache = make(n_seq_max=3)
+    slots = [cache.seat([n, *LONG])[0] for n in range(3)]
+    for slot, chat in zip(slots, ("one", "one", "two"), strict=True):
+        compute(cache, slot, [5, *LONG])
+        slot.chat = chat
+    cache.release(slots[0])
+    cache.release(slots[2])
+    cache.forget("one")
+    assert [slot.length for slot in slots] == [0, 101, 101]
+    assert [slot.chat for slot in slots] == [None, "one", "two"]
+    cache.release(slots[1])
+    assert [slot.length for slot in slots] == [0, 0, 101]
+    run(cache, LONG)
+    assert sum(slot.length > 0 for slot in slots) == 2, "it is forgotten once"
+
+
+def parts():
+    """Return tokens that stay in front, that leave, and that follow."""
+    rng = random.Random(1)
+    return ([rng.randrange(256) for _ in range(size)] for size in (20, 30, 80))
+
+
+def test_a_shift_takes_what_still_matches_and_leaves_a_token_to_compute(make):
+    cache = make(shifts=True)
+    pinned, gone, rest = parts()
+    slot, _ = run(cache, [*pinned, *gone, *rest])
+    assert cache.shift([*pinned, *rest[:40], *[999] * 60], least=1) == (slot, 20)
+    assert slot.tokens == [*pinned, *rest[:40]]
+    cache.release(slot)
+    slot, _ = run(cache, [*pinned, *gone, *rest])
+    assert cache.shift([*pinned, *rest], least=80) is None
+    assert cache.shift([*pinned, *rest], least=79) == (slot, 20)
+    assert slot.tokens == [*pinned, *rest[:-1]]
+
+
+def test_no_shift_where_it_runs_or_too_little_follows(make):
+    cache = make(shifts=True)
+    pinned, gone, rest = parts()
+    slot, _ = cache.seat([*pinned, *gone, *rest])
+    compute(cache, slot, [*pinned, *gone, *rest])
+    assert cache.shift([*pinned, *rest, 1], least=1) is None
+    cache.release(slot)
+    assert cache.shift([*pinned, *rest[:31]], least=1) is None
+    assert cache.shift([*pinned, *rest[:32]], least=1) == (slot, 20)
+
+
 def test_a_shift_takes_out_the_middle_and_is_never_found_again(make):
     cache = make(shifts=True)
-    rng = random.Random(1)
-    pinned, gone, rest = ([rng.randrange(256) for _ in range(size)] for size in (20, 30, 80))
+    pinned, gone, rest = parts()
     slot, _ = run(cache, [*pinned, *gone, *rest])
     wanted = [*pinned, *rest, 1, 2]
     assert cache.shift(wanted, least=81) is None
@@ -204,8 +273,7 @@ def test_a_shift_takes_out_the_middle_and_is_never_found_again(make):
 
 def test_a_shift_leaves_alone_what_another_slot_shares(make):
     cache = make(shifts=True)
-    rng = random.Random(1)
-    pinned, gone, rest = ([rng.randrange(256) for _ in range(size)] for size in (20, 30, 80))
+    pinned, gone, rest = parts()
     run(cache, [*pinned, *gone, *rest, 5])
     run(cache, [*pinned, *gone, *rest, 6])
     assert cache.shift([*pinned, *rest, 1], least=1) is None
