@@ -3,7 +3,7 @@
 import pytest
 
 from edgechat.base.errors import DecodeFailed
-from edgechat.engine.backends.base import Interruption
+from edgechat.engine.backends.base import BatchPart, Interruption
 from edgechat.engine.backends.media import MediaRun, media_ids
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.scheduler import TURN, Scheduler, checkpoints_of
@@ -317,7 +317,7 @@ def test_idle_slots_go_before_who_runs_and_then_the_youngest(make):
 def test_who_is_alone_gets_as_many_cells_as_there_are(make):
     scheduler = make(asking("a", text(15)), context=10)
     assert call(scheduler) == [("a", 10)]
-    assert scheduler.plan() == [] or sizes(scheduler.plan()) == [("a", 0)]
+    assert sizes(scheduler.plan()) == [("a", 0)]
 
 
 def test_a_backend_that_has_no_room_is_believed(make):
@@ -389,7 +389,7 @@ def test_calls_are_counted_by_how_many_they_served(make):
 def test_drafted_tokens_that_fall_are_rolled_back(make, n_accepted, left):
     scheduler = make(one := asking("a", text(5)))
     calls(scheduler, 2)
-    scheduler._backend.decode([scheduler._part(one, 1)[1].__class__(one.slot.id, 6, [9, 1, 2, 3], 4)])
+    scheduler._backend.decode([BatchPart(one.slot.id, 6, [9, 1, 2, 3], 4)])
     scheduler.cache.extend(one.slot, [9])
     scheduler.accept_draft(one, [1, 2, 3], n_accepted)
     assert one.slot.tokens == [*text(5), 9, 9, *[1, 2, 3][:left]]
@@ -399,7 +399,7 @@ def test_drafted_tokens_that_fall_are_rolled_back(make, n_accepted, left):
 def test_where_nothing_can_be_rolled_back_it_is_computed_again_for_its_chat(make):
     scheduler = make(one := asking("a", text(5), chat="one"), rolls_back=1)
     calls(scheduler, 2)
-    scheduler._backend.decode([scheduler._part(one, 1)[1].__class__(one.slot.id, 6, [9, 1, 2], 3)])
+    scheduler._backend.decode([BatchPart(one.slot.id, 6, [9, 1, 2], 3)])
     scheduler.cache.extend(one.slot, [9])
     scheduler.accept_draft(one, [1, 2], 0)
     assert (one.slot.length, one.slot.chat, one.slot.busy) == (0, "one", True)
@@ -409,7 +409,7 @@ def test_an_interrupted_call_leaves_what_it_has_cached(make):
     one, two = asking("a", text(9), chat="one"), asking("b", text(9, of=2))
     scheduler = make(one, two, n_batch=12)
     planned = scheduler.plan()
-    scheduler._backend.decode([planned[0][1].__class__(one.slot.id, 0, planned[0][1].tokens[:4], 0)])
+    scheduler._backend.decode([BatchPart(one.slot.id, 0, planned[0][1].tokens[:4], 0)])
     scheduler.interrupted(planned, [4, None])
     assert (one.slot.length, two.slot.length, one.slot.chat) == (4, 0, "one")
     check_cache(scheduler.cache)
