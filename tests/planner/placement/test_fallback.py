@@ -22,6 +22,7 @@ from edgechat.planner.placement.fallback import (
     replan_for_more,
     step_down,
 )
+from edgechat.planner.plan import DeviceMemory
 from edgechat.planner.plan_model import plan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
@@ -454,7 +455,11 @@ def test_what_is_loaded_after_a_load(monkeypatch, fitting, killed, expected):
 
 
 def test_anyway_counts_until_it_failed_or_a_worker_is_lost(ram, monkeypatch):
-    monkeypatch.setattr(fallback, "reduce_to_fit", lambda plan, *_, failed: ("reduced", failed))
+    def reduce(plan, header, profile, measure, *, failed):
+        assert (header, profile, measure) == (LLAMA, machine(ram[0]), None)
+        return "reduced", failed
+
+    monkeypatch.setattr(fallback, "reduce_to_fit", reduce)
     monkeypatch.setattr(fallback, "read_model", lambda path: LLAMA)
     ram[0] = 2**20
     anyway = made_on(machine(16 * GIB), 4096)
@@ -463,3 +468,69 @@ def test_anyway_counts_until_it_failed_or_a_worker_is_lost(ram, monkeypatch):
     assert refit(anyway, failed=True) == ("reduced", True)
     assert refit(msgspec.structs.replace(anyway, rpc=("gone:1",))) == ("reduced", False)
     assert refit(msgspec.structs.replace(anyway, anyway=False)) == ("reduced", False)
+
+
+class Dry:
+    """A dry run that answers nothing, and counts what it is asked."""
+
+    def __init__(self):
+        self.shown, self.n_asked = None, 0
+        dry_runs.append(self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def show(self, header):
+        self.shown = header
+
+    def ask(self, params):
+        self.n_asked += 1
+        raise DryRunFailed("nobody answers.")
+
+
+dry_runs = []
+
+
+def test_a_plan_goes_on_without_a_worker_that_was_lost(ram, monkeypatch):
+    looked = []
+    monkeypatch.setattr(fallback, "DryRun", Dry)
+    monkeypatch.setattr(fallback, "read_model", lambda path: LLAMA)
+    monkeypatch.setattr(fallback, "worker_addresses", lambda rpc: ("of", *rpc))
+    look = fallback.current_profile
+    monkeypatch.setattr(fallback, "current_profile", lambda *which: looked.append(which) or look())
+    requested = on_card(rpc=("there:1",), experts_in_ram=2)
+    ram[0] = 64 * GIB
+    refit(requested)
+    assert looked == [(dry_runs[-1], ("of", "there:1"))]
+    lost = msgspec.structs.replace(requested, rpc=("gone:1",))
+    alone = made_on(machine(64 * GIB), 4096)
+    found, told = refit(lost)
+    assert looked[1:] == [(dry_runs[-1], ())]
+    assert (found.devices, found.split, found.experts_in_ram, found.rpc) == ((), (), 0, ())
+    assert (found.memory, found.context, told) == (alone.memory, 4096, ())
+    assert dry_runs[-1].shown is LLAMA
+    n_asked = dry_runs[-1].n_asked
+    assert n_asked
+    ram[0] = alone.total_bytes - 1
+    found, told = refit(lost)
+    assert (told, found.n_ubatch, found.devices) == (STEPS[:1], 128, ())
+    assert dry_runs[-1].n_asked > n_asked
+
+
+def test_all_that_a_load_takes_counts(ram):
+    each = {
+        f"{kind}_bytes": 10**n * GIB // 1000
+        for n, kind in enumerate(
+            ("weights", "cache", "compute", "program", "checkpoint", "projector", "adapter")
+        )
+    }
+    made = msgspec.structs.replace(
+        made_on(machine(16 * GIB)), memory=(DeviceMemory(name="RAM", budget_bytes=1, **each),)
+    )
+    ram[0] = sum(each.values())
+    assert not is_short(made)
+    ram[0] -= 1
+    assert is_short(made)
