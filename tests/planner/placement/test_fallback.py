@@ -473,9 +473,11 @@ def test_anyway_counts_until_it_failed_or_a_worker_is_lost(ram, monkeypatch):
 class Dry:
     """A dry run that answers nothing, and counts what it is asked."""
 
+    made = []
+
     def __init__(self):
         self.shown, self.n_asked = None, 0
-        dry_runs.append(self)
+        self.made.append(self)
 
     def __enter__(self):
         return self
@@ -491,9 +493,6 @@ class Dry:
         raise DryRunFailed("nobody answers.")
 
 
-dry_runs = []
-
-
 def test_a_plan_goes_on_without_a_worker_that_was_lost(ram, monkeypatch):
     looked = []
     monkeypatch.setattr(fallback, "DryRun", Dry)
@@ -504,20 +503,20 @@ def test_a_plan_goes_on_without_a_worker_that_was_lost(ram, monkeypatch):
     requested = on_card(rpc=("there:1",), experts_in_ram=2)
     ram[0] = 64 * GIB
     refit(requested)
-    assert looked == [(dry_runs[-1], ("of", "there:1"))]
+    assert looked == [(Dry.made[-1], ("of", "there:1"))]
     lost = msgspec.structs.replace(requested, rpc=("gone:1",))
     alone = made_on(machine(64 * GIB), 4096)
     found, told = refit(lost)
-    assert looked[1:] == [(dry_runs[-1], ())]
+    assert looked[1:] == [(Dry.made[-1], ())]
     assert (found.devices, found.split, found.experts_in_ram, found.rpc) == ((), (), 0, ())
     assert (found.memory, found.context, told) == (alone.memory, 4096, ())
-    assert dry_runs[-1].shown is LLAMA
-    n_asked = dry_runs[-1].n_asked
+    assert Dry.made[-1].shown is LLAMA
+    n_asked = Dry.made[-1].n_asked
     assert n_asked
     ram[0] = alone.total_bytes - 1
     found, told = refit(lost)
     assert (told, found.n_ubatch, found.devices) == (STEPS[:1], 128, ())
-    assert dry_runs[-1].n_asked > n_asked
+    assert Dry.made[-1].n_asked > n_asked
 
 
 def test_all_that_a_load_takes_counts(ram):
