@@ -470,32 +470,35 @@ def test_anyway_counts_until_it_failed_or_a_worker_is_lost(ram, monkeypatch):
     assert refit(msgspec.structs.replace(anyway, anyway=False)) == ("reduced", False)
 
 
-class Dry:
-    """A dry run that answers nothing, and counts what it is asked."""
-
+@pytest.fixture
+def dry_runs(monkeypatch):
+    """Let dry runs answer nothing; return them, and how often each was asked."""
     made = []
 
-    def __init__(self):
-        self.shown, self.n_asked = None, 0
-        self.made.append(self)
+    class Dry:
+        def __init__(self):
+            self.shown, self.n_asked = None, 0
+            made.append(self)
 
-    def __enter__(self):
-        return self
+        def __enter__(self):
+            return self
 
-    def __exit__(self, *_):
-        pass
+        def __exit__(self, *_):
+            pass
 
-    def show(self, header):
-        self.shown = header
+        def show(self, header):
+            self.shown = header
 
-    def ask(self, params):
-        self.n_asked += 1
-        raise DryRunFailed("nobody answers.")
+        def ask(self, params):
+            self.n_asked += 1
+            raise DryRunFailed("nobody answers.")
 
-
-def test_a_plan_goes_on_without_a_worker_that_was_lost(ram, monkeypatch):
-    looked = []
     monkeypatch.setattr(fallback, "DryRun", Dry)
+    return made
+
+
+def test_a_plan_goes_on_without_a_worker_that_was_lost(ram, dry_runs, monkeypatch):
+    looked = []
     monkeypatch.setattr(fallback, "read_model", lambda path: LLAMA)
     monkeypatch.setattr(fallback, "worker_addresses", lambda rpc: ("of", *rpc))
     look = fallback.current_profile
@@ -503,20 +506,20 @@ def test_a_plan_goes_on_without_a_worker_that_was_lost(ram, monkeypatch):
     requested = on_card(rpc=("there:1",), experts_in_ram=2)
     ram[0] = 64 * GIB
     refit(requested)
-    assert looked == [(Dry.made[-1], ("of", "there:1"))]
+    assert looked == [(dry_runs[-1], ("of", "there:1"))]
     lost = msgspec.structs.replace(requested, rpc=("gone:1",))
     alone = made_on(machine(64 * GIB), 4096)
     found, told = refit(lost)
-    assert looked[1:] == [(Dry.made[-1], ())]
+    assert looked[1:] == [(dry_runs[-1], ())]
     assert (found.devices, found.split, found.experts_in_ram, found.rpc) == ((), (), 0, ())
     assert (found.memory, found.context, told) == (alone.memory, 4096, ())
-    assert Dry.made[-1].shown is LLAMA
-    n_asked = Dry.made[-1].n_asked
+    assert dry_runs[-1].shown is LLAMA
+    n_asked = dry_runs[-1].n_asked
     assert n_asked
     ram[0] = alone.total_bytes - 1
     found, told = refit(lost)
     assert (told, found.n_ubatch, found.devices) == (STEPS[:1], 128, ())
-    assert Dry.made[-1].n_asked > n_asked
+    assert dry_runs[-1].n_asked > n_asked
 
 
 def test_all_that_a_load_takes_counts(ram):
