@@ -159,12 +159,15 @@ def test_one_joins_where_there_is_room_to_grow(make, n, joins):
     assert ids(scheduler.running) == ["a", *["b"] * joins]
 
 
-@pytest.mark.parametrize(("n", "joins"), [(29, True), (30, False)])
-def test_what_is_shared_with_who_runs_takes_no_room(make, n, joins):
+@pytest.mark.parametrize(
+    ("n", "adapters", "joins"),
+    [(29, (), True), (30, (), False), (18, (("x", 1.0),), True), (19, (("x", 1.0),), False)],
+)
+def test_what_is_shared_with_who_runs_takes_no_room(make, n, adapters, joins):
     """Of 100 cells, 17 are held, 1 + 32 + 32 wanted beside them, and 11 of the others are held already."""
     scheduler = make(asking("a", text(16)), context=100)
     assert calls(scheduler, 2) == [[("a", 16)], [("a", 1)]]
-    scheduler.add(asking("b", [*text(11), *text(n - 11, of=2)]))
+    scheduler.add(asking("b", [*text(11), *text(n - 11, of=2)], adapters=adapters))
     scheduler.plan()
     assert ids(scheduler.running) == ["a", *["b"] * joins]
 
@@ -181,6 +184,7 @@ def test_no_more_join_than_there_are_slots_and_background_leaves_its_own(make):
     scheduler.add(prewarming("z", text(3)))
     scheduler.plan()
     assert (ids(scheduler.running), ids(scheduler.waiting)) == (["x", "y"], ["z"])
+    assert scheduler._youngest().id == "y"
     calls(scheduler, 1)
     scheduler.add(asking("a", text(3, of=3)))
     scheduler.plan()
