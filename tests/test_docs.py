@@ -62,13 +62,17 @@ def test_a_broken_link_fails(project, link):
     assert "nowhere" in done.stderr
 
 
+def linked(page):
+    """Return the files of the repository that a page links to."""
+    links = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    there = [link.removeprefix(REPOSITORY) for link in links if link.startswith(REPOSITORY)]
+    near = [link for link in links if page.parent == ROOT and "://" not in link and not link.startswith("#")]
+    return there + near
+
+
 @each_page
 def test_linked_files_of_the_repository_exist(page):
-    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
-        if link.startswith(REPOSITORY):
-            assert (ROOT / link.removeprefix(REPOSITORY)).is_file(), link
-        elif page.parent == ROOT and "://" not in link and not link.startswith("#"):
-            assert (ROOT / link).is_file(), link
+    assert [link for link in linked(page) if not (ROOT / link).is_file()] == []
 
 
 def test_the_readme_is_short_and_names_every_page():
@@ -88,17 +92,19 @@ def product():
     sys.path.pop(0)
 
 
-@each_page
-def test_commands_are_those_of_the_program(page, product):
+def commands(page):
+    """Return the commands of the program on a page."""
     text = page.read_text(encoding="utf-8")
     blocks = re.findall(r"```\n(.*?)```", text, re.DOTALL)
     lines = [line.partition("  #")[0] for block in blocks for line in block.splitlines()]
     lines += re.findall(r"`(edgechat [^`]+)`", text)
-    for line in lines:
-        for part in line.split(" | "):
-            command = re.sub(r"\bCOMMAND\b.*", "", part.strip())
-            if re.match(r"edgechat(\s|$)", command) and "--child" not in command:
-                assert product._untrue_line(command) == [], line
+    parts = [re.sub(r"\bCOMMAND\b.*", "", part.strip()) for line in lines for part in line.split(" | ")]
+    return [part for part in parts if re.match(r"edgechat(\s|$)", part) and "--child" not in part]
+
+
+@each_page
+def test_commands_are_those_of_the_program(page, product):
+    assert [command for command in commands(page) if product._untrue_line(command)] == []
 
 
 @pytest.mark.parametrize("name", ["app.md", "command-line.md"])
@@ -127,15 +133,26 @@ def found(name):
 
 
 def test_functions_that_are_named_exist():
-    for name in re.findall(r"`(edgechat(?:\.\w+)+)`", ARCHITECTURE):
+    names = re.findall(r"`(edgechat(?:\.\w+)+)`", ARCHITECTURE)
+    assert len(names) > 50
+    for name in names:
         assert found(name) is not None, name
+
+
+def named(page):
+    """Return the paths, or patterns of paths, that a page names."""
+    pattern = r"`((?:tests|packaging|benchmarks|docs)/[\w./*-]+)`"
+    return re.findall(pattern, page.read_text(encoding="utf-8"))
 
 
 @each_page
 def test_files_that_are_named_exist(page):
-    text = page.read_text(encoding="utf-8")
-    for path in re.findall(r"`((?:tests|packaging|benchmarks|docs)/[\w./*-]+)`", text):
-        assert list(ROOT.glob(path)), path
+    assert [path for path in named(page) if not list(ROOT.glob(path))] == []
+
+
+@pytest.mark.parametrize(("look", "least"), [(linked, 10), (commands, 200), (named, 10)])
+def test_pages_have_what_is_looked_for(look, least):
+    assert sum(len(look(page)) for page in READ) >= least
 
 
 PROFILE = """

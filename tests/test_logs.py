@@ -74,10 +74,16 @@ def test_a_front_ends_logs_are_private_and_bounded(monkeypatch):
         assert modes == {0o600}
 
 
-def test_a_folder_that_is_none_costs_the_log(home):
+def test_a_folder_that_is_none_costs_the_log_until_it_is_one(home, capsys):
     home.write_text("no folder")
     logs.to_file()
     LOG.info("lost")
+    fail()
+    assert capsys.readouterr() == ("", "")
+    home.unlink()
+    LOG.info("kept")
+    (text,) = files().values()
+    assert (text.count("\n"), "kept" in text) == (1, True)
 
 
 @pytest.mark.parametrize(("verbose", "debug"), [(False, False), (True, False), (False, True)])

@@ -3,6 +3,7 @@
 import pytest
 
 from edgechat.documents.citations import citations_in, quotations_in
+from tests.counting import calls_of
 
 SOURCE = "The lighthouse was built in 1871; its lamp,\nhowever, burned oil until 1923. Der Turm steht noch."
 
@@ -42,6 +43,8 @@ def test_citations(text, numbers):
         ('`"the lighthouse was built in 1900"`', []),
         ('"house was built in 1871"', [False]),  # part of a word is not the word
         ('"… … …"', []),
+        (f'"{"word " * 400}"', [False]),
+        (f'"{"word " * 400}."', []),  # a search for its end is bounded
     ],
 )
 def test_quotations_are_held_against_the_source(text, is_there):
@@ -55,7 +58,12 @@ def test_a_quotation_is_in_one_passage():
     assert not only.is_there
 
 
-def test_hostile_replies_take_no_time():
-    for text in ('"' * 20_000, "[1, " * 20_000, "`" * 20_001, "„" * 20_000, '"' + "… " * 20_000 + '"'):
-        citations_in(text, {1})
-        quotations_in(text, [SOURCE])
+@pytest.mark.parametrize(
+    "sign", ['"', "[1, ", "`", "„", "… ", "[1] ", '"one two three four" ', '`a` [1]"b c d e" ']
+)
+def test_a_hostile_reply_costs_as_much_as_it_is_long(sign):
+    def cost(n):
+        return calls_of(lambda: (citations_in(sign * n, {1}), quotations_in(sign * n, [SOURCE])))
+
+    cost(1)  # what is compiled once
+    assert cost(4_000) <= 2 * cost(2_000)

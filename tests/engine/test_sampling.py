@@ -1,6 +1,7 @@
 """Sampling against llama.cpp's own samplers, and against its own definition."""
 
 import ctypes
+from types import SimpleNamespace
 
 import llama_cpp.llama_cpp as lib
 import numpy as np
@@ -8,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgechat.base.errors import DecodeFailed
-from edgechat.engine.sampling import Sampler, top_ids
+from edgechat.base.errors import BadRequest, DecodeFailed, SchemaError
+from edgechat.engine.sampling import Sampler, check_bias, logprobs, top_ids
 from edgechat.engine.types import Sampling
 from tests.properties import examples
 
@@ -156,3 +157,168 @@ def test_a_bias_is_added_where_a_token_is_known():
         wanted = np.exp(biased.astype(np.float64) - biased.max())
         assert probabilities[np.argsort(ids)] == pytest.approx(wanted / wanted.sum(), rel=1e-5)
         assert np.array_equal(logits, before)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "deterministic", "needs_logits"),
+    [
+        (Sampling(), False, False),
+        (Sampling(seed=0), True, False),
+        (Sampling(temperature=0), True, False),
+        (Sampling(repetition_penalty=1.1), False, True),
+        (Sampling(repetition_penalty=1.1, penalty_window=0), False, False),
+        (Sampling(presence_penalty=0.1, penalty_window=1), False, True),
+        (Sampling(frequency_penalty=0.1), False, True),
+        (Sampling(bias=((1, 1.0),)), False, True),
+    ],
+)
+def test_what_a_backend_need_not_know(sampling, deterministic, needs_logits):
+    sampler = Sampler(sampling)
+    assert (sampler.is_deterministic, sampler.needs_logits) == (deterministic, needs_logits)
+    assert Sampler(sampling, Only(1)).needs_logits
+
+
+def test_a_penalty_makes_unlikely_what_was_unlikely_already():
+    assert Sampler(Sampling(temperature=0, repetition_penalty=2)).choose(np.float32([-1, -1.5]), [0]) == 1
+
+
+def test_one_token_of_top_k_is_the_likeliest():
+    ids, probabilities = Sampler(Sampling(**OFF | {"top_k": 1})).distribution(row(1000), [])
+    assert (ids.tolist(), probabilities.tolist()) == ([int(row(1000).argmax())], [1.0])
+
+
+@pytest.mark.parametrize(("filters", "kept"), [({"top_p": 0.8999}, 2700), ({"min_p": 0.5}, 3000)])
+def test_a_filter_may_keep_most_tokens(filters, kept):
+    ids, _ = Sampler(Sampling(**OFF | filters)).distribution(np.zeros(3000, np.float32), [])
+    assert len(set(ids.tolist())) == kept
+
+
+def test_a_token_without_probability_is_not_drawn_by_the_smallest_number():
+    sampler = Sampler(Sampling(**OFF))
+    sampler._random = SimpleNamespace(random=lambda: 0.0)
+    assert sampler.choose(np.float32([-np.inf, 0.0, 0.0]), []) == 1
+
+
+def test_two_tokens_both_come_and_each_is_predicted():
+    sampler = Sampler(Sampling(**OFF, seed=0))
+    distribution = sampler.distribution(np.zeros(2, np.float32), [])
+    predicted = [sampler.predict(distribution, ahead) for ahead in (3, 0, 2, 1, *range(4, 50))]
+    drawn = {sampler.draw(distribution) for _ in range(50)}
+    chosen = [sampler.choose(np.zeros(2, np.float32), []) for _ in range(50)]
+    assert predicted == [chosen[ahead] for ahead in (3, 0, 2, 1, *range(4, 50))]
+    assert set(chosen) == drawn == {0, 1}
+
+
+# Constraints.
+
+
+class Only:
+    """Allows the same tokens everywhere; a reply must be of these, too."""
+
+    def __init__(self, *tokens, size=1000):
+        self.tokens, self.size = tokens, size
+
+    def mask(self, reply):
+        assert set(reply) <= {*self.tokens}
+        return np.isin(np.arange(self.size), self.tokens)
+
+    def allows(self, reply, tokens):
+        if not {*reply} <= {*self.tokens}:
+            raise SchemaError("It cannot go on.")
+        return next((at for at, token in enumerate(tokens) if token not in self.tokens), len(tokens))
+
+
+@pytest.mark.parametrize("tokens", [range(0, 1000, 300), range(400), range(100, 1000)])
+@pytest.mark.parametrize("sampling", [Sampling(**OFF), Sampling(top_k=2), Sampling(temperature=0)])
+def test_only_what_is_allowed_has_a_probability(tokens, sampling):
+    """A mask may be longer than the row: of tokens that only pad it."""
+    logits = row(950)
+    tokens = [token for token in tokens if token < 950]
+    ids, probabilities = Sampler(sampling, Only(*tokens)).distribution(logits, [], tokens[:2])
+    left = np.full(950, -np.inf, np.float32)
+    left[tokens] = logits[tokens]
+    wanted_ids, wanted = Sampler(sampling).distribution(left, [])
+    found = {one: p for one, p in zip(ids.tolist(), probabilities, strict=True) if p}
+    assert found == pytest.approx({one: p for one, p in zip(wanted_ids.tolist(), wanted, strict=True) if p})
+
+
+@pytest.mark.parametrize("tokens", [(), (7,), range(1000)])
+def test_where_the_model_excludes_all_that_is_allowed(tokens):
+    logits = np.full(1000, -np.inf, np.float32)
+    logits[5] = 0.0
+    tokens = [token for token in tokens if token != 5]
+    with pytest.raises(SchemaError, match="assigns no probability to any token that the schema") as caught:
+        Sampler(Sampling(), Only(*tokens)).distribution(logits, [])
+    assert caught.value.hint == "Change the schema, or choose another model."
+
+
+def test_how_many_tokens_of_a_draft_are_allowed():
+    sampler = Sampler(Sampling(), Only(1, 2))
+    assert [sampler.allowed([1], tokens) for tokens in ([2, 1, 3, 1], [3], [])] == [2, 0, 0]
+    assert sampler.allowed([3], [1]) == 0  # which is told with the next token
+    assert Sampler(Sampling()).allowed([], [5, 6]) == 2
+
+
+# Verification.
+
+
+def verified(target, draft, drafted, n=6_000):
+    """Draw tokens from the draft and verify them; return how often each came, and how many stood."""
+    sampler, counts, stood = Sampler(Sampling(**OFF, seed=0)), np.zeros(len(target)), 0
+    logits = np.log(np.array(target, np.float32))
+    for _ in range(n):
+        token = sampler.draw((np.array(drafted), np.array(draft)))
+        found = sampler.verify(logits, [], token, (np.array(drafted), np.array(draft)))
+        counts[found] += 1
+        stood += found == token
+    return counts / n, stood / n
+
+
+@pytest.mark.parametrize(
+    ("draft", "drafted", "standing"),
+    [
+        ([0.25, 0.25, 0.25, 0.25], [3, 1, 2, 0], 0.7),
+        ([0.1, 0.9], [1, 3], 0.15),
+        ([0.5, 0.3, 0.15, 0.05], [0, 1, 2, 3], 1.0),
+        ([1.0], [9], 0.0),
+    ],
+)
+def test_verified_tokens_come_as_the_target_has_them(draft, drafted, standing):
+    target = [0.5, 0.3, 0.15, 0.05]
+    found, stood = verified(target, draft, drafted)
+    assert found == pytest.approx(target, abs=0.02)
+    assert stood == pytest.approx(standing, abs=0.02)
+
+
+def test_a_token_that_the_filters_exclude_is_replaced_even_if_the_rest_is_as_likely():
+    sampler = Sampler(Sampling(**OFF | {"top_k": 2}))
+    logits = np.float32([2.0, 1.0, 0.0])
+    assert sampler.verify(logits, [], 2, sampler.distribution(logits, [])) in (0, 1)
+
+
+# What is told of chances, and what is asked for.
+
+
+def test_logprobs_are_those_before_any_filter():
+    logits = np.log(np.array([0.05, 0.5, 0.3, 0.15], np.float32)) + 90
+    own, others = logprobs(logits, 3, 2)
+    assert np.exp(own) == pytest.approx(0.15, rel=1e-4)
+    assert [token for token, _ in others] == [1, 2]
+    assert np.exp([chance for _, chance in others]) == pytest.approx([0.5, 0.3], rel=1e-4)
+    assert logprobs(logits, 3, 0) == (own, [])
+    assert [token for token, _ in logprobs(logits, 3, 1)[1]] == [1]
+
+
+@pytest.mark.parametrize(
+    ("bias", "told"),
+    [
+        (((-1, 1.0),), "unknown token -1; the model's tokens are 0 to 9."),
+        (((0, 1.0), (10, 1.0)), "unknown token 10; the model's tokens are 0 to 9."),
+        (((9, np.inf),), "The bias of token 9 is not a number."),
+        (((0, np.nan),), "The bias of token 0 is not a number."),
+    ],
+)
+def test_a_bias_that_cannot_be(bias, told):
+    with pytest.raises(BadRequest, match=told):
+        check_bias(Sampling(bias=bias), 10)
+    check_bias(Sampling(bias=((0, -100.0), (9, 100.0))), 10)

@@ -80,6 +80,7 @@ def test_weights_are_exact_to_the_byte(name):
 
 
 def test_every_model_has_as_many_weights_as_published(maker):
+    assert ENTRIES.keys() == maker.PARAMETERS.keys()
     for name, entry in ENTRIES.items():
         assert shipped_quants(entry), name
         for quant in shipped_quants(entry):
@@ -102,6 +103,7 @@ def test_all_sizes_are_near_the_published_ones(maker):
 
 
 def test_a_header_is_that_of_its_entry():
+    assert len(ENTRIES) > 30
     for entry in ENTRIES.values():
         assert entry.quant is not None
         found = shipped_header(entry, entry.quant)

@@ -42,7 +42,9 @@ def test_there_are_those_that_are_told_of():
 
 @each_file
 def test_actions_are_pinned_by_commit_and_called_by_version(name):
-    for line in re.findall(r"uses: (.+)", TEXTS[name]):
+    lines = re.findall(r"uses: (.+)", TEXTS[name])
+    assert len(lines) >= 5
+    for line in lines:
         if line.startswith("./"):
             assert (ROOT / line).is_file(), line
         else:
@@ -63,11 +65,14 @@ def test_images_are_pinned_by_digest():
 @each_file
 def test_jobs_may_little_and_end(name):
     assert WORKFLOWS[name]["permissions"] == {"contents": "read"}
+    checkouts = 0
     for job, settings in jobs(name).items():
         assert "uses" in settings or settings["timeout-minutes"], job
         for step in settings.get("steps", []):
             if step.get("uses", "").startswith("actions/checkout@"):
                 assert step["with"]["persist-credentials"] is False, job
+                checkouts += 1
+    assert checkouts
 
 
 @each_file

@@ -117,5 +117,9 @@ async def test_a_file_of_the_schema_before_gets_the_table(path):
             db.executescript(script)
         db.execute("PRAGMA user_version = 3")
     store = await Store.open(path)
-    await store.keep_unsent(await begun(store), "kept")
+    chat = await begun(store)
+    await store.keep_unsent(chat, "kept")
+    await store.close()
+    store = await Store.open(path)
+    assert await store.unsent(chat) == "kept"
     await store.close()

@@ -77,6 +77,57 @@ def test_what_is_replaced_is_cut_in_its_place(make):
     assert not cache.stats.evictions
 
 
+def test_the_spent_slot_is_emptied_before_others_and_is_no_loss(make):
+    """Whether something else is read into it, or what another slot has."""
+    cache = make(n_seq_max=2)
+    old, _ = run(cache, [*LONG, 1, 2, 3])
+    spent, _ = run(cache, range(50))
+    assert run(cache, [5, 6], spent=spent) == (spent, 0)
+    assert run(cache, [*LONG, 9], spent=spent) == (spent, 100)
+    assert old.tokens == [*LONG, 1, 2, 3]
+    assert not cache.stats.evictions
+
+
+def test_where_nothing_can_be_copied_the_slot_itself_goes_on(make, monkeypatch):
+    cache = make(n_seq_max=2)
+    spent, _ = run(cache, range(50))
+    source, _ = run(cache, LONG)
+    monkeypatch.setattr(cache._backend, "can_copy", lambda source, length: False)
+    assert run(cache, [*LONG, 1], spent=spent) == (source, 100)
+    assert spent.length == 50
+
+
+def test_one_token_is_a_hit_and_a_slot_of_one_is_not_empty(make):
+    cache = make(n_seq_max=2)
+    one, _ = run(cache, [7])
+    other, _ = run(cache, LONG)
+    cache.clear(other)
+    assert run(cache, LONG) == (other, 0)
+    assert one.length == 1
+    assert cache.stats.evictions == 0
+    run(cache, [7, 8])
+    assert (cache.stats.hits, cache.stats.reused_tokens) == (1, 1)
+
+
+def test_what_branches_off_twice_is_split_twice(make):
+    cache = make()
+    ends = [[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 6], [1, 7]]
+    slots = [run(cache, [*LONG, *end])[0] for end in ends]
+    assert [slot.tokens for slot in slots] == [[*LONG, *end] for end in ends]
+    assert cache.cells_used == 100 + 4 + 1 + 1 + 1
+    assert [cache.best([*LONG, *end, 9], 200)[1] for end in ends] == [104, 104, 103, 102]
+
+
+def test_each_set_of_adapters_has_a_tree_of_its_own(make):
+    cache = make()
+    with_x, with_y = (("x", 1.0),), (("y", 1.0),)
+    run(cache, LONG)
+    for adapters in (with_x, with_y):
+        assert run(cache, LONG, adapters=adapters)[1] == 0
+        assert run(cache, [*LONG, 1], adapters=adapters)[1] == 100
+    assert cache.best([*LONG, 2], 200, with_x)[1] == cache.best([*LONG, 2], 200)[1] == 100
+
+
 def test_where_nothing_can_be_cut_the_spent_slot_is_rewound(make):
     cache = make(cuts=False)
     slot, _ = cache.seat([*LONG, 1])
@@ -108,6 +159,7 @@ def test_the_least_recently_used_goes_first(make):
     assert (slot, n) == (kept[1], 0)
     assert cache.stats.evictions == 1
     assert cache.evict()
+    assert cache.stats.evictions == 2
     assert not kept[2].length
     assert kept[0].tokens == [0, *LONG, 5]
 
@@ -184,10 +236,85 @@ def test_without_memory_for_checkpoints_there_are_none(make):
     assert run(cache, [*LONG[:99], 1])[1] == 0
 
 
+def test_of_cells_that_two_slots_share_the_later_use_counts(make):
+    """Checkpoints of a conversation that goes on stay, though an older one begins with them."""
+    cache = make(cuts=False, n_checkpoints=4)
+    old, _ = cache.seat(LONG)
+    compute(cache, old, LONG[:50])
+    cache.checkpoint(old)
+    compute(cache, old, LONG[50:])
+    cache.checkpoint(old)
+    cache.release(old)
+    slot, n = cache.seat([*LONG[:50], *range(30)], spent=None)
+    assert (slot is not old, n) == (True, 50)
+    for stop in (10, 20, 29):  # the last is one token before the end
+        compute(cache, slot, range(slot.length - 50, stop))
+        cache.checkpoint(slot)
+    assert [one.length for one in old.checkpoints] == [50]
+    compute(cache, slot, [29])
+    cache.checkpoint(slot)
+    cache.release(slot)
+    check_cache(cache)
+    assert [one.length for one in slot.checkpoints] == [50, 70, 79, 80]
+
+
+def test_what_a_chat_has_left_is_forgotten_once_nothing_runs_on_it(make):
+    cache = make(n_seq_max=3)
+    slots = [cache.seat([n, *LONG])[0] for n in range(3)]
+    for slot, chat in zip(slots, ("one", "one", "two"), strict=True):
+        compute(cache, slot, [5, *LONG])
+        slot.chat = chat
+    cache.release(slots[0])
+    cache.release(slots[2])
+    cache.forget("one")
+    assert [slot.length for slot in slots] == [0, 101, 101]
+    assert [slot.chat for slot in slots] == [None, "one", "two"]
+    cache.release(slots[1])
+    assert [slot.length for slot in slots] == [0, 0, 101]
+    run(cache, LONG)
+    assert sum(slot.length > 0 for slot in slots) == 2, "it is forgotten once"
+
+
+def parts():
+    """Return tokens that stay in front, that leave, and that follow."""
+    rng = random.Random(1)
+    return ([rng.randrange(256) for _ in range(size)] for size in (20, 30, 80))
+
+
+def test_a_shift_takes_what_still_matches_and_leaves_a_token_to_compute(make):
+    cache = make(shifts=True)
+    pinned, gone, rest = parts()
+    slot, _ = run(cache, [*pinned, *gone, *rest])
+    assert cache.shift([*pinned, *rest[:40], *[999] * 60], least=1) == (slot, 20)
+    assert slot.tokens == [*pinned, *rest[:40]]
+    cache.release(slot)
+    slot, _ = run(cache, [*pinned, *gone, *rest])
+    assert cache.shift([*pinned, *rest], least=80) is None
+    assert cache.shift([*pinned, *rest], least=79) == (slot, 20)
+    assert slot.tokens == [*pinned, *rest[:-1]]
+
+
+def test_a_shift_may_take_out_a_single_token(make):
+    cache = make(shifts=True)
+    pinned, _, rest = parts()
+    slot, _ = run(cache, [*pinned, 7, *rest])
+    assert cache.shift([*pinned, *rest], least=79) == (slot, 20)
+
+
+def test_no_shift_where_it_runs_or_too_little_follows(make):
+    cache = make(shifts=True)
+    pinned, gone, rest = parts()
+    slot, _ = cache.seat([*pinned, *gone, *rest])
+    compute(cache, slot, [*pinned, *gone, *rest])
+    assert cache.shift([*pinned, *rest, 1], least=1) is None
+    cache.release(slot)
+    assert cache.shift([*pinned, *rest[:31]], least=1) is None
+    assert cache.shift([*pinned, *rest[:32]], least=1) == (slot, 20)
+
+
 def test_a_shift_takes_out_the_middle_and_is_never_found_again(make):
     cache = make(shifts=True)
-    rng = random.Random(1)
-    pinned, gone, rest = ([rng.randrange(256) for _ in range(size)] for size in (20, 30, 80))
+    pinned, gone, rest = parts()
     slot, _ = run(cache, [*pinned, *gone, *rest])
     wanted = [*pinned, *rest, 1, 2]
     assert cache.shift(wanted, least=81) is None
@@ -204,8 +331,7 @@ def test_a_shift_takes_out_the_middle_and_is_never_found_again(make):
 
 def test_a_shift_leaves_alone_what_another_slot_shares(make):
     cache = make(shifts=True)
-    rng = random.Random(1)
-    pinned, gone, rest = ([rng.randrange(256) for _ in range(size)] for size in (20, 30, 80))
+    pinned, gone, rest = parts()
     run(cache, [*pinned, *gone, *rest, 5])
     run(cache, [*pinned, *gone, *rest, 6])
     assert cache.shift([*pinned, *rest, 1], least=1) is None
@@ -220,9 +346,30 @@ def test_a_restored_state_is_found(make):
     assert other.restore(LONG, state)
     check_cache(other)
     assert other.best([*LONG, 1], 100)[1] == 100
+    assert other.best([*LONG, 1], 100)[0].last_used > 0
     full = make(context=99)
     assert not full.restore(LONG, state)
     check_cache(full)
+
+
+@pytest.mark.parametrize(("n_checkpoints", "kept"), [(1, [60]), (0, [])])
+def test_a_restored_state_may_come_with_a_checkpoint(make, n_checkpoints, kept):
+    cache = make(cuts=False)
+    slot, _ = cache.seat(LONG)
+    compute(cache, slot, LONG[:60])
+    taken = cache._backend.checkpoint(slot.id)
+    compute(cache, slot, LONG[60:])
+    other = make(cuts=False, n_checkpoints=n_checkpoints)
+    assert other.restore(LONG, cache._backend.save(slot.id), taken)
+    assert [one.length for one in other.checkpoints] == kept
+    assert other.best([*LONG[:70], 1], 70)[1] == (60 if kept else 0)
+
+
+def test_no_state_is_restored_where_all_slots_run(make):
+    cache = make(n_seq_max=1)
+    slot, _ = cache.seat(LONG)
+    compute(cache, slot, LONG)
+    assert not cache.restore(LONG, cache._backend.save(slot.id))
 
 
 def test_the_common_prefix():

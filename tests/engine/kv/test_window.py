@@ -42,11 +42,14 @@ def test_the_oldest_turns_leave_down_to_half_and_the_first_stays():
     chat = [("system", 5), *turn(5, 10), *turn(5, 15), *turn(5, 15), *turn(5, 15)]
     window = window_of(chat, 100)  # 80 of 100 after the last reply, 60, then 40
     assert (window.kept, window.dropped, window.tokens) == ([0, 1, 2, 7, 8], 2, 40)
+    chat = [("system", 5), *turn(5, 10), *turn(5, 25), *turn(5, 10), *turn(5, 10)]
+    assert window_of(chat, 100).tokens == 50  # which is half
 
 
-def test_a_question_may_fill_more_than_a_reply():
+def test_a_question_or_a_result_may_fill_more_than_a_reply():
     chat = [*turn(5, 10), *turn(10, 20), *turn(5, 20)]
     assert window_of([*chat, ("user", 17)], 100).dropped == 0
+    assert window_of([*chat, ("tool", 12)], 100).dropped == 0
     assert window_of([*chat, ("user", 18)], 100).kept == [0, 1, 6]
 
 
@@ -71,7 +74,7 @@ def test_where_nothing_more_can_leave():
 
 def test_narrower_leaves_out_whole_turns_until_it_is_enough():
     window = window_of([*turn(1, 1), *turn(5, 5), *turn(5, 5), *turn(5, 5), ("user", 1)], 1000)
-    one, two = window.narrower(), window.narrower(11)
+    one, two = window.narrower(10), window.narrower(11)
     assert one is not None
     assert two is not None
     assert (one.kept, one.tokens) == ([0, 1, 4, 5, 6, 7, 8], 23)
@@ -87,6 +90,7 @@ def test_narrower_leaves_out_a_turn_even_of_no_size_and_for_no_reason():
     narrower = window.narrower(-5)
     assert narrower is not None
     assert narrower.dropped == 1
+    assert window_of([*turn(1, 1), *turn(1, 0), *turn(1, 0), ("user", 1)], 1000).narrower().dropped == 1
 
 
 @pytest.mark.parametrize(
@@ -120,10 +124,13 @@ def test_turns_of_any_order(roles, expected):
 def test_a_system_message_after_the_question_does_not_make_it_leave():
     chat = [*turn(1, 1), *turn(30, 30), ("user", 30), ("system", 5)]
     assert window_of(chat, 100).kept == [0, 1, 4, 5]
+    chat = [*turn(1, 1), *turn(20, 20), ("user", 20), ("system", 20)]
+    assert window_of(chat, 100).dropped == 0
 
 
 def test_whole_keeps_all():
     assert whole(3).kept == [0, 1, 2]
+    assert (whole(3).turns, whole(3).sizes, gone(whole(3)), whole(3).tokens) == ((), (), range(0), 0)
     assert whole(3).narrower() is None
 
 
@@ -131,8 +138,12 @@ def test_whole_keeps_all():
     ("size", "cells", "fixed"), [(-1, 10, 0), (MOST_TOKENS + 1, 10, 0), (1, 0, 0), (1, -5, 0), (1, 10, -1)]
 )
 def test_sizes_that_make_no_sense(size, cells, fixed):
-    with pytest.raises(ValueError, match="sizes"):
+    with pytest.raises(ValueError, match=r"^the cells .* sizes are numbers of tokens$"):
         window_of([("user", size)], cells, fixed=fixed)
+
+
+def test_the_largest_size_is_one():
+    assert window_of([("user", MOST_TOKENS)], 1).tokens == MOST_TOKENS
 
 
 @given(ANY)

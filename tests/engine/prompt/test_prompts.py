@@ -539,9 +539,9 @@ def test_shorter_is_nothing_where_it_would_not_help():
 @settings(max_examples=examples(10))
 def test_shorter_leaves_real_room(n_turns, cells, generated, dropped):
     shorter = prompts().shorter(asking(*chat(n_turns)), cells, dropped, generated)
-    if shorter is not None:
-        assert shorter.dropped > dropped
-        assert len(shorter.tokens) + generated <= cells * 7 // 8
+    assume(shorter is not None)
+    assert shorter.dropped > dropped
+    assert len(shorter.tokens) + generated <= cells * 7 // 8
 
 
 def test_the_window_is_that_of_the_policy():

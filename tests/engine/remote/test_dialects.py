@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from edgechat.base.errors import BadRequest, PromptTooLong, SwitchUnknown, WrongKind
+from edgechat.base.errors import BadRequest, PromptTooLong, RemoteUnreachable, SwitchUnknown, WrongKind
 from edgechat.base.images.image import PLACE, Image
 from edgechat.base.network.offline import OFFLINE
 from edgechat.engine.types import (
@@ -366,7 +366,7 @@ async def test_offline_only_this_machine_is_reached(raw, engine, monkeypatch):
     monkeypatch.setenv(OFFLINE, "1")
     assert await events_of(engine)
     far = RemoteClient("desk", RemoteServer(url="http://desk.invalid"))
-    with pytest.raises(Exception, match="EDGECHAT_OFFLINE keeps edgechat offline"):
+    with pytest.raises(RemoteUnreachable, match="EDGECHAT_OFFLINE keeps edgechat offline"):
         await far.get("/v1/models")
 
 

@@ -90,11 +90,13 @@ async def test_where_nothing_may_be_kept_nothing_is(plan, home):
 async def test_leaving_waits_for_no_worker_that_is_not_there(plan, running):
     engine = running(EngineSupervisor(plan))
     await engine.persist(CHAT)
+    assert workers() == []
     await ask(engine, QUESTION)
-    for worker in workers():
-        worker.kill()
-        psutil.wait_procs([worker], timeout=5)
+    (worker,) = workers()
+    worker.kill()
+    psutil.wait_procs([worker], timeout=5)
     await engine.persist(CHAT)
+    assert workers() == []
 
 
 async def test_what_leaves_the_window_is_told_on_the_way(scripted, running):

@@ -35,7 +35,13 @@ def test_wrong_bytes_are_thrown_away(hub):
     listing = listed(hub)
     hub.fail("store", Fault(body=bytes(SIZE)))
     error = refused(WrongBytes, listing)
-    assert "SHA-256" in str(error)
+    assert error.message == (
+        f"The download of {FILE} from {REPO} is corrupt: its SHA-256 does not match. It was deleted."
+    )
+    assert (
+        error.hint
+        == "Try again. If this happens again, a proxy or the mirror in HF_ENDPOINT changes the data."
+    )
     at, file = store(listing)
     assert not at.partial(file).exists()
     hub.mend()

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 
 from edgechat.base.errors import DoesNotFit, DryRunFailed
 from edgechat.device.memory import Memory
+from edgechat.planner.drafting import AUTO, drafting
 from edgechat.planner.placement import fallback
+from edgechat.planner.placement.embedding import for_embeddings
 from edgechat.planner.placement.fallback import (
     is_short,
     plan_reload,
@@ -19,6 +22,7 @@ from edgechat.planner.placement.fallback import (
     replan_for_more,
     step_down,
 )
+from edgechat.planner.plan import DeviceMemory
 from edgechat.planner.plan_model import plan
 from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
@@ -260,3 +264,275 @@ def test_anyway_is_taken_at_its_word(free):
     free[0] = 2**20
     anyway = plan("a", LLAMA, machine(2**20), PlanRequest(context=4096, anyway=True))
     assert refit(anyway) == (anyway, ())
+
+
+# Each step by itself.
+
+BLIND = "Its projector eyes.gguf is not loaded, to save memory: the model reads text alone."
+LEAST = {"n_ubatch": 128, "n_batch": 128, "cache_type": "q8_0", "context": 2048}
+
+
+def least(**changes):
+    """Return a plan from which no step is left, but for these changes."""
+    return msgspec.structs.replace(made_on(machine(16 * GIB)), **LEAST | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told", "then"),
+    [
+        ({"context": 3000}, "The context is reduced to 2048 tokens, to save memory.", {"context": 2048}),
+        ({"context": 10300}, "The context is reduced to 5120 tokens, to save memory.", {"context": 5120}),
+        ({"cache_type": "f16"}, STEPS[1], {}),
+        ({"n_ubatch": 129, "n_batch": 512}, STEPS[0], {}),
+        (
+            {"checkpoint_bytes": 1, "n_ubatch": 256},
+            "Chats are read again from the start after most edits, to save memory.",
+            {"checkpoint_bytes": 0, "n_ubatch": 256},
+        ),
+        (
+            {"draft": SimpleNamespace(model_name="small"), "checkpoint_bytes": 1},
+            "The draft model small is not used, to save memory.",
+            {
+                "draft": None,
+                "checkpoint_bytes": 1,
+                "no_draft": "The draft model small is not used, to save memory.",
+            },
+        ),
+        (
+            {"projector": SimpleNamespace(name="eyes.gguf", image_batch=64), "context": 4096},
+            BLIND,
+            {
+                "projector": None,
+                "context": 4096,
+                "no_vision": BLIND,
+            },
+        ),
+        (
+            {"projector": SimpleNamespace(name="eyes", image_batch=200), "n_ubatch": 201},
+            "Prompts are read 200 tokens at a time, to save memory.",
+            {"projector": SimpleNamespace(name="eyes", image_batch=200), "n_ubatch": 200, "n_batch": 200},
+        ),
+        (
+            {"projector": SimpleNamespace(name="its encoder", image_batch=64), "backend": "mlx"},
+            "Its encoder is not loaded, to save memory: the model reads text alone.",
+            {
+                "projector": None,
+                "backend": "mlx",
+                "no_vision": "Its encoder is not loaded, to save memory: the model reads text alone.",
+            },
+        ),
+        (
+            {"devices": ("A", "B"), "split": (8, 1), "experts_in_ram": 3, "rpc": ("x:1",)},
+            "3 more layers run on the CPU, to save memory.",
+            {"devices": ("A",), "split": (6,), "experts_in_ram": 3, "rpc": ("x:1",)},
+        ),
+        (
+            {"devices": ("A",), "split": (1,), "experts_in_ram": 3, "rpc": ("x:1",)},
+            "1 more layer runs on the CPU, to save memory.",
+            {},
+        ),
+    ],
+)
+def test_a_step(changes, told, then):
+    assert step_down(least(**changes), LLAMA) == (least(**then), told)
+
+
+def test_no_step_is_left():
+    assert step_down(least(), LLAMA) is None
+    assert step_down(least(backend="mlx", devices=("A",), split=(9,)), LLAMA) is None
+    assert step_down(least(embeddings=True, context=512, n_ubatch=512), LLAMA) is None
+
+
+def test_the_drafting_layers_go_as_if_they_had_never_been():
+    why = "Its own drafting layers (MTP) are not loaded, to save memory."
+    for changes in ({"mtp": True, "draft": SimpleNamespace(model_name="mtp")}, {"head": SimpleNamespace()}):
+        plain = drafting(LLAMA, AUTO)
+        then = least(
+            no_draft=why,
+            n_rs_seq=plain.n_rs_seq,
+            n_outputs_max=least().n_seq_max + plain.drafted,
+            ngrams=True,
+        )
+        assert step_down(least(**changes, n_rs_seq=9, n_outputs_max=1, ngrams=False), LLAMA) == (then, why)
+
+
+@pytest.mark.parametrize(("context", "half"), [(4096, 2048), (1300, 512), (600, 512)])
+def test_texts_to_embed_get_shorter(context, half):
+    made, told = step_down(least(embeddings=True, context=context), LLAMA)
+    assert (made.context, told) == (half, f"Texts are limited to {half} tokens, to save memory.")
+    assert made == for_embeddings(least(embeddings=True, context=half), LLAMA)
+
+
+# Whether another plan is better now.
+
+
+@pytest.fixture
+def ram(monkeypatch):
+    """Let so many bytes be free, and nothing be lost."""
+    found = [16 * GIB]
+    monkeypatch.setattr(fallback, "current_profile", lambda *_: machine(found[0]))
+    monkeypatch.setattr(fallback, "why_lost", lambda rpc: "desk is gone" if "gone:1" in rpc else "")
+    return found
+
+
+def on_card(**changes):
+    return msgspec.structs.replace(
+        plan("a", LLAMA, with_cards(64, card("CUDA0", 24)), PlanRequest(context=4096)), **changes
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "changes", "is_taken"),
+    [
+        ({}, {}, True),
+        ({}, {"context": 4097}, True),
+        ({}, {"context": 4095}, False),
+        ({}, {"split": (32,)}, False),
+        ({}, {"model_path": "another.gguf"}, False),
+        ({"projector": SimpleNamespace()}, {"projector": None}, False),
+        ({}, {"projector": SimpleNamespace()}, True),
+        ({"head": SimpleNamespace()}, {"head": None}, False),
+        ({}, {"head": SimpleNamespace()}, True),
+        ({"memory": ()}, {"context": 8192}, False),
+        ({"rpc": ("gone:1",)}, {"context": 1}, True),  # anything is better than a worker that was lost
+        ({"rpc": ("gone:1",)}, {"model_path": "another.gguf"}, False),
+    ],
+)
+def test_another_plan_is_taken_if_it_is_no_worse(ram, before, changes, is_taken):
+    requested = on_card(**before)
+    other = msgspec.structs.replace(requested, threads=99, **changes)
+    assert replan_for_more(requested, lambda: other) is (other if is_taken else requested)
+
+
+def test_another_plan_is_not_made_for_a_little_more_memory_or_where_none_can_be(ram):
+    requested = made_on(machine(10 * GIB), 4096)
+    other = msgspec.structs.replace(requested, threads=99)
+    for free, expected in ((11 * GIB, requested), (11 * GIB + 1, other), (9 * GIB, requested)):
+        ram[0] = free
+        assert replan_for_more(requested, lambda: other) is expected
+
+    def refuse():
+        raise DoesNotFit("not now")
+
+    ram[0] = 16 * GIB
+    for rpc in ((), ("gone:1",)):
+        lost = msgspec.structs.replace(requested, rpc=rpc)
+        assert replan_for_more(lost, refuse) is lost
+
+
+@pytest.mark.parametrize(
+    ("fitting", "killed", "expected"),
+    [
+        ({}, False, ({}, ())),
+        ({"reasons": ("another",)}, False, ({"reasons": ("another",)}, ())),
+        ({"context": 2048}, False, ({"context": 2048}, ("as it fits",))),
+        ({"checkpoint_bytes": 7}, False, ({"checkpoint_bytes": 7}, ("as it fits",))),
+        ({"draft": SimpleNamespace()}, False, ({"draft": SimpleNamespace()}, ("as it fits",))),
+        ({"projector": SimpleNamespace()}, False, ({"projector": SimpleNamespace()}, ("as it fits",))),
+        (
+            {"context": 8192},
+            False,
+            ({"context": 8192}, ("More memory is free again: the context is now 8192 tokens.",)),
+        ),
+        ({}, True, ({"context": 512}, ("a step down",))),
+        ({"memory": ()}, True, ({"memory": ()}, ())),  # which takes less already
+    ],
+)
+def test_what_is_loaded_after_a_load(monkeypatch, fitting, killed, expected):
+    requested, last = made_on(machine(16 * GIB), 1024), made_on(machine(16 * GIB), 4096)
+    changed = msgspec.structs.replace
+
+    def refit_(one, *, failed=False):
+        assert one is (last if failed else requested)
+        return (
+            (changed(last, context=512), ("a step down",))
+            if failed
+            else (changed(last, **fitting), ("as it fits",))
+        )
+
+    monkeypatch.setattr(fallback, "refit", refit_)
+    assert plan_reload(requested, last, killed=killed) == (changed(last, **expected[0]), expected[1])
+
+
+def test_anyway_counts_until_it_failed_or_a_worker_is_lost(ram, monkeypatch):
+    def reduce(plan, header, profile, measure, *, failed):
+        assert (header, profile, measure) == (LLAMA, machine(ram[0]), None)
+        return "reduced", failed
+
+    monkeypatch.setattr(fallback, "reduce_to_fit", reduce)
+    monkeypatch.setattr(fallback, "read_model", lambda path: LLAMA)
+    ram[0] = 2**20
+    anyway = made_on(machine(16 * GIB), 4096)
+    anyway = msgspec.structs.replace(anyway, anyway=True, backend="mlx")
+    assert refit(anyway) == (anyway, ())
+    assert refit(anyway, failed=True) == ("reduced", True)
+    assert refit(msgspec.structs.replace(anyway, rpc=("gone:1",))) == ("reduced", False)
+    assert refit(msgspec.structs.replace(anyway, anyway=False)) == ("reduced", False)
+
+
+@pytest.fixture
+def dry_runs(monkeypatch):
+    """Let dry runs answer nothing; return them, and how often each was asked."""
+    made = []
+
+    class Dry:
+        def __init__(self):
+            self.shown, self.n_asked = None, 0
+            made.append(self)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def show(self, header):
+            self.shown = header
+
+        def ask(self, params):
+            self.n_asked += 1
+            raise DryRunFailed("nobody answers.")
+
+    monkeypatch.setattr(fallback, "DryRun", Dry)
+    return made
+
+
+def test_a_plan_goes_on_without_a_worker_that_was_lost(ram, dry_runs, monkeypatch):
+    looked = []
+    monkeypatch.setattr(fallback, "read_model", lambda path: LLAMA)
+    monkeypatch.setattr(fallback, "worker_addresses", lambda rpc: ("of", *rpc))
+    look = fallback.current_profile
+    monkeypatch.setattr(fallback, "current_profile", lambda *which: looked.append(which) or look())
+    requested = on_card(rpc=("there:1",), experts_in_ram=2)
+    ram[0] = 64 * GIB
+    refit(requested)
+    assert looked == [(dry_runs[-1], ("of", "there:1"))]
+    lost = msgspec.structs.replace(requested, rpc=("gone:1",))
+    alone = made_on(machine(64 * GIB), 4096)
+    found, told = refit(lost)
+    assert looked[1:] == [(dry_runs[-1], ())]
+    assert (found.devices, found.split, found.experts_in_ram, found.rpc) == ((), (), 0, ())
+    assert (found.memory, found.context, told) == (alone.memory, 4096, ())
+    assert dry_runs[-1].shown is LLAMA
+    n_asked = dry_runs[-1].n_asked
+    assert n_asked
+    ram[0] = alone.total_bytes - 1
+    found, told = refit(lost)
+    assert (told, found.n_ubatch, found.devices) == (STEPS[:1], 128, ())
+    assert dry_runs[-1].n_asked > n_asked
+
+
+def test_all_that_a_load_takes_counts(ram):
+    each = {
+        f"{kind}_bytes": 10**n * GIB // 1000
+        for n, kind in enumerate(
+            ("weights", "cache", "compute", "program", "checkpoint", "projector", "adapter")
+        )
+    }
+    made = msgspec.structs.replace(
+        made_on(machine(16 * GIB)), memory=(DeviceMemory(name="RAM", budget_bytes=1, **each),)
+    )
+    ram[0] = sum(each.values())
+    assert not is_short(made)
+    ram[0] -= 1
+    assert is_short(made)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from edgechat.server.http import connection, exchange
-from edgechat.server.http.access_policy import AccessRules
+from edgechat.server.http.access_policy import AccessPolicy, AccessRules
 from tests.server.fakes import KEY, FakeModels, serving
 from tests.server.raw import Raw, ask
 
@@ -42,14 +42,44 @@ async def test_a_server_for_others_may_be_called_by_its_own_names():
         assert (await ask(url, Host="box.local"))[0] == 403
 
 
+@pytest.mark.parametrize(
+    ("server", "name", "status"),
+    [
+        (("192.168.7.7", 8000), "192.168.7.7:8000", 200),
+        (("::ffff:192.168.7.7", 8000), "192.168.7.7:8000", 200),  # on a socket for both kinds
+        (("fe80::1", 8000), "[fe80::1]:8000", 200),
+        (("192.168.7.7", 80), "192.168.7.7", 200),
+        (("192.168.7.7", 81), "192.168.7.7", 403),
+        (("192.168.7.7", 8000), "192.168.7.8:8000", 403),
+        (("fe80::1", 8000), "[fe80::2]:8000", 403),
+    ],
+)
+async def test_a_server_for_others_may_be_called_by_the_address_it_is_reached_at(server, name, status):
+    statuses = []
+
+    async def app(scope, receive, send):
+        statuses.append(200)
+
+    async def send(message):
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    scope = {"type": "http", "path": "/", "server": server, "headers": [(b"host", name.encode())]}
+    await AccessPolicy(app, AccessRules(KEY))(scope, None, send)
+    assert statuses == [status]
+
+
 async def test_a_name_that_it_has_elsewhere_may_come_with_any_port():
     async with serving(FakeModels(), AccessRules(KEY, aliases=frozenset({"nas.lan"}))) as url:
         for name in ("nas.lan", "nas.lan:443", "NAS.lan:11434"):
             assert (await ask(url, Host=name))[0] == 200, name
         for name in ("other.lan", "nas.lan.evil", "nas.lan@evil", "nas.lan:x"):
             assert (await ask(url, Host=name))[0] == 403, name
-        _, _, said = await ask(url, Host="other.lan:80")
-        assert "--allow-host other.lan " in said["error"]["message"]
+        for host, name in (("Other.lan:80", "other.lan"), ("x" * 99, f"{'x' * 79}…"), ("nas.lan:x", "NAME")):
+            _, _, said = await ask(url, Host=host)
+            assert said["error"]["message"] == (
+                "Unknown host name. Use the URL that `edgechat serve` printed, or start the server with "
+                f"--allow-host {name} if clients use that name."
+            )
 
 
 async def test_without_the_key_nothing_but_health_and_the_first_page_answers(models, url):
@@ -75,17 +105,41 @@ async def test_without_the_key_nothing_but_health_and_the_first_page_answers(mod
 @pytest.mark.parametrize(
     ("header", "value", "told"),
     [
-        ("X_Nothing", "x", "No API key was sent"),
-        ("x_api_key", "another", "key is not valid"),
-        ("api_key", KEY, "not accepted in api-key"),
-        ("Authorization", KEY, "follow the word Bearer"),
-        ("Authorization", "Bearer another", "key is not valid"),
+        ("X_Nothing", "x", "No API key was sent."),
+        ("x_api_key", "another", "The API key is not valid."),
+        ("api_key", KEY, "The API key is not accepted in api-key."),
+        ("Authorization", KEY, "The key must follow the word Bearer."),
+        ("Authorization", "bearer an other", "The API key is not valid."),
     ],
 )
-async def test_who_is_not_let_in_is_told_what_was_wrong_with_the_key(header, value, told, url):
-    status, _, said = await ask(url, key=None, **{header: value})
-    assert status == 401
-    assert told in said["error"]["message"]
+async def test_who_is_not_let_in_is_told_what_was_wrong_with_the_key(header, value, told):
+    async with serving(FakeModels()) as url:
+        status, _, said = await ask(url, key=None, **{header: value})
+    assert (status, said["error"]["code"]) == (401, "invalid_api_key")
+    how = "Send 'Authorization: Bearer KEY'; at startup, `edgechat serve` prints where the key is stored."
+    assert said["error"]["message"] == f"{told} {how}"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"x_api_key": KEY}, 200),
+        ({"x_api_key": f" {KEY} "}, 200),
+        ({"x_api_key": KEY, "Authorization": "Bearer another"}, 401),
+        ({"x_api_key": "another", "Authorization": f"Bearer {KEY}"}, 200),
+        ({"Authorization": f"BEARER {KEY}"}, 200),
+        ({"Authorization": f"Bearer{KEY}"}, 401),
+    ],
+)
+async def test_which_key_counts(headers, status):
+    async with serving(FakeModels()) as url:
+        assert (await ask(url, key=None, **headers))[0] == status
+
+
+async def test_where_no_key_is_needed_any_will_do():
+    async with serving(FakeModels(), AccessRules(None)) as url:
+        for headers in ({}, {"x_api_key": "any"}, {"Authorization": "Basic x"}):
+            assert (await ask(url, key=None, **headers))[0] == 200
 
 
 async def test_a_page_cannot_even_tell_that_the_server_is_there(url):
@@ -96,25 +150,41 @@ async def test_a_page_cannot_even_tell_that_the_server_is_there(url):
 @pytest.mark.parametrize(
     "line", ["Origin: https://evil.example", f"Authorization: Bearer {KEY}", "Content-Type: application/json"]
 )
-async def test_headers_that_decide_are_there_once(line, models, url):
-    raw = await Raw.to(url)
-    name, _, value = line.partition(": ")
-    more = {name: value, name.upper(): value}
-    await raw.ask("POST", CHATS, key=None, body=CHAT, **more)
-    status, _, said = await raw.answer()
-    assert (status, said["error"]["code"]) == (400, "repeated_header")
+async def test_headers_that_decide_are_there_once(line):
+    models = FakeModels()
+    async with serving(models) as url:
+        raw = await Raw.to(url)
+        name, _, value = line.partition(": ")
+        more = {name: value, name.upper(): value}
+        await raw.ask("POST", "/v1/chat/completions", key=None, body=CHAT, **more)
+        status, _, said = await raw.answer()
+        assert (status, said["error"]["code"]) == (400, "repeated_header")
+        assert said["error"]["message"] == f"The header {name.lower()!r} was sent twice."
     assert models.requests == []
 
 
-async def test_pages_of_other_origins_are_refused_and_never_named_in_the_answer(models, url):
-    port = url.rpartition(":")[2]
-    ours = (f"https://127.0.0.1:{port}", f"http://127.0.0.1:{port}.x")
-    for origin in (PAGE, "null", "http://localhost:1", *ours):
-        for method, body in (("POST", CHAT), ("GET", None), ("OPTIONS", None)):
-            status, headers, _ = await ask(url, method, CHATS, body=body, Origin=origin)
-            assert status == 403
-            assert not [name for name in headers if name.startswith("access-control")]
-    assert (await ask(url, Origin=url))[0] == 200
+async def test_pages_of_other_origins_are_refused_and_never_named_in_the_answer():
+    models = FakeModels()
+    async with serving(models) as url:
+        port = url.rpartition(":")[2]
+        for origin in (
+            PAGE,
+            "null",
+            "http://localhost:1",
+            f"https://127.0.0.1:{port}",
+            f"http://127.0.0.1:{port}.x",
+        ):
+            for method, body in (("POST", CHAT), ("GET", None), ("OPTIONS", None)):
+                status, headers, said = await ask(
+                    url, method, "/v1/chat/completions", body=body, Origin=origin
+                )
+                assert (status, said["error"]["code"]) == (403, "wrong_origin")
+                assert said["error"]["message"] == (
+                    "Web pages of this origin are not allowed to use the server; "
+                    "`edgechat serve --cors ORIGIN` allows them."
+                )
+                assert not [name for name in headers if name.startswith("access-control")]
+        assert (await ask(url, Origin=url))[0] == 200
     assert models.requests == []
 
 
@@ -128,7 +198,10 @@ async def test_a_named_origin_may_and_only_that_one():
         assert headers["access-control-allow-headers"] == asked
         assert "access-control-allow-credentials" not in headers
         assert "access-control-allow-private-network" not in headers
-        status, headers, _ = await ask(url, "POST", CHATS, body=CHAT, Origin=PAGE)
+        for method, expected in (("GET", 200), ("DELETE", 200), ("PUT", 400)):
+            asked = {"Access_Control_Request_Method": method}
+            assert (await ask(url, "OPTIONS", key=None, Origin=PAGE, **asked))[0] == expected
+        status, headers, _ = await ask(url, "POST", "/v1/chat/completions", body=CHAT, Origin=PAGE)
         assert (status, headers["access-control-allow-origin"], headers["vary"]) == (200, PAGE, "Origin")
         assert headers["access-control-expose-headers"] == "Retry-After"
         status, headers, _ = await ask(url, key=None, Origin=PAGE)
