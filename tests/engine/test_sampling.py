@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgechat.base.errors import BadRequest, DecodeFailed, SchemaError
-from edgechat.engine.sampling import Sampler, check_bias, logprobs, top_ids
+from edgechat.engine.sampling import Sampler, accepts, check_bias, logprobs, top_ids
 from edgechat.engine.types import Sampling
 from tests.properties import examples
 
@@ -182,6 +182,13 @@ def test_a_penalty_makes_unlikely_what_was_unlikely_already():
     assert Sampler(Sampling(temperature=0, repetition_penalty=2)).choose(np.float32([-1, -1.5]), [0]) == 1
 
 
+def test_a_penalty_without_a_window_is_none():
+    ids, probabilities = Sampler(
+        Sampling(**OFF, presence_penalty=5.0, penalty_window=0, bias=((3, 0.0),))
+    ).distribution(np.zeros(4, np.float32), [0, 1])
+    assert dict(zip(ids.tolist(), probabilities.tolist(), strict=True)) == dict.fromkeys(range(4), 0.25)
+
+
 def test_one_token_of_top_k_is_the_likeliest():
     ids, probabilities = Sampler(Sampling(**OFF | {"top_k": 1})).distribution(row(1000), [])
     assert (ids.tolist(), probabilities.tolist()) == ([int(row(1000).argmax())], [1.0])
@@ -247,8 +254,9 @@ def test_where_the_model_excludes_all_that_is_allowed(tokens):
     logits = np.full(1000, -np.inf, np.float32)
     logits[5] = 0.0
     tokens = [token for token in tokens if token != 5]
-    with pytest.raises(SchemaError, match="assigns no probability to any token that the schema") as caught:
+    with pytest.raises(SchemaError) as caught:
         Sampler(Sampling(), Only(*tokens)).distribution(logits, [])
+    assert caught.value.message == "The model assigns no probability to any token that the schema allows."
     assert caught.value.hint == "Change the schema, or choose another model."
 
 
@@ -281,6 +289,7 @@ def verified(target, draft, drafted, n=6_000):
         ([0.1, 0.9], [1, 3], 0.15),
         ([0.5, 0.3, 0.15, 0.05], [0, 1, 2, 3], 1.0),
         ([1.0], [9], 0.0),
+        ([0.5, 0.5], [1, 0], 0.8),
     ],
 )
 def test_verified_tokens_come_as_the_target_has_them(draft, drafted, standing):
@@ -288,6 +297,14 @@ def test_verified_tokens_come_as_the_target_has_them(draft, drafted, standing):
     found, stood = verified(target, draft, drafted)
     assert found == pytest.approx(target, abs=0.02)
     assert stood == pytest.approx(standing, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("p", "q", "number", "stands"),
+    [(0.5, 1.0, 0.49, True), (0.5, 1.0, 0.5, False), (0.0, 1.0, 0.0, False), (0.4, 0.2, 0.99, True)],
+)
+def test_a_drafted_token_stands_by_its_probabilities(p, q, number, stands):
+    assert accepts(p, q, number) is stands
 
 
 def test_a_token_that_the_filters_exclude_is_replaced_even_if_the_rest_is_as_likely():

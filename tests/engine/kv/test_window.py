@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edgechat.engine.kv.window import MOST_TOKENS, turns_of, whole, window_of
+from edgechat.engine.kv.window import MOST_TOKENS, ContextWindow, turns_of, whole, window_of
 from edgechat.engine.types import Role
 
 Sized = tuple[Role, int]
@@ -130,7 +130,7 @@ def test_a_system_message_after_the_question_does_not_make_it_leave():
 
 def test_whole_keeps_all():
     assert whole(3).kept == [0, 1, 2]
-    assert (whole(3).turns, whole(3).sizes, gone(whole(3)), whole(3).tokens) == ((), (), range(0), 0)
+    assert whole(3) == ContextWindow(3, (), (), first=0, dropped=0, current=0, tokens=0)
     assert whole(3).narrower() is None
 
 

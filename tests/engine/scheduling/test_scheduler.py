@@ -6,6 +6,7 @@ from edgechat.base.errors import DecodeFailed
 from edgechat.engine.backends.base import BatchPart, Interruption
 from edgechat.engine.backends.media import MediaRun, media_ids
 from edgechat.engine.sampling import Sampler
+from edgechat.engine.scheduling.draft import Draft
 from edgechat.engine.scheduling.scheduler import TURN, Scheduler, checkpoints_of
 from edgechat.engine.scheduling.sequence import Sequence
 from edgechat.engine.types import ChatRequest, Sampling
@@ -117,6 +118,18 @@ def test_the_shortest_prompt_gets_half_if_it_is_not_the_first(make, prompts, n_b
     assert call(scheduler) == expected
 
 
+def test_streams_have_chunks_beside_them_that_cost_no_more_than_they_bear(make):
+    scheduler = make(asking("a", text(3)), n_batch=4096)
+    call(scheduler)
+    for n_prompt in (16, 64, 256, 1024):
+        scheduler.cost.observe(1, 0, 0.01)
+        scheduler.cost.observe(1, n_prompt, 0.01 + n_prompt / 1000)
+    scheduler.add(asking("b", text(4000, of=1)))
+    beside, alone = (scheduler.cost.prompt_tokens(n) for n in (1, 0))
+    assert beside != alone
+    assert sizes(scheduler.plan()) == [("a", 1), ("b", beside)]
+
+
 def test_what_mixes_nothing_takes_streams_and_prompts_in_turn(make):
     scheduler = make(*(asking(name, text(2, of=at)) for at, name in enumerate("ab")), mixes=False)
     for now in (1.0, 2.0):
@@ -209,6 +222,23 @@ def test_one_waits_for_what_another_is_about_to_compute(make, shared, changes, j
         assert scheduler.find("b").n_cached == 11
 
 
+def test_one_waits_for_what_only_others_with_its_adapters_will_have(make):
+    scheduler = make()
+    leave(scheduler, text(80))
+    for name, end in (("a", 251), ("b", 252)):
+        scheduler.add(asking(name, [*text(80), end], adapters=(("x", 1.0),)))
+    scheduler.plan()
+    assert ids(scheduler.running) == ["a"]
+
+
+@pytest.mark.parametrize(("boundaries", "joins"), [((80,), False), ((60,), True), ((), True)])
+def test_where_nothing_can_be_cut_one_waits_for_a_checkpoint(make, boundaries, joins):
+    scheduler = make(asking("a", text(100), boundaries=boundaries), cuts=False)
+    scheduler.add(asking("b", [*text(85), 251]))
+    scheduler.plan()
+    assert ids(scheduler.running) == ["a", *["b"] * joins]
+
+
 def test_nobody_waits_for_background(make):
     scheduler = make(prewarming("late", text(100)))
     call(scheduler)
@@ -224,6 +254,10 @@ def test_what_it_is_seated_with(make):
     scheduler.add(again := asking("b", [*text(20), 251, 252], chat="two"))
     assert sizes(scheduler.plan()) == [("b", 2)]
     assert (again.n_cached, again.slot.chat) == (20, "two")
+    scheduler.add(same := asking("same", text(20)))
+    scheduler.plan()
+    assert (same.n_cached, same.n_pending) == (19, 1)  # the cache holds no logits
+    scheduler.remove(same, keep_cache=False)
     scheduler.preempt(again)
     assert (again.slot, again.checkpoints, ids(scheduler.waiting)) == (None, (), ["b"])
     scheduler.add(asking("first", text(2, of=2)))
@@ -231,6 +265,61 @@ def test_what_it_is_seated_with(make):
     assert ids(scheduler.waiting) == ["resumed", "b", "first"]
     scheduler.plan()
     assert again.n_cached == 20  # what was there when it first started
+
+
+# A window that slides.
+
+
+def slid(before, after=0, *, kind=Reply, **more):
+    """Return a request whose prompt leaves out 40 tokens of what is in the cache, and goes on with others."""
+    tokens = [*text(20), *text(before, of=2), *text(after, of=4)]
+    return asking("b", tokens, kind=kind, dropped=1, **more)
+
+
+@pytest.mark.parametrize(
+    ("n_same", "seconds", "shifts"),
+    [(64, 0.0, True), (63, 0.0, False), (63, 0.02, True), (50, 0.02, True), (49, 0.02, False)],
+)
+def test_cells_are_moved_where_that_saves_a_second(make, n_same, seconds, shifts):
+    """Or 64 tokens, while what one costs is not known."""
+    scheduler = make(shifts=True)
+    if seconds:
+        scheduler.cost.expect(seconds)
+    leave(scheduler, [*text(20), *text(40, of=1), *text(n_same, of=2)])
+    scheduler.cost._slope = None
+    scheduler.add(one := slid(n_same, 5))
+    scheduler.plan()
+    assert one.slot.approximate is shifts
+    assert (one.slot.length, one.n_cached) == ((20 + n_same, 20 + n_same) if shifts else (20, 20))
+    assert one.n_shifted == (n_same if shifts else 0)
+
+
+def test_only_replies_whose_window_has_moved_are_shifted(make):
+    for one in (slid(70, kind=Sequence), asking("b", slid(70).tokens)):
+        scheduler = make(shifts=True)
+        leave(scheduler, [*text(20), *text(40, of=1), *text(70, of=2)])
+        scheduler.add(one)
+        scheduler.plan()
+        assert (one.slot.approximate, one.n_shifted, one.slot.length) == (False, 0, 20)
+
+
+@pytest.mark.parametrize(("n_cached", "then"), [(10, 70), (75, 75)])
+def test_the_window_may_move_during_a_reply(make, n_cached, then):
+    scheduler = make(shifts=True)
+    leave(scheduler, [*text(20), *text(40, of=1), *text(80, of=2)])
+    one = slid(80, 1)
+    one.n_prompt, one.n_cached = 90, n_cached
+    scheduler.resume(one)
+    scheduler.plan()
+    assert (one.slot.length, one.n_shifted, one.n_cached) == (100, 70, then)
+
+
+def test_cells_of_other_adapters_are_not_moved(make):
+    scheduler = make(shifts=True)
+    leave(scheduler, [*text(20), *text(40, of=1), *text(70, of=2)])
+    scheduler.add(one := slid(70, 5, adapters=(("x", 1.0),)))
+    scheduler.plan()
+    assert (one.slot.length, one.n_cached) == (0, 0)
 
 
 # Turns.
@@ -334,6 +423,7 @@ def test_a_backend_that_has_no_room_is_believed(make):
     planned = scheduler.plan()
     assert ids([seq for seq, _ in planned]) == ["a", "c"]
     scheduler.make_room(planned)
+    assert (ids(scheduler.running), scheduler.cells) == (["a"], 400)
     planned = scheduler.plan()
     assert sizes(planned) == [("a", 4)]
     scheduler.make_room(planned)
@@ -400,6 +490,18 @@ def test_drafted_tokens_that_fall_are_rolled_back(make, n_accepted, left):
     check_cache(scheduler.cache)
 
 
+def test_drafted_tokens_are_not_cached_before_they_are_accepted(make):
+    scheduler = make(one := asking("a", text(5)))
+    calls(scheduler, 2)
+    one.draft = Draft("ngram", [1, 2])
+    part = BatchPart(one.slot.id, 6, [9, 1, 2], 3)
+    scheduler._backend.decode([part])
+    scheduler.computed([(one, part)])
+    assert one.slot.tokens == [*text(5), 9, 9]
+    scheduler.accept_draft(one, [1, 2], 2)
+    assert one.slot.tokens == [*text(5), 9, 9, 1, 2]
+
+
 def test_where_nothing_can_be_rolled_back_it_is_computed_again_for_its_chat(make):
     scheduler = make(one := asking("a", text(5), chat="one"), rolls_back=1)
     calls(scheduler, 2)
@@ -463,3 +565,15 @@ def test_checkpoints_are_taken_on_the_way(make):
     assert [taken.length for taken in one.slot.checkpoints][-1] == 100
     assert len(one.slot.checkpoints) == 2
     assert one.checkpoints == ()
+
+
+def test_a_checkpoint_that_an_interrupted_call_has_passed_is_given_up(make):
+    scheduler = make(one := asking("a", text(100), boundaries=(40, 90)), cuts=False)
+    planned = scheduler.plan()
+    assert one.checkpoints == ((8, 40), (90, 90))
+    part = BatchPart(one.slot.id, 0, one.tokens[:50], 0)
+    scheduler._backend.decode([part])
+    scheduler.interrupted(planned, [None])
+    scheduler.cache.extend(one.slot, part.tokens)
+    scheduler._take_checkpoint(one, 1)
+    assert (one.checkpoints, one.slot.checkpoints) == (((90, 90),), [])

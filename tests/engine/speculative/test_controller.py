@@ -412,6 +412,18 @@ def test_another_token_is_drafted_if_it_is_worth_its_price(ahead, chances, longe
     assert known(ahead, **how).is_worth_drafting("model", chances, 0, longest) is is_worth
 
 
+def test_what_is_ahead_of_a_draft_is_what_lies_behind_its_tokens():
+    controller = known(0.9, 0.9, 0.1)
+    assert controller.is_worth_drafting("model", [0.9], 0, 8)
+    assert not controller.is_worth_drafting("model", [0.9, 0.9], 0, 8)
+    dear_first = {"ratios": [1.0, 1.5, 2.0, 2.0, *[9.0] * 30]}
+    assert not known(0.9, 0.9, 0.1, **dear_first).is_worth_adding("model", [0.9, 0.5], 0, 8)
+
+
+def test_drafts_are_taken_for_a_tenth_of_a_step_where_nothing_is_known():
+    assert Controller(StepCost()).round_costs == {"model": 0.1, "mtp": 0.1, "eagle3": 0.1}
+
+
 def test_what_others_draft_counts():
     controller = known(0.5, curve=stepped)
     assert controller.is_worth_drafting("model", [], 0, 1)
