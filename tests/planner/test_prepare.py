@@ -112,6 +112,7 @@ def test_native_code_sees_our_own_writing_only(home, monkeypatch):
     assert b"tokenizer.ggml.tokens" not in written[0]
 
 
+@pytest.mark.fresh
 def test_without_a_dry_run_the_plan_is_estimated(model, monkeypatch):
     monkeypatch.setattr(dry_runs, "MEMORY_LIMIT", 2**20)
     made = prepare(model)

@@ -97,13 +97,15 @@ class Document:
 
 def _last_start(tokens: Sequence[Token]) -> int:
     """Return where the last part begins that may still change: a top-level block, or the item of a list."""
-    begin, in_list = 0, False
+    before, begin, in_list = 0, 0, False
     for at, token in enumerate(tokens):
         if token.level == 0 and token.nesting >= 0:
-            begin, in_list = at, token.type in ("bullet_list_open", "ordered_list_open")
+            before, begin, in_list = begin, at, token.type in ("bullet_list_open", "ordered_list_open")
         elif token.level == 1 and in_list and token.type == "list_item_open" and at > begin + 1:
             begin = at
-    return begin
+    # A formula without an end may turn out to be words, and those belong to what stands before them.
+    is_unfinished = bool(tokens) and tokens[begin].type == "math_block" and not tokens[begin].content
+    return before if is_unfinished else begin
 
 
 @lru_cache(maxsize=1)

@@ -162,6 +162,18 @@ def test_a_text_looks_the_same_however_it_arrives(text, data):
     ]
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["- -$\n$$\n```\n", "- - <b>\n$$\n\n$$\n", "- -\n\na | b\n---|---\nc | d\n$$\\frac{a}{b}x^2```\n$$```\n"],
+)
+def test_a_formula_that_turns_out_to_be_words_belongs_to_what_stands_before(text):
+    whole = [line.content.plain for line in Document(text).lines(WIDTH)]
+    for at in range(1, len(text)):
+        grown = Document(text[:at])
+        grown.append(text[at:])
+        assert [line.content.plain for line in grown.lines(WIDTH)] == whole, at
+
+
 @given(st.lists(PIECES, max_size=30).map("".join))
 def test_no_word_is_lost_and_no_line_too_wide(text):
     assume(not FENCE_WITH_WORDS.search(text))
