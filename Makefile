@@ -1,6 +1,6 @@
 # make run    install into .venv and open the chat       make test   all checks and tests
 # make check  lint, types, layers                         make soak   statistics, grids, long random lives
-# make quick  the tests while you work: 45 s              make test-artifacts   wheels, licences, documentation
+# make quick  the tests while you work: 45 s              make test-alone   measuring, wheels, licences, docs
 # make bench  the figures of benchmarks/RESULTS.md        make lock   pin the versions that were tested
 # make dist   the wheel and the source archive            make test-metal   what only a Mac can show
 # make package   the program that needs no Python         make smoke  try it in an empty environment
@@ -34,7 +34,7 @@ LLAMA := $(PACKAGE)/wheels/$(shell sed -n 's/^llama_cpp_python==//p' $(LOCK))
 NUMPY := $(PACKAGE)/numpy/$(shell sed -n 's/^numpy==//p' $(LOCK))
 NO_BLAS := -Csetup-args=-Dblas=none -Csetup-args=-Dlapack=none -Csetup-args=-Dallow-noblas=true
 
-.PHONY: run check quick test test-artifacts test-times test-metal soak bench docs lock dist package smoke clean
+.PHONY: run check quick test test-alone test-times test-metal soak bench docs lock dist package smoke clean
 
 # The app where there is a terminal, one question to the guide where there is none.
 run: $(VENV)/.installed
@@ -51,7 +51,7 @@ check: $(VENV)/.installed-dev
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 quick: $(VENV)/.installed-dev
-	$(PYTEST) -n 2 -m "not soak and not artifacts and (quick or not slow)"
+	$(PYTEST) -n 2 -m "not soak and not alone and (quick or not slow)"
 
 # The checks run beside the tests, and tell what they found after them.
 test: $(VENV)/.installed-dev
@@ -59,9 +59,9 @@ test: $(VENV)/.installed-dev
 	$(PYTEST); tests=$$?; \
 	wait $$check; checked=$$?; cat build/check.log; exit $$((tests + checked))
 
-# What is published, built and read by the programs of others: wheels, licences, documentation, the server's description.
-test-artifacts: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -q -m artifacts
+# One after the other: what measures the machine, and what is published, built or read by programs of others.
+test-alone: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q -m alone
 
 # Where the time of `make test` goes, by kind of test, by file and by test.
 TIMES := build/test-times.jsonl

@@ -41,7 +41,7 @@ def project(tmp_path):
     return folder
 
 
-@pytest.mark.artifacts
+@pytest.mark.alone
 def test_it_builds_and_fetches_nothing_from_elsewhere(project):
     done = build(project)
     assert done.returncode == 0, done.stderr
@@ -52,7 +52,7 @@ def test_it_builds_and_fetches_nothing_from_elsewhere(project):
         assert FROM_ELSEWHERE.search(page.read_text(encoding="utf-8")) is None, page.name
 
 
-@pytest.mark.artifacts
+@pytest.mark.alone
 @pytest.mark.parametrize("link", ["[a](nowhere.md)", "[a](app.md#nowhere)", "![a](nowhere.png)"])
 def test_a_broken_link_fails(project, link):
     with (project / "docs" / "index.md").open("a", encoding="utf-8") as page:

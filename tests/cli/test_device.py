@@ -33,6 +33,7 @@ def test_this_machine_for_people():
     assert "\x1b" not in run.stdout
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("measured")
 def test_this_machine_for_programs():
     run = edgechat("device", "--json")

@@ -26,7 +26,7 @@ SHIPPED = {
     *(f"completion/{name}" for name in ("_edgechat", "edgechat.bash", "edgechat.fish", "edgechat.ps1")),
 }
 
-pytestmark = pytest.mark.artifacts
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.artifacts
+pytestmark = pytest.mark.alone
 
 ROOT = Path(__file__).parents[2]
 

@@ -35,7 +35,7 @@ def server(tmp_path_factory):
 @pytest.mark.parametrize(
     ("phases", "n_examples"),
     [
-        pytest.param("examples,fuzzing", 3, marks=pytest.mark.artifacts),
+        pytest.param("examples,fuzzing", 3, marks=pytest.mark.alone),
         pytest.param("examples,coverage,fuzzing", 100, marks=pytest.mark.soak),
     ],
 )

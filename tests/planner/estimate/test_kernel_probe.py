@@ -36,7 +36,7 @@ def answering(monkeypatch, answer):
     monkeypatch.setattr(spawn, "command", lambda _role: [sys.executable, "-c", code])
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_this_machine_is_measured_and_remembered():
     cpu = read_cpu()
     assert cached_speed(cpu) is None
@@ -54,7 +54,7 @@ def test_this_machine_is_measured_and_remembered():
     assert more.kernels["Q4_K"] == kernel, "what is known is not measured again"
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_accelerators_are_measured_by_the_same_probe():
     cpu = read_cpu()
     with RpcServer(2 << 30) as server:
