@@ -25,11 +25,15 @@ class Seen:
         self.here: list[int] = []
         self.hashed = 0
         self.said: list[str] = []
+        self.names: set[str] = set()
+        """Of the files that it was told of."""
 
     def has(self, file: RemoteFile, n: int) -> None:
+        self.names.add(file.name)
         self.here.append(n)
 
     def checked(self, file: RemoteFile, n: int) -> None:
+        self.names.add(file.name)
         self.hashed = n
 
     def says(self, text: str) -> None:

@@ -110,12 +110,16 @@ def test_one_token_is_a_hit_and_a_slot_of_one_is_not_empty(make):
 
 
 def test_what_branches_off_twice_is_split_twice(make):
-    cache = make()
-    ends = [[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 6], [1, 7]]
-    slots = [run(cache, [*LONG, *end])[0] for end in ends]
-    assert [slot.tokens for slot in slots] == [[*LONG, *end] for end in ends]
-    assert cache.cells_used == 100 + 4 + 1 + 1 + 1
-    assert [cache.best([*LONG, *end, 9], 200)[1] for end in ends] == [104, 104, 103, 102]
+    for ends in (
+        [[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 6], [1, 7]],  # each time before the last place
+        [[1, 2, 3, 4], [5], [1, 2, 6], [1, 2, 3, 7]],  # and behind it
+    ):
+        cache = make()
+        slots = [run(cache, [*LONG, *end])[0] for end in ends]
+        assert [slot.tokens for slot in slots] == [[*LONG, *end] for end in ends]
+        assert cache.cells_used == 100 + 4 + 1 + 1 + 1
+        found = [cache.best([*LONG, *end, 9], 200)[1] for end in ends]
+        assert found == [100 + len(end) for end in ends]
 
 
 def test_each_set_of_adapters_has_a_tree_of_its_own(make):

@@ -185,6 +185,23 @@ def test_what_is_shared_with_who_runs_takes_no_room(make, n, adapters, joins):
     assert ids(scheduler.running) == ["a", *["b"] * joins]
 
 
+@pytest.mark.parametrize(("context", "joins"), [(83, True), (82, False)])
+def test_of_what_is_shared_as_a_whole_a_token_is_computed(make, context, joins):
+    """17 cells are held, 1 + 32 + 32 wanted beside them, and one of the 12."""
+    scheduler = make(asking("a", text(16)), context=context)
+    calls(scheduler, 2)
+    scheduler.add(asking("b", text(12)))
+    scheduler.plan()
+    assert ids(scheduler.running) == ["a", *["b"] * joins]
+
+
+@pytest.mark.parametrize(("n", "joins"), [(65, False), (64, True)])
+def test_one_waits_for_all_but_its_last_token(make, n, joins):
+    scheduler = make(asking("a", text(100)), asking("b", text(n)))
+    scheduler.plan()
+    assert ids(scheduler.running) == ["a", *["b"] * joins]
+
+
 def test_who_is_alone_joins_whatever_it_takes_and_others_wait_in_order(make):
     scheduler = make(*(asking(name, text(95, of=at)) for at, name in enumerate("ab")), context=100)
     scheduler.add(asking("c", text(1)))
@@ -258,6 +275,10 @@ def test_what_it_is_seated_with(make):
     scheduler.plan()
     assert (same.n_cached, same.n_pending) == (19, 1)  # the cache holds no logits
     scheduler.remove(same, keep_cache=False)
+    scheduler.add(warm := prewarming("warm", text(20)))
+    scheduler.plan()
+    assert (warm.n_cached, warm.n_pending) == (20, 0)
+    scheduler.remove(warm, keep_cache=True)
     scheduler.preempt(again)
     assert (again.slot, again.checkpoints, ids(scheduler.waiting)) == (None, (), ["b"])
     scheduler.add(asking("first", text(2, of=2)))

@@ -400,6 +400,7 @@ LATER = {"ratios": [1.0, 1.8, 1.8, 1.8, *[9.0] * 30]}
         (0.9, [], 0, {}, False),
         (0.59, [], 8, {}, False),  # 0.09, and it costs 0.1
         (0.61, [], 8, {}, True),
+        (0.75, [], 8, {"round_cost": 0.25}, False),  # as much as it costs
         (0.7, [], 8, LATER, True),  # two together are
         (0.7, [], 1, LATER, False),
         (0.7, [], 8, LATER | {"round_cost": 0.3}, False),
@@ -468,6 +469,8 @@ def lengths(controller, *offers, most=9):
         # A round of the model serves both streams: it pays for two, and not for one.
         ([[("model", [0.9])], [("model", [0.9])]], 9, [("model", 1), ("model", 1)]),
         ([[("model", [0.9])], []], 9, [None, None]),
+        ([[("model", [0.95, 0.9])], [("model", [0.9])]], 9, [("model", 1), ("model", 1)]),
+        ([[("model", [0.1])], [("ngram", [0.9])]], 9, [None, ("ngram", 1)]),
         ([[("model", [0.9])], [("mtp", [0.9])]], 9, [None, None]),
         ([[("model", [0.99]), ("ngram", [0.6])], []], 9, [("ngram", 1), None]),
         ([[("model", [0.99] * 8), ("ngram", [0.6])], []], 9, [("model", 7), None]),
@@ -524,6 +527,9 @@ def test_the_draft_model_reads_what_it_is_likely_to_win_back_and_else_a_little()
     assert other.reading_budget(100, enough * 0.999, 7) == 5
     other.observe(1, 1, 1.0)
     assert [other.reading_budget(100, enough * 0.999, 99) for _ in range(2)] == [pytest.approx(0.0025), 0]
+    other.begin(2, 100)
+    other.observe(2, 2, 1.0)  # which takes half as long again
+    assert other.reading_budget(100, enough * 0.999, 99) == pytest.approx(0.00375)
 
 
 def test_the_account_of_a_step():

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from filelock import FileLock
 
 from edgechat.base.errors import (
     DiskError,
@@ -70,6 +71,7 @@ def test_it_goes_on_from_what_was_kept(hub, kept):
     keep(listing, DATA[:kept])
     (done,) = fetch(listing, seen)
     assert (done.resumed, done.received, seen.hashed) == (kept, SIZE - kept, kept)
+    assert seen.names == {FILE}
     assert complete(listing)
     ranges = [one.range for one in hub.requests("store")]
     assert ranges == {0: [None], SIZE: []}.get(kept, [(kept, SIZE - 1)])
@@ -295,6 +297,17 @@ def test_a_partial_of_a_file_that_was_replaced_is_removed_with_the_next(hub):
     assert seen.said == [
         "Removed 2 MiB of an earlier partial download, because the file has been replaced on the hub."
     ]
+
+
+def test_a_stale_partial_that_another_program_has_is_left_to_it(hub):
+    listing = listed(hub)
+    keep(listing, DATA[:1000])
+    old, file = store(listing)
+    hub.add(REPO, {FILE: DATA[::-1]})
+    with FileLock(old.lock(file)):
+        fetch(new := list_repo(REPO, None))
+    assert complete(new, DATA[::-1])
+    assert old.partial(file).exists()
 
 
 def test_a_little_each_time_is_not_for_ever(hub):

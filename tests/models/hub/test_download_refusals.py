@@ -1,5 +1,6 @@
 """Downloads that must not end well: there is nothing under the final name, and a reason."""
 
+import hashlib
 from dataclasses import replace
 
 import pytest
@@ -47,6 +48,18 @@ def test_wrong_bytes_are_thrown_away(hub):
     hub.mend()
     fetch(listing)
     assert complete(listing)
+
+
+def test_a_file_that_git_itself_keeps_is_held_to_gits_hash(hub):
+    listing = listed(hub, {FILE: DATA[:900]})
+    git = hashlib.sha1(b"blob 900\0" + DATA[:900]).hexdigest()
+    (file,) = listing.files
+    listing = replace(listing, files=(replace(file, sha256=None, git_sha1=git),))
+    hub.fail("store", Fault(body=bytes(900)))
+    assert "is corrupt: its hash does not match." in refused(WrongBytes, listing).message
+    hub.mend()
+    fetch(listing)
+    assert complete(listing, DATA[:900])
 
 
 def test_one_bit_is_enough(hub):

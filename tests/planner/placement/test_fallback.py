@@ -28,7 +28,7 @@ from edgechat.planner.prepare import prepare
 from edgechat.planner.request import PlanRequest
 from tests.kit import tiny
 from tests.kit.published import published
-from tests.planner.headers import GIB, LLAMA_8B, header, machine, wide
+from tests.planner.headers import GIB, LLAMA_8B, header, machine, projector_file, wide
 from tests.planner.placement.test_layout import card, with_cards
 from tests.properties import examples
 
@@ -516,6 +516,13 @@ def test_a_plan_goes_on_without_a_worker_that_was_lost(ram, dry_runs, monkeypatc
     assert dry_runs[-1].shown is LLAMA
     n_asked = dry_runs[-1].n_asked
     assert n_asked
+    on_it = with_cards(64, card("CUDA0", 24))
+    seeing = plan("a", LLAMA, on_it, PlanRequest(context=4096), projector=projector_file("gemma3"))
+    found, _ = refit(msgspec.structs.replace(seeing, rpc=("gone:1",)))
+    assert found.projector == seeing.projector
+    before, after = ({one.name: one.projector_bytes for one in made.memory} for made in (seeing, found))
+    assert before == after
+    assert all(after.values())
     ram[0] = alone.total_bytes - 1
     found, told = refit(lost)
     assert (told, found.n_ubatch, found.devices) == (STEPS[:1], 128, ())
