@@ -66,4 +66,4 @@ def test_a_hostile_reply_costs_as_much_as_it_is_long(sign):
         return calls_of(lambda: (citations_in(sign * n, {1}), quotations_in(sign * n, [SOURCE])))
 
     cost(1)  # what is compiled once
-    assert cost(4_000) <= 2 * cost(2_000)
+    assert cost(4_000) < 2.2 * cost(2_000)  # four times, were it quadratic

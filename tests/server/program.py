@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -50,8 +51,12 @@ class Served:
 
     def workers(self) -> list[psutil.Process]:
         """Return the processes of its engines."""
-        children = psutil.Process(self.process.pid).children()
-        return [one for one in children if "engine" in one.cmdline()]
+        found = []
+        for one in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                if "engine" in one.cmdline():
+                    found.append(one)
+        return found
 
     def wait(self, status: str, seconds: float = 30.0) -> None:
         """Wait until it says that it is so."""

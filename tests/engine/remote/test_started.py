@@ -162,7 +162,8 @@ async def test_one_that_dies_in_an_answer_is_a_crash_and_the_next_question_start
         with pytest.raises(EngineCrashed):
             await reply(one)
         assert one.has_crashed
-        assert "out of memory" in one.log_tail(4096)
+        while "out of memory" not in one.log_tail(4096):  # its last words come through another process
+            await asyncio.sleep(0.02)
     await one.close()
     assert not processes()
 
