@@ -249,6 +249,18 @@ def test_only_what_is_allowed_has_a_probability(tokens, sampling):
     assert found == pytest.approx({one: p for one, p in zip(wanted_ids.tolist(), wanted, strict=True) if p})
 
 
+def test_a_reply_so_far_is_what_its_grammar_goes_on_from():
+    with pytest.raises(SchemaError):
+        Sampler(Sampling(temperature=0), Only(1)).choose(row(1000), [], [2])
+
+
+def test_one_of_two_likely_tokens_may_be_all_that_a_filter_keeps():
+    ids, _ = Sampler(Sampling(**OFF | {"min_p": 0.9})).distribution(np.float32([1.0, 0.0, 0.9, -9.0]), [])
+    assert sorted(ids.tolist()) == [0, 2]
+    ids, _ = Sampler(Sampling(**OFF | {"top_p": 0.1})).distribution(np.float32([1.0, 0.0, 0.9]), [])
+    assert ids.tolist() == [0]
+
+
 @pytest.mark.parametrize("tokens", [(), (7,), range(1000)])
 def test_where_the_model_excludes_all_that_is_allowed(tokens):
     logits = np.full(1000, -np.inf, np.float32)

@@ -45,6 +45,8 @@ def test_what_goes_on_takes_the_slot_over(make):
     assert n == 0
     assert run(cache, [*LONG, 1, 2]) == (first, 100)
     assert (cache.stats.hits, cache.stats.misses, cache.stats.reused_tokens) == (1, 1, 100)
+    assert run(cache, [*LONG, 1, 2, 3]) == (first, 102)
+    assert (cache.stats.hits, cache.stats.misses, cache.stats.reused_tokens) == (2, 1, 202)
 
 
 def test_what_branches_off_shares_cells_and_leaves_the_other_as_it_was(make):
@@ -86,6 +88,24 @@ def test_the_spent_slot_is_emptied_before_others_and_is_no_loss(make):
     assert run(cache, [*LONG, 9], spent=spent) == (spent, 100)
     assert old.tokens == [*LONG, 1, 2, 3]
     assert not cache.stats.evictions
+
+
+def test_what_another_slot_ends_with_is_copied_for_the_spent_one_unless_that_runs(make):
+    cache = make(n_seq_max=2)
+    spent, _ = run(cache, range(50))
+    source, _ = run(cache, LONG)
+    assert run(cache, [*LONG, 1], spent=spent) == (spent, 100)
+    assert source.tokens == LONG
+    spent.busy = True
+    assert run(cache, [*LONG, 2], spent=spent) == (source, 100)
+
+
+def test_of_equals_one_that_does_not_run_is_better(make):
+    cache = make()
+    running, _ = cache.seat(LONG)
+    compute(cache, running, LONG)
+    other, _ = run(cache, [*LONG, 1])
+    assert cache.best([*LONG, 7], 200) == (other, 100)
 
 
 def test_where_nothing_can_be_copied_the_slot_itself_goes_on(make, monkeypatch):
@@ -150,6 +170,7 @@ def test_a_running_one_is_copied_from(make):
     compute(cache, running, [*LONG, 1])
     other, n = cache.seat([*LONG, 2, 3])
     assert (other is not running, n) == (True, 100)
+    assert cache.cells_of_busy() == 101  # what both share counts once
     check_cache(cache)
     assert not cache.has_free_slot
     assert not cache.evict()
@@ -296,6 +317,15 @@ def test_a_shift_takes_what_still_matches_and_leaves_a_token_to_compute(make):
     assert cache.shift([*pinned, *rest], least=80) is None
     assert cache.shift([*pinned, *rest], least=79) == (slot, 20)
     assert slot.tokens == [*pinned, *rest[:-1]]
+
+
+def test_what_follows_a_gap_is_looked_for_behind_it(make):
+    cache = make(shifts=True)
+    _, gone, rest = parts()
+    pinned = [*rest[:32], 7]
+    slot, _ = run(cache, [*pinned, *gone, *rest])
+    assert cache.shift([*pinned, *rest, 1], least=80) == (slot, 33)
+    assert slot.tokens == [*pinned, *rest]
 
 
 def test_a_shift_may_take_out_a_single_token(make):
