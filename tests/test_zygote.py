@@ -45,6 +45,8 @@ def test_a_child_is_what_was_asked_for(tmp_path, n_forked):
         assert zygote.ours.started - before == n_forked
         shown = psutil.Process(child.pid)
         assert (shown.ppid(), shown.cwd()) == (os.getpid(), str(tmp_path))
+        while not shown.cmdline():  # in the midst of its exec
+            pass
         assert shown.cmdline() == spawn.command("engine")
         assert os.getsid(child.pid) == child.pid
         assert "Umask:\t0027" in Path(f"/proc/{child.pid}/status").read_text()
