@@ -1,6 +1,6 @@
 # make run    install into .venv and open the chat       make test   all checks and tests
 # make check  lint, types, layers                         make soak   statistics, grids, long random lives
-# make quick  the tests while you work: 45 s              make test-alone   measuring, wheels, licences, docs
+# make quick  the tests while you work                 make test-alone   measuring, wheels, licences, docs
 # make bench  the figures of benchmarks/RESULTS.md        make lock   pin the versions that were tested
 # make dist   the wheel and the source archive            make test-metal   what only a Mac can show
 # make package   the program that needs no Python         make smoke  try it in an empty environment
