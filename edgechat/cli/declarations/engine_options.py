@@ -23,7 +23,7 @@ quant_option = option(
 
 
 def engine_model(engine: EngineName | None, model: str, quant: RuntimeQuant | None) -> str:
-    """Return the name of a model that another program is to run. Refuses --quant without one that can it."""
+    """Return the model's name with its engine. Raises BadParameter for --quant with any but transformers."""
     name = model if engine is None else f"{engine}:{model}"
     if quant is not None and not name.startswith("transformers:"):
         raise click.BadParameter("needs --engine transformers", param_hint="--quant")
