@@ -1,7 +1,8 @@
 """Child processes that answer a single request.
 
 They run what must not run in the front end: native code that may crash or hang in a driver, and measurements.
-Whatever happens to the child, the caller gets an answer or a ChildFailed within its time limit.
+Whatever happens to the child, the caller gets an answer or a ChildFailed within its time limit; whatever
+happens to the caller, the child ends.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import io
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 
 from edgechat.base.process import frames, spawn
 from edgechat.base.text import one_line
 
 _LIFE = 120.0
-"""Seconds after which a child exits by itself if its parent is gone."""
+"""Seconds after which a child exits by itself, where it cannot see that its parent is gone."""
+_GRACE = 2.0
+"""Seconds that native code may take to return before a child that nobody hears ends without it."""
 _LOG_TAIL = 4096
 
 
@@ -57,6 +61,7 @@ def ask(role: str, request: bytes = b"", *, limit: float) -> bytes:
 def answer(work: Callable[[bytes], bytes]) -> None:
     """In a child: read the request, write the result of `work`, and exit at once."""
     import faulthandler
+    import threading
 
     # A thread that needs no GIL ends the process even if native code never returns.
     faulthandler.dump_traceback_later(_LIFE, exit=True)
@@ -64,10 +69,26 @@ def answer(work: Callable[[bytes], bytes]) -> None:
     request = frames.read(incoming)
     if request is None:
         return
+    if sys.platform != "win32":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        threading.Thread(target=_end_unheard, args=(outgoing.fileno(),), daemon=True).start()
     outgoing.write(frames.pack(work(request)))
     sys.stderr.flush()
     # Skip cleanup: drivers have been seen to hang in theirs.
     os._exit(0)
+
+
+def _end_unheard(pipe: int) -> None:
+    """End this process, its temporary files removed, once nobody can read its answer."""
+    import _thread
+    import select
+
+    answers = select.poll()
+    answers.register(pipe, 0)  # what is always reported: that the other end is closed
+    answers.poll()
+    _thread.interrupt_main(signal.SIGTERM)
+    time.sleep(_GRACE)
+    os._exit(1)
 
 
 def _exit_reason(code: int) -> str:

@@ -1,5 +1,9 @@
+import subprocess
 import sys
+import textwrap
+import time
 
+import psutil
 import pytest
 
 from edgechat.base.process import ask, spawn
@@ -59,3 +63,32 @@ def test_a_program_that_is_not_there(monkeypatch):
     monkeypatch.setattr(spawn, "command", lambda _role: ["/nowhere/edgechat"])
     with pytest.raises(ask.ChildFailed, match="could not be started: No such file"):
         ask.ask("any", limit=1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there it ends after two minutes")
+@pytest.mark.parametrize("work", ["time.sleep(0.01)", "PAUSE()"], ids=["in Python", "in native code"])
+def test_a_child_ends_with_its_parent(tmp_path, work):
+    child = f"""
+        import ctypes, tempfile, time
+        from edgechat.base.process.ask import answer
+        PAUSE = ctypes.CDLL(None).pause
+        def work(request):
+            with tempfile.TemporaryDirectory(dir={str(tmp_path)!r}):
+                while True:
+                    {work}
+        answer(work)
+    """
+    parent = f"""
+        import sys
+        from edgechat.base.process import ask, spawn
+        spawn.command = lambda _role: [sys.executable, "-c", {textwrap.dedent(child)!r}]
+        ask.ask("any", limit=600)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(parent)])
+    while not list(tmp_path.iterdir()):
+        time.sleep(0.02)
+    (measuring,) = psutil.Process(process.pid).children()
+    process.kill()
+    process.wait()
+    measuring.wait(20)
+    assert bool(list(tmp_path.iterdir())) == (work == "PAUSE()")  # what hangs cannot clean up
