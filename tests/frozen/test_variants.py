@@ -54,7 +54,7 @@ def linked(source, target):
 
 
 def features(program):
-    return program.found("device")["llama_cpp"]["features"]
+    return program.found("device", seconds=120)["llama_cpp"]["features"]
 
 
 def test_there_are_variants_from_the_weakest_on(program):

@@ -26,7 +26,7 @@ from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native import logs
 from edgechat.native.handles import Context, Model
 from edgechat.native.params import LoadParams
-from edgechat.planner.estimate.kernel_probe import ProbeTask
+from edgechat.planner.estimate.kernel_probe import TIME_LIMIT, ProbeTask
 
 _TILES = 64
 """Tokens of a call from which on llama.cpp computes in tiles, each weight once for many tokens."""
@@ -37,6 +37,10 @@ _VOCAB = 256
 _SECONDS, _PATIENCE = 0.02, 0.12
 """How long calls of one size are repeated; longer while other programs disturb them."""
 _LEAST_CALLS, _MOST_CALLS = 3, 300
+_LONG = 0.3
+"""Seconds after which calls are not repeated, however few there were."""
+_ENOUGH = 0.5 * TIME_LIMIT
+"""Seconds after which further types of weights wait until a model has them."""
 _WARM_UP = 0.15
 _WORTH = 0.95
 """Share of the time that another number of threads than the usual one may take at most, to be chosen."""
@@ -163,19 +167,26 @@ class ProbeModel:
         for start in range(0, depth, ROWS[-1]):
             context.decode([(0, start, [1] * ROWS[-1], 0)])
         part = [(0, depth, [1] * rows, rows)]
-        context.decode(part)
         calls: list[float] = []
         now = ThreadUsage(self.usage.threads)
-        while len(calls) < _LEAST_CALLS or (
-            len(calls) < _MOST_CALLS and now.wall < (_PATIENCE if now.is_disturbed else _SECONDS)
-        ):
+
+        def call() -> float:
             context.remove(0, depth)
             busy, begun = time.process_time(), time.perf_counter()
             context.decode(part)
             taken = time.perf_counter() - begun
-            calls.append(taken)
             now.busy += time.process_time() - busy
             now.wall += taken
+            return taken
+
+        if (first := call()) > _PATIENCE:
+            calls.append(first)  # what a first call takes besides is little of that
+        else:
+            now = ThreadUsage(self.usage.threads)
+        while (len(calls) < _LEAST_CALLS and now.wall < _LONG) or (
+            len(calls) < _MOST_CALLS and now.wall < (_PATIENCE if now.is_disturbed else _SECONDS)
+        ):
+            calls.append(call())
         self.usage.busy += now.busy
         self.usage.wall += now.wall
         return min(calls) if now.is_disturbed else statistics.median(calls)
@@ -297,7 +308,8 @@ def _attended(rows: int) -> int:
 
 
 def measure(task: ProbeTask) -> DeviceSpeed:
-    """Measure what the task asks for."""
+    """Measure what the task asks for; on a slow device not all of the types, but one at least."""
+    begun = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="edgechat-") as name:
         folder, before = Path(name), task.before
         if before is not None:
@@ -306,7 +318,10 @@ def measure(task: ProbeTask) -> DeviceSpeed:
         else:
             probe, trials = _fastest(task, folder)
             base = msgspec.structs.replace(probe.base(), trials=trials)
-        kernels = {kind.name: probe.kernel(kind, base) for kind in task.types}
+        kernels: dict[str, Seconds] = {}
+        for kind in task.types:
+            if not kernels or time.perf_counter() < begun + _ENOUGH:
+                kernels[kind.name] = probe.kernel(kind, base)
     usage = probe.usage
     return msgspec.structs.replace(
         base,

@@ -13,7 +13,8 @@ from edgechat.device.cpu import Core, Cpu, read_cpu, thread_counts
 from edgechat.device.memory import Memory, read_memory
 from edgechat.device.speed import ROWS, DeviceSpeed, cached_speed
 from edgechat.models.formats.quants import GgmlType
-from edgechat.planner.estimate.kernel_probe import measure_speed
+from edgechat.planner.estimate import kernel_probe_child
+from edgechat.planner.estimate.kernel_probe import ProbeTask, measure_speed
 from edgechat.planner.estimate.rates import FAMILIES, in_order
 from tests.rpc_server import RpcServer
 
@@ -52,6 +53,13 @@ def test_this_machine_is_measured_and_remembered():
     )
     assert set(more.kernels) == {"Q4_K", "IQ4_XS"}
     assert more.kernels["Q4_K"] == kernel, "what is known is not measured again"
+
+
+@pytest.mark.alone
+def test_a_slow_device_is_measured_with_fewer_types(monkeypatch):
+    monkeypatch.setattr(kernel_probe_child, "_ENOUGH", 0)
+    task = ProbeTask(threads=(1,), types=(GgmlType.Q4_0, GgmlType.Q8_0), buffer=2**20, is_processor=True)
+    assert set(kernel_probe_child.measure(task).kernels) == {"Q4_0"}
 
 
 @pytest.mark.alone
