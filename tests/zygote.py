@@ -308,6 +308,8 @@ class _CommandLine:
 def _become(request: Mapping[str, Any], streams: list[int], area: _CommandLine) -> NoReturn:
     """Be what was asked for, as after an exec; never returns."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for ignored in (signal.SIGTERM, signal.SIGHUP):  # by a command's own zygote
+        signal.signal(ignored, signal.SIG_DFL)
     *standard, exec_pipe = streams
     for number, stream in enumerate(standard):
         os.dup2(stream, number)
