@@ -147,6 +147,13 @@ class TerminalDriver(LinuxDriver):
             await asyncio.sleep(_WAIT)
         return False
 
+    def _sigtstp_application(self, *_: object) -> None:
+        # Amid a write, the handler would wait for a lock that the code below it holds.
+        self._loop.call_soon_threadsafe(super()._sigtstp_application)
+
+    def _sigcont_application(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(super()._sigcont_application)
+
     def run_input_thread(self) -> None:
         terminal_input = TerminalInput()
         with selectors.SelectSelector() as terminal:

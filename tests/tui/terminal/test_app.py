@@ -158,6 +158,19 @@ def test_an_app_that_was_stopped_comes_back_with_its_picture(terminal, script):
     terminal.until("▌ And now?")
 
 
+@pytest.mark.soak
+def test_an_app_can_be_stopped_at_any_moment(terminal, script):
+    terminal.start(script(reply=40 * LONG))
+    terminal.ask("Count.")
+    terminal.until("word99")
+    for number in range(60):
+        time.sleep(0.013 * (number % 7))
+        terminal.app().send_signal(signal.SIGTSTP)
+        terminal.until("Stopped")
+        terminal.ask("clear; fg")
+        terminal.until("Writing")
+
+
 def test_a_killed_worker_leaves_the_text_and_the_next_question_works(terminal, script):
     terminal.start(script(reply=LONG, rules=[{"when": "again", "reply": "Here again."}]))
     terminal.ask("Count.")
