@@ -71,7 +71,7 @@ def test_a_command_has_its_streams_variables_and_exit_code(tmp_path, n_forked):
     ("command", "options"),
     [
         (["-c", "print('edgechat')"], {}),
-        (["-P", "-m", "edgechat", spawn.ROLE_FLAG, "template"], {"stdin": subprocess.DEVNULL}),
+        (["-P", "-m", "edgechat", spawn.ROLE_FLAG, "page"], {"stdin": subprocess.DEVNULL}),
         (["-m", "edgechat", "--version"], {"env": {**os.environ, "PYTHONHASHSEED": "7"}}),
         (["-m", "edgechat", "--version"], {"preexec_fn": lambda: None}),
         (["-X", "importtime", "-m", "edgechat", "--version"], {}),

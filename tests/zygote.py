@@ -1,11 +1,11 @@
 """Children of edgechat in 5 ms: forks of a process with the imports done, on Linux.
 
 Most of a child's life in a test is spent on imports: 0.4 s for a worker. Here `subprocess` asks a zygote for
-the commands that start edgechat or its heavy children. It clones itself with CLONE_PARENT, so the new process
+the commands that start edgechat or those of its children that import much. It clones itself with CLONE_PARENT, so the new process
 is a child of the asking one: its parent, exit code, signals, streams, folder, environment and command line
 are real. Only its memory is inherited instead of loaded. These start from nothing:
 
-- other programs, and light children, some of which limit their memory;
+- other programs, and children that import little;
 - commands with options of Popen other than streams, folder, environment and session;
 - commands whose environment changes how Python itself starts (PYTHON..., LD_..., the locale);
 - everything in a test that is marked `fresh`.
@@ -42,9 +42,15 @@ _CLONE_PARENT = 0x8000
 AVAILABLE = sys.platform == "linux" and _CLONE is not None and hasattr(subprocess, "_fork_exec")
 _ROOT = Path(__file__).parents[1]
 _SCRIPTED = str(_ROOT / "tests" / "scripted" / "edgechat.py")
-_HEAVY = ("engine", "dryrun", "speed", "quality", "bench", "quantize")
-"""Children that import numpy or llama.cpp. Others start as fast from nothing, and some limit their memory."""
+_ROLES = (
+    *("engine", "dryrun", "speed", "quality", "bench", "quantize"),
+    *("template", "grammar", "image", "sound", "projector", "devices", "mcp"),
+)
+"""Children that import much. Others start as fast from nothing, and some may take little memory."""
 _MODULES = (
+    "PIL.Image",
+    *(f"PIL.{name}ImagePlugin" for name in ("Bmp", "Gif", "Jpeg", "Png", "WebP")),
+    "edgechat.base.images.decoding_child",
     "edgechat.chat.storage.store",
     "edgechat.cli.main",
     *(
@@ -57,12 +63,22 @@ _MODULES = (
     ),
     "edgechat.cli.declarations.run_command",
     "edgechat.device.survey",
+    "edgechat.engine.prompt.template_child",
+    "edgechat.engine.reply.grammar_child",
     "edgechat.engine.worker.supervisor",
     "edgechat.models.hub.download",
+    "edgechat.native.accelerators.devices",
+    "edgechat.native.multimodal.probe",
+    "edgechat.native.multimodal.sound_child",
     "edgechat.planner.estimate.dry_run_child",
     "edgechat.planner.prepare",
+    "edgechat.tools.mcp.child",
+    "jinja2.ext",
+    "jinja2.sandbox",
     "llama_cpp",
     "llama_cpp.mtmd_cpp",
+    "llguidance",
+    "mcp",
     "tests.scripted.worker",
 )
 _INTERPRETER = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GGML_", "LLAMA_")
@@ -192,7 +208,7 @@ def _is_ours(words: list[str]) -> bool:
         return False
     words = [word for word in words[1:] if word != "-P"]
     rest = words[2:] if words[:2] == ["-m", "edgechat"] else words[1:] if words[:1] == [_SCRIPTED] else None
-    return rest is not None and (rest[:1] != [ROLE_FLAG] or rest[1:2] in [[role] for role in _HEAVY])
+    return rest is not None and (rest[:1] != [ROLE_FLAG] or rest[1:2] in [[role] for role in _ROLES])
 
 
 def _of_the_interpreter(variables: Mapping[str, str]) -> dict[str, str]:
