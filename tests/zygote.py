@@ -1,9 +1,10 @@
 """Children of edgechat in 5 ms: forks of a process with the imports done, on Linux.
 
 Most of a child's life in a test is spent on imports: 0.4 s for a worker. Here `subprocess` asks a zygote for
-the commands that start edgechat or those of its children that import much. It clones itself with CLONE_PARENT, so the new process
-is a child of the asking one: its parent, exit code, signals, streams, folder, environment and command line
-are real. Only its memory is inherited instead of loaded. These start from nothing:
+the commands that start edgechat, or those of its children that import much. It clones itself with
+CLONE_PARENT, so the new process is a child of the asking one: its parent, exit code, signals, streams,
+folder, environment and command line are real. Only its memory is inherited instead of loaded. These start
+from nothing:
 
 - other programs, and children that import little;
 - commands with options of Popen other than streams, folder, environment and session;
@@ -81,7 +82,7 @@ _MODULES = (
     "mcp",
     "tests.scripted.worker",
 )
-_INTERPRETER = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GGML_", "LLAMA_")
+_INTERPRETER = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GGML_", "LLAMA_", "MTMD_")
 _ROOM = 4096
 """Bytes of command line that a child can show: what the zygote itself was started with."""
 

@@ -18,6 +18,8 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -189,7 +191,8 @@ class ScriptedBackend:
         )
         self.state_format = "scripted"
         self.vocabulary: Vocabulary = (words := ScriptedVocabulary(self._script.control))
-        self._reply = words.script
+        self._reply = cache(words.script)
+        self._header = words.tokenize(self._script.answer_after, bos=False, special=True)
         self.context = plan.context
         self.n_seq_max = plan.n_seq_max
         self.n_batch = plan.n_batch
@@ -237,9 +240,9 @@ class ScriptedBackend:
 
     def _row(self, tokens: list[int]) -> Logits:
         row = np.zeros(self.vocabulary.size, np.float32)
-        header = self.vocabulary.tokenize(self._script.answer_after, bos=False, special=True)
-        starts = [at for at, token in enumerate(tokens) if token == header[0]]
-        start = next((at for at in reversed(starts) if tokens[at : at + len(header)] == header), 0)
+        header, start = self._header, max(0, len(tokens) - len(self._header))
+        while start > 0 and (tokens[start] != header[0] or tokens[start : start + len(header)] != header):
+            start -= 1
         answer_at = start + len(header)
         rule = self._rule(tokens[:start])
         reply = self._reply(rule.reply)
@@ -251,8 +254,10 @@ class ScriptedBackend:
 
     def _rule(self, tokens: list[int]) -> Rule:
         role = [_START, *b"user"]
-        users = [at for at, token in enumerate(tokens) if token == _START and tokens[at : at + 5] == role]
-        last = bytes(token for token in tokens[users[-1] :] if token < 256) if users else b""
+        at = len(tokens) - 1
+        while at >= 0 and (tokens[at] != _START or tokens[at : at + 5] != role):
+            at -= 1
+        last = bytes(token for token in tokens[at:] if token < 256) if at >= 0 else b""
         text = last.decode("utf-8", "replace")
         default = Rule("", self._script.reply)
         return next((rule for rule in self._script.rules if rule.when in text), default)
@@ -260,7 +265,7 @@ class ScriptedBackend:
     @property
     def cells_used(self) -> int:
         """Cells that some sequence holds; what several share counts once."""
-        return len({id(cell) for held in self._cache.values() for cell in held})
+        return len(set(map(id, chain.from_iterable(self._cache.values()))))
 
     def tokens_of(self, seq: int) -> list[int]:
         """Return the tokens that a sequence holds."""
