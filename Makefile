@@ -51,7 +51,7 @@ check: $(VENV)/.installed-dev
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 quick: $(VENV)/.installed-dev
-	$(PYTEST) -n 2 -m "not soak and not alone and (quick or not slow)"
+	$(PYTEST) -m "not soak and not alone and not further and (quick or not slow)"
 
 # The checks run beside the tests, and tell what they found after them.
 test: $(VENV)/.installed-dev

@@ -33,7 +33,19 @@ def pytest_collection_modifyitems(items):
         if needs_tmux.mark in item.iter_markers("skipif"):
             item.add_marker("slow")
     grids.leave_to_soak(items)
+    _mark_further_cases(items)
     _longest_first(items)
+
+
+def _mark_further_cases(items):
+    """Mark all cases of a test but the first that neither is in the soak nor slow."""
+    begun = set()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        if test in begun:
+            item.add_marker("further")
+        elif not (item.get_closest_marker("soak") or item.get_closest_marker("slow")):
+            begun.add(test)
 
 
 def _longest_first(items):

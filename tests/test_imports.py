@@ -76,6 +76,7 @@ def test_a_folder_fits_on_a_screen():
     assert {path.name: n for path, n in sizes.items() if n > MOST} == {}
 
 
+@pytest.mark.slow
 def test_a_class_name_has_one_meaning():
     places = defaultdict(list)
     for path in ROOT.rglob("*.py"):

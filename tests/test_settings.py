@@ -382,6 +382,7 @@ def test_a_folder_that_may_not_be_written():
         folder.chmod(0o700)
 
 
+@pytest.mark.slow
 def test_two_programs_lose_no_change_of_the_other():
     write("# mine\n")
     program = (
@@ -418,6 +419,7 @@ _changes = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(text=_shapes, numbers=_changes)
 def test_any_change_of_any_shape_of_file_says_what_it_should(text, numbers):
     write(text)

@@ -85,6 +85,7 @@ def test_what_could_tell_the_difference_starts_from_nothing(command, options):
     assert zygote.ours.started == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [[], ["-n", "1"]])
 def test_its_crash_ends_the_run(tmp_path, processes):
     path = tmp_path / "test_crashed.py"

@@ -115,6 +115,7 @@ async def test_what_is_stopped_before_more_text_came_is_as_it_was(store):
     assert conversation.turns == before == await stored(store, conversation)
 
 
+@pytest.mark.slow
 async def test_a_program_that_dies_while_it_goes_on_leaves_all_text(tmp_path, running):
     store = await Store.open(tmp_path / "chats.db")
     engine = FakeEngine(["One, ", 5.0], ["two, ", 1.0, "three."])

@@ -280,6 +280,7 @@ async def test_a_stream_that_is_left_is_interrupted_and_its_engine_let_go(store,
     assert (await stored(store, conversation))[-1].state == "interrupted"
 
 
+@pytest.mark.slow
 async def test_the_words_are_in_the_store_while_the_model_pauses(store, conversation):
     engine = FakeEngine(["One ", 0.1, "two ", 0.1, "three", 3.0])
     task = asyncio.create_task(drain(conversation.send(engine, "Count.")))

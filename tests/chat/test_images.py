@@ -225,6 +225,7 @@ async def with_images(store, images):
     return conversation
 
 
+@pytest.mark.slow
 async def test_json_takes_the_images_along(store, elsewhere):
     photo, gone = await picture(store), await picture(store, "gone.png", 9)
     old = await with_images(store, [photo, gone])

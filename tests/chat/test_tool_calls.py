@@ -177,6 +177,7 @@ class Drawing(Shelf):
         return ToolResult(text="Here.", images=(png(8, 4), b"none"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sees", [True, False])
 async def test_images_of_results_are_for_models_that_see(store, sees):
     engine, conversation = FakeEngine([call(READ)], ["Oh."], ["Red."]), await asked(store)
@@ -351,6 +352,7 @@ async def test_a_call_that_was_cut_off_is_kept_and_not_carried_out(store):
     assert (use.outcome, json.loads(use.arguments), shelf.calls) == ("stopped", {"text": "long"}, [])
 
 
+@pytest.mark.slow
 async def test_a_program_that_dies_during_a_call_loses_no_word(store, tmp_path):
     """What is on the disk while a call runs is a whole reply, of which the call is open."""
     on_disk = []

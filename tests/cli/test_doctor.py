@@ -54,6 +54,7 @@ def test_mlx_is_missed_on_a_mac_only():
 # As a program
 
 
+@pytest.mark.slow
 def test_what_is_damaged_is_said_with_its_remedy():
     paths.config_dir().joinpath("settings.toml").write_text("contxt = 3\n")
     store_path().write_text("no database" * 100)
@@ -72,12 +73,14 @@ def test_what_is_damaged_is_said_with_its_remedy():
     assert store_path().read_text() == "no database" * 100
 
 
+@pytest.mark.slow
 def test_a_fresh_home_has_nothing_broken():
     said = json.loads(edgechat("doctor", "--json").stdout)
     assert not [one for one in said["findings"] if one["weight"] == "broken"]
     assert not store_path().exists()
 
 
+@pytest.mark.slow
 def test_a_home_that_cannot_be_made_is_said_once(tmp_path):
     (tmp_path / "file").write_text("")
     run = edgechat("doctor", EDGECHAT_HOME=str(tmp_path / "file"))

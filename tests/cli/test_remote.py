@@ -34,6 +34,7 @@ async def remote(*words, **environment):
     return await run("remote", *words, **environment)
 
 
+@pytest.mark.slow
 async def test_a_server_is_added_used_and_removed(raw):
     done = await remote("add", raw.url, "--name", "desk", "--key-env", "DESK_KEY", DESK_KEY=KEY)
     assert (done.returncode, done.stderr) == (0, "")
@@ -60,6 +61,7 @@ async def test_a_server_is_added_used_and_removed(raw):
     assert measured_speeds() == {}
 
 
+@pytest.mark.slow
 async def test_a_name_is_made_of_the_host(raw):
     for name, url in (("here", raw.url), ("here-2", f"{raw.url}/v1")):
         assert f"Added {name} to" in (await remote("add", url)).stdout
@@ -87,6 +89,7 @@ async def test_what_cannot_be(words, why):
     assert "secret" not in done.stderr
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_off_is_kept(raw):
     done = await remote("add", "http://127.0.0.1:1", "--name", "desk")
     assert done.returncode == 0
@@ -99,6 +102,7 @@ async def test_a_server_that_is_off_is_kept(raw):
     assert "guide fits, and is on this machine. edgechat run guide" in asked.stderr
 
 
+@pytest.mark.slow
 async def test_models_are_listed_beside_local_ones(raw):
     await remote("add", raw.url, "--name", "desk")
     await remote("add", "http://127.0.0.1:1", "--name", "off")
@@ -112,6 +116,7 @@ async def test_models_are_listed_beside_local_ones(raw):
     assert (local["remote"], hosted["name"], hosted["remote"]["decode_tps"]) == (None, "desk/m", 45.6)
 
 
+@pytest.mark.slow
 async def test_a_server_that_never_answers_does_not_hold_the_list(raw):
     async def silent(_):
         await asyncio.sleep(60)
@@ -123,6 +128,7 @@ async def test_a_server_that_never_answers_does_not_hold_the_list(raw):
     assert "desk does not answer." in listed.stderr
 
 
+@pytest.mark.slow
 async def test_a_model_is_tried(raw):
     await remote("add", raw.url, "--name", "desk")
     tried = await remote("test", "desk/m")
@@ -138,6 +144,7 @@ async def test_a_model_is_tried(raw):
     }
 
 
+@pytest.mark.slow
 async def test_a_model_is_shown_planned_and_measured(raw):
     await remote("add", raw.url, "--name", "desk")
     shown = await run("show", "desk/m")
@@ -157,6 +164,7 @@ async def test_a_model_is_shown_planned_and_measured(raw):
     assert json.loads((await run("show", "desk/m", "--json")).stdout)["remote"]["context"] == 4096
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -200,6 +208,7 @@ async def test_a_wrong_key_in_the_file_is_not_told(home):
     assert "sk-secret" not in done.stderr + done.stdout
 
 
+@pytest.mark.slow
 async def test_options_without_effect_are_refused_and_settings_told(raw):
     await remote("add", raw.url, "--name", "desk")
     asked = await run("run", "desk/m", "Hi", "--draft", "none", "--no-vision")

@@ -37,6 +37,7 @@ def test_children_that_crash_are_findings(monkeypatch):
     assert found.instruction_sets or not os.path.exists("/proc/cpuinfo")
 
 
+@pytest.mark.slow
 def test_a_child_that_hangs_is_a_finding(monkeypatch):
     sleeping = [sys.executable, "-c", "import time; time.sleep(600)"]
     monkeypatch.setattr(spawn, "command", lambda _role: sleeping)
@@ -48,6 +49,7 @@ def test_a_child_that_hangs_is_a_finding(monkeypatch):
     ]
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer_is_a_finding():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

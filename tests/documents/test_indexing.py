@@ -251,6 +251,7 @@ def test_a_file_that_could_not_be_read_is_tried_again(collection, monkeypatch):
     assert len(contents(collection)) == 2
 
 
+@pytest.mark.slow
 def test_a_missing_package_is_no_fault_of_the_files(collection, folder, tmp_path, monkeypatch):
     (tmp_path / "stub").mkdir()
     (tmp_path / "stub" / "pypdf.py").write_text("raise ImportError", encoding="utf-8")
@@ -311,6 +312,7 @@ def write(folder, round_number):
     return there
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
 @pytest.mark.parametrize("kills", [10, pytest.param(KILLS, marks=[pytest.mark.soak, pytest.mark.slow])])
 def test_killed_at_random_moments(tmp_path, kills):

@@ -21,6 +21,7 @@ def passages(text, *, is_code=False):
     return list(passages_of(text, is_code=is_code))
 
 
+@pytest.mark.slow
 @given(st.lists(LINES, max_size=60).map("\n".join), st.booleans())
 @settings(max_examples=examples(200), deadline=None)
 def test_nothing_is_lost_or_twice(text, is_code):

@@ -135,6 +135,7 @@ def test_short_sections_are_given_whole(tmp_path):
     collection.close()
 
 
+@pytest.mark.slow
 def test_answers_are_found_by_words_alone(tmp_path):
     """Measured: the document in 86 of 100 first eights, the very lines in 62 (benchmarks/documents.py)."""
     collection = corpus.whole(tmp_path / "corpus.db")

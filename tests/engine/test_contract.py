@@ -122,6 +122,7 @@ async def test_a_model_is_loaded_once(make):
     assert all(0 <= share <= 1 for share in shares)
 
 
+@pytest.mark.slow
 async def test_a_request_loads_the_model_and_ends_with_finished(make):
     engine = make("hi")
     events = await events_of(engine, "hi")
@@ -134,11 +135,13 @@ async def test_a_request_loads_the_model_and_ends_with_finished(make):
     assert last.usage.completion_tokens >= deltas[-1].tokens > 0
 
 
+@pytest.mark.slow
 async def test_streams_run_side_by_side(make):
     engine = make(*["hi"] * 5)  # more of them than places
     assert await asyncio.gather(*(reply_of(engine, id=id) for id in "abcde")) == [HELLO] * 5
 
 
+@pytest.mark.slow
 async def test_a_request_that_may_not_load(make):
     engine = make("hi", "hi")
     with pytest.raises(EngineGone):
@@ -148,6 +151,7 @@ async def test_a_request_that_may_not_load(make):
     assert ended([event async for event in engine.stream(asked("hi", "b"), may_load=False)]) == "stop"
 
 
+@pytest.mark.slow
 async def test_cancelling_what_does_not_run_does_nothing(make):
     engine = make("hi", "hi")
     await engine.cancel("r")
@@ -168,6 +172,7 @@ async def test_a_request_is_cancelled_while_the_model_loads(make):
     assert await reply_of(engine, id="b") == HELLO
 
 
+@pytest.mark.slow
 async def test_a_request_is_cancelled_while_it_streams(make):
     engine = make("slow", "hi")
     answer = await streaming(engine)
@@ -176,6 +181,7 @@ async def test_a_request_is_cancelled_while_it_streams(make):
     assert await reply_of(engine, id="b") == HELLO
 
 
+@pytest.mark.slow
 async def test_leaving_a_stream_cancels_it(make):
     engine = make("slow", "slow", "hi")
     for id in ("a", "b"):  # both places
@@ -186,6 +192,7 @@ async def test_leaving_a_stream_cancels_it(make):
     assert await reply_of(engine) == HELLO
 
 
+@pytest.mark.slow
 async def test_chats_that_are_not_known(make):
     engine = make("hi")
     for _ in range(2):  # without a model, and with one
@@ -208,6 +215,7 @@ async def test_nothing_is_seen_of_a_model_that_is_not_loaded(make):
     assert await engine.inspect() is None
 
 
+@pytest.mark.slow
 async def test_a_model_is_unloaded_unless_it_is_used(make):
     engine = make("slow", "hi", "hi")
     answer = await streaming(engine)
@@ -252,6 +260,7 @@ async def test_a_load_that_fails(make):
     assert (engine.state, engine.has_crashed, engine.model) == (EngineState.STOPPED, False, None)
 
 
+@pytest.mark.slow
 async def test_a_request_that_fails_leaves_the_engine_well(make):
     engine = make("long", "hi")
     with pytest.raises(PromptTooLong):
@@ -260,6 +269,7 @@ async def test_a_request_that_fails_leaves_the_engine_well(make):
     assert await reply_of(engine, id="b") == HELLO
 
 
+@pytest.mark.slow
 async def test_a_crash_ends_a_request_and_the_next_one_loads_again(make):
     engine = make("die", "hi")
     with pytest.raises(EngineCrashed):

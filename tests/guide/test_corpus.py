@@ -144,6 +144,7 @@ def test_exams_expect_what_is_there(module, corpus):
         assert exam.unknown_names(corpus, exam.exam(name)) == set()
 
 
+@pytest.mark.slow
 def test_say_that_again_repeats_the_last_answer(module, corpus):
     normal, rng, seen = module("corpus").normal, random.Random(6), 0
     again = {"pardon", "again", "say again", "once more", "come again", "repeat that", "say that again"}

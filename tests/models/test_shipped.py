@@ -79,6 +79,7 @@ def test_weights_are_exact_to_the_byte(name):
     assert max(beyond) - min(beyond) <= 64  # a metadata entry more or less
 
 
+@pytest.mark.slow
 def test_every_model_has_as_many_weights_as_published(maker):
     assert ENTRIES.keys() == maker.PARAMETERS.keys()
     for name, entry in ENTRIES.items():
@@ -87,6 +88,7 @@ def test_every_model_has_as_many_weights_as_published(maker):
             assert header(name, quant).n_params == maker.PARAMETERS[name]
 
 
+@pytest.mark.slow
 def test_all_sizes_are_near_the_published_ones(maker):
     known = maker.sizes()
     checked = 0
@@ -102,6 +104,7 @@ def test_all_sizes_are_near_the_published_ones(maker):
     assert checked >= 95
 
 
+@pytest.mark.slow
 def test_a_header_is_that_of_its_entry():
     assert len(ENTRIES) > 30
     for entry in ENTRIES.values():

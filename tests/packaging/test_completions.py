@@ -88,6 +88,7 @@ def test_the_files_are_called_as_shells_look_for_them(completions):
     assert '$Env:_EDGECHAT_COMPLETE = "complete_powershell"' in powershell
 
 
+@pytest.mark.slow
 def test_commands_options_and_values(tab):
     assert tab("edgechat ru") == ["run"]
     assert tab("edgechat run --te") == ["--temperature"]
@@ -118,6 +119,7 @@ def test_bash_goes_on_where_its_own_word_begins(completions, place, breaks, name
     assert bash(completions, f"edgechat --model={NAME}:Q8", breaks=breaks) == [joined]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_bash_says_nothing_where_the_program_is_broken(completions, place, home):
     config = home / "config"

@@ -167,6 +167,7 @@ def test_what_one_backend_did_says_nothing_of_the_other():
     assert history.correction(other.where).decode == 1.0
 
 
+@pytest.mark.slow
 @given(_macs, _macs, _names)
 def test_more_bandwidth_writes_faster(one, other, name):
     slow, fast = sorted((one[1], other[1]))

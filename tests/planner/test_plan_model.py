@@ -257,6 +257,7 @@ _shapes = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(free=_free, context=st.none() | st.integers(1, 300_000), cache_type=_types, shape=_shapes)
 def test_a_plan_fits_or_says_what_would(free, context, cache_type, shape):
     request = PlanRequest(context=context, cache_type=cache_type)
@@ -279,6 +280,7 @@ def test_a_plan_fits_or_says_what_would(free, context, cache_type, shape):
         assert made.context in CONTEXTS or made.context == 512
 
 
+@pytest.mark.slow
 @given(free=_free, more=st.floats(0, 16), shape=_shapes)
 def test_more_memory_never_shortens_the_context(free, more, shape):
     try:

@@ -98,6 +98,7 @@ async def cached(pool, *messages):
     return events[-1].usage.prompt_tokens, events[-1].usage.cached_tokens
 
 
+@pytest.mark.slow
 async def test_an_agent_goes_on_after_a_restart(start):
     before = start()
     n_first, _ = await cached(before, QUESTION)
@@ -106,6 +107,7 @@ async def test_an_agent_goes_on_after_a_restart(start):
     assert n_cached >= 0.98 * n_first
 
 
+@pytest.mark.slow
 async def test_another_run_finds_the_system_prompt_and_the_tools(start):
     before = start()
     await cached(before, QUESTION)
@@ -114,6 +116,7 @@ async def test_another_run_finds_the_system_prompt_and_the_tools(start):
     assert n_cached >= n_tokens - len(OTHER.content) - 40
 
 
+@pytest.mark.slow
 async def test_nothing_is_saved_where_the_settings_say_so(start):
     before = start(disk_bytes=0)
     await cached(before, QUESTION)

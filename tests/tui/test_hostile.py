@@ -56,6 +56,7 @@ def unseen(text):
     return {one for one in text if one != "\n" and not one.isprintable()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Area, LineField])
 async def test_control_characters_are_shown_and_kept(kind):
     given = "ab\x1b]52;c\x07\x9b\u202ex"

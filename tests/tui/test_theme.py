@@ -147,6 +147,7 @@ def painted(app, text):
     raise AssertionError(f"{text!r} is not on the screen")
 
 
+@pytest.mark.slow
 async def test_a_running_app_changes_its_theme():
     app = Sample()
     async with driven(app) as pilot:
@@ -183,6 +184,7 @@ def test_a_theme_that_is_none():
         theme.apply(Sample(), "nosuch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", theme.THEMES)
 async def test_without_colours_everything_can_still_be_told_apart(name, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")

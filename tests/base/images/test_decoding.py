@@ -178,6 +178,7 @@ def test_the_largest_photos(decoder):
     assert corners(found) == [RED, GREEN, BLUE, WHITE]
 
 
+@pytest.mark.slow
 def test_decompression_bombs(decoder):
     limit = "has more than 67 megapixels, the limit."
     assert limit in refused(decoder, bomb(9000, 9000))
@@ -219,6 +220,7 @@ def test_heic_without_its_library(decoder):
     assert "pillow-heif is not installed" in refused(decoder, b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
 
 
+@pytest.mark.slow
 def test_files(tmp_path):
     path = tmp_path / "a.png"
     path.write_bytes(encoded(quadrants(), "PNG"))
@@ -317,6 +319,7 @@ def test_an_image_is_scaled_down_to_fit_into_a_box(size, box, expected):
     assert len(found.rgb) == 3 * found.width * found.height
 
 
+@pytest.mark.slow
 def test_memory_is_limited_inside():
     import subprocess
 
@@ -357,6 +360,7 @@ def outcome(decode, data):
         return error.message
 
 
+@pytest.mark.slow
 def test_mutated_images(decoder):
     for data in sound():
         decoder.inspect(data)

@@ -206,6 +206,7 @@ def test_size_is_bounded(web):
     assert cut == Fetched(bytes(10), "", "http://example.org/", cut=True)
 
 
+@pytest.mark.slow
 def test_time_is_bounded(web):
     def drip(handler):
         handler.send_response(200)

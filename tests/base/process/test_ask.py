@@ -47,6 +47,7 @@ def test_a_child_that_dies(monkeypatch, code, why):
     assert str(failed.value) == why
 
 
+@pytest.mark.slow
 def test_a_child_that_hangs_is_killed_in_time(monkeypatch):
     become(monkeypatch, "import time; time.sleep(600)")
     with pytest.raises(ask.ChildFailed, match=r"did not respond within 0\.3 seconds"):
@@ -65,6 +66,7 @@ def test_a_program_that_is_not_there(monkeypatch):
         ask.ask("any", limit=1)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there it ends after two minutes")
 @pytest.mark.parametrize("work", ["time.sleep(0.01)", "PAUSE()"], ids=["in Python", "in native code"])
 def test_a_child_ends_with_its_parent(tmp_path, work):

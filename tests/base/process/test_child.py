@@ -65,6 +65,7 @@ def test_odd_ends(start, answer, what):
     assert what in lost(start(answer), seconds=2.0, memory=2**27)
 
 
+@pytest.mark.slow
 def test_a_child_that_never_gets_ready(monkeypatch):
     monkeypatch.setattr(child, "START_LIMIT", 0.5)
     silent = [sys.executable, "-c", "input(); input()"]
@@ -79,6 +80,7 @@ def test_asked_after_its_end(start):
     assert lost(one)
 
 
+@pytest.mark.slow
 def test_an_orphan_ends_over_its_question(monkeypatch):
     """At once: its parent may be a worker whose place the next one takes."""
     code = "from edgechat.base.process import child, spawn; import time\n"
@@ -102,6 +104,7 @@ def test_an_orphan_ends_over_its_question(monkeypatch):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_an_answer_that_takes_longer_than_it_may_ends_the_process(monkeypatch):
     code = "from edgechat.base.process import child, spawn; import time\n"
     code += "child.serve(spawn.adopt_pipe(), lambda q: time.sleep(600), seconds=1)"

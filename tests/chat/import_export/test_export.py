@@ -267,6 +267,7 @@ def test_a_reply_with_too_many_calls_is_refused_at_once(reply):
     assert parse_chat(json.dumps(called(499, parts=2))).turns[0].rounds[1].uses[498].result == "x"
 
 
+@pytest.mark.slow
 def test_many_system_prompts_are_joined_at_once():
     said = [{"role": "system", "content": "x" * 1000}] * 50_000
     new = parse_chat(json.dumps([*said, {"role": "user", "content": "Hi"}]))

@@ -153,6 +153,7 @@ async def test_nothing_that_is_typed_is_syntax(store, typed):
         assert await found(store, typed) == [f"{name}-0"]
 
 
+@pytest.mark.slow
 def test_whatever_is_typed_is_answered():
     async def search(typed):
         store = await Store.in_memory()
@@ -189,6 +190,7 @@ async def test_attachments_are_searched(store):
     assert await found(store, "pelican") == []
 
 
+@pytest.mark.slow
 async def test_a_reply_is_found_when_it_does_not_stream_any_more(store, conversation):
     async for _ in conversation.send(FakeEngine(["a peli", 0.5, "can ", 0.1, "flies"]), "Go."):
         assert await found(store, "pelican") == []

@@ -153,6 +153,7 @@ async def test_words_leave_the_index_with_their_chat(path):
     assert b"jjhtml" not in raw(path)
 
 
+@pytest.mark.slow
 async def test_a_chat_of_many_turns_can_be_deleted(store, path):
     chat = Chat(id="aaaaaaaa", title="Long", model="m", date="d", created_at=1.0, updated_at=1.0)
     fields = {"chat_id": "aaaaaaaa", "role": "user", "content": "x", "created_at": 1.0}

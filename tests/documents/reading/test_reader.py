@@ -208,6 +208,7 @@ def test_files_that_cannot_be_read(documents, tmp_path):
         documents.read(tmp_path / "big.txt")
 
 
+@pytest.mark.slow
 def test_long_text_is_cut_after_a_line(documents, monkeypatch):
     monkeypatch.setattr(reader, "MAX_TEXT", 10_000)
     for name, data in (

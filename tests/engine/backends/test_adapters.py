@@ -126,6 +126,7 @@ def test_few_are_kept_in_memory(tmp_path, monkeypatch, opened):
         assert (logits(backend, one) == rows).all()
 
 
+@pytest.mark.slow
 def test_what_passes_the_check_does_not_abort_llama_cpp(tmp_path, opened):
     spec = spec_of("dense")
     backend = opened(load(plan(build(spec))))

@@ -82,6 +82,7 @@ def test_rejected_drafts_are_forgotten(opened):
     assert close(drafted(backend, 0), afresh(opened, tokens))
 
 
+@pytest.mark.slow
 def test_sequences_are_drafted_for_together(opened):
     texts = [some(seed, 20 + 15 * seed) for seed in range(3)]
     expected = [afresh(opened, text)[0] for text in texts]
@@ -98,6 +99,7 @@ def test_sequences_are_drafted_for_together(opened):
     assert close(some_rows[1], alone.head.extend([(0, 60)])[0])
 
 
+@pytest.mark.slow
 def test_a_copy_and_a_saved_state_know_the_same(opened):
     tokens = some(3, 100)
     expected = afresh(opened, tokens)
@@ -164,6 +166,7 @@ def test_nothing_is_drafted_for_the_first_token(opened):
     assert backend.head.can_draft(0, 1)
 
 
+@pytest.mark.slow
 def test_a_full_cache_is_no_draft(opened):
     backend = opened(context=256, n_seq_max=1)
     read(backend, 0, some(11, 256))

@@ -420,6 +420,7 @@ OPERATION = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(
     max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -188,6 +188,7 @@ def test_every_byte_counts(kept, caplog):
         caplog.clear()
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_whatever_happens_to_a_file_no_wrong_state_comes_of_it(data):
     kept = KVStateStore(1 << 20, b"a model")

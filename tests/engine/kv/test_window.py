@@ -202,6 +202,7 @@ def test_what_has_left_never_comes_back(chat, more, cells):
         assert before.first == after.first
 
 
+@pytest.mark.slow
 @given(chats(), CELLS)
 def test_between_two_cuts_the_messages_are_those_before_and_more(chat, cells):
     for n in range(1, len(chat)):

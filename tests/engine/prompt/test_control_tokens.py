@@ -95,6 +95,7 @@ JOIN = """{% for m in messages %}<|im_start|>{{ m.role }}
 {% endfor %}"""
 
 
+@pytest.mark.slow
 @given(parts=st.lists(PARTS, min_size=1, max_size=3))
 def test_marks_that_are_halved_or_pieced_together(parts):
     """The template writes contents side by side, and trims one of them."""

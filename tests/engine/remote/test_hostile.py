@@ -104,6 +104,7 @@ async def test_an_error_without_end(raw, engine):
     assert isinstance(await failure_of(engine), RemoteFailed)
 
 
+@pytest.mark.slow
 async def test_one_that_says_nothing_after_its_beginning(raw, monkeypatch, running):
     async def answer(write):
         await write(STREAM + b"data: " + b'{"choices": [{"delta": {"content": "One"}}]}\n\n')
@@ -117,6 +118,7 @@ async def test_one_that_says_nothing_after_its_beginning(raw, monkeypatch, runni
     assert "said nothing" in error.message
 
 
+@pytest.mark.slow
 async def test_one_that_never_answers(raw, engine, monkeypatch):
     async def answer(_):
         await asyncio.sleep(60)

@@ -261,6 +261,7 @@ def test_schemas_that_cannot_be_followed_are_refused_in_words(follow, name):
     follow(AGE)  # and others are still made
 
 
+@pytest.mark.slow
 def test_a_schema_that_is_never_compiled_is_given_up(follow, monkeypatch):
     monkeypatch.setattr("edgechat.engine.reply.constraints.TIME_LIMIT", 0.3)
     patterns = [{"type": "string", "pattern": f".*a.{{{at}}}b"} for at in range(100, 200)]
@@ -354,6 +355,7 @@ ANY = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(steps=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 10**6)), max_size=30))
 def test_what_may_come_is_the_same_whatever_was_taken_back(makers, steps):

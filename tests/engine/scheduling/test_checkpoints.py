@@ -40,6 +40,7 @@ def test_a_prompt_of_equal_messages_takes_few():
         assert len(checkpoints_of(boundaries, 0, 8004)) <= most + 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_batch", "most"), [(16, 2), (64, 6), (512, 14)])
 def test_short_calls_need_not_be_cut(scripted, n_batch, most):
     """Calls that would end there anyway cost nothing; long ones end at a dozen places."""

@@ -62,6 +62,7 @@ def until(engine, kind, name, limit=100_000):
     raise AssertionError("it never came")
 
 
+@pytest.mark.slow
 def test_a_template_that_hangs_stops_no_stream(engine, gate):
     engine.begin(request("stream", "Hi", max_tokens=600))
     until(engine, Delta, "stream")
@@ -91,6 +92,7 @@ def test_a_cancelled_request_is_never_prepared(engine, gate):
     assert not any(name in text for text in gate.asked for name in names)
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_a_request_ends_that_one(engine, gate):
     engine.begin(request("stream", "Hi", max_tokens=600))
     until(engine, Delta, "stream")
@@ -104,6 +106,7 @@ def test_what_is_wrong_with_a_request_ends_that_one(engine, gate):
     until(engine, Finished, "stream")
 
 
+@pytest.mark.slow
 def test_a_window_that_cannot_be_moved_ends_that_reply(engine, gate):
     """Its template's process cannot be started again, in the middle of the reply."""
     turns = [Message("user" if n % 2 == 0 else "assistant", "x" * 150) for n in range(5)]
@@ -128,6 +131,7 @@ def test_a_chat_that_is_deleted_meanwhile_is_not_kept(engine, gate):
     assert "secret" not in engine.chat_cache.chats
 
 
+@pytest.mark.slow
 def test_a_template_that_hangs_over_the_next_turn_stops_no_stream(scripted, gate, monkeypatch, opened):
     """What a chat's next turn begins with is worked out when it is left: its state is cut to that."""
     monkeypatch.setattr("edgechat.engine.scheduling.chat_cache.LEAVE_SECONDS", 0.0)

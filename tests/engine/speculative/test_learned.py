@@ -92,6 +92,7 @@ def test_another_model_or_machine_learns_for_itself(changes):
     assert not is_new(taught()), "one lesson does not displace another"
 
 
+@pytest.mark.slow
 def test_only_so_many_places_are_remembered():
     for number in range(40):
         DraftHistory(msgspec.structs.replace(PLAN, model_name=f"m{number}")).save(experienced())
@@ -178,6 +179,7 @@ def test_whatever_the_file_says_the_numbers_stay_sound(lesson):
     check_sound(taught())
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | numbers | st.text(max_size=5), st.lists, max_leaves=8))
 def test_whatever_json_it_is(value):
     path().parent.mkdir(parents=True, exist_ok=True)

@@ -148,6 +148,7 @@ def test_the_versions_of_a_chat_are_its_own(make, kind):
     assert snapshot.cache.of_kind("shared") == 0
 
 
+@pytest.mark.slow
 def test_what_stays_when_the_window_moves_is_pinned(make):
     engine = make(settle=True, context=500)
     inspector = Inspector(engine)
@@ -203,6 +204,7 @@ def test_a_request_that_runs(make):
     assert inspector.inspect().work.prompt_token_seconds > 0
 
 
+@pytest.mark.slow
 def test_drafts(make, monkeypatch):
     monkeypatch.setattr("edgechat.engine.speculative.speculation.OVERHEAD", 1e9)  # nobody skips a step
     monkeypatch.setattr("edgechat.engine.speculative.controller.SURE_OF_GAIN", -1e9)
@@ -277,6 +279,7 @@ def test_many_runs_are_summed_up():
     assert merge_small_runs(runs[:MOST_RUNS]) == runs[:MOST_RUNS]
 
 
+@pytest.mark.slow
 def test_a_look_into_a_cache_of_many_nodes_is_quick(make):
     engine = make(context=100_000, n_seq_max=64)
     cache = engine.scheduler.cache

@@ -161,6 +161,7 @@ def test_a_reader_that_gives_less_than_asked_ends():
         read_growing(lambda n: data[:500], len(data), "x.gguf", start=600)
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary_is_quick(tmp_path):
     """As large as Qwen's: 152,000 tokens with scores and types, 280,000 merges."""
     tokens = strings([f"token{i}" for i in range(152_000)])

@@ -252,6 +252,7 @@ JUNK = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_configs_full_of_junk_are_refused_in_words(tmp_path):
     dice = random.Random(7)
     data, n_read = mlx_files(bits=None)["model.safetensors"], 0

@@ -102,6 +102,7 @@ _VALUES = _NUMBERS | st.sampled_from([True, -1, 0.5, math.inf, "", "gemma4uv", G
 _TYPES = st.sampled_from(sorted(VISION_TYPES))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(_TYPES, st.dictionaries(st.sampled_from(_KEYS), _VALUES, max_size=6), st.integers(1, 2**20))
 def test_whatever_a_header_says_it_is_planned_or_refused(kind, changes, context):

@@ -102,6 +102,7 @@ def test_what_is_no_packed_skeleton_is_refused(data):
         unpack(data, "a")
 
 
+@pytest.mark.slow
 def test_a_bomb_is_refused():
     with pytest.raises(ModelFileError, match="larger"):
         unpack(struct.pack("<Q", 1) + zlib.compress(bytes(2**28)), "a")

@@ -249,6 +249,7 @@ def test_what_another_program_began_is_left_to_it(hub, cache, bytes_):
     assert theirs.read_bytes() == b"theirs"
 
 
+@pytest.mark.slow
 def test_a_mark_without_its_download_goes(hub, cache):
     begun(hub, DATA[:5000], "main").unlink()
     (mark,) = cache.rglob("*.edgechat")
@@ -259,6 +260,7 @@ def test_a_mark_without_its_download_goes(hub, cache):
     assert seen.said == []
 
 
+@pytest.mark.slow
 def test_a_download_that_goes_on_leaves_no_mark(hub, cache):
     partial = begun(hub, DATA, "main")
     assert [one.stem for one in cache.rglob("*.edgechat")] == [partial.stem]

@@ -88,6 +88,7 @@ def test_what_was_kept_and_is_damaged_starts_anew(hub):
     assert seen.said == [f"The partial download of {FILE} is damaged; starting again."] * 2
 
 
+@pytest.mark.slow
 def test_cut_at_random_bytes(hub):
     listing, seen, random_ = listed(hub), Seen(), random.Random(7)
     for _ in range(12):
@@ -137,6 +138,7 @@ def test_a_crawl_is_not_for_ever(hub, monkeypatch):
     assert complete(listing)
 
 
+@pytest.mark.slow
 def test_a_slow_disk_is_no_crawl(hub, monkeypatch):
     listing, real, seen = listed(hub, {FILE: DATA[:2000]}), Partial.write, Seen()
 
@@ -310,6 +312,7 @@ def test_a_stale_partial_that_another_program_has_is_left_to_it(hub):
     assert old.partial(file).exists()
 
 
+@pytest.mark.slow
 def test_a_little_each_time_is_not_for_ever(hub):
     listing = listed(hub)
     hub.fail("store", Fault(cut_after=100))
@@ -339,6 +342,7 @@ def test_a_split_model_is_put_in_place_when_all_of_it_is_here(hub):
         assert at.path(file).read_bytes() == DATA[n * 1000 : n * 1000 + 500_000]
 
 
+@pytest.mark.slow
 def test_two_at_once_wait_for_each_other(hub):
     listing, one, other = listed(hub), Seen(), Seen()
     hub.fail("store", Fault(pause=0.02))
@@ -369,6 +373,7 @@ def test_a_full_disk_keeps_what_came(hub, small_disk):
     assert complete(listing)
 
 
+@pytest.mark.slow
 def test_the_hash_is_that_of_the_bytes(tmp_path):
     partial, random_ = Partial(tmp_path / "p", hashlib.sha256), random.Random(3)
     pieces = [random_.randbytes(random_.randrange(1, 3_000_000)) for _ in range(30)]

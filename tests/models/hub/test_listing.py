@@ -156,6 +156,7 @@ def test_a_hub_without_encryption_where_some_was_asked_for(hub, monkeypatch):
     assert not hub.seen
 
 
+@pytest.mark.slow
 def test_a_name_server_that_does_not_answer(hub, monkeypatch):
     monkeypatch.setattr("socket.getaddrinfo", lambda *_a, **_k: time.sleep(600))
     assert "no data" in refused(HubUnreachable).message

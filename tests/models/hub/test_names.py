@@ -102,6 +102,7 @@ def test_a_name_comes_back_as_it_was_written(repo, quant, revision):
     assert parse_model_name(str(name)) == name
 
 
+@pytest.mark.slow
 @given(_repo, _revision, _file.filter(safe_path))
 def test_a_link_to_a_file_comes_back(repo, revision, file):
     name = HubName(repo, None, revision, file)

@@ -27,6 +27,7 @@ def nothing_is_left(hf_cache):
     ]
 
 
+@pytest.mark.slow
 def test_it_comes_whole_and_verified_into_the_cache(hub, hf_cache):
     listing, seen = listed(hub), Seen()
     (done,) = fetch(listing, seen)
@@ -40,6 +41,7 @@ def test_it_comes_whole_and_verified_into_the_cache(hub, hf_cache):
     assert not hub.seen
 
 
+@pytest.mark.slow
 def test_other_bytes_are_thrown_away(hub, hf_cache):
     listing = listed(hub)
     hub.fail("store", Fault(body=bytes(SIZE)))
@@ -50,6 +52,7 @@ def test_other_bytes_are_thrown_away(hub, hf_cache):
     assert complete(listing)
 
 
+@pytest.mark.slow
 def test_a_hub_that_refuses_is_told_of(hub, hf_cache):
     listing = listed(hub)
     hub.fail("resolve", Fault(status=404))
@@ -57,6 +60,7 @@ def test_a_hub_that_refuses_is_told_of(hub, hf_cache):
     assert nothing_is_left(hf_cache)
 
 
+@pytest.mark.slow
 def test_it_can_be_stopped(hub, hf_cache):
     listing, stop = listed(hub), threading.Event()
     hub.fail("store", Fault(piece=1 << 14, pause=0.2))
@@ -74,6 +78,7 @@ def test_it_can_be_stopped(hub, hf_cache):
     assert not at.blob(file).exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named(hub, small_disk):
     assert "full" in str(refused(DiskError, listed(hub)))
 

@@ -47,6 +47,7 @@ def test_what_is_looked_at_counts(model, at):
     assert fingerprint_of(changed(model, at), "") != fingerprint_of(model, "")
 
 
+@pytest.mark.slow
 def test_one_changed_tensor_between_counts(model):
     tensor = random.Random(2).randbytes(SIZE // 50)
     for at in range(1 << 20, SIZE - (2 << 20), 333_333):

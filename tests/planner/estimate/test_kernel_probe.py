@@ -99,6 +99,7 @@ def test_a_disturbed_measurement_does_not_spoil_a_better_one(monkeypatch):
 _kernel = st.lists(st.floats(1e-13, 1e-9), min_size=len(ROWS), max_size=len(ROWS)).map(tuple)
 
 
+@pytest.mark.slow
 @given(st.fixed_dictionaries({kind.name: _kernel for family in FAMILIES for kind in family}))
 def test_more_bits_of_a_family_are_never_faster(kernels):
     ordered = in_order(kernels)

@@ -38,6 +38,7 @@ def test_more_bandwidth_is_never_slower(shape, bandwidth, compute, more, depth):
     assert fast.prefilling(1000, depth) <= slow.prefilling(1000, depth)
 
 
+@pytest.mark.slow
 @given(_shapes, _bandwidths, _computes, _more)
 def test_more_compute_is_never_slower(shape, bandwidth, compute, more):
     slow, fast = on_processor(shape, bandwidth, compute), on_processor(shape, bandwidth, more * compute)
@@ -86,6 +87,7 @@ def test_more_bits_are_never_written_faster(shape, family, bandwidth, compute, d
     assert found == sorted(found)
 
 
+@pytest.mark.slow
 @given(_shapes, _bandwidths, _computes, st.integers(1, 64), st.integers(1, 128))
 def test_more_threads_are_never_slower(shape, bandwidth, compute, measured, threads):
     speed = guessed(bandwidth, compute, measured)

@@ -32,6 +32,7 @@ def installed(named=None):
     return model
 
 
+@pytest.mark.slow
 def test_none_is_ranked_among_chat_models():
     ranked = {file.entry.name for files in everything(mlx=True) for file in files if file.entry}
     assert not ranked & {entry.name for entry in EMBEDDING}

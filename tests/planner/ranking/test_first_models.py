@@ -66,6 +66,7 @@ OPTIONS = st.lists(
 RATES = st.floats(1e4, 1e10)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(OPTIONS, RATES)
 def test_what_is_chosen(options, rate):
@@ -83,6 +84,7 @@ def test_what_is_chosen(options, rate):
         assert one.download == (0 if one.file.variant.path else one.file.variant.size)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(OPTIONS, RATES)
 def test_only_what_is_decent_and_quick_is_recommended(options, rate):
@@ -101,6 +103,7 @@ def test_only_what_is_decent_and_quick_is_recommended(options, rate):
         assert BALANCED in one.roles
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(OPTIONS, RATES)
 def test_fast_is_here_within_a_minute_if_anything_is(options, rate):

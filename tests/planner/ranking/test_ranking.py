@@ -41,6 +41,7 @@ def chosen(name, machine, request=DEFAULT_REQUEST):
     return choose(all_of(name, machine, request), request)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(8))
 @given(_names, _rams, _kinds)
 @example("llama-3.1-8b", 8, "GPU 8")
@@ -60,6 +61,7 @@ def test_the_choice_fits_and_nothing_that_fits_is_better(name, ram, kind):
         assert not [one for one in options if one.verdict > Verdict.POOR]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(8))
 @given(_names, _rams, _rams, _bandwidths)
 def test_more_memory_never_gives_less(name, ram, more, bandwidth):
@@ -72,6 +74,7 @@ def test_more_memory_never_gives_less(name, ram, more, bandwidth):
     assert second.worth >= first.worth - 0.02
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(8))
 @given(_names, _rams, _bandwidths, _bandwidths)
 def test_more_bandwidth_never_gives_less(name, ram, bandwidth, more):
@@ -97,6 +100,7 @@ def test_the_likeliest_is_the_best(ram, kind, context):
             assert quick.worth >= thorough.worth - 0.01
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(10))
 @given(st.sampled_from([16, 32, 64]), st.floats(0.5, 200))
 def test_a_speed_that_is_asked_for_is_kept_or_said_to_be_impossible(ram, least):

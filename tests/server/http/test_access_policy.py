@@ -234,6 +234,7 @@ async def test_what_a_form_could_send_is_no_request(kind, models, url):
     assert len(models.requests) == 1
 
 
+@pytest.mark.slow
 async def test_a_body_has_a_bound_told_or_not(monkeypatch, url):
     monkeypatch.setattr(exchange, "BODY_BYTES", 1000)
     monkeypatch.setattr(exchange, "DRAIN_SECONDS", 0.2)
@@ -256,6 +257,7 @@ async def test_a_body_that_drips_is_cut_off(monkeypatch, url):
     assert await raw.is_closed()
 
 
+@pytest.mark.slow
 async def test_a_head_that_drips_is_cut_off(monkeypatch, models, url):
     monkeypatch.setattr(connection, "HEADER_SECONDS", 0.3)
     silent, dripping, second = [await Raw.to(url) for _ in range(3)]
@@ -274,6 +276,7 @@ async def test_a_head_that_drips_is_cut_off(monkeypatch, models, url):
         one.cancel()
 
 
+@pytest.mark.slow
 async def test_who_was_refused_cannot_hold_on_by_going_on_to_send(monkeypatch, url):
     monkeypatch.setattr(connection, "HEADER_SECONDS", 0.3)
     raw = await Raw.to(url)
@@ -309,6 +312,7 @@ async def test_strangers_do_not_take_the_connections_of_who_has_the_key(monkeypa
     assert (await newcomers[-1].answer())[0] == 200
 
 
+@pytest.mark.slow
 async def test_bodies_without_end_lock_nobody_out(monkeypatch):
     monkeypatch.setattr(connection, "MOST_CONNECTIONS", 40)
     models = FakeModels(["Hello", 0.5])
@@ -329,6 +333,7 @@ async def test_bodies_without_end_lock_nobody_out(monkeypatch):
         assert (await endless[-1].answer())[0] == 400
 
 
+@pytest.mark.slow
 async def test_silence_between_requests_locks_nobody_out(monkeypatch):
     monkeypatch.setattr(connection, "MOST_CONNECTIONS", 16)
     async with serving(FakeModels(["Hello", 0.5])) as url:
@@ -403,6 +408,7 @@ async def test_a_body_in_crumbs_is_not_read(url):
     assert (await raw.answer())[0] == 200
 
 
+@pytest.mark.slow
 async def test_who_leaves_is_seen_behind_a_next_request_too():
     models = FakeModels(["Hello", 600.0])
     async with serving(models) as url:
@@ -419,6 +425,7 @@ async def test_who_leaves_is_seen_behind_a_next_request_too():
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_requests_sent_ahead_are_answered_in_turn_and_have_a_bound():
     models = FakeModels([0.2, "Hello"], ["Hello"], ["Hello", 30.0])
     async with serving(models) as url:

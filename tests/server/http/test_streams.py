@@ -3,6 +3,8 @@
 import asyncio
 import json
 
+import pytest
+
 from edgechat.base.errors import EngineCrashed
 from edgechat.engine.types import Delta
 from edgechat.server.http import connection
@@ -31,6 +33,7 @@ async def until(condition, seconds=60.0):
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_who_leaves_while_the_model_loads_is_forgotten():
     models = FakeModels()
     models.load_seconds = 0.2
@@ -44,6 +47,7 @@ async def test_who_leaves_while_the_model_loads_is_forgotten():
     assert models.metrics == [("/v1/chat/completions", 499, None)]
 
 
+@pytest.mark.slow
 async def test_who_does_not_read_is_dropped(monkeypatch):
     monkeypatch.setattr(connection, "UNREAD_SECONDS", 0.3)
     much = Delta("", "x" * 100_000, False, 1)

@@ -67,6 +67,7 @@ async def test_old_images_are_deleted_but_none_in_use(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 async def test_the_oldest_of_too_many_are_deleted(tmp_path, monkeypatch):
     images = RequestMedia(tmp_path)
     for n, data in enumerate(FILES):
@@ -81,6 +82,7 @@ async def test_the_oldest_of_too_many_are_deleted(tmp_path, monkeypatch):
         assert stored(tmp_path) == {digest_of(FILES[0]), digest_of(FILES[1])}
 
 
+@pytest.mark.slow
 async def test_the_folder_is_pruned_as_it_grows(tmp_path, monkeypatch):
     monkeypatch.setattr(request_media, "MOST_STORED", 16)
     images = RequestMedia(tmp_path)
@@ -118,6 +120,7 @@ async def test_a_request_that_is_cancelled_lets_go_of_its_images(tmp_path, monke
     assert stored(tmp_path) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [4, 64, 1 << 20])
 async def test_base64_in_lines_and_pieces(tmp_path, monkeypatch, piece):
     monkeypatch.setattr(request_media, "_PIECE", piece)

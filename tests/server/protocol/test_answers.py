@@ -3,6 +3,7 @@
 import itertools
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,6 +48,7 @@ def whole(answers, courses):
     return json.loads(answers.whole())
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40))
 @given(courses=COURSES)
 def test_of_a_chat(courses):
@@ -80,6 +82,7 @@ def test_of_a_chat(courses):
         ]
 
 
+@pytest.mark.slow
 @given(courses=st.lists(st.lists(WORDS, max_size=6), min_size=2, max_size=2), echo=st.booleans())
 def test_of_a_completion(courses, echo):
     body = CompletionBody(model="x", prompt="Once", n=2, stream=True, echo=echo, logprobs=None if echo else 0)
@@ -110,6 +113,7 @@ def refusal(body):
     return None
 
 
+@pytest.mark.slow
 @given(fields=FIELDS)
 def test_whatever_is_said_is_done_or_refused_in_words(fields):
     body = {"model": "x", "messages": [{"role": "user", "content": "x"}]} | fields

@@ -59,6 +59,7 @@ async def refusal(dialect, models, strict=False, **fields):
 # What is asked.
 
 
+@pytest.mark.slow
 @those("messages", "tools")
 async def test_a_conversation_comes_back_as_it_was(dialect):
     request = await dialect.asked(**dialect.said(messages=CONVERSATION, tools=[WEATHER]))
@@ -468,6 +469,7 @@ async def test_what_goes_wrong_before_the_first_word_is_a_status(dialect, error,
             assert models.metrics == [(dialect.path, status, None if models.refuses else "scripted")]
 
 
+@pytest.mark.slow
 @those()
 async def test_silence_is_broken(dialect, monkeypatch):
     """By events where clients with a limit for silence count no comments."""

@@ -326,6 +326,7 @@ async def test_documents_that_cannot_be_read_are_an_error_without_paths(folder, 
     assert "cannot be read" in caplog.text
 
 
+@pytest.mark.slow
 async def test_passages_are_embedded_while_models_have_nothing_to_do(folder, monkeypatch):
     for number in range(90):
         (folder / f"{number}.md").write_text(f"The part {number} is heavy. {'So. ' * 200}")

@@ -216,6 +216,7 @@ async def test_no_other_messages_have_images():
     assert (refused.status, "omit raw and suffix" in refused.message) == (400, True)
 
 
+@pytest.mark.slow
 async def test_large_images_are_taken(last):
     data = encoded(quadrants(2000, 1800), "BMP")
     assert len(coded(data)) > 14_000_000

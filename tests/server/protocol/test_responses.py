@@ -154,6 +154,7 @@ async def test_a_response_that_is_cut_says_so():
     assert last.response.output[0].status == "incomplete"
 
 
+@pytest.mark.slow
 async def test_silence_is_broken_by_events(monkeypatch):
     """Codex counts events, and no comments."""
     monkeypatch.setattr(streams, "KEEP_ALIVE", 0.05)

@@ -226,6 +226,7 @@ async def test_an_item_cannot_be_multiplied_by_references(path, monkeypatch, cli
     assert (await refused(ask(client, [reference] * 3))).code == "context_length_exceeded"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_database_that_cannot_be_written_costs_no_answer(path, monkeypatch, caplog, stream, client):
     monkeypatch.setattr(response_store, "_BUSY_MS", 100)

@@ -76,6 +76,7 @@ async def test_kinds_of_pages(body, kind, expected):
     assert not result.failed
 
 
+@pytest.mark.slow
 async def test_a_page_that_takes_hours_to_read(monkeypatch):
     monkeypatch.setattr(page, "_READING_SECONDS", 1.0)
     result = await fetch(b"<a " * 500_000, "text/html")

@@ -103,6 +103,7 @@ async def test_the_guide_is_asked_meanwhile(path):
         assert chat.view.transcript.text == "Which key is help?\nF1.\nWho are you?\nHello."
 
 
+@pytest.mark.slow
 async def test_a_model_that_arrives_interrupts_no_answer(path):
     async with awaiting(path, ["One ", 0.3, "two."], ["Hello."]) as chat:
         await run_command(chat.controller, "guide", "Count.")

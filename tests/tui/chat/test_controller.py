@@ -35,6 +35,7 @@ def plan(model):
     return driving.plan(model)
 
 
+@pytest.mark.slow
 def test_nothing_of_it_imports_textual():
     names = ("controller", "command_handlers", "stored_conversations", "turn_actions", "model_downloads")
     imports = "; ".join(f"import edgechat.tui.chat.{name}" for name in names)
@@ -56,6 +57,7 @@ async def test_a_question_is_answered_and_stored(path):
         assert [turn.content for turn in (await store.load(chat))[1]] == ["Who?", "Hello."]
 
 
+@pytest.mark.slow
 async def test_a_conversation_is_left_and_opened_while_it_is_answered(path):
     engine = FakeEngine(["First."], ["One ", 1.0, "two."])
     async with started(path, engine) as (controller, view):
@@ -113,6 +115,7 @@ async def test_a_question_that_cannot_be_answered_comes_back(path):
         assert [type(error) for error in view.transcript.problems] == [PromptTooLong]
 
 
+@pytest.mark.slow
 async def test_a_question_behind_comes_back_where_it_can_be_found(path):
     engine = FakeEngine(["First."], [0.5, PromptTooLong("Too long.")])
     async with started(path, engine) as (controller, view):
@@ -323,6 +326,7 @@ async def test_closing_saves_replies_that_are_generated(path):
     await store.close()
 
 
+@pytest.mark.slow
 async def test_a_model_that_is_given_up_while_it_loads_is_no_crash(path):
     engine = FakeEngine(["Here."], load_seconds=0.6)
     async with started(path, engine) as (controller, view):
@@ -372,6 +376,7 @@ async def test_a_retry_that_cannot_begin_leaves_the_reply(path):
         assert [turn.content for turn in controller.shown.conversation.turns] == ["Who?", "Hello there."]
 
 
+@pytest.mark.slow
 async def test_branches_are_not_switched_while_the_store_is_locked(path, monkeypatch):
     monkeypatch.setattr("edgechat.chat.storage.store.BUSY_MS", 300)
     async with started(path, FakeEngine(["One."], ["Two."])) as (controller, view):
@@ -387,6 +392,7 @@ async def test_branches_are_not_switched_while_the_store_is_locked(path, monkeyp
         assert view.transcript.text == "Hi\nTwo."
 
 
+@pytest.mark.slow
 async def test_a_full_disk_is_told_while_the_reply_comes(path):
     engine = FakeEngine(["Hello ", 0.3, "you " * 10_000, 1.0, "there ", 30.0, "."])
     async with started(path, engine) as (controller, view):

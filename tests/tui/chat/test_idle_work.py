@@ -72,6 +72,7 @@ async def test_closing_ends_it(tmp_path, embedder):
     assert (embedder.cancelled, embedded()) == (1, 32)
 
 
+@pytest.mark.slow
 async def test_documents_that_are_given_whole_need_no_vectors(tmp_path, embedder):
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "7.md").write_text("The part 7 is heavy.")

@@ -3,6 +3,7 @@
 from functools import partial
 
 import msgspec
+import pytest
 
 from edgechat.models.adapters.use import AdapterUse
 from edgechat.planner.placement.adapters import AdapterPlan
@@ -18,6 +19,7 @@ def planned(path, _model):
     return msgspec.structs.replace(plan(str(build(SPEC))), model_name="kit", adapters=(usual,))
 
 
+@pytest.mark.slow
 async def test_adapters_are_chosen_shown_and_sent(scene, tmp_path):
     usual, french = (str(adapter(tmp_path, SPEC, name, seed=len(name))) for name in ("usual", "french"))
     async with scene(size=(100, 34), prepare=partial(planned, usual)) as pilot:

@@ -84,6 +84,7 @@ async def test_below_a_reply_stands_what_it_took_and_versions_are_gone_through_b
         await pilot.click_on("›", see="Second try.")
 
 
+@pytest.mark.slow
 async def test_the_speed_is_not_that_of_the_reply_before(path):
     engine = FakeEngine(["One."], [0.3, "Two."])
     async with started(path, engine) as (controller, _):
@@ -247,6 +248,7 @@ async def test_a_question_ends_the_making_of_a_title(path):
         assert engine._running == set()
 
 
+@pytest.mark.slow
 async def test_a_title_by_the_user_stays(path):
     engine = FakeEngine(["One."], [0.3, "Something else"])
     async with started(path, engine, model="big") as (controller, _):
@@ -260,6 +262,7 @@ async def test_a_title_by_the_user_stays(path):
 # A user who is elsewhere.
 
 
+@pytest.mark.slow
 async def test_the_end_of_a_long_answer_is_announced(path, monkeypatch):
     engine = FakeEngine(["One."], [0.3, "Two."])
     async with started(path, engine) as (controller, view):

@@ -14,6 +14,7 @@ def asked(engine):
     return [request.messages[-1].content for request in engine.requests]
 
 
+@pytest.mark.slow
 async def test_they_are_sent_in_order_as_the_answers_end(path):
     engine = FakeEngine(["One ", 0.3, "done."], ["Two."], ["Three."])
     async with started(path, engine) as (controller, view):
@@ -58,6 +59,7 @@ async def test_an_answer_that_does_not_end_by_itself_gives_them_back(path, ends)
         assert asked(engine) == ["1?"]
 
 
+@pytest.mark.slow
 async def test_they_are_sent_behind_another_conversation(path):
     engine = FakeEngine(["Zero."], ["One ", 0.3, "done."], ["Two."])
     async with started(path, engine) as (controller, view):

@@ -104,6 +104,7 @@ async def test_pinned_ones_come_first_and_then_the_days(store, width):
         assert (earlier[:7], earlier[-1], older, long_ago) == ("Earlier", "●", "Older", "Long ago")
 
 
+@pytest.mark.slow
 async def test_there_are_no_conversations_yet(store):
     async with sidebar(store, known=False) as (pilot, app):
         assert listed(pilot) == ["  No conversations yet"]
@@ -114,6 +115,7 @@ async def test_there_are_no_conversations_yet(store):
         assert app.told == []
 
 
+@pytest.mark.slow
 async def test_the_keys_tell_what_is_wanted(store):
     async with sidebar(store) as (pilot, app):
         await pilot.press("home", "p", "down", "p", "d", "delete", "x", "enter", "escape")
@@ -152,6 +154,7 @@ async def test_the_trash_is_shown_in_place_of_the_list(store, width):
         await pilot.press("slash", *"brown", see="1 found")
 
 
+@pytest.mark.slow
 async def test_the_cursor_begins_at_the_open_conversation_and_stays_with_its_row(store):
     await some(store)
     async with driven(Stage(store)) as pilot:
@@ -200,6 +203,7 @@ async def test_typing_searches_and_enter_opens_the_place(store):
         assert isinstance(app.told[-1], Sidebar.Closed)
 
 
+@pytest.mark.slow
 async def test_enter_opens_what_was_typed_and_not_what_was_listed(store):
     async with sidebar(store) as (pilot, app):
         await pilot.press("slash", *"heron", "enter")
@@ -218,6 +222,7 @@ async def test_enter_in_a_search_waits_for_the_first_read(store):
         await hears(pilot, Sidebar.Chosen("bbbbbbbb", "tbbbbbbbb", "heron"))
 
 
+@pytest.mark.slow
 async def test_the_app_may_search(store):
     async with sidebar(store) as (pilot, app):
         app.sidebar.search("heron\x1b \n st")
@@ -234,6 +239,7 @@ async def test_the_app_may_search(store):
         await hears(pilot, Sidebar.Chosen("dddddddd", None, "kept"))
 
 
+@pytest.mark.slow
 async def test_a_click_opens_a_row_and_no_heading(store):
     async with sidebar(store) as (pilot, app):
         lines = pilot.text.splitlines()
@@ -244,6 +250,7 @@ async def test_a_click_opens_a_row_and_no_heading(store):
         assert app.told == [Sidebar.Chosen("aaaaaaaa", None)]
 
 
+@pytest.mark.slow
 async def test_what_another_program_writes_is_noticed(store, tmp_path, monkeypatch):
     monkeypatch.setattr(sidebar_module, "POLL_INTERVAL", 0.05)
     async with sidebar(store, known=False) as (pilot, _):
@@ -253,6 +260,7 @@ async def test_what_another_program_writes_is_noticed(store, tmp_path, monkeypat
         await other.close()
 
 
+@pytest.mark.slow
 async def test_a_thousand_conversations_are_two_widgets(store):
     store._db.execute("PRAGMA synchronous = OFF")
     for number in range(1250):
@@ -263,6 +271,7 @@ async def test_a_thousand_conversations_are_two_widgets(store):
         await pilot.press("home", "pagedown", "pageup", see="Number 0")
 
 
+@pytest.mark.slow
 async def test_titles_of_strangers_are_inert_and_fit(store):
     await put(
         store,
@@ -286,6 +295,7 @@ async def test_a_store_that_cannot_be_read_is_told(store):
         await pilot.see("closed.")
 
 
+@pytest.mark.slow
 async def test_the_cursor_is_seen_in_every_theme_while_the_keys_are_here(store):
     async with sidebar(store) as (pilot, app):
 

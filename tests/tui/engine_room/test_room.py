@@ -236,6 +236,7 @@ def test_foreign_text_is_inert():
 # On the screen.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "docked"), [(140, True), (60, False), (100, False), (160, False)])
 async def test_the_panel_at_all_widths(width, docked):
     app = RoomApp(docked=docked)
@@ -252,6 +253,7 @@ async def test_the_panel_at_all_widths(width, docked):
         await pilot.press("e", hidden="A cell holds a token")
 
 
+@pytest.mark.slow
 async def test_the_panel_is_scrolled_by_keys():
     app = RoomApp()
     async with driven(app, size=(60, 20)) as pilot:
@@ -333,6 +335,7 @@ async def _quiet(engine, pilot):
     raise AssertionError("the engine is asked all the time")
 
 
+@pytest.mark.slow
 async def test_there_may_be_no_engine_yet():
     app = RoomApp()
     async with driven(app, size=(100, 50)) as pilot:

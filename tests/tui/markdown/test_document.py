@@ -148,6 +148,7 @@ FENCE_WITH_WORDS = re.compile(r"(?:```|~~~).*word")
 """What stands behind a fence is cut to the width."""
 
 
+@pytest.mark.slow
 @given(st.lists(PIECES, max_size=30).map("".join), st.data())
 def test_a_text_looks_the_same_however_it_arrives(text, data):
     grown = Document()

@@ -73,6 +73,7 @@ def test_letter_by_letter(width):
     assert written(list(ANSWER), width) == whole(ANSWER, width)
 
 
+@pytest.mark.slow
 @given(st.lists(PIECES, max_size=20))
 def test_no_word_is_lost(pieces):
     source = printable("".join(pieces))

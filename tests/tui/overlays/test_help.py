@@ -133,6 +133,7 @@ def test_the_keys_of_another_screen_come_first():
     assert "Filter" in [binding.description for binding in bindings]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(60, 24), (100, 30), (160, 40)])
 async def test_it_shows_keys_and_commands(size):
     async with driven(Sample(), size=size) as pilot:
@@ -145,6 +146,7 @@ async def test_it_shows_keys_and_commands(size):
         assert "\x1b" not in text
 
 
+@pytest.mark.slow
 async def test_it_is_searched():
     async with driven(Sample(), size=(60, 24)) as pilot:
         await pilot.press("slash", *"page", shown="A page up", hidden=("New line", "/new"))
@@ -153,6 +155,7 @@ async def test_it_is_searched():
         assert isinstance(pilot.app.screen, HelpScreen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["escape", "q", "f1"])
 async def test_it_is_closed(key):
     async with driven(Sample()) as pilot:
@@ -161,6 +164,7 @@ async def test_it_is_closed(key):
         await pilot.press(key, until=lambda: not isinstance(pilot.app.screen, HelpScreen))
 
 
+@pytest.mark.slow
 async def test_q_can_be_searched_for():
     async with driven(Sample()) as pilot:
         await pilot.press("slash", "q")
@@ -169,6 +173,7 @@ async def test_q_can_be_searched_for():
         assert pilot.app.screen.query_one(Input).value == "q"
 
 
+@pytest.mark.slow
 async def test_it_scrolls_by_keys():
     async with driven(Sample(), size=(60, 16)) as pilot:
         await pilot.pause()

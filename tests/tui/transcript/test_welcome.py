@@ -53,6 +53,7 @@ def test_notes_stay_once_there_are_turns():
     assert not piece.questions
 
 
+@pytest.mark.slow
 async def test_a_question_is_taken_by_its_number_or_a_click_and_can_be_changed(scene):
     async with scene(["Like this."], ["One."], size=(100, 40)) as pilot:
         assert isinstance(pilot.chat, ChatScreen)
@@ -72,6 +73,7 @@ async def test_a_question_is_taken_by_its_number_or_a_click_and_can_be_changed(s
         await pilot.press("ctrl+n", see=GUIDE[0])
 
 
+@pytest.mark.slow
 async def test_what_was_being_typed_is_set_aside_for_a_question(scene):
     async with scene(size=(100, 40)) as pilot:
         assert isinstance(pilot.chat, ChatScreen)

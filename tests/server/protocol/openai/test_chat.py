@@ -19,6 +19,7 @@ def allowed(mode, *names):
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
 
+@pytest.mark.slow
 async def test_the_counts_of_an_answer():
     script = [thought("Let me", 1), thought(" think.", 3), "Hello", " there.", finished(drafted=4)]
     done = await CHAT.answered(FakeModels(script))
