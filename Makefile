@@ -21,7 +21,7 @@ QUESTION := What is edgechat?
 
 # How many processes run the tests, a file of them each; half of the time they wait, for workers and terminals. What
 # pytest makes of a test's assertions is kept for the next time: to make it anew takes it twelve seconds.
-WORKERS ?= 3
+WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 # What packaged programs compute with, see packaging/binary/llama.py: cpu, vulkan, cuda, metal.
