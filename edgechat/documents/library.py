@@ -265,9 +265,9 @@ class DocumentLibrary:
         pieces = await self._passages(names, question, _MOST_RANKED, embed)
         return _numbered(pieces, room.passages, given, first)
 
-    async def best(self, name: str, question: str, limit: int) -> list[Given]:
-        """Return so many of the best passages of a collection for a question. Raises DocumentError."""
-        return _numbered(await self._passages([name], question, limit), sys.maxsize, (), 1)
+    async def best(self, names: Sequence[str], question: str, limit: int) -> list[Given]:
+        """Return so many of the best passages of collections for a question. Raises DocumentError."""
+        return _numbered(await self._passages(names, question, limit), sys.maxsize, (), 1)
 
     async def _passages(self, names: Sequence[str], question: str, limit: int, embed: int = 0) -> list[Piece]:
         nearest = await self._nearest(names, question, embed)

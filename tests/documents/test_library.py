@@ -125,7 +125,7 @@ async def test_cancelling_a_refresh_stops_it(folder):
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert len(await library.best("handbook", "zebra", 8)) <= 1
+    assert len(await library.best(["handbook"], "zebra", 8)) <= 1
     await library.close()
 
 

@@ -72,15 +72,7 @@ def list_documents(*, json: bool) -> None:
 
 def update(names: Sequence[str]) -> None:
     """Read what has changed. Raises DocumentError."""
-    if not names:
-        known = known_collections()
-        if not known:
-            print("There are no documents yet. To add some: edgechat docs add FOLDER")
-        for one in known:
-            if one.problem:
-                note(f"{one.problem} {one.hint}")
-        names = [one.name for one in known if not one.problem]
-    if not names:
+    if not (names := names or _usable()):
         return
     for name, told in zip(names, _update(names), strict=True):
         changes = [f"{told.read:,} read"] if told.read else []
@@ -88,13 +80,15 @@ def update(names: Sequence[str]) -> None:
         print(flat(f"{name}: {', '.join(changes) or 'nothing has changed'}."))
 
 
-def search(name: str, question: str, limit: int, *, json: bool) -> None:
-    """Print passages for a question. Raises DocumentError."""
-    found = asyncio.run(_found(name, question, limit))
+def search(names: Sequence[str], question: str, limit: int, *, json: bool) -> None:
+    """Print passages for a question, of all documents if none are named. Raises DocumentError."""
+    names = names or _usable()
+    found = asyncio.run(_found(names, question, limit)) if names else []
     if json:
         print_json(
             [
                 {
+                    "collection": one.source.collection,
                     "name": one.name,
                     "path": one.source.path,
                     "place": one.source.place,
@@ -105,10 +99,10 @@ def search(name: str, question: str, limit: int, *, json: bool) -> None:
                 for one in found
             ]
         )
-    elif not found:
+    elif names and not found:
         print("Nothing in these documents has a word of this.")
     for one in () if json else found:
-        print(flat(one.name))
+        print(flat(one.name if len(names) == 1 else f"{one.source.collection}: {one.name}"))
         print("\n".join(f"    {line}" for line in printable(one.text).splitlines()), end="\n\n")
 
 
@@ -150,12 +144,23 @@ def serve(names: Sequence[str]) -> None:
     asyncio.run(serve_documents(names))
 
 
-async def _found(name: str, question: str, limit: int) -> list[Given]:
+def _usable() -> list[str]:
+    """Return the names of all collections that can be read; say what is wrong with the others, or all."""
+    known = known_collections()
+    if not known:
+        note("There are no documents yet. To add some: edgechat docs add FOLDER")
+    for one in known:
+        if one.problem:
+            note(f"{one.problem} {one.hint}")
+    return [one.name for one in known if not one.problem]
+
+
+async def _found(names: Sequence[str], question: str, limit: int) -> list[Given]:
     library = DocumentLibrary(embedder_here, reranker_here)
     library.on_note = note
     try:
-        await library.refresh([name])
-        return await library.best(name, question, limit)
+        await library.refresh(names)
+        return await library.best(names, question, limit)
     finally:
         await library.close()
 

@@ -61,16 +61,23 @@ def update(names: tuple[str, ...]) -> None:
 
 
 @docs.command("search")
-@_name
+@argument(
+    "names",
+    nargs=-1,
+    required=False,
+    metavar="[NAME]...",
+    help="Names shown by `edgechat docs list`. Default: all.",
+    complete=completion.documents,
+)
 @argument("question", metavar="QUESTION", help="Words, or a whole question.")
 @option("--limit", type=Number(int, min=1, max=50), default=8, help="How many passages.")
 @json_option
 @debug_option
-def search(name: str, question: str, limit: int, json: bool) -> None:
+def search(names: tuple[str, ...], question: str, limit: int, json: bool) -> None:
     """Print the passages that a model would be given for a question, the best first."""
     from edgechat.cli.commands import documents as command
 
-    command.search(as_text(name), as_text(question), limit, json=json)
+    command.search([as_text(name) for name in names], as_text(question), limit, json=json)
 
 
 @docs.command("rm")

@@ -130,7 +130,7 @@ class RequestDocuments:
     async def search(self, name: str, query: str, most: int) -> list[Given]:
         """Return the best passages for a query, the best first. Raises Refusal."""
         with _refused():
-            return await self._library.best(name, query[:QUESTION_LETTERS], most)
+            return await self._library.best([name], query[:QUESTION_LETTERS], most)
 
     async def passages(self, names: Sequence[str], query: str, most: int) -> list[Given]:
         """Return the best passages for a query, in all no more than `most` bytes. Raises Refusal."""
