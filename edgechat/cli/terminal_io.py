@@ -9,6 +9,8 @@ from click.exceptions import Exit
 from edgechat.base.text import escaped_json, flat
 
 USAGE_ERROR = 2
+_PATIENCE = 2.0
+"""Seconds after which it is told that standard input is waited for."""
 
 
 def as_text(argument: str) -> str:
@@ -30,6 +32,25 @@ def complain(message: str, hint: str | None) -> None:
 def note(text: str) -> None:
     """Print on stderr what someone may want to know."""
     print(f"note: {flat(text)}", file=sys.stderr)
+
+
+def read_piped(limit: int) -> bytes:
+    """Return what is piped in, `limit` bytes at most, however slow its source.
+
+    A program that starts this one may leave a pipe open that nobody writes to: then it is told what is
+    waited for.
+    """
+    import threading
+
+    nothing = "NUL" if sys.platform == "win32" else "/dev/null"
+    text = f"still reading standard input, which has not ended. To do without: <{nothing}"
+    waiting = threading.Timer(_PATIENCE, note, [text])
+    waiting.daemon = True  # Ctrl+C does not wait for it
+    waiting.start()
+    try:
+        return sys.stdin.buffer.read(limit)
+    finally:
+        waiting.cancel()
 
 
 def print_json(value: object) -> None:

@@ -82,6 +82,16 @@ def test_a_piped_prompt(script):
     assert "is not text" in complaint(edgechat("run", path, "Sum up:", piped="\0\1"))
 
 
+def test_a_pipe_that_says_nothing_is_waited_for_and_told(script):
+    path = script(rules=[{"when": "the text", "reply": "one"}])
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*EDGECHAT, "run", path, "Sum up:", "--json"], text=True, **pipes) as process:
+        assert process.stderr.readline().startswith("note: still reading standard input")
+        stdout, stderr = process.communicate("the text", timeout=30)
+    assert json.loads(stdout)["text"] == "one"
+    assert "standard input" not in stderr
+
+
 def test_stop_strings_and_thinking(script):
     template = (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -34,7 +34,7 @@ from edgechat.chat.records import TRASH_DAYS, Chat, Hit, Listed, Turn
 from edgechat.chat.storage import lists
 from edgechat.chat.storage.file import BUSY_MS, connect, store_error, store_path
 from edgechat.cli.output.layout import styled, table
-from edgechat.cli.terminal_io import as_text, confirm, print_json
+from edgechat.cli.terminal_io import as_text, confirm, print_json, read_piped
 
 if TYPE_CHECKING:  # what a list does without takes three times as long to import as the rest
     from edgechat.chat.conversation import Conversation
@@ -127,7 +127,7 @@ def import_chat(file: str, *, json: bool) -> None:
     from edgechat.chat.import_export import files
     from edgechat.chat.import_export.importing import MOST_BYTES, add_chat, parse_chat
 
-    new = parse_chat(sys.stdin.buffer.read(MOST_BYTES + 1) if file == _STDIO else files.read(file))
+    new = parse_chat(read_piped(MOST_BYTES + 1) if file == _STDIO else files.read(file))
     with_store(lambda store: add_chat(store, new))
     if json:
         print_json(_object(new.chat, sum(turn.role != "system" for turn in new.turns)))

@@ -21,7 +21,7 @@ from edgechat.chat.session import ChatSession, SessionServices
 from edgechat.cli.chat.chat_loop import ChatLoop, RunOptions
 from edgechat.cli.chat.conversation import chosen_conversation, hinting_at_no_store
 from edgechat.cli.chat.event_loop import Background
-from edgechat.cli.terminal_io import note
+from edgechat.cli.terminal_io import note, read_piped
 from edgechat.settings import Settings
 
 __all__ = ["PIPED_LIMIT", "SIGNAL_EXIT", "RunOptions", "run"]
@@ -132,7 +132,7 @@ def _with_piped_image(options: RunOptions) -> RunOptions:
         raise EdgechatError("An image that is piped in requires a prompt.", hint=example)
     if sys.stdin is None or sys.stdin.isatty():
         raise EdgechatError("No image is piped in.", hint="To send a file: --image FILE")
-    piped = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+    piped = read_piped(MAX_FILE_BYTES + 1)
     return replace(options, images=[piped if image == _STDIN else image for image in options.images])
 
 
@@ -142,7 +142,7 @@ def _whole_prompt(prompt: str | None) -> str | None:
         prompt = None
     if sys.stdin is None or sys.stdin.isatty():
         return prompt
-    piped = sys.stdin.buffer.read(PIPED_LIMIT + 1)
+    piped = read_piped(PIPED_LIMIT + 1)
     if len(piped) > PIPED_LIMIT:
         raise EdgechatError(
             f"More than {PIPED_LIMIT // 2**20} MiB were piped in, which is more than any context can hold.",
