@@ -24,6 +24,7 @@ from edgechat.models.formats.modalities import ModelKind
 from edgechat.models.hub.names import parse_model_name
 from edgechat.models.local.inventory import LocalModel, inventory
 from edgechat.models.local.resolve import ResolvedModel, entry_of, local_file, resolve
+from edgechat.models.local.stores import found_at
 from edgechat.models.remote.model import split_remote
 from edgechat.planner.listing import HeaderSummary, glances
 from edgechat.planner.placement.engines.programs import split_engine
@@ -129,11 +130,11 @@ class AvailableModels:
     def card(self, known: AvailableModel) -> ModelCard:
         """Return what is told of a model."""
         found = [one for one in inventory().models if one.path == known.path]
+        if not found and known.path != Path() and (elsewhere := found_at(known.path)):
+            found = [LocalModel(known.id, known.id, elsewhere, quant=elsewhere.quant)]
         if found:
             return _card(known, found[0], glances(found[:1])[0])
-        path = known.path  # a default that is somewhere else
-        changed = path.stat().st_mtime if path.exists() else time.time()
-        return ModelCard(id=known.id, created=_created(changed))
+        return ModelCard(id=known.id, created=_created(time.time()))  # of another server
 
     def cards(self) -> list[ModelCard]:
         """Return all that can be loaded, the default first."""

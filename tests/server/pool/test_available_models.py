@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -112,7 +113,14 @@ def test_a_default_from_elsewhere_and_a_model_of_its_name_are_two(mine, tmp_path
     assert shelf.find("chatty") == shelf.default
     other = shelf.find("edgechat/chatty")
     assert (other.id, other.path) == ("edgechat/chatty", mine / "chatty.gguf")
-    assert [card.id for card in shelf.cards()] == ["chatty", "edgechat/chatty", "embedder", "guide"]
+    cards = {card.id: card for card in shelf.cards()}
+    assert list(cards) == ["chatty", "edgechat/chatty", "embedder", "guide"]
+    assert cards["chatty"].size > 0
+    assert facts(cards["chatty"]) == facts(cards["edgechat/chatty"])
+
+
+def facts(card):
+    return msgspec.structs.replace(card, id="", created=0)
 
 
 def test_of_several_quantizations_each_is_there_beside_the_one_that_is_chosen(mine):
