@@ -8,7 +8,7 @@ they keep the shortest head, and only the candidates for that head are ever sort
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -235,8 +235,9 @@ def _penalises(sampling: Sampling) -> bool:
 
 
 def _penalise(logits: Logits, window: Sequence[int], sampling: Sampling) -> None:
-    tokens = np.asarray(window, np.intp)
-    seen, counts = np.unique(tokens[tokens < len(logits)], return_counts=True)  # others are of media
+    times = Counter(token for token in window if token < len(logits))  # others are of media
+    seen = np.fromiter(times, np.intp, len(times))
+    counts = np.fromiter(times.values(), np.intp, len(times))
     values = logits[seen]
     values = np.where(values > 0, values / sampling.repetition_penalty, values * sampling.repetition_penalty)
     logits[seen] = values - counts * sampling.frequency_penalty - sampling.presence_penalty
@@ -299,8 +300,9 @@ def top_ids(logits: Logits, count: int) -> Ids:
     """Return the ids of the `count` largest logits, largest first (all of them if there are fewer).
 
     A long row is cut into strided columns first: the count-th largest of the columns' maxima is a lower
-    bound for the count-th largest logit, and only the columns that reach it are looked at again. Raises
-    DecodeFailed for NaN or infinite logits.
+    bound for the count-th largest logit, and only the columns that reach it are looked at again. The
+    processor's caches hold a model's weights by then, so that each function of numpy costs microseconds.
+    Raises DecodeFailed for NaN or infinite logits.
     """
     count = min(count, len(logits))
     columns = max(_COLUMNS, 4 * count)
@@ -312,12 +314,15 @@ def top_ids(logits: Logits, count: int) -> Ids:
         table, rest = logits[: strides * columns].reshape(strides, columns), logits[strides * columns :]
         maxima = table.max(axis=0)
         np.maximum(maxima[: len(rest)], rest, out=maxima[: len(rest)])
-        largest = np.partition(maxima, -count)[-count:]
-        _check(largest.max())
-        bound = largest[0]
-        reaching = np.flatnonzero(maxima >= bound)
-        rows, at = np.divmod(np.flatnonzero(table[:, reaching] >= bound), len(reaching))
-        ids = np.concatenate((rows * columns + reaching[at], np.flatnonzero(rest >= bound) + table.size))
+        ordered = maxima.copy()
+        ordered.partition(columns - count)
+        _check(ordered[-count:].max())
+        bound = ordered[-count]
+        reaching = (maxima >= bound).nonzero()[0]
+        rows, at = (table[:, reaching] >= bound).nonzero()
+        ids = rows * columns + reaching[at]
+        if len(of_rest := (rest >= bound).nonzero()[0]):
+            ids = np.concatenate((ids, of_rest + table.size))
     return ids[(-logits[ids]).argsort(kind="stable")][:count]
 
 
