@@ -20,7 +20,7 @@ from edgechat.engine.backends.logits import Distribution, Ids, Logits, Probabili
 from edgechat.engine.types import Sampling
 
 _COLUMNS = 2048
-_BLOCK = 16_384
+_BLOCK = 8192
 """Logits whose weights are summed at a time: a second row of a large vocabulary would be paged in anew."""
 
 
@@ -107,6 +107,8 @@ class Sampler:
         """Return a token; see `distribution`."""
         number = self.number
         self.advance()
+        if self.constraint is None and _keeps_all(self.sampling, len(logits)):
+            return _pick_of_all(self._with_penalties(logits, recent), self.sampling.temperature, number)
         return _pick(self.distribution(logits, recent, reply), number)
 
     def allowed(self, reply: Sequence[int], tokens: Sequence[int]) -> int:
@@ -175,6 +177,24 @@ def _pick(distribution: Distribution, number: float) -> int:
     return int(ids[min(at, len(ids) - 1)])
 
 
+def _pick_of_all(logits: Logits, temperature: float, number: float) -> int:
+    """Return what `_pick` does where no filter applies, block by block. Raises DecodeFailed as usual."""
+    highest = logits.max()
+    _check(highest)
+
+    def cumulative(start: int) -> Probabilities:
+        block = logits[start : start + _BLOCK].astype(np.float64)
+        weights: Probabilities = np.exp((block - highest) / temperature)
+        return weights.cumsum()
+
+    starts = range(0, len(logits), _BLOCK)
+    ends = np.array([cumulative(start)[-1] for start in starts]).cumsum()
+    wanted = number * ends[-1]
+    at = min(int(ends.searchsorted(wanted, side="right")), len(ends) - 1)
+    inside = cumulative(starts[at]) + (ends[at - 1] if at else 0.0)  # its end is ends[at] to the last bit
+    return starts[at] + min(int(inside.searchsorted(wanted, side="right")), len(inside) - 1)
+
+
 def _probabilities_of(ids: Ids, distribution: Distribution) -> Probabilities:
     others, probabilities = distribution
     order = np.argsort(others)
@@ -227,6 +247,12 @@ def check_bias(sampling: Sampling, n_vocab: int) -> None:
             )
         if not math.isfinite(value):
             raise BadRequest(f"The bias of token {token} is not a number.")
+
+
+def _keeps_all(sampling: Sampling, n_vocab: int) -> bool:
+    """Say whether there is a temperature and no filter."""
+    filters = 0 < sampling.top_k < n_vocab or sampling.top_p < 1 or sampling.min_p > 0
+    return sampling.temperature > 0 and not filters
 
 
 def _penalises(sampling: Sampling) -> bool:
