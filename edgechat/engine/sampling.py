@@ -20,7 +20,7 @@ from edgechat.engine.backends.logits import Distribution, Ids, Logits, Probabili
 from edgechat.engine.types import Sampling
 
 _COLUMNS = 2048
-_BLOCK = 8192
+_BLOCK = 32_768
 """Logits whose weights are summed at a time: a second row of a large vocabulary would be paged in anew."""
 
 
