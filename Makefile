@@ -86,6 +86,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.keypress
 	$(BIN)/python -m benchmarks.pull
 	$(BIN)/python -m benchmarks.batching
+	$(BIN)/python -m benchmarks.sampling
 	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.prefill
 	$(BIN)/python -m benchmarks.reopen

@@ -8,7 +8,7 @@ they keep the shortest head, and only the candidates for that head are ever sort
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -20,6 +20,8 @@ from edgechat.engine.backends.logits import Distribution, Ids, Logits, Probabili
 from edgechat.engine.types import Sampling
 
 _COLUMNS = 2048
+_BLOCK = 32_768
+"""Logits whose weights are summed at a time: a second row of a large vocabulary would be paged in anew."""
 
 
 class TokenConstraint(Protocol):
@@ -79,15 +81,13 @@ class Sampler:
         if the grammar cannot be followed.
         """
         logits = self._with_penalties(logits, recent)
+        constraint, samples = self.constraint, self.sampling.temperature > 0
+        if constraint is None and samples:  # finds what is broken itself: a long row is read once
+            return _filtered(logits, self.sampling)
         likeliest = int(logits.argmax())
-        highest = float(logits[likeliest])
-        if not math.isfinite(highest):  # the maximum is NaN if any value is
-            raise broken_logits()
-        constraint = self.constraint
-        if self.sampling.temperature <= 0 and (constraint is None or constraint.allows(reply, [likeliest])):
+        _check(logits[likeliest])
+        if constraint is None or (not samples and constraint.allows(reply, [likeliest])):
             return np.array([likeliest]), np.ones(1)
-        if constraint is None:
-            return _filtered(logits, highest, self.sampling)
         return _allowed(logits, constraint.mask(reply)[: len(logits)], self.sampling)
 
     def _with_penalties(self, logits: Logits, recent: Sequence[int]) -> Logits:
@@ -107,6 +107,8 @@ class Sampler:
         """Return a token; see `distribution`."""
         number = self.number
         self.advance()
+        if self.constraint is None and _keeps_all(self.sampling, len(logits)):
+            return _pick_of_all(self._with_penalties(logits, recent), self.sampling.temperature, number)
         return _pick(self.distribution(logits, recent, reply), number)
 
     def allowed(self, reply: Sequence[int], tokens: Sequence[int]) -> int:
@@ -175,6 +177,24 @@ def _pick(distribution: Distribution, number: float) -> int:
     return int(ids[min(at, len(ids) - 1)])
 
 
+def _pick_of_all(logits: Logits, temperature: float, number: float) -> int:
+    """Return what `_pick` does where no filter applies, block by block. Raises DecodeFailed as usual."""
+    highest = logits.max()
+    _check(highest)
+
+    def cumulative(start: int) -> Probabilities:
+        block = logits[start : start + _BLOCK].astype(np.float64)
+        weights: Probabilities = np.exp((block - highest) / temperature)
+        return weights.cumsum()
+
+    starts = range(0, len(logits), _BLOCK)
+    ends = np.array([cumulative(start)[-1] for start in starts]).cumsum()
+    wanted = number * ends[-1]
+    at = min(int(ends.searchsorted(wanted, side="right")), len(ends) - 1)
+    inside = cumulative(starts[at]) + (ends[at - 1] if at else 0.0)  # its end is ends[at] to the last bit
+    return starts[at] + min(int(inside.searchsorted(wanted, side="right")), len(inside) - 1)
+
+
 def _probabilities_of(ids: Ids, distribution: Distribution) -> Probabilities:
     others, probabilities = distribution
     order = np.argsort(others)
@@ -190,27 +210,30 @@ def _allowed(logits: Logits, mask: npt.NDArray[np.bool_], sampling: Sampling) ->
     else:  # fewer tokens to sort
         allowed = np.flatnonzero(mask)
         logits = logits[allowed]
-    if not len(logits) or not np.isfinite(highest := float(logits.max())):
+    if not len(logits) or not np.isfinite(logits.max()):
         raise SchemaError(
             "The model assigns no probability to any token that the schema allows.",
             hint="Change the schema, or choose another model.",
         )
-    ids, probabilities = _filtered(logits, highest, sampling)
+    ids, probabilities = _filtered(logits, sampling)
     return ids if allowed is None else allowed[ids], probabilities
 
 
-def _filtered(logits: Logits, highest: float, sampling: Sampling) -> Distribution:
+def _filtered(logits: Logits, sampling: Sampling) -> Distribution:
+    """Return the distribution that the filters leave. Raises DecodeFailed for NaN or infinite logits."""
     if sampling.temperature <= 0:
         return np.array([int(logits.argmax())]), np.ones(1)
-    ids = _filtered_ids(logits, highest, sampling)
-    weights = np.exp((logits[ids].astype(np.float64) - highest) / sampling.temperature)
-    return ids, weights / weights.sum()
+    ids, weights = _filtered_ids(logits, sampling)
+    weights /= sampling.temperature
+    np.exp(weights, out=weights)
+    weights /= weights.sum()
+    return ids, weights
 
 
 def logprobs(logits: Logits, token: int, others: int) -> tuple[float, list[tuple[int, float]]]:
     """Return the logprob of a token, and the `others` likeliest tokens with theirs, before any filter."""
     highest = logits.max()
-    total = float(highest) + float(np.log(np.exp(logits - highest).sum(dtype=np.float64)))
+    total = float(highest) + math.log(_total_weight(logits, highest))
     likeliest = top_ids(logits, others) if others > 0 else np.empty(0, np.intp)
     return float(logits[token]) - total, [(int(other), float(logits[other]) - total) for other in likeliest]
 
@@ -226,37 +249,67 @@ def check_bias(sampling: Sampling, n_vocab: int) -> None:
             raise BadRequest(f"The bias of token {token} is not a number.")
 
 
+def _keeps_all(sampling: Sampling, n_vocab: int) -> bool:
+    """Say whether there is a temperature and no filter."""
+    filters = 0 < sampling.top_k < n_vocab or sampling.top_p < 1 or sampling.min_p > 0
+    return sampling.temperature > 0 and not filters
+
+
 def _penalises(sampling: Sampling) -> bool:
     changes = sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty
     return bool(changes) and sampling.penalty_window > 0
 
 
 def _penalise(logits: Logits, window: Sequence[int], sampling: Sampling) -> None:
-    tokens = np.asarray(window, np.intp)
-    seen, counts = np.unique(tokens[tokens < len(logits)], return_counts=True)  # others are of media
+    times = Counter(token for token in window if token < len(logits))  # others are of media
+    seen = np.fromiter(times, np.intp, len(times))
+    counts = np.fromiter(times.values(), np.intp, len(times))
     values = logits[seen]
     values = np.where(values > 0, values / sampling.repetition_penalty, values * sampling.repetition_penalty)
     logits[seen] = values - counts * sampling.frequency_penalty - sampling.presence_penalty
 
 
-def _filtered_ids(logits: Logits, highest: float, sampling: Sampling) -> Ids:
-    """Return the ids that all filters keep, the likeliest first (in any order without filters)."""
+def _filtered_ids(logits: Logits, sampling: Sampling) -> tuple[Ids, Probabilities]:
+    """Return the ids that all filters keep, and how far their logits are from the highest (0 or below).
+
+    The likeliest come first; without top-k and top-p they are in the order of their ids.
+    """
     n_vocab = len(logits)
     if 0 < sampling.top_k < n_vocab:
-        ids = top_ids(logits, sampling.top_k)
-        weights = np.exp(logits[ids].astype(np.float64) - highest)
-        return ids[: _count_likely(weights, float(weights.sum()), sampling)]
-    if sampling.top_p >= 1 and sampling.min_p <= 0:
-        return np.arange(n_vocab)
-    total = float(np.exp(logits - np.float32(highest)).sum(dtype=np.float64))
+        ids, below = _likeliest(logits, sampling.top_k)
+        weights = np.exp(below)
+        kept = _count_likely(weights, float(weights.sum()), sampling)
+        return ids[:kept], below[:kept]
+    highest = logits.max()
+    _check(highest)
+    if sampling.top_p >= 1:
+        if sampling.min_p <= 0:
+            below = logits.astype(np.float64)
+            below -= highest
+            return np.arange(n_vocab), below
+        ids = np.flatnonzero(logits >= min(highest + math.log(sampling.min_p), highest))
+        return ids, logits[ids].astype(np.float64) - highest
+    total = _total_weight(logits, highest)
     count = 256
     while True:
-        ids = top_ids(logits, count)
-        weights = np.exp(logits[ids].astype(np.float64) - highest)
-        kept = _count_likely(weights, total, sampling)
+        ids, below = _likeliest(logits, count)
+        kept = _count_likely(np.exp(below), total, sampling)
         if kept < count or count >= n_vocab:
-            return ids[:kept]
+            return ids[:kept], below[:kept]
         count = min(8 * count, n_vocab)
+
+
+def _likeliest(logits: Logits, count: int) -> tuple[Ids, Probabilities]:
+    """Return the `count` likeliest ids, the first ones first, and how far each logit is from the highest."""
+    ids = top_ids(logits, count)
+    values = logits[ids].astype(np.float64)
+    return ids, values - values[0]
+
+
+def _total_weight(logits: Logits, highest: np.float32) -> float:
+    """Return the sum of exp(logits - highest)."""
+    blocks = (logits[at : at + _BLOCK] for at in range(0, len(logits), _BLOCK))
+    return sum(float(np.exp(block - highest).sum(dtype=np.float64)) for block in blocks)
 
 
 def _count_likely(weights: Probabilities, total: float, sampling: Sampling) -> int:
@@ -273,19 +326,33 @@ def top_ids(logits: Logits, count: int) -> Ids:
     """Return the ids of the `count` largest logits, largest first (all of them if there are fewer).
 
     A long row is cut into strided columns first: the count-th largest of the columns' maxima is a lower
-    bound for the count-th largest logit, and only the columns that reach it are looked at again.
+    bound for the count-th largest logit, and only the columns that reach it are looked at again. The
+    processor's caches hold a model's weights by then, so that each function of numpy costs microseconds.
+    Raises DecodeFailed for NaN or infinite logits.
     """
     count = min(count, len(logits))
     columns = max(_COLUMNS, 4 * count)
     strides = len(logits) // columns
     if strides < 2:
         ids = np.argpartition(logits, -count)[-count:]
+        _check(logits[ids].max())
     else:
-        table = logits[: strides * columns].reshape(strides, columns)
+        table, rest = logits[: strides * columns].reshape(strides, columns), logits[strides * columns :]
         maxima = table.max(axis=0)
-        bound = np.partition(maxima, -count)[-count]
-        reaching = np.flatnonzero(maxima >= bound)
-        rows, at = np.divmod(np.flatnonzero(table[:, reaching] >= bound), len(reaching))
-        rest = np.flatnonzero(logits[strides * columns :] >= bound)
-        ids = np.concatenate((rows * columns + reaching[at], rest + strides * columns))
+        np.maximum(maxima[: len(rest)], rest, out=maxima[: len(rest)])
+        ordered = maxima.copy()
+        ordered.partition(columns - count)
+        _check(ordered[-count:].max())
+        bound = ordered[-count]
+        reaching = (maxima >= bound).nonzero()[0]
+        rows, at = (table[:, reaching] >= bound).nonzero()
+        ids = rows * columns + reaching[at]
+        if len(of_rest := (rest >= bound).nonzero()[0]):
+            ids = np.concatenate((ids, of_rest + table.size))
     return ids[(-logits[ids]).argsort(kind="stable")][:count]
+
+
+def _check(highest: np.float32) -> None:
+    """Raise DecodeFailed unless the highest logit is a number: it is NaN if any logit is, and sorts last."""
+    if not math.isfinite(highest):
+        raise broken_logits()

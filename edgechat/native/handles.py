@@ -356,8 +356,10 @@ class Context:
             lib.llama_synchronize(self._pointer)
             rpc.wait(self._remote)
             return np.empty((0, self.n_vocab), np.float32)
-        first = ctypes.cast(lib.llama_get_logits(self._pointer), ctypes.POINTER(ctypes.c_float))
-        return np.ctypeslib.as_array(first, (n_rows, self.n_vocab))
+        first = ctypes.addressof(lib.llama_get_logits(self._pointer).contents)
+        rows = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(first)
+        # np.ctypeslib.as_array takes five times as long.
+        return np.ndarray((n_rows, self.n_vocab), np.float32, memoryview(rows))
 
     def use_adapters(self, adapters: Sequence[tuple[AdapterPointer, float]]) -> None:
         """Apply these LoRA adapters, with their scales, in all calls from now on."""

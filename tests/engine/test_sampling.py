@@ -128,12 +128,52 @@ def test_tokens_come_as_often_as_their_probability_says():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0), Sampling(**OFF)])
-def test_numbers_that_are_none_are_an_error(bad, sampling):
-    logits = row(9000)
-    logits[77] = bad
+@pytest.mark.parametrize("at", [77, 8999])
+@pytest.mark.parametrize("n_vocab", [9000, 50])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(temperature=0),
+        Sampling(**OFF),
+        Sampling(**OFF | {"top_p": 0.9}),
+        Sampling(**OFF | {"min_p": 0.1}),
+    ],
+)
+def test_numbers_that_are_none_are_an_error(bad, at, n_vocab, sampling):
+    """One of many columns, or one behind them, may have it."""
+    logits = row(n_vocab)
+    logits[at % n_vocab] = bad
+    for sample in (Sampler(sampling).distribution, Sampler(sampling).choose):
+        with pytest.raises(DecodeFailed):
+            sample(logits, [])
+
+
+def test_what_the_model_breaks_is_told_as_that_beside_a_grammar():
+    logits = row(1000)
+    logits[500] = np.nan
     with pytest.raises(DecodeFailed):
-        Sampler(sampling).distribution(logits, [])
+        Sampler(Sampling(), Only(1)).distribution(logits, [], [])
+
+
+@pytest.mark.parametrize("n_vocab", [2, 32_768, 70_000])
+def test_without_filters_a_token_is_drawn_from_the_distribution(n_vocab):
+    """It is not made for that where the vocabulary is large."""
+    logits = row(n_vocab, scale=1.0)
+    logits[n_vocab // 2 :] -= 2
+    logits[n_vocab // 2 - 1 : n_vocab // 2] = -np.inf
+    sampler = Sampler(Sampling(**OFF | {"temperature": 0.7}, seed=3, bias=((0, 1.0),)))
+    predicted = [sampler.predict(sampler.distribution(logits, []), ahead) for ahead in range(100)]
+    assert [sampler.choose(logits, []) for _ in range(100)] == predicted
+
+
+@pytest.mark.parametrize("number", [0.0, 0.5, 1 - 2**-53])
+def test_the_first_and_the_last_token_can_be_drawn(number):
+    logits = np.full(70_000, -np.inf, np.float32)
+    logits[[3, 40_000, 69_990]] = 0.0
+    sampler = Sampler(Sampling(**OFF))
+    sampler._random = SimpleNamespace(random=lambda: number)
+    assert sampler.choose(logits, []) == {0.0: 3, 0.5: 40_000}.get(number, 69_990)
 
 
 def test_a_token_ruled_out_by_the_model_never_comes():
@@ -336,6 +376,18 @@ def test_logprobs_are_those_before_any_filter():
     assert np.exp([chance for _, chance in others]) == pytest.approx([0.5, 0.3], rel=1e-4)
     assert logprobs(logits, 3, 0) == (own, [])
     assert [token for token, _ in logprobs(logits, 3, 1)[1]] == [1]
+
+
+@pytest.mark.parametrize("n_vocab", [32_768, 70_000])
+def test_a_large_vocabulary_counts_to_its_end(n_vocab):
+    logits = row(n_vocab)
+    logits[-1] = logits.max() + 1
+    exact = np.exp(logits.astype(np.float64) - logits.max())
+    own, _ = logprobs(logits, n_vocab - 1, 0)
+    assert np.exp(own) == pytest.approx(1 / exact.sum(), rel=1e-5)
+    kept = Sampler(Sampling(**OFF | {"top_p": 0.9})).distribution(logits, [])[0]
+    wanted = np.searchsorted(np.sort(exact)[::-1].cumsum(), 0.9 * exact.sum()) + 1
+    assert abs(len(kept) - wanted) <= 1
 
 
 @pytest.mark.parametrize(
