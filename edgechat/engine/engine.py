@@ -511,7 +511,7 @@ class EngineCore:
                 yield from self._fail(sequence, fault(error))
 
     def _finish(self, sequence: Generation, reason: FinishReason) -> list[Event]:
-        rest = sequence.finish()
+        rest = sequence.finish(reason)
         if reason == "stop" and sequence.calls:
             reason = "tools"
         slot = sequence.slot

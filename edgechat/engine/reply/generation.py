@@ -18,6 +18,7 @@ from edgechat.engine.tool_calls.splitter import ArgumentsText
 from edgechat.engine.types import (
     Delta,
     Event,
+    FinishReason,
     Message,
     TokenLogprobs,
     ToolCall,
@@ -51,9 +52,9 @@ class Generation(Sequence):
             self.logprobs.track(self.reply)
         return self._events(shown)
 
-    def finish(self) -> list[Event]:
+    def finish(self, reason: FinishReason) -> list[Event]:
         """Return the text that was held back, at the end of the reply."""
-        return self._events(self.reply.finish())
+        return self._events(self.reply.finish(cut=reason != "stop"))
 
     def _events(self, shown: list[Shown]) -> list[Event]:
         self.pieces += [item for item in shown if not isinstance(item, ToolCall | ArgumentsText)]

@@ -84,12 +84,12 @@ class Reply:
         self._buffer += self._decoder.decode(piece)
         return self._drain(final=False)
 
-    def finish(self) -> list[Shown]:
-        """Return what was held back, at the end of the reply."""
+    def finish(self, *, cut: bool = False) -> list[Shown]:
+        """Return what was held back, at the end of the reply. cut: it ends at a limit."""
         self._buffer += self._decoder.decode(b"", final=True)
         shown = self._drain(final=True)
         if self._calls is not None and not self.stopped:
-            shown += self._split_answer(self._calls.finish())
+            shown += self._split_answer(self._calls.finish(cut=cut))
         return shown + self._answer_text("", final=True)
 
     def _drain(self, *, final: bool) -> list[Shown]:

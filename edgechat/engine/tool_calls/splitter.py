@@ -124,14 +124,19 @@ class Splitter:
         self._buffer += text
         return self._drain(final=False)
 
-    def finish(self) -> list[Item]:
-        """No more text comes: return what was held back."""
+    def finish(self, *, cut: bool = False) -> list[Item]:
+        """No more text comes: return what was held back.
+
+        cut: the reply ends at a limit, so that a call that is not complete would have become one. It is no
+        text, except for what has no mark and may be JSON that was asked for.
+        """
         items = self._drain(final=True)
         if self._raw is not None and self._step == self._in_body and not self._announced:
             items += self._announce()
         # Behind a call, what is held back has begun as the mark that closes it.
         behind = self._raw is not None and (self._step == self._after_call or self._announced)
-        rest = "" if behind else self._left() + self._buffer
+        is_cut = cut and self._raw is not None and (bool(self._ids) or not self._format.unmarked)
+        rest = "" if behind or is_cut else self._left() + self._buffer
         self._raw, self._buffer = None, ""
         items += [rest] if rest else []
         if self._forced:

@@ -139,6 +139,7 @@ def test_a_reply_that_calls_nothing_is_as_it_is_without_tools(make):
     assert with_tools == without == (reply, "", [], "stop")
 
 
+CALL = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 # As a call is written up to a place in its arguments, and what stands then.
 CUT = dict.fromkeys(SOURCES, ('"city": "Bo', '{"city": "Bo')) | {
     "xml": ("<parameter=days>\n", '{"city": "Bonn"'),
@@ -159,10 +160,20 @@ def test_a_call_cut_short_by_max_tokens_stands_as_far_as_it_goes(make, name):
     assert "".join(one.text for one in events if isinstance(one, Delta) and not one.thinking) == answer
 
 
-def test_what_is_cut_short_before_it_has_a_name_is_text(make):
-    reply = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-    answer, _, calls, reason = told(run(make("hermes", reply=reply), asking(max_tokens=25)))
-    assert (answer, calls, reason) == (reply[:25], [], "length")
+@pytest.mark.parametrize("before", ["", "One moment.", CALL + "\n"])
+@pytest.mark.parametrize("written", [12, 25])
+def test_a_call_cut_short_before_it_has_a_name_is_no_text(make, before, written):
+    """Nor is it beside a call that is complete."""
+    events = run(make("hermes", reply=before + CALL), asking(max_tokens=len(before) + written))
+    answer, _, calls, reason = told(events)
+    assert (answer, reason) == (before.replace(CALL + "\n", ""), "length")
+    assert [name for name, *_ in calls] == ["now"] * before.count(CALL)
+
+
+def test_json_cut_short_is_text(make):
+    reply = '{"name": "no'
+    answer, _, calls, reason = told(run(make("hermes", reply=reply + 'body"}'), asking(max_tokens=12)))
+    assert (answer, calls, reason) == (reply, [], "length")
 
 
 @pytest.mark.parametrize("name", SOURCES)
