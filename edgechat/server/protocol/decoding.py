@@ -18,6 +18,10 @@ T = TypeVar("T")
 _AT = re.compile(r" - at (?:`key` in |`value` in )?`\$\.?([^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 _PART = re.compile(r"content\[\d+\]\.type$")
+_HALF_PAIR = re.compile(
+    rb"(?<!\\)(?:\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]..)"
+)
+"""Half of a character beyond U+FFFF, as a text that was cut between its two halves has it."""
 _SHOWN = 200
 _LARGE = 128 * 1024
 """Bytes of a body that is worth a thread."""
@@ -59,7 +63,9 @@ def decode(body: bytes | msgspec.Raw, kind: type[T], at: str = "") -> T:
     except msgspec.ValidationError as error:
         raise _refused(str(error), kind, at) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refusal(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+        half = _HALF_PAIR.search(body)
+        why = f"{half[0].decode()} is half of a surrogate pair" if half else str(error)
+        raise Refusal(f"The body is not valid JSON: {why}.", code="invalid_json") from None
     except RecursionError:
         raise Refusal("The body is nested too deeply.", code="invalid_json") from None
 

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+import re
 
 import pytest
 
@@ -468,6 +469,16 @@ async def test_bodies_of_strangers_are_refused_in_words(body, models, url):
     assert 0 < len(said["error"]["message"]) < 500
     assert "Traceback" not in said["error"]["message"]
     assert models.requests == []
+
+
+@pytest.mark.parametrize("half", [rb"\ud83d", rb"\uDC00", rb"\ud83d\ude00\ud83d", rb"x\ude00\ud83d"])
+async def test_half_of_a_character_is_named(half, models, url):
+    """Texts that were cut between its halves have one."""
+    _, _, said = await ask(url, "POST", CHATS, body=CHAT.replace(b"hi", half))
+    assert re.search(r"\\u[dD]\w{3} is half of a surrogate pair", said["error"]["message"])
+    assert models.requests == []
+    status, _, _ = await ask(url, "POST", CHATS, body=CHAT.replace(b"hi", rb"\\ud83d \ud83d\ude00"))
+    assert status == 200
 
 
 async def test_no_path_and_no_method_are_told_in_the_protocols_words(models, url):

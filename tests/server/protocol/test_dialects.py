@@ -67,6 +67,16 @@ async def test_a_conversation_comes_back_as_it_was(dialect):
 
 
 @those("messages", "tools")
+async def test_a_result_that_is_null_is_empty(dialect):
+    models, said = FakeModels(), dialect.said(messages=CONVERSATION[:4], tools=[WEATHER])
+    sent = msgspec.json.encode(said, enc_hook=lambda one: one.model_dump())
+    async with serving(models) as url:
+        answer = await dialect.post(url, **msgspec.json.decode(sent.replace(b'"Sunny."', b"null")))
+    assert answer.status_code == 200, answer.text
+    assert models.requests[0].messages[-1].content == ""
+
+
+@those("messages", "tools")
 @pytest.mark.parametrize("as_dict", [False, True])
 async def test_an_answer_can_be_sent_back_as_it_is(dialect, as_dict):
     script = [thought("Hm."), "I look.", called("weather", CALLS[0].arguments, "call_a"), finished("tools")]

@@ -44,6 +44,29 @@ async def test_blocks_of_all_kinds():
 
 
 @pytest.mark.parametrize(
+    ("source", "read"),
+    [
+        ({"type": "text", "media_type": "text/plain", "data": "Grass is green."}, "Grass is green."),
+        ({"type": "content", "content": [text("Grass"), text("is green.")]}, "Grass\nis green."),
+        ({"type": "content", "content": "Grass is green."}, "Grass is green."),
+    ],
+)
+async def test_documents_of_text_are_read(source, read):
+    block = {"type": "document", "source": source, "title": "Plants", "citations": {"enabled": True}}
+    asked = {"messages": [{"role": "user", "content": [block | CACHED, text("What colour?")]}]}
+    request = await MESSAGES.asked(**asked)
+    assert request.messages == (Message("user", f"Plants\n\n{read}\nWhat colour?"),)
+
+
+@pytest.mark.parametrize("kind", ["base64", "url", "file", "nonsense"])
+async def test_documents_that_are_files_are_refused(kind):
+    block = {"type": "document", "source": {"type": kind, "data": "JVBERi0="}}
+    refused = await MESSAGES.refused(messages=[{"role": "user", "content": [block]}])
+    assert refused.status == 400
+    assert "messages.0.content.0: only text and images" in refused.message
+
+
+@pytest.mark.parametrize(
     ("block", "match"), [({"type": "image", "source": {}}, "source"), (USE, "assistant")]
 )
 async def test_what_cannot_be_is_refused(block, match):

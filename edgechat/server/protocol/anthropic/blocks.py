@@ -59,6 +59,45 @@ class ImageBlock(msgspec.Struct, frozen=True, kw_only=True):
     cache_control: CacheHint = None
 
 
+class PlainText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
+    """A document's text."""
+
+    data: str
+    media_type: Echoed = None
+
+    @property
+    def text(self) -> str:
+        """The text."""
+        return self.data
+
+
+class TextContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="content"):
+    """A document in pieces."""
+
+    content: str | Annotated[list[TextBlock], Meta(max_length=4096)]
+
+    @property
+    def text(self) -> str:
+        """The texts of all pieces."""
+        return self.content if isinstance(self.content, str) else "\n".join(one.text for one in self.content)
+
+
+class DocumentBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """A document that is text: it is read as a text with its title."""
+
+    type: Literal["document"]
+    source: PlainText | TextContent
+    title: str | None = None
+    context: str | None = None
+    citations: Echoed = None
+    cache_control: CacheHint = None
+
+    @property
+    def text(self) -> str:
+        """Title, context and text."""
+        return "\n\n".join(filter(None, (self.title, self.context, self.source.text)))
+
+
 class ThinkingBlock(msgspec.Struct, frozen=True, kw_only=True):
     """The thinking before an answer. The signature is not looked at."""
 
@@ -94,6 +133,14 @@ class MessageParam(msgspec.Struct, frozen=True, kw_only=True):
     content: str | Annotated[list[Raw], Meta(max_length=4096)]
 
 
+class _Source(msgspec.Struct, frozen=True):
+    type: str = ""
+
+
+class _Sourced(msgspec.Struct, frozen=True):
+    source: _Source = _Source()
+
+
 Block = TextBlock | ImageBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
 _KINDS: dict[str, type[Block]] = {
     "text": TextBlock,
@@ -102,10 +149,6 @@ _KINDS: dict[str, type[Block]] = {
     "tool_use": ToolUseBlock,
     "tool_result": ToolResultBlock,
 }
-_UNREADABLE = ("document", "audio", "video")
-"""Blocks that no answer can do without."""
-
-
 _ATTRIBUTION = "x-anthropic-billing-header:"
 """The beginning of a block with an id of the request, by Claude Code: all after it would be read anew."""
 
@@ -133,7 +176,7 @@ def ignored_blocks(sent: Sequence[MessageParam]) -> list[str]:
         for at, message in enumerate(sent)
         if not isinstance(message.content, str)
         for number, block in enumerate(message.content)
-        if kind_of(block, f"messages[{at}].content[{number}]") not in _KINDS
+        if kind_of(block, f"messages[{at}].content[{number}]") not in (*_KINDS, "document")
     ]
 
 
@@ -204,13 +247,22 @@ def _located(
     for at, block in enumerate(content):
         path = f"{where}.content.{at}"
         kind = kind_of(block, path)
-        if kind in _UNREADABLE and unread is not None:
+        if _is_file(kind, block, path):
+            if unread is None:
+                raise Refusal(
+                    f"{path}: only text and images are supported: no audio or files.",
+                    param=path,
+                    code="invalid_value",
+                )
             yield path, TextBlock(text=unread)
-        elif kind in _UNREADABLE:
-            raise Refusal(
-                f"{path}: only text and images are supported: no audio or files.",
-                param=path,
-                code="invalid_value",
-            )
+        elif kind == "document":
+            yield path, TextBlock(text=decode(block, DocumentBlock, path).text)
         elif kind in _KINDS:
             yield path, decode(block, _KINDS[kind], path)
+
+
+def _is_file(kind: str, block: Raw, path: str) -> bool:
+    """Return whether a block is what no answer can do without, and no model here can read."""
+    if kind == "document":
+        return decode(block, _Sourced, path).source.type not in ("text", "content")
+    return kind in ("audio", "video")

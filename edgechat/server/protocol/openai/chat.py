@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -17,7 +17,10 @@ from edgechat.server.protocol.schemas import SchemaText, answer_schema, errors_a
 from edgechat.server.protocol.strictness import Echoed, no_effect
 
 NoSound = Annotated[None, Meta(description="Only null is accepted: this server supports only text.")]
-NoSearch = Annotated[None, Meta(description="Only null is accepted: this server never uses the network.")]
+NoSearch = Annotated[
+    dict[str, Any] | None,
+    no_effect("Ignored: this server does not search the web."),
+]
 NoPrediction = Annotated[None, Meta(description="Only null is accepted: predictions are made without it.")]
 Others = Annotated[int, Meta(ge=0, le=20)] | Annotated[float, Meta(ge=0, le=20, multiple_of=1)]
 Strict = Annotated[

@@ -193,7 +193,7 @@ class AssistantMessage(MessageBody, frozen=True, kw_only=True, tag="assistant"):
 class ToolMessage(MessageBody, frozen=True, kw_only=True, tag="tool"):
     """The result of a tool call."""
 
-    content: MediaContent
+    content: MediaContent | None
     tool_call_id: CallId
     name: Annotated[str | None, Meta(description="Ignored: the call has the name.")] = None
 
@@ -235,7 +235,7 @@ def as_messages(sent: list[ChatMessage]) -> tuple[Message, ...]:
                         "assistant message; no call has this id.",
                         param=f"messages[{at}].tool_call_id",
                     )
-                found.append(message_of("tool", _parts(one.content, at), call_id=one.tool_call_id))
+                found.append(message_of("tool", _parts(one.content or "", at), call_id=one.tool_call_id))
             case FunctionMessage():
                 if one.name not in functions:
                     raise Refusal(

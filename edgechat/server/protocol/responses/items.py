@@ -90,7 +90,7 @@ class CallOutputItem(msgspec.Struct, frozen=True, kw_only=True):
 
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: CallId
-    output: Parts
+    output: Parts | None
     id: Echoed = None
     status: Echoed = None
 
@@ -258,7 +258,7 @@ def _add(
                     "The result of a call must have the call_id of an earlier call; no call has this one.",
                     param=f"{where}.call_id",
                 )
-            parts = _parts(item.output, f"{where}.output", media=True, unread=UNREAD)
+            parts = _parts(item.output or "", f"{where}.output", media=True, unread=UNREAD)
             found.append(message_of("tool", parts, call_id=item.call_id))
         case ReasoningItem():
             if item.thought:

@@ -226,7 +226,7 @@ def function(**fields):
         ("function_call", {"function_call": "auto"}),
         ("function_call", function(function_call={"name": "y"})),
         ("prediction", {"prediction": {"type": "content", "content": "x"}}),
-        ("web_search_options", {"web_search_options": {}}),
+        ("web_search_options", {"web_search_options": 1}),
         ("service_tier", {"service_tier": "the best"}),
         ("verbosity", {"verbosity": "none"}),
         ("repetition_penalty", {"repetition_penalty": 1e-300}),
