@@ -29,7 +29,7 @@ from edgechat.device import mlx
 from edgechat.models.formats.header import Format
 
 _FILE = "learned.json"
-_FORMAT = 4
+_FORMAT = 5
 """Raised with each change of the forecast too: what a run took is kept in its terms."""
 _MAX_RUNS = 16
 _MIN_RUNS, _MIN_WEIGHT = 3, 1.5
