@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -108,6 +108,10 @@ class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """None: it is in this machine."""
     measured: float = 0.0
     """When it was measured, in seconds since 1970; 0: never, it is a guess."""
+
+    def knows(self, shape: AttentionShape) -> bool:
+        """Return whether both kinds of attention were measured for a shape, with a cache in f16."""
+        return all(attention_name(shape, "f16", kind) in self.attentions for kind in get_args(AttentionKind))
 
     @property
     def is_sound(self) -> bool:

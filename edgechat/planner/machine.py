@@ -28,7 +28,6 @@ from edgechat.models.formats.quants import GgmlType
 from edgechat.native.accelerators.devices import Build
 from edgechat.native.buffers import Breakdown
 from edgechat.native.params import LoadParams
-from edgechat.planner.estimate.attention import knows_both
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
 from edgechat.planner.estimate.kernel_probe import COMMON, measure_attention, measure_speed
@@ -295,7 +294,7 @@ def with_attention(profile: DeviceProfile, shapes: Iterable[AttentionShape]) -> 
     speed = profile.speed
     assert speed is not None
     for shape in shapes:
-        if not knows_both(speed, shape) and str(shape) not in speed.unmeasured:
+        if not speed.knows(shape) and str(shape) not in speed.unmeasured:
             speed = measure_attention(profile.cpu, profile.memory, shape, speed)
     return replace(profile, speed=speed)
 

@@ -20,14 +20,13 @@ from edgechat.models.formats.header import ModelHeader
 from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.drafting import NOBODY, DraftCosts, has_large_state, is_recurrent
 from edgechat.planner.estimate import calibration
-from edgechat.planner.estimate.attention import is_worth, knows_both
 from edgechat.planner.estimate.calibration import Calibration, Correction, RunConditions
 from edgechat.planner.estimate.dry_run import MEMORY_LIMIT
 from edgechat.planner.estimate.footprint import Footprint, footprint_of, may_quantize
 from edgechat.planner.estimate.memory import CELLS, padded, program_bytes, recurrent_bytes
 from edgechat.planner.estimate.rates import rate_of_processor
 from edgechat.planner.estimate.shape import ModelShape, shape_of
-from edgechat.planner.estimate.speed import PROMPT, Attending, Forecast, forecast
+from edgechat.planner.estimate.speed import PROMPT, Attending, Forecast, forecast, is_plain_worth
 from edgechat.planner.placement.adapters import AdapterPlan, adapter_needs
 from edgechat.planner.placement.budget import RAM, SPARE, Budget, Extras, Needs, needs_of, together
 from edgechat.planner.placement.embedding import for_embeddings
@@ -169,7 +168,7 @@ class ModelOnMachine:
         small = self.load(context, "q8_0")
         if whole.params.flash_attention or not self.fits(whole, SPARE):
             return small
-        return whole if is_worth(whole.forecast, small.forecast, drafts=False) else small
+        return whole if is_plain_worth(whole.forecast, small.forecast, drafts=False) else small
 
     def _load(self, context: int, cache_type: CacheType) -> LoadConfig:
         cells = padded(context)
@@ -177,7 +176,7 @@ class ModelOnMachine:
             return self._placed(cells, cache_type, flash=False)
         load = self._placed(cells, cache_type, flash=True)
         other = self.other_attention(load)
-        if other is None or not is_worth(other, load.forecast, drafts=load.drafts):
+        if other is None or not is_plain_worth(other, load.forecast, drafts=load.drafts):
             return load
         params = msgspec.structs.replace(load.params, flash_attention=False)
         plain = self._measured(self._estimated(params, load.layout, self._extras(params)))
@@ -194,7 +193,7 @@ class ModelOnMachine:
         """
         if self.attention != "auto" or load.layout.n or not self.may_be_plain(load.params.cache_type):
             return None
-        if not knows_both(self.rates[None], self.shape.heads):
+        if self.shape.heads is None or not self.rates[None].knows(self.shape.heads):
             return None
         other = msgspec.structs.replace(load.params, flash_attention=not load.params.flash_attention)
         return self._forecast(load.layout, other)

@@ -8,10 +8,9 @@ from edgechat.base.text import figure, mebibytes, one_line, seconds
 from edgechat.device.speed import AttentionKind, DeviceSpeed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import senses
-from edgechat.planner.estimate.attention import DEPTH, is_worth
 from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.estimate.shape import ModelShape
-from edgechat.planner.estimate.speed import PROMPT, Forecast, on_links
+from edgechat.planner.estimate.speed import PROMPT, Forecast, is_plain_worth, on_links
 from edgechat.planner.placement.budget import RAM, Budget
 from edgechat.planner.placement.embedding import LONGEST_TEXT
 from edgechat.planner.placement.load_config import LoadConfig
@@ -148,7 +147,7 @@ def attention(shape: ModelShape, load: LoadConfig, other: Forecast | None, reque
     heads = f"heads of {shape.heads.keys}"
     if not params.flash_attention:
         return f"Plain attention: for {heads} it {_faster(load.forecast, other, 'flash')}."
-    if is_worth(other, load.forecast, drafts=load.drafts):
+    if is_plain_worth(other, load.forecast, drafts=load.drafts):
         faster = _faster(other, load.forecast, "flash")
         return f"Flash attention, because memory is scarce: for {heads} plain attention {faster}."
     return f"Flash attention: for {heads} plain attention would hardly be faster, and takes more memory."
@@ -156,11 +155,11 @@ def attention(shape: ModelShape, load: LoadConfig, other: Forecast | None, reque
 
 def _faster(one: Forecast, other: Forecast, kind: AttentionKind) -> str:
     """Return in which of both, writing or reading, one is how much faster than the other kind."""
-    writes = other.decoding(DEPTH) / one.decoding(DEPTH)
-    reads = other.prefilling(DEPTH) / one.prefilling(DEPTH)
+    writes = other.decoding(PROMPT) / one.decoding(PROMPT)
+    reads = other.prefilling(PROMPT) / one.prefilling(PROMPT)
     if reads > writes:
-        return f"reads prompts of {DEPTH:,} tokens {reads:.1f} times as fast as {kind} attention"
-    return f"writes {writes:.1f} times as fast as {kind} attention {DEPTH:,} tokens deep"
+        return f"reads prompts of {PROMPT:,} tokens {reads:.1f} times as fast as {kind} attention"
+    return f"writes {writes:.1f} times as fast as {kind} attention {PROMPT:,} tokens deep"
 
 
 def sequences(header: ModelHeader, load: LoadConfig) -> str:

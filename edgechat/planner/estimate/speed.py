@@ -138,6 +138,37 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """At `DEPTHS` within the context."""
 
 
+class ChatUse(NamedTuple):
+    """What a chat computes in a turn."""
+
+    read: int
+    """Tokens of prompts that are not in the cache."""
+    written: int
+    depth: int
+    """Tokens before them."""
+
+
+USUAL = ChatUse(read=600, written=300, depth=2000)
+"""A turn in the middle of a long chat, which is what takes people's time: an answer of some paragraphs to a
+question with a piece of text. Twice as much is read as is written, so neither kind of call decides alone."""
+_VERIFIED = 0.25
+"""Share of the calls of a reply that verify a draft, if there are any."""
+_WORTH = 0.95
+"""Share of the time that plain attention may take at most: it needs more memory."""
+
+
+def is_plain_worth(plain: Forecast, flash: Forecast, *, drafts: bool) -> bool:
+    """Return whether plain attention takes clearly less time. drafts: whether some calls verify one."""
+    return _turn(plain, drafts=drafts) < _WORTH * _turn(flash, drafts=drafts)
+
+
+def _turn(forecast: Forecast, *, drafts: bool) -> float:
+    """Return the seconds of the usual turn."""
+    several = forecast.call(ATTENTION_ROWS[1], USUAL.depth) - forecast.call(1, USUAL.depth)
+    writing = forecast.decoding(USUAL.depth) + (_VERIFIED * several if drafts else 0.0)
+    return forecast.prefilling(USUAL.read, USUAL.depth) + USUAL.written * writing
+
+
 def predict(forecast: Forecast, correction: Correction, context: int = 0) -> Prediction:
     """Return what to expect of a load with a context of so many tokens.
 
