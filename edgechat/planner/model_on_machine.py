@@ -168,7 +168,8 @@ class ModelOnMachine:
         small = self.load(context, "q8_0")
         if whole.params.flash_attention or not self.fits(whole, SPARE):
             return small
-        return whole if is_plain_worth(whole.forecast, small.forecast, drafts=False) else small
+        is_worth = is_plain_worth(whole.forecast, small.forecast, self.learned.use(), drafts=False)
+        return whole if is_worth else small
 
     def _load(self, context: int, cache_type: CacheType) -> LoadConfig:
         cells = padded(context)
@@ -176,7 +177,7 @@ class ModelOnMachine:
             return self._placed(cells, cache_type, flash=False)
         load = self._placed(cells, cache_type, flash=True)
         other = self.other_attention(load)
-        if other is None or not is_plain_worth(other, load.forecast, drafts=load.drafts):
+        if other is None or not is_plain_worth(other, load.forecast, self.learned.use(), drafts=load.drafts):
             return load
         params = msgspec.structs.replace(load.params, flash_attention=False)
         plain = self._measured(self._estimated(params, load.layout, self._extras(params)))

@@ -174,7 +174,7 @@ def plan(
         *reasons.workers(model.budget, load, model.rates, model.with_layers_on),
         reasons.links(model.shape, load, model.rates),
         reasons.memory(model.budget, complete, load.source),
-        reasons.attention(model.shape, load, model.other_attention(load), request),
+        reasons.attention(model.shape, load, model.other_attention(load), model.learned.use(), request),
         reasons.sequences(header, load),
         reasons.vision(complete, load.why_there),
         reasons.adapters(complete),

@@ -8,6 +8,7 @@ from edgechat.base.text import figure, mebibytes, one_line, seconds
 from edgechat.device.speed import AttentionKind, DeviceSpeed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import senses
+from edgechat.planner.estimate.calibration import ChatUse
 from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.estimate.shape import ModelShape
 from edgechat.planner.estimate.speed import PROMPT, Forecast, is_plain_worth, on_links
@@ -137,8 +138,13 @@ def memory(budget: Budget, plan: LoadPlan, source: str) -> str:
     return f"Needs {'; '.join(texts)} ({source}); {budget.in_words}{cards}."
 
 
-def attention(shape: ModelShape, load: LoadConfig, other: Forecast | None, request: PlanRequest) -> str:
-    """Return why attention is computed as it is; '' where there was no choice. other: with the other kind."""
+def attention(
+    shape: ModelShape, load: LoadConfig, other: Forecast | None, use: ChatUse, request: PlanRequest
+) -> str:
+    """Return why attention is computed as it is; '' where there was no choice.
+
+    other: the forecast with the other kind. use: what chats read and write.
+    """
     params, wish = load.params, request.attention
     if wish == ("flash" if params.flash_attention else "plain"):
         return f"{wish.capitalize()} attention, as requested."
@@ -147,7 +153,7 @@ def attention(shape: ModelShape, load: LoadConfig, other: Forecast | None, reque
     heads = f"heads of {shape.heads.keys}"
     if not params.flash_attention:
         return f"Plain attention: for {heads} it {_faster(load.forecast, other, 'flash')}."
-    if is_plain_worth(other, load.forecast, drafts=load.drafts):
+    if is_plain_worth(other, load.forecast, use, drafts=load.drafts):
         faster = _faster(other, load.forecast, "flash")
         return f"Flash attention, because memory is scarce: for {heads} plain attention {faster}."
     return f"Flash attention: for {heads} plain attention would hardly be faster, and takes more memory."

@@ -5,11 +5,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from edgechat.device.speed import AttentionShape
+from edgechat.device.speed import AttentionCurve, AttentionShape
 from edgechat.models.formats.gguf import read_model
 from edgechat.native.params import LoadParams
 from edgechat.planner.drafting import NONE
-from edgechat.planner.estimate.calibration import Correction
+from edgechat.planner.estimate.calibration import USUAL, Calibration, ChatUse, Correction, RunConditions
 from edgechat.planner.estimate.rates import guessed
 from edgechat.planner.estimate.speed import predict
 from edgechat.planner.plan_model import DraftCandidate, plan
@@ -60,6 +60,30 @@ def test_what_is_read_counts_too():
     made = planned(speed=flash)
     assert not made.flash_attention
     assert "reads prompts of 1,000 tokens" in told(made)[0]
+
+
+def test_what_this_users_chats_read_and_write_decides():
+    where = RunConditions("a processor", "a build", "CPU", "llama", "Q4_K")
+    speed = attending(SPEED, HEADS, 4e-6, 1e-6, reading=2e-5)
+    curves = {
+        name: AttentionCurve(curve.first, (*curve.per_cell[:2], 4e-2))
+        for name, curve in speed.attentions.items()
+        if name.endswith("plain")
+    }
+    speed = msgspec.structs.replace(speed, attentions=speed.attentions | curves)  # which reads slowly
+    for read, written, is_flash in ((100, 1000, False), (10000, 10, True)):
+        history = Calibration()
+        for _ in range(16):
+            history = history.with_run(where, turn=ChatUse(read, written, 1000))
+        assert planned(speed=speed, history=history).flash_attention == is_flash
+
+
+def test_damaged_turns_do_not_count():
+    where = RunConditions("a processor", "a build", "CPU", "llama", "Q4_K")
+    history = Calibration()
+    for _ in range(16):
+        history = history.with_run(where, turn=ChatUse(-1, 5, 1 << 40))
+    assert history.use() == USUAL
 
 
 def test_without_a_measurement_nothing_changes():

@@ -26,7 +26,7 @@ from edgechat.device.speed import (
     attention_name,
 )
 from edgechat.native.params import CacheType
-from edgechat.planner.estimate.calibration import Correction
+from edgechat.planner.estimate.calibration import ChatUse, Correction
 from edgechat.planner.estimate.shape import Matrices, ModelShape, PlacedPart
 
 PROMPT = 1000
@@ -138,35 +138,22 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """At `DEPTHS` within the context."""
 
 
-class ChatUse(NamedTuple):
-    """What a chat computes in a turn."""
-
-    read: int
-    """Tokens of prompts that are not in the cache."""
-    written: int
-    depth: int
-    """Tokens before them."""
-
-
-USUAL = ChatUse(read=600, written=300, depth=2000)
-"""A turn in the middle of a long chat, which is what takes people's time: an answer of some paragraphs to a
-question with a piece of text. Twice as much is read as is written, so neither kind of call decides alone."""
 _VERIFIED = 0.25
 """Share of the calls of a reply that verify a draft, if there are any."""
 _WORTH = 0.95
 """Share of the time that plain attention may take at most: it needs more memory."""
 
 
-def is_plain_worth(plain: Forecast, flash: Forecast, *, drafts: bool) -> bool:
+def is_plain_worth(plain: Forecast, flash: Forecast, use: ChatUse, *, drafts: bool) -> bool:
     """Return whether plain attention takes clearly less time. drafts: whether some calls verify one."""
-    return _turn(plain, drafts=drafts) < _WORTH * _turn(flash, drafts=drafts)
+    return _using(plain, use, drafts=drafts) < _WORTH * _using(flash, use, drafts=drafts)
 
 
-def _turn(forecast: Forecast, *, drafts: bool) -> float:
-    """Return the seconds of the usual turn."""
-    several = forecast.call(ATTENTION_ROWS[1], USUAL.depth) - forecast.call(1, USUAL.depth)
-    writing = forecast.decoding(USUAL.depth) + (_VERIFIED * several if drafts else 0.0)
-    return forecast.prefilling(USUAL.read, USUAL.depth) + USUAL.written * writing
+def _using(forecast: Forecast, use: ChatUse, *, drafts: bool) -> float:
+    """Return the seconds of what is read and written, all of it at one depth."""
+    several = forecast.call(ATTENTION_ROWS[1], use.depth) - forecast.call(1, use.depth)
+    writing = forecast.decoding(use.depth) + (_VERIFIED * several if drafts else 0.0)
+    return use.read * forecast.prefilling(_PART, use.depth) / _PART + use.written * writing
 
 
 def predict(forecast: Forecast, correction: Correction, context: int = 0) -> Prediction:
