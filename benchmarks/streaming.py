@@ -47,7 +47,7 @@ MUTE = (*NOT_PRINTABLE, *range(259, 32000))
 class Bare:
     """The least that can be done: llama_batch_get_one and llama_decode."""
 
-    def __init__(self, model: Path, context: int) -> None:
+    def __init__(self, model: Path, context: int, *, flash: bool = True) -> None:
         self._quiet = lib.llama_log_callback(lambda *_: None)
         lib.llama_log_set(self._quiet, None)
         ggml.start()
@@ -55,22 +55,33 @@ class Bare:
         params = lib.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = context, 512, 512
         params.n_threads = params.n_threads_batch = THREADS
-        params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        kinds = (lib.LLAMA_FLASH_ATTN_TYPE_DISABLED, lib.LLAMA_FLASH_ATTN_TYPE_ENABLED)
+        params.flash_attn_type = kinds[flash]
         params.no_perf = True
         self.context = lib.llama_init_from_model(self.model, params)
 
     def run(self, depth: int, tokens: int) -> float:
         """Go back to `depth`, then return tokens/s of decoding `tokens` one by one."""
-        memory = lib.llama_get_memory(self.context)
-        if lib.llama_memory_seq_pos_max(memory, 0) < depth - 1:
-            for at in range(0, depth, 512):
-                self._decode([5 + i % 200 for i in range(min(512, depth - at))])
-        lib.llama_memory_seq_rm(memory, 0, depth, -1)
+        self._go_to(depth)
         began = time.perf_counter()
         for i in range(tokens):
             self._decode([5 + i % 200])
             lib.llama_get_logits(self.context)
         return tokens / (time.perf_counter() - began)
+
+    def read(self, depth: int, tokens: int) -> float:
+        """Go to `depth`, then return tokens/s of reading so many, up to 512, in one call."""
+        self._go_to(depth)
+        began = time.perf_counter()
+        self._decode([5 + i % 200 for i in range(tokens)])
+        lib.llama_get_logits(self.context)
+        return tokens / (time.perf_counter() - began)
+
+    def _go_to(self, depth: int) -> None:
+        memory = lib.llama_get_memory(self.context)
+        for at in range(lib.llama_memory_seq_pos_max(memory, 0) + 1, depth, 512):
+            self._decode([5 + i % 200 for i in range(min(512, depth - at))])
+        lib.llama_memory_seq_rm(memory, 0, depth, -1)
 
     def _decode(self, tokens: list[int]) -> None:
         array = (ctypes.c_int32 * len(tokens))(*tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import math
+from typing import Literal, get_args
 
 import msgspec
 
@@ -14,6 +15,9 @@ from edgechat.device.cpu import Cpu, choose_threads, thread_counts
 
 ROWS = (1, 2, 4, 8, 16, 64, 512)
 """Tokens of the calls that are measured: llama.cpp changes kernels on the way."""
+ATTENTION_ROWS = (1, 8, 512)
+"""The same of attention alone: a token, a draft that is verified, and a part of a prompt."""
+AttentionKind = Literal["flash", "plain"]
 _FILE = "speed.json"
 _MAX_ENTRIES = 16
 _MAX_FILE_BYTES = 1 << 20
@@ -49,6 +53,35 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds."""
 
 
+class AttentionShape(msgspec.Struct, frozen=True, kw_only=True):
+    """What the time of a layer's attention depends on, beside the tokens that it looks at."""
+
+    heads: int
+    kv_heads: int
+    keys: int
+    """Channels of a head."""
+    values: int
+
+    def __str__(self) -> str:
+        """Return the name under which it is stored."""
+        size = f"{self.keys}" if self.keys == self.values else f"{self.keys}:{self.values}"
+        return f"{self.heads}/{self.kv_heads} heads of {size}"
+
+
+class AttentionCurve(msgspec.Struct, frozen=True, array_like=True):
+    """What the attention of one layer takes in calls of `ATTENTION_ROWS` tokens, in seconds."""
+
+    first: Seconds
+    """With nothing in the cache before the call."""
+    per_cell: Seconds
+    """More of it for each cell before the call."""
+
+
+def attention_name(shape: AttentionShape, cache_type: str, kind: AttentionKind) -> str:
+    """Return the name of a curve among those of a `DeviceSpeed`."""
+    return f"{shape}, {cache_type}, {kind}"
+
+
 class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """What a device takes for the parts of a call of so many tokens."""
 
@@ -58,6 +91,10 @@ class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """By GGML type: seconds for each weight that all rows of a call are multiplied with, from the cache."""
     attention: Seconds
     """Seconds for each floating-point operation of attention."""
+    attentions: dict[str, AttentionCurve] = {}
+    """By `attention_name`: what models were loaded with; for others `attention` is a guess."""
+    unmeasured: dict[str, str] = {}
+    """By `AttentionShape`: why its curves could not be measured. It is not tried again."""
     call: float = 0.0
     """Seconds of a call, whatever it computes."""
     layer: float = 0.0
@@ -72,14 +109,21 @@ class DeviceSpeed(msgspec.Struct, frozen=True, kw_only=True):
     measured: float = 0.0
     """When it was measured, in seconds since 1970; 0: never, it is a guess."""
 
+    def knows(self, shape: AttentionShape) -> bool:
+        """Return whether both kinds of attention were measured for a shape, with a cache in f16."""
+        return all(attention_name(shape, "f16", kind) in self.attentions for kind in get_args(AttentionKind))
+
     @property
     def is_sound(self) -> bool:
         """Whether the figures are possible: anybody may have edited the file, and plans divide by them."""
         curves = [*self.kernels.values(), self.attention]
+        beside = [seconds for curve in self.attentions.values() for seconds in (curve.first, curve.per_cell)]
         return (
             1e6 < self.bandwidth < 1e15
             and all(len(curve) == len(ROWS) for curve in curves)
             and all(1e-18 < seconds < 1.0 for curve in curves for seconds in curve)
+            and all(len(curve) == len(ATTENTION_ROWS) for curve in beside)
+            and all(0 <= seconds < 10.0 for curve in beside for seconds in curve)
             and all(0 <= seconds < 1.0 for seconds in (self.call, self.layer))
             and 0 < self.threads < 4096
         )

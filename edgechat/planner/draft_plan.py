@@ -63,8 +63,9 @@ def with_draft(
         if small is None or not plan.ngrams:
             return plan
         header, path = small.header(), str(small.path or "")
-        draft = DraftCandidate(small.model, header, machine.measuring(header), path, requested=wish != AUTO)
-        return drafted(plan, variant, machine, request, draft)
+        timed = machine.timed_for([header])
+        draft = DraftCandidate(small.model, header, timed.measuring(header), path, requested=wish != AUTO)
+        return drafted(plan, variant, timed, request, draft)
     except (DoesNotFit, ModelFileError, ModelNotFound, NotADraft) as error:
         if insists and wish != AUTO:
             raise

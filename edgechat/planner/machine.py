@@ -22,7 +22,7 @@ from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile, probe
 from edgechat.device.remote.tunnel import Tunnel
 from edgechat.device.remote.workers import LostWorker, accelerators, connect
-from edgechat.device.speed import DeviceSpeed, cached_speed
+from edgechat.device.speed import AttentionShape, DeviceSpeed, cached_speed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.quants import GgmlType
 from edgechat.native.accelerators.devices import Build
@@ -30,8 +30,9 @@ from edgechat.native.buffers import Breakdown
 from edgechat.native.params import LoadParams
 from edgechat.planner.estimate.calibration import Calibration
 from edgechat.planner.estimate.dry_run import DryRun
-from edgechat.planner.estimate.kernel_probe import COMMON, measure_speed
+from edgechat.planner.estimate.kernel_probe import COMMON, measure_attention, measure_speed
 from edgechat.planner.estimate.rates import rate_of_processor
+from edgechat.planner.estimate.shape import shape_of
 
 SIMULATED = "GPU0"
 """The name of a described card."""
@@ -197,14 +198,15 @@ class Machine:
         return Machine(self.profile, history=self.history)
 
     def timed_for(self, headers: Iterable[ModelHeader]) -> Machine:
-        """Return the machine with the speed of every type of these models' weights; measures what is missing.
+        """Return the machine with the speed of these models' types of weights, and of their attention.
 
-        Small models are fast however they are loaded: nothing is measured for them.
+        Measures what is missing; small models are fast however they are loaded: nothing is measured for them.
         """
         speed = self.profile.speed
         if self._dry is None or (speed is not None and not speed.measured):  # it is described
             return self
         types: set[GgmlType] = set()
+        shapes: dict[AttentionShape, None] = {}
         for header in headers:
             if header.format != "gguf" or header.weights_bytes < _LARGE:
                 continue
@@ -212,12 +214,15 @@ class Machine:
             for tensor in header.tensors:
                 sizes[tensor.type] += tensor.n_elements
             types |= {kind for kind, n in sizes.items() if n > _WORTH_MEASURING * sizes.total()}
+            if not header.makes_embeddings and (heads := shape_of(header).heads) is not None:
+                shapes[heads] = None
         if not types:
             return self
         try:
-            return Machine(with_speeds(self.profile, {*COMMON, *types}), history=self.history, dry=self._dry)
+            profile = with_attention(with_speeds(self.profile, {*COMMON, *types}), shapes)
         except ChildFailed:
             return self
+        return Machine(profile, history=self.history, dry=self._dry)
 
     def measuring(self, header: ModelHeader) -> Callable[[LoadParams], Breakdown] | None:
         """Return the dry run of this model's loads; None without a dry run, and for MLX."""
@@ -279,6 +284,19 @@ def with_speeds(
                 rpc=profile.rpc,
             )
     return replace(profile, speed=speed, card_speeds=cards)
+
+
+def with_attention(profile: DeviceProfile, shapes: Iterable[AttentionShape]) -> DeviceProfile:
+    """Return the profile with the speed of these shapes of attention on the CPU; measures what is missing.
+
+    One that could not be measured is not tried again.
+    """
+    speed = profile.speed
+    assert speed is not None
+    for shape in shapes:
+        if not speed.knows(shape) and str(shape) not in speed.unmeasured:
+            speed = measure_attention(profile.cpu, profile.memory, shape, speed)
+    return replace(profile, speed=speed)
 
 
 def _missing(speed: DeviceSpeed, types: Collection[GgmlType]) -> bool:

@@ -26,7 +26,7 @@ from edgechat.planner.estimate.footprint import Footprint, footprint_of, may_qua
 from edgechat.planner.estimate.memory import CELLS, padded, program_bytes, recurrent_bytes
 from edgechat.planner.estimate.rates import rate_of_processor
 from edgechat.planner.estimate.shape import ModelShape, shape_of
-from edgechat.planner.estimate.speed import PROMPT, Forecast, forecast
+from edgechat.planner.estimate.speed import PROMPT, Attending, Forecast, forecast, is_plain_worth
 from edgechat.planner.placement.adapters import AdapterPlan, adapter_needs
 from edgechat.planner.placement.budget import RAM, SPARE, Budget, Extras, Needs, needs_of, together
 from edgechat.planner.placement.embedding import for_embeddings
@@ -41,6 +41,7 @@ from edgechat.planner.placement.projector import (
     why_there,
 )
 from edgechat.planner.placement.projector_memory import Picture
+from edgechat.settings import AttentionWish
 
 _LONGEST = 32768
 _TRIES = 6
@@ -73,6 +74,8 @@ class ModelOnMachine:
     """What makes pictures or sound readable for it; it too gets memory of that budget."""
     adapters: tuple[AdapterPlan, ...] = ()
     """LoRA adapters, each part of which lies beside what it changes."""
+    attention: AttentionWish = "auto"
+    """Of a chat model that llama.cpp computes: 'auto' is whichever is faster, if it fits as comfortably."""
     least_ubatch: int = 0
     """Tokens that a micro-batch must have room for."""
     beyond: int = 0
@@ -156,19 +159,55 @@ class ModelOnMachine:
     def load_as_draft(self, context: int) -> LoadConfig:
         """Return the load with a KV cache in 8 bits if possible: drafts are verified anyway.
 
-        Not for MLX, where prefill with such a cache takes more memory than the cache saves.
+        Not for MLX, where prefill with such a cache takes more memory than the cache saves; nor where plain
+        attention, which cannot read it, writes faster and fits comfortably.
         """
-        quantized = self.header.format == "gguf" and may_quantize(self.header)
-        return self.load(context, "q8_0" if quantized else "f16")
+        whole = self.load(context, "f16")
+        if self.header.format != "gguf" or not may_quantize(self.header) or self.attention == "plain":
+            return whole
+        small = self.load(context, "q8_0")
+        if whole.params.flash_attention or not self.fits(whole, SPARE):
+            return small
+        is_worth = is_plain_worth(whole.forecast, small.forecast, self.learned.use(), drafts=False)
+        return whole if is_worth else small
 
     def _load(self, context: int, cache_type: CacheType) -> LoadConfig:
         cells = padded(context)
-        extras = self._extras(self._params(cells, cache_type, Layout()))
+        if self.attention == "plain" and self.may_be_plain(cache_type):
+            return self._placed(cells, cache_type, flash=False)
+        load = self._placed(cells, cache_type, flash=True)
+        other = self.other_attention(load)
+        if other is None or not is_plain_worth(other, load.forecast, self.learned.use(), drafts=load.drafts):
+            return load
+        params = msgspec.structs.replace(load.params, flash_attention=False)
+        plain = self._measured(self._estimated(params, load.layout, self._extras(params)))
+        return plain if self.fits(plain, SPARE) else load
+
+    def may_be_plain(self, cache_type: CacheType) -> bool:
+        """Return whether attention can be computed without flash attention, which alone reads 8 bits."""
+        return self.header.format == "gguf" and cache_type == "f16" and not self.header.makes_embeddings
+
+    def other_attention(self, load: LoadConfig) -> Forecast | None:
+        """Return the forecast with the other kind of attention, where the choice is ours and both are known.
+
+        Layers on accelerators keep flash attention, which was written for them.
+        """
+        if self.attention != "auto" or load.layout.n or not self.may_be_plain(load.params.cache_type):
+            return None
+        if self.shape.heads is None or not self.rates[None].knows(self.shape.heads):
+            return None
+        other = msgspec.structs.replace(load.params, flash_attention=not load.params.flash_attention)
+        return self._forecast(load.layout, other)
+
+    def _placed(self, cells: int, cache_type: CacheType, *, flash: bool) -> LoadConfig:
+        """Return the load with the fastest layout that fits; if none does, that on the CPU alone."""
+        params = self._params(cells, cache_type, Layout(), flash=flash)
+        extras = self._extras(params)
         tried: list[LoadConfig] = []
         layouts = self.footprint.layouts(self._loaded(self.drafting.mtp), extras, self.budget)
         # Stable: the plainest of equals stays first.
-        for layout in sorted(layouts, key=lambda way: self._forecast(way, cache_type).decode):
-            load = self._fitted(cells, cache_type, layout, extras)
+        for layout in sorted(layouts, key=lambda way: self._forecast(way, params).decode):
+            load = self._fitted(params, layout, extras)
             tried.append(load)
             if self.fits(load):
                 return load
@@ -181,27 +220,36 @@ class ModelOnMachine:
     def _extras(self, params: LoadParams) -> Extras:
         return self.footprint.extras(self.header, params, self.program)
 
-    def _forecast(self, layout: Layout, cache_type: CacheType) -> Forecast:
+    def _forecast(self, layout: Layout, params: LoadParams) -> Forecast:
         *layers, output = layout.placed(self.shape)
         main = layers[: len(layers) - self.shape.n_head]
-        return forecast(self.shape, [*main, output], self.rates, self._per_token[cache_type])
+        attending = Attending(
+            "flash" if params.flash_attention else "plain", params.cache_type, params.n_seq_max
+        )
+        return forecast(
+            self.shape,
+            [*main, output],
+            self.rates,
+            self._per_token[params.cache_type],
+            attending if self.header.format == "gguf" else None,
+        )
 
     def with_layers_on(self, devices: Collection[str], load: LoadConfig) -> Forecast | None:
         """Return the best forecast with layers on one of these devices; None if none fits there."""
         extras = self._extras(load.params)
         layouts = self.footprint.layouts(self._loaded(load.params.mtp), extras, self.budget)
         forecasts = [
-            self._forecast(layout, load.params.cache_type)
+            self._forecast(layout, load.params)
             for layout in layouts
             if set(devices).intersection(layout.devices)
         ]
         return min(forecasts, key=lambda one: one.decoding(PROMPT), default=None)
 
-    def _fitted(self, cells: int, cache_type: CacheType, layout: Layout, extras: Extras) -> LoadConfig:
+    def _fitted(self, base: LoadParams, layout: Layout, extras: Extras) -> LoadConfig:
         """Return the load with layers moved off or onto cards according to llama.cpp's dry run."""
         best: LoadConfig | None = None
         for _ in range(_TRIES):
-            params = self._params(cells, cache_type, layout)
+            params = self._params(base.context, base.cache_type, layout, flash=base.flash_attention)
             load = self._measured(self._estimated(params, layout, extras))
             over, shape = self.budget.over(dict(load.needs)), self._loaded(load.params.mtp)
             if not self.footprint.splits:
@@ -230,13 +278,14 @@ class ModelOnMachine:
         load = self._measured(self._estimated(plain, layout, self._extras(plain)))
         return load if projector is None else load.seeing(projector)
 
-    def _params(self, cells: int, cache_type: CacheType, layout: Layout) -> LoadParams:
+    def _params(self, cells: int, cache_type: CacheType, layout: Layout, *, flash: bool) -> LoadParams:
         params = LoadParams(
             context=cells,
             cache_type=cache_type,
             n_seq_max=self.n_seq_max,
             n_outputs_max=self.n_seq_max + self.drafting.drafted,
             n_rs_seq=self.drafting.n_rs_seq,
+            flash_attention=flash,
             devices=layout.devices,
             split=layout.split,
             experts_in_ram=layout.experts_in_ram,
@@ -255,7 +304,7 @@ class ModelOnMachine:
             needs=together(
                 self.footprint.needs(self._loaded(params.mtp), extras, layout), self._adapter_needs(layout)
             ),
-            forecast=self._forecast(layout, params.cache_type),
+            forecast=self._forecast(layout, params),
             source=self.footprint.source,
         )
 
@@ -356,6 +405,7 @@ def model_on_machine(
     drafting: DraftCosts = NOBODY,
     projector: ProjectorFile | None = None,
     adapters: tuple[AdapterPlan, ...] = (),
+    attention: AttentionWish = "auto",
 ) -> ModelOnMachine:
     """Return a model on a machine; without `measure` all sizes are estimated."""
     is_measured = profile.speed is not None and profile.speed.measured > 0
@@ -379,5 +429,6 @@ def model_on_machine(
         drafting,
         projector=projector,
         adapters=adapters,
+        attention=attention,
     )
     return replace(model, beyond=model.learned.beyond(model.conditions("CPU")))

@@ -85,6 +85,8 @@ def plan(
     """
     request, notes = checked(request, header)
     threads, why_threads = threads_for(header, profile, request)
+    if header.format == "mlx" and request.attention not in (None, "auto"):
+        notes = (*notes, f"MLX has its own attention: attention = {request.attention} has no effect.")
     if header.format == "mlx" and request.threads is not None:
         notes = (*notes, f"MLX manages its own threads: threads = {request.threads} has no effect.")
     how = drafting(header, request.draft or AUTO)
@@ -99,10 +101,19 @@ def plan(
         drafting=how,
         projector=projector,
         adapters=adapters,
+        attention=request.attention or "auto",
     )
     helper = None
     if draft is not None and how.drafted:
-        helper = model_on_machine(draft.name, draft.header, profile, draft.measure, history, threads=threads)
+        helper = model_on_machine(
+            draft.name,
+            draft.header,
+            profile,
+            draft.measure,
+            history,
+            threads=threads,
+            attention=request.attention or "auto",
+        )
         model = model.with_draft(helper) if draft.requested else model
     asked = "as requested" if not notes else "the model's full context length"
     notes = (*notes, *left_out)
@@ -163,6 +174,7 @@ def plan(
         *reasons.workers(model.budget, load, model.rates, model.with_layers_on),
         reasons.links(model.shape, load, model.rates),
         reasons.memory(model.budget, complete, load.source),
+        reasons.attention(model.shape, load, model.other_attention(load), model.learned.use(), request),
         reasons.sequences(header, load),
         reasons.vision(complete, load.why_there),
         reasons.adapters(complete),
@@ -277,7 +289,7 @@ def completed(plan: LoadPlan, model: ModelOnMachine, load: LoadConfig) -> LoadPl
         memory=tuple(memory),
         buffers=load.buffers,
         forecast=load.forecast,
-        predicted=predict(load.forecast, model.correction(load)),
+        predicted=predict(load.forecast, model.correction(load), load.context),
         where=model.where_of(load),
     )
 
@@ -287,6 +299,8 @@ def types(model: ModelOnMachine, request: PlanRequest) -> tuple[CacheType, ...]:
     if request.cache_type is not None:
         return (request.cache_type,)
     if model.header.makes_embeddings:
+        return ("f16",)
+    if request.attention == "plain" and model.header.format == "gguf":  # it cannot read 8 bits
         return ("f16",)
     return ("f16", "q8_0") if may_quantize(model.header) else ("f16",)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from edgechat.base.text import figure, mebibytes, one_line, seconds
-from edgechat.device.speed import DeviceSpeed
+from edgechat.device.speed import AttentionKind, DeviceSpeed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import senses
+from edgechat.planner.estimate.calibration import ChatUse
 from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.estimate.shape import ModelShape
-from edgechat.planner.estimate.speed import PROMPT, Forecast, on_links
+from edgechat.planner.estimate.speed import PROMPT, Forecast, is_plain_worth, on_links
 from edgechat.planner.placement.budget import RAM, Budget
 from edgechat.planner.placement.embedding import LONGEST_TEXT
 from edgechat.planner.placement.load_config import LoadConfig
@@ -19,6 +20,9 @@ from edgechat.planner.request import BACKENDS, PlanRequest
 
 LONGEST, USUAL = 32768, 16384
 """Tokens: more than the one is never taken by itself, more than the other only where filling it is quick."""
+
+_SLOWS = 0.9
+"""Share of the speed below which that of a longer chat is told."""
 
 
 def context(header: ModelHeader, budget: Budget, load: LoadConfig, slower: bool) -> str:
@@ -134,6 +138,36 @@ def memory(budget: Budget, plan: LoadPlan, source: str) -> str:
     return f"Needs {'; '.join(texts)} ({source}); {budget.in_words}{cards}."
 
 
+def attention(
+    shape: ModelShape, load: LoadConfig, other: Forecast | None, use: ChatUse, request: PlanRequest
+) -> str:
+    """Return why attention is computed as it is; '' where there was no choice.
+
+    other: the forecast with the other kind. use: what chats read and write.
+    """
+    params, wish = load.params, request.attention
+    if wish == ("flash" if params.flash_attention else "plain"):
+        return f"{wish.capitalize()} attention, as requested."
+    if other is None or shape.heads is None:
+        return ""
+    heads = f"heads of {shape.heads.keys}"
+    if not params.flash_attention:
+        return f"Plain attention: for {heads} it {_faster(load.forecast, other, 'flash')}."
+    if is_plain_worth(other, load.forecast, use, drafts=load.drafts):
+        faster = _faster(other, load.forecast, "flash")
+        return f"Flash attention, because memory is scarce: for {heads} plain attention {faster}."
+    return f"Flash attention: for {heads} plain attention would hardly be faster, and takes more memory."
+
+
+def _faster(one: Forecast, other: Forecast, kind: AttentionKind) -> str:
+    """Return in which of both, writing or reading, one is how much faster than the other kind."""
+    writes = other.decoding(PROMPT) / one.decoding(PROMPT)
+    reads = other.prefilling(PROMPT) / one.prefilling(PROMPT)
+    if reads > writes:
+        return f"reads prompts of {PROMPT:,} tokens {reads:.1f} times as fast as {kind} attention"
+    return f"writes {writes:.1f} times as fast as {kind} attention {PROMPT:,} tokens deep"
+
+
 def sequences(header: ModelHeader, load: LoadConfig) -> str:
     """Return how many sequences there are and what they cost."""
     state = recurrent_bytes(header, 1)
@@ -192,7 +226,13 @@ def speed(plan: LoadPlan) -> str:
     assert predicted is not None
     if plan.embeddings:
         return f"About {figure(predicted.prompt_tps)} tokens/s."
+    deep = [one for one in predicted.by_depth if one.depth > PROMPT][:1]
+    later = "".join(
+        f" ({figure(one.decode_tps)} after {one.depth:,})"
+        for one in deep
+        if one.decode_tps < _SLOWS * predicted.decode_tps
+    )
     return (
-        f"About {figure(predicted.decode_tps)} tokens/s, and {seconds(predicted.ttft_ms / 1000)} to the "
-        f"first token after a prompt of 1,000: {predicted.basis}."
+        f"About {figure(predicted.decode_tps)} tokens/s{later}, and {seconds(predicted.ttft_ms / 1000)} to "
+        f"the first token after a prompt of 1,000: {predicted.basis}."
     )

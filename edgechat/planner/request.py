@@ -10,7 +10,7 @@ from edgechat.base.errors import OptionWithoutEffect
 from edgechat.models.formats.header import Format
 from edgechat.models.quality import QualityClass
 from edgechat.native.params import CacheType
-from edgechat.settings import Backend, RuntimeQuant, Settings
+from edgechat.settings import AttentionWish, Backend, RuntimeQuant, Settings
 
 BACKENDS: dict[Format, Backend] = {"gguf": "llama.cpp", "mlx": "mlx"}
 """What computes models of each format."""
@@ -35,6 +35,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The least quality of a quantization; None: good, or worse where nothing else fits."""
     draft: str | None = None
     """What drafts for it: 'auto' (as None), 'none', 'ngram', 'mtp', or the name or path of a model."""
+    attention: AttentionWish | None = None
+    """How chat models in GGUF compute attention; None: what settings.toml says."""
     anyway: bool = False
     """Load although it does not seem to fit."""
     backend: Backend | None = None
@@ -76,6 +78,7 @@ def with_settings(request: PlanRequest, config: Settings) -> PlanRequest:
         request,
         context=config.context if request.context is None else request.context,
         threads=config.threads if request.threads is None else request.threads,
+        attention=config.attention if request.attention is None else request.attention,
         draft=config.draft if request.draft is None else request.draft,
         workers=config.workers if request.workers is None else request.workers,
         prefers=config.backend if request.prefers is None else request.prefers,
@@ -105,6 +108,7 @@ def without_effect(
     configured = {
         "draft": config.draft not in (None, "none"),
         "threads": config.threads is not None,
+        "attention": config.attention != "auto",
         "adapters": bool(config.adapters),
         "workers": bool(config.workers),
     }

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from edgechat.settings.documentation import Documented, documented
 from edgechat.settings.fields import (
+    AttentionWish,
     Backend,
     EngineName,
     EngineProgram,
@@ -30,6 +31,7 @@ from edgechat.settings.reading import checked, checked_value, load, read_toml, s
 from edgechat.settings.writing import change, save
 
 __all__ = [
+    "AttentionWish",
     "Backend",
     "Documented",
     "EngineName",

@@ -21,6 +21,8 @@ RemoteKind = Literal[
     "vllm", "sglang", "llama-server", "transformers", "ollama", "lmstudio", "tgi", "edgechat", "openai"
 ]
 """The program that a remote engine is; openai: any other one that speaks OpenAI's protocol."""
+AttentionWish = Literal["auto", "flash", "plain"]
+"""How llama.cpp computes attention: as is faster for a model on this machine, or always one way."""
 EngineName = Literal["vllm", "sglang", "transformers", "llama-server"]
 """A program that edgechat can start to run a model."""
 RuntimeQuant = Literal["nf4", "int8", "none"]
@@ -288,6 +290,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         _Threads | None,
         _about("Threads that the model uses.", "Machine", "load", unset="one for each performance core"),
     ] = None
+    attention: Annotated[
+        AttentionWish,
+        _about(
+            "How chat models in GGUF attend to the conversation: auto (whichever was measured to be faster "
+            "here for the model's heads, if there is memory for it), flash (takes the least memory) or plain "
+            "(often faster on a CPU when conversations grow long; the KV cache is then never in 8 bits).",
+            "Machine",
+            "load",
+        ),
+    ] = "auto"
     offline: Annotated[
         bool,
         _about(

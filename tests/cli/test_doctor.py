@@ -21,6 +21,7 @@ from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.survey import Failure, Survey
 from edgechat.native.accelerators.devices import Build
+from edgechat.planner.estimate.rates import guessed
 from tests.cli.running import edgechat
 
 GIB = 2**30
@@ -39,6 +40,18 @@ def with_card(vendor, *, shares=False, build=BUILD, **fields):
     card = Accelerator(f"The {vendor} card", vendor, (), 8 * GIB, 7 * GIB, shares, 0, None, ("kernel",))
     card = replace(card, **fields)
     return replace(HEALTHY, profile=replace(PROFILE, accelerators=(card,)), build=build)
+
+
+def test_attention_that_was_not_measured_is_told():
+    failed = msgspec.structs.replace(
+        guessed(5e10, 4e11), unmeasured={"14/2 heads of 64": "did not respond within 30 seconds"}
+    )
+    (note,) = found_in(replace(HEALTHY, profile=replace(PROFILE, speed=failed)))
+    assert note.weight is Weight.NOTE
+    assert "14/2 heads of 64" in note.what
+    assert "30 seconds" in note.what
+    assert "flash attention" in note.why
+    assert "edgechat device --refresh" in note.fix
 
 
 def test_mlx_is_missed_on_a_mac_only():

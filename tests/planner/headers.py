@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from edgechat.device.cpu import Core, Cpu
 from edgechat.device.memory import Memory
 from edgechat.device.profile import DeviceProfile
+from edgechat.device.speed import AttentionCurve, AttentionShape, DeviceSpeed, attention_name
 from edgechat.models.formats.header import GgufArray, ModelHeader, ModelTensor, Value
 from edgechat.models.formats.projector import projector_of
 from edgechat.models.formats.quants import GgmlType
@@ -173,3 +176,25 @@ def headed(model: ModelHeader) -> ModelHeader:
     metadata = model.metadata | {f"{arch}.block_count": n + 1, f"{arch}.nextn_predict_layers": 1}
     size = model.file_size + sum(tensor.n_bytes for tensor in more)
     return replace(model, metadata=metadata, tensors=(*model.tensors, *more), file_size=size)
+
+
+def attending(
+    speed: DeviceSpeed,
+    shape: AttentionShape,
+    flash: float = 4e-6,
+    plain: float = 1e-6,
+    *,
+    reading: float = 2e-5,
+) -> DeviceSpeed:
+    """Return the speed where a layer takes so many seconds for each cell, for a token; reading: for 512."""
+    curves = {
+        attention_name(shape, cache_type, kind): AttentionCurve(
+            (0.0, 0.0, 0.0), (seconds, 4 * seconds, max(reading, seconds))
+        )
+        for cache_type, kind, seconds in (
+            ("f16", "flash", flash),
+            ("f16", "plain", plain),
+            ("q8_0", "flash", flash),
+        )
+    }
+    return msgspec.structs.replace(speed, attentions=speed.attentions | curves)

@@ -11,6 +11,7 @@ from edgechat.planner.estimate.rates import guessed
 from edgechat.planner.machine import Machine, MachineDescription, with_speeds
 from tests.kit.published import published
 from tests.planner import golden
+from tests.planner.headers import attending
 
 SPEED = msgspec.structs.replace(guessed(5e10, 4e11, 8), measured=1.0)
 
@@ -32,6 +33,21 @@ def asked(monkeypatch):
 
     monkeypatch.setattr(module, "measure_speed", measure)
     return asked
+
+
+@pytest.fixture
+def attended(monkeypatch):
+    """The shapes of attention that the probe is asked for."""
+    attended = []
+
+    def measure(_cpu, _memory, shape, before):
+        attended.append(str(shape))
+        if len(attended) == 2:
+            return msgspec.structs.replace(before, unmeasured={str(shape): "failed"})
+        return attending(before, shape)
+
+    monkeypatch.setattr(module, "measure_attention", measure)
+    return attended
 
 
 def profile(speed, kind="CPU 50 GB/s"):
@@ -62,7 +78,17 @@ def test_a_disturbed_measurement_is_repeated_later(asked):
     assert len(asked) == 1
 
 
-def test_the_types_of_a_large_model_are_measured(asked):
+def test_the_attention_of_a_model_is_measured_once(asked, attended):
+    with DryRun() as dry:
+        machine = Machine(profile(knowing(COMMON)), dry=dry)
+        for header in (published("llama-3.1-8b"), published("qwen3-30b-a3b")) * 2:
+            machine = machine.timed_for([header])
+    assert attended == ["32/8 heads of 128", "32/4 heads of 128"], "nor again what failed"
+    assert machine.profile.speed is not None
+    assert set(machine.profile.speed.unmeasured) == {"32/4 heads of 128"}
+
+
+def test_the_types_of_a_large_model_are_measured(asked, attended):
     large = published("llama-3.1-8b")  # Q4_K_M: in Q4_K and Q6_K
     with DryRun() as dry:
         known = Machine(profile(knowing((GgmlType.Q4_K,))), dry=dry).timed_for([large])

@@ -19,7 +19,7 @@ from typing import BinaryIO, TypeVar
 import msgspec
 import psutil
 
-from edgechat.base.errors import EdgechatError, EngineError
+from edgechat.base.errors import EdgechatError, EngineError, LoadFailed
 from edgechat.base.process import frames, spawn
 from edgechat.cli.bench.figures import (
     CEILING,
@@ -45,13 +45,15 @@ from edgechat.engine.types import (
     Sampling,
 )
 from edgechat.engine.worker.worker import load
-from edgechat.planner.plan import NGRAMS, OWN_LAYERS
+from edgechat.planner.plan import NGRAMS, OWN_LAYERS, LoadPlan
 
 _DEPTHS = (0, 1024, 4096, 16384)
 _CHUNK = 256
 """Tokens of a prompt whose speed is measured at each depth."""
 _CALL_SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 _REPEATS = 5
+_ROOM = 256
+"""Tokens of context behind the greatest depth."""
 _DECODED = 8
 """Tokens that are decoded at each depth."""
 _DEPTHS_SECONDS = 60.0
@@ -149,14 +151,20 @@ def measure(task: BenchTask, tell: Tell) -> BenchReport:
     ways = tuple(_decoding_runs(engine, bare, task, model, tell))
     controller = engine.speculation.controller
     computing = max(frozenset[Source]().union(*_ways(model).values()) - {"ngram"}, default=None)
+    resident = psutil.Process().memory_info().rss
+    engine.close()
+    deepest = max((at.depth for at in depths), default=0)
+    others = _with_other_attention(task.plan, deepest, tell) if _has_choice(task.plan) else ()
     return BenchReport(
         architecture=model.architecture,
         load_ms=model.load_ms,
         ttft_ms=first.timings.ttft_ms,
         prompt_tokens=first.usage.prompt_tokens,
-        resident_bytes=psutil.Process().memory_info().rss,
+        resident_bytes=resident,
         buffers=model.buffers,
         depths=depths,
+        attention=("flash" if task.plan.flash_attention else "plain") if _has_choice(task.plan) else None,
+        other_depths=others,
         curve_depth=curve_depth,
         curve_ms=curve,
         draft_ms=1000 * controller.round_costs[computing] * controller.cost.level if computing else None,
@@ -178,6 +186,36 @@ def _at_depths(bare: BareModel, tell: Tell) -> Iterator[AtDepth]:
         chunk = min(_CHUNK, bare.n_batch)
         prompt_tps = chunk / bare.call(chunk, 0)
         yield AtDepth(reached, prompt_tps, bare.decode(_DECODED))
+
+
+def _has_choice(plan: LoadPlan) -> bool:
+    """Return whether llama.cpp computes with either kind of attention: one of them alone reads 8 bits."""
+    return plan.backend == "llama.cpp" and plan.cache_type == "f16"
+
+
+def _with_other_attention(plan: LoadPlan, deepest: int, tell: Tell) -> tuple[AtDepth, ...]:
+    """Load the model alone with the other kind of attention, and measure up to a depth what it has of it.
+
+    None if it does not load: plain attention takes more memory.
+    """
+    other = msgspec.structs.replace(
+        plan,
+        flash_attention=not plan.flash_attention,
+        context=min(plan.context, deepest + _CHUNK + _ROOM),
+        draft=None,
+        head=None,
+        mtp=False,
+        projector=None,
+    )
+    tell("loading the model with the other kind of attention")
+    try:
+        engine, _, _ = load(other, CachePolicy(settle=False, disk_bytes=0), lambda _events: None)
+    except LoadFailed:
+        return ()
+    try:
+        return tuple(_at_depths(BareModel(engine), tell))
+    finally:
+        engine.close()
 
 
 def _curve(bare: BareModel, n_outputs_max: int) -> dict[int, float]:

@@ -6,6 +6,7 @@ import statistics
 
 import msgspec
 
+from edgechat.device.speed import AttentionKind
 from edgechat.engine.types import ErrorInfo
 from edgechat.native.buffers import Buffer
 from edgechat.planner.plan import LoadPlan
@@ -67,6 +68,10 @@ class BenchReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     buffers: tuple[Buffer, ...]
     """What llama.cpp has allocated for the model itself."""
     depths: tuple[AtDepth, ...]
+    attention: AttentionKind | None
+    """That of the plan, with which all was measured; None: there is no choice."""
+    other_depths: tuple[AtDepth, ...]
+    """`depths` with the other kind of attention; empty where there is none, or it did not load."""
     curve_depth: int
     curve_ms: dict[int, float]
     """C(n): the median time of a call of n rows at that depth."""

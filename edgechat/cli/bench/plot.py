@@ -1,4 +1,4 @@
-"""Plots of a report: the cost of a call with n tokens, and a comparison of the ways of decoding."""
+"""Plots of a report: speed by depth, the cost of a call with n tokens, and the ways of decoding."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from edgechat.cli.bench.figures import CEILING, PLAIN, BenchReport
 
 def draw(report: BenchReport, title: str, path: Path) -> None:
     """Write a PNG. Raises NotDrawn."""
-    figure = figure_of()
+    figure = figure_of(15)
     figure.suptitle(title)
-    left, right = figure.subplots(1, 2)
+    deep, left, right = figure.subplots(1, 3)
+    other = "plain" if report.attention == "flash" else "flash"
+    for depths, name in ((report.depths, report.attention or ""), (report.other_depths, other)):
+        speeds = [at.decode_tps for at in depths]
+        deep.plot([at.depth for at in depths], speeds, marker="o", label=f"{name} attention".strip())
+    deep.set(xlabel="tokens before", ylabel="tokens per second", title="Writing", ylim=(0, None))
+    if report.other_depths:
+        deep.legend()
     left.plot(list(report.curve_ms), list(report.curve_ms.values()), marker="o")
     title = f"C(n) at a depth of {report.curve_depth} tokens"
     left.set(xlabel="tokens in a call", ylabel="ms", title=title, ylim=(0, None))
@@ -48,8 +55,8 @@ def check(path: Path, kinds: Sequence[str] = (".png",), example: str = "--plot b
         raise NotDrawn(f"{path} cannot be written: it is a folder, or its folder does not exist.")
 
 
-def figure_of() -> Any:
-    """Return an empty figure. Raises NotDrawn where matplotlib is missing."""
+def figure_of(width: float = 10) -> Any:
+    """Return an empty figure, so many inches wide. Raises NotDrawn where matplotlib is missing."""
     try:
         from matplotlib.figure import Figure  # half a second, and not everybody has it
     except ImportError as error:
@@ -59,4 +66,4 @@ def figure_of() -> Any:
             if frozen()
             else "pip install 'edgechat[plot]'",
         ) from error
-    return Figure(figsize=(10, 4), layout="constrained")
+    return Figure(figsize=(width, 4), layout="constrained")

@@ -6,6 +6,8 @@ With --json, one object is printed:
     load_ms, first_token_ms, prompt_tokens
     memory            planned_bytes, resident_bytes, buffers
     depths            a list: depth, prompt_tps, decode_tps (measured in a bare llama.cpp loop)
+    attention         "flash" or "plain", or null where there is no choice
+    other_depths      `depths` with the other kind of attention; empty where it does not load
     cost              depth, ms (time of a call with n tokens, by n), draft_ms (time to draft one token)
     drafters, no_draft
     ways              a list: task, name, tps, of_plain, rounds (tokens per second), drafted, accepted
@@ -39,7 +41,7 @@ from edgechat.base.errors import OptionWithoutEffect
 from edgechat.base.text import flat, mebibytes
 from edgechat.cli.bench import plot
 from edgechat.cli.bench.asking import measure
-from edgechat.cli.bench.figures import PLAIN, BenchReport, BenchTask, DecodingRun
+from edgechat.cli.bench.figures import PLAIN, AtDepth, BenchReport, BenchTask, DecodingRun
 from edgechat.cli.options import runs_elsewhere
 from edgechat.cli.output.layout import sheet, styled, table
 from edgechat.cli.output.status import StatusLine
@@ -132,11 +134,18 @@ def _rows(report: BenchReport, plan: LoadPlan, notes: tuple[str, ...]) -> Iterat
 
 
 def _speeds(report: BenchReport) -> list[tuple[str, ...]]:
-    rows = [
-        (f"{at.depth} tokens", f"{at.prompt_tps:.0f} tokens/s", f"{at.decode_tps:.1f} tokens/s")
-        for at in report.depths
-    ]
-    return [("behind", "reads", "writes"), *rows]
+    others = {at.depth: at for at in report.other_depths}
+    rows = [(f"{at.depth} tokens", *_speed(at), *_speed(others.get(at.depth))) for at in report.depths]
+    heading = ("behind", "reads", "writes")
+    if not others:
+        return [heading, *(row[:3] for row in rows)]
+    other = "plain" if report.attention == "flash" else "flash"
+    return [(*heading, f"reads, {other} attention", "writes"), *rows]
+
+
+def _speed(at: AtDepth | None) -> tuple[str, str]:
+    """Return the speeds of reading and writing."""
+    return (f"{at.prompt_tps:.0f} tokens/s", f"{at.decode_tps:.1f} tokens/s") if at is not None else ("", "")
 
 
 def _calls(report: BenchReport) -> list[tuple[str, ...]]:
@@ -186,6 +195,8 @@ def _object(report: BenchReport, plan: LoadPlan) -> dict[str, Any]:
             "buffers": msgspec.to_builtins(report.buffers),
         },
         "depths": msgspec.to_builtins(report.depths),
+        "attention": report.attention,
+        "other_depths": msgspec.to_builtins(report.other_depths),
         "cost": {"depth": report.curve_depth, "ms": report.curve_ms, "draft_ms": report.draft_ms},
         "drafters": list(report.drafters),
         "no_draft": report.no_draft or None,

@@ -9,9 +9,12 @@ With --json, one object is printed. Sizes are in bytes, speeds are per second, a
                   free, shares_ram, own (bytes of free that are not RAM), pci, sources
     free          bytes that can be used on all devices together, shared memory counted once
     speed         bandwidth, kernels (by type of weights: seconds for each weight in calls of 1, 2, 4, 8, 16,
-                  64 and 512 tokens), attention (seconds for each operation, in the same calls), call, layer
-                  (seconds), threads, trials (numbers of threads that were compared, each with the seconds of
-                  a call of 1 and of 64 tokens), disturbed, measured (seconds since 1970)
+                  64 and 512 tokens), attention (seconds for each operation, in the same calls), attentions
+                  (for the heads of models that were planned: two lists, seconds of a layer in calls of 1, 8
+                  and 512 tokens, and seconds more for each token before them), unmeasured (heads for which
+                  that failed, and why), call, layer (seconds), threads, trials (numbers of threads that were
+                  compared, each with the seconds of a call of 1 and of 64 tokens), disturbed, measured
+                  (seconds since 1970)
     card_speeds   the same for accelerators, by llama.cpp's names
     disk          path (where models are stored), free
     llama_cpp     version, ggml, backends, features, gpu_offload, rpc, mmap, mlock, system_info,

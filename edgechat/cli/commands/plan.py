@@ -24,7 +24,8 @@ With --json, one object is printed for one MODEL; for several or none, a list of
     no_vision     why a model that could see or hear is planned without; or null
     ngrams        whether n-grams of the conversation are used for drafting
     no_draft      why there is no drafter, or no draft model; or null
-    predicted     decode_tps, prompt_tps, ttft_ms (both for 1,000 tokens), basis
+    predicted     decode_tps, prompt_tps, ttft_ms (both for 1,000 tokens), basis; by_depth: a list of depth
+                  (tokens before), decode_tps, prompt_tps (of the next 500 tokens)
     kl_divergence value, source, measured (of this file, on this machine); or null
     notes, reasons
     alternatives  a list: model, backend, quant, context, decode_tps (both 0 if it does not fit), why_not

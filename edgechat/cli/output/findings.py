@@ -18,6 +18,7 @@ from edgechat.device.isa import ESSENTIAL
 from edgechat.device.memory import Memory
 from edgechat.device.mlx import missing
 from edgechat.device.profile import DeviceProfile
+from edgechat.device.speed import DeviceSpeed
 from edgechat.device.survey import Failure, Survey
 from edgechat.native.accelerators.devices import Build
 
@@ -57,6 +58,8 @@ def machine_findings(survey: Survey, disks: dict[Path, int]) -> Iterator[Finding
         yield from _mlx(survey.profile)
         yield from _kernels(survey.instruction_sets, survey.build)
         yield from _rpc(survey.build)
+    if survey.profile.speed is not None:
+        yield from _attention(survey.profile.speed)
     yield from _memory(survey.profile.memory)
     yield from _quota(survey.profile.cpu)
     for folder, free in disks.items():
@@ -156,6 +159,17 @@ def _kernels(instruction_sets: tuple[str, ...], build: Build) -> Iterator[Findin
     what = f"This build of llama.cpp does not use these instruction sets of the CPU: {listed}."
     why = "Models run at half speed or less." if grave else "Prompts are read somewhat more slowly."
     yield Finding(Weight.SLOW if grave else Weight.NOTE, what, why, rebuild(None, build)[1])
+
+
+def _attention(speed: DeviceSpeed) -> Iterator[Finding]:
+    """Yield a note for each shape of attention that was not measured."""
+    for heads, why in speed.unmeasured.items():
+        yield Finding(
+            Weight.NOTE,
+            f"The speed of attention with {heads} could not be measured: the measurement {why}.",
+            "Models with such heads use flash attention, although plain attention may be faster.",
+            "To measure it with the next plan of such a model:\n  edgechat device --refresh",
+        )
 
 
 def _rpc(build: Build) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from edgechat.device.load import Disturbance, LoadSample, disturbance, moment
 from edgechat.engine.types import Delta, Event, Finished, ToolCallBegun
 from edgechat.native.buffers import Buffer
 from edgechat.planner.estimate.actual_load import Difference, differences
-from edgechat.planner.estimate.calibration import learn
+from edgechat.planner.estimate.calibration import ChatUse, learn
 from edgechat.planner.estimate.memory import program_bytes
 from edgechat.planner.plan import LoadPlan
 
@@ -59,7 +59,7 @@ class LoadReport:
         return changed
 
     def learn_from(self, events: Iterable[Event], n_running: int) -> None:
-        """Learn the speed from requests that ran alone, on a machine that did little else."""
+        """Learn what requests that ran alone computed, and how fast on a machine that did little else."""
         self._shared = self._shared or n_running > 1
         for event in events:
             if isinstance(event, Delta | ToolCallBegun) and self._reply_sample is None:
@@ -94,16 +94,16 @@ class LoadReport:
             expected = forecast.prefilling(computed, usage.cached_tokens)
             prefill = computed / timings.prompt_tps / expected
         if usage.completion_tokens >= _REPLY and timings.decode_tps > 0:
-            depth = usage.prompt_tokens + usage.completion_tokens / 2
+            at = usage.prompt_tokens + usage.completion_tokens / 2
             faster = finished.speculation.speedup if finished.speculation else 1.0  # than what was planned
-            decode = max(faster, 1e-3) / timings.decode_tps / forecast.decoding(depth)
-        if prefill is None and decode is None:
-            return
+            decode = max(faster, 1e-3) / timings.decode_tps / forecast.decoding(at)
+        depth = usage.cached_tokens + (computed + usage.completion_tokens) // 2
+        turn = ChatUse(computed, usage.completion_tokens, depth)
         reading, writing = self._disturbances()
         prefill = prefill if reading in (None, "hot") else None
         decode = decode if writing in (None, "hot") else None
-        if prefill is not None or decode is not None:
-            learn(where, decode=decode, prefill=prefill, weight=_HOT if "hot" in (reading, writing) else 1.0)
+        weight = _HOT if "hot" in (reading, writing) else 1.0
+        learn(where, decode=decode, prefill=prefill, weight=weight, turn=turn)
 
 
 def anonymous_memory() -> int | None:

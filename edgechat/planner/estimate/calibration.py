@@ -1,5 +1,7 @@
 """What earlier loads really took: speeds and memory, stored in the cache folder, to correct predictions.
 
+How many tokens the turns of chats had is stored too, for choices that depend on what is read and written.
+
 After each answer the worker records its time relative to the forecast (`speed.py`), unless something slowed
 the machine down (`device/load.py`), and after each load what its process took beyond the plan.
 
@@ -29,11 +31,13 @@ from edgechat.device import mlx
 from edgechat.models.formats.header import Format
 
 _FILE = "learned.json"
-_FORMAT = 4
+_FORMAT = 5
 """Raised with each change of the forecast too: what a run took is kept in its terms."""
 _MAX_RUNS = 16
 _MIN_RUNS, _MIN_WEIGHT = 3, 1.5
 """Number of runs that is required for an estimate, and their total weight."""
+_MIN_TURNS, _DEEPEST = 16, 1 << 24
+"""Turns that are required to say what somebody's chats are like, and tokens that none has as many of."""
 _MODELS = 2
 """Number of models that is required to draw conclusions about others."""
 _HALF_LIFE = 60 * 86400.0
@@ -82,6 +86,21 @@ class RunRecord(msgspec.Struct, frozen=True, array_like=True):
     """Less than 1 if the run is less reliable."""
 
 
+class ChatUse(msgspec.Struct, frozen=True, array_like=True):
+    """What a turn of a chat computes, or several together."""
+
+    read: int
+    """Tokens of prompts that were not in the cache."""
+    written: int
+    depth: int
+    """Tokens before them, on average."""
+
+
+USUAL = ChatUse(read=600, written=300, depth=2000)
+"""A turn in the middle of a long chat, which is what takes people's time: an answer of some paragraphs to a
+question with a piece of text. Twice as much is read as is written, so neither kind of call decides alone."""
+
+
 class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
     """The last runs in one place, the newest last."""
 
@@ -90,6 +109,8 @@ class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
     prefill: tuple[RunRecord, ...] = ()
     beyond: tuple[int, ...] = ()
     """Bytes of memory of its own that the process took beyond its plan, or less than it."""
+    turns: tuple[ChatUse, ...] = ()
+    """What was computed, disturbed or not."""
     when: float = 0.0
     """Of the last one, in seconds since 1970."""
 
@@ -133,6 +154,23 @@ class Calibration:
         """Return the most bytes that such a process took beyond its plan; 0 if unknown."""
         likest = next((history.beyond for history in self._near(where) if history.beyond), ())
         return max((n for n in likest if abs(n) < _MAX_BEYOND), default=0)
+
+    def use(self) -> ChatUse:
+        """Return what the chats on this machine read and write; the usual if they were few."""
+        turns = [
+            turn
+            for history in self._runs.values()
+            for turn in history.turns
+            if all(0 <= n < _DEEPEST for n in (turn.read, turn.written, turn.depth))
+        ]
+        tokens = sum(turn.read + turn.written for turn in turns)
+        if len(turns) < _MIN_TURNS or not tokens:
+            return USUAL
+        return ChatUse(
+            sum(turn.read for turn in turns),
+            sum(turn.written for turn in turns),
+            sum((turn.read + turn.written) * turn.depth for turn in turns) // tokens,
+        )
 
     def _factors(self, where: RunConditions, name: Literal["decode", "prefill"]) -> tuple[float, str]:
         """Return by which factor such a load is slower, and the source of that; '' if unknown."""
@@ -189,6 +227,7 @@ class Calibration:
         prefill: float | None = None,
         beyond: int | None = None,
         weight: float = 1.0,
+        turn: ChatUse | None = None,
     ) -> Calibration:
         """Return a calibration with one more run; the oldest ones are dropped."""
         old = self._runs.get(where, RunHistory(where=where))
@@ -199,6 +238,7 @@ class Calibration:
             decode=(*old.decode, *decodes)[-_MAX_RUNS:],
             prefill=(*old.prefill, *prefills)[-_MAX_RUNS:],
             beyond=(*old.beyond, *(() if beyond is None else (beyond,)))[-_MAX_RUNS:],
+            turns=(*old.turns, *(() if turn is None else (turn,)))[-_MAX_RUNS:],
             when=self._now,
         )
         others = [history for at, history in self._runs.items() if at != where]
@@ -220,9 +260,12 @@ def learn(
     prefill: float | None = None,
     beyond: int | None = None,
     weight: float = 1.0,
+    turn: ChatUse | None = None,
 ) -> None:
     """Record a run; weight: less than 1 if it is less reliable. Takes a millisecond or two."""
-    Calibration.read().with_run(where, decode=decode, prefill=prefill, beyond=beyond, weight=weight).write()
+    Calibration.read().with_run(
+        where, decode=decode, prefill=prefill, beyond=beyond, weight=weight, turn=turn
+    ).write()
 
 
 @cache

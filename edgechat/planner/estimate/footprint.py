@@ -70,7 +70,9 @@ def _extras(header: ModelHeader, params: LoadParams, program: int) -> Extras:
     computed = 0 if header.is_encoder else rows  # an encoder makes no logits; the output holds them anyway
     extras = Extras(
         cache=[key + state for key, state in zip(keys, states, strict=True)],
-        compute=compute_bytes(header, cells, n_seq_max=n, n_outputs=computed, n_ubatch=n_ubatch),
+        compute=compute_bytes(
+            header, cells, n_seq_max=n, n_outputs=computed, n_ubatch=n_ubatch, flash=params.flash_attention
+        ),
         output=output_bytes(header, rows),
         program=program,
     )
@@ -85,7 +87,14 @@ def _drafting(extras: Extras, header: ModelHeader, params: LoadParams) -> Extras
     return replace(
         extras,
         cache=[one + more for one, more in zip(extras.cache, keys, strict=True)],
-        drafting=compute_bytes(header, own.context, n_seq_max=n, n_outputs=n, n_ubatch=own.n_ubatch),
+        drafting=compute_bytes(
+            header,
+            own.context,
+            n_seq_max=n,
+            n_outputs=n,
+            n_ubatch=own.n_ubatch,
+            flash=own.flash_attention,
+        ),
         output=extras.output + output_bytes(header, n) + states_bytes(header, n_states),
     )
 

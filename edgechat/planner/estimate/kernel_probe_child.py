@@ -3,6 +3,9 @@
 A call takes: something by itself; something for each layer; for each weight what its type takes; and for
 attention its arithmetic, with each cell before it. Four shapes tell them apart. Weights are a hole in a file,
 which llama.cpp reads, repacks and sends to accelerators as it does real ones; zeros take no less time.
+
+The attention of a model is that of its own heads in a layer with hardly any weights, with flash attention and
+without. Both take turns, so that a noisy machine is fair to them.
 """
 
 from __future__ import annotations
@@ -12,20 +15,31 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 
 import msgspec
 
 from edgechat.base.process.ask import answer
-from edgechat.device.speed import ROWS, DeviceSpeed, Seconds, ThreadTrial
+from edgechat.device.speed import (
+    ATTENTION_ROWS,
+    ROWS,
+    AttentionCurve,
+    AttentionKind,
+    AttentionShape,
+    DeviceSpeed,
+    Seconds,
+    ThreadTrial,
+    attention_name,
+)
 from edgechat.models.formats.header import ModelHeader, ModelTensor
 from edgechat.models.formats.quants import GgmlType
 from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native import logs
 from edgechat.native.handles import Context, Model
-from edgechat.native.params import LoadParams
+from edgechat.native.params import CacheType, LoadParams
 from edgechat.planner.estimate.kernel_probe import TIME_LIMIT, ProbeTask
 
 _TILES = 64
@@ -33,6 +47,17 @@ _TILES = 64
 _HEAD = 128
 """Channels of a head."""
 _DEPTH = 1024
+_ATTENDED: dict[tuple[CacheType, AttentionKind], int] = {
+    ("f16", "flash"): 2048,
+    ("f16", "plain"): 2048,
+    ("q8_0", "flash"): 1024,
+}
+"""Ways to compute attention that are timed, and cells up to which: enough for a slope, and soon filled. Only
+flash attention reads a cache in 8 bits, which takes several times as long to fill."""
+_ROUNDS, _MOST_ROUNDS = 2, 4
+"""How often caches are filled; more often while other programs disturb it."""
+_BLOCK = 32
+"""Numbers of a block of Q8_0."""
 _VOCAB = 256
 _SECONDS, _PATIENCE = 0.02, 0.12
 """How long calls of one size are repeated; longer while other programs disturb them."""
@@ -61,11 +86,16 @@ class ProbeShape:
     inner: int
     heads: int
     layers: int = 1
+    kv_heads: int = 0
+    """0: a quarter of the heads."""
+    keys: int = _HEAD
+    values: int = _HEAD
 
     @property
     def weights(self) -> int:
         """Weights of all layers."""
-        return self.layers * self.width * (_HEAD * (2 * self.heads + 2 * self._kv_heads) + 3 * self.inner)
+        channels = (self.keys + self.values) * (self.heads + self._kv_heads)
+        return self.layers * self.width * (channels + 3 * self.inner)
 
     def beyond(self, n_bytes: int, kind: GgmlType) -> ProbeShape:
         """Return the shape with enough layers for so many bytes of weights, at least one."""
@@ -74,11 +104,11 @@ class ProbeShape:
     @property
     def attention(self) -> int:
         """Floating-point operations for each token and cell."""
-        return 4 * self.layers * self.heads * _HEAD
+        return 2 * self.layers * self.heads * (self.keys + self.values)
 
     @property
     def _kv_heads(self) -> int:
-        return max(1, self.heads // 4)
+        return self.kv_heads or max(1, self.heads // 4)
 
     def header(self, kind: GgmlType) -> ModelHeader:
         """Return the header of such a model, with the weights of its layers of this type."""
@@ -88,7 +118,11 @@ class ProbeShape:
             n = math.prod(shape)
             tensors.append(ModelTensor(name, shape, kind, 0, kind.row_bytes(n)))
 
-        queries, keys = self.heads * _HEAD, self._kv_heads * _HEAD
+        queries, keys, values = (
+            self.heads * self.keys,
+            self._kv_heads * self.keys,
+            self._kv_heads * self.values,
+        )
         add("token_embd.weight", self.width, _VOCAB)
         add("output_norm.weight", self.width)
         add("output.weight", self.width, _VOCAB)
@@ -97,8 +131,8 @@ class ProbeShape:
             add(f"{block}attn_norm.weight", self.width)
             add(f"{block}attn_q.weight", self.width, queries, kind=kind)
             add(f"{block}attn_k.weight", self.width, keys, kind=kind)
-            add(f"{block}attn_v.weight", self.width, keys, kind=kind)
-            add(f"{block}attn_output.weight", queries, self.width, kind=kind)
+            add(f"{block}attn_v.weight", self.width, values, kind=kind)
+            add(f"{block}attn_output.weight", self.heads * self.values, self.width, kind=kind)
             add(f"{block}ffn_norm.weight", self.width)
             add(f"{block}ffn_gate.weight", self.width, self.inner, kind=kind)
             add(f"{block}ffn_up.weight", self.width, self.inner, kind=kind)
@@ -111,10 +145,10 @@ class ProbeShape:
             "llama.feed_forward_length": self.inner,
             "llama.attention.head_count": self.heads,
             "llama.attention.head_count_kv": self._kv_heads,
-            "llama.attention.key_length": _HEAD,
-            "llama.attention.value_length": _HEAD,
+            "llama.attention.key_length": self.keys,
+            "llama.attention.value_length": self.values,
             "llama.attention.layer_norm_rms_epsilon": 1e-5,
-            "llama.rope.dimension_count": _HEAD,
+            "llama.rope.dimension_count": self.keys,
             "llama.vocab_size": _VOCAB,
         }
         return ModelHeader(
@@ -132,6 +166,8 @@ _EMPTY = ProbeShape(width=256, inner=256, heads=1)
 _ATTENDING = ProbeShape(width=256, inner=256, heads=8)
 _SMALL = ProbeShape(width=1024, inner=2816, heads=8)
 """Fits into the caches of a processor."""
+_BARE = ProbeShape(width=64, inner=64, heads=1)
+"""Takes hardly anything beside its attention."""
 _LARGE = ProbeShape(width=4096, inner=11008, heads=32)
 """Takes an accelerator longer than it takes to start."""
 
@@ -166,6 +202,24 @@ class ProbeModel:
         context.clear()
         for start in range(0, depth, ROWS[-1]):
             context.decode([(0, start, [1] * ROWS[-1], 0)])
+        return self.again(rows, depth)
+
+    def filling(self, depth: int) -> list[float]:
+        """Return what each call takes of those that fill so many cells, of the longest of `ROWS`."""
+        self.context.clear()
+        calls: list[float] = []
+        busy = time.process_time()
+        for start in range(0, depth, ROWS[-1]):
+            begun = time.perf_counter()
+            self.context.decode([(0, start, [1] * ROWS[-1], 0)])
+            calls.append(time.perf_counter() - begun)
+        self.usage.busy += time.process_time() - busy
+        self.usage.wall += sum(calls)
+        return calls
+
+    def again(self, rows: int, depth: int) -> float:
+        """Return what `seconds` does, where so many cells are filled already; those behind them are freed."""
+        context = self.context
         part = [(0, depth, [1] * rows, rows)]
         calls: list[float] = []
         now = ThreadUsage(self.usage.threads)
@@ -206,14 +260,24 @@ class KernelProbe:
         self.usage = ThreadUsage(self.threads)
 
     @contextmanager
-    def model(self, shape: ProbeShape, kind: GgmlType) -> Iterator[ProbeModel]:
-        """Load a made-up model."""
+    def model(
+        self,
+        shape: ProbeShape,
+        kind: GgmlType,
+        *,
+        context: int = 2 * _DEPTH,
+        cache_type: CacheType = "f16",
+        attention: AttentionKind = "flash",
+    ) -> Iterator[ProbeModel]:
+        """Load a made-up model, with so many cells."""
         self._n_models += 1
         path = self.folder / f"{self.threads}-{self._n_models}.gguf"
         write_skeleton(shape.header(kind), path)
         on_device = bool(self.task.device)
         params = LoadParams(
-            context=2 * _DEPTH,
+            context=context,
+            cache_type=cache_type,
+            flash_attention=attention == "flash",
             threads=self.threads,
             n_batch=ROWS[-1],
             n_ubatch=ROWS[-1],
@@ -225,11 +289,8 @@ class KernelProbe:
         )
         model = Model(path, params)
         try:
-            context = Context(model, params)
-            try:
-                yield ProbeModel(context, self.usage)
-            finally:
-                context.close()
+            with closing(Context(model, params)) as opened:
+                yield ProbeModel(opened, self.usage)
         finally:
             model.close()
             path.unlink()
@@ -296,6 +357,60 @@ class KernelProbe:
                 curve.append(_without(model.seconds(rows), besides) / shape.weights)
         return tuple(curve)
 
+    def attention(self, heads: AttentionShape, base: DeviceSpeed) -> dict[str, AttentionCurve]:
+        """Return the curves of a shape of attention, by name."""
+        whole = heads.keys % _BLOCK == heads.values % _BLOCK == 0
+        ways = [(way, depth) for way, depth in _ATTENDED.items() if whole or way[0] == "f16"]
+        shape = replace(
+            _BARE, heads=heads.heads, kv_heads=heads.kv_heads, keys=heads.keys, values=heads.values
+        )
+        with ExitStack() as stack:
+            models = [
+                stack.enter_context(
+                    self.model(
+                        shape, GgmlType.F16, context=depth + ROWS[-1], cache_type=cache_type, attention=kind
+                    )
+                )
+                for (cache_type, kind), depth in ways
+            ]
+            filled: list[list[list[float]]] = []
+            while len(filled) < _ROUNDS or (len(filled) < _MOST_ROUNDS and self.usage.is_disturbed):
+                filled.append([model.filling(depth) for model, (_, depth) in zip(models, ways, strict=True)])
+            return {
+                attention_name(heads, cache_type, kind): _attending(
+                    model, shape, base, [min(calls) for calls in zip(*rounds, strict=True)]
+                )
+                for model, ((cache_type, kind), _), *rounds in zip(models, ways, *filled, strict=True)
+            }
+
+
+def _attending(
+    model: ProbeModel, shape: ProbeShape, base: DeviceSpeed, filling: list[float]
+) -> AttentionCurve:
+    """Return the curve of a model that is filled; filling: what each call took of those that filled it."""
+    depth, rows = len(filling) * ROWS[-1], ATTENTION_ROWS[:-1]
+    deep, shallow = ([model.again(n, at) for n in rows] for at in (depth, ROWS[-1]))
+    per_cell = [(more - less) / (depth - ROWS[-1]) for less, more in zip(shallow, deep, strict=True)]
+    starts = range(0, depth, ROWS[-1])
+    pairs = combinations(zip(starts, filling, strict=True), 2)
+    # The middle one of all slopes (Theil 1950, Sen 1968): a disturbed call does not tilt it.
+    slope = statistics.median((more - less) / (end - start) for (start, less), (end, more) in pairs)
+    at_first = statistics.median(
+        seconds - slope * start for start, seconds in zip(starts, filling, strict=True)
+    )
+    first = [less - cell * ROWS[-1] for less, cell in zip(shallow, per_cell, strict=True)]
+    besides = [base.call + base.layer + shape.weights * _kernel(base, n) for n in ATTENTION_ROWS]
+    return AttentionCurve(
+        tuple(max(0.0, seconds - n) for seconds, n in zip([*first, at_first], besides, strict=True)),
+        tuple(max(_LEAST, seconds) for seconds in [*per_cell, slope]),
+    )
+
+
+def _kernel(base: DeviceSpeed, rows: int) -> float:
+    """Return the seconds of a weight of the models that attention is measured with, where that is known."""
+    kernel = base.kernels.get(GgmlType.F16.name)
+    return 0.0 if kernel is None else kernel[ROWS.index(rows)]
+
 
 def _without(seconds: float, besides: float) -> float:
     """Return what a call takes for its products alone."""
@@ -322,10 +437,12 @@ def measure(task: ProbeTask) -> DeviceSpeed:
         for kind in task.types:
             if not kernels or time.perf_counter() < begun + _ENOUGH:
                 kernels[kind.name] = probe.kernel(kind, base)
+        attentions = {} if task.shape is None else probe.attention(task.shape, base)
     usage = probe.usage
     return msgspec.structs.replace(
         base,
         kernels=base.kernels | kernels,
+        attentions=base.attentions | attentions,
         disturbed=base.disturbed or (not task.device and usage.is_disturbed),
     )
 

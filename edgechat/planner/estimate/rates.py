@@ -11,7 +11,7 @@ from functools import cache
 from msgspec.structs import replace
 
 from edgechat.device.gpu.accelerators import Accelerator, Vendor
-from edgechat.device.speed import ROWS, DeviceSpeed, Seconds
+from edgechat.device.speed import ROWS, AttentionCurve, DeviceSpeed, Seconds
 from edgechat.models.formats.quants import GgmlType
 
 _UNMEASURED = (20e9, 100e9)
@@ -130,6 +130,10 @@ def scaled(speed: DeviceSpeed, *, reading: float = 1.0, computing: float = 1.0) 
         bandwidth=reading * speed.bandwidth,
         kernels={name: _scaled(seconds, 1 / computing) for name, seconds in speed.kernels.items()},
         attention=_scaled(speed.attention, 1 / computing),
+        attentions={
+            name: AttentionCurve(_scaled(curve.first, 1 / computing), _scaled(curve.per_cell, 1 / computing))
+            for name, curve in speed.attentions.items()
+        },
     )
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from edgechat.device.speed import AttentionShape
 from edgechat.models.formats.header import ModelHeader, ModelTensor
 from edgechat.models.formats.mtp import stated_layers
 from edgechat.models.formats.quants import GgmlType
@@ -76,6 +77,12 @@ class ModelShape:
     """Numbers of a token's hidden state."""
     vocabulary: int = 0
     """Numbers of its logits."""
+    heads: AttentionShape | None = None
+    """Of a layer's attention; None where it is of no usual kind."""
+    n_full: int = 0
+    """Layers whose attention sees everything."""
+    n_windowed: int = 0
+    """Layers whose attention sees no more than the window."""
     n_head: int = 0
     """The last of the layers, which only predict further tokens (MTP)."""
 
@@ -157,6 +164,9 @@ def shape_of(header: ModelHeader) -> ModelShape:
         embedding=sum(_padded(tensor.n_bytes) for tensor in looked_up),
         tied=sum(_padded(tensor.n_bytes) for tensor in tied),
         main_type=max(sizes, key=lambda kind: sizes[kind], default=GgmlType.F16),
+        heads=_heads(header),
+        n_full=full,
+        n_windowed=attending - full,
         attention=_attention(header) * full,
         windowed=_attention(header) * (attending - full),
         window=header.sliding_window,
@@ -197,6 +207,15 @@ def _layer(tensors: list[ModelTensor]) -> Layer:
 def _attention(header: ModelHeader) -> int:
     """Return the operations of one query with one key and its value, over all heads of a layer."""
     return 2 * max(header.heads, default=0) * (header.key_length + header.value_length)
+
+
+def _heads(header: ModelHeader) -> AttentionShape | None:
+    """Return the shape of a layer's attention; None without a cache of keys and values (encoders, MLA)."""
+    latent = header.number("attention.key_length_mla", 0)
+    heads, kv_heads = max(header.heads, default=0), max(header.kv_heads, default=0)
+    if header.is_encoder or latent or not heads or not kv_heads:
+        return None
+    return AttentionShape(heads=heads, kv_heads=kv_heads, keys=header.key_length, values=header.value_length)
 
 
 def _padded(n_bytes: int) -> int:

@@ -89,7 +89,13 @@ class HeadedModel:
         if file.kind == "eagle3":  # llama.cpp keeps logits of each token that it may read in a call
             own = msgspec.structs.replace(own, n_batch=EAGLE_BATCH, n_ubatch=EAGLE_BATCH)
         keys = sum(head_cache_bytes(header, own.context, own.cache_type)) if file.has_own_cache else 0
-        compute = compute_bytes(header, own.context, n_seq_max=own.n_seq_max, n_ubatch=own.n_ubatch)
+        compute = compute_bytes(
+            header,
+            own.context,
+            n_seq_max=own.n_seq_max,
+            n_ubatch=own.n_ubatch,
+            flash=own.flash_attention,
+        )
         shape = shape_of(header)
         weights = sum(part.weights + part.experts for part in shape.parts) - shape.tied
         there = Needs(weights=weights, cache=keys, compute=compute)

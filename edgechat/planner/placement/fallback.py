@@ -163,6 +163,8 @@ def step_down(plan: LoadPlan, header: ModelHeader) -> tuple[LoadPlan, str] | Non
     if plan.checkpoint_bytes > one:
         fewer = replace(plan, checkpoint_bytes=one)
         return fewer, "Chats are read again from the start after most edits, to save memory."
+    if not plan.flash_attention:
+        return replace(plan, flash_attention=True), "Flash attention is used, to save memory."
     # A picture that must be computed whole would make llama.cpp abort in a smaller one.
     least = max(_SMALL_BATCH, plan.projector.image_batch if plan.projector is not None else 0)
     if plan.n_ubatch > least:

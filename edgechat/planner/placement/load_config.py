@@ -43,6 +43,11 @@ class LoadConfig:
         return self.params.context
 
     @property
+    def drafts(self) -> bool:
+        """Whether there is room for drafts to verify."""
+        return self.params.n_outputs_max > self.params.n_seq_max
+
+    @property
     def total(self) -> int:
         """Bytes altogether."""
         return sum(needs.total for needs in self.needs.values())

@@ -15,6 +15,7 @@ from edgechat.base.errors import EngineCrashed, LoadFailed, NotDrawn
 from edgechat.cli.bench import plot
 from edgechat.cli.bench.asking import measure
 from edgechat.cli.bench.figures import CEILING, PLAIN, BenchTask
+from edgechat.cli.commands.bench import _speeds
 from edgechat.planner.plan import DraftPlan, LoadPlan
 from tests.cli.running import EDGECHAT, complaint, edgechat
 from tests.kit import NOT_PRINTABLE, pair, tiny
@@ -75,6 +76,15 @@ def test_speeds_come_by_depth_and_costs_by_rows(report):
     assert report.draft_ms is not None
     assert report.ttft_ms > 0
     assert report.prompt_tokens > 512
+
+
+def test_both_kinds_of_attention_are_measured(report):
+    assert report.attention == "flash"
+    assert [one.depth for one in report.other_depths] == [one.depth for one in report.depths]
+    assert all(one.prompt_tps > one.decode_tps > 0 for one in report.other_depths)
+    columns = {len(row) for row in _speeds(report)}
+    assert columns == {5}
+    assert "plain attention" in _speeds(report)[0][3]
 
 
 def test_a_plot_is_a_picture(report, tmp_path):

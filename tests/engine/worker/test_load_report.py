@@ -9,7 +9,7 @@ from edgechat.device.load import LoadSample
 from edgechat.engine.types import Delta, ErrorInfo, Failed, Finished, Prefill, Timings, Usage
 from edgechat.engine.worker import load_report
 from edgechat.engine.worker.load_report import LoadReport
-from edgechat.planner.estimate.calibration import Calibration, Correction, RunConditions
+from edgechat.planner.estimate.calibration import USUAL, Calibration, ChatUse, Correction, RunConditions
 from edgechat.planner.estimate.speed import Forecast
 from edgechat.planner.plan import LoadPlan
 
@@ -68,6 +68,13 @@ def learnt():
 def test_what_a_quiet_machine_does_is_learnt(machine):
     machine.answers(3, slower=1.3)
     assert (learnt().decode, learnt().prefill) == (pytest.approx(1.3), pytest.approx(1.3))
+
+
+def test_what_was_read_and_written_is_learnt_of_busy_machines_too(machine):
+    machine.answers(15, slower=10, own=1.2, others=3.0)
+    assert Calibration.read().use() == USUAL, "they are too few"
+    machine.answers(1, slower=1.0)
+    assert Calibration.read().use() == ChatUse(16 * 500, 16 * 100, 300)
 
 
 KINDS = {

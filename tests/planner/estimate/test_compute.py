@@ -24,6 +24,26 @@ def test_against_the_allocator(numbers, arch, n_ctx, allocated):
     assert compute_bytes(header(numbers, arch=arch), n_ctx) / MIB == pytest.approx(allocated, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "arch", "n_ctx", "allocated"),
+    # The same without flash attention.
+    [
+        (LLAMA_8B, "llama", 2048, 176.0),
+        (LLAMA_8B, "llama", 8192, 572.0),
+        (LLAMA_8B, "llama", 16384, 1100.0),
+        (GEMMA_12B, "gemma3", 2048, 136.5),
+        (GEMMA_12B, "gemma3", 8192, 335.5),
+        (GEMMA_12B, "gemma3", 16384, 607.5),
+        (QWEN3_30B, "qwen3moe", 2048, 162.0),
+        (QWEN3_30B, "qwen3moe", 8192, 558.0),
+        (QWEN3_30B, "qwen3moe", 16384, 1086.0),
+    ],
+)
+def test_without_flash_attention(numbers, arch, n_ctx, allocated):
+    found = compute_bytes(header(numbers, arch=arch), n_ctx, flash=False)
+    assert found / MIB == pytest.approx(allocated, rel=0.01)
+
+
 def test_the_logits_decide_where_the_vocabulary_is_huge():
     small = header(LLAMA_8B, embedding_length=64, feed_forward_length=64, vocab_size=2_000_000)
     assert compute_bytes(small, 256) >= 4 * 4 * 2_000_000

@@ -7,14 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from edgechat.base import paths
 from edgechat.base.process import spawn
 from edgechat.base.process.ask import ChildFailed
 from edgechat.device.cpu import Core, Cpu, read_cpu, thread_counts
 from edgechat.device.memory import Memory, read_memory
-from edgechat.device.speed import ROWS, DeviceSpeed, cached_speed
+from edgechat.device.speed import (
+    ATTENTION_ROWS,
+    ROWS,
+    AttentionCurve,
+    AttentionShape,
+    DeviceSpeed,
+    attention_name,
+    cached_speed,
+    store_speed,
+)
 from edgechat.models.formats.quants import GgmlType
-from edgechat.planner.estimate import kernel_probe_child
-from edgechat.planner.estimate.kernel_probe import ProbeTask, measure_speed
+from edgechat.planner.estimate import kernel_probe, kernel_probe_child
+from edgechat.planner.estimate.kernel_probe import ProbeTask, measure_attention, measure_speed
 from edgechat.planner.estimate.rates import FAMILIES, in_order
 from tests.rpc_server import RpcServer
 
@@ -94,6 +104,78 @@ def test_a_disturbed_measurement_does_not_spoil_a_better_one(monkeypatch):
     found = measure_speed(CPU, RAM, before=speed(1e-11, disturbed=True))
     assert (found.bandwidth, found.kernels["Q4_K"][0], found.disturbed) == (2e10, 1e-11, True)
     assert measure_speed(CPU, RAM).kernels["Q4_K"][0] == 2e-11
+
+
+HEADS = AttentionShape(heads=14, kv_heads=2, keys=64, values=64)
+CURVE = AttentionCurve((0.0,) * len(ATTENTION_ROWS), (1e-7,) * len(ATTENTION_ROWS))
+
+
+@pytest.mark.alone
+def test_both_kinds_of_attention_are_measured_and_remembered():
+    cpu = read_cpu()
+    found = measure_attention(cpu, read_memory(), HEADS, speed())
+    assert found.knows(HEADS)
+    assert set(found.attentions) == {
+        "14/2 heads of 64, f16, flash",
+        "14/2 heads of 64, f16, plain",
+        "14/2 heads of 64, q8_0, flash",
+    }
+    for curve in found.attentions.values():
+        assert all(seconds > 1e-9 for seconds in curve.per_cell)
+        assert curve.per_cell[0] < curve.per_cell[-1]
+    assert cached_speed(cpu) == found
+    odd = measure_attention(cpu, read_memory(), replace(HEADS, keys=80, values=80), found)
+    assert odd.knows(replace(HEADS, keys=80, values=80))
+    assert "14/2 heads of 80, q8_0, flash" not in odd.attentions, "its blocks have 32 values"
+    assert odd.attentions.items() >= found.attentions.items(), "what is known is not measured again"
+
+
+def test_attention_that_cannot_be_measured_is_remembered_too(monkeypatch):
+    monkeypatch.setattr(spawn, "command", lambda _role: [sys.executable, "-c", "import os; os.abort()"])
+    found = measure_attention(CPU, RAM, HEADS, speed())
+    assert not found.knows(HEADS)
+    assert "SIGABRT" in found.unmeasured[str(HEADS)]
+    assert cached_speed(CPU) == found
+    monkeypatch.setattr(kernel_probe, "ATTENTION_LIMIT", 0.5)
+    monkeypatch.setattr(spawn, "command", lambda _role: [sys.executable, "-c", "import time; time.sleep(60)"])
+    found = measure_attention(CPU, RAM, replace(HEADS, heads=7), found)
+    assert "0.5 seconds" in found.unmeasured["7/2 heads of 64"]
+    assert len(found.unmeasured) == 2
+
+
+def test_the_newest_shapes_are_kept(monkeypatch):
+    known = {
+        attention_name(replace(HEADS, heads=n), "f16", kind): CURVE
+        for n in range(2, 40)
+        for kind in ("flash", "plain")
+    }
+    again = replace(HEADS, heads=20)
+    answering(monkeypatch, replace(speed(), attentions=known, unmeasured={str(again): "failed"}))
+    found = measure_attention(CPU, RAM, again, speed())
+    assert len(found.attentions) == 64
+    assert found.knows(again)
+    assert found.knows(replace(HEADS, heads=39))
+    assert not found.knows(replace(HEADS, heads=2))
+    assert not found.unmeasured
+
+
+def test_speeds_of_earlier_versions_are_read():
+    store_speed(replace(speed(), measured=1.0), CPU)
+    file = next(paths.cache_dir().glob("speed.json"))
+    content = msgspec.json.decode(file.read_bytes())
+    for entry in content.values():
+        del entry["attentions"], entry["unmeasured"]
+    file.write_bytes(msgspec.json.encode(content))
+    assert cached_speed(CPU) == replace(speed(), measured=1.0)
+
+
+def test_curves_that_are_not_possible_are_not_believed():
+    name = attention_name(HEADS, "f16", "plain")
+    for curve in (AttentionCurve((0.0,), (1e-7,)), replace(CURVE, per_cell=(-1.0, 0.0, 0.0))):
+        store_speed(replace(speed(), attentions={name: curve}), CPU)
+        assert cached_speed(CPU) is None
+    store_speed(replace(speed(), attentions={name: CURVE}), CPU)
+    assert cached_speed(CPU) is not None
 
 
 _kernel = st.lists(st.floats(1e-13, 1e-9), min_size=len(ROWS), max_size=len(ROWS)).map(tuple)

@@ -18,7 +18,10 @@ from edgechat.planner.placement.layout import Layout
 from tests.kit.published import published
 from tests.planner.golden import card
 
-SHAPES = {name: shape_of(published(name)) for name in ("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v2-lite")}
+SHAPES = {
+    name: shape_of(published(name))
+    for name in ("llama-3.1-8b", "gemma-3-12b", "qwen3-30b-a3b", "deepseek-v2-lite")
+}
 PER_TOKEN = 131072
 
 _shapes = st.sampled_from(list(SHAPES.values()))

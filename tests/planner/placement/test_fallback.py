@@ -322,6 +322,11 @@ def least(**changes):
             },
         ),
         (
+            {"flash_attention": False, "n_ubatch": 512, "context": 4096},
+            "Flash attention is used, to save memory.",
+            {"flash_attention": True, "n_ubatch": 512, "context": 4096},
+        ),
+        (
             {"devices": ("A", "B"), "split": (8, 1), "experts_in_ram": 3, "rpc": ("x:1",)},
             "3 more layers run on the CPU, to save memory.",
             {"devices": ("A",), "split": (6,), "experts_in_ram": 3, "rpc": ("x:1",)},
