@@ -74,6 +74,8 @@ _UNDISTURBED = 0.75
 _ADDED_LAYERS = 16
 _LEAST = 1e-15
 """Seconds that nothing takes less than."""
+_FEW = 8
+"""Heads of the models that attention is measured with, at the least: more take as many times as long."""
 _MOST_BESIDES = 0.4
 """Share of a call that is not its products, at most: it may have been measured while the machine was busy."""
 
@@ -361,8 +363,13 @@ class KernelProbe:
         """Return the curves of a shape of attention, by name."""
         whole = heads.keys % _BLOCK == heads.values % _BLOCK == 0
         ways = [(way, depth) for way, depth in _ATTENDED.items() if whole or way[0] == "f16"]
+        times = _times_fewer(heads)
         shape = replace(
-            _BARE, heads=heads.heads, kv_heads=heads.kv_heads, keys=heads.keys, values=heads.values
+            _BARE,
+            heads=heads.heads // times,
+            kv_heads=heads.kv_heads // times,
+            keys=heads.keys,
+            values=heads.values,
         )
         with ExitStack() as stack:
             models = [
@@ -378,16 +385,25 @@ class KernelProbe:
                 filled.append([model.filling(depth) for model, (_, depth) in zip(models, ways, strict=True)])
             return {
                 attention_name(heads, cache_type, kind): _attending(
-                    model, shape, base, [min(calls) for calls in zip(*rounds, strict=True)]
+                    model, shape, base, [min(calls) for calls in zip(*rounds, strict=True)], times
                 )
                 for model, ((cache_type, kind), _), *rounds in zip(models, ways, *filled, strict=True)
             }
 
 
+def _times_fewer(heads: AttentionShape) -> int:
+    """Return by what to divide the heads, so that they are few and each of the cache serves as many."""
+    common = math.gcd(heads.heads, heads.kv_heads)
+    return next(n for n in range(common, 0, -1) if common % n == 0 and (n == 1 or heads.heads >= n * _FEW))
+
+
 def _attending(
-    model: ProbeModel, shape: ProbeShape, base: DeviceSpeed, filling: list[float]
+    model: ProbeModel, shape: ProbeShape, base: DeviceSpeed, filling: list[float], times: int
 ) -> AttentionCurve:
-    """Return the curve of a model that is filled; filling: what each call took of those that filled it."""
+    """Return the curve of a model that is filled, for so many times its heads.
+
+    filling: what each call took of those that filled it.
+    """
     depth, rows = len(filling) * ROWS[-1], ATTENTION_ROWS[:-1]
     deep, shallow = ([model.again(n, at) for n in rows] for at in (depth, ROWS[-1]))
     per_cell = [(more - less) / (depth - ROWS[-1]) for less, more in zip(shallow, deep, strict=True)]
@@ -401,8 +417,8 @@ def _attending(
     first = [less - cell * ROWS[-1] for less, cell in zip(shallow, per_cell, strict=True)]
     besides = [base.call + base.layer + shape.weights * _kernel(base, n) for n in ATTENTION_ROWS]
     return AttentionCurve(
-        tuple(max(0.0, seconds - n) for seconds, n in zip([*first, at_first], besides, strict=True)),
-        tuple(max(_LEAST, seconds) for seconds in [*per_cell, slope]),
+        tuple(times * max(0.0, seconds - n) for seconds, n in zip([*first, at_first], besides, strict=True)),
+        tuple(times * max(_LEAST, seconds) for seconds in [*per_cell, slope]),
     )
 
 

@@ -65,6 +65,15 @@ def test_this_machine_is_measured_and_remembered():
     assert more.kernels["Q4_K"] == kernel, "what is known is not measured again"
 
 
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "times"),
+    [(64, 8, 8), (40, 8, 4), (32, 4, 4), (16, 16, 2), (14, 2, 1), (12, 2, 1), (9, 3, 1), (1, 1, 1)],
+)
+def test_attention_is_measured_with_few_heads_each_as_useful(heads, kv_heads, times):
+    shape = AttentionShape(heads=heads, kv_heads=kv_heads, keys=64, values=64)
+    assert kernel_probe_child._times_fewer(shape) == times
+
+
 @pytest.mark.alone
 def test_a_slow_device_is_measured_with_fewer_types(monkeypatch):
     monkeypatch.setattr(kernel_probe_child, "_ENOUGH", 0)
