@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import math
-from typing import Literal, get_args
+from typing import get_args
 
 import msgspec
 
 from edgechat.base import paths
 from edgechat.base.errors import FolderError
 from edgechat.device.cpu import Cpu, choose_threads, thread_counts
+from edgechat.native.params import AttentionKind
 
 ROWS = (1, 2, 4, 8, 16, 64, 512)
 """Tokens of the calls that are measured: llama.cpp changes kernels on the way."""
 ATTENTION_ROWS = (1, 8, 512)
 """The same of attention alone: a token, a draft that is verified, and a part of a prompt."""
-AttentionKind = Literal["flash", "plain"]
 _FILE = "speed.json"
 _MAX_ENTRIES = 16
 _MAX_FILE_BYTES = 1 << 20

@@ -250,7 +250,7 @@ def check_bias(sampling: Sampling, n_vocab: int) -> None:
 
 
 def _keeps_all(sampling: Sampling, n_vocab: int) -> bool:
-    """Say whether there is a temperature and no filter."""
+    """Return whether a token is drawn by a temperature alone, from all of them."""
     filters = 0 < sampling.top_k < n_vocab or sampling.top_p < 1 or sampling.min_p > 0
     return sampling.temperature > 0 and not filters
 

@@ -7,6 +7,7 @@ from typing import Literal, Self
 import msgspec
 
 CacheType = Literal["f16", "q8_0", "q4_0"]
+AttentionKind = Literal["flash", "plain"]
 
 
 class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +42,11 @@ class LoadParams(msgspec.Struct, frozen=True, kw_only=True):
     """Servers (host:port) whose devices are among `devices`."""
     mtp: bool = False
     """Load the layers that predict further tokens (MTP), and a context of their own to draft with."""
+
+    @property
+    def attention(self) -> AttentionKind:
+        """How the context computes attention."""
+        return "flash" if self.flash_attention else "plain"
 
     @property
     def gpu_layers(self) -> int:

@@ -223,9 +223,7 @@ class ModelOnMachine:
     def _forecast(self, layout: Layout, params: LoadParams) -> Forecast:
         *layers, output = layout.placed(self.shape)
         main = layers[: len(layers) - self.shape.n_head]
-        attending = Attending(
-            "flash" if params.flash_attention else "plain", params.cache_type, params.n_seq_max
-        )
+        attending = Attending(params.attention, params.cache_type, params.n_seq_max)
         return forecast(
             self.shape,
             [*main, output],

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from edgechat.base.text import figure, mebibytes, one_line, seconds
-from edgechat.device.speed import AttentionKind, DeviceSpeed
+from edgechat.device.speed import DeviceSpeed
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import senses
+from edgechat.native.params import AttentionKind
 from edgechat.planner.estimate.calibration import ChatUse
 from edgechat.planner.estimate.memory import recurrent_bytes
 from edgechat.planner.estimate.shape import ModelShape
@@ -146,7 +147,7 @@ def attention(
     other: the forecast with the other kind. use: what chats read and write.
     """
     params, wish = load.params, request.attention
-    if wish == ("flash" if params.flash_attention else "plain"):
+    if wish == params.attention:
         return f"{wish.capitalize()} attention, as requested."
     if other is None or shape.heads is None:
         return ""

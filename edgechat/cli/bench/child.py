@@ -163,7 +163,7 @@ def measure(task: BenchTask, tell: Tell) -> BenchReport:
         resident_bytes=resident,
         buffers=model.buffers,
         depths=depths,
-        attention=("flash" if task.plan.flash_attention else "plain") if _has_choice(task.plan) else None,
+        attention=task.plan.attention if _has_choice(task.plan) else None,
         other_depths=others,
         curve_depth=curve_depth,
         curve_ms=curve,

@@ -6,9 +6,9 @@ import statistics
 
 import msgspec
 
-from edgechat.device.speed import AttentionKind
 from edgechat.engine.types import ErrorInfo
 from edgechat.native.buffers import Buffer
+from edgechat.native.params import AttentionKind
 from edgechat.planner.plan import LoadPlan
 
 CEILING, PLAIN = "bare loop", "plain"
@@ -80,6 +80,11 @@ class BenchReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     drafters: tuple[str, ...]
     no_draft: str
     ways: tuple[DecodingRun, ...]
+
+    @property
+    def other_attention(self) -> AttentionKind:
+        """The kind of `other_depths`."""
+        return "plain" if self.attention == "flash" else "flash"
 
 
 class BenchFailure(msgspec.Struct, frozen=True, tag=True):

@@ -16,10 +16,12 @@ def draw(report: BenchReport, title: str, path: Path) -> None:
     figure = figure_of(15)
     figure.suptitle(title)
     deep, left, right = figure.subplots(1, 3)
-    other = "plain" if report.attention == "flash" else "flash"
-    for depths, name in ((report.depths, report.attention or ""), (report.other_depths, other)):
+    for depths, kind in (
+        (report.depths, report.attention or ""),
+        (report.other_depths, report.other_attention),
+    ):
         speeds = [at.decode_tps for at in depths]
-        deep.plot([at.depth for at in depths], speeds, marker="o", label=f"{name} attention".strip())
+        deep.plot([at.depth for at in depths], speeds, marker="o", label=f"{kind} attention".strip())
     deep.set(xlabel="tokens before", ylabel="tokens per second", title="Writing", ylim=(0, None))
     if report.other_depths:
         deep.legend()

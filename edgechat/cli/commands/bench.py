@@ -139,8 +139,7 @@ def _speeds(report: BenchReport) -> list[tuple[str, ...]]:
     heading = ("behind", "reads", "writes")
     if not others:
         return [heading, *(row[:3] for row in rows)]
-    other = "plain" if report.attention == "flash" else "flash"
-    return [(*heading, f"reads, {other} attention", "writes"), *rows]
+    return [(*heading, f"reads, {report.other_attention} attention", "writes"), *rows]
 
 
 def _speed(at: AtDepth | None) -> tuple[str, str]:

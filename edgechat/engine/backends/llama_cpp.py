@@ -111,8 +111,7 @@ class LlamaCppBackend(LlamaCppModel):
         # Accelerators finish what they have begun, and an aborted call would leave half of a recurrent state.
         self.interruption: Interruption | None = None if self._recurrent or plan.devices else self
         self.capabilities = Capabilities(mixes=True, cuts=cuts, shifts=shifts, saves=True)
-        attention = "flash" if plan.flash_attention else "plain"
-        self.state_format = f"llama.cpp {build()} {plan.cache_type} {attention}"
+        self.state_format = f"llama.cpp {build()} {plan.cache_type} {plan.attention}"
         self.adapters: Adapters | None = LlamaCppAdapters(self._model, self._context, plan.model_path)
         self.media_encoder: MediaEncoder | None = None
         self.no_vision = ""

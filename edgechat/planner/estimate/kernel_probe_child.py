@@ -27,7 +27,6 @@ from edgechat.device.speed import (
     ATTENTION_ROWS,
     ROWS,
     AttentionCurve,
-    AttentionKind,
     AttentionShape,
     DeviceSpeed,
     Seconds,
@@ -39,7 +38,7 @@ from edgechat.models.formats.quants import GgmlType
 from edgechat.models.formats.skeleton import write_skeleton
 from edgechat.native import logs
 from edgechat.native.handles import Context, Model
-from edgechat.native.params import CacheType, LoadParams
+from edgechat.native.params import AttentionKind, CacheType, LoadParams
 from edgechat.planner.estimate.kernel_probe import TIME_LIMIT, ProbeTask
 
 _TILES = 64

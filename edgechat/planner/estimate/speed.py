@@ -19,13 +19,12 @@ import msgspec
 from edgechat.device.speed import (
     ATTENTION_ROWS,
     ROWS,
-    AttentionKind,
     DeviceSpeed,
     Link,
     Seconds,
     attention_name,
 )
-from edgechat.native.params import CacheType
+from edgechat.native.params import AttentionKind, CacheType
 from edgechat.planner.estimate.calibration import ChatUse, Correction
 from edgechat.planner.estimate.shape import Matrices, ModelShape, PlacedPart
 

@@ -82,9 +82,8 @@ class MemorySection(Section):
         if adapters:
             lines.append(row("adapters", mebibytes(adapters), (" planned", ".faint")))
         if plan is not None and plan.backend == "llama.cpp" and plan.remote is None:
-            kind = "flash" if plan.flash_attention else "plain"
             more = "" if plan.flash_attention else ", which takes memory to compute"
-            lines.append(row("attention", kind, (more, ".faint")))
+            lines.append(row("attention", plan.attention, (more, ".faint")))
         program = sum(device.program_bytes for device in plan.memory) if plan else 0
         if program:
             lines.append(row("program", mebibytes(program), (" planned", ".faint")))

@@ -7,40 +7,30 @@ MIB = 2**20
 
 
 @pytest.mark.parametrize(
-    ("numbers", "arch", "n_ctx", "allocated"),
-    # What llama.cpp 0c1e57098 allocates on a CPU: flash attention, f16, n_ubatch 512, 4 sequences.
+    ("numbers", "arch", "n_ctx", "flash", "allocated"),
+    # What llama.cpp 0c1e57098 allocates on a CPU with either attention: f16, n_ubatch 512, 4 sequences.
     [
-        (LLAMA_8B, "llama", 2048, 118.0),
-        (LLAMA_8B, "llama", 8192, 124.0),
-        (LLAMA_8B, "llama", 16384, 132.0),
-        (GEMMA_12B, "gemma3", 2048, 124.5),
-        (GEMMA_12B, "gemma3", 8192, 133.0),
-        (GEMMA_12B, "gemma3", 16384, 141.0),
-        (QWEN3_30B, "qwen3moe", 2048, 90.0),
-        (QWEN3_30B, "qwen3moe", 16384, 104.0),
+        (LLAMA_8B, "llama", 2048, True, 118.0),
+        (LLAMA_8B, "llama", 8192, True, 124.0),
+        (LLAMA_8B, "llama", 16384, True, 132.0),
+        (GEMMA_12B, "gemma3", 2048, True, 124.5),
+        (GEMMA_12B, "gemma3", 8192, True, 133.0),
+        (GEMMA_12B, "gemma3", 16384, True, 141.0),
+        (QWEN3_30B, "qwen3moe", 2048, True, 90.0),
+        (QWEN3_30B, "qwen3moe", 16384, True, 104.0),
+        (LLAMA_8B, "llama", 2048, False, 176.0),
+        (LLAMA_8B, "llama", 8192, False, 572.0),
+        (LLAMA_8B, "llama", 16384, False, 1100.0),
+        (GEMMA_12B, "gemma3", 2048, False, 136.5),
+        (GEMMA_12B, "gemma3", 8192, False, 335.5),
+        (GEMMA_12B, "gemma3", 16384, False, 607.5),
+        (QWEN3_30B, "qwen3moe", 2048, False, 162.0),
+        (QWEN3_30B, "qwen3moe", 8192, False, 558.0),
+        (QWEN3_30B, "qwen3moe", 16384, False, 1086.0),
     ],
 )
-def test_against_the_allocator(numbers, arch, n_ctx, allocated):
-    assert compute_bytes(header(numbers, arch=arch), n_ctx) / MIB == pytest.approx(allocated, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "arch", "n_ctx", "allocated"),
-    # The same without flash attention.
-    [
-        (LLAMA_8B, "llama", 2048, 176.0),
-        (LLAMA_8B, "llama", 8192, 572.0),
-        (LLAMA_8B, "llama", 16384, 1100.0),
-        (GEMMA_12B, "gemma3", 2048, 136.5),
-        (GEMMA_12B, "gemma3", 8192, 335.5),
-        (GEMMA_12B, "gemma3", 16384, 607.5),
-        (QWEN3_30B, "qwen3moe", 2048, 162.0),
-        (QWEN3_30B, "qwen3moe", 8192, 558.0),
-        (QWEN3_30B, "qwen3moe", 16384, 1086.0),
-    ],
-)
-def test_without_flash_attention(numbers, arch, n_ctx, allocated):
-    found = compute_bytes(header(numbers, arch=arch), n_ctx, flash=False)
+def test_against_the_allocator(numbers, arch, n_ctx, flash, allocated):
+    found = compute_bytes(header(numbers, arch=arch), n_ctx, flash=flash)
     assert found / MIB == pytest.approx(allocated, rel=0.01)
 
 
