@@ -112,6 +112,9 @@ class Fixed(Controller):
         super().begin(n_streams, depth)
         return True
 
+    def may_lose(self, won: float, n_tokens: int) -> bool:
+        return True
+
     def choose(self, offers: Sequence[Sequence[DraftOffer]], most: int) -> list[DraftChoice | None]:
         return [
             DraftChoice(one[-1].source, min(self.length, len(one[-1].chances))) if one else None

@@ -38,6 +38,8 @@ class Tally:
     seconds: float = 0.0
     plain_seconds: float = 0.0
     """What the same tokens would have taken one by one, at the present cost of steps."""
+    won: dict[Source, float] = field(default_factory=dict)
+    """What drafts have made less what they took, in steps of one token at their cost."""
 
     def stats(self) -> SpeculationStats | None:
         """Return what is reported with the reply; None if nothing was drafted."""

@@ -7,8 +7,9 @@ made largest. All costs are in units of C(1).
 
 A purse bounds losses: what a step loses against plain decoding is paid out of it, what a step wins goes in up
 to a limit, and each step adds half a percent. With an empty purse nothing is drafted, so a wrong estimate
-costs a few tokens and half a percent, whatever draft and machine do. Reading the stream with the draft model
-is accounted for apart: it is done where the rest of a reply is likely to win half as much again, or out of a
+costs a few tokens and half a percent, whatever draft and machine do. What others have won is not for one
+reply to lose: each has a limit of its own for each source. Reading the stream with the draft model is
+accounted for apart: it is done where the rest of a reply is likely to win half as much again, or out of a
 fund of a few tokens and a quarter of a percent.
 """
 
@@ -27,6 +28,7 @@ _ALLOWANCE = 0.005
 _FIRST_PURSE = 6.0
 _FULL_PURSE = 8.0
 _PROBE = 3.0  # what must be in the purse for a step that explores
+_FIRST_LOSS, _LOSS = 3.0, 0.01  # of a reply by one source: at first, and more for each token
 _MARGIN = 0.02  # by so much of a plain step a draft must be better than none
 _EXPLORE_EVERY, _EXPLORE_EVERY_IF_RICH = 48, 12
 """Steps after which one judges lengths by what they may be worth; fewer with a full purse."""
@@ -101,6 +103,13 @@ class Controller:
         every = _EXPLORE_EVERY if self.purse < _FULL_PURSE else _EXPLORE_EVERY_IF_RICH
         self.optimistic = self._steps % every == 1 and self.purse > _PROBE
         return self.purse > 0 and self._since_plain < _REFERENCE
+
+    def may_lose(self, won: float, n_tokens: int) -> bool:
+        """Say whether a reply of so many tokens may be drafted for by a source that has won so much of it.
+
+        won: over plain decoding, in units of C(1); less than nothing if it was lost.
+        """
+        return won > -(_FIRST_LOSS + _LOSS * n_tokens)
 
     def chances(self, classes: Sequence[int], source: Source) -> list[float]:
         """Return the chances of tokens whose confidence is known."""
@@ -195,11 +204,11 @@ class Controller:
         *,
         rounds: Mapping[Source, Rounds] = _NO_ROUNDS,
         deciding: float = 0.0,
-    ) -> None:
+    ) -> float:
         """Learn from a step that has made `n_made` tokens in `seconds` of decoding and verifying.
 
         rounds: what drafters have computed before it. deciding: seconds that it took to find out what to
-        draft.
+        draft. Return what the step has taken more than a plain one, in units of C(1).
         """
         self.cost.observe(n_rows, seconds)
         if self.cost.level > 0:
@@ -221,6 +230,7 @@ class Controller:
         else:
             self._since_plain = 0
         self._made, self._spent = _PACE * self._made + made, _PACE * self._spent + spent
+        return spent - plain
 
     def observe_undecided(self, n_streams: int, seconds: float) -> None:
         """Learn from a plain step for which it was not decided whether to draft."""

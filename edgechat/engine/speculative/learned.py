@@ -54,7 +54,7 @@ class DraftHistory:
             (
                 machine,
                 plan.where.build if plan.where else "",
-                f"{plan.model_name} {plan.quant} {plan.file_bytes} {plan.cache_type}",
+                f"{plan.model_name} {plan.quant} {plan.file_bytes} {plan.cache_type} {plan.attention}",
                 " ".join(f"{name} {n}" for name, n in zip(plan.devices, plan.split, strict=False)) or "CPU",
                 f"{draft.model_name} {draft.quant}" if draft else "no model drafts",
             )

@@ -36,6 +36,16 @@ _LONGEST_SKIP = 64.0  # steps; a decision that took so long was interrupted
 
 
 @dataclass(slots=True)
+class _Attempt:
+    """To draft for a stream."""
+
+    stream: Stream
+    source: Source
+    n_drafted: int
+    n_stood: int = 0
+
+
+@dataclass(slots=True)
 class _Step:
     """The step that is under way."""
 
@@ -43,6 +53,7 @@ class _Step:
     n_rows: int
     began: float
     rounds: dict[Source, Rounds] = field(default_factory=dict)
+    attempts: list[_Attempt] = field(default_factory=list)
     reading: float = 0.0
     deciding: float = 0.0
     skipped: bool = False
@@ -211,7 +222,7 @@ class Speculation:
         return limit
 
     def _ngram_draft(self, stream: Stream, limit: int) -> Draft | None:
-        if self._ngram is None or "ngram" not in self.sources or limit <= 0:
+        if self._ngram is None or limit <= 0 or not self._may_draft("ngram", stream):
             return None
         ngram = self._ngram.draft(stream, limit)
         if ngram is not None:  # nothing follows what ends a reply
@@ -225,14 +236,19 @@ class Speculation:
         offers: list[DraftOffer] = []
         if ngram is not None:
             offers.append(DraftOffer("ngram", self.controller.chances(ngram.confidence, "ngram")))
-        may = "model" in self.sources and limit > 0 and not stream.media  # the small model sees nothing
+        may = limit > 0 and not stream.media and self._may_draft("model", stream)  # it sees no images
         if self._model is not None and may and self._is_ready(self._model, stream):
             offers.append(DraftOffer("model", self.controller.prospects("model")[:limit]))
         head = self._head
-        if head is not None and head.source in self.sources and limit > 0 and head.is_ready(stream):
+        may = head is not None and limit > 0 and self._may_draft(head.source, stream)
+        if head is not None and may and head.is_ready(stream):
             prospects = self.controller.prospects(head.source)[: self._longest(head.source)]
             offers.append(DraftOffer(head.source, prospects[:limit]))
         return offers
+
+    def _may_draft(self, source: Source, stream: Stream) -> bool:
+        won = stream.tally.won.get(source, 0.0)
+        return source in self.sources and self.controller.may_lose(won, stream.n_generated)
 
     def _longest(self, source: Source) -> int:
         """Return how many tokens a drafter can draft."""
@@ -309,7 +325,10 @@ class Speculation:
         self, pair: tuple[Stream, BatchPart], draft: Draft | None, step: _Step
     ) -> tuple[Stream, BatchPart]:
         stream, part = pair
-        if draft is None or not draft.tokens:
+        if draft is None:
+            return pair
+        step.attempts.append(_Attempt(stream, draft.source, len(draft.tokens)))
+        if not draft.tokens:
             return pair
         stream.draft = draft
         step.n_rows += len(draft.tokens)
@@ -345,6 +364,9 @@ class Speculation:
         stream.tally.drafted += len(draft.tokens)
         stream.tally.accepted += n_stood
         stream.tally.drafts += 1
+        for attempt in self._step.attempts if self._step is not None else ():
+            if attempt.stream is stream:
+                attempt.n_stood = n_stood
 
     def done(self, streams: Sequence[Stream], n_made: int) -> None:
         """Learn from the step, which has made `n_made` tokens."""
@@ -358,17 +380,26 @@ class Speculation:
                 self.controller.observe_undecided(step.n_streams, seconds)
         else:
             decoding = seconds - step.drafting - step.reading - step.deciding
-            self.controller.observe(
+            taken = self.controller.observe(
                 step.n_rows,
                 n_made,
                 decoding,
                 rounds=step.rounds,
                 deciding=step.deciding,
             )
+            self._share(taken, step)
             plain = n_made * self.controller.cost.seconds(step.n_streams) / step.n_streams
         for stream in streams:
             stream.tally.seconds += seconds / step.n_streams
             stream.tally.plain_seconds += plain / step.n_streams
+
+    def _share(self, taken: float, step: _Step) -> None:
+        """Note for each stream what its draft has made, less its share of what drafts have taken."""
+        worth = self.controller.cost.ratio(step.n_streams) / step.n_streams
+        n_drafted = sum(max(one.n_drafted, 1) for one in step.attempts)
+        for one in step.attempts:
+            won, share = one.stream.tally.won, taken * max(one.n_drafted, 1) / n_drafted
+            won[one.source] = won.get(one.source, 0.0) + worth * one.n_stood - share
 
     def gave_up(self) -> None:
         """Forget a step that found no room: it is planned again, and for a while without drafts."""

@@ -11,12 +11,12 @@ neighbours.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from edgechat.device.speed import ROWS
 from edgechat.planner.estimate.speed import Forecast
 
 LARGEST = 32
@@ -40,21 +40,25 @@ _LEAST_SLOPE = 0.01
 Vector = npt.NDArray[np.float64]
 
 
-def expected_shape(forecast: Forecast | None) -> tuple[float, ...]:
-    """Return a first guess of C(n) over C(1), of n from 1 to `LARGEST`, for a load not yet seen."""
+Ratios = tuple[float, ...]
+"""C(n) over C(1), of n from 1 to `LARGEST`."""
+
+
+def expected_shapes(forecast: Forecast | None) -> tuple[Ratios, ...]:
+    """Return a first guess of the curve at each depth of the cache, for a load not yet seen."""
     rows = np.arange(1, LARGEST + 1)
-    least = 1 + _LEAST_SLOPE * (rows - 1)
     if forecast is None or not forecast.calls or forecast.calls[0] <= 0:
-        return tuple((1 + _GUESSED_SLOPE * (rows - 1)).tolist())
-    ratios = np.interp(rows, ROWS, forecast.calls) / forecast.calls[0]
-    return tuple(np.maximum(ratios, least).tolist())
+        return (tuple((1 + _GUESSED_SLOPE * (rows - 1)).tolist()),) * _DEPTHS
+    least = 1 + _LEAST_SLOPE * (rows - 1)
+    depths = [0, *(3 * _FIRST_DEPTH * 2**number // 4 for number in range(1, _DEPTHS))]
+    calls = np.array([[forecast.call(n, depth) for n in rows.tolist()] for depth in depths])
+    return tuple(tuple(np.maximum(one / one[0], least).tolist()) for one in calls)
 
 
 class Shape(msgspec.Struct, frozen=True):
     """What is known of the curve at one depth of the cache."""
 
-    ratio: tuple[float, ...]
-    """C(n) / C(1), of n from 1."""
+    ratio: Ratios
     doubt: tuple[float, ...]
     """The standard deviation of its logarithm."""
 
@@ -62,11 +66,12 @@ class Shape(msgspec.Struct, frozen=True):
 class StepCost:
     """What steps cost, in seconds."""
 
-    def __init__(self, expected: tuple[float, ...] = expected_shape(None)) -> None:
-        """expected: a first guess of C(n) over C(1), of n from 1 to `LARGEST`."""
+    def __init__(self, expected: Sequence[Ratios] = expected_shapes(None)) -> None:
+        """expected: a first guess of the curve at each depth."""
+        self._expected = expected
         self._filters: dict[int, _Filter] = {}
         self._depth = 0
-        self._filter = self._filters[0] = _Filter.guessed(expected)
+        self._filter = self._filters[0] = _Filter.guessed(expected[0])
 
     @property
     def level(self) -> float:
@@ -92,7 +97,8 @@ class StepCost:
         if depth == self._depth:
             return
         if depth not in self._filters:
-            self._filters[depth] = self._filter.nearby()
+            change = np.log(self._expected[depth]) - np.log(self._expected[self._depth])
+            self._filters[depth] = self._filter.nearby(change)
         level, self._depth, self._filter = self.level, depth, self._filters[depth]
         self._filter.restart(level)
 
@@ -128,7 +134,7 @@ class _Filter:
         self._update_ratio()
 
     @classmethod
-    def guessed(cls, expected: tuple[float, ...]) -> _Filter:
+    def guessed(cls, expected: Ratios) -> _Filter:
         rows = np.arange(1, LARGEST + 1)
         mean = np.concatenate([[0.0], np.log(expected)])
         spread = np.zeros((LARGEST + 1, LARGEST + 1))
@@ -146,9 +152,9 @@ class _Filter:
         filter_.restart(level)
         return filter_
 
-    def nearby(self) -> _Filter:
-        """Return a first estimate for the next depth."""
-        filter_ = _Filter(self.mean.copy(), self.spread.copy())
+    def nearby(self, change: Vector) -> _Filter:
+        """Return a first estimate for another depth. change: of the logarithms, as expected."""
+        filter_ = _Filter(self.mean + np.concatenate([[0.0], change]), self.spread.copy())
         filter_.level = self.level
         filter_.spread[2:, 2:] += np.diag(np.full(LARGEST - 1, _REMEMBERED**2))
         return filter_

@@ -32,7 +32,7 @@ from edgechat.engine.scheduling.preparation import fault
 from edgechat.engine.speculative.controller import Controller
 from edgechat.engine.speculative.learned import DraftHistory
 from edgechat.engine.speculative.model_drafter import load_draft
-from edgechat.engine.speculative.step_cost import StepCost, expected_shape
+from edgechat.engine.speculative.step_cost import StepCost, expected_shapes
 from edgechat.engine.types import (
     CachePolicy,
     ChatRequest,
@@ -161,7 +161,7 @@ def load(
     template = ChatTemplate(backend.chat_template, bos=vocabulary.bos, eos=vocabulary.eos, process=renderer)
     identity = partial(fingerprint_of, plan.model_path, backend.state_format)
     states = None if cache_policy.disk_bytes == 0 else KVStateStore(cache_policy.disk_bytes, identity)
-    controller, history = Controller(StepCost(expected_shape(plan.forecast))), DraftHistory(plan)
+    controller, history = Controller(StepCost(expected_shapes(plan.forecast))), DraftHistory(plan)
     load_report = LoadReport(plan, lambda: history.save(controller))
     differences = load_report.loaded(
         backend.buffers, backend.touched_bytes, anonymous_memory(), vocabulary.size

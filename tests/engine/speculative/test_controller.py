@@ -7,10 +7,11 @@ from operator import attrgetter
 
 import pytest
 
+from edgechat.device.speed import ROWS
 from edgechat.engine.scheduling.draft_sources import MOST
 from edgechat.engine.speculative.acceptance import Acceptance, AcceptanceCounts, class_of_match
 from edgechat.engine.speculative.controller import Controller, DraftOffer, Rounds
-from edgechat.engine.speculative.step_cost import LARGEST, Shape, StepCost, expected_shape
+from edgechat.engine.speculative.step_cost import LARGEST, Shape, StepCost, expected_shapes
 from edgechat.planner.estimate.speed import Forecast
 
 pytestmark = [pytest.mark.slow, pytest.mark.pairs]
@@ -132,7 +133,7 @@ def test_with_an_empty_purse_nothing_is_drafted():
 
 
 def test_no_more_is_chosen_than_there_is_room_for():
-    controller = Controller(StepCost((1.0,) * LARGEST))
+    controller = Controller(StepCost([(1.0,) * LARGEST] * 8))
     rng = random.Random(1)
     for _ in range(200):
         n = rng.randrange(1, 6)
@@ -234,7 +235,7 @@ def test_a_change_of_the_machine_is_not_taken_for_one_of_the_shape():
 
 
 def test_a_wrong_guess_of_the_shape_is_corrected_by_one_plain_step():
-    cost = StepCost(tuple(map(linear(0.02), range(1, LARGEST + 1))))
+    cost = StepCost([tuple(map(linear(0.02), range(1, LARGEST + 1)))])
     cost.observe(1, PLAIN)
     for _ in range(40):
         cost.observe(2, 2 * PLAIN)
@@ -245,9 +246,26 @@ def test_a_wrong_guess_of_the_shape_is_corrected_by_one_plain_step():
 def test_the_shape_is_expected_as_the_probe_measured_it():
     calls = (0.010, 0.012, 0.018, 0.030, 0.040, 0.100, 0.700)
     forecast = Forecast(decode=0.010, decode_depth=0.0, prefill=0.0014, prefill_depth=0.0, calls=calls)
-    cost = StepCost(expected_shape(forecast))
+    cost = StepCost(expected_shapes(forecast))
     for n, ratio in ((1, 1.0), (2, 1.2), (3, 1.5), (4, 1.8), (8, 3.0), (16, 4.0), (32, 6.0)):
         assert cost.ratio(n) == pytest.approx(ratio)
+
+
+def test_deeper_in_the_cache_rows_cost_what_attention_lets_expect():
+    """Each has its own look back, so what is learnt at one depth is only half of what another takes."""
+    calls = (0.010, 0.011, 0.013, 0.017, 0.025, 0.073, 0.521)
+    deeper = tuple(rows * 1e-5 for rows in ROWS)
+    forecast = Forecast(
+        decode=0.010, decode_depth=1e-5, prefill=0.001, prefill_depth=0.0, calls=calls, calls_depth=deeper
+    )
+    cost = StepCost(expected_shapes(forecast))
+    for _ in range(20):
+        cost.observe(1, 0.010)
+        cost.observe(8, 0.034)  # twice what was expected
+    assert cost.ratio(8) == pytest.approx(3.4, rel=0.05)
+    cost.at_depth(3000)
+    expected = (0.017 + 8 * 0.03072) / (0.010 + 0.03072) / 1.7
+    assert cost.ratio(8) == pytest.approx(3.4 * expected, rel=0.05)
 
 
 def test_what_has_matched_for_long_is_tried_where_few_tokens_never_pay():

@@ -76,6 +76,13 @@ def test_it_explores_now_and_then_with_something_in_the_purse(purse, steps):
     assert set(controller.cost.depths) == {7}
 
 
+@pytest.mark.parametrize(
+    ("won", "n_tokens", "may"), [(-2.9, 0, True), (-3.0, 0, False), (-3.9, 100, True), (-4.1, 100, False)]
+)
+def test_a_reply_may_lose_a_few_steps_and_one_in_a_hundred(won, n_tokens, may):
+    assert known().may_lose(won, n_tokens) is may
+
+
 def test_a_plain_step_is_due_after_so_many_others():
     controller = known()
     for n in range(64):
@@ -284,7 +291,8 @@ def test_the_draft_model_reads_what_it_is_likely_to_win_back_and_else_a_little()
 
 def test_the_account_of_a_step():
     controller = known()
-    controller.observe(3, 2, 9.0, rounds={"model": Rounds(2, 0.4)}, deciding=0.3)
+    taken = controller.observe(3, 2, 9.0, rounds={"model": Rounds(2, 0.4)}, deciding=0.3)
+    assert taken == pytest.approx(1 + 2 * 0.11 + 0.03)
     assert controller.cost.steps == [(3, 9.0)]
     assert controller.round_costs == pytest.approx({"model": 0.11, "mtp": 0.1, "eagle3": 0.1})
     spent = 2 + 2 * 0.11 + 0.03

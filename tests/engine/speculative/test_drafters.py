@@ -10,6 +10,7 @@ from edgechat.engine.sampling import Sampler
 from edgechat.engine.scheduling.draft import Draft
 from edgechat.engine.scheduling.sequence import Sequence as Stream
 from edgechat.engine.speculative.acceptance import class_of_match
+from edgechat.engine.speculative.controller import Controller
 from edgechat.engine.speculative.model_drafter import ModelDrafter
 from edgechat.engine.speculative.ngram_drafter import NgramDrafter
 from edgechat.engine.speculative.round_drafter import DraftRequest
@@ -17,6 +18,7 @@ from edgechat.engine.types import ChatRequest, Delta, Failed, Message, Sampling
 from tests.engine.cells import check_drafters
 from tests.engine.speculative.always import Always
 from tests.engine.speculative.tables import Fixed, Tables
+from tests.engine.speculative.test_controller_by_hand import Known, linear
 
 GREEDY = Sampling(temperature=0)
 
@@ -261,3 +263,37 @@ def test_nothing_is_drafted_behind_the_end_of_a_reply(monkeypatch, ngrams, seed)
     )
     assert reply(engine) == "i"
     assert all(9 not in slot.tokens[len(prompt) : -1] for slot in engine.scheduler.cache.slots)
+
+
+class Careless(Always):
+    """Drafts as long as a reply may lose by it, at costs that are known."""
+
+    may_lose = Controller.may_lose
+
+    def __init__(self):
+        super().__init__()
+        self.cost, self.chosen = Known(linear(0.5)), []
+
+    def choose(self, offers, most):
+        chosen = super().choose(offers, most)
+        self.chosen += [one.source for one in chosen if one]
+        return chosen
+
+
+@pytest.mark.usefixtures("nobody_skips")
+@pytest.mark.parametrize("ngrams", [False, True])
+def test_each_reply_loses_little_by_a_source_and_the_others_go_on(ngrams):
+    wrong = np.roll(counting(), 1, axis=3)
+    controller = Careless()
+    engine = EngineCore(
+        Tables(counting()),
+        Fixed("abcdefghijab"),
+        model_drafter=ModelDrafter(Tables(wrong), 10),
+        ngrams=ngrams,
+        controller=controller,
+    )
+    for _ in range(3):
+        controller.chosen.clear()
+        reply(engine)
+        assert 1 <= controller.chosen.count("model") <= 8
+        assert (controller.chosen.count("ngram") >= 3) is ngrams

@@ -81,7 +81,15 @@ def test_what_was_learnt_is_there_the_next_time():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"model_name": "n"}, {"quant": "Q8_0"}, {"cache_type": "q8_0"}, {"threads": 7}], ids=str
+    "changes",
+    [
+        {"model_name": "n"},
+        {"quant": "Q8_0"},
+        {"cache_type": "q8_0"},
+        {"threads": 7},
+        {"flash_attention": False},
+    ],
+    ids=str,
 )
 def test_another_model_or_machine_learns_for_itself(changes):
     DraftHistory(PLAN).save(experienced())
