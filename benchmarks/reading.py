@@ -3,7 +3,7 @@
     python -m benchmarks.reading MODEL.gguf LLAMA_BIN [lone newcomer heard] [--rounds 3] [--sizes 2000]
 
 lone      prompts of 400, 2,000 and 6,000 tokens (or --sizes) through `edgechat run` and `edgechat serve`,
-          over llama-bench's rate for as many tokens, in turns
+          over llama-bench's rate for as many tokens and the same kind of attention, in turns
 newcomer  the first token of a prompt of 355 tokens beside three and seven streams, and their longest gap
           meanwhile; of llama-server with eight slots the same
 heard     how long a cancel, and a second question, wait while a long prompt is read, at some depths
@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -46,27 +47,34 @@ ENDS = {"151643": -100, "151645": -100}
 """End tokens of Qwen2.5, so that streams last as long as the newcomer is read."""
 
 
-def bare(folder: Path, model: Path, n_tokens: int) -> float:
+def bare(folder: Path, model: Path, n_tokens: int, *, flash: bool) -> float:
     """Return llama-bench's tokens/s for a prompt."""
-    words = ["-m", str(model), "-p", str(n_tokens), "-n", "0", "-t", str(THREADS), "-r", "1", "-fa", "1"]
+    words = ["-m", str(model), "-p", str(n_tokens), "-n", "0", "-t", str(THREADS), "-r", "1"]
     done = subprocess.run(
-        [folder / "llama-bench", *words, "-o", "json"], capture_output=True, text=True, check=True
+        [folder / "llama-bench", *words, "-fa", str(int(flash)), "-o", "json"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return float(msgspec.json.decode(done.stdout)[0]["avg_ts"])
 
 
-def run(model: Path, text: str, home: str) -> tuple[int, float]:
-    """Return the tokens of a prompt and the rate at which `edgechat run` reads it."""
-    words = ["run", str(model), "--max-tokens", "1", "--json", "--ctx", str(CONTEXT), "--draft", "none"]
+def edgechat(*words: str, home: str, text: str = "") -> Any:
+    """Return what a command answers as JSON."""
     done = subprocess.run(
-        [sys.executable, "-m", "edgechat", *words],
+        [sys.executable, "-m", "edgechat", *words, "--json", "--ctx", str(CONTEXT), "--draft", "none"],
         env={**os.environ, "EDGECHAT_HOME": home},
         input=text,
         capture_output=True,
         text=True,
         check=True,
     )
-    answer = msgspec.json.decode(done.stdout)
+    return msgspec.json.decode(done.stdout)
+
+
+def run(model: Path, text: str, home: str) -> tuple[int, float]:
+    """Return the tokens of a prompt and the rate at which `edgechat run` reads it."""
+    answer = edgechat("run", str(model), "--max-tokens", "1", home=home, text=text)
     return answer["usage"]["prompt_tokens"], answer["timings"]["prompt_tps"]
 
 
@@ -75,9 +83,10 @@ async def lone(model: Path, folder: Path, rounds: int, sizes: Sequence[int]) -> 
     for size in sizes:
         through_run, through_serve = [], []
         with tempfile.TemporaryDirectory() as home:
+            flash = edgechat("plan", str(model), home=home)["flash_attention"]
             async with Running(model, CONTEXT) as server:
                 for number in range(rounds):
-                    reference = bare(folder, model, size)
+                    reference = bare(folder, model, size, flash=flash)
                     n_tokens, rate = run(model, prompt(size, number), home)
                     through_run.append(rate / reference)
                     began = time.perf_counter()
@@ -85,7 +94,7 @@ async def lone(model: Path, folder: Path, rounds: int, sizes: Sequence[int]) -> 
                         _ = [piece async for piece in pieces]
                     through_serve.append(n_tokens / (time.perf_counter() - began) / reference)
                     print(
-                        f"  {n_tokens} tokens: llama-bench {reference:.1f} tokens/s, "
+                        f"  {n_tokens} tokens: llama-bench {reference:.1f} tokens/s (flash {flash}), "
                         f"run {through_run[-1]:.3f}, serve {through_serve[-1]:.3f} of it",
                         flush=True,
                     )

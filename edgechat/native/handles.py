@@ -235,7 +235,7 @@ class Context:
         native.n_batch = params.n_batch
         native.n_ubatch = params.n_ubatch
         native.n_seq_max = params.n_seq_max
-        native.n_outputs_max = params.n_outputs_max
+        native.n_outputs_max = params.n_rows
         native.n_rs_seq = params.n_rs_seq
         native.n_threads = native.n_threads_batch = params.threads
         flash = (lib.LLAMA_FLASH_ATTN_TYPE_DISABLED, lib.LLAMA_FLASH_ATTN_TYPE_ENABLED)
@@ -263,7 +263,7 @@ class Context:
         """Size of an embedding; 0 if none are made."""
         self.n_pooled = int(lib.llama_model_n_cls_out(model.pointer)) if params.reranks else self.n_embd
         """Numbers made of a sequence: an embedding, or a reranking model's scores."""
-        n_rows = params.n_batch if params.embeddings else max(params.n_seq_max, params.n_outputs_max)
+        n_rows = params.n_batch if params.embeddings else max(params.n_seq_max, params.n_rows)
         self.output_bytes = 4 * (self.n_vocab + self.n_embd) * n_rows
         """Size of llama.cpp's buffer for logits and embeddings: the most rows that a call may return."""
         self.n_seq_max, self.n_outputs_max = params.n_seq_max, params.n_outputs_max

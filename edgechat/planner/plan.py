@@ -92,6 +92,8 @@ class DraftPlan(LoadParams, frozen=True, kw_only=True):
     file_bytes: int = 0
     total_bytes: int = 0
     """What it takes altogether; it is part of what the plan says of each memory."""
+    forecast: Forecast | None = None
+    """How long its tokens take."""
 
 
 class HeadPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,6 +191,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
             backend=self.backend,
             quant=self.draft.quant,
             file_bytes=self.draft.file_bytes,
+            forecast=self.draft.forecast,
         )
 
     @property

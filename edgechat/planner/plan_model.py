@@ -145,6 +145,7 @@ def plan(
             quant=drafter.header.quant,
             file_bytes=drafter.header.file_size,
             total_bytes=load.draft.total,
+            forecast=load.draft.forecast,
         )
     incomplete = LoadPlan(
         context=load.context,

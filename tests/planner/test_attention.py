@@ -78,6 +78,15 @@ def test_what_this_users_chats_read_and_write_decides():
         assert planned(speed=speed, history=history).flash_attention == is_flash
 
 
+def test_what_others_have_in_the_cache_costs_plain_attention_alone():
+    where = RunConditions("a processor", "a build", "CPU", "llama", "Q4_K")
+    for beside, is_flash in ((0, False), (30_000, True)):
+        history = Calibration()
+        for _ in range(16):
+            history = history.with_run(where, turn=ChatUse(600, 300, 2000, beside))
+        assert planned(history=history).flash_attention == is_flash
+
+
 def test_damaged_turns_do_not_count():
     where = RunConditions("a processor", "a build", "CPU", "llama", "Q4_K")
     history = Calibration()

@@ -8,20 +8,55 @@ What is computed with LoRA adapters has a root of its own for each set of them, 
 A model whose state cannot be cut can continue only from the end of a slot, or from a checkpoint: what cutting
 cannot bring back, copied where a later prompt may diverge. Checkpoints lie at positions of the tree, so every
 slot that passes one can go back to it, and they leave with its tokens.
+
+Plain attention computes all cells of the cache, and masks those of other sequences afterwards. So idle slots
+pay rent there: what their cells cost others. Who has cost as much as to compute it again leaves, or to read
+it from disk if its state is there; whatever comes next, that costs at most twice what was best (ski rental:
+Karlin et al. 1988, "Competitive Snoopy Caching"). Where prompts hardly ever begin like earlier ones, to keep
+them is worth less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Self
 
 from edgechat.engine.backends.adapters import AdapterSet
 from edgechat.engine.backends.base import Backend
 from edgechat.engine.backends.checkpoint import Checkpoint
 from edgechat.engine.kv.slots import Node, Slot
 from edgechat.engine.kv.snapshot import CacheStats
+from edgechat.planner.plan import LoadPlan
 
 _PATTERN = 32
 """Tokens that must match for a run to be found again after a cut."""
+_FROM_DISK = 0.05
+"""Seconds to read a state from disk, however long it is."""
+_PRIOR = 2000
+"""Tokens that count as reused before any were."""
+
+
+class Rent(NamedTuple):
+    """What an idle cell costs others, in seconds."""
+
+    decode: float
+    """For each token that is decoded."""
+    prefill: float
+    """For each token of a prompt."""
+    token: float
+    """To compute a token of a prompt again."""
+
+    def of_call(self, n_decoded: int, n_read: int) -> float:
+        """Return that of a cell in a call of so many tokens of replies and of prompts."""
+        return n_decoded * self.decode + n_read * self.prefill
+
+    @classmethod
+    def of(cls, plan: LoadPlan) -> Self | None:
+        """Return that of a load; None where attention skips the cells of other sequences."""
+        if plan.flash_attention or plan.forecast is None:
+            return None
+        forecast = plan.forecast
+        return cls(forecast.decode_depth, forecast.prefill_depth, forecast.prefill)
 
 
 class PrefixCache:
@@ -31,10 +66,11 @@ class PrefixCache:
         self.stats = CacheStats()
         self.cells_used = 0
         """Cells that some slot holds."""
+        self.rent: Rent | None = None
         self._backend = backend
         root = Node(0, [], None, 0)
         self.slots = [Slot(number, root) for number in range(backend.n_seq_max)]
-        self._clock = 0
+        self._clock = self._n_read = 0
 
     @property
     def has_free_slot(self) -> bool:
@@ -178,6 +214,32 @@ class PrefixCache:
             slot.tip = Node(tip.end, list(tokens), tip, 1)
             tip.children.append(slot.tip)
 
+    def charge(self, n_decoded: int, n_read: int) -> None:
+        """Let idle slots pay for a call of so many tokens; who has cost more than it is worth leaves."""
+        if self.rent is not None:
+            self._n_read += n_read
+            self._charge(self.rent, self.rent.of_call(n_decoded, n_read), 0.0)
+
+    def make_way(self, n_decoded: int, n_read: int) -> None:
+        """Let idle slots leave that calls of so many tokens will make cost more than they are worth.
+
+        Best before those are computed: what counts is the last cell in use, and cells do not move.
+        """
+        if self.rent is not None:
+            self._charge(self.rent, 0.0, self.rent.of_call(n_decoded, n_read))
+
+    def _charge(self, rent: Rent, now: float, soon: float) -> None:
+        reused = self.stats.reused_tokens + _PRIOR
+        chance = reused / (reused + self._n_read)
+        for slot in self.slots:
+            if slot.busy or not slot.length:
+                continue
+            n_own, restoring = slot.n_own, _FROM_DISK if slot.saved else 0.0
+            slot.rent += n_own * now
+            n_lost = min(n_own, slot.length - slot.saved)
+            if slot.rent + n_own * soon > restoring + chance * n_lost * rent.token:
+                self._vacate(slot)
+
     def release(self, slot: Slot) -> None:
         """Free a slot whose request has ended; its tokens stay for prompts with the same beginning."""
         slot.busy = False
@@ -188,7 +250,7 @@ class PrefixCache:
 
     def _touch(self, slot: Slot) -> None:
         self._clock += 1
-        slot.last_used = self._clock
+        slot.last_used, slot.rent = self._clock, 0.0
 
     def truncate(self, slot: Slot, length: int) -> bool:
         """Cut a slot to its first `length` tokens.
@@ -205,7 +267,7 @@ class PrefixCache:
             cut = self._backend.rewind(slot.id, checkpoint)
         tip = self._node_ending(slot, length) if cut else slot.root
         self._detach(slot, tip)
-        slot.tip = tip
+        slot.tip, slot.saved = tip, min(slot.saved, tip.end)
         return cut
 
     def clear(self, slot: Slot) -> None:
@@ -327,6 +389,7 @@ class PrefixCache:
         if not self._backend.restore(slot.id, state, tokens):  # type: ignore[arg-type]
             return False
         self.extend(slot, tokens)
+        slot.saved = slot.length
         if checkpoint is not None and checkpoint.n_bytes <= self._backend.checkpoint_bytes:
             self._add_checkpoint(self._node_ending(slot, checkpoint.length), checkpoint)
         self._touch(slot)

@@ -45,6 +45,15 @@ class Slot:
     forgotten: bool = False
     """Whether nothing of it may be kept when its request ends."""
     last_used: int = 0
+    saved: int = 0
+    """How many of its first tokens have their state on disk."""
+    rent: float = 0.0
+    """Seconds that its cells have cost others since it was used."""
+
+    @property
+    def n_own(self) -> int:
+        """Number of its cells that no other slot holds."""
+        return sum(len(node.tokens) for node in self.path if node.n_slots == 1)
 
     @property
     def root(self) -> Node:

@@ -79,6 +79,10 @@ class _Saving:
     """Of prefill that it must spare."""
     writing: Future[bool] | None = None
     """None while the next prompt is being prepared."""
+    slot: Slot | None = None
+    """Whose state is being written ..."""
+    tip: Node | None = None
+    """... as it was."""
 
 
 @dataclass(slots=True, eq=False)
@@ -281,6 +285,10 @@ class ChatCache:
                 except Exception as error:  # the chat works without a saved state
                     fault(error)
                     saving.writing = _done(False)
+        for saving in self._saving:
+            slot = saving.slot
+            if slot is not None and slot.tip is saving.tip and saving.writing and saving.writing.done():
+                slot.saved = len(saving.cached.saved) if saving.writing.result() else 0
         self._saving = [
             saving for saving in self._saving if saving.writing is None or not saving.writing.done()
         ]
@@ -306,6 +314,7 @@ class ChatCache:
         if not self._is_faster_read(len(state), n):
             return None
         cached.saved = tokens[:n]
+        saving.slot, saving.tip = slot, slot.tip
         return self._states.save(chat, cached.saved, state, cut, mark=mark_of(cached.adapters))
 
     def _first_cut(self, slot: Slot) -> Cut | None:

@@ -23,6 +23,8 @@ from edgechat.engine.scheduling.sequence import Sequence
 
 _HEADROOM = 32
 """Cells left for each sequence to grow before another joins, so that it is not preempted at once."""
+_REPLY = 200
+"""Tokens that a reply may be expected to have."""
 _WORTH_WAITING = 64
 """Shared tokens for which a sequence waits until another one has computed them."""
 _LEAST_APART = 32
@@ -224,6 +226,7 @@ class Scheduler:
         )
         sequence.slot = slot
         slot.chat = sequence.request.chat
+        self.cache.make_way(_REPLY if sequence.generates else 0, len(sequence.tokens) - n)
         if self._backend.checkpoint_bytes:
             self.cache.checkpoint(slot)  # where a reply has ended, and its question may be edited
             sequence.checkpoints = checkpoints_of(sequence.boundaries, slot.length, len(sequence.tokens))
@@ -300,6 +303,9 @@ class Scheduler:
     def computed(self, planned: Planned) -> None:
         """Note that the backend has computed a batch; drafted tokens count once they are accepted."""
         self.batches[min(len(planned), len(self.batches)) - 1] += 1
+        n_tokens = sum(len(part.tokens) for _, part in planned)
+        n_decoded = sum(part.n_logits for _, part in planned)
+        self.cache.charge(n_decoded, n_tokens - n_decoded)
         for sequence, part in planned:
             slot = sequence.slot
             assert slot is not None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from edgechat.base.errors import EdgechatError
 from edgechat.engine.backends.base import Backend, BatchPart, CacheFull
 from edgechat.engine.backends.logits import Logits
-from edgechat.engine.kv.prefix_cache import PrefixCache, common_prefix
+from edgechat.engine.kv.prefix_cache import PrefixCache, Rent, common_prefix
 from edgechat.engine.kv.slots import Slot
 from edgechat.engine.scheduling.draft_sources import Source
 from edgechat.engine.scheduling.sequence import Sequence as Stream
@@ -131,6 +131,8 @@ class ModelDrafter(RoundDrafter):
 
     def _decode(self, parts: Sequence[BatchPart]) -> Logits | None:
         """Decode a batch; None if there is no room for it even without idle sequences."""
+        n_decoded = sum(part.n_logits for part in parts)
+        self.cache.charge(n_decoded, sum(len(part.tokens) for part in parts) - n_decoded)
         while True:
             try:
                 return self._backend.decode(parts)
@@ -172,4 +174,6 @@ def load_draft(
     if problem:
         backend.close()
         return None, f"{plan.model_name} cannot be used as a draft model: {problem}."
-    return ModelDrafter(backend, target.vocabulary.size), ""
+    drafter = ModelDrafter(backend, target.vocabulary.size)
+    drafter.cache.rent = Rent.of(plan)
+    return drafter, ""

@@ -58,15 +58,17 @@ class LoadReport:
             _LOG.info("%s takes %s for %s, not %s", difference.name, real, difference.what, planned)
         return changed
 
-    def learn_from(self, events: Iterable[Event], n_running: int) -> None:
-        """Learn what requests that ran alone computed, and how fast on a machine that did little else."""
+    def learn_from(self, events: Iterable[Event], n_running: int, beside: int = 0) -> None:
+        """Learn what requests computed, and of those that ran alone how fast, if the machine did little else.
+
+        beside: tokens that those still running have in the cache.
+        """
         self._shared = self._shared or n_running > 1
         for event in events:
             if isinstance(event, Delta | ToolCallBegun) and self._reply_sample is None:
                 self._reply_sample = moment()
             elif isinstance(event, Finished):
-                if not self._shared:
-                    self._learn_speed(event)
+                self._learn_turn(event, beside)
                 self._shared = n_running > 0
                 self._save()
         if not n_running:
@@ -79,7 +81,7 @@ class LoadReport:
         reading = disturbance(self._request_sample, self._reply_sample, self._threads)
         return reading, disturbance(self._reply_sample, moment(), self._threads)
 
-    def _learn_speed(self, finished: Finished) -> None:
+    def _learn_turn(self, finished: Finished, beside: int) -> None:
         forecast, where = self._plan.forecast, self._plan.where
         if forecast is None or where is None:
             return
@@ -98,8 +100,8 @@ class LoadReport:
             faster = finished.speculation.speedup if finished.speculation else 1.0  # than what was planned
             decode = max(faster, 1e-3) / timings.decode_tps / forecast.decoding(at)
         depth = usage.cached_tokens + (computed + usage.completion_tokens) // 2
-        turn = ChatUse(computed, usage.completion_tokens, depth)
-        reading, writing = self._disturbances()
+        turn = ChatUse(computed, usage.completion_tokens, depth, beside)
+        reading, writing = ("busy", "busy") if self._shared else self._disturbances()
         prefill = prefill if reading in (None, "hot") else None
         decode = decode if writing in (None, "hot") else None
         weight = _HOT if "hot" in (reading, writing) else 1.0

@@ -26,6 +26,7 @@ from edgechat.base.process import frames, spawn
 from edgechat.device import mlx
 from edgechat.engine.backends.base import Backend, Interruption
 from edgechat.engine.engine import EngineCore
+from edgechat.engine.kv.prefix_cache import Rent
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
 from edgechat.engine.scheduling.preparation import fault
@@ -179,6 +180,7 @@ def load(
     )
     if plan.forecast is not None:
         engine.scheduler.cost.expect(plan.forecast.prefill, plan.forecast.graph)
+    engine.scheduler.cache.rent = Rent.of(plan)
     engine.warm_up(whole=bool(plan.devices))
     history.restore(controller)
     if cache_policy.grammars:
@@ -244,7 +246,8 @@ def serve(engine: EngineCore, pipe: Pipe, load_report: LoadReport) -> None:
         load_report.before_step(engine.n_running)
         events = engine.step()
         try:
-            load_report.learn_from(events, engine.n_running)  # first: a front end may leave with its answer
+            beside = engine.scheduler.cache.cells_of_busy()
+            load_report.learn_from(events, engine.n_running, beside)  # first: a front end may leave then
         except Exception as error:  # nothing depends on what is learnt
             fault(error)
         pipe.send(events)

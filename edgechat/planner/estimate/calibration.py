@@ -94,6 +94,8 @@ class ChatUse(msgspec.Struct, frozen=True, array_like=True):
     written: int
     depth: int
     """Tokens before them, on average."""
+    beside: int = 0
+    """Tokens of other requests in the cache meanwhile."""
 
 
 USUAL = ChatUse(read=600, written=300, depth=2000)
@@ -161,7 +163,7 @@ class Calibration:
             turn
             for history in self._runs.values()
             for turn in history.turns
-            if all(0 <= n < _DEEPEST for n in (turn.read, turn.written, turn.depth))
+            if all(0 <= n < _DEEPEST for n in (turn.read, turn.written, turn.depth, turn.beside))
         ]
         tokens = sum(turn.read + turn.written for turn in turns)
         if len(turns) < _MIN_TURNS or not tokens:
@@ -170,6 +172,7 @@ class Calibration:
             sum(turn.read for turn in turns),
             sum(turn.written for turn in turns),
             sum((turn.read + turn.written) * turn.depth for turn in turns) // tokens,
+            sum((turn.read + turn.written) * turn.beside for turn in turns) // tokens,
         )
 
     def _factors(self, where: RunConditions, name: Literal["decode", "prefill"]) -> tuple[float, str]:

@@ -66,7 +66,7 @@ def _extras(header: ModelHeader, params: LoadParams, program: int) -> Extras:
     cells, n, n_ubatch = params.context, params.n_seq_max, params.n_ubatch
     keys = layer_cache_bytes(header, cells, params.cache_type, n_seq_max=n, n_ubatch=n_ubatch)
     states = layer_recurrent_bytes(header, n, params.n_rs_seq)
-    rows = params.n_batch if params.embeddings else params.n_outputs_max
+    rows = params.n_batch if params.embeddings else params.n_rows
     computed = 0 if header.is_encoder else rows  # an encoder makes no logits; the output holds them anyway
     extras = Extras(
         cache=[key + state for key, state in zip(keys, states, strict=True)],

@@ -144,15 +144,19 @@ _WORTH = 0.95
 
 
 def is_plain_worth(plain: Forecast, flash: Forecast, use: ChatUse, *, drafts: bool) -> bool:
-    """Return whether plain attention takes clearly less time. drafts: whether some calls verify one."""
-    return _using(plain, use, drafts=drafts) < _WORTH * _using(flash, use, drafts=drafts)
+    """Return whether plain attention takes clearly less time. drafts: whether some calls verify one.
+
+    It computes the cells of other requests, too, which flash attention skips.
+    """
+    beside = _using(plain, use, use.depth + use.beside, drafts=drafts)
+    return beside < _WORTH * _using(flash, use, use.depth, drafts=drafts)
 
 
-def _using(forecast: Forecast, use: ChatUse, *, drafts: bool) -> float:
+def _using(forecast: Forecast, use: ChatUse, depth: int, *, drafts: bool) -> float:
     """Return the seconds of what is read and written, all of it at one depth."""
-    several = forecast.call(ATTENTION_ROWS[1], use.depth) - forecast.call(1, use.depth)
-    writing = forecast.decoding(use.depth) + (_VERIFIED * several if drafts else 0.0)
-    return use.read * forecast.prefilling(_PART, use.depth) / _PART + use.written * writing
+    several = forecast.call(ATTENTION_ROWS[1], depth) - forecast.call(1, depth)
+    writing = forecast.decoding(depth) + (_VERIFIED * several if drafts else 0.0)
+    return use.read * forecast.prefilling(_PART, depth) / _PART + use.written * writing
 
 
 def predict(forecast: Forecast, correction: Correction, context: int = 0) -> Prediction:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgechat.engine.backends.base import BatchPart, CacheFull
-from edgechat.engine.kv.prefix_cache import PrefixCache, common_prefix
+from edgechat.engine.kv.prefix_cache import PrefixCache, Rent, common_prefix
 from tests.engine.cells import check_cache
 from tests.properties import examples
 from tests.scripted.backend import ScriptedBackend
@@ -476,3 +476,82 @@ def add(cache, slot, tokens):
         except CacheFull:
             if not cache.evict():
                 return
+
+
+RENT = Rent(decode=0.02, prefill=0.01, token=1.0)
+
+
+def idle_cells(cache):
+    return sorted(slot.length for slot in cache.slots if slot.length and not slot.busy)
+
+
+def test_who_has_cost_others_as_much_as_to_be_computed_again_leaves(make):
+    """A cell that costs a hundredth of a token's time for each token read is worth a hundred of them."""
+    cache = make()
+    cache.rent = RENT
+    run(cache, LONG)
+    cache.charge(0, 90)
+    assert idle_cells(cache) == [100]
+    cache.charge(2, 0)
+    assert idle_cells(cache) == [100]
+    cache.charge(2, 0)
+    assert (idle_cells(cache), cache.stats.evictions) == ([], 1)
+    check_cache(cache)
+
+
+def test_attention_that_skips_what_is_masked_charges_nobody(make):
+    cache = make()
+    run(cache, LONG)
+    cache.charge(1000, 100_000)
+    cache.make_way(1000, 100_000)
+    assert idle_cells(cache) == [100]
+
+
+def test_who_is_used_again_begins_anew(make):
+    cache = make()
+    cache.rent = RENT
+    run(cache, LONG)
+    cache.charge(0, 90)
+    run(cache, [*LONG, 1])
+    cache.charge(0, 90)
+    assert idle_cells(cache) == [101]
+
+
+def test_whose_state_is_on_disk_makes_way_before_a_prompt_is_computed(make):
+    cache = make()
+    cache.rent = RENT
+    slot, _ = run(cache, LONG)
+    slot.saved = 100
+    other, _ = run(cache, range(300, 340))
+    cache.make_way(0, 20)
+    assert idle_cells(cache) == [40]
+    assert other.length == 40
+    slot, _ = run(cache, LONG)
+    slot.saved = 100
+    run(cache, [*LONG[:60], *range(200, 260)], whole=True, spent=slot)
+    cache.make_way(0, 20)
+    assert idle_cells(cache) == [40, 120], "60 of its tokens are on disk no more"
+
+
+def test_what_a_running_prompt_shares_costs_it_nothing_and_stays(make):
+    cache = make()
+    cache.rent = RENT
+    run(cache, [*LONG, *range(400, 410)])
+    slot, n = cache.seat([*LONG, 7])
+    assert n == 100
+    cache.charge(0, 90)  # ten cells alone pay, and would have to be computed again
+    assert idle_cells(cache) == [110]
+    cache.charge(0, 20)
+    assert (idle_cells(cache), slot.length) == ([], 100)
+    check_cache(cache)
+
+
+def test_where_nothing_is_ever_found_again_it_is_worth_less(make):
+    cache = make()
+    cache.rent = RENT
+    cache.charge(0, 18_000)
+    run(cache, LONG)
+    cache.charge(0, 9)
+    assert idle_cells(cache) == [100]
+    cache.charge(0, 2)
+    assert idle_cells(cache) == []

@@ -9,7 +9,7 @@ import pytest
 
 from edgechat.base.errors import PromptTooLong
 from edgechat.engine.engine import EngineCore
-from edgechat.engine.kv.prefix_cache import common_prefix
+from edgechat.engine.kv.prefix_cache import Rent, common_prefix
 from edgechat.engine.kv.state_folder import path_of
 from edgechat.engine.kv.state_store import KVStateStore
 from edgechat.engine.prompt.template import ChatTemplate, TemplateProcess
@@ -537,3 +537,16 @@ def test_who_has_no_chat_leaves_nothing(make):
     engine.persist(None)
     assert Persisted(None) in idle(engine)
     assert not path_of(CHAT).parent.exists()
+
+
+def test_with_plain_attention_a_chat_waits_on_disk_while_another_is_computed(make):
+    """Its cells would cost the other time; it comes back from disk whole."""
+    engine = make(states=b"x")
+    engine.scheduler.cache.rent = Rent(decode=0.02, prefill=0.02, token=1.0)
+    text, _, _ = ask(engine, "a", LONG)
+    idle(engine)
+    ask(engine, "b", WHAT, chat="decade00")
+    assert engine.scheduler.cache.stats.evictions == 1
+    assert not any(slot.chat == CHAT for slot in engine.scheduler.cache.slots)
+    _, end, _ = ask(engine, "c", LONG, assistant(text), user("And?"))
+    assert computed(end) <= len("And?<|im_end|>") + len("\n<|im_start|>assistant\n")

@@ -52,7 +52,7 @@ class Machine:
             learning.learn_from([Delta("r", "a", False, 1)], 1 + beside)
             self.passes(100 * FORECAST.decode * slower, own, others, waited, hot)
             rates = Timings(1.0, 1 / FORECAST.prefill / slower, 1 / FORECAST.decode / slower)
-            learning.learn_from([Finished("r", "stop", Usage(500, 0, 100), rates)], beside)
+            learning.learn_from([Finished("r", "stop", Usage(500, 0, 100), rates)], beside, 700 * beside)
             self.passes(60.0, 0.0, 0.2, 0.0, hot=False)
 
 
@@ -75,6 +75,12 @@ def test_what_was_read_and_written_is_learnt_of_busy_machines_too(machine):
     assert Calibration.read().use() == USUAL, "they are too few"
     machine.answers(1, slower=1.0)
     assert Calibration.read().use() == ChatUse(16 * 500, 16 * 100, 300)
+
+
+def test_of_requests_beside_each_other_it_is_learnt_what_the_others_hold(machine):
+    machine.answers(16, slower=10, beside=3)
+    assert Calibration.read().use() == ChatUse(16 * 500, 16 * 100, 300, 2100)
+    assert learnt() == Correction()
 
 
 KINDS = {

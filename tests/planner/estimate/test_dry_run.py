@@ -65,7 +65,7 @@ def test_published_models(name):
         assert found.cache == cache * MIB
         assert (found.compute - found.output) / MIB == pytest.approx(compute, abs=0.1)
         assert found.weights == header.weights_bytes
-        assert found.output == 4 * header.vocab_size * max(ask.n_seq_max, ask.n_outputs_max)
+        assert found.output == 4 * header.vocab_size * max(ask.n_seq_max, ask.n_rows)
 
 
 def test_rounding_shows():
