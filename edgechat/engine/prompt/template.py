@@ -111,6 +111,7 @@ class ChatTemplate:
                 "This model's chat template has no switch for thinking.",
                 hint="Omit --think and --no-think.",
             )
+        messages = history.with_cut_calls(messages)
         if has_later_rules(messages) and not self._accepts_later_system():
             messages = history.with_rules_first(messages)
         if self.calls.told:
@@ -123,11 +124,12 @@ class ChatTemplate:
             **thinking.switch(think, effort),
         }
         answer = self._ask(Render(self.source, variables, date))
+        if answer.error is not None and any(message.calls for message in messages):
+            variables["messages"] = guard(history.as_dicts(messages, self.calls, text_arguments=True))
+            second = self._ask(Render(self.source, variables, date))
+            answer = answer if second.error is not None else second
         if answer.error is not None:
-            raise TemplateError(
-                f"The model's chat template rejected these messages: {answer.error}",
-                hint="Some models do not accept a system prompt, or require strictly alternating turns.",
-            )
+            raise _rejected(answer.error, answer.line)
         if len(answer.text) > TEXT_LIMIT:
             raise _overrun(f"wrote {len(answer.text)} characters")
         return answer.text
@@ -173,6 +175,19 @@ class ChatTemplate:
         if self._process is not None:
             self._process.close()
             self._process = None
+
+
+def _rejected(error: str, line: int | None) -> TemplateError:
+    if line is None:
+        return TemplateError(
+            f"The model's chat template rejected these messages: {error}",
+            hint="Some models do not accept a system prompt, or require strictly alternating turns.",
+        )
+    return TemplateError(
+        f"The model's chat template failed on these messages, in its line {line}: {error}",
+        hint="The template does not expect such messages, or has a fault; a newer copy of the model may have "
+        "a better one.",
+    )
 
 
 def _overrun(what: str) -> TemplateError:
