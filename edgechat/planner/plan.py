@@ -141,6 +141,8 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
     """What checkpoints of sequences that cannot be cut may take: part of what `memory` says."""
     buffers: tuple[Buffer, ...] = ()
     """The same by type of buffer, as llama.cpp's own allocator says; empty where the sizes are estimated."""
+    end_tokens: tuple[int, ...] = ()
+    """Ids that end a reply beside those that the backend finds by itself."""
     draft: DraftPlan | None = None
     """None: no model drafts for it."""
     head: HeadPlan | None = None
@@ -189,6 +191,7 @@ class LoadPlan(LoadParams, frozen=True, kw_only=True):
             backend=self.backend,
             quant=self.draft.quant,
             file_bytes=self.draft.file_bytes,
+            end_tokens=self.end_tokens,  # its tokens are the same
         )
 
     @property

@@ -17,6 +17,7 @@ from edgechat.base.errors import DoesNotFit, SettingsError
 from edgechat.base.text import mebibytes
 from edgechat.device.profile import DeviceProfile
 from edgechat.device.speed import best_threads
+from edgechat.models.formats.end_tokens import listed_ends
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.mtp import HeadFile, can_draft
 from edgechat.models.quality import loss_of_file
@@ -116,7 +117,8 @@ def plan(
         )
         model = model.with_draft(helper) if draft.requested else model
     asked = "as requested" if not notes else "the model's full context length"
-    notes = (*notes, *left_out)
+    ends, odd_ends = listed_ends(header)
+    notes = (*notes, *left_out, *([odd_ends] if odd_ends else []))
     load, why_context = _chosen_load(model, request, asked)
     if projector is not None and not model.fits(load):
         model = replace(model, projector=None)
@@ -155,6 +157,7 @@ def plan(
         quant=header.quant,
         file_bytes=header.file_size,
         n_layers=header.n_layers,
+        end_tokens=ends,
         notes=notes,
         anyway=request.anyway,
         draft=draft_plan,

@@ -5,7 +5,7 @@ With --json, one object is printed, or a list if the name matches several files:
     name, full_name, model, title, description
     architecture, parameters, layers, heads, kv_heads, head_length, experts, experts_used, vocabulary
     context, window (tokens; 0: none), format ("gguf" or "mlx"), quant, bits_per_weight
-    licence, template, thinking, size, files, place, repository, last_used
+    end_tokens (ids that end a reply), licence, template, thinking, size, files, place, repository, last_used
     vision, audio, projector, no_vision, mtp    as in `edgechat list --json`
     plan    as in `edgechat plan --json`; null if the model does not fit, and why_not says why
 
@@ -30,6 +30,7 @@ from edgechat.cli.output.layout import sheet, styled
 from edgechat.cli.output.status import StatusLine
 from edgechat.cli.terminal_io import print_json
 from edgechat.models.adapters.local import known_adapter
+from edgechat.models.formats.end_tokens import ends_of
 from edgechat.models.formats.header import ModelHeader
 from edgechat.models.formats.modalities import Modality, senses
 from edgechat.models.formats.mtp import can_draft, stated_layers, why_no_drafts
@@ -126,6 +127,8 @@ def _rows(shown: ShownModel) -> Iterator[tuple[str, str]]:
     quant = model.quant or header.quant or "unknown"
     tool = " for MLX" if header.format == "mlx" else ""
     yield "Quantization", f"{quant}{tool}, {_bits(header):.1f} bits per weight"
+    if len(ends := ends_of(header)) > 1:
+        yield "Ends", f"tokens {', '.join(map(str, ends))} end a reply"
     yield "Licence", _licence(shown) or "not stated"
     yield "Template", "its own" if header.chat_template else "none; ChatML is used"
     if model.entry is not None:
@@ -233,6 +236,7 @@ def _object(shown: ShownModel) -> dict[str, Any]:
         "format": header.format,
         "quant": model.quant or header.quant,
         "bits_per_weight": round(_bits(header), 2),
+        "end_tokens": list(ends_of(header)),
         "licence": _licence(shown),
         "template": header.chat_template is not None,
         "thinking": model.entry.thinking if model.entry else None,
